@@ -1,0 +1,34 @@
+// Reduction kernels of the host, vectorised with run-time dispatch.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "chorus/types.hpp"
+
+namespace chorus {
+
+/// out[i] = (((s₀[i] ⊕ s₁[i]) ⊕ s₂[i]) …) / divisor for i in [0, count), elements of `type`.
+///
+///   sources  at least 1 pointer, each [count], any alignment; may equal `out`
+///   out      [count]; may equal one source, must not overlap any source otherwise
+///   divisor  1 or, to complete ReduceOp::avg, the world size
+///
+/// `op` avg adds. Types narrower than float32 fold in float32 and round once. One source copies
+/// (and divides).
+void fold(void* out, std::span<const void* const> sources, std::size_t count, DataType type,
+          ReduceOp op, int divisor = 1);
+
+/// out[i] = round(in[i] · factor); integers truncate towards zero and saturate. in may equal out.
+void scale(void* out, const void* in, std::size_t count, DataType type, double factor);
+
+/// The instruction set in use: "avx512", "avx2", "baseline".
+[[nodiscard]] std::string_view reduce_instruction_set();
+
+/// The same in plain C++ with a double (or exact integer) accumulator where that gives the same
+/// result: the reference of the tests.
+void fold_reference(void* out, std::span<const void* const> sources, std::size_t count,
+                    DataType type, ReduceOp op, int divisor = 1);
+
+}  // namespace chorus

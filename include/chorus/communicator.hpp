@@ -1,0 +1,272 @@
+// The C++ API: a Communicator and its collectives.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "chorus/error.hpp"
+#include "chorus/options.hpp"
+#include "chorus/schedule.hpp"
+#include "chorus/types.hpp"
+
+namespace chorus {
+
+/// Where ranks meet and the secret that lets them in. Made by one process, passed to the others
+/// as text (by MPI_Bcast, a file, an environment variable).
+struct UniqueId {
+  std::string text;  ///< "chorus:<address>:<port>:<secret>"
+
+  /// Starts listening for ranks on `interface_name` (name or address; empty: loopback) and
+  /// returns the id they need. The listener lives in this process until every rank that joined
+  /// has left. Throws BootstrapError naming the interface and the cause.
+  static UniqueId make(int world_size, std::string_view interface_name = {});
+};
+
+/// One collective or point-to-point call, untyped: what every typed form below becomes.
+struct Call {
+  /// A collective, or one of the two point-to-point calls.
+  enum class Kind : std::uint8_t {
+    all_reduce,
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    broadcast,
+    reduce,
+    gather,
+    scatter,
+    barrier,
+    all_to_all_v,
+    send,
+    recv,
+  };
+  Kind kind = Kind::barrier;
+  const void* input = nullptr;  ///< null where this rank contributes nothing
+  void* output = nullptr;       ///< null where this rank receives nothing
+  /// Elements of one block: the whole buffer for all_reduce, reduce, broadcast, send and recv;
+  /// what one rank contributes (or takes) for the others.
+  std::size_t count = 0;
+  DataType type = DataType::uint8;
+  Reduction reduction = {};
+  Rank peer = 0;  ///< root, destination or source
+  /// all_to_all_v: elements to and from each rank, and where they begin, each [world_size].
+  std::span<const std::size_t> send_counts = {}, send_offsets = {}, recv_counts = {},
+                               recv_offsets = {};
+};
+
+/// A started call. Progress is made by whoever waits or polls on this communicator, never by a
+/// hidden thread. Buffers belong to the library until it is complete. Destroying an incomplete
+/// request waits for it.
+class Request {
+ public:
+  Request();
+  Request(Request&&) noexcept;
+  Request& operator=(Request&&) noexcept;
+  ~Request();
+
+  /// Returns when the call is complete. Throws CollectiveError if it failed.
+  void wait();
+  /// Makes some progress without blocking; true when the call is complete.
+  [[nodiscard]] bool test();
+
+ private:
+  friend class Communicator;
+  struct Impl;
+  explicit Request(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A group of ranks that call the same collectives in the same order.
+///
+/// Owns its links and staging memory and releases them on destruction, which is collective (like
+/// MPI_Finalize) unless it has failed. One thread at a time, except abort().
+class Communicator {
+ public:
+  /// Joins the job this process was launched into (Launch::from_env()): `chorus run`, mpirun of
+  /// Open MPI or MPICH, srun, torchrun-style variables; a world of one if there is none.
+  static Communicator join(const Options& options = Options::from_env());
+
+  /// Meets the other ranks at `id` and returns when all `world_size` have come. Throws
+  /// BootstrapError naming the ranks still missing after options.join_timeout_ms, or
+  /// TopologyError naming a pair that no transport connects, with each transport's reason.
+  static Communicator join(const UniqueId& id, Rank rank, int world_size,
+                           const Options& options = Options::from_env());
+
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+  ~Communicator();
+
+  [[nodiscard]] Rank rank() const;
+  [[nodiscard]] int world_size() const;
+
+  /// Collective: ranks with the same color (≥ 0) form a new communicator, ordered by key, ties by
+  /// rank. A negative color gets none.
+  [[nodiscard]] std::optional<Communicator> split(int color, int key = 0);
+
+  /// Runs any call; the typed forms below are thin shells over this. Throws InputError for
+  /// arguments that can be judged locally, CollectiveError otherwise.
+  Request start(const Call& call);
+
+  /// Calls made between group_start() and group_end() start together: sends and receives of one
+  /// group cannot block each other. Blocking forms return at once inside a group; group_end()
+  /// waits for all. Nests.
+  void group_start();
+  void group_end();
+
+  /// Fails every call in progress on every rank of this communicator with `reason`. Callable from
+  /// any thread; never blocks.
+  void abort(std::string_view reason);
+
+  /// What would run for `call`, at what predicted cost, and why not the others; for people.
+  [[nodiscard]] std::string explain(const Call& call) const;
+
+  // In each form below a span's size gives the count; all ranks pass the same.
+
+  /// data [count], the same count on every rank: replaced by the reduction over all ranks.
+  template <Element T>
+  void all_reduce(std::span<T> data, Reduction reduction = {}) {
+    run({.kind = Call::Kind::all_reduce,
+         .input = data.data(),
+         .output = data.data(),
+         .count = data.size(),
+         .type = kDataType<T>,
+         .reduction = reduction});
+  }
+  /// in [count] → out [count]
+  template <Element T>
+  void all_reduce(std::span<const T> in, std::span<T> out, Reduction reduction = {}) {
+    require(in.size() == out.size(), "all_reduce: input and output differ in size");
+    run({.kind = Call::Kind::all_reduce,
+         .input = in.data(),
+         .output = out.data(),
+         .count = in.size(),
+         .type = kDataType<T>,
+         .reduction = reduction});
+  }
+  /// mine [count] → all [world_size · count]. In place if mine is all's block of this rank.
+  template <Element T>
+  void all_gather(std::span<const T> mine, std::span<T> all) {
+    require(all.size() == mine.size() * ranks(), "all_gather: output is not world_size × input");
+    run({.kind = Call::Kind::all_gather,
+         .input = mine.data(),
+         .output = all.data(),
+         .count = mine.size(),
+         .type = kDataType<T>});
+  }
+  /// all [world_size · count] → mine [count]. In place if mine is all's block of this rank.
+  template <Element T>
+  void reduce_scatter(std::span<const T> all, std::span<T> mine, Reduction reduction = {}) {
+    require(all.size() == mine.size() * ranks(),
+            "reduce_scatter: input is not world_size × output");
+    run({.kind = Call::Kind::reduce_scatter,
+         .input = all.data(),
+         .output = mine.data(),
+         .count = mine.size(),
+         .type = kDataType<T>,
+         .reduction = reduction});
+  }
+  /// in [world_size · count] → out [world_size · count]; block i goes to rank i. In place if equal.
+  template <Element T>
+  void all_to_all(std::span<const T> in, std::span<T> out) {
+    require(in.size() == out.size() && in.size() % ranks() == 0,
+            "all_to_all: input and output must be world_size equal blocks");
+    run({.kind = Call::Kind::all_to_all,
+         .input = in.data(),
+         .output = out.data(),
+         .count = in.size() / ranks(),
+         .type = kDataType<T>});
+  }
+  /// Element counts and offsets, each [world_size]: in[send_offsets[i] …] goes to rank i, what
+  /// comes from rank i lands at out[recv_offsets[i] …]. Not in place.
+  template <Element T>
+  void all_to_all_v(std::span<const T> in, std::span<const std::size_t> send_counts,
+                    std::span<const std::size_t> send_offsets, std::span<T> out,
+                    std::span<const std::size_t> recv_counts,
+                    std::span<const std::size_t> recv_offsets) {
+    run({.kind = Call::Kind::all_to_all_v,
+         .input = in.data(),
+         .output = out.data(),
+         .type = kDataType<T>,
+         .send_counts = send_counts,
+         .send_offsets = send_offsets,
+         .recv_counts = recv_counts,
+         .recv_offsets = recv_offsets});
+  }
+  /// data [count]: root's is copied to every rank.
+  template <Element T>
+  void broadcast(std::span<T> data, Rank root) {
+    run({.kind = Call::Kind::broadcast,
+         .input = data.data(),
+         .output = data.data(),
+         .count = data.size(),
+         .type = kDataType<T>,
+         .peer = root});
+  }
+  /// in [count] → out [count] on root; out may be empty elsewhere.
+  template <Element T>
+  void reduce(std::span<const T> in, std::span<T> out, Rank root, Reduction reduction = {}) {
+    run({.kind = Call::Kind::reduce,
+         .input = in.data(),
+         .output = out.data(),
+         .count = in.size(),
+         .type = kDataType<T>,
+         .reduction = reduction,
+         .peer = root});
+  }
+  /// mine [count] → all [world_size · count] on root; all may be empty elsewhere.
+  template <Element T>
+  void gather(std::span<const T> mine, std::span<T> all, Rank root) {
+    run({.kind = Call::Kind::gather,
+         .input = mine.data(),
+         .output = all.data(),
+         .count = mine.size(),
+         .type = kDataType<T>,
+         .peer = root});
+  }
+  /// all [world_size · count] on root → mine [count]; all may be empty elsewhere.
+  template <Element T>
+  void scatter(std::span<const T> all, std::span<T> mine, Rank root) {
+    run({.kind = Call::Kind::scatter,
+         .input = all.data(),
+         .output = mine.data(),
+         .count = mine.size(),
+         .type = kDataType<T>,
+         .peer = root});
+  }
+  /// Returns when every rank has called it.
+  void barrier() { run({.kind = Call::Kind::barrier}); }
+
+  /// data [count] to one peer, which calls recv with the same count and type.
+  template <Element T>
+  void send(std::span<const T> data, Rank peer) {
+    run({.kind = Call::Kind::send,
+         .input = data.data(),
+         .count = data.size(),
+         .type = kDataType<T>,
+         .peer = peer});
+  }
+  template <Element T>
+  void recv(std::span<T> data, Rank peer) {
+    run({.kind = Call::Kind::recv,
+         .output = data.data(),
+         .count = data.size(),
+         .type = kDataType<T>,
+         .peer = peer});
+  }
+
+ private:
+  struct Impl;
+  explicit Communicator(std::unique_ptr<Impl> impl);
+  void run(const Call& call);
+  static void require(bool condition, const char* why);
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace chorus

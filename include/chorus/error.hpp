@@ -1,0 +1,54 @@
+// What Chorus throws. Every sentence names who failed, at what, and what to do about it.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace chorus {
+
+/// Something in the world failed: a file, a peer, the network, the caller's arguments.
+/// Failures of Chorus itself abort instead (CHORUS_CHECK).
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Bad input from the user: an argument, a file, a string, an environment variable. The sentence
+/// names the file and line (or the variable) and the remedy. The `chorus` command exits with 2.
+class InputError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The ranks could not meet.
+class BootstrapError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The wiring cannot be discovered, or does not connect two ranks.
+class TopologyError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// No schedule could be made.
+class SynthesisError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// One connection to one peer broke.
+class LinkError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A collective failed: a peer died, did not call, or called something else. The communicator is
+/// finished afterwards; join again.
+class CollectiveError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace chorus

@@ -1,0 +1,61 @@
+// Everything a user can set, each with its meaning, unit, default and environment variable.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace chorus {
+
+/// How a communicator behaves. `Options{}` is right for almost everybody; from_env() is what
+/// join() uses when none is given.
+struct Options {
+  /// Longest wait for ranks to meet, ms. CHORUS_JOIN_TIMEOUT_MS
+  int join_timeout_ms = 60'000;
+  /// Longest wait for a peer inside a collective before it fails, ms. CHORUS_TIMEOUT_MS
+  int timeout_ms = 600'000;
+  /// Transports that may be used, best first, comma separated. CHORUS_TRANSPORTS
+  std::string transports = "shm,tcp";
+  /// Network interface (by name) or address that TCP uses; empty: the one that reaches the
+  /// rendezvous. CHORUS_SOCKET_IFNAME
+  std::string interface_name;
+  /// Sockets per TCP link, [1, 16]. CHORUS_TCP_SOCKETS
+  int tcp_sockets = 2;
+  /// Bytes of one staging slot, a multiple of 64. CHORUS_SLOT_BYTES
+  std::size_t slot_bytes = 128 * 1024;
+  /// Slots per connection, [2, 32]. CHORUS_SLOTS
+  int slots = 4;
+  /// Fold contributions in the order of ranks, whatever the size and topology: the same bits for
+  /// the same inputs always. Costs speed at large sizes. CHORUS_DETERMINISTIC (0 or 1)
+  bool deterministic = false;
+  /// Only consider this schedule (a name of `chorus algorithms`), or empty. CHORUS_ALGORITHM
+  std::string algorithm;
+  /// JSON file of the topology to assume instead of discovering one, or empty. CHORUS_TOPOLOGY
+  std::string topology_file;
+  /// JSON file of a plan to load, or empty. CHORUS_PLAN
+  std::string plan_file;
+  /// Where a rank writes its flight record when a collective fails; empty: nowhere.
+  /// CHORUS_FLIGHT_DIR
+  std::string flight_dir = "/tmp";
+  /// How long a waiting rank spins before it sleeps, µs. CHORUS_SPIN_US
+  int spin_us = 50;
+  /// error, warn, info or debug. CHORUS_LOG
+  std::string log_level = "warn";
+
+  /// Defaults overridden by CHORUS_* variables. Throws InputError naming the variable whose value
+  /// is malformed; warns about CHORUS_* variables that do not exist.
+  static Options from_env();
+};
+
+/// How this process was launched: by `chorus run`, mpirun, srun, torchrun or by hand.
+struct Launch {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  std::string id;        ///< UniqueId text, or empty when `launcher` has another way to meet
+  std::string launcher;  ///< "chorus", "pmi", "pmix", "torchrun", "single"
+
+  /// Throws InputError when variables contradict each other.
+  static Launch from_env();
+};
+
+}  // namespace chorus

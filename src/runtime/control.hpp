@@ -1,0 +1,106 @@
+// The control plane: how ranks meet, learn of each other's death, and agree on who is to blame.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/secret.hpp"
+#include "chorus/communicator.hpp"
+
+namespace chorus {
+
+/// The server end: one per job, in the launcher (`chorus run`) or a thread of the process that made
+/// the id. Keeps one TCP connection per rank; a connection that closes without a farewell is a
+/// death, and every other rank is told at once.
+class Coordinator {
+ public:
+  /// Listens on `interface_name` (name or address; empty: loopback) and starts its thread.
+  /// Throws BootstrapError.
+  Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
+              const Secret& secret);
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  /// "chorus:<address>:<port>:<secret>"; IPv6 addresses in brackets.
+  [[nodiscard]] std::string id() const;
+  /// A launcher knows more: rank `rank` ended ("killed by signal 9"), perhaps before it joined.
+  /// Safe from any thread.
+  void report_death(Rank rank, std::string_view how);
+  /// True when every rank has joined and said farewell or died.
+  [[nodiscard]] bool finished() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// This process's end: one per rank and job, shared by the communicators split from it. Thread
+/// safe; none of its calls blocks but join(), exchange() and await_verdict().
+class Control {
+ public:
+  /// Connects to the coordinator named by `id`, proves the secret and waits until all ranks have.
+  /// Throws BootstrapError naming the missing ranks, or the ranks that came with another world size
+  /// or another Chorus version, or the rank that died meanwhile.
+  static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
+                                       int timeout_ms);
+  /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
+  /// have too, where this process holds the coordinator.
+  ~Control();
+
+  [[nodiscard]] Rank rank() const;  ///< in the world
+  [[nodiscard]] int world_size() const;
+  [[nodiscard]] const Secret& secret() const;
+  /// The local address that reaches the coordinator: the default interface for data.
+  [[nodiscard]] std::string local_address() const;
+
+  /// All-gather of small blobs (≤ 1 MiB) among `members` (world ranks, this one included, the same
+  /// list on all), for `key`, which names one exchange. Blocks. Result: [members]. Throws
+  /// BootstrapError naming the members still missing after timeout_ms, or the one that died.
+  std::vector<std::vector<std::byte>> exchange(const std::string& key,
+                                               std::span<const Rank> members,
+                                               std::span<const std::byte> blob, int timeout_ms);
+
+  // Failure. A "group" is a communicator: `key` names it, the same on all members.
+
+  void open_group(const std::string& key, std::span<const Rank> members);
+  void close_group(const std::string& key);
+
+  /// Reads what the coordinator said; a few ns when there is nothing (at most one system call).
+  void poll();
+  /// The verdict on `group`, if it has failed: one sentence, the same on every member, naming the
+  /// culprit by its rank in the group.
+  [[nodiscard]] std::optional<std::string> verdict(const std::string& group);
+
+  /// "My connection to group rank `peer` broke": a claim, judged by the coordinator, which knows
+  /// whose process really ended and who merely left because of it.
+  void report_lost(const std::string& group, Rank peer, std::string_view why);
+  /// "I have been waiting in call `sequence`, whose signature is this, for group rank `waiting_for`
+  /// (or -1)": the coordinator compares the signatures of one sequence number; different ones are a
+  /// verdict with both. The same when a message with another call's tag arrives.
+  void report_waiting(const std::string& group, std::uint64_t sequence, std::string_view signature,
+                      Rank waiting_for);
+  /// Fails the group with `reason`, said by this rank. Callable from any thread.
+  void abort(const std::string& group, std::string_view reason);
+
+  /// Blocks until there is a verdict on `group`, at most `grace_ms`.
+  std::optional<std::string> await_verdict(const std::string& group, int grace_ms);
+
+  /// Becomes readable when poll() has something to do.
+  [[nodiscard]] int fd() const;
+
+  struct Impl;
+
+ private:
+  explicit Control(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace chorus

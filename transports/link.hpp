@@ -1,0 +1,109 @@
+// The one contract behind which every transport lives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chorus/schedule.hpp"
+
+namespace chorus {
+
+/// An ordered lane of a link, [0, LinkConfig::num_channels).
+using ChannelId = int;
+
+/// The same on both ends of every link of a communicator.
+struct LinkConfig {
+  std::size_t region_bytes = 0;  ///< memory of each end that the other end writes into
+  int num_channels = 1;
+  /// Arrivals of one channel whose tags are kept: the owner's protocol never has more puts under
+  /// way on a channel than this.
+  int max_outstanding = 32;
+  int timeout_ms = 60'000;  ///< for connecting
+};
+
+/// A connection between this rank and one peer, carrying independent ordered channels.
+///
+/// Each end owns a region that the other end writes into with one-sided puts. A link never blocks,
+/// starts no thread and calls nothing back: the executor that owns it makes all progress, from one
+/// thread. Waiting, deadlines and their messages are the executor's.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  /// Starts writing `src` at `offset` bytes into the peer's region. When the bytes can be read
+  /// there, and not before, the peer's arrivals(channel) goes up by one and tag() gives `tag`.
+  /// An empty `src` is a signal.
+  ///
+  /// Returns false, having done nothing, when the send queue is full (or the link is not yet
+  /// connected): progress(), then try again. `src` belongs to the link until released(channel) has
+  /// counted this put. Throws LinkError, naming the peer and the cause, once the peer can no longer
+  /// be reached.
+  [[nodiscard]] virtual bool try_put(std::span<const std::byte> src, std::size_t offset,
+                                     ChannelId channel, std::uint32_t tag) = 0;
+
+  /// Puts made on `channel` whose src is free again, since the link was made.
+  [[nodiscard]] virtual std::uint64_t released(ChannelId channel) const = 0;
+
+  /// Puts from the peer on `channel` that have arrived, since the link was made, in their order.
+  [[nodiscard]] virtual std::uint64_t arrivals(ChannelId channel) = 0;
+
+  /// Tag of arrival `index` (0-based) of `channel`; among the last max_outstanding ones.
+  [[nodiscard]] virtual std::uint32_t tag(ChannelId channel, std::uint64_t index) const = 0;
+
+  /// Moves outstanding work forward (connecting, sending, receiving); true when every src given to
+  /// try_put() is free again. Throws LinkError as try_put does.
+  virtual bool progress() = 0;
+
+  /// This end's region: LinkConfig::region_bytes that the peer's puts write into.
+  [[nodiscard]] virtual std::span<std::byte> region() = 0;
+
+  /// The peer's region mapped into this process, if this transport can: write there, then put an
+  /// empty src to publish. Empty if not.
+  [[nodiscard]] virtual std::span<std::byte> peer_region() = 0;
+
+  [[nodiscard]] virtual std::string_view transport() const = 0;  ///< "shm", "tcp"
+};
+
+/// A way to reach peers: one object per rank and communicator, which makes the links.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  /// What a peer needs to reach this rank, at most 1 KiB; opaque. Exchanged by the bootstrap.
+  [[nodiscard]] virtual std::vector<std::byte> address() const = 0;
+
+  /// Why this transport cannot reach the rank that published `peer_address` (checked before it is
+  /// believed), as a clause: "other host"; nothing if it can.
+  [[nodiscard]] virtual std::optional<std::string> why_not(
+      std::span<const std::byte> peer_address) const = 0;
+
+  /// Makes the link to `peer`; both ends call it. Does not block: the link connects as both ends
+  /// make progress. Throws LinkError if it can be known at once that it cannot be made.
+  [[nodiscard]] virtual std::unique_ptr<Link> connect(Rank peer,
+                                                      std::span<const std::byte> peer_address) = 0;
+
+  /// Accepts connections and the like. Called by the executor now and then and after wake-ups.
+  virtual void progress() = 0;
+
+  /// Sleeping. prepare_to_sleep() asks peers to make one of wake_fds() readable with their next
+  /// put; the executor then looks once more at all arrivals (nothing may slip between), polls the
+  /// descriptors, and calls woke(). Spurious wake-ups are fine.
+  virtual void prepare_to_sleep() = 0;
+  virtual void woke() = 0;
+  /// Descriptors to poll for input (POLLIN) and, where `for_output`, for output (POLLOUT).
+  struct WakeFd {
+    int fd = -1;
+    bool for_output = false;
+  };
+  [[nodiscard]] virtual std::vector<WakeFd> wake_fds() const = 0;
+};
+
+}  // namespace chorus

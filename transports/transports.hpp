@@ -1,0 +1,35 @@
+// The transports this build has.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/secret.hpp"
+#include "transports/link.hpp"
+
+namespace chorus {
+
+/// Who a transport object speaks for.
+struct TransportContext {
+  Rank rank = 0;
+  int world_size = 1;
+  /// Known to the members of the communicator alone; the same on all of them. Every connection
+  /// proves knowledge of it before anything else is read.
+  Secret secret;
+  LinkConfig link;
+  /// Interface name or address to listen on and connect from (tcp); empty: loopback.
+  std::string interface_name;
+  int tcp_sockets = 2;
+};
+
+struct TransportFactory {
+  std::string_view name;
+  std::unique_ptr<Transport> (*make)(const TransportContext& context);
+};
+
+/// All transports of this build, best first: shm, tcp.
+[[nodiscard]] std::span<const TransportFactory> transports();
+
+}  // namespace chorus
