@@ -20,6 +20,7 @@ enum class NodeKind : std::uint8_t {
   nic,             ///< a network adapter
   gpu_switch,      ///< NVSwitch and the like
   network_switch,  ///< an Ethernet or InfiniBand switch, or the network taken as one
+  core,            ///< a CPU core with a rank's own memory
 };
 
 /// Where a figure came from. A measured figure beats a tabulated one, which beats a declared one.
