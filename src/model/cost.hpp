@@ -1,8 +1,7 @@
 // Prices and times schedules on a topology.
 #pragma once
 
-#include <cstdint>
-#include <string>
+#include <cstddef>
 #include <vector>
 
 #include "chorus/schedule.hpp"
@@ -12,8 +11,9 @@ namespace chorus {
 
 /// Paths between ranks, computed once per topology.
 ///
-/// The route of (src, dst) is the path of least alpha, then most bandwidth, whose inner nodes carry
-/// no rank; only where none exists may it pass through nodes of other ranks.
+/// The route of (src, dst) is the path of least alpha, then most bandwidth, then fewest links,
+/// whose inner nodes carry no rank; only where none exists may it pass through nodes of other
+/// ranks. Equal topologies give equal routes.
 class Routes {
  public:
   explicit Routes(const Topology& topology);
@@ -26,16 +26,37 @@ class Routes {
   [[nodiscard]] double alpha_s(Rank src, Rank dst) const;
 
  private:
+  [[nodiscard]] std::size_t index(Rank src, Rank dst) const;
+
   int world_size_ = 0;
   std::vector<std::vector<int>> paths_;  // [src · world_size + dst]
   std::vector<double> alpha_s_;
   std::vector<char> connected_;
 };
 
-/// Predicted seconds of one collective: per step the longest alpha of its routes plus the bytes on
-/// its most loaded link or port group, summed over the steps (SCCL's cost, with port groups).
+/// Bytes of one chunk of `schedule` when the whole collective has `size_bytes`.
 ///
-/// `size_bytes` counts as PlanEntry does. Throws TopologyError naming a pair that is not connected.
+/// `size_bytes` counts as PlanEntry does, M below, with C = num_chunks and n = world_size:
+///
+///   all_reduce, reduce, broadcast         M is the buffer of one rank             chunk = M / C
+///   all_gather, gather                    M is all n blocks, the output           chunk = M / C
+///   reduce_scatter, scatter               M is all n blocks, the input            chunk = M / C
+///   all_to_all                            M is one rank's input, n blocks of      chunk = M·n / C
+///                                         M/n each, n·n blocks in all
+///   barrier                               no bytes                                chunk = 0
+[[nodiscard]] double chunk_bytes(const Schedule& schedule, double size_bytes);
+
+/// The port groups that each link belongs to: indices into topology.port_groups, by link.
+[[nodiscard]] std::vector<std::vector<int>> port_groups_of_links(const Topology& topology);
+
+/// Throws TopologyError if `schedule` is for another number of ranks than `topology` has, or sends
+/// between two ranks that no path connects (naming them).
+void require_routes(const Schedule& schedule, const Topology& topology, const Routes& routes);
+
+/// Predicted seconds of one collective: per step the longest alpha of its routes plus the bytes on
+/// its most loaded link or port group, summed over the steps (SCCL's cost, with port groups). A
+/// chunk that crosses two links of one port group loads it twice. Between ranks on one node data
+/// moves for nothing.
 struct Cost {
   double alpha_s = 0;          ///< sum over steps
   double beta_s_per_byte = 0;  ///< seconds per byte of size_bytes, sum over steps
@@ -43,6 +64,7 @@ struct Cost {
     return alpha_s + beta_s_per_byte * size_bytes;
   }
 };
+/// Throws TopologyError as require_routes() does.
 [[nodiscard]] Cost cost(const Schedule& schedule, const Topology& topology, const Routes& routes);
 
 /// One transfer as it happened in a simulation.
