@@ -41,7 +41,13 @@ class SynthesisError : public Error {
 /// One connection to one peer broke.
 class LinkError : public Error {
  public:
-  using Error::Error;
+  explicit LinkError(const std::string& what, int peer = -1) : Error(what), peer_(peer) {}
+
+  /// The rank at the other end, or -1 if it is not known.
+  [[nodiscard]] int peer() const { return peer_; }
+
+ private:
+  int peer_ = -1;
 };
 
 /// A collective failed: a peer died, did not call, or called something else. The communicator is
