@@ -51,6 +51,7 @@ struct Launch {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
+  int local_world_size = 0;  ///< ranks on this host; 0: the launcher does not say
   std::string id;        ///< UniqueId text, or empty when `launcher` has another way to meet
   std::string launcher;  ///< "chorus", "pmi", "pmix", "torchrun", "single"
 

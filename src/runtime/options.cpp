@@ -1,0 +1,172 @@
+#include "chorus/options.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "runtime/options_env.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr std::size_t kMinSlotBytes = 1024;
+constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
+
+/// Every variable that Chorus reads, for the search for misspelt ones.
+constexpr std::array<std::string_view, 20> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+                                                     "CHORUS_TIMEOUT_MS",
+                                                     "CHORUS_TRANSPORTS",
+                                                     "CHORUS_SOCKET_IFNAME",
+                                                     "CHORUS_TCP_SOCKETS",
+                                                     "CHORUS_SLOT_BYTES",
+                                                     "CHORUS_SLOTS",
+                                                     "CHORUS_DETERMINISTIC",
+                                                     "CHORUS_ALGORITHM",
+                                                     "CHORUS_TOPOLOGY",
+                                                     "CHORUS_PLAN",
+                                                     "CHORUS_FLIGHT_DIR",
+                                                     "CHORUS_SPIN_US",
+                                                     "CHORUS_LOG",
+                                                     "CHORUS_ID",
+                                                     "CHORUS_RANK",
+                                                     "CHORUS_WORLD_SIZE",
+                                                     "CHORUS_LOCAL_RANK",
+                                                     "CHORUS_LOCAL_WORLD_SIZE",
+                                                     "CHORUS_SECRET"};
+
+/// Insertions, deletions and replacements that turn `a` into `b` (Levenshtein, 1966).
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string suggestion(std::string_view name) {
+  const auto nearest = std::min_element(kKnown.begin(), kKnown.end(), [&](auto a, auto b) {
+    return edit_distance(name, a) < edit_distance(name, b);
+  });
+  // A third of the word after "CHORUS_" may be wrong; beyond that a suggestion is a guess.
+  const std::size_t tolerated = std::max<std::size_t>(1, (name.size() - 7) / 3);
+  if (edit_distance(name, *nearest) > tolerated) return "it has no effect";
+  return fmt::format("did you mean {}?", *nearest);
+}
+
+void read(const char* name, int low, int high, int& value) {
+  if (const auto given = env_integer(name, low, high)) value = static_cast<int>(*given);
+}
+
+void read(const char* name, std::string& value) {
+  if (auto given = env(name)) value = std::move(*given);
+}
+
+/// A variable whose empty value means "nothing", not "the default".
+void read_or_empty(const char* name, std::string& value) {
+  if (const char* given = std::getenv(name)) value = given;
+}
+
+void read_slot_bytes(std::size_t& value) {
+  const auto given = env_integer("CHORUS_SLOT_BYTES", kMinSlotBytes, kMaxSlotBytes);
+  if (!given) return;
+  if (*given % 64 != 0) {
+    throw InputError(fmt::format("CHORUS_SLOT_BYTES={}: must be a multiple of 64", *given));
+  }
+  value = static_cast<std::size_t>(*given);
+}
+
+void read_log_level(std::string& value) {
+  read("CHORUS_LOG", value);
+  try {
+    (void)parse_log_level(value);
+  } catch (const InputError&) {
+    throw InputError(
+        fmt::format("CHORUS_LOG={}: must be one of error, warn, info and debug", value));
+  }
+}
+
+void read_transports(std::string& value) {
+  read("CHORUS_TRANSPORTS", value);
+  // Which names exist is the transports' business; here only the shape of the list.
+  if (value.front() == ',' || value.back() == ',' || value.find(",,") != std::string::npos ||
+      value.find(' ') != std::string::npos) {
+    throw InputError(fmt::format(
+        "CHORUS_TRANSPORTS={}: must be names separated by single commas, such as shm,tcp", value));
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> env(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::optional<long long> env_integer(const char* name, long long low, long long high) {
+  const auto text = env(name);
+  if (!text) return std::nullopt;
+  long long value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() || value < low || value > high) {
+    throw InputError(
+        fmt::format("{}={}: must be a whole number in [{}, {}]", name, *text, low, high));
+  }
+  return value;
+}
+
+void warn_about_unknown_variables() {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> warned;
+  const std::lock_guard lock(mutex);
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with("CHORUS_")) continue;
+    if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
+    if (!warned.insert(std::string(name)).second) continue;
+    log(LogLevel::warn, "", fmt::format("unknown variable {}: {}", name, suggestion(name)));
+  }
+}
+
+Options Options::from_env() {
+  warn_about_unknown_variables();
+  Options options;
+  read("CHORUS_JOIN_TIMEOUT_MS", 1, INT_MAX, options.join_timeout_ms);
+  read("CHORUS_TIMEOUT_MS", 1, INT_MAX, options.timeout_ms);
+  read_transports(options.transports);
+  read("CHORUS_SOCKET_IFNAME", options.interface_name);
+  read("CHORUS_TCP_SOCKETS", 1, 16, options.tcp_sockets);
+  read_slot_bytes(options.slot_bytes);
+  read("CHORUS_SLOTS", 2, 32, options.slots);
+  int deterministic = 0;
+  read("CHORUS_DETERMINISTIC", 0, 1, deterministic);
+  options.deterministic = deterministic == 1;
+  read("CHORUS_ALGORITHM", options.algorithm);
+  read("CHORUS_TOPOLOGY", options.topology_file);
+  read("CHORUS_PLAN", options.plan_file);
+  read_or_empty("CHORUS_FLIGHT_DIR", options.flight_dir);
+  read("CHORUS_SPIN_US", 0, 1'000'000, options.spin_us);
+  read_log_level(options.log_level);
+  return options;
+}
+
+}  // namespace chorus

@@ -1,0 +1,20 @@
+// Reading environment variables: used by Options::from_env() and Launch::from_env() alone.
+#pragma once
+
+#include <climits>
+#include <optional>
+#include <string>
+
+namespace chorus {
+
+/// The value of `name`; nothing if it is unset or empty.
+[[nodiscard]] std::optional<std::string> env(const char* name);
+
+/// The same as an integer in [low, high]. Throws InputError naming variable, value and range.
+[[nodiscard]] std::optional<long long> env_integer(const char* name, long long low, long long high);
+
+/// Warns, once per process and name, about each CHORUS_* variable that Chorus does not know,
+/// with the known name that looks most like it.
+void warn_about_unknown_variables();
+
+}  // namespace chorus

@@ -1,0 +1,123 @@
+#include "chorus/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "chorus/error.hpp"
+
+namespace chorus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// No variable that Chorus reads is set while a test runs, but those the test sets.
+class OptionsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<std::string> names;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      if (text.starts_with("CHORUS_")) names.push_back(text.substr(0, text.find('=')));
+    }
+    for (const std::string& name : names) ::unsetenv(name.c_str());
+  }
+  void TearDown() override { SetUp(); }
+
+  static void set(const char* name, const char* value) { ::setenv(name, value, 1); }
+
+  static std::string complaint() {
+    try {
+      (void)Options::from_env();
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "nothing";
+  }
+};
+
+TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
+  const Options options = Options::from_env();
+  EXPECT_EQ(options.join_timeout_ms, 60'000);
+  EXPECT_EQ(options.transports, "shm,tcp");
+  EXPECT_EQ(options.slot_bytes, 128u * 1024);
+  EXPECT_FALSE(options.deterministic);
+  EXPECT_EQ(options.flight_dir, "/tmp");
+}
+
+TEST_F(OptionsTest, EveryVariableReachesItsField) {
+  set("CHORUS_JOIN_TIMEOUT_MS", "1234");
+  set("CHORUS_TIMEOUT_MS", "2345");
+  set("CHORUS_TRANSPORTS", "tcp");
+  set("CHORUS_SOCKET_IFNAME", "eth7");
+  set("CHORUS_TCP_SOCKETS", "16");
+  set("CHORUS_SLOT_BYTES", "65536");
+  set("CHORUS_SLOTS", "2");
+  set("CHORUS_DETERMINISTIC", "1");
+  set("CHORUS_ALGORITHM", "ring");
+  set("CHORUS_TOPOLOGY", "t.json");
+  set("CHORUS_PLAN", "p.json");
+  set("CHORUS_FLIGHT_DIR", "");
+  set("CHORUS_SPIN_US", "0");
+  set("CHORUS_LOG", "debug");
+  const Options options = Options::from_env();
+  EXPECT_EQ(options.join_timeout_ms, 1234);
+  EXPECT_EQ(options.timeout_ms, 2345);
+  EXPECT_EQ(options.transports, "tcp");
+  EXPECT_EQ(options.interface_name, "eth7");
+  EXPECT_EQ(options.tcp_sockets, 16);
+  EXPECT_EQ(options.slot_bytes, 65536u);
+  EXPECT_EQ(options.slots, 2);
+  EXPECT_TRUE(options.deterministic);
+  EXPECT_EQ(options.algorithm, "ring");
+  EXPECT_EQ(options.topology_file, "t.json");
+  EXPECT_EQ(options.plan_file, "p.json");
+  EXPECT_EQ(options.flight_dir, "");
+  EXPECT_EQ(options.spin_us, 0);
+  EXPECT_EQ(options.log_level, "debug");
+}
+
+TEST_F(OptionsTest, AMalformedValueIsNamedWithItsVariableAndRange) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"CHORUS_TCP_SOCKETS", "17"},    {"CHORUS_TCP_SOCKETS", "two"},
+      {"CHORUS_TCP_SOCKETS", "4x"},    {"CHORUS_SLOTS", "1"},
+      {"CHORUS_TIMEOUT_MS", "-5"},     {"CHORUS_JOIN_TIMEOUT_MS", "99999999999999999999"},
+      {"CHORUS_DETERMINISTIC", "yes"}, {"CHORUS_SLOT_BYTES", "100"},
+      {"CHORUS_SPIN_US", " 5"},
+  };
+  for (const auto& [name, value] : bad) {
+    set(name, value);
+    EXPECT_THAT(complaint(), AllOf(HasSubstr(std::string(name) + "=" + value), HasSubstr("[")));
+    ::unsetenv(name);
+  }
+  set("CHORUS_SLOT_BYTES", "65537");
+  EXPECT_THAT(complaint(), HasSubstr("CHORUS_SLOT_BYTES=65537: must be a multiple of 64"));
+  ::unsetenv("CHORUS_SLOT_BYTES");
+  set("CHORUS_LOG", "loud");
+  EXPECT_THAT(complaint(), HasSubstr("CHORUS_LOG=loud: must be one of error"));
+  ::unsetenv("CHORUS_LOG");
+  set("CHORUS_TRANSPORTS", "shm,,tcp");
+  EXPECT_THAT(complaint(), HasSubstr("CHORUS_TRANSPORTS=shm,,tcp"));
+}
+
+TEST_F(OptionsTest, AnUnknownVariableIsReportedOnceWithTheNearestName) {
+  set("CHORUS_TIMEUOT_MS", "5");
+  set("CHORUS_FROBNICATION_LEVEL", "5");
+  ::testing::internal::CaptureStderr();
+  (void)Options::from_env();
+  const std::string first = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(first, HasSubstr("CHORUS_TIMEUOT_MS: did you mean CHORUS_TIMEOUT_MS?"));
+  EXPECT_THAT(first, HasSubstr("CHORUS_FROBNICATION_LEVEL: it has no effect"));
+  ::testing::internal::CaptureStderr();
+  (void)Options::from_env();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("CHORUS_")));
+}
+
+}  // namespace
+}  // namespace chorus
