@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Runs clang-tidy (.clang-tidy: few checks, every one fatal) on the sources of build/dev, tests left
+# out. What passed before and has not changed since, its headers included, is not looked at again.
+#
+#   scripts/tidy.sh [SECONDS]    stop taking new files after SECONDS (default: no limit); changed
+#                                files come first, and what was left out is said
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=build/dev
+passed=build/tidy
+deadline=$((${1:-100000} + SECONDS))
+mkdir -p "$passed"
+
+# One line "SOURCE HASH" for each compiled source in git: the hash covers the source, every header
+# of the project that it includes, and the checks.
+sources_with_hashes() {
+  ninja -C "$build" -t deps |
+    awk -v root="$PWD/" '
+      /: #deps/ { source = ""; next }
+      NF == 1 {
+        file = $1
+        if (index(file, root) == 1) file = substr(file, length(root) + 1)
+        if (file ~ /^(\/|\.\.|build\/)/) next
+        if (source == "") source = file
+        print source, file
+      }' | sort -u |
+    while read -r source file; do
+      [ -f "$file" ] || continue
+      printf '%s %s\n' "$source" "$(hash_of "$file")"
+    done |
+    awk '{ all[$1] = all[$1] $2 } END { for (source in all) print source, all[source] }' |
+    while read -r source hashes; do
+      printf '%s %s\n' "$source" "$(printf '%s' "$hashes$config" | sha256sum | cut -c1-32)"
+    done
+}
+
+declare -A file_hash=()
+config=$(sha256sum <.clang-tidy)
+hash_of() { echo "${file_hash[$1]:-}"; }
+while read -r hash file; do file_hash[$file]=$hash; done < <(
+  git ls-files -- '*.cpp' '*.hpp' '*.h' | xargs sha256sum | sed 's/  / /')
+
+base=$(git merge-base HEAD origin/main 2>/dev/null || git rev-parse -q --verify HEAD~1 || true)
+changed=$(git diff --name-only ${base:+"$base"} 2>/dev/null || true)
+
+first=() later=() total=0
+while read -r source hash; do
+  [ -n "${file_hash[$source]:-}" ] && [[ $source != tests/* ]] || continue
+  total=$((total + 1))
+  [ ! -e "$passed/$hash" ] || continue
+  if grep -qxF -- "$source" <<<"$changed"; then
+    first+=("$source $hash")
+  else
+    later+=("$source $hash")
+  fi
+done < <(sources_with_hashes | sort)
+
+judge() { # SOURCE HASH
+  [ "$(date +%s)" -lt "$tidy_until" ] || exit 0
+  if clang-tidy -p "$tidy_build" --quiet "$1" 2>/dev/null >"$tidy_passed/$2.log"; then
+    mv "$tidy_passed/$2.log" "$tidy_passed/$2"
+  else
+    cat "$tidy_passed/$2.log"
+    mv "$tidy_passed/$2.log" "$tidy_passed/$2.faults"
+    exit 1
+  fi
+}
+export -f judge
+export tidy_build=$build tidy_passed=$passed tidy_until=$(($(date +%s) + deadline - SECONDS))
+rm -f "$passed"/*.faults "$passed"/*.log
+waiting=$((${#first[@]} + ${#later[@]}))
+status=0
+[ "$waiting" = 0 ] || printf '%s\n' ${first[@]+"${first[@]}"} ${later[@]+"${later[@]}"} |
+  xargs -P "$(nproc)" -L 1 bash -c 'judge "$@"' judge || status=1
+
+left=0
+for entry in ${first[@]+"${first[@]}"} ${later[@]+"${later[@]}"}; do
+  hash=${entry##* }
+  [ -e "$passed/$hash" ] || [ -e "$passed/$hash.faults" ] || left=$((left + 1))
+done
+echo "tidy: $total files, $((total - waiting)) unchanged since they passed, $left left out for time"
+[ "$status" = 0 ] || { echo "tidy: faults found (above)" >&2; exit 1; }
