@@ -1,0 +1,62 @@
+// What a communicator assumes of a job when nobody told it more.
+#include <fmt/format.h>
+
+#include "chorus/error.hpp"
+#include "topology/builder.hpp"
+#include "topology/sources.hpp"
+#include "topology/spec.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr double kCoreGbS = 8;  // one core copying through shared memory
+constexpr double kCopyAlphaUs = 0.15;
+constexpr double kNetworkAlphaUs = 15;  // host to host, through two NICs and the network
+
+void check(const JobShape& shape) {
+  if (shape.hosts < 1 || shape.ranks_per_host < 1 || shape.cores_per_host < 1) {
+    throw InputError(fmt::format(
+        "a job of {} hosts, {} ranks per host and {} cores per host: each must be at least 1",
+        shape.hosts, shape.ranks_per_host, shape.cores_per_host));
+  }
+  if (long{shape.hosts} * shape.ranks_per_host > kMostRanks) {
+    throw InputError(fmt::format("a job of {} hosts with {} ranks each: at most {} ranks in all",
+                                 shape.hosts, shape.ranks_per_host, kMostRanks));
+  }
+  if (!(shape.network_gb_s > 0) || shape.network_gb_s > 1e6) {
+    throw InputError(fmt::format("a network of {} GB/s: it must be above 0 and at most 1000000",
+                                 shape.network_gb_s));
+  }
+}
+
+}  // namespace
+
+Topology job_topology(const JobShape& shape) {
+  check(shape);
+  const Wire copy{kCoreGbS, kCopyAlphaUs, "shm", Provenance::declared};
+  const Wire inner{shape.network_gb_s, 0, "pcie", Provenance::declared};
+  const Wire outer{shape.network_gb_s, kNetworkAlphaUs / 2, "ethernet", Provenance::declared};
+
+  TopologyBuilder builder(fmt::format("{} hosts x {} ranks", shape.hosts, shape.ranks_per_host));
+  const int network = shape.hosts > 1 ? builder.node("network", NodeKind::network_switch) : -1;
+  for (int h = 0; h < shape.hosts; ++h) {
+    const std::string name = fmt::format("host{}", h);
+    const int host = builder.node(name, NodeKind::host);
+    std::vector<int> copies;
+    for (int r = 0; r < shape.ranks_per_host; ++r) {
+      const int rank = builder.node(fmt::format("{}/rank{}", name, r), NodeKind::core, host);
+      builder.rank(rank);
+      const auto [out, in] = builder.both_ways(rank, host, copy);
+      copies.insert(copies.end(), {out, in});
+    }
+    // Ranks beyond the cores take turns: together they copy no faster than the cores do.
+    builder.group(name + "/copying", std::move(copies), shape.cores_per_host * kCoreGbS);
+    if (network < 0) continue;
+    const int nic = builder.node(name + "/nic", NodeKind::nic, host);
+    builder.both_ways(host, nic, inner);
+    builder.both_ways(nic, network, outer);
+  }
+  return builder.take();
+}
+
+}  // namespace chorus
