@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "chorus/error.hpp"
+#include "chorus/export.hpp"
 #include "chorus/options.hpp"
 #include "chorus/schedule.hpp"
 #include "chorus/types.hpp"
@@ -20,7 +21,7 @@ namespace chorus {
 
 /// Where ranks meet and the secret that lets them in. Made by one process, passed to the others
 /// as text (by MPI_Bcast, a file, an environment variable).
-struct UniqueId {
+struct CHORUS_API UniqueId {
   std::string text;  ///< "chorus:<address>:<port>:<secret>"
 
   /// Starts listening for ranks on `interface_name` (name or address; empty: loopback) and
@@ -63,7 +64,7 @@ struct Call {
 /// A started call. Progress is made by whoever waits or polls on this communicator, never by a
 /// hidden thread. Buffers belong to the library until it is complete. Destroying an incomplete
 /// request waits for it.
-class Request {
+class CHORUS_API Request {
  public:
   Request();
   Request(Request&&) noexcept;
@@ -86,7 +87,7 @@ class Request {
 ///
 /// Owns its links and staging memory and releases them on destruction, which is collective (like
 /// MPI_Finalize) unless it has failed. One thread at a time, except abort().
-class Communicator {
+class CHORUS_API Communicator {
  public:
   /// Joins the job this process was launched into (Launch::from_env()): `chorus run`, mpirun of
   /// Open MPI or MPICH, srun, torchrun-style variables; a world of one if there is none.

@@ -12,20 +12,22 @@ using Rank = int;
 /// A piece of the data of one collective, [0, Schedule::num_chunks).
 using ChunkId = int;
 
+// clang-format off
 /// What a collective promises. Below, n is the world size and a "block" is what one rank
 /// contributes to (or takes from) the whole; k = num_chunks / number of blocks.
 ///
-///   kind            blocks  chunk c is                      before            afterwards
-///   all_reduce      1       piece c                         all contribute    all hold the
-///   reduction reduce          1       piece c                         all contribute    root holds
-///   the reduction broadcast       1       piece c                         root holds        all
-///   hold all_gather      n       piece c%k of block c/k          rank c/k holds    all hold gather
-///   n       piece c%k of block c/k          rank c/k holds    root holds scatter         n piece
-///   c%k of block c/k          root holds        rank c/k holds reduce_scatter  n       piece c%k
-///   of block c/k          all contribute    rank c/k: reduction all_to_all      n·n     piece c%k
-///   of block b=c/k,
-///                           from rank b/n to rank b%n       rank b/n holds    rank b%n holds
-///   barrier         1       a token (one chunk, no bytes)   all contribute    all heard from all
+///   kind            blocks  chunk c is                 before            afterwards
+///   all_reduce      1       piece c                    all contribute    all hold the reduction
+///   reduce          1       piece c                    all contribute    root holds the reduction
+///   broadcast       1       piece c                    root holds        all hold
+///   all_gather      n       piece c%k of block c/k     rank c/k holds    all hold
+///   gather          n       piece c%k of block c/k     rank c/k holds    root holds
+///   scatter         n       piece c%k of block c/k     root holds        rank c/k holds
+///   reduce_scatter  n       piece c%k of block c/k     all contribute    rank c/k: reduction
+///   all_to_all      n·n     piece c%k of block b=c/k,
+///                           from rank b/n to rank b%n  rank b/n holds    rank b%n holds
+///   barrier         1       a token (no bytes)         all contribute    all heard from all
+// clang-format on
 enum class CollectiveKind : std::uint8_t {
   all_reduce,
   all_gather,
