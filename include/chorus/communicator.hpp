@@ -14,6 +14,7 @@
 #include "chorus/error.hpp"
 #include "chorus/export.hpp"
 #include "chorus/options.hpp"
+#include "chorus/plan.hpp"
 #include "chorus/schedule.hpp"
 #include "chorus/types.hpp"
 
@@ -76,9 +77,10 @@ class CHORUS_API Request {
   /// Makes some progress without blocking; true when the call is complete.
   [[nodiscard]] bool test();
 
+  struct Impl;  ///< the library's own
+
  private:
   friend class Communicator;
-  struct Impl;
   explicit Request(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
@@ -123,6 +125,11 @@ class CHORUS_API Communicator {
   /// Fails every call in progress on every rank of this communicator with `reason`. Callable from
   /// any thread; never blocks.
   void abort(std::string_view reason);
+
+  /// Collective: from now on run the schedules of `plan`, the same on every rank; what it leaves
+  /// open the built-in ones serve. Throws InputError if the plan is for another world size,
+  /// SynthesisError naming the first fault of a wrong schedule, BootstrapError if ranks differ.
+  void use(const Plan& plan);
 
   /// What would run for `call`, at what predicted cost, and why not the others; for people.
   [[nodiscard]] std::string explain(const Call& call) const;
@@ -261,8 +268,9 @@ class CHORUS_API Communicator {
          .peer = peer});
   }
 
+  struct Impl;  ///< the library's own
+
  private:
-  struct Impl;
   explicit Communicator(std::unique_ptr<Impl> impl);
   void run(const Call& call);
   static void require(bool condition, const char* why);

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "chorus/export.hpp"
 
 namespace chorus {
 
@@ -76,12 +79,18 @@ using Step = std::vector<Transfer>;
 /// device ids, so it can be compared, printed, diffed and saved (format: docs/formats.md).
 struct Schedule {
   std::string name;  ///< how it was made: "ring", "recursive_doubling", …
-  Collective collective;
+  Collective collective = {};
   int world_size = 0;
   int num_chunks = 0;
-  std::vector<Step> steps;
+  std::vector<Step> steps = {};
 
   bool operator==(const Schedule&) const = default;
 };
+
+/// Runs `schedule` on contribution counts instead of data. Returns the first way it breaks its
+/// collective's contract, as a sentence naming step, rank and chunk; nothing if it is correct.
+///
+/// Counts rather than flags: a share reduced twice is wrong, and presence alone cannot show it.
+[[nodiscard]] CHORUS_API std::optional<std::string> first_fault(const Schedule& schedule);
 
 }  // namespace chorus
