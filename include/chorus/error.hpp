@@ -4,44 +4,42 @@
 #include <stdexcept>
 #include <string>
 
-#include "chorus/export.hpp"
-
 namespace chorus {
 
 /// Something in the world failed: a file, a peer, the network, the caller's arguments.
 /// Failures of Chorus itself abort instead (CHORUS_CHECK).
-class CHORUS_API Error : public std::runtime_error {
+class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 /// Bad input from the user: an argument, a file, a string, an environment variable. The sentence
 /// names the file and line (or the variable) and the remedy. The `chorus` command exits with 2.
-class CHORUS_API InputError : public Error {
+class InputError : public Error {
  public:
   using Error::Error;
 };
 
 /// The ranks could not meet.
-class CHORUS_API BootstrapError : public Error {
+class BootstrapError : public Error {
  public:
   using Error::Error;
 };
 
 /// The wiring cannot be discovered, or does not connect two ranks.
-class CHORUS_API TopologyError : public Error {
+class TopologyError : public Error {
  public:
   using Error::Error;
 };
 
 /// No schedule could be made.
-class CHORUS_API SynthesisError : public Error {
+class SynthesisError : public Error {
  public:
   using Error::Error;
 };
 
 /// One connection to one peer broke.
-class CHORUS_API LinkError : public Error {
+class LinkError : public Error {
  public:
   explicit LinkError(const std::string& what, int peer = -1) : Error(what), peer_(peer) {}
 
@@ -54,7 +52,7 @@ class CHORUS_API LinkError : public Error {
 
 /// A collective failed: a peer died, did not call, or called something else. The communicator is
 /// finished afterwards; join again.
-class CHORUS_API CollectiveError : public Error {
+class CollectiveError : public Error {
  public:
   using Error::Error;
 };

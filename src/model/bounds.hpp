@@ -1,7 +1,6 @@
 // Lower bounds: what no schedule can beat on a topology, and which cut says so.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 
 namespace chorus {
 
+/// What a collective costs at least on a topology (docs/bounds.md derives the formulas).
 struct Bound {
   /// Seconds per byte of the collective's size (PlanEntry's counting): time ≥ this · size.
   double seconds_per_byte = 0;
@@ -17,20 +17,33 @@ struct Bound {
   [[nodiscard]] double algbw_gb_s() const;
   /// Seconds that even an empty message takes: the alpha of the longest necessary path.
   double latency_s = 0;
-  /// Steps (rank-to-rank hops) that some chunk needs: the diameter between ranks.
+  /// Steps (rank-to-rank hops) that some chunk needs: the diameter between ranks. Rooted kinds: the
+  /// hops from or to the root.
   int steps = 0;
-  /// How the bandwidth figure was found: "max-flow", "LP", "min cut", "volume".
-  std::string method;
-  /// True if schedules reach it (all_gather, reduce_scatter, broadcast, all_to_all by theory);
-  /// false if it is only known to be a limit (all_reduce, reduce on some graphs).
+  /// How the bandwidth figure was found: "max-flow", "max-flow and LP", "LP", "min cut", "volume",
+  /// "shortest paths", "latency only", …
+  std::string method = {};
+  /// True if schedules reach it in the limit of many chunks (all_gather, reduce_scatter, broadcast,
+  /// reduce, gather, scatter and all_to_all by theory; all_reduce where reduce-scatter followed by
+  /// all-gather does); false if it is only known to be a limit.
   bool tight = false;
+  /// all_reduce alone: seconds per byte of the best reduce-scatter followed by the best all-gather,
+  /// which schedules reach. The optimum lies between seconds_per_byte and this. 0 for other kinds.
+  double reduce_scatter_all_gather = 0;
   /// The limiting cut: the ranks on its source side, and the links and port groups that cross it.
-  std::vector<Rank> cut_ranks;
-  std::vector<int> cut_links;
-  std::string cut;  ///< the cut in words: "into gpu0: 6 nvlink, 150 GB/s"
+  /// No ranks where the limit is a set of links and groups that is no single cut.
+  std::vector<Rank> cut_ranks = {};
+  std::vector<int> cut_links = {};
+  std::vector<int> cut_port_groups = {};
+  std::string cut = {};  ///< the cut in words: "into gpu0: 6 nvlink, 150 GB/s"
 };
 
-/// Throws TopologyError naming two ranks that are not connected.
+/// Links are directed and data may be relayed by any node. Switches neither copy nor combine; a
+/// port group carries every byte that crosses any of its links. Ranks on one node exchange data for
+/// nothing. Deterministic.
+///
+/// Throws TopologyError naming two ranks that are not connected, InputError for a root that is no
+/// rank.
 [[nodiscard]] Bound lower_bound(const Topology& topology, Collective collective);
 
 }  // namespace chorus

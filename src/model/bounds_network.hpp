@@ -1,0 +1,89 @@
+// A topology as the bounds see it: capacities instead of betas, nodes instead of ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "chorus/topology.hpp"
+#include "model/bounds.hpp"
+
+namespace chorus::bounds {
+
+enum class Direction { forward, reversed };
+
+/// Capacities in GB/s. Node numbers, arc numbers (= link numbers) and group numbers are the
+/// topology's. A terminal is a node with at least one rank on it.
+struct Network {
+  struct Arc {
+    int src = 0;
+    int dst = 0;
+    double capacity = 0;  ///< no more than that of any of its groups
+  };
+  struct Group {
+    std::vector<int> arcs;  ///< sorted; an arc named twice is crossed once
+    double capacity = 0;
+  };
+
+  /// Reversed: every link turned round, so that combining towards a rank becomes spreading from it.
+  Network(const Topology& topology, Direction direction);
+
+  [[nodiscard]] int num_nodes() const { return static_cast<int>(ranks_on.size()); }
+  [[nodiscard]] bool is_terminal(int node) const {
+    return !ranks_on[static_cast<std::size_t>(node)].empty();
+  }
+  /// Ranks on a node, as a weight.
+  [[nodiscard]] double weight(int node) const {
+    return static_cast<double>(ranks_on[static_cast<std::size_t>(node)].size());
+  }
+  /// True if every switch can pass on at full rate all that it can take in, and no port group
+  /// couples links: then cuts of the plain capacities tell the whole truth.
+  [[nodiscard]] bool plain() const;
+  /// Capacity of the arcs from nodes with side != 0 to nodes with side == 0. Arcs of one group
+  /// count for no more than the group (an arc in several groups counts for the first).
+  [[nodiscard]] double crossing(const std::vector<char>& side) const;
+  [[nodiscard]] double crossing(const std::vector<int>& arcs) const;
+  [[nodiscard]] std::vector<int> arcs_across(const std::vector<char>& side) const;
+
+  const Topology& topology;
+  Direction direction;
+  std::vector<Arc> arcs;
+  std::vector<Group> groups;
+  std::vector<std::vector<int>> ranks_on;  ///< by node
+  std::vector<int> terminals;              ///< ascending
+  double total = 0;                        ///< of all real capacities: above every real rate
+  /// Capacity that stands for "no limit" (beta 0): far above everything real.
+  double unlimited = 0;
+};
+
+/// A rate in GB/s and what limits it.
+struct Rate {
+  double gb_s = 0;
+  std::string method = {};
+  bool tight = true;
+  std::vector<char> side = {};   ///< by node; empty if the limit is no single cut
+  std::vector<int> arcs = {};    ///< that cross the cut, or that limit together
+  std::vector<int> groups = {};  ///< that limit
+  std::string words = {};        ///< begins the description; empty: made from `side` and `arcs`
+};
+
+/// The largest x at which every terminal with a positive weight in `sources` can spread weight·x to
+/// all terminals at once, nobody but terminals copying. `sources`: by node.
+///
+/// Exact: the smallest B(S)/w(S) over node sets S that leave a terminal out (Edmonds 1973; Bang-
+/// Jensen, Frank and Jackson 1995 for the switches), found by maximum flows.
+[[nodiscard]] Rate spread_rate(const Network& network, const std::vector<double>& sources);
+
+/// The largest algbw that the two limits of all-reduce allow: the least cut between two terminals,
+/// and the volume that must leave and enter the terminals.
+[[nodiscard]] Rate all_reduce_rate(const Network& network);
+
+/// The largest z at which every terminal can send weight·weight'·z to every other at once.
+[[nodiscard]] Rate exchange_rate(const Network& network);
+
+/// The largest z at which the root's node can send weight·z to every other terminal at once.
+[[nodiscard]] Rate scatter_rate(const Network& network, int root_node);
+
+/// The limit in words: "into gpu0: 6 nvlink, 150 GB/s".
+[[nodiscard]] std::string describe(const Network& network, const Rate& rate);
+
+}  // namespace chorus::bounds
