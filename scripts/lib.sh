@@ -1,6 +1,9 @@
 # Shared by demo.sh and test.sh; sourced from the root of the project.
 # shellcheck shell=bash
 
+# Lets a build in another folder (tests/consumer) take the same objects from ccache.
+export CCACHE_NOHASHDIR=1
+
 heading() { printf '\n== %s\n' "$*"; }
 
 fail() {

@@ -122,10 +122,10 @@ Machine pcie_machine(Spec& spec, std::vector<int> shape) {
   const double table_gb_s = generation == 3 ? 12 : generation == 4 ? 24 : 48;
   const Wire pcie{spec.number("rate", table_gb_s), spec.number("alpha", kPcieAlphaUs) / 2, "pcie"};
   const Wire socket{spec.number("socket", 22), kSocketAlphaUs, "socket"};
-  const int per_socket = std::max(shape[1], 1) * shape[2];
+  const long per_socket = long{std::max(shape[1], 1)} * shape[2];
   Machine machine{{0, 12.5, 1.7, "infiniband", "EDR InfiniBand 100 Gb/s"},
                   long{shape[0]} * per_socket,
-                  long{shape[0]} * (4L * per_socket + shape[0]),
+                  long{shape[0]} * (4 * per_socket + shape[0]),
                   {}};
   machine.add = [shape, pcie, socket](TopologyBuilder& builder, const std::string& prefix) {
     Box box;

@@ -21,8 +21,8 @@ using ChannelId = int;
 struct LinkConfig {
   std::size_t region_bytes = 0;  ///< memory of each end that the other end writes into
   int num_channels = 1;
-  /// Arrivals of one channel whose tags are kept: the owner's protocol never has more puts under
-  /// way on a channel than this.
+  /// Arrivals of one channel whose tags are kept, and puts of one channel that always find room:
+  /// the owner's protocol never has more under way on a channel than this.
   int max_outstanding = 32;
   int timeout_ms = 60'000;  ///< for connecting
 };
@@ -32,6 +32,10 @@ struct LinkConfig {
 /// Each end owns a region that the other end writes into with one-sided puts. A link never blocks,
 /// starts no thread and calls nothing back: the executor that owns it makes all progress, from one
 /// thread. Waiting, deadlines and their messages are the executor's.
+///
+/// A link whose puts are all released may be destroyed while the peer's lives on: the peer still
+/// gets all that was put, and what it puts from then on vanishes without an error. A peer that
+/// died is another matter: tcp throws LinkError; shm notices nothing, and its puts vanish.
 class Link {
  public:
   virtual ~Link() = default;
@@ -43,21 +47,24 @@ class Link {
   /// Returns false, having done nothing, when the send queue is full (or the link is not yet
   /// connected): progress(), then try again. `src` belongs to the link until released(channel) has
   /// counted this put. Throws LinkError, naming the peer and the cause, once the peer can no longer
-  /// be reached.
+  /// be reached, and ever after. Puts under way at the same time must not overlap at the peer.
   [[nodiscard]] virtual bool try_put(std::span<const std::byte> src, std::size_t offset,
                                      ChannelId channel, std::uint32_t tag) = 0;
 
-  /// Puts made on `channel` whose src is free again, since the link was made.
+  /// Puts made on `channel` whose src is free again, since the link was made; in their order.
   [[nodiscard]] virtual std::uint64_t released(ChannelId channel) const = 0;
 
   /// Puts from the peer on `channel` that have arrived, since the link was made, in their order.
+  /// Cheap: a look at one cache line or at what progress() has received.
   [[nodiscard]] virtual std::uint64_t arrivals(ChannelId channel) = 0;
 
   /// Tag of arrival `index` (0-based) of `channel`; among the last max_outstanding ones.
   [[nodiscard]] virtual std::uint32_t tag(ChannelId channel, std::uint64_t index) const = 0;
 
-  /// Moves outstanding work forward (connecting, sending, receiving); true when every src given to
-  /// try_put() is free again. Throws LinkError as try_put does.
+  /// Moves outstanding work forward (connecting, sending, receiving); true when the link is
+  /// connected and every src given to try_put() is free again. Until then keep calling it: what is
+  /// not released may still wait here. Throws LinkError as try_put does, but never in the call that
+  /// made the last arrivals countable.
   virtual bool progress() = 0;
 
   /// This end's region: LinkConfig::region_bytes that the peer's puts write into.
@@ -85,8 +92,9 @@ class Transport {
   [[nodiscard]] virtual std::optional<std::string> why_not(
       std::span<const std::byte> peer_address) const = 0;
 
-  /// Makes the link to `peer`; both ends call it. Does not block: the link connects as both ends
-  /// make progress. Throws LinkError if it can be known at once that it cannot be made.
+  /// Makes the link to `peer`, another rank; both ends call it. Links may outlive their transport
+  /// once connected. Does not block: the link connects as both ends make progress. Throws LinkError
+  /// if it can be known at once that it cannot be made.
   [[nodiscard]] virtual std::unique_ptr<Link> connect(Rank peer,
                                                       std::span<const std::byte> peer_address) = 0;
 
@@ -94,8 +102,10 @@ class Transport {
   virtual void progress() = 0;
 
   /// Sleeping. prepare_to_sleep() asks peers to make one of wake_fds() readable with their next
-  /// put; the executor then looks once more at all arrivals (nothing may slip between), polls the
-  /// descriptors, and calls woke(). Spurious wake-ups are fine.
+  /// put, or when a full queue has room again; the executor then once more makes progress, looks at
+  /// all arrivals and tries all puts that it waits for (nothing may slip between), polls the
+  /// descriptors, and calls woke(). Spurious wake-ups are fine. A link that is still connecting
+  /// wants progress every 50 ms or so besides.
   virtual void prepare_to_sleep() = 0;
   virtual void woke() = 0;
   /// Descriptors to poll for input (POLLIN) and, where `for_output`, for output (POLLOUT).

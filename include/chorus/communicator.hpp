@@ -12,7 +12,9 @@
 #include <string_view>
 
 #include "chorus/error.hpp"
+#include "chorus/export.hpp"
 #include "chorus/options.hpp"
+#include "chorus/plan.hpp"
 #include "chorus/schedule.hpp"
 #include "chorus/types.hpp"
 
@@ -20,7 +22,7 @@ namespace chorus {
 
 /// Where ranks meet and the secret that lets them in. Made by one process, passed to the others
 /// as text (by MPI_Bcast, a file, an environment variable).
-struct UniqueId {
+struct CHORUS_API UniqueId {
   std::string text;  ///< "chorus:<address>:<port>:<secret>"
 
   /// Starts listening for ranks on `interface_name` (name or address; empty: loopback) and
@@ -63,7 +65,7 @@ struct Call {
 /// A started call. Progress is made by whoever waits or polls on this communicator, never by a
 /// hidden thread. Buffers belong to the library until it is complete. Destroying an incomplete
 /// request waits for it.
-class Request {
+class CHORUS_API Request {
  public:
   Request();
   Request(Request&&) noexcept;
@@ -75,9 +77,10 @@ class Request {
   /// Makes some progress without blocking; true when the call is complete.
   [[nodiscard]] bool test();
 
+  struct Impl;  ///< the library's own
+
  private:
   friend class Communicator;
-  struct Impl;
   explicit Request(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
@@ -86,7 +89,7 @@ class Request {
 ///
 /// Owns its links and staging memory and releases them on destruction, which is collective (like
 /// MPI_Finalize) unless it has failed. One thread at a time, except abort().
-class Communicator {
+class CHORUS_API Communicator {
  public:
   /// Joins the job this process was launched into (Launch::from_env()): `chorus run`, mpirun of
   /// Open MPI or MPICH, srun, torchrun-style variables; a world of one if there is none.
@@ -122,6 +125,11 @@ class Communicator {
   /// Fails every call in progress on every rank of this communicator with `reason`. Callable from
   /// any thread; never blocks.
   void abort(std::string_view reason);
+
+  /// Collective: from now on run the schedules of `plan`, the same on every rank; what it leaves
+  /// open the built-in ones serve. Throws InputError if the plan is for another world size,
+  /// SynthesisError naming the first fault of a wrong schedule, BootstrapError if ranks differ.
+  void use(const Plan& plan);
 
   /// What would run for `call`, at what predicted cost, and why not the others; for people.
   [[nodiscard]] std::string explain(const Call& call) const;
@@ -260,8 +268,9 @@ class Communicator {
          .peer = peer});
   }
 
+  struct Impl;  ///< the library's own
+
  private:
-  struct Impl;
   explicit Communicator(std::unique_ptr<Impl> impl);
   void run(const Call& call);
   static void require(bool condition, const char* why);

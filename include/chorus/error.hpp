@@ -4,42 +4,44 @@
 #include <stdexcept>
 #include <string>
 
+#include "chorus/export.hpp"
+
 namespace chorus {
 
 /// Something in the world failed: a file, a peer, the network, the caller's arguments.
 /// Failures of Chorus itself abort instead (CHORUS_CHECK).
-class Error : public std::runtime_error {
+class CHORUS_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 /// Bad input from the user: an argument, a file, a string, an environment variable. The sentence
 /// names the file and line (or the variable) and the remedy. The `chorus` command exits with 2.
-class InputError : public Error {
+class CHORUS_API InputError : public Error {
  public:
   using Error::Error;
 };
 
 /// The ranks could not meet.
-class BootstrapError : public Error {
+class CHORUS_API BootstrapError : public Error {
  public:
   using Error::Error;
 };
 
 /// The wiring cannot be discovered, or does not connect two ranks.
-class TopologyError : public Error {
+class CHORUS_API TopologyError : public Error {
  public:
   using Error::Error;
 };
 
 /// No schedule could be made.
-class SynthesisError : public Error {
+class CHORUS_API SynthesisError : public Error {
  public:
   using Error::Error;
 };
 
 /// One connection to one peer broke.
-class LinkError : public Error {
+class CHORUS_API LinkError : public Error {
  public:
   explicit LinkError(const std::string& what, int peer = -1) : Error(what), peer_(peer) {}
 
@@ -52,7 +54,7 @@ class LinkError : public Error {
 
 /// A collective failed: a peer died, did not call, or called something else. The communicator is
 /// finished afterwards; join again.
-class CollectiveError : public Error {
+class CHORUS_API CollectiveError : public Error {
  public:
   using Error::Error;
 };

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <string>
 
+#include "chorus/export.hpp"
+
 namespace chorus {
 
 /// How a communicator behaves. `Options{}` is right for almost everybody; from_env() is what
 /// join() uses when none is given.
-struct Options {
+struct CHORUS_API Options {
   /// Longest wait for ranks to meet, ms. CHORUS_JOIN_TIMEOUT_MS
   int join_timeout_ms = 60'000;
   /// Longest wait for a peer inside a collective before it fails, ms. CHORUS_TIMEOUT_MS
@@ -47,13 +49,13 @@ struct Options {
 };
 
 /// How this process was launched: by `chorus run`, mpirun, srun, torchrun or by hand.
-struct Launch {
+struct CHORUS_API Launch {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 0;  ///< ranks on this host; 0: the launcher does not say
-  std::string id;        ///< UniqueId text, or empty when `launcher` has another way to meet
-  std::string launcher;  ///< "chorus", "pmi", "pmix", "torchrun", "single"
+  std::string id;            ///< UniqueId text, or empty when `launcher` has another way to meet
+  std::string launcher;      ///< "chorus", "pmi", "pmix", "torchrun", "single"
 
   /// Throws InputError when variables contradict each other.
   static Launch from_env();

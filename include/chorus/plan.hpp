@@ -28,9 +28,10 @@ struct PlanEntry {
 /// Every rank checks by hash that it holds the same plan before the first collective. Saved as
 /// JSON (docs/formats.md).
 struct Plan {
-  std::string topology_fingerprint;
+  std::string topology_fingerprint = {};
   int world_size = 0;
-  std::vector<PlanEntry> entries;  ///< sorted by (kind, min_bytes); ranges of one kind are disjoint
+  std::vector<PlanEntry> entries =
+      {};  ///< sorted by (kind, min_bytes); ranges of one kind are disjoint
 
   bool operator==(const Plan&) const = default;
 };

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "chorus/export.hpp"
 
 namespace chorus {
 
@@ -12,20 +15,22 @@ using Rank = int;
 /// A piece of the data of one collective, [0, Schedule::num_chunks).
 using ChunkId = int;
 
+// clang-format off
 /// What a collective promises. Below, n is the world size and a "block" is what one rank
 /// contributes to (or takes from) the whole; k = num_chunks / number of blocks.
 ///
-///   kind            blocks  chunk c is                      before            afterwards
-///   all_reduce      1       piece c                         all contribute    all hold the
-///   reduction reduce          1       piece c                         all contribute    root holds
-///   the reduction broadcast       1       piece c                         root holds        all
-///   hold all_gather      n       piece c%k of block c/k          rank c/k holds    all hold gather
-///   n       piece c%k of block c/k          rank c/k holds    root holds scatter         n piece
-///   c%k of block c/k          root holds        rank c/k holds reduce_scatter  n       piece c%k
-///   of block c/k          all contribute    rank c/k: reduction all_to_all      n·n     piece c%k
-///   of block b=c/k,
-///                           from rank b/n to rank b%n       rank b/n holds    rank b%n holds
-///   barrier         1       a token (one chunk, no bytes)   all contribute    all heard from all
+///   kind            blocks  chunk c is                 before            afterwards
+///   all_reduce      1       piece c                    all contribute    all hold the reduction
+///   reduce          1       piece c                    all contribute    root holds the reduction
+///   broadcast       1       piece c                    root holds        all hold
+///   all_gather      n       piece c%k of block c/k     rank c/k holds    all hold
+///   gather          n       piece c%k of block c/k     rank c/k holds    root holds
+///   scatter         n       piece c%k of block c/k     root holds        rank c/k holds
+///   reduce_scatter  n       piece c%k of block c/k     all contribute    rank c/k: reduction
+///   all_to_all      n·n     piece c%k of block b=c/k,
+///                           from rank b/n to rank b%n  rank b/n holds    rank b%n holds
+///   barrier         1       a token (no bytes)         all contribute    all heard from all
+// clang-format on
 enum class CollectiveKind : std::uint8_t {
   all_reduce,
   all_gather,
@@ -74,12 +79,18 @@ using Step = std::vector<Transfer>;
 /// device ids, so it can be compared, printed, diffed and saved (format: docs/formats.md).
 struct Schedule {
   std::string name;  ///< how it was made: "ring", "recursive_doubling", …
-  Collective collective;
+  Collective collective = {};
   int world_size = 0;
   int num_chunks = 0;
-  std::vector<Step> steps;
+  std::vector<Step> steps = {};
 
   bool operator==(const Schedule&) const = default;
 };
+
+/// Runs `schedule` on contribution counts instead of data. Returns the first way it breaks its
+/// collective's contract, as a sentence naming step, rank and chunk; nothing if it is correct.
+///
+/// Counts rather than flags: a share reduced twice is wrong, and presence alone cannot show it.
+[[nodiscard]] CHORUS_API std::optional<std::string> first_fault(const Schedule& schedule);
 
 }  // namespace chorus

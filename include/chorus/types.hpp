@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "chorus/export.hpp"
+
 namespace chorus {
 
 /// Element types of the collectives. Values and names are part of the file formats.
@@ -71,18 +73,18 @@ struct Reduction {
 };
 
 /// "float32", "sum": the names used in messages, files and on the command line.
-[[nodiscard]] std::string_view name_of(DataType type);
-[[nodiscard]] std::string_view name_of(ReduceOp op);
+[[nodiscard]] CHORUS_API std::string_view name_of(DataType type);
+[[nodiscard]] CHORUS_API std::string_view name_of(ReduceOp op);
 
 /// Storage-only narrow floats: the bits, and conversions through float (round to nearest even).
-struct Float16 {
+struct CHORUS_API Float16 {
   std::uint16_t bits = 0;
   Float16() = default;
   explicit Float16(float value);
   explicit operator float() const;
   bool operator==(const Float16&) const = default;
 };
-struct BFloat16 {
+struct CHORUS_API BFloat16 {
   std::uint16_t bits = 0;
   BFloat16() = default;
   explicit BFloat16(float value);
@@ -90,7 +92,7 @@ struct BFloat16 {
   bool operator==(const BFloat16&) const = default;
 };
 /// Values beyond ±448 become ±448 (saturation), NaN stays NaN.
-struct Float8E4M3 {
+struct CHORUS_API Float8E4M3 {
   std::uint8_t bits = 0;
   Float8E4M3() = default;
   explicit Float8E4M3(float value);
@@ -98,7 +100,7 @@ struct Float8E4M3 {
   bool operator==(const Float8E4M3&) const = default;
 };
 /// Values beyond ±57344 become ±57344 (saturation); infinities and NaN stay.
-struct Float8E5M2 {
+struct CHORUS_API Float8E5M2 {
   std::uint8_t bits = 0;
   Float8E5M2() = default;
   explicit Float8E5M2(float value);

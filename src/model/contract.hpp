@@ -39,12 +39,6 @@ namespace chorus {
 /// sentence; nothing if it is.
 [[nodiscard]] std::optional<std::string> malformed(const Schedule& schedule);
 
-/// Runs `schedule` on contribution counts instead of data. Returns the first way it breaks its
-/// collective's contract, as a sentence naming step, rank and chunk; nothing if it is correct.
-///
-/// Counts rather than flags: a share reduced twice is wrong, and presence alone cannot show it.
-[[nodiscard]] std::optional<std::string> first_fault(const Schedule& schedule);
-
 /// The same schedule with rank r renamed (r + shift) mod n, chunks following their ranks: turns a
 /// schedule for root 0 into one for root `shift`.
 [[nodiscard]] Schedule rotated(const Schedule& schedule, int shift);

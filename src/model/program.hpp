@@ -34,7 +34,7 @@ struct Port {
 /// Something to fold: a range of this rank's own memory or the next message of a port.
 struct Operand {
   int incoming = -1;  ///< index into Program::incoming, or -1: `local`
-  LocalRange local;
+  LocalRange local = {};
 
   bool operator==(const Operand&) const = default;
 };

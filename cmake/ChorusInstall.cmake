@@ -1,0 +1,30 @@
+# What `cmake --install` puts where: the library, its headers, the two commands, and what lets other
+# projects find them (find_package(chorus), pkg-config).
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+install(TARGETS chorus EXPORT chorusTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+foreach(command IN ITEMS chorus_cli chorus_perf)
+  if(TARGET ${command})
+    file(RELATIVE_PATH to_library
+         ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+    set_target_properties(${command} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_library}")
+    install(TARGETS ${command} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/chorus)
+install(EXPORT chorusTargets NAMESPACE chorus:: DESTINATION ${package_dir}
+        FILE chorusConfig.cmake)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/chorusConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/chorusConfigVersion.cmake DESTINATION ${package_dir})
+
+# Paths in chorus.pc begin at the file itself, so that a prefix can be moved.
+file(RELATIVE_PATH pc_to_prefix
+     ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(${PROJECT_SOURCE_DIR}/cmake/chorus.pc.in ${PROJECT_BINARY_DIR}/chorus.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/chorus.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,4 @@
+// What the shared library offers to programs; everything else stays inside it.
+#pragma once
+
+#define CHORUS_API [[gnu::visibility("default")]]

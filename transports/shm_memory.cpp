@@ -1,0 +1,222 @@
+#include "transports/shm_memory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <type_traits>
+
+#include "base/check.hpp"
+#include "chorus/error.hpp"
+
+namespace chorus {
+namespace {
+
+// A multiple of every page size in use (4, 16 and 64 KiB); what is not touched costs nothing.
+constexpr std::size_t kPage = 65536;
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+[[noreturn]] void fail(const char* what) {
+  throw LinkError(fmt::format("shm: {}: {}", what, std::strerror(errno)));
+}
+
+std::uint64_t inode_of(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail("fstat");
+  return status.st_ino;
+}
+
+/// Opens descriptor `fd` of process `pid` if it is the file that we were told of. A path descriptor
+/// comes first: opening for real what a reused pid offers could block or have effects.
+Fd open_foreign(int pid, int fd, mode_t kind, std::uint64_t inode, int flags, std::string& reason) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
+  const Fd seen(::open(path.c_str(), O_PATH | O_CLOEXEC));
+  if (!seen) {
+    reason = fmt::format("cannot open {}: {}", path, std::strerror(errno));
+    return {};
+  }
+  struct stat status {};
+  if (::fstat(seen.get(), &status) != 0 || (status.st_mode & S_IFMT) != kind ||
+      status.st_ino != inode) {
+    reason = fmt::format("{} is not what the peer published; it must have ended", path);
+    return {};
+  }
+  Fd opened(::open(fmt::format("/proc/self/fd/{}", seen.get()).c_str(), flags | O_CLOEXEC));
+  if (!opened) reason = fmt::format("cannot open {}: {}", path, std::strerror(errno));
+  return opened;
+}
+
+std::string describe(const ShmGeometry& geometry) {
+  return fmt::format("{} ranks, {} channels of {} slots, {} bytes", geometry.world_size,
+                     geometry.num_channels, geometry.ring_slots, geometry.region_bytes);
+}
+
+}  // namespace
+
+ShmGeometry::ShmGeometry(const TransportContext& context)
+    : world_size(static_cast<std::uint32_t>(context.world_size)),
+      num_channels(static_cast<std::uint32_t>(context.link.num_channels)),
+      // Twice what the protocol has under way: the receiver publishes its progress by quarters.
+      ring_slots(2 * std::bit_ceil(static_cast<std::uint32_t>(context.link.max_outstanding))),
+      region_bytes(context.link.region_bytes) {
+  CHORUS_CHECK(context.world_size > 0 && context.rank >= 0 && context.rank < context.world_size,
+               "rank outside the world");
+  CHORUS_CHECK(context.link.num_channels > 0 && context.link.num_channels <= 4096,
+               "num_channels outside [1, 4096]");
+  CHORUS_CHECK(context.link.max_outstanding > 0 && context.link.max_outstanding <= 1 << 20,
+               "max_outstanding outside [1, 2^20]");
+}
+
+std::size_t ShmGeometry::region_offset() const {
+  return round_up(num_channels * (sizeof(ShmConsumed) + ring_slots * sizeof(ShmSlot)), kPage);
+}
+std::size_t ShmGeometry::block_bytes() const {
+  return region_offset() + round_up(region_bytes, kPage);
+}
+std::size_t ShmGeometry::block_offset(Rank peer) const {
+  return kPage + static_cast<std::size_t>(peer) * block_bytes();
+}
+std::size_t ShmGeometry::total_bytes() const { return block_offset(static_cast<Rank>(world_size)); }
+
+std::optional<ShmAddress> ShmAddress::parse(std::span<const std::byte> bytes) {
+  ShmAddress address;
+  if (bytes.size() != sizeof address) return std::nullopt;
+  std::memcpy(&address, bytes.data(), sizeof address);
+  if (address.magic != kMagic) return std::nullopt;
+  return address;
+}
+
+Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) {
+  void* at =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  if (at == MAP_FAILED) fail("mmap");
+  span_ = {static_cast<std::byte*>(at), bytes};
+}
+
+Mapping::~Mapping() {
+  if (!span_.empty()) ::munmap(span_.data(), span_.size());
+}
+
+ShmBlock::ShmBlock(int fd, const ShmGeometry& geometry, Rank peer)
+    : mapping_(fd, geometry.block_offset(peer), geometry.block_bytes()), geometry_(geometry) {}
+
+// The objects live in zeroed pages that several processes map; no constructor runs. All of them
+// are what their zero bytes say.
+std::atomic<std::uint64_t>& ShmBlock::consumed(ChannelId channel) const {
+  return reinterpret_cast<ShmConsumed*>(mapping_.span().data())[channel].count;
+}
+
+std::span<ShmSlot> ShmBlock::ring(ChannelId channel) const {
+  std::byte* rings = mapping_.span().data() + geometry_.num_channels * sizeof(ShmConsumed);
+  auto* slots = reinterpret_cast<ShmSlot*>(rings);
+  return {slots + static_cast<std::size_t>(channel) * geometry_.ring_slots, geometry_.ring_slots};
+}
+
+std::span<std::byte> ShmBlock::region() const {
+  return mapping_.span().subspan(geometry_.region_offset(), geometry_.region_bytes);
+}
+
+ShmOwned::ShmOwned(const TransportContext& context) {
+  address_.geometry = ShmGeometry(context);
+  memory_ = Fd(::memfd_create("chorus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory_) fail("memfd_create");
+  const std::size_t bytes = address_.geometry.total_bytes();
+  if (::ftruncate(memory_.get(), static_cast<off_t>(bytes)) != 0) fail("ftruncate");
+  if (::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    fail("sealing the memory file");
+  }
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail("pipe2");
+  pipe_read_ = Fd(ends[0]);
+  pipe_write_ = Fd(ends[1]);
+
+  address_.magic = ShmAddress::kMagic;
+  address_.host = HostIdentity::here();
+  address_.nonce = Secret::random().bytes;
+  address_.rank = context.rank;
+  address_.pid = ::getpid();
+  address_.memory_fd = memory_.get();
+  address_.pipe_fd = pipe_write_.get();
+  address_.memory_inode = inode_of(memory_.get());
+  address_.pipe_inode = inode_of(pipe_write_.get());
+
+  header_ = Mapping(memory_.get(), 0, kPage);
+  auto* header = reinterpret_cast<ShmHeader*>(header_.span().data());
+  header->proof = prove(shm_secret(context), address_.bytes());
+}
+
+std::atomic<std::uint32_t>& ShmOwned::sleeping() const {
+  return reinterpret_cast<ShmHeader*>(header_.span().data())->sleeping;
+}
+
+ShmBlock ShmOwned::block(Rank peer) const {
+  return ShmBlock(memory_.get(), address_.geometry, peer);
+}
+
+void ShmOwned::drain_pipe() const {
+  char bytes[256];
+  while (::read(pipe_read_.get(), bytes, sizeof bytes) == sizeof bytes) continue;
+}
+
+std::atomic<std::uint32_t>& ShmOpened::sleeping() const {
+  return reinterpret_cast<ShmHeader*>(header.span().data())->sleeping;
+}
+
+std::optional<ShmOpened> open_peer(const ShmAddress& own, const Secret& secret,
+                                   std::span<const std::byte> peer_address, std::string& reason) {
+  const std::optional<ShmAddress> address = ShmAddress::parse(peer_address);
+  if (!address) {
+    reason = "no shm address of this version of Chorus";
+    return std::nullopt;
+  }
+  if (address->host.boot != own.host.boot) {
+    reason = "other host";
+    return std::nullopt;
+  }
+  if (address->host.pid_namespace != own.host.pid_namespace) {
+    reason = "other pid namespace";
+    return std::nullopt;
+  }
+  if (address->geometry != own.geometry) {
+    reason = fmt::format("other sizes: here {}; there {}", describe(own.geometry),
+                         describe(address->geometry));
+    return std::nullopt;
+  }
+
+  ShmOpened opened;
+  opened.memory = open_foreign(address->pid, address->memory_fd, S_IFREG, address->memory_inode,
+                               O_RDWR, reason);
+  if (!opened.memory) return std::nullopt;
+  // Read and write: with an end to read from of our own, a byte for a peer that has died is no
+  // broken pipe, and raises no SIGPIPE.
+  opened.pipe = open_foreign(address->pid, address->pipe_fd, S_IFIFO, address->pipe_inode,
+                             O_RDWR | O_NONBLOCK, reason);
+  if (!opened.pipe) return std::nullopt;
+
+  const int seals = ::fcntl(opened.memory.get(), F_GET_SEALS);
+  struct stat status {};
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(opened.memory.get(), &status) != 0 ||
+      static_cast<std::size_t>(status.st_size) != own.geometry.total_bytes()) {
+    reason = "the peer's memory is not as large as published, or could shrink";
+    return std::nullopt;
+  }
+  opened.header = Mapping(opened.memory.get(), 0, kPage);
+  const auto* header = reinterpret_cast<const ShmHeader*>(opened.header.span().data());
+  if (!same(header->proof, prove(secret, address->bytes()))) {
+    reason = "the peer's memory does not prove the communicator's secret";
+    return std::nullopt;
+  }
+  return opened;
+}
+
+Secret shm_secret(const TransportContext& context) { return context.secret.derive("shm"); }
+
+}  // namespace chorus
