@@ -21,8 +21,18 @@ namespace chorus {
 /// death, and every other rank is told at once.
 class Coordinator {
  public:
-  /// Listens on `interface_name` (name or address; empty: loopback) and starts its thread.
-  /// Throws BootstrapError.
+  struct Host {
+    /// report_death() will be called for every rank: a closed connection waits for it a little,
+    /// because it knows the cause.
+    bool launcher = false;
+    /// The ranks may join again after all have left; otherwise the thread and the listener end
+    /// with the last farewell.
+    bool joined_often = false;
+  };
+  /// Listens on `interface_name` (name or address; empty: loopback) and `port` (0: any free one)
+  /// and starts its thread. Throws BootstrapError.
+  Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
+              const Secret& secret, Host host);
   Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
               const Secret& secret);
   ~Coordinator();
@@ -31,10 +41,11 @@ class Coordinator {
 
   /// "chorus:<address>:<port>:<secret>"; IPv6 addresses in brackets.
   [[nodiscard]] std::string id() const;
-  /// A launcher knows more: rank `rank` ended ("killed by signal 9"), perhaps before it joined.
+  /// A launcher knows more: the process of `rank` ended ("killed by signal 9 (SIGKILL)"), perhaps
+  /// before it joined, perhaps after its farewell.
   /// Safe from any thread.
   void report_death(Rank rank, std::string_view how);
-  /// True when every rank has joined and said farewell or died.
+  /// True when every rank has joined and said farewell or died (in the last joining).
   [[nodiscard]] bool finished() const;
 
  private:
@@ -47,8 +58,10 @@ class Coordinator {
 class Control {
  public:
   /// Connects to the coordinator named by `id`, proves the secret and waits until all ranks have.
-  /// Throws BootstrapError naming the missing ranks, or the ranks that came with another world size
-  /// or another Chorus version, or the rank that died meanwhile.
+  /// Tries again until timeout_ms have passed, but where nobody listens (any more) gives up after
+  /// a second: an id exists only once its coordinator listens. Throws BootstrapError naming the
+  /// missing ranks, or the ranks that came with another world size or another Chorus version, or
+  /// the rank that died meanwhile.
   static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
                                        int timeout_ms);
   /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
@@ -84,16 +97,23 @@ class Control {
   void report_lost(const std::string& group, Rank peer, std::string_view why);
   /// "I have been waiting in call `sequence`, whose signature is this, for group rank `waiting_for`
   /// (or -1)": the coordinator compares the signatures of one sequence number; different ones are a
-  /// verdict with both. The same when a message with another call's tag arrives.
+  /// verdict with both. The same when a message with another call's tag arrives. To be said again
+  /// about every second while the wait lasts: a rank that is waited for long after it left its
+  /// group is a verdict too, and each report refreshes who_is_missing().
   void report_waiting(const std::string& group, std::uint64_t sequence, std::string_view signature,
                       Rank waiting_for);
+  /// Which members have not reported call `sequence`, as the coordinator answered the last
+  /// report_waiting() of it: "rank 2 has not reported it: its last reported call is 16; rank 3 has
+  /// not reported any call yet". Empty if none is missing, or not known (yet). For timeout errors.
+  [[nodiscard]] std::string who_is_missing(const std::string& group, std::uint64_t sequence);
   /// Fails the group with `reason`, said by this rank. Callable from any thread.
   void abort(const std::string& group, std::string_view reason);
 
   /// Blocks until there is a verdict on `group`, at most `grace_ms`.
   std::optional<std::string> await_verdict(const std::string& group, int grace_ms);
 
-  /// Becomes readable when poll() has something to do.
+  /// Becomes readable when poll() has something to do. The same descriptor for all the life of
+  /// this object.
   [[nodiscard]] int fd() const;
 
   struct Impl;

@@ -1,0 +1,371 @@
+#include "runtime/control.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/check.hpp"
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "runtime/control_impl.hpp"
+#include "runtime/coordinator_judge.hpp"
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using wire::Type;
+using wire::Writer;
+
+/// Another thread may have read what this one sleeps for; it looks again this often.
+constexpr milliseconds kSlice{50};
+/// How long an answer that needs no other rank is waited for.
+constexpr milliseconds kAnswer{500};
+/// How long leaving takes at most: until the coordinator has read the farewell, or, where it lives
+/// in this process, until the others have left (the coordinator itself gives up after 10 s).
+constexpr milliseconds kFarewell{1'000}, kFarewellOfHost{11'000};
+
+bool contains(std::span<const Rank> members, Rank rank) {
+  return std::find(members.begin(), members.end(), rank) != members.end();
+}
+
+}  // namespace
+
+// The connection.
+
+void Control::Impl::send(const wire::Frame& frame) {
+  if (disconnected) return;
+  outbox.add(frame);
+  // A broken connection is noticed by reading: what the coordinator said last comes first.
+  if (!outbox.flush(socket.get())) outbox.clear();
+}
+
+void Control::Impl::pump() {
+  if (disconnected) return;
+  if (!outbox.empty() && !outbox.flush(socket.get())) outbox.clear();
+  thread_local std::array<std::byte, 64 * 1024> buffer;
+  for (;;) {
+    // Before reading: the handshake may have read more than its own.
+    try {
+      while (const auto item = inbox.next()) hear(item->type, wire::Reader(item->body));
+    } catch (const wire::Malformed& malformed) {
+      return on_disconnect(fmt::format("it sent what no coordinator sends: {}", malformed.what()));
+    }
+    const ssize_t got = ::recv(socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got <= 0) {
+      const bool silent = got < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH);
+      return on_disconnect(silent ? "its machine stopped answering" : "its connection closed");
+    }
+    inbox.add(std::span(buffer).first(static_cast<std::size_t>(got)));
+  }
+}
+
+void Control::Impl::sleep(std::unique_lock<std::mutex>& lock, Time deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  pollfd entry{socket.get(), static_cast<short>(outbox.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+  lock.unlock();
+  ::poll(&entry, 1, static_cast<int>(std::clamp(left, milliseconds(1), kSlice).count()));
+  lock.lock();
+}
+
+void Control::Impl::on_disconnect(const std::string& how) {
+  disconnected = how;
+  outbox.clear();
+  // fd() stays valid for those who poll it, but is never readable again.
+  const int quiet = ::eventfd(0, EFD_CLOEXEC);
+  if (quiet >= 0) {
+    ::dup3(quiet, socket.get(), O_CLOEXEC);
+    ::close(quiet);
+  }
+  if (host_left) {
+    log(LogLevel::info, "", "the coordinator has left: failures are no longer noticed");
+    return;
+  }
+  for (auto& [key, group] : groups) judge_by_disconnection(group);
+}
+
+// What the coordinator says.
+
+void Control::Impl::hear(Type type, wire::Reader body) {
+  switch (type) {
+    case Type::joined:
+      host_rank = body.i32();
+      joined = true;
+      inbox.set_limit(std::min<std::size_t>(
+          UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));
+      return;
+    case Type::refused:
+    case Type::job_failed:
+      join_failure = body.text();
+      return;
+    case Type::exchange_result:
+    case Type::exchange_failed:
+      return hear_exchange(type, body);
+    case Type::missing: {
+      const std::string key = body.text(wire::kMaxKey);
+      std::string who = body.text();
+      if (key.empty()) {
+        join_missing = std::move(who);
+      } else if (const auto found = exchanges.find(key); found != exchanges.end()) {
+        found->second.missing = std::move(who);
+      }
+      return;
+    }
+    case Type::death: {
+      const Rank dead = body.i32();
+      std::string who = body.text();
+      deaths.push_back({dead, std::move(who), body.text(), next_order++});
+      for (auto& [key, group] : groups) judge_by_death(group, deaths.back());
+      return;
+    }
+    case Type::verdict:
+      return hear_verdict(body);
+    case Type::waiting_status: {
+      const auto found = groups.find(body.text(wire::kMaxKey));
+      if (found == groups.end()) return;
+      found->second.status_call = body.u64();
+      found->second.status = body.text();
+      return;
+    }
+    case Type::host_left:
+      host_left = true;
+      return;
+    default:
+      throw wire::Malformed(fmt::format("a message of type {}", static_cast<int>(type)));
+  }
+}
+
+void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
+  const auto found = exchanges.find(body.text(wire::kMaxKey));
+  if (found == exchanges.end()) return;  // given up
+  if (type == Type::exchange_failed) {
+    found->second.failure = body.text();
+    return;
+  }
+  const std::uint32_t count = body.u32();
+  if (count > static_cast<std::uint32_t>(world_size)) {
+    throw wire::Malformed("an exchange of more than all ranks");
+  }
+  std::vector<std::vector<std::byte>> blobs(count);
+  for (auto& blob : blobs) {
+    const auto bytes = body.blob(wire::kMaxBlob);
+    blob.assign(bytes.begin(), bytes.end());
+  }
+  body.end();
+  found->second.blobs = std::move(blobs);
+}
+
+void Control::Impl::hear_verdict(wire::Reader& body) {
+  const std::string key = body.text(wire::kMaxKey);
+  std::string sentence = body.text(2 * wire::kMaxText);
+  const std::uint64_t order = next_order++;
+  const auto found = groups.find(key);
+  if (found != groups.end()) {
+    judge(found->second, sentence);
+  } else {
+    early.try_emplace(key, Verdict{std::move(sentence), order});
+  }
+}
+
+// Verdicts.
+
+void Control::Impl::judge(Group& group, const std::string& sentence) {
+  if (group.verdict) return;
+  group.verdict = sentence;
+  if (!failure) failure = sentence;
+}
+
+void Control::Impl::judge_by_death(Group& group, const Death& death) {
+  const auto seat = std::find(group.members.begin(), group.members.end(), death.rank);
+  if (seat == group.members.end()) return;
+  judge(group, death_sentence(static_cast<Rank>(seat - group.members.begin()), death.rank,
+                              death.who, death.how));
+}
+
+void Control::Impl::judge_by_disconnection(Group& group) {
+  judge(group, disconnection(&group.members));
+}
+
+/// The coordinator is gone, and with it the process it lived in. Without it no other failure
+/// would be noticed, so every group fails, whether that process had a member in it or not.
+std::string Control::Impl::disconnection(const std::vector<Rank>* members) const {
+  if (launcher || (joined && host_rank < 0)) {
+    return fmt::format("the {} ({}) ended: {}", launcher ? "launcher" : "process that made the id",
+                       host_text, *disconnected);
+  }
+  if (!joined) {
+    return fmt::format(
+        "the process that made the id, by custom rank 0 ({}), died before all ranks had joined: {}",
+        host_text, *disconnected);
+  }
+  if (members == nullptr) return death_sentence(host_rank, host_rank, host_text, *disconnected);
+  const auto seat = std::find(members->begin(), members->end(), host_rank);
+  if (seat != members->end()) {
+    return death_sentence(static_cast<Rank>(seat - members->begin()), host_rank, host_text,
+                          *disconnected);
+  }
+  return fmt::format("world rank {} ({}), which held the coordinator, died: {}", host_rank,
+                     host_text, *disconnected);
+}
+
+// The public face.
+
+Control::Control(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Control::~Control() {
+  // In a forked child the connection is the parent's (and closed here).
+  if (impl_->owner_generation != net::fork_generation()) return;
+  std::unique_lock lock(impl_->mutex);
+  impl_->say_farewell(lock);
+}
+
+void Control::Impl::say_farewell(std::unique_lock<std::mutex>& lock) {
+  send(Writer(Type::farewell).text(failure.value_or("")).share());
+  // Closing earlier could lose the farewell, and it would look like a death.
+  wait(lock, Clock::now() + (hosting ? kFarewellOfHost : kFarewell),
+       [&] { return disconnected.has_value(); });
+}
+
+Rank Control::rank() const { return impl_->rank; }
+int Control::world_size() const { return impl_->world_size; }
+const Secret& Control::secret() const { return impl_->secret; }
+int Control::fd() const { return impl_->socket.get(); }
+
+std::string Control::local_address() const { return impl_->address; }
+
+std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
+                                                      std::span<const Rank> members,
+                                                      std::span<const std::byte> blob,
+                                                      int timeout_ms) {
+  CHORUS_CHECK(!key.empty() && key.size() <= wire::kMaxKey, "the key of an exchange is short");
+  CHORUS_CHECK(contains(members, rank()), "a rank exchanges among others");
+  if (blob.size() > wire::kMaxBlob) {
+    throw BootstrapError(fmt::format("exchange of '{}': {} bytes, at most {} are allowed", key,
+                                     blob.size(), wire::kMaxBlob));
+  }
+  if (members.size() == 1) return {{blob.begin(), blob.end()}};
+  std::unique_lock lock(impl_->mutex);
+  const auto deadline = Impl::Clock::now() + milliseconds(timeout_ms);
+  Impl::Exchange& mine = impl_->exchanges[key];
+  mine = {};
+  impl_->send(Writer(Type::exchange).text(key).ranks(members).blob(blob).share());
+  std::optional<std::string> why;
+  const auto settled = [&] {
+    if (mine.blobs) return true;
+    if (mine.failure) why = mine.failure;
+    for (const Impl::Death& death : impl_->deaths) {
+      if (!why && contains(members, death.rank)) {
+        why = death_sentence(death.rank, death.rank, death.who, death.how);
+      }
+    }
+    if (!why && impl_->disconnected) {
+      why = impl_->host_left ? "the coordinator has left" : impl_->disconnection(nullptr);
+    }
+    return why.has_value();
+  };
+  if (!impl_->wait(lock, deadline, settled)) {
+    impl_->send(Writer(Type::exchange_query).text(key).share());
+    impl_->wait(lock, Impl::Clock::now() + kAnswer, [&] { return settled() || mine.missing; });
+    if (!mine.blobs && !why) {
+      why = fmt::format("nothing from {} after {} ms",
+                        mine.missing ? *mine.missing : "the coordinator", timeout_ms);
+    }
+  }
+  Impl::Exchange result = std::move(mine);
+  impl_->exchanges.erase(key);
+  if (result.blobs) return std::move(*result.blobs);
+  why = fmt::format("{} (while exchanging '{}')", *why, key);
+  if (!impl_->failure) impl_->failure = why;
+  throw BootstrapError(*why);
+}
+
+void Control::open_group(const std::string& key, std::span<const Rank> members) {
+  CHORUS_CHECK(!key.empty() && key.size() <= wire::kMaxKey, "the key of a group is short");
+  const std::lock_guard lock(impl_->mutex);
+  Impl::Group& group = impl_->groups[key];
+  group = {};
+  group.members.assign(members.begin(), members.end());
+  impl_->send(Writer(Type::open_group).text(key).ranks(members).share());
+  // What happened before this rank came, in its order.
+  const auto early = impl_->early.find(key);
+  for (const Impl::Death& death : impl_->deaths) {
+    if (early != impl_->early.end() && early->second.order < death.order) break;
+    impl_->judge_by_death(group, death);
+  }
+  if (early != impl_->early.end()) {
+    impl_->judge(group, early->second.sentence);
+    impl_->early.erase(early);
+  }
+  if (impl_->disconnected && !impl_->host_left) impl_->judge_by_disconnection(group);
+}
+
+void Control::close_group(const std::string& key) {
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->groups.erase(key) == 0) return;
+  impl_->send(Writer(Type::close_group).text(key).share());
+}
+
+void Control::poll() {
+  // If another thread holds the mutex, it is reading already.
+  const std::unique_lock lock(impl_->mutex, std::try_to_lock);
+  if (lock) impl_->pump();
+}
+
+std::optional<std::string> Control::verdict(const std::string& group) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->groups.find(group);
+  return found == impl_->groups.end() ? std::nullopt : found->second.verdict;
+}
+
+void Control::report_lost(const std::string& group, Rank peer, std::string_view why) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->send(Writer(Type::lost).text(group).i32(peer).text(why).share());
+}
+
+void Control::report_waiting(const std::string& group, std::uint64_t sequence,
+                             std::string_view signature, Rank waiting_for) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->send(
+      Writer(Type::waiting).text(group).u64(sequence).text(signature).i32(waiting_for).share());
+}
+
+std::string Control::who_is_missing(const std::string& group, std::uint64_t sequence) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->groups.find(group);
+  if (found == impl_->groups.end() || found->second.status_call != sequence) return {};
+  return found->second.status;
+}
+
+void Control::abort(const std::string& group, std::string_view reason) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->groups.find(group);
+  if (found == impl_->groups.end()) return;
+  if (impl_->disconnected) {
+    const auto& members = found->second.members;
+    const auto seat = std::find(members.begin(), members.end(), impl_->rank) - members.begin();
+    return impl_->judge(found->second, fmt::format("rank {} aborted: {}", seat, reason));
+  }
+  impl_->send(Writer(Type::abort).text(group).text(reason).share());
+}
+
+std::optional<std::string> Control::await_verdict(const std::string& group, int grace_ms) {
+  std::unique_lock lock(impl_->mutex);
+  std::optional<std::string> sentence;
+  impl_->wait(lock, Impl::Clock::now() + milliseconds(grace_ms), [&] {
+    const auto found = impl_->groups.find(group);
+    if (found == impl_->groups.end()) return true;
+    sentence = found->second.verdict;
+    return sentence.has_value();
+  });
+  return sentence;
+}
+
+}  // namespace chorus

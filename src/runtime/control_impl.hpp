@@ -1,0 +1,101 @@
+// What a Control holds. Private to control.cpp and control_join.cpp.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/control.hpp"
+#include "runtime/control_net.hpp"
+#include "runtime/control_wire.hpp"
+
+namespace chorus {
+
+struct Control::Impl {
+  using Clock = std::chrono::steady_clock;
+  using Time = Clock::time_point;
+
+  struct Death {
+    Rank rank;
+    std::string who, how;
+    std::uint64_t order;  ///< among all deaths and verdicts
+  };
+  struct Verdict {
+    std::string sentence;
+    std::uint64_t order;
+  };
+  struct Group {
+    std::vector<Rank> members;
+    std::optional<std::string> verdict;
+    std::uint64_t status_call = 0;
+    std::string status;  ///< who is missing in status_call
+  };
+  struct Exchange {
+    std::optional<std::vector<std::vector<std::byte>>> blobs;
+    std::optional<std::string> failure;
+    std::optional<std::string> missing;  ///< answer to a query
+  };
+
+  // Set by join(), constant afterwards.
+  net::Socket socket;
+  int owner_generation = net::fork_generation();
+  Rank rank = 0;
+  int world_size = 1;
+  Secret secret;
+  std::string address;      ///< of this end
+  std::string coordinator;  ///< its address
+  std::string host_text;    ///< its process, "pid 12 on host"
+  bool launcher = false;    ///< it lives in a launcher
+  bool hosting = false;     ///< it lives in this process
+
+  std::mutex mutex;  ///< guards what follows, and reading and writing the socket
+  wire::Inbox inbox{wire::kMaxHandshake};
+  wire::Outbox outbox;
+  Rank host_rank = -1;  ///< lives in the coordinator's process; known once all have joined
+  bool joined = false;
+  bool host_left = false;
+  std::optional<std::string> join_failure;
+  std::optional<std::string> join_missing;
+  std::optional<std::string> disconnected;  ///< how
+  std::optional<std::string> failure;       ///< the first one here: the reason of the farewell
+  std::uint64_t next_order = 0;
+  std::vector<Death> deaths;
+  std::map<std::string, Group> groups;
+  std::map<std::string, Verdict> early;  ///< verdicts on groups that are not open here yet
+  std::map<std::string, Exchange> exchanges;
+
+  // All of these with the mutex held.
+
+  void send(const wire::Frame& frame);
+  /// Sends and receives what can be without blocking.
+  void pump();
+  void wait_for_all(Time deadline, int timeout_ms);
+  void say_farewell(std::unique_lock<std::mutex>& lock);
+  void judge(Group& group, const std::string& sentence);
+  void judge_by_death(Group& group, const Death& death);
+  void judge_by_disconnection(Group& group);
+  [[nodiscard]] std::string disconnection(const std::vector<Rank>* members) const;
+
+  /// Pumps, releasing the mutex while it sleeps, until `done()`; false at the deadline.
+  template <typename Done>
+  bool wait(std::unique_lock<std::mutex>& lock, Time deadline, Done done) {
+    for (;;) {
+      pump();
+      if (done()) return true;
+      if (Clock::now() >= deadline) return false;
+      sleep(lock, deadline);
+    }
+  }
+
+ private:
+  void sleep(std::unique_lock<std::mutex>& lock, Time deadline);
+  void hear(wire::Type type, wire::Reader body);
+  void hear_exchange(wire::Type type, wire::Reader& body);
+  void hear_verdict(wire::Reader& body);
+  void on_disconnect(const std::string& how);
+};
+
+}  // namespace chorus

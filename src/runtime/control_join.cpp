@@ -1,0 +1,192 @@
+// Meeting: connect, prove the secret to each other, wait for all.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "chorus/error.hpp"
+#include "runtime/control.hpp"
+#include "runtime/control_impl.hpp"
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using Time = Clock::time_point;
+using wire::Type;
+
+/// An id exists once its coordinator listens, so a refused connection means that it has ended.
+constexpr milliseconds kRefusedFor{1'000};
+constexpr milliseconds kPause{30};
+/// How long one attempt waits for the coordinator's next word.
+constexpr milliseconds kHandshake{5'000};
+constexpr milliseconds kAnswer{500};
+
+bool ready(int fd, short events, Time deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  pollfd entry{fd, events, 0};
+  return ::poll(&entry, 1, static_cast<int>(std::max<long long>(0, left.count()))) > 0;
+}
+
+/// A connected socket, or none and the cause in `error`.
+net::Socket connect_to(const net::Endpoint& endpoint, Time deadline, int& error) {
+  net::Socket socket(
+      ::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  error = ETIMEDOUT;
+  if (!socket) {
+    error = errno;
+    return {};
+  }
+  net::tune(socket.get());
+  if (::connect(socket.get(), endpoint.address(), endpoint.size()) != 0) {
+    if (errno != EINPROGRESS) {
+      error = errno;
+      return {};
+    }
+    if (!ready(socket.get(), POLLOUT, deadline)) return {};
+    socklen_t size = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return {};
+  }
+  // Trying a free port of this machine again and again, a socket can meet itself.
+  if (net::local_end(socket.get()).text() == endpoint.text()) {
+    error = ECONNREFUSED;
+    return {};
+  }
+  error = 0;
+  return socket;
+}
+
+/// The next frame's bytes after the type, copied; nothing if the connection ended or stayed silent.
+std::optional<std::pair<Type, wire::Bytes>> next_frame(int fd, wire::Inbox& inbox, Time deadline) {
+  for (;;) {
+    if (const auto item = inbox.next()) {
+      return std::pair(item->type, wire::Bytes(item->body.begin(), item->body.end()));
+    }
+    if (!ready(fd, POLLIN, deadline)) return std::nullopt;
+    std::array<std::byte, 4096> buffer;
+    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got <= 0) return std::nullopt;
+    inbox.add(std::span(buffer).first(static_cast<std::size_t>(got)));
+  }
+}
+
+/// Both proofs over the connection `impl.socket`. False if it broke before the answer: try again.
+bool shake_hands(Control::Impl& impl, Time deadline) {
+  const auto greeting_frame = next_frame(impl.socket.get(), impl.inbox, deadline);
+  if (!greeting_frame) return false;
+  if (greeting_frame->first != Type::greeting) throw wire::Malformed("it does not greet");
+  const wire::Greeting greeting = wire::read_greeting(greeting_frame->second);
+  wire::Hello hello;
+  hello.version = wire::version();
+  hello.nonce = wire::random_nonce();
+  hello.rank = impl.rank;
+  hello.world_size = impl.world_size;
+  hello.pid = static_cast<std::uint32_t>(::getpid());
+  hello.host = net::host_name();
+  hello.identity = net::process_identity();
+  impl.outbox.add(wire::hello_frame(hello, greeting.nonce, impl.secret));
+  if (!impl.outbox.flush(impl.socket.get())) return false;
+  const auto answer = next_frame(impl.socket.get(), impl.inbox, deadline);
+  if (!answer) return false;
+  wire::Reader reader(answer->second);
+  if (answer->first == Type::refused) {
+    throw BootstrapError(fmt::format("the coordinator at {} refused rank {}: {}", impl.coordinator,
+                                     impl.rank, reader.text()));
+  }
+  if (answer->first != Type::welcome) throw wire::Malformed("it does not welcome");
+  if (!same(reader.raw16(), wire::server_proof(impl.secret, greeting.nonce, hello.nonce))) {
+    throw BootstrapError(fmt::format(
+        "what listens at {} does not know the secret of the id: it is not the coordinator",
+        impl.coordinator));
+  }
+  impl.host_text = reader.text();
+  impl.launcher = reader.u8() != 0;
+  impl.hosting = reader.u8() != 0;
+  return true;
+}
+
+void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint, Time deadline,
+                             int timeout_ms) {
+  Time last_listened = Clock::now();
+  std::string why = "nobody answers";
+  do {
+    int error = 0;
+    impl.inbox = wire::Inbox(wire::kMaxHandshake);
+    impl.outbox.clear();
+    impl.socket = connect_to(endpoint, deadline, error);
+    if (error == 0) {
+      last_listened = Clock::now();
+      why = "the connection is closed before the coordinator has answered";
+      try {
+        if (shake_hands(impl, std::min(deadline, Clock::now() + kHandshake))) return;
+      } catch (const wire::Malformed& malformed) {
+        throw BootstrapError(fmt::format("what listens at {} is no Chorus coordinator: {}",
+                                         impl.coordinator, malformed.what()));
+      }
+    } else {
+      why = std::strerror(error);
+    }
+    if (error == ECONNREFUSED && Clock::now() - last_listened > kRefusedFor) {
+      throw BootstrapError(
+          fmt::format("rank {}: nobody listens at {} (any more): the process that made the id, by "
+                      "custom rank 0, has ended",
+                      impl.rank, impl.coordinator));
+    }
+    std::this_thread::sleep_for(kPause);
+  } while (Clock::now() < deadline);
+  throw BootstrapError(fmt::format("rank {}: no coordinator at {} after {} ms: {}", impl.rank,
+                                   impl.coordinator, timeout_ms, why));
+}
+
+}  // namespace
+
+void Control::Impl::wait_for_all(Time deadline, int timeout_ms) {
+  std::unique_lock lock(mutex);
+  const auto settled = [&] { return joined || join_failure || disconnected; };
+  if (!wait(lock, deadline, settled)) {
+    send(wire::Writer(Type::join_query).share());
+    wait(lock, Clock::now() + kAnswer, [&] { return settled() || join_missing; });
+  }
+  if (joined) return;
+  if (join_failure) {
+    failure = join_failure;
+  } else if (disconnected) {
+    failure = disconnection(nullptr);
+  } else {
+    failure = fmt::format("rank {} waited {} ms for {} to join at {}", rank, timeout_ms,
+                          join_missing ? *join_missing : "the coordinator", coordinator);
+  }
+  say_farewell(lock);
+  throw BootstrapError(*failure);
+}
+
+std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int world_size,
+                                       int timeout_ms) {
+  const net::Id parsed = net::Id::parse(id);
+  if (world_size < 1 || world_size > wire::kMaxWorld || rank < 0 || rank >= world_size) {
+    throw InputError(fmt::format("rank {} of {}: the world size must be in [1, {}], the rank below",
+                                 rank, world_size, wire::kMaxWorld));
+  }
+  const auto deadline = Clock::now() + milliseconds(timeout_ms);
+  auto impl = std::make_unique<Impl>();
+  impl->rank = rank;
+  impl->world_size = world_size;
+  impl->secret = parsed.secret;
+  impl->coordinator = parsed.endpoint.text();
+  connect_and_shake_hands(*impl, parsed.endpoint, deadline, timeout_ms);
+  impl->address = net::local_end(impl->socket.get()).host();
+  impl->inbox.set_limit(2 * wire::kMaxText);
+  impl->wait_for_all(deadline, timeout_ms);
+  return std::shared_ptr<Control>(new Control(std::move(impl)));
+}
+
+}  // namespace chorus

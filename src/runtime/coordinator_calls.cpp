@@ -1,0 +1,269 @@
+// What ranks do together: exchanges, groups, calls that do not match.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/coordinator_judge.hpp"
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using wire::Malformed;
+using wire::Type;
+using wire::Writer;
+
+/// How long a broken link waits for the death that explains it.
+constexpr milliseconds kClaimHold{300};
+/// A rank waiting for one that left at least this long ago waits in vain: what the latter sent
+/// has arrived.
+constexpr milliseconds kLeftHold{500};
+constexpr std::size_t kCallsRemembered = 64;
+constexpr std::size_t kMaxOpen = 65536;  ///< groups, and exchanges
+constexpr std::size_t kMaxListed = 8;
+
+std::string key_of(wire::Reader& body) { return body.text(wire::kMaxKey); }
+
+}  // namespace
+
+std::optional<std::size_t> Judge::Group::seat_of(Rank rank) const {
+  const auto found = std::find(members.begin(), members.end(), rank);
+  if (found == members.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - members.begin());
+}
+
+std::string Judge::seat_name(const Group& group, std::size_t seat, bool with_who) const {
+  const Rank world_rank = group.members[seat];
+  const bool differs = static_cast<std::size_t>(world_rank) != seat;
+  const std::string& who = at(world_rank).who;
+  const std::string world = differs ? fmt::format("world rank {}", world_rank) : "";
+  if (!with_who || who.empty()) {
+    return differs ? fmt::format("rank {} ({})", seat, world) : fmt::format("rank {}", seat);
+  }
+  return fmt::format("rank {} ({}{}{})", seat, world, differs ? ", " : "", who);
+}
+
+// Exchanges.
+
+void Judge::on_exchange(Rank rank, wire::Reader& body) {
+  const std::string key = key_of(body);
+  const std::vector<Rank> members = body.ranks(rules_.world_size);
+  const auto blob = body.blob(wire::kMaxBlob);
+  body.end();
+  const auto seat = std::find(members.begin(), members.end(), rank);
+  if (seat == members.end()) throw Malformed("an exchange among others");
+  const auto fail = [&](const std::vector<Rank>& whom, const std::string& why) {
+    send_members(whom, Writer(Type::exchange_failed).text(key).text(why).share());
+    exchanges_.erase(key);
+  };
+  // Of a death every rank learns by itself; nothing to collect for.
+  for (const Rank other : members) {
+    if (state(other) == State::dead) return;
+    if (state(other) == State::left) return fail({rank}, name(other) + " has left");
+  }
+  if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
+  Exchange& exchange = exchanges_[key];
+  if (exchange.members.empty()) {
+    exchange.members = members;
+    exchange.blobs.resize(members.size());
+  } else if (exchange.members != members) {
+    std::vector<Rank> all = exchange.members;
+    if (std::find(all.begin(), all.end(), rank) == all.end()) all.push_back(rank);
+    return fail(all, fmt::format("{} exchanges among other ranks than the others", name(rank)));
+  }
+  auto& slot = exchange.blobs[static_cast<std::size_t>(seat - members.begin())];
+  if (!slot) ++exchange.arrived;
+  slot.emplace(blob.begin(), blob.end());
+  if (exchange.arrived < members.size()) return;
+  Writer result(Type::exchange_result);
+  result.text(key).u32(static_cast<std::uint32_t>(members.size()));
+  for (const auto& each : exchange.blobs) result.blob(*each);
+  send_members(members, result.share());
+  exchanges_.erase(key);
+}
+
+void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
+  for (auto entry = exchanges_.begin(); entry != exchanges_.end();) {
+    const Exchange& exchange = entry->second;
+    if (std::find(exchange.members.begin(), exchange.members.end(), rank) ==
+        exchange.members.end()) {
+      ++entry;
+      continue;
+    }
+    if (!why.empty()) {
+      send_members(exchange.members,
+                   Writer(Type::exchange_failed).text(entry->first).text(why).share());
+    }
+    entry = exchanges_.erase(entry);
+  }
+}
+
+// Groups.
+
+void Judge::on_open_group(Rank rank, wire::Reader& body) {
+  const std::string key = key_of(body);
+  std::vector<Rank> members = body.ranks(rules_.world_size);
+  body.end();
+  if (groups_.size() >= kMaxOpen) throw Malformed("too many groups at once");
+  Group& group = groups_[key];
+  if (group.members.empty()) {
+    group.seats.resize(members.size());
+    group.members = std::move(members);
+  } else if (group.members != members) {
+    decide(key, group,
+           fmt::format("{} makes this communicator of other ranks than the others", name(rank)));
+  }
+  if (!group.seat_of(rank)) throw Malformed("a group of others");
+  if (group.verdict) send(rank, Writer(Type::verdict).text(key).text(*group.verdict).share());
+}
+
+void Judge::on_close_group(Rank rank, wire::Reader& body, Time now) {
+  const std::string key = key_of(body);
+  body.end();
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  if (const auto seat = found->second.seat_of(rank)) {
+    found->second.seats[*seat].closed = true;
+    found->second.seats[*seat].closed_at = now;
+  }
+  forget_if_closed(key);
+}
+
+void Judge::forget_if_closed(const std::string& key) {
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  const Group& group = found->second;
+  for (std::size_t seat = 0; seat < group.members.size(); ++seat) {
+    if (!group.seats[seat].closed && state(group.members[seat]) == State::joined) return;
+  }
+  groups_.erase(found);
+}
+
+// Verdicts.
+
+void Judge::decide(const std::string& key, Group& group, const std::string& sentence) {
+  if (group.verdict) return;
+  group.verdict = sentence;
+  send_members(group.members, Writer(Type::verdict).text(key).text(sentence).share());
+}
+
+void Judge::on_abort(Rank rank, wire::Reader& body) {
+  const std::string key = key_of(body);
+  const std::string reason = body.text();
+  body.end();
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  const auto seat = found->second.seat_of(rank);
+  if (!seat) throw Malformed("an abort of others");
+  decide(key, found->second,
+         fmt::format("{} aborted: {}", seat_name(found->second, *seat, false), reason));
+}
+
+void Judge::on_lost(Rank rank, wire::Reader& body, Time now) {
+  const std::string key = key_of(body);
+  const Rank peer = body.i32();
+  const std::string why = body.text();
+  body.end();
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  const auto seat = found->second.seat_of(rank);
+  if (!seat || peer < 0 || static_cast<std::size_t>(peer) >= found->second.members.size()) {
+    throw Malformed("a lost peer outside the group");
+  }
+  claims_.push_back({key, *seat, static_cast<std::size_t>(peer), why, now + kClaimHold});
+}
+
+void Judge::settle_claims(Time now) {
+  for (Claim& claim : claims_) {
+    const auto found = groups_.find(claim.key);
+    if (found == groups_.end()) continue;
+    const Member& peer = at(found->second.members[claim.peer]);
+    // Its death is being looked into.
+    if (peer.state == State::joined && (peer.disconnected || peer.how_ended)) {
+      claim.due = std::max(claim.due, peer.dead_at + milliseconds(1));
+    }
+  }
+  const auto due = std::stable_partition(claims_.begin(), claims_.end(),
+                                         [&](const Claim& claim) { return claim.due > now; });
+  const std::vector<Claim> settled(due, claims_.end());
+  claims_.erase(due, claims_.end());
+  for (const Claim& claim : settled) {
+    const auto found = groups_.find(claim.key);
+    if (found == groups_.end()) continue;
+    Group& group = found->second;
+    // Who has left needs the connection no more.
+    if (group.seats[claim.claimant].closed) continue;
+    const std::string claimant = seat_name(group, claim.claimant, false);
+    const std::string peer = seat_name(group, claim.peer, true);
+    decide(claim.key, group,
+           group.seats[claim.peer].closed
+               ? fmt::format("{} left while {} still needed it: {}", peer, claimant, claim.why)
+               : fmt::format("{} lost its connection to {}, though both are alive: {}", claimant,
+                             peer, claim.why));
+  }
+}
+
+void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
+  const std::string key = key_of(body);
+  const std::uint64_t call = body.u64();
+  const std::string signature = body.text();
+  const Rank waiting_for = body.i32();
+  body.end();
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  Group& group = found->second;
+  const auto seat = group.seat_of(rank);
+  if (!seat || waiting_for < -1 || waiting_for >= static_cast<Rank>(group.members.size())) {
+    throw Malformed("a rank waited for outside the group");
+  }
+  Group::Seat& mine = group.seats[*seat];
+  mine.reported = true;
+  mine.last_call = std::max(mine.last_call, call);
+  const auto [first, is_first] = group.calls.try_emplace(call, Group::Called{signature, *seat});
+  if (!is_first && first->second.signature != signature) {
+    const auto say = [&](std::size_t who, const std::string& what) {
+      return fmt::format("{} called {}", seat_name(group, who, false), what);
+    };
+    const std::string theirs = say(first->second.seat, first->second.signature);
+    const std::string ours = say(*seat, signature);
+    const bool they_first = first->second.seat < *seat;
+    decide(key, group,
+           fmt::format("{} but {} as call {} of this communicator", they_first ? theirs : ours,
+                       they_first ? ours : theirs, call));
+  }
+  if (group.calls.size() > kCallsRemembered) group.calls.erase(group.calls.begin());
+  if (waiting_for >= 0) {
+    const Group::Seat& other = group.seats[static_cast<std::size_t>(waiting_for)];
+    if (other.closed && other.closed_at + kLeftHold <= now) {
+      decide(key, group,
+             fmt::format("{} left while {} waited for it in call {}, {}",
+                         seat_name(group, static_cast<std::size_t>(waiting_for), true),
+                         seat_name(group, *seat, false), call, signature));
+    }
+  }
+  send(rank,
+       Writer(Type::waiting_status).text(key).u64(call).text(not_in_call(group, call)).share());
+}
+
+std::string Judge::not_in_call(const Group& group, std::uint64_t call) const {
+  std::string text;
+  std::size_t missing = 0;
+  for (std::size_t seat = 0; seat < group.seats.size(); ++seat) {
+    const Group::Seat& each = group.seats[seat];
+    if (!each.closed && each.reported && each.last_call >= call) continue;
+    if (++missing > kMaxListed) continue;
+    if (!text.empty()) text += "; ";
+    text += seat_name(group, seat, false);
+    if (each.closed) {
+      text += " has left this communicator";
+    } else if (each.reported) {
+      text += fmt::format(" has not reported it: its last reported call is {}", each.last_call);
+    } else {
+      text += " has not reported any call yet";
+    }
+  }
+  if (missing > kMaxListed) text += fmt::format("; and {} more", missing - kMaxListed);
+  return text;
+}
+
+}  // namespace chorus

@@ -1,0 +1,17 @@
+// Coordinators that live in the process of a rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/secret.hpp"
+
+namespace chorus {
+
+/// Starts a Coordinator that stays in this process until all ranks have left (`joined_often`: as
+/// long as the process), and returns its id. Throws as Coordinator does.
+std::string host_coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
+                             const Secret& secret, bool joined_often);
+
+}  // namespace chorus

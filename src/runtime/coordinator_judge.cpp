@@ -1,0 +1,308 @@
+#include "runtime/coordinator_judge.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using wire::Malformed;
+using wire::Type;
+using wire::Writer;
+
+/// How long a closed connection waits for the launcher to say how the process ended.
+constexpr milliseconds kLauncherHold{300};
+/// How long an ended process may keep its connection (in a child of its own) before it is dead.
+constexpr milliseconds kConnectionHold{500};
+/// How long the process of the coordinator stays for the others.
+constexpr milliseconds kHostStay{10'000}, kHostStayAfterFailure{1'000}, kHostStayForJoin{1'500};
+/// A failed join is told to late ranks this long.
+constexpr milliseconds kFailureMemory{30'000};
+constexpr std::size_t kMaxListed = 8;
+
+std::string key_of(wire::Reader& body) { return body.text(wire::kMaxKey); }
+
+}  // namespace
+
+std::string list_ranks(std::span<const Rank> ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  const std::size_t listed = ranks.size() > kMaxListed ? kMaxListed : ranks.size() - 1;
+  const std::string last = ranks.size() > kMaxListed
+                               ? fmt::format("{} more", ranks.size() - kMaxListed)
+                               : fmt::format("{}", ranks.back());
+  return fmt::format("ranks {} and {}", fmt::join(ranks.first(listed), ", "), last);
+}
+
+std::string death_sentence(Rank rank, Rank world_rank, std::string_view who, std::string_view how) {
+  const std::string world = rank == world_rank ? "" : fmt::format("world rank {}", world_rank);
+  const std::string_view comma = world.empty() || who.empty() ? "" : ", ";
+  const std::string detail =
+      world.empty() && who.empty() ? "" : fmt::format(" ({}{}{})", world, comma, who);
+  return fmt::format("rank {}{} died: {}", rank, detail, how);
+}
+
+Judge::Judge(Rules rules)
+    : rules_(std::move(rules)), members_(static_cast<std::size_t>(rules_.world_size)) {}
+
+std::string Judge::name(Rank rank) const {
+  const Member& member = at(rank);
+  return member.who.empty() ? fmt::format("rank {}", rank)
+                            : fmt::format("rank {} ({})", rank, member.who);
+}
+
+std::string Judge::absent_ranks() const {
+  std::vector<Rank> absent;
+  for (Rank rank = 0; rank < rules_.world_size; ++rank) {
+    if (state(rank) == State::absent) absent.push_back(rank);
+  }
+  return absent.empty() ? "" : list_ranks(absent);
+}
+
+void Judge::send_all(const wire::Frame& frame) {
+  for (Rank rank = 0; rank < rules_.world_size; ++rank) {
+    if (state(rank) == State::joined) send(rank, frame);
+  }
+}
+
+void Judge::send_members(const std::vector<Rank>& members, const wire::Frame& frame) {
+  for (const Rank rank : members) {
+    if (state(rank) == State::joined) send(rank, frame);
+  }
+}
+
+std::vector<Judge::Order> Judge::take_orders() { return std::exchange(orders_, {}); }
+
+// Joining.
+
+std::optional<std::string> Judge::admit(const wire::Hello& hello, Time now) {
+  Member& member = at(hello.rank);
+  member.who = fmt::format("pid {} on {}", hello.pid, hello.host);
+  member.identity = hello.identity;
+  if (failure_) {
+    member.state = State::left;
+    member.left_at = now;
+    return *failure_;
+  }
+  member.state = State::joined;
+  member.local = hello.identity == rules_.host_identity;
+  ++num_joined_;
+  return std::nullopt;
+}
+
+void Judge::finish_join() {
+  if (all_joined_ || failure_ || num_joined_ < rules_.world_size) return;
+  all_joined_ = true;
+  Rank host = -1;
+  for (Rank rank = 0; rank < rules_.world_size && host < 0; ++rank) {
+    if (at(rank).local) host = rank;
+  }
+  send_all(Writer(Type::joined).i32(host).share());
+}
+
+void Judge::fail_join(const std::string& sentence, Time now) {
+  if (!forming()) return;
+  failure_ = sentence;
+  failed_at_ = now;
+  send_all(Writer(Type::job_failed).text(sentence).share());
+}
+
+// What ranks say.
+
+void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
+  if (state(rank) != State::joined) throw Malformed("a message after its farewell");
+  switch (type) {
+    case Type::exchange:
+      return on_exchange(rank, body);
+    case Type::exchange_query: {
+      const std::string key = key_of(body);
+      const auto found = exchanges_.find(key);
+      std::vector<Rank> missing;
+      for (std::size_t i = 0; found != exchanges_.end() && i < found->second.members.size(); ++i) {
+        if (!found->second.blobs[i]) missing.push_back(found->second.members[i]);
+      }
+      return send(
+          rank,
+          Writer(Type::missing).text(key).text(missing.empty() ? "" : list_ranks(missing)).share());
+    }
+    case Type::join_query:
+      return send(rank, Writer(Type::missing).text("").text(absent_ranks()).share());
+    case Type::open_group:
+      return on_open_group(rank, body);
+    case Type::close_group:
+      return on_close_group(rank, body, now);
+    case Type::lost:
+      return on_lost(rank, body, now);
+    case Type::waiting:
+      return on_waiting(rank, body, now);
+    case Type::abort:
+      return on_abort(rank, body);
+    case Type::farewell:
+      return on_farewell(rank, body, now);
+    default:
+      throw Malformed(fmt::format("a message of type {}", static_cast<int>(type)));
+  }
+}
+
+void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
+  const std::string reason = body.text();
+  body.end();
+  if (forming()) {
+    fail_join(reason.empty() ? name(rank) + " left before all ranks had joined" : reason, now);
+  }
+  Member& member = at(rank);
+  member.state = State::left;
+  member.left_at = now;
+  if (!reason.empty() && !failed_at_) failed_at_ = now;
+  const std::string left =
+      reason.empty() ? name(rank) + " has left" : fmt::format("{} left: {}", name(rank), reason);
+  fail_exchanges_of(rank, left);
+  std::vector<std::string> touched;
+  for (auto& [key, group] : groups_) {
+    const auto seat = group.seat_of(rank);
+    if (!seat || group.seats[*seat].closed) continue;
+    touched.push_back(key);
+    group.seats[*seat].closed = true;
+    group.seats[*seat].closed_at = now;
+    if (reason.empty() || group.verdict) continue;
+    decide(key, group,
+           fmt::format("{} left after a failure: {}", seat_name(group, *seat, true), reason));
+  }
+  for (const std::string& key : touched) forget_if_closed(key);
+  if (member.local) {
+    hosts_.push_back(rank);
+  } else {
+    orders_.push_back({rank, nullptr, true});
+  }
+}
+
+// Deaths.
+
+void Judge::closed(Rank rank, std::string_view how, Time now) {
+  Member& member = at(rank);
+  if (member.state != State::joined || member.disconnected) return;
+  member.disconnected = true;
+  member.how_closed = how;
+  member.dead_at = now;
+  if (rules_.launcher && !member.how_ended) member.dead_at += kLauncherHold;
+  if (std::find(dying_.begin(), dying_.end(), rank) == dying_.end()) dying_.push_back(rank);
+}
+
+void Judge::ended(Rank rank, std::string_view how, Time now) {
+  Member& member = at(rank);
+  if (member.state == State::left || member.state == State::dead) return;
+  member.how_ended = how;
+  if (member.state == State::absent) {
+    // It cannot come any more.
+    fail_join(fmt::format("rank {} ended before it joined: {}", rank, how), now);
+    member.state = State::dead;
+    return;
+  }
+  // What it said last, perhaps its farewell, may still be on its way: its connection decides.
+  member.dead_at = member.disconnected ? now : now + kConnectionHold;
+}
+
+void Judge::settle_deaths(Time now) {
+  for (Rank rank = 0; rules_.launcher && rank < rules_.world_size; ++rank) {
+    const Member& member = at(rank);
+    if (member.state == State::joined && member.how_ended && !member.disconnected &&
+        member.dead_at <= now) {
+      closed(rank, *member.how_ended, now);
+    }
+  }
+  // In the order of closing: the first to die is the cause, whoever the launcher reaps first.
+  while (!dying_.empty() && at(dying_.front()).dead_at <= now) {
+    const Rank rank = dying_.front();
+    dying_.erase(dying_.begin());
+    if (state(rank) == State::joined) {
+      die(rank, at(rank).how_ended.value_or(at(rank).how_closed), now);
+    }
+  }
+}
+
+void Judge::die(Rank rank, const std::string& how, Time now) {
+  Member& member = at(rank);
+  member.state = State::dead;
+  if (!failed_at_) failed_at_ = now;
+  if (!all_joined_) {
+    return fail_join(death_sentence(rank, rank, member.who, how) + " before all ranks had joined",
+                     now);
+  }
+  send_all(Writer(Type::death).i32(rank).text(member.who).text(how).share());
+  fail_exchanges_of(rank, "");
+  std::vector<std::string> touched;
+  for (auto& [key, group] : groups_) {
+    const auto seat = group.seat_of(rank);
+    if (!seat) continue;
+    touched.push_back(key);
+    // The members come to this sentence by themselves (death_sentence).
+    if (!group.verdict) {
+      group.verdict = death_sentence(static_cast<Rank>(*seat), rank, member.who, how);
+    }
+  }
+  for (const std::string& key : touched) forget_if_closed(key);
+}
+
+// Time.
+
+void Judge::tick(Time now) {
+  settle_deaths(now);
+  finish_join();
+  settle_claims(now);
+  release_hosts(now);
+}
+
+void Judge::release_hosts(Time now) {
+  if (hosts_.empty()) return;
+  bool others_gone = true;
+  for (const Member& member : members_) {
+    if (member.local) continue;
+    others_gone = others_gone && (member.state == State::left || member.state == State::dead);
+  }
+  Time until = Time::min();
+  for (const Rank rank : hosts_) until = std::max(until, at(rank).left_at + kHostStay);
+  if (failed_at_) {
+    until = std::min(until, *failed_at_ + (failure_ ? kHostStayForJoin : kHostStayAfterFailure));
+  }
+  if (!others_gone && now < until) return;
+  if (!others_gone && !host_let_go_) {
+    host_let_go_ = true;
+    send_all(Writer(Type::host_left).share());
+  }
+  for (const Rank rank : hosts_) orders_.push_back({rank, nullptr, true});
+  hosts_.clear();
+}
+
+std::optional<Judge::Time> Judge::deadline() const {
+  std::optional<Time> next;
+  const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
+  if (!dying_.empty()) consider(at(dying_.front()).dead_at);
+  for (const Member& member : members_) {
+    if (rules_.launcher && member.state == State::joined && member.how_ended) {
+      consider(member.dead_at);
+    }
+  }
+  for (const Claim& claim : claims_) consider(claim.due);
+  for (const Rank rank : hosts_) {
+    consider(at(rank).left_at + kHostStay);
+    if (failed_at_) {
+      consider(*failed_at_ + (failure_ ? kHostStayForJoin : kHostStayAfterFailure));
+    }
+  }
+  return next;
+}
+
+bool Judge::over(Time now) const {
+  if (!hosts_.empty()) return false;
+  bool gone = true, any_absent = false;
+  for (const Member& member : members_) {
+    gone = gone && member.state != State::joined;
+    any_absent = any_absent || member.state == State::absent;
+  }
+  if (!gone) return false;
+  return any_absent ? failed_at_ && *failed_at_ + kFailureMemory <= now : true;
+}
+
+}  // namespace chorus

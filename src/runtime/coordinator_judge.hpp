@@ -1,0 +1,162 @@
+// Who is to blame: the coordinator's knowledge of one joining of all ranks, without its sockets.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/control_wire.hpp"
+
+namespace chorus {
+
+/// One session: from the first hello to the last farewell of the ranks 0 … world_size − 1.
+///
+/// Fed with what ranks say, with closed connections and with time; answers with frames to send.
+/// The first cause of a failure wins. Every rank is told of deaths and verdicts in one order, so
+/// that all members of a group come to the same sentence. Used from one thread.
+class Judge {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  struct Rules {
+    int world_size = 1;
+    /// Somebody will call ended() for every rank: wait a little for it, it knows the cause.
+    bool launcher = false;
+    /// The coordinator's own process: wire::Hello::identity, and "pid 12 on host".
+    std::string host_identity, host_text;
+  };
+  explicit Judge(Rules rules);
+
+  // What happens.
+
+  /// A rank that proved the secret. A refusal's sentence, or nothing if it is admitted.
+  std::optional<std::string> admit(const wire::Hello& hello, Time now);
+  /// A message after the hello. Throws wire::Malformed.
+  void received(Rank rank, wire::Type type, wire::Reader body, Time now);
+  /// The connection of `rank` is closed. `how`: "its connection closed".
+  void closed(Rank rank, std::string_view how, Time now);
+  /// The launcher saw the process of `rank` end. `how`: "killed by signal 9 (SIGKILL)".
+  void ended(Rank rank, std::string_view how, Time now);
+  /// The ranks will never all meet. No effect once they have.
+  void fail_join(const std::string& sentence, Time now);
+  /// Lets deadlines pass. To be called after the others, and at deadline().
+  void tick(Time now);
+
+  // What follows.
+
+  [[nodiscard]] std::optional<Time> deadline() const;
+  struct Order {
+    Rank to = 0;
+    wire::Frame frame;   ///< to send, or
+    bool close = false;  ///< to close the connection after all that was sent
+  };
+  [[nodiscard]] std::vector<Order> take_orders();
+
+  enum class State : std::uint8_t { absent, joined, left, dead };
+  [[nodiscard]] State state(Rank rank) const { return at(rank).state; }
+  [[nodiscard]] bool forming() const { return !all_joined_ && !failure_; }
+  /// Nothing will happen here any more.
+  [[nodiscard]] bool over(Time now) const;
+  /// "rank 3 (pid 12 on host)"
+  [[nodiscard]] std::string name(Rank rank) const;
+  [[nodiscard]] const std::string& identity(Rank rank) const { return at(rank).identity; }
+
+ private:
+  struct Member {
+    State state = State::absent;
+    std::string who;       ///< "pid 12 on host", once it has said hello
+    std::string identity;  ///< of its process
+    bool local = false;    ///< lives in the coordinator's process
+    Time left_at{};
+    // On its way to being declared dead.
+    bool disconnected = false;
+    std::optional<std::string> how_ended;  ///< the launcher's word
+    std::string how_closed;
+    Time dead_at{};  ///< when the better cause is waited for no longer
+  };
+  struct Group {
+    struct Seat {
+      std::uint64_t last_call = 0;
+      bool reported = false, closed = false;
+      Time closed_at{};
+    };
+    struct Called {
+      std::string signature;
+      std::size_t seat;
+    };
+    std::vector<Rank> members;
+    std::vector<Seat> seats;                ///< [members]
+    std::map<std::uint64_t, Called> calls;  ///< first report of the latest calls
+    std::optional<std::string> verdict;
+
+    [[nodiscard]] std::optional<std::size_t> seat_of(Rank rank) const;
+  };
+  struct Exchange {
+    std::vector<Rank> members;
+    std::vector<std::optional<wire::Bytes>> blobs;  ///< [members]
+    std::size_t arrived = 0;
+  };
+  /// "My connection to this peer broke", until it is known why.
+  struct Claim {
+    std::string key;
+    std::size_t claimant = 0, peer = 0;  ///< seats
+    std::string why;
+    Time due{};
+  };
+
+  [[nodiscard]] Member& at(Rank rank) { return members_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const Member& at(Rank rank) const {
+    return members_[static_cast<std::size_t>(rank)];
+  }
+  void send(Rank to, const wire::Frame& frame) { orders_.push_back({to, frame, false}); }
+  void send_all(const wire::Frame& frame);
+  void send_members(const std::vector<Rank>& members, const wire::Frame& frame);
+
+  void on_exchange(Rank rank, wire::Reader& body);
+  void on_open_group(Rank rank, wire::Reader& body);
+  void on_close_group(Rank rank, wire::Reader& body, Time now);
+  void on_lost(Rank rank, wire::Reader& body, Time now);
+  void on_waiting(Rank rank, wire::Reader& body, Time now);
+  void on_abort(Rank rank, wire::Reader& body);
+  void on_farewell(Rank rank, wire::Reader& body, Time now);
+
+  void finish_join();
+  void settle_deaths(Time now);
+  void die(Rank rank, const std::string& how, Time now);
+  void settle_claims(Time now);
+  void release_hosts(Time now);
+  void decide(const std::string& key, Group& group, const std::string& sentence);
+  void fail_exchanges_of(Rank rank, const std::string& why);
+  void forget_if_closed(const std::string& key);
+  [[nodiscard]] std::string seat_name(const Group& group, std::size_t seat, bool with_who) const;
+  [[nodiscard]] std::string not_in_call(const Group& group, std::uint64_t call) const;
+  [[nodiscard]] std::string absent_ranks() const;
+
+  Rules rules_;
+  std::vector<Member> members_;  ///< [world_size]
+  int num_joined_ = 0;           ///< said hello and are neither dead nor gone, while joining
+  bool all_joined_ = false;
+  std::optional<std::string> failure_;  ///< of the join
+  std::optional<Time> failed_at_;       ///< the first failure of any kind
+  std::map<std::string, Group> groups_;
+  std::map<std::string, Exchange> exchanges_;
+  std::vector<Claim> claims_;
+  std::vector<Rank> dying_;  ///< in the order in which connections closed
+  std::vector<Rank> hosts_;  ///< local ranks that left and wait for the others
+  bool host_let_go_ = false;
+  std::vector<Order> orders_;
+};
+
+/// "rank 3", "ranks 3 and 5", "ranks 1, 2 and 3", "ranks 1, 2, 3 and 12 more".
+[[nodiscard]] std::string list_ranks(std::span<const Rank> ranks);
+/// The sentence of a death, the same wherever it is written. `who` may be empty; `world_rank` is
+/// said where it differs.
+[[nodiscard]] std::string death_sentence(Rank rank, Rank world_rank, std::string_view who,
+                                         std::string_view how);
+
+}  // namespace chorus

@@ -1,0 +1,515 @@
+// Ranks meet, exchange, and learn of every failure by name. Ranks are threads here; as processes
+// that are killed, in control_kill_test.cpp.
+#include "runtime/control.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "chorus/communicator.hpp"
+#include "control_harness.hpp"
+
+namespace chorus {
+namespace {
+
+using namespace testing_control;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using wire::Type;
+using wire::Writer;
+
+std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+
+std::string join_error(const std::string& id, Rank rank, int world_size, int timeout_ms) {
+  try {
+    (void)Control::join(id, rank, world_size, timeout_ms);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "joined";
+}
+
+// Ids.
+
+TEST(UniqueId, IsPrintedAndReadBackWithBothKindsOfAddresses) {
+  const std::string secret = "000102030405060708090a0b0c0d0e0f";
+  for (const std::string& text :
+       {"chorus:127.0.0.1:4000:" + secret, "chorus:[::1]:65535:" + secret}) {
+    EXPECT_EQ(net::Id::parse(text).text(), text);
+  }
+  EXPECT_THAT(UniqueId::make(1).text, HasSubstr("chorus:127.0.0.1:"));
+  EXPECT_THAT(UniqueId::make(1, "::1").text, HasSubstr("chorus:[::1]:"));
+  EXPECT_THAT(UniqueId::make(1, "lo").text, HasSubstr("chorus:127.0.0.1:"));
+}
+
+TEST(UniqueId, AMalformedOneIsRefusedWithAnExampleAndWithoutItsSecret) {
+  const std::string secret = "000102030405060708090a0b0c0d0e0f";
+  for (const std::string& text :
+       {std::string(), std::string("chorus"), std::string("chorus:"), std::string(":::::"),
+        "chorus:127.0.0.1:" + secret, "chorus:127.0.0.1:0:" + secret,
+        "chorus:127.0.0.1:65536:" + secret, "chorus:127.0.0.1:4000x:" + secret,
+        "chorus:127.0.0.1:4000:" + secret + "0", "chorus:localhost:4000:" + secret,
+        "chorus:::1:4000:" + secret, "chorus:[127.0.0.1]:4000:" + secret,
+        "chorus:[::1:4000:" + secret, "chorus:256.0.0.1:4000:" + secret, "chorus:1:4000:" + secret,
+        "nccl:127.0.0.1:4000:" + secret, "chorus:127.0.0.1:-4000:" + secret,
+        std::string(100'000, 'x')}) {
+    try {
+      (void)net::Id::parse(text);
+      FAIL() << "accepted " << text.substr(0, 80);
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("an id looks like chorus:127.0.0.1:4000:"),
+                                      Not(HasSubstr(secret))));
+      EXPECT_LT(std::strlen(error.what()), 400u);
+    }
+  }
+}
+
+TEST(UniqueId, AnUnknownInterfaceIsRefusedWithTheOnesThereAre) {
+  try {
+    (void)UniqueId::make(2, "nonesuch7");
+    FAIL();
+  } catch (const BootstrapError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("nonesuch7"), HasSubstr("lo (127.0.0.1)")));
+  }
+}
+
+// Meeting.
+
+TEST(Control, RanksMeetAndExchangeBlobs) {
+  for (const int n : {1, 2, 3, 8, 33}) {
+    const std::string id = UniqueId::make(n).text;
+    const auto errors = run_ranks(n, [&](Rank rank) {
+      const auto control = Control::join(id, rank, n, kPatience_ms);
+      EXPECT_EQ(control->rank(), rank);
+      EXPECT_EQ(control->world_size(), n);
+      EXPECT_EQ(control->local_address(), "127.0.0.1");
+      for (int round = 0; round < 3; ++round) {
+        // Of different sizes, the empty one among them.
+        const char letter = static_cast<char>('a' + round);
+        const std::string mine(at(rank) * 100, letter);
+        const auto all = control->exchange(fmt::format("round {}", round), all_ranks(n),
+                                           bytes_of(mine), kPatience_ms);
+        ASSERT_EQ(all.size(), at(n));
+        for (int other = 0; other < n; ++other) {
+          EXPECT_EQ(text_of(all[at(other)]), std::string(at(other) * 100, letter));
+        }
+      }
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+  }
+}
+
+TEST(Control, AnExchangeAmongSomeKeepsTheirOrderAndLargeBlobsPass) {
+  const auto controls_id = UniqueId::make(4, "::1").text;
+  const std::vector<Rank> members{3, 0, 2};
+  const std::string large(1 << 20, 'x');
+  const auto errors = run_ranks(4, [&](Rank rank) {
+    const auto control = Control::join(controls_id, rank, 4, kPatience_ms);
+    EXPECT_EQ(control->local_address(), "::1");
+    if (rank == 1) return;
+    const auto all = control->exchange("some", members,
+                                       bytes_of(std::to_string(rank) + large.substr(1)), 20'000);
+    ASSERT_EQ(all.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(text_of(all[i]), std::to_string(members[i]) + large.substr(1));
+    }
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(Control, ListensOnTheChosenAddressAlone) {
+  const net::Id id = net::Id::parse(UniqueId::make(2).text);
+  net::Id other = id;
+  ASSERT_TRUE(net::Endpoint::parse("127.0.0.2", id.endpoint.port(), other.endpoint));
+  EXPECT_TRUE(Raw(id.text()).connected());
+  EXPECT_FALSE(Raw(other.text()).connected());
+}
+
+TEST(Control, RanksThatDoNotComeAreNamedToAllWhoWait) {
+  const std::string id = UniqueId::make(5).text;
+  std::vector<std::string> errors(5);
+  run_ranks(5, [&](Rank rank) {
+    if (rank == 1 || rank == 3) return;
+    errors[at(rank)] = join_error(id, rank, 5, rank == 0 ? 300 : kPatience_ms);
+  });
+  for (const Rank rank : {0, 2, 4}) {
+    EXPECT_THAT(errors[at(rank)], HasSubstr("waited 300 ms for ranks 1 and 3 to join"));
+  }
+}
+
+TEST(Control, TheListenerMayBeBusyButNotAbsent) {
+  net::Id id = net::Id::parse(UniqueId::make(2).text);
+  {
+    const net::Socket free = net::listen_on(net::local_endpoint("", 0));
+    id.endpoint.set_port(net::local_end(free.get()).port());
+  }
+  const auto start = Clock::now();
+  EXPECT_THAT(join_error(id.text(), 1, 2, kPatience_ms),
+              AllOf(HasSubstr("nobody listens at 127.0.0.1:"), HasSubstr("rank 0")));
+  EXPECT_LT(Clock::now() - start, milliseconds(1'900));
+}
+
+TEST(Control, AnExchangeNamesWhoIsMissing) {
+  auto controls = join_all(UniqueId::make(3).text, 3);
+  const auto errors = run_ranks(2, [&](Rank rank) {
+    (void)controls[at(rank)]->exchange("half", all_ranks(3), bytes_of("x"), rank == 0 ? 200 : 400);
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("nothing from rank 2 after 200 ms"), HasSubstr("half")));
+  EXPECT_THAT(errors[1], HasSubstr("nothing from rank 2"));
+  leave_all(controls);
+}
+
+TEST(Control, AnExchangeFailsWhenAMemberHasLeft) {
+  const std::string id = UniqueId::make(3).text;
+  const auto errors = run_ranks(3, [&](Rank rank) {
+    const auto control = Control::join(id, rank, 3, kPatience_ms);
+    if (rank == 2) return;
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(150));
+    (void)control->exchange("two", all_ranks(3), bytes_of("x"), kPatience_ms);
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 2 ("), HasSubstr("has left")));
+  EXPECT_THAT(errors[1], HasSubstr("has left"));
+}
+
+// Mismatches.
+
+TEST(Control, AnotherWorldSizeIsToldToBothSides) {
+  const std::string id = UniqueId::make(2).text;
+  std::vector<std::string> errors(2);
+  run_ranks(2, [&](Rank rank) {
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(50));
+    errors[at(rank)] = join_error(id, rank, rank == 0 ? 2 : 8, kPatience_ms);
+  });
+  for (const auto& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1 (pid "),
+                             HasSubstr("joins a world of 8 ranks, but this id is for 2")));
+  }
+}
+
+TEST(Control, AnotherVersionIsToldToBothSides) {
+  const std::string id = UniqueId::make(2).text;
+  std::string error, answer;
+  run_ranks(2, [&](Rank rank) {
+    if (rank == 0) {
+      error = join_error(id, 0, 2, kPatience_ms);
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+    Raw raw(id);
+    wire::Hello hello = raw.hello(1, 2);
+    hello.version = "9.9.9 (control protocol 9)";
+    answer = raw.enter(hello).second;
+  });
+  for (const auto& text : {error, answer}) {
+    EXPECT_THAT(text, AllOf(HasSubstr("rank 1 (pid 4242 on elsewhere) has Chorus 9.9.9"),
+                            HasSubstr("the coordinator " + wire::version())));
+  }
+}
+
+TEST(Control, TwoProcessesWithOneRankAreToldToBothSides) {
+  const std::string id = UniqueId::make(3).text;
+  std::string error, answer;
+  run_ranks(2, [&](Rank rank) {
+    if (rank == 0) {
+      error = join_error(id, 1, 3, kPatience_ms);
+      return;
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+    Raw raw(id);
+    answer = raw.enter(raw.hello(1, 3)).second;
+  });
+  for (const auto& text : {error, answer}) {
+    EXPECT_THAT(text, HasSubstr("two processes claim to be one rank: rank 1 (pid "));
+  }
+}
+
+TEST(Control, AnIdServesOneJoiningAndSaysSo) {
+  const std::string id = UniqueId::make(2).text;
+  auto controls = join_all(id, 2);
+  EXPECT_THAT(join_error(id, 1, 2, 500), HasSubstr("has joined with this id before"));
+  leave_all(controls);
+}
+
+TEST(Coordinator, OfALauncherLetsTheRanksJoinAgain) {
+  Coordinator coordinator(3, "", 0, Secret::random(), {.launcher = true, .joined_often = true});
+  for (int round = 0; round < 5; ++round) {
+    const auto errors = run_ranks(3, [&](Rank rank) {
+      const auto control = Control::join(coordinator.id(), rank, 3, kPatience_ms);
+      const auto all =
+          control->exchange("x", all_ranks(3), bytes_of(fmt::format("{}", rank)), 9000);
+      EXPECT_EQ(text_of(all[2]), "2");
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+  }
+}
+
+// Failures.
+
+TEST(Verdict, CallsThatDifferAreNamedWithBothSignatures) {
+  auto controls = join_all(UniqueId::make(3).text, 3);
+  for (auto& control : controls) control->open_group("g", all_ranks(3));
+  controls[2]->report_waiting("g", 17, "broadcast(count 1000, float32, root 0)", 0);
+  EXPECT_EQ(verdict_within(*controls[2], "g", 50), "no verdict");
+  controls[0]->report_waiting("g", 17, "all_reduce(count 1000, float32, sum)", 2);
+  for (auto& control : controls) {
+    EXPECT_EQ(verdict_within(*control, "g", 2000),
+              "rank 0 called all_reduce(count 1000, float32, sum) but rank 2 called "
+              "broadcast(count 1000, float32, root 0) as call 17 of this communicator");
+  }
+  leave_all(controls);
+}
+
+TEST(Verdict, EqualCallsAreNone) {
+  auto controls = join_all(UniqueId::make(3).text, 3);
+  for (auto& control : controls) control->open_group("g", all_ranks(3));
+  for (std::uint64_t call = 0; call < 200; ++call) {
+    for (auto& control : controls) {
+      control->report_waiting("g", call, fmt::format("all_reduce(count {})", call), -1);
+    }
+  }
+  for (auto& control : controls) EXPECT_EQ(verdict_within(*control, "g", 100), "no verdict");
+  leave_all(controls);
+}
+
+TEST(Verdict, ATimeoutCanSayWhoIsMissing) {
+  auto controls = join_all(UniqueId::make(4).text, 4);
+  for (auto& control : controls) control->open_group("g", all_ranks(4));
+  controls[2]->report_waiting("g", 16, "barrier", -1);
+  controls[1]->report_waiting("g", 17, "barrier", -1);
+  EXPECT_EQ(controls[0]->who_is_missing("g", 17), "");
+  std::this_thread::sleep_for(milliseconds(50));
+  controls[0]->report_waiting("g", 17, "barrier", -1);
+  (void)controls[0]->await_verdict("g", 200);
+  EXPECT_EQ(controls[0]->who_is_missing("g", 17),
+            "rank 2 has not reported it: its last reported call is 16; rank 3 has not reported any "
+            "call yet");
+  EXPECT_EQ(controls[0]->who_is_missing("g", 18), "");
+  leave_all(controls);
+}
+
+TEST(Verdict, AnAbortFromAnotherThreadReachesAllButOtherGroups) {
+  auto controls = join_all(UniqueId::make(4).text, 4);
+  const std::vector<Rank> pair{3, 1}, other{0, 2};
+  for (const Rank rank : pair) controls[at(rank)]->open_group("pair", pair);
+  for (const Rank rank : other) controls[at(rank)]->open_group("other", other);
+  std::thread aborter([&] {
+    std::this_thread::sleep_for(milliseconds(50));
+    controls[1]->abort("pair", "the loss is not a number");
+  });
+  const auto start = Clock::now();
+  for (const Rank rank : pair) {
+    EXPECT_EQ(verdict_within(*controls[at(rank)], "pair", 2000),
+              "rank 1 aborted: the loss is not a number");
+  }
+  EXPECT_LT(Clock::now() - start, milliseconds(1000));
+  aborter.join();
+  EXPECT_EQ(verdict_within(*controls[0], "other", 50), "no verdict");
+  leave_all(controls);
+}
+
+TEST(Verdict, TheFirstOneStandsAndIsTheSameEverywhere) {
+  for (int round = 0; round < 20; ++round) {
+    auto controls = join_all(UniqueId::make(4).text, 4);
+    for (auto& control : controls) control->open_group("g", all_ranks(4));
+    run_ranks(4, [&](Rank rank) {
+      controls[at(rank)]->abort("g", fmt::format("by {}", rank));
+      controls[at(rank)]->abort("g", "again");
+    });
+    const std::string first = verdict_within(*controls[0], "g", 2000);
+    EXPECT_THAT(first, HasSubstr("aborted: by "));
+    for (auto& control : controls) EXPECT_EQ(verdict_within(*control, "g", 2000), first);
+    leave_all(controls);
+  }
+}
+
+TEST(Verdict, ReachesAMemberThatOpensItsGroupLater) {
+  auto controls = join_all(UniqueId::make(2).text, 2);
+  controls[0]->open_group("g", all_ranks(2));
+  controls[0]->abort("g", "early");
+  EXPECT_EQ(verdict_within(*controls[0], "g", 2000), "rank 0 aborted: early");
+  std::this_thread::sleep_for(milliseconds(20));
+  controls[1]->poll();
+  controls[1]->open_group("g", all_ranks(2));
+  EXPECT_EQ(verdict_within(*controls[1], "g", 2000), "rank 0 aborted: early");
+  leave_all(controls);
+}
+
+TEST(Verdict, ALostConnectionBetweenLivingRanksIsBlamedOnNeitherAlone) {
+  auto controls = join_all(UniqueId::make(3).text, 3);
+  const std::vector<Rank> members{2, 0, 1};
+  for (auto& control : controls) control->open_group("g", members);
+  controls[0]->report_lost("g", 2, "Connection reset by peer");
+  for (auto& control : controls) {
+    EXPECT_THAT(
+        verdict_within(*control, "g", 2000),
+        AllOf(HasSubstr("rank 1 (world rank 0) lost its connection to rank 2 (world rank 1, "
+                        "pid "),
+              HasSubstr("though both are alive: Connection reset by peer")));
+  }
+  leave_all(controls);
+}
+
+TEST(Verdict, ALostConnectionIsExplainedByTheDeathBehindIt) {
+  const std::string id = UniqueId::make(3).text;
+  Raw dying(id);
+  std::vector<std::string> verdicts(2);
+  run_ranks(3, [&](Rank rank) {
+    if (rank == 2) {
+      EXPECT_EQ(dying.enter(dying.hello(2, 3)).second, "welcome");
+      EXPECT_TRUE(dying.next());  // all have joined
+      std::this_thread::sleep_for(milliseconds(150));
+      dying.close();
+      return;
+    }
+    const auto control = Control::join(id, rank, 3, kPatience_ms);
+    control->open_group("g", all_ranks(3));
+    // The broken connection is reported before the death is known.
+    if (rank == 0) control->report_lost("g", 2, "Connection reset by peer");
+    verdicts[at(rank)] = verdict_within(*control, "g", 2000);
+    EXPECT_EQ(verdict_within(*control, "g", 2000), verdicts[at(rank)]);
+  });
+  for (const auto& verdict : verdicts) {
+    EXPECT_EQ(verdict, "rank 2 (pid 4242 on elsewhere) died: its connection closed");
+  }
+}
+
+TEST(Verdict, ADeathHitsExactlyTheGroupsOfTheDead) {
+  const std::string id = UniqueId::make(4).text;
+  Raw dying(id);
+  run_ranks(4, [&](Rank rank) {
+    if (rank == 3) {
+      EXPECT_EQ(dying.enter(dying.hello(3, 4)).second, "welcome");
+      EXPECT_TRUE(dying.next());
+      std::this_thread::sleep_for(milliseconds(100));
+      dying.close();
+      return;
+    }
+    const auto control = Control::join(id, rank, 4, kPatience_ms);
+    const std::vector<Rank> with{0, 3, 2}, without{0, 1, 2};
+    control->open_group("without", without);
+    if (rank != 1) {
+      control->open_group("with", with);
+      EXPECT_EQ(verdict_within(*control, "with", 2000),
+                "rank 1 (world rank 3, pid 4242 on elsewhere) died: its connection closed");
+    }
+    EXPECT_EQ(verdict_within(*control, "without", 300), "no verdict");
+    // Those without the dead go on.
+    const auto all = control->exchange("after", without, bytes_of("x"), kPatience_ms);
+    EXPECT_EQ(all.size(), 3u);
+    EXPECT_THROW((void)control->exchange("with the dead", all_ranks(4), {}, 2000), BootstrapError);
+    control->close_group("with");
+    control->close_group("without");
+  });
+}
+
+TEST(Verdict, ARankThatLeavesBecauseOfAFailureIsNotBlamedForIt) {
+  const std::string id = UniqueId::make(4).text;
+  Raw dying(id);
+  std::vector<std::string> verdicts(3);
+  run_ranks(4, [&](Rank rank) {
+    if (rank == 3) {
+      EXPECT_EQ(dying.enter(dying.hello(3, 4)).second, "welcome");
+      EXPECT_TRUE(dying.next());
+      std::this_thread::sleep_for(milliseconds(100));
+      dying.close();
+      return;
+    }
+    const auto control = Control::join(id, rank, 4, kPatience_ms);
+    control->open_group("g", all_ranks(4));
+    if (rank == 1) {  // busy: looks only after the others have left
+      std::this_thread::sleep_for(milliseconds(500));
+    }
+    verdicts[at(rank)] = verdict_within(*control, "g", 2000);
+  });
+  for (const auto& verdict : verdicts) {
+    EXPECT_EQ(verdict, "rank 3 (pid 4242 on elsewhere) died: its connection closed");
+  }
+}
+
+TEST(Verdict, ARankWaitedForLongAfterItLeftIsNamed) {
+  const std::string id = UniqueId::make(2).text;
+  std::atomic<bool> left{false};
+  run_ranks(2, [&](Rank rank) {
+    auto control = Control::join(id, rank, 2, kPatience_ms);
+    control->open_group("g", all_ranks(2));
+    (void)control->exchange("opened", all_ranks(2), {}, kPatience_ms);
+    if (rank == 1) {
+      control->close_group("g");
+      left = true;
+      std::this_thread::sleep_for(milliseconds(1500));
+      return;
+    }
+    while (!left) std::this_thread::yield();
+    control->report_waiting("g", 5, "barrier", 1);
+    EXPECT_EQ(verdict_within(*control, "g", 300), "no verdict") << "it may just have finished";
+    std::this_thread::sleep_for(milliseconds(400));
+    control->report_waiting("g", 5, "barrier", 1);
+    EXPECT_THAT(verdict_within(*control, "g", 2000),
+                AllOf(HasSubstr("rank 1 (pid "), HasSubstr("left while rank 0 waited for it in "
+                                                           "call 5, barrier")));
+  });
+}
+
+TEST(Verdict, ManyThreadsOfOneRankMayUseItsControl) {
+  auto controls = join_all(UniqueId::make(2).text, 2);
+  for (auto& control : controls) control->open_group("g", all_ranks(2));
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        controls[0]->poll();
+        (void)controls[0]->verdict("g");
+      }
+    });
+  }
+  const auto errors = run_ranks(2, [&](Rank rank) {
+    for (int round = 0; round < 50; ++round) {
+      (void)controls[at(rank)]->exchange(fmt::format("{}", round), all_ranks(2), bytes_of("abc"),
+                                         kPatience_ms);
+      controls[at(rank)]->report_waiting("g", static_cast<std::uint64_t>(round), "barrier", -1);
+    }
+    if (rank == 1) controls[at(rank)]->abort("g", "enough");
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+  EXPECT_EQ(verdict_within(*controls[0], "g", 2000), "rank 1 aborted: enough");
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  leave_all(controls);
+}
+
+TEST(Farewell, TheHostOfTheCoordinatorStaysUntilTheOthersHaveLeft) {
+  const std::string id = UniqueId::make(2).text;
+  Raw other(id);  // counts as another process
+  auto control = std::shared_ptr<Control>();
+  std::thread joiner([&] { control = Control::join(id, 0, 2, kPatience_ms); });
+  EXPECT_EQ(other.enter(other.hello(1, 2)).second, "welcome");
+  joiner.join();
+  const auto start = Clock::now();
+  std::thread leaver([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    other.send(Writer(Type::farewell).text("").share());
+  });
+  control.reset();
+  EXPECT_GE(Clock::now() - start, milliseconds(290));
+  EXPECT_LT(Clock::now() - start, milliseconds(2000));
+  leaver.join();
+}
+
+TEST(Farewell, AJobThatEndedWellLeavesNoListener) {
+  const std::string id = UniqueId::make(3).text;
+  auto controls = join_all(id, 3);
+  leave_all(controls);
+  const auto start = Clock::now();
+  while (Raw(id).connected() && Clock::now() - start < milliseconds(2000)) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  EXPECT_FALSE(Raw(id).connected());
+}
+
+}  // namespace
+}  // namespace chorus
