@@ -80,12 +80,19 @@ struct TimelineEntry {
 struct Simulation {
   double seconds = 0;                   ///< when the last transfer ends
   std::vector<TimelineEntry> timeline;  ///< in order of begin_s, ties by schedule order
-  std::vector<double> link_busy_s;      ///< per topology link
+  /// Per topology link, how long at least one transfer's bytes were crossing it.
+  std::vector<double> link_busy_s;
 };
 
 /// Discrete-event replay: a transfer begins when its source holds what it sends (and, for a
-/// reduction, not before the destination's own value of that step) and shares every link and port
-/// group of its route fairly (max-min) with the other transfers under way. No step barrier.
+/// reduction, not before the destination's own value of that step), takes its route's alpha, and
+/// then shares every link and port group of its route fairly (max-min) with the other transfers
+/// under way. No step barrier: a rank holds a chunk as of some step when everything that earlier
+/// steps bring it of that chunk has arrived.
+///
+/// Alone on its route, a transfer of s bytes takes alpha plus s times the worst beta of its links
+/// and port groups; between ranks on one node, nothing. Same input, same bits. Throws TopologyError
+/// as require_routes() does.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Topology& topology,
                                   const Routes& routes, double size_bytes);
 

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <queue>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/check.hpp"
+#include "model/cost.hpp"
+#include "model/simulate_sharing.hpp"
+
+namespace chorus {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// What each transfer waits for.
+///
+/// The chunks a rank holds go through versions: one for each step in which something arrives. A
+/// version is there when the one before it is and all its arrivals have ended.
+class Readiness {
+ public:
+  explicit Readiness(const Schedule& schedule) {
+    const auto num_chunks = static_cast<std::int64_t>(schedule.num_chunks);
+    std::unordered_map<std::int64_t, int> held;  // (rank, chunk) to its newest version
+    const auto place = [&](Rank rank, ChunkId chunk) { return rank * num_chunks + chunk; };
+    for (const Step& step : schedule.steps) {
+      const std::size_t first = waiting_for_.size();
+      for (const Transfer& transfer : step) {
+        waiting_for_.push_back(0);
+        wait(held, place(transfer.src, transfer.chunk));
+        if (transfer.action == Action::reduce) wait(held, place(transfer.dst, transfer.chunk));
+      }
+      // Only now do the arrivals of this step count.
+      const auto first_version = static_cast<int>(versions_.size());
+      for (std::size_t i = 0; i < step.size(); ++i) {
+        const std::int64_t where = place(step[i].dst, step[i].chunk);
+        const auto [newest, is_first] = held.try_emplace(where, -1);
+        if (newest->second < first_version) {
+          const auto made = static_cast<int>(versions_.size());
+          versions_.emplace_back();
+          if (!is_first) {
+            versions_[at(newest->second)].next = made;
+            ++versions_[at(made)].missing;
+          }
+          newest->second = made;
+        }
+        ++versions_[at(newest->second)].missing;
+        makes_.resize(first + i + 1);
+        makes_[first + i] = newest->second;
+      }
+    }
+  }
+
+  [[nodiscard]] bool ready(int transfer) const { return waiting_for_[at(transfer)] == 0; }
+
+  /// Appends to `now_ready` the transfers that waited for the end of `transfer` alone.
+  void ended(int transfer, std::vector<int>& now_ready) {
+    for (int version = makes_[at(transfer)]; version >= 0; version = versions_[at(version)].next) {
+      if (--versions_[at(version)].missing > 0) return;
+      for (const int waiter : versions_[at(version)].waiters) {
+        if (--waiting_for_[at(waiter)] == 0) now_ready.push_back(waiter);
+      }
+    }
+  }
+
+ private:
+  struct Version {
+    int missing = 0;  // arrivals, and the version before
+    int next = -1;
+    std::vector<int> waiters;
+  };
+
+  void wait(const std::unordered_map<std::int64_t, int>& held, std::int64_t place) {
+    const auto newest = held.find(place);
+    if (newest == held.end()) return;  // there from the beginning
+    ++waiting_for_.back();
+    versions_[at(newest->second)].waiters.push_back(static_cast<int>(waiting_for_.size()) - 1);
+  }
+
+  std::vector<Version> versions_;
+  std::vector<int> waiting_for_;  // by transfer
+  std::vector<int> makes_;        // by transfer: the version it helps to make
+};
+
+class Simulator {
+ public:
+  Simulator(const Schedule& schedule, const Topology& topology, const Routes& routes, double bytes)
+      : routes_(routes), bytes_(bytes), readiness_(schedule), sharing_(topology) {
+    for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
+      for (const Transfer& transfer : schedule.steps[step]) {
+        entries_.push_back({static_cast<int>(step), transfer, 0, -1});
+      }
+    }
+    busy_since_s_.assign(topology.links.size(), 0);
+    users_.assign(topology.links.size(), 0);
+    result_.link_busy_s.assign(topology.links.size(), 0);
+  }
+
+  Simulation run() {
+    for (int id = 0; at(id) < entries_.size(); ++id) {
+      if (readiness_.ready(id)) begin(id, 0);
+    }
+    while (!events_.empty()) {
+      const double now_s = events_.top().time_s;
+      // What should happen together may differ in the last bits.
+      while (!events_.empty() && events_.top().time_s <= now_s * (1 + 1e-12)) {
+        const Event event = events_.top();
+        events_.pop();
+        if (event.flows) {
+          if (sharing_.current({event.time_s, event.id, event.version})) end(event.id, now_s);
+        } else {
+          flow(event.id, now_s);
+        }
+      }
+      for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
+        events_.push({forecast.end_s, true, forecast.id, forecast.version});
+      }
+    }
+    for (const TimelineEntry& entry : entries_) {
+      CHORUS_CHECK(entry.end_s >= 0, "every transfer waits for earlier steps alone");
+      result_.seconds = std::max(result_.seconds, entry.end_s);
+    }
+    result_.timeline = std::move(entries_);
+    std::stable_sort(
+        result_.timeline.begin(), result_.timeline.end(),
+        [](const TimelineEntry& a, const TimelineEntry& b) { return a.begin_s < b.begin_s; });
+    return std::move(result_);
+  }
+
+ private:
+  /// A transfer starts to flow, after its route's alpha, or has flowed through.
+  struct Event {
+    double time_s = 0;
+    bool flows = false;
+    int id = 0;
+    std::uint32_t version = 0;
+
+    bool operator>(const Event& other) const {
+      return std::tie(time_s, flows, id, version) >
+             std::tie(other.time_s, other.flows, other.id, other.version);
+    }
+  };
+
+  const std::vector<int>& path(int id) const {
+    const Transfer& transfer = entries_[at(id)].transfer;
+    return routes_.path(transfer.src, transfer.dst);
+  }
+
+  void begin(int id, double now_s) {
+    TimelineEntry& entry = entries_[at(id)];
+    entry.begin_s = now_s;
+    const double alpha_s = routes_.alpha_s(entry.transfer.src, entry.transfer.dst);
+    events_.push({now_s + alpha_s, false, id, 0});
+  }
+
+  void flow(int id, double now_s) {
+    if (bytes_ <= 0 || path(id).empty()) {
+      finish(id, now_s);
+      return;
+    }
+    for (const int link : path(id)) {
+      if (users_[at(link)]++ == 0) busy_since_s_[at(link)] = now_s;
+    }
+    sharing_.begin(id, path(id), bytes_, now_s);
+  }
+
+  void end(int id, double now_s) {
+    sharing_.end(id);
+    for (const int link : path(id)) {
+      if (--users_[at(link)] == 0) {
+        result_.link_busy_s[at(link)] += now_s - busy_since_s_[at(link)];
+      }
+    }
+    finish(id, now_s);
+  }
+
+  void finish(int id, double now_s) {
+    entries_[at(id)].end_s = now_s;
+    std::vector<int> now_ready;
+    readiness_.ended(id, now_ready);
+    for (const int next : now_ready) begin(next, now_s);
+  }
+
+  const Routes& routes_;
+  double bytes_;
+  Readiness readiness_;
+  FairSharing sharing_;
+  std::vector<TimelineEntry> entries_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<double> busy_since_s_;  // by link
+  std::vector<int> users_;            // by link: transfers that flow over it
+  Simulation result_;
+};
+
+}  // namespace
+
+Simulation simulate(const Schedule& schedule, const Topology& topology, const Routes& routes,
+                    double size_bytes) {
+  require_routes(schedule, topology, routes);
+  return Simulator(schedule, topology, routes, chunk_bytes(schedule, size_bytes)).run();
+}
+
+}  // namespace chorus
