@@ -6,18 +6,14 @@
 #include <utility>
 
 #include "topology/builder.hpp"
+#include "topology/discover.hpp"
 #include "topology/machines.hpp"
+#include "topology/rates.hpp"
 #include "topology/sources.hpp"
 #include "topology/spec.hpp"
 
 namespace chorus {
 namespace {
-
-constexpr double kPcieAlphaUs = 1.0;    // one way through a root port (NCCL's PCI latency)
-constexpr double kSocketAlphaUs = 0.5;  // assumed
-constexpr double kCoreAlphaUs = 0.15;   // into or out of shared memory
-constexpr double kCoreGbS = 8;          // one core copying
-constexpr double kNicHopUs = 0.35;      // of a path's alpha: into the adapter
 
 /// A box as a cluster sees it.
 struct Box {
@@ -74,12 +70,12 @@ std::vector<int> add_gpus(TopologyBuilder& builder, const MachineFacts& facts,
                                 std::string(facts.gpu)));
     builder.rank(gpus.back());
     if (facts.pcie_gb_s > 0) {
-      builder.both_ways(gpus.back(), parent, {facts.pcie_gb_s, kPcieAlphaUs, "pcie"});
+      builder.both_ways(gpus.back(), parent, {facts.pcie_gb_s, 2 * kPcieHopUs, "pcie"});
     }
   }
   if (facts.socket_gb_s > 0) {
     for (std::size_t i = 1; i < sockets.size(); ++i) {
-      builder.both_ways(sockets[i - 1], sockets[i], {facts.socket_gb_s, kSocketAlphaUs, "socket"});
+      builder.both_ways(sockets[i - 1], sockets[i], {facts.socket_gb_s, kSocketHopUs, "socket"});
     }
   }
   return gpus;
@@ -120,8 +116,8 @@ Machine pcie_machine(Spec& spec, std::vector<int> shape) {
   }
   // What NCCL expects of x16 in practice, and between Intel sockets since Sapphire Rapids.
   const double table_gb_s = generation == 3 ? 12 : generation == 4 ? 24 : 48;
-  const Wire pcie{spec.number("rate", table_gb_s), spec.number("alpha", kPcieAlphaUs) / 2, "pcie"};
-  const Wire socket{spec.number("socket", 22), kSocketAlphaUs, "socket"};
+  const Wire pcie{spec.number("rate", table_gb_s), spec.number("alpha", kPcieHopUs), "pcie"};
+  const Wire socket{spec.number("socket", 22), kSocketHopUs, "socket"};
   const long per_socket = long{std::max(shape[1], 1)} * shape[2];
   Machine machine{{0, 12.5, 1.7, "infiniband", "EDR InfiniBand 100 Gb/s"},
                   long{shape[0]} * per_socket,
@@ -164,8 +160,8 @@ Machine cpu_machine(Spec& spec) {
   spec.expect_shape(2, 2, 1, "cpu:2x16, two NUMA nodes of sixteen cores");
   const int numa_nodes = spec.shape[0];
   const int cores = spec.shape[1];
-  const Wire memory{spec.number("rate", kCoreGbS), spec.number("alpha", kCoreAlphaUs), "shm"};
-  const Wire socket{spec.number("socket", 16), kSocketAlphaUs, "socket"};
+  const Wire memory{spec.number("rate", kCoreGbS), spec.number("alpha", kCoreHopUs), "shm"};
+  const Wire socket{spec.number("socket", 16), kSocketHopUs, "socket"};
   Machine machine{{0, 12.5, 15, "ethernet", "100 Gb/s Ethernet"},
                   long{numa_nodes} * cores,
                   long{numa_nodes} * (2L * cores + numa_nodes),
@@ -267,13 +263,14 @@ std::vector<CatalogEntry> make_catalog() {
       {"switch:8", "star: N ranks around one switch"},
       {"fat-tree:4x8", "LEAVESxRANKS, or more levels; over= is the oversubscription"},
       {"dragonfly:5x4x2", "GROUPSxROUTERSxRANKS; local= and global= are rates"},
+      {"hwloc:numa:2 core:4 pu:1", "a machine in hwloc's synthetic notation"},
   };
   entries.insert(entries.end(), std::begin(kOthers), std::end(kOthers));
   return entries;
 }
 
 [[noreturn]] void unknown_name(const Spec& spec) {
-  std::vector<std::string_view> names = {"pcie", "pcie4", "pcie8", "cpu"};
+  std::vector<std::string_view> names = {"pcie", "pcie4", "pcie8", "cpu", "hwloc"};
   for (const MachineFacts& facts : machines()) names.push_back(facts.name);
   names.insert(names.end(), generator_names().begin(), generator_names().end());
   const auto meant = did_you_mean(spec.name, names);
@@ -309,6 +306,8 @@ std::span<const CatalogEntry> catalog() {
 }
 
 Topology topology_from_name(std::string_view name) {
+  constexpr std::string_view kHwloc = "hwloc:";
+  if (name.starts_with(kHwloc)) return topology_from_synthetic(name.substr(kHwloc.size()));
   Spec spec(name);
   if (auto machine = make_machine(spec)) return *std::move(machine);
   if (auto generated = make_generated(spec)) return *std::move(generated);

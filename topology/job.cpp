@@ -3,15 +3,12 @@
 
 #include "chorus/error.hpp"
 #include "topology/builder.hpp"
+#include "topology/rates.hpp"
 #include "topology/sources.hpp"
 #include "topology/spec.hpp"
 
 namespace chorus {
 namespace {
-
-constexpr double kCoreGbS = 8;  // one core copying through shared memory
-constexpr double kCopyAlphaUs = 0.15;
-constexpr double kNetworkAlphaUs = 15;  // host to host, through two NICs and the network
 
 void check(const JobShape& shape) {
   if (shape.hosts < 1 || shape.ranks_per_host < 1 || shape.cores_per_host < 1) {
@@ -33,9 +30,9 @@ void check(const JobShape& shape) {
 
 Topology job_topology(const JobShape& shape) {
   check(shape);
-  const Wire copy{kCoreGbS, kCopyAlphaUs, "shm", Provenance::declared};
+  const Wire copy{kCoreGbS, kCoreHopUs, "shm", Provenance::declared};
   const Wire inner{shape.network_gb_s, 0, "pcie", Provenance::declared};
-  const Wire outer{shape.network_gb_s, kNetworkAlphaUs / 2, "ethernet", Provenance::declared};
+  const Wire outer{shape.network_gb_s, kEthernetPathUs / 2, "ethernet", Provenance::declared};
 
   TopologyBuilder builder(fmt::format("{} hosts x {} ranks", shape.hosts, shape.ranks_per_host));
   const int network = shape.hosts > 1 ? builder.node("network", NodeKind::network_switch) : -1;

@@ -1,0 +1,30 @@
+// The `chorus` command: one file per subcommand, each adding itself to the command line.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace chorus {
+
+/// What the command returns to the shell. InputError and wrong usage become bad_input, any other
+/// chorus::Error fault_found: main() sees to both, so that a subcommand just throws.
+enum ExitCode : int { exit_well = 0, exit_fault_found = 1, exit_bad_input = 2 };
+
+/// The exit code of `chorus --help` and friends; set it to exit_fault_found from a callback that
+/// found a fault and has named it.
+///
+/// To add a subcommand: write src/cli/NAME.cpp with such a function, name it in kSubcommands of
+/// main.cpp and in CMakeLists.txt. Its options live in a struct owned by the callback.
+using AddSubcommand = void (*)(CLI::App& app, int& exit_code);
+
+void add_topo(CLI::App& app, int& exit_code);
+
+/// The whole of a file, or of standard input for "-". Throws InputError naming the path if it
+/// cannot be read or is larger than 64 MiB.
+[[nodiscard]] std::string read_input(const std::string& path);
+/// Writes standard output and flushes it, so that a full disk or closed pipe is an Error.
+void print(std::string_view text);
+/// Throws InputError naming the path.
+void write_file(const std::string& path, std::string_view text);
+
+}  // namespace chorus

@@ -1,0 +1,58 @@
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "chorus/error.hpp"
+#include "cli/cli.hpp"
+
+namespace chorus {
+namespace {
+
+struct Close {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, Close>;
+
+}  // namespace
+
+std::string read_input(const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  const bool standard = path == "-";
+  const File owned(standard ? nullptr : std::fopen(path.c_str(), "rb"));
+  std::FILE* file = standard ? stdin : owned.get();
+  const std::string name = standard ? "standard input" : path;
+  if (file == nullptr) {
+    throw InputError(fmt::format("{}: cannot be opened: {}", name, std::strerror(errno)));
+  }
+  std::string text;
+  char buffer[1 << 16];
+  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, file)) {
+    text.append(buffer, got);
+    if (text.size() > kMostBytes) {
+      throw InputError(fmt::format("{}: larger than 64 MiB: is it the right file?", name));
+    }
+  }
+  if (std::ferror(file) != 0) {
+    throw InputError(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
+  }
+  return text;
+}
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw Error(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
+  }
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  File file(std::fopen(path.c_str(), "wb"));
+  bool good = file != nullptr;
+  good = good && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+  good = good && std::fflush(file.get()) == 0;
+  if (!good) throw InputError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+}
+
+}  // namespace chorus

@@ -1,0 +1,56 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "chorus/error.hpp"
+#include "cli/cli.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr std::array kSubcommands = {
+    AddSubcommand{add_topo},
+};
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Topology-aware collective communication.\n"
+      "Exit code: 0 well, 1 a fault was found, 2 bad input or usage.");
+  app.name("chorus");
+  app.set_version_flag("--version", "chorus " CHORUS_VERSION);
+  app.require_subcommand(1);
+  int exit_code = exit_well;
+  for (const AddSubcommand add : kSubcommands) add(app, exit_code);
+  try {
+    app.parse(argc, argv);                 // runs the subcommand
+  } catch (const CLI::Success& success) {  // --help, --version
+    app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return exit_bad_input;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace chorus
+
+int main(int argc, char** argv) {
+  // A reader that has seen enough (`chorus topo | head`) is no error worth a message.
+  std::signal(SIGPIPE, SIG_DFL);
+  try {
+    return chorus::run(argc, argv);
+  } catch (const chorus::InputError& error) {
+    fmt::print(stderr, "chorus: {}\n", error.what());
+    return chorus::exit_bad_input;
+  } catch (const chorus::Error& error) {
+    fmt::print(stderr, "chorus: {}\n", error.what());
+    return chorus::exit_fault_found;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "chorus: {}\n", error.what());
+    return chorus::exit_fault_found;
+  }
+}

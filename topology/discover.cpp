@@ -1,0 +1,125 @@
+#include "topology/discover.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <set>
+
+#include "chorus/error.hpp"
+#include "topology/hwloc_box.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus {
+namespace {
+
+/// Calls `visit` with each device of the box until it returns true; false if it never did.
+bool any_device(std::vector<PciDevice>& devices, const std::function<bool(PciDevice&)>& visit) {
+  for (PciDevice& device : devices) {
+    if (visit(device) || any_device(device.children, visit)) return true;
+  }
+  return false;
+}
+
+bool any_device(Box& box, const std::function<bool(PciDevice&)>& visit) {
+  for (NumaNode& numa : box.numa_nodes) {
+    if (any_device(numa.devices, visit)) return true;
+  }
+  return false;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "this machine";
+}
+
+/// Processing units that a synthetic string asks for, capped well above what is allowed.
+long units_of(std::string_view description) {
+  constexpr long kCap = 1 << 30;
+  long product = 1;
+  for (std::size_t i = 0; i < description.size(); ++i) {
+    if (description[i] == '(') {  // attributes: sizes, not counts
+      while (i < description.size() && description[i] != ')') ++i;
+      continue;
+    }
+    if (std::isdigit(static_cast<unsigned char>(description[i])) == 0) continue;
+    if (i > 0 && std::isalpha(static_cast<unsigned char>(description[i - 1])) != 0) continue;  // L2
+    long number = 0;
+    for (; i < description.size() && std::isdigit(static_cast<unsigned char>(description[i]));
+         ++i) {
+      number = std::min(kCap, number * 10 + (description[i] - '0'));
+    }
+    product = std::min(kCap, product * std::max(1L, number));
+  }
+  return product;
+}
+
+}  // namespace
+
+void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces) {
+  std::set<const PciDevice*> described;
+  for (const NetInterface& interface : interfaces) {
+    const bool placed = any_device(box, [&](PciDevice& device) {
+      bool same = interface.pci && device.address == *interface.pci;
+      for (const NetPort& port : device.ports) same = same || port.name == interface.port.name;
+      if (!same || device.kind == PciDevice::Kind::gpu) return false;
+      device.kind = PciDevice::Kind::nic;
+      if (described.insert(&device).second) device.ports.clear();  // hwloc knew their names only
+      device.ports.push_back(interface.port);
+      return true;
+    });
+    if (!placed && !box.numa_nodes.empty()) box.numa_nodes.front().ports.push_back(interface.port);
+  }
+}
+
+void add_nvml(Box& box, const NvmlReport& report) {
+  for (std::size_t i = 0; i < report.gpus.size(); ++i) {
+    any_device(box, [&](PciDevice& device) {
+      if (device.address != report.gpus[i].address) return false;
+      device.kind = PciDevice::Kind::gpu;
+      device.order = static_cast<int>(i);
+      device.detail = report.gpus[i].model;
+      return true;
+    });
+  }
+  if (report.links.empty()) return;
+  std::erase_if(box.gpu_links, [](const GpuLink& link) { return link.type == "nvlink"; });
+  box.gpu_links.insert(box.gpu_links.end(), report.links.begin(), report.links.end());
+}
+
+Topology discover() {
+  const HwlocHandle hwloc = hwloc_empty();
+  if (hwloc_topology_load(hwloc.get()) != 0) {
+    throw TopologyError(
+        "hwloc cannot read this machine's topology: is /sys mounted, and does lstopo work?");
+  }
+  Box box = box_of(hwloc.get(), host_name());
+  if (hwloc_topology_is_thissystem(hwloc.get()) != 0) {
+    add_interfaces(box, linux_interfaces("/sys"));
+    add_nvml(box, nvml_report());
+  }
+  return topology_of(std::move(box));
+}
+
+Topology topology_from_synthetic(std::string_view description) {
+  constexpr long kMostUnits = 1 << 16;
+  const std::string text(description);
+  const std::string remedy = "write it as lstopo does, as in hwloc:numa:2 core:4 pu:1";
+  if (text.size() > 512 || units_of(text) > kMostUnits) {
+    throw InputError(
+        fmt::format("the synthetic topology describes more than {} processing "
+                    "units: {}",
+                    kMostUnits, remedy));
+  }
+  const HwlocHandle hwloc = hwloc_empty();
+  if (text.empty() || hwloc_topology_set_synthetic(hwloc.get(), text.c_str()) != 0 ||
+      hwloc_topology_load(hwloc.get()) != 0) {
+    throw InputError(
+        fmt::format("hwloc does not understand the synthetic topology \"{}\": {}", text, remedy));
+  }
+  return topology_of(box_of(hwloc.get(), "hwloc:" + text));
+}
+
+}  // namespace chorus
