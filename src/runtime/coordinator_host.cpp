@@ -9,17 +9,33 @@
 #include "runtime/control.hpp"
 
 namespace chorus {
+namespace {
+
+/// The coordinators in this process. One may be needed after main() has returned, until the other
+/// ranks have left: what is not finished by then ends with the process.
+struct Hosted {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Coordinator>> coordinators;
+
+  void drop_finished() {
+    std::erase_if(coordinators, [](const auto& coordinator) { return coordinator->finished(); });
+  }
+  ~Hosted() {
+    drop_finished();
+    for (auto& coordinator : coordinators) (void)coordinator.release();
+  }
+};
+
+}  // namespace
 
 std::string host_coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
                              const Secret& secret, bool joined_often) {
-  // Lives until all ranks have left, which may be after main() returned: leaked on purpose.
-  static std::mutex mutex;
-  static auto& hosted = *new std::vector<std::unique_ptr<Coordinator>>;
-  const std::lock_guard lock(mutex);
-  std::erase_if(hosted, [](const auto& coordinator) { return coordinator->finished(); });
-  hosted.push_back(std::make_unique<Coordinator>(world_size, interface_name, port, secret,
-                                                 Coordinator::Host{.joined_often = joined_often}));
-  return hosted.back()->id();
+  static Hosted hosted;
+  const std::lock_guard lock(hosted.mutex);
+  hosted.drop_finished();
+  hosted.coordinators.push_back(std::make_unique<Coordinator>(
+      world_size, interface_name, port, secret, Coordinator::Host{.joined_often = joined_often}));
+  return hosted.coordinators.back()->id();
 }
 
 UniqueId UniqueId::make(int world_size, std::string_view interface_name) {

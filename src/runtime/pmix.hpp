@@ -1,0 +1,12 @@
+// PMIx, the way in of Open MPI's mpirun and of srun; libpmix is opened at run time.
+#pragma once
+
+#include <string>
+
+namespace chorus {
+
+/// As publish_by_pmi(), over PMIx. Throws BootstrapError, also where this build knows no PMIx or
+/// the machine has no libpmix.so.2.
+std::string publish_by_pmix(const std::string& value, int timeout_ms);
+
+}  // namespace chorus

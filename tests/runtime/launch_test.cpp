@@ -1,0 +1,236 @@
+// Start-up from each launcher: what its variables mean, and the real ones where they are installed.
+#include "runtime/launch.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "chorus/error.hpp"
+#include "runtime/control_net.hpp"
+
+namespace chorus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+/// No launcher's variables are set while a test runs, but those the test sets.
+class LaunchTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<std::string> names;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      for (const char* prefix : {"CHORUS_", "PMI", "OMPI_COMM", "MPI_LOCAL", "SLURM_",
+                                 "RANK=", "WORLD_SIZE=", "LOCAL_", "MASTER_", "TORCHELASTIC_"}) {
+        if (text.starts_with(prefix)) names.push_back(text.substr(0, text.find('=')));
+      }
+    }
+    for (const std::string& name : names) ::unsetenv(name.c_str());
+  }
+  void TearDown() override { SetUp(); }
+
+  Launch from(const Variables& variables) {
+    SetUp();
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    return Launch::from_env();
+  }
+
+  template <typename Failure>
+  std::string complaint(const Variables& variables) {
+    try {
+      (void)from(variables);
+    } catch (const Failure& error) {
+      return error.what();
+    }
+    return "nothing";
+  }
+};
+
+void expect(const Launch& launch, const std::string& launcher, int rank, int world_size,
+            int local_rank, int local_world_size) {
+  EXPECT_EQ(launch.launcher, launcher);
+  EXPECT_EQ(launch.rank, rank);
+  EXPECT_EQ(launch.world_size, world_size);
+  EXPECT_EQ(launch.local_rank, local_rank);
+  EXPECT_EQ(launch.local_world_size, local_world_size);
+}
+
+TEST_F(LaunchTest, NothingIsAWorldOfOne) { expect(from({}), "single", 0, 1, 0, 1); }
+
+TEST_F(LaunchTest, EachLauncherIsRecognised) {
+  const Launch chorus = from({{"CHORUS_ID", "chorus:x"},
+                              {"CHORUS_RANK", "3"},
+                              {"CHORUS_WORLD_SIZE", "8"},
+                              {"CHORUS_LOCAL_RANK", "1"},
+                              {"CHORUS_LOCAL_WORLD_SIZE", "2"}});
+  expect(chorus, "chorus", 3, 8, 1, 2);
+  EXPECT_EQ(chorus.id, "chorus:x");
+  expect(from({{"PMI_FD", "6"},
+               {"PMI_RANK", "1"},
+               {"PMI_SIZE", "4"},
+               {"MPI_LOCALRANKID", "1"},
+               {"MPI_LOCALNRANKS", "2"}}),
+         "pmi", 1, 4, 1, 2);
+  expect(from({{"PMIX_NAMESPACE", "n"},
+               {"PMIX_RANK", "5"},
+               {"OMPI_COMM_WORLD_RANK", "5"},
+               {"OMPI_COMM_WORLD_SIZE", "6"},
+               {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+               {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}}),
+         "pmix", 5, 6, 2, 3);
+  expect(from({{"PMIX_NAMESPACE", "slurm.pmix.1.0"},
+               {"PMIX_RANK", "2"},
+               {"SLURM_PROCID", "2"},
+               {"SLURM_STEP_NUM_TASKS", "4"},
+               {"SLURM_LOCALID", "0"}}),
+         "pmix", 2, 4, 0, 0);
+  expect(from({{"RANK", "7"},
+               {"WORLD_SIZE", "16"},
+               {"LOCAL_RANK", "7"},
+               {"LOCAL_WORLD_SIZE", "8"},
+               {"MASTER_ADDR", "10.0.0.1"},
+               {"MASTER_PORT", "29500"}}),
+         "torchrun", 7, 16, 7, 8);
+}
+
+TEST_F(LaunchTest, ContradictoryVariablesAreNamed) {
+  EXPECT_THAT(complaint<InputError>({{"CHORUS_ID", "x"}, {"CHORUS_RANK", "0"}}),
+              HasSubstr("CHORUS_RANK is set but CHORUS_WORLD_SIZE is not"));
+  EXPECT_THAT(complaint<InputError>({{"CHORUS_RANK", "0"}, {"CHORUS_WORLD_SIZE", "1"}}),
+              HasSubstr("CHORUS_ID is not"));
+  EXPECT_THAT(
+      complaint<InputError>({{"CHORUS_ID", "x"}, {"CHORUS_RANK", "4"}, {"CHORUS_WORLD_SIZE", "4"}}),
+      HasSubstr("rank 4 contradicts world size 4"));
+  EXPECT_THAT(complaint<InputError>({{"PMI_FD", "6"}, {"PMI_RANK", "0"}}),
+              HasSubstr("PMI_SIZE is not"));
+  EXPECT_THAT(complaint<InputError>({{"PMI_FD", "6"}, {"PMI_RANK", "x"}, {"PMI_SIZE", "2"}}),
+              AllOf(HasSubstr("PMI_RANK=x"), HasSubstr("[0, ")));
+  EXPECT_THAT(complaint<InputError>({{"PMIX_NAMESPACE", "n"}, {"PMIX_RANK", "0"}}),
+              HasSubstr("OMPI_COMM_WORLD_SIZE"));
+  EXPECT_THAT(complaint<InputError>({{"PMI_FD", "6"},
+                                     {"PMI_RANK", "1"},
+                                     {"PMI_SIZE", "2"},
+                                     {"RANK", "0"},
+                                     {"WORLD_SIZE", "2"}}),
+              HasSubstr("PMI_RANK=1 contradicts RANK=0"));
+  EXPECT_THAT(complaint<InputError>({{"RANK", "0"}, {"MASTER_ADDR", "localhost"}}),
+              HasSubstr("WORLD_SIZE is not"));
+  EXPECT_THAT(complaint<InputError>({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
+              HasSubstr("MASTER_ADDR is not"));
+  EXPECT_THAT(
+      complaint<InputError>(
+          {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "0"}}),
+      HasSubstr("MASTER_PORT=0: must be a whole number in [1, 65534]"));
+  EXPECT_THAT(complaint<InputError>({{"RANK", "0"},
+                                     {"WORLD_SIZE", "4"},
+                                     {"LOCAL_RANK", "2"},
+                                     {"LOCAL_WORLD_SIZE", "2"},
+                                     {"MASTER_ADDR", "localhost"},
+                                     {"MASTER_PORT", "1"}}),
+              HasSubstr("local rank 2 contradicts local world size 2"));
+}
+
+TEST_F(LaunchTest, SlurmWithoutPmiSaysWhatToDo) {
+  EXPECT_THAT(complaint<BootstrapError>({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
+              AllOf(HasSubstr("srun started 4 tasks"), HasSubstr("srun --mpi=pmix")));
+  expect(from({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}), "single", 0, 1, 0, 1);
+}
+
+// Real processes.
+
+std::string probe() {
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string self(path.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  return self.substr(0, self.rfind('/')) + "/launch_probe";
+}
+
+/// Output and exit status of a shell command.
+std::pair<std::string, int> shell(const std::string& command) {
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  std::string output;
+  std::array<char, 4096> buffer;
+  while (std::fgets(buffer.data(), buffer.size(), pipe) != nullptr) output += buffer.data();
+  const int status = ::pclose(pipe);
+  return {output, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
+}
+
+bool installed(const std::string& program) { return shell("command -v " + program).second == 0; }
+
+void expect_all_met(const std::pair<std::string, int>& result, const std::string& launcher, int n) {
+  const auto& [output, status] = result;
+  EXPECT_EQ(status, 0) << output;
+  const int sum = n * (n + 1) / 2;
+  for (int rank = 0; rank < n; ++rank) {
+    EXPECT_THAT(output, HasSubstr(fmt::format("launcher {} rank {} of {} local {} of {} sums {} {}",
+                                              launcher, rank, n, rank, n, sum, sum)));
+  }
+}
+
+TEST_F(LaunchTest, RanksOfMpichMeet) {
+  if (!installed("mpirun.mpich")) GTEST_SKIP() << "mpirun.mpich is not installed";
+  for (const int n : {2, 5}) {
+    expect_all_met(shell(fmt::format("timeout 60 mpirun.mpich -n {} {}", n, probe())), "pmi", n);
+  }
+}
+
+TEST_F(LaunchTest, RanksOfOpenMpiMeet) {
+  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  for (const int n : {2, 5}) {
+    expect_all_met(
+        shell(fmt::format("timeout 60 mpirun.openmpi --oversubscribe -n {} {}", n, probe())),
+        "pmix", n);
+  }
+}
+
+std::string torchrun_like(int n, const std::string& more) {
+  std::uint16_t port = 0;
+  {
+    const net::Socket free = net::listen_on(net::local_endpoint("", 0));
+    port = net::local_end(free.get()).port();
+  }
+  // Backwards, so that most ranks come before the one that listens.
+  return fmt::format(
+      "export WORLD_SIZE={0} LOCAL_WORLD_SIZE={0} MASTER_ADDR=localhost MASTER_PORT={1} {2}; "
+      "for r in $(seq {3} -1 0); do RANK=$r LOCAL_RANK=$r timeout 60 {4} & pids=\"$pids $!\"; "
+      "done; for p in $pids; do wait $p || exit 1; done",
+      n, port, more, n - 1, probe());
+}
+
+TEST_F(LaunchTest, RanksWithTheVariablesOfTorchrunMeet) {
+  expect_all_met(shell(torchrun_like(4, "")), "torchrun", 4);
+  expect_all_met(shell(torchrun_like(3,
+                                     "CHORUS_SECRET=000102030405060708090a0b0c0d0e0f "
+                                     "TORCHELASTIC_USE_AGENT_STORE=True")),
+                 "torchrun", 3);
+}
+
+TEST_F(LaunchTest, ATakenPortAndABadSecretAreExplained) {
+  const net::Socket taken = net::listen_on(net::local_endpoint("", 0));
+  const std::string variables =
+      fmt::format("WORLD_SIZE=2 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={} ",
+                  net::local_end(taken.get()).port());
+  EXPECT_THAT(shell(variables + probe()).first,
+              AllOf(HasSubstr("rank 0 must listen at MASTER_ADDR=127.0.0.1"),
+                    HasSubstr("Address already in use")));
+  EXPECT_THAT(shell(variables + "CHORUS_SECRET=short " + probe()).first,
+              HasSubstr("CHORUS_SECRET: must be 32 hex digits"));
+}
+
+}  // namespace
+}  // namespace chorus
