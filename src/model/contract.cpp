@@ -148,6 +148,26 @@ int output_index(const Schedule& schedule, ChunkId chunk, Rank rank) {
   return chunk / k / schedule.world_size * k + chunk % k;  // all_to_all: n blocks, by source
 }
 
+ChunkId input_chunk(const Schedule& schedule, int index, Rank rank) {
+  const Contract& contract = contract_of(schedule.collective.kind);
+  if (contract.before != Who::owner) return index;
+  const int k = chunks_per_block(schedule);
+  return index + rank * k * (contract.layout == Layout::per_rank ? 1 : schedule.world_size);
+}
+
+ChunkId output_chunk(const Schedule& schedule, int index, Rank rank) {
+  const Contract& contract = contract_of(schedule.collective.kind);
+  if (contract.after != Who::owner) return index;
+  const int k = chunks_per_block(schedule);
+  if (contract.layout == Layout::per_rank) return index + rank * k;
+  return (index / k * schedule.world_size + rank) * k + index % k;
+}
+
+bool aliased_in_place(const Schedule& schedule, ChunkId chunk, Rank rank) {
+  return schedule.collective.kind != CollectiveKind::all_to_all &&
+         starts_at(schedule, chunk, rank) && wanted_at(schedule, chunk, rank);
+}
+
 namespace {
 
 std::optional<std::string> malformed_transfer(const Schedule& schedule, const Transfer& transfer) {

@@ -34,6 +34,12 @@ namespace chorus {
 /// Index of `chunk` within `rank`'s input (output) buffer counted in chunks; -1 if not there.
 [[nodiscard]] int input_index(const Schedule& schedule, ChunkId chunk, Rank rank);
 [[nodiscard]] int output_index(const Schedule& schedule, ChunkId chunk, Rank rank);
+/// The inverse: the chunk at `index` of `rank`'s input (output) buffer.
+[[nodiscard]] ChunkId input_chunk(const Schedule& schedule, int index, Rank rank);
+[[nodiscard]] ChunkId output_chunk(const Schedule& schedule, int index, Rank rank);
+/// True if the in-place form keeps `rank`'s input and output of `chunk` at one address. Never for
+/// all_to_all, whose in-place form reads a copy of the input; for broadcast's root always.
+[[nodiscard]] bool aliased_in_place(const Schedule& schedule, ChunkId chunk, Rank rank);
 
 /// First way in which `schedule` is not even well formed (ranks, chunks, counts out of range), as a
 /// sentence; nothing if it is.

@@ -78,7 +78,8 @@ struct Lane {
 
 /// What one rank does. The executor runs all lanes once per tile of the data (a tile is what lets
 /// the longest message fit into one staging slot); lanes need not wait for each other between
-/// tiles. The same Program drives the host and the CUDA executor.
+/// tiles, and `after` speaks of the same tile: so tiles share no memory, scratch included. What
+/// lower() makes needs 2 slots per port. The same Program drives the host and the CUDA executor.
 struct Program {
   std::string name;
   Collective collective;

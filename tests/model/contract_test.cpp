@@ -79,9 +79,11 @@ TEST(Contract, IndicesFillEveryBufferWithoutGapOrOverlap) {
         EXPECT_EQ(in >= 0, starts_at(schedule, chunk, rank));
         EXPECT_EQ(out >= 0, wanted_at(schedule, chunk, rank));
         if (in >= 0) {
+          EXPECT_EQ(input_chunk(schedule, in, rank), chunk);
           EXPECT_TRUE(inputs.insert(in).second);
         }
         if (out >= 0) {
+          EXPECT_EQ(output_chunk(schedule, out, rank), chunk);
           EXPECT_TRUE(outputs.insert(out).second);
         }
       }

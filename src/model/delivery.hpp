@@ -1,0 +1,46 @@
+// First half of lower(): what arrives where, from whom, in runs of consecutive chunks. For model/
+// only.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "chorus/schedule.hpp"
+#include "model/program.hpp"
+
+namespace chorus {
+
+/// One message of a Delivery: who sends it and from where.
+struct Sender {
+  Rank rank = 0;
+  Buffer buffer = Buffer::input;  ///< where the chunks lie at `rank`
+  int producer = -1;  ///< the delivery that brought `rank` exactly these chunks, or -1: none did
+};
+
+/// Chunks [chunk, chunk + count) arriving at one rank in one step, all in the same way. The ranges
+/// of all its messages are equal and consecutive in every buffer at both ends.
+struct Delivery {
+  int step = 0;
+  Rank dst = 0;
+  ChunkId chunk = 0;
+  int count = 1;
+  Action action = Action::copy;
+  bool completes = false;      ///< the reduction holds all contributions
+  Buffer own = Buffer::input;  ///< reduce: where dst's own value lies
+  Buffer destination = Buffer::output;
+  std::vector<Sender> senders;  ///< in increasing order of rank
+  int next_send_step = -1;      ///< first step in which dst sends all these chunks on; -1: no such
+  int readers = 0;              ///< most uses that the value of any of the chunks has at dst
+};
+
+struct Deliveries {
+  std::vector<Delivery> list;  ///< sorted by step, dst, chunk
+  /// Chunks that a sender reads from its output before anything arrived there: they must be copied
+  /// there from its input.
+  std::vector<std::pair<Rank, ChunkId>> early_copies;
+};
+
+/// `schedule` must be correct. Without `coalesce` every delivery has one chunk.
+[[nodiscard]] Deliveries deliveries(const Schedule& schedule, bool coalesce);
+
+}  // namespace chorus

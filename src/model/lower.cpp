@@ -1,0 +1,410 @@
+// lower(): cuts a schedule into one Program per rank.
+//
+// Everything is decided from the whole schedule, so both ends of a message agree on its length and
+// place in its port's order: by step, then by chunk. A rank's instructions are first put into one
+// order that is right when run alone; lanes are cut out of it, and `after` restores what of the
+// order matters between them.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/check.hpp"
+#include "model/abstract_run.hpp"
+#include "model/contract.hpp"
+#include "model/delivery.hpp"
+#include "model/hazards.hpp"
+#include "model/program.hpp"
+
+namespace chorus {
+namespace {
+
+/// Fewest slots per connection that Options allows.
+constexpr int kFewestSlots = 2;
+
+/// Position of an instruction in its rank's order: step, then what is sent before what arrives.
+using Order = std::pair<int, ChunkId>;
+
+Order order_of_send(const Delivery& delivery) { return {2 * delivery.step, delivery.chunk}; }
+Order order_of_arrival(const Delivery& delivery) { return {2 * delivery.step + 1, delivery.chunk}; }
+
+/// An instruction before it is given to a lane.
+struct Item {
+  Order order;
+  Rank peer = -1;     // breaks ties between sends of one chunk
+  int delivery = -1;  // arrivals: which
+  Instruction instruction;
+};
+
+/// Disjoint sets of small integers.
+class Sets {
+ public:
+  int find(int i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+  int add() {
+    parent_.push_back(static_cast<int>(parent_.size()));
+    return parent_.back();
+  }
+  void join(int a, int b) { parent_[find(a)] = find(b); }
+
+ private:
+  std::vector<int> parent_;
+};
+
+class Lowering {
+ public:
+  Lowering(const Schedule& schedule, bool coalesce)
+      : schedule_(schedule), made_(deliveries(schedule, coalesce)) {
+    unfusable_.resize(made_.list.size());
+    const auto copies = [](const Delivery& d) { return d.action == Action::copy; };
+    if (is_combining(schedule.collective.kind)) {
+      copy_channel_ = 1;
+      num_channels_ = std::any_of(made_.list.begin(), made_.list.end(), copies) ? 2 : 1;
+    }
+  }
+
+  /// Programs in which every message that may be is sent on by the instruction that receives it.
+  std::vector<Program> programs() {
+    forward();
+    number_scratch();
+    collect();
+    std::vector<Program> result;
+    Hazards hazards(schedule_);
+    delivery_at_.resize(schedule_.world_size);
+    for (Rank rank = 0; rank < schedule_.world_size; ++rank) {
+      result.push_back(program(rank, hazards));
+    }
+    return result;
+  }
+
+  /// Where these instructions receive and send on, do the two apart from now on. False if none of
+  /// them does.
+  bool part(std::span<const Program> programs, std::span<const Issue> stuck) {
+    bool found = false;
+    for (const Issue& issue : stuck) {
+      const auto& lane = programs[issue.rank].lanes[issue.lane].instructions;
+      for (std::size_t i = 0; i < lane.size(); ++i) {
+        const int delivery = delivery_at_[issue.rank][issue.lane][i];
+        if (delivery < 0 || lane[i].sends.empty()) continue;
+        unfusable_[delivery] = true;
+        found = true;
+      }
+    }
+    return found;
+  }
+
+ private:
+  [[nodiscard]] int channel(const Delivery& delivery) const {
+    return delivery.action == Action::copy ? copy_channel_ : 0;
+  }
+
+  /// Decides for every message whether the instruction that brought its chunks sends it.
+  ///
+  /// A message may leave earlier than its step that way, but not before one that comes earlier in
+  /// the order of its port, by which the other end expects it.
+  void forward() {
+    forwards_.assign(made_.list.size(), {});
+    plain_.clear();
+    std::unordered_map<std::uint64_t, Order> last_sent;  // by source, destination, channel
+    for (std::size_t i = 0; i < made_.list.size(); ++i) {
+      const Delivery& delivery = made_.list[i];
+      for (const Sender& sender : delivery.senders) {
+        const std::uint64_t port =
+            (static_cast<std::uint64_t>(sender.rank) * schedule_.world_size + delivery.dst) * 2 +
+            channel(delivery);
+        Order& last = last_sent.try_emplace(port, Order{-1, -1}).first->second;
+        if (sender.producer >= 0 && may_forward(made_.list[sender.producer], delivery) &&
+            !unfusable_[sender.producer] && order_of_arrival(made_.list[sender.producer]) > last) {
+          forwards_[sender.producer].push_back(static_cast<int>(i));
+          last = order_of_arrival(made_.list[sender.producer]);
+        } else {
+          plain_.push_back({static_cast<int>(i), sender});
+          last = order_of_send(delivery);
+        }
+      }
+    }
+  }
+
+  static bool may_forward(const Delivery& producer, const Delivery& message) {
+    return producer.action == message.action && producer.next_send_step == message.step;
+  }
+
+  /// False if all that becomes of the value is that its own instruction sends it on.
+  [[nodiscard]] bool stored(int delivery) const {
+    const auto forwards = static_cast<int>(forwards_[delivery].size());
+    return forwards == 0 || made_.list[delivery].readers > forwards;
+  }
+
+  /// Scratch places in the order of chunks, only for what is really stored.
+  void number_scratch() {
+    scratch_.assign(schedule_.world_size, {});
+    for (std::size_t i = 0; i < made_.list.size(); ++i) {
+      const Delivery& delivery = made_.list[i];
+      if (delivery.destination != Buffer::scratch || !stored(static_cast<int>(i))) continue;
+      auto& chunks = scratch_[delivery.dst];
+      for (int c = 0; c < delivery.count; ++c) chunks.push_back(delivery.chunk + c);
+    }
+    for (auto& chunks : scratch_) {
+      std::sort(chunks.begin(), chunks.end());
+      chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+    }
+  }
+
+  [[nodiscard]] LocalRange range(Buffer buffer, ChunkId chunk, Rank rank) const {
+    switch (buffer) {
+      case Buffer::input:
+        return {buffer, input_index(schedule_, chunk, rank)};
+      case Buffer::output:
+        return {buffer, output_index(schedule_, chunk, rank)};
+      case Buffer::scratch:
+        break;
+    }
+    const auto& chunks = scratch_[rank];
+    const auto place = std::lower_bound(chunks.begin(), chunks.end(), chunk);
+    CHORUS_CHECK(place != chunks.end() && *place == chunk, "a value is read that is not stored");
+    return {buffer, static_cast<int>(place - chunks.begin())};
+  }
+
+  /// Per rank, the deliveries it receives and the messages it sends apart from receiving.
+  void collect() {
+    received_.assign(schedule_.world_size, {});
+    sent_.assign(schedule_.world_size, {});
+    for (std::size_t i = 0; i < made_.list.size(); ++i) {
+      received_[made_.list[i].dst].push_back(static_cast<int>(i));
+    }
+    for (const auto& message : plain_) sent_[message.second.rank].push_back(message);
+  }
+
+  Program program(Rank rank, Hazards& hazards) {
+    Program program{.name = schedule_.name,
+                    .collective = schedule_.collective,
+                    .world_size = schedule_.world_size,
+                    .rank = rank,
+                    .num_chunks = schedule_.num_chunks,
+                    .scratch_chunks = static_cast<int>(scratch_[rank].size()),
+                    .num_channels = num_channels_,
+                    .incoming = {},
+                    .outgoing = {},
+                    .lanes = {}};
+    incoming_.clear();
+    outgoing_.clear();
+    std::vector<Item> items;
+    add_local_copies(rank, items);
+    for (const auto& [delivery, sender] : sent_[rank]) {
+      items.push_back(send(delivery, sender));
+    }
+    for (const int delivery : received_[rank]) items.push_back(arrival(delivery, program));
+    std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+      return std::tie(a.order, a.peer) < std::tie(b.order, b.peer);
+    });
+    for (Item& item : items) {  // now that the order is known
+      if (item.peer < 0) continue;
+      const Delivery& delivery = made_.list[item.delivery];
+      item.instruction.sends = {outgoing(program, delivery)};
+      item.delivery = -1;
+    }
+    cut(program, items, hazards);
+    return program;
+  }
+
+  /// What the rank already has where it is wanted, or is sent on from its output.
+  void add_local_copies(Rank rank, std::vector<Item>& items) {
+    std::vector<ChunkId> chunks = own_chunks(rank);
+    const auto early = std::equal_range(
+        made_.early_copies.begin(), made_.early_copies.end(), std::pair<Rank, ChunkId>(rank, 0),
+        [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (auto it = early.first; it != early.second; ++it) chunks.push_back(it->second);
+    std::sort(chunks.begin(), chunks.end());
+    chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+    for (const ChunkId chunk : chunks) {
+      const LocalRange in = range(Buffer::input, chunk, rank);
+      const LocalRange out = range(Buffer::output, chunk, rank);
+      if (!items.empty()) {
+        Instruction& last = items.back().instruction;
+        if (last.chunk + last.count == chunk &&
+            last.sources.front().local.index + last.count == in.index &&
+            last.destination->index + last.count == out.index) {
+          ++last.count;
+          continue;
+        }
+      }
+      items.push_back({.order = {-1, chunk},
+                       .instruction = {.chunk = chunk,
+                                       .count = 1,
+                                       .sources = {{.incoming = -1, .local = in}},
+                                       .destination = out,
+                                       .sends = {},
+                                       .after = {}}});
+    }
+  }
+
+  /// Chunks that `rank` starts with and must end with, and that never arrive there.
+  [[nodiscard]] std::vector<ChunkId> own_chunks(Rank rank) const {
+    std::vector<ChunkId> arrived;
+    for (const int i : received_[rank]) {
+      const Delivery& delivery = made_.list[i];
+      for (int c = 0; c < delivery.count; ++c) arrived.push_back(delivery.chunk + c);
+    }
+    std::sort(arrived.begin(), arrived.end());
+    const int k =
+        schedule_.num_chunks / num_blocks(schedule_.collective.kind, schedule_.world_size);
+    const int size = input_blocks(schedule_.collective, schedule_.world_size, rank) * k;
+    std::vector<ChunkId> result;
+    for (int i = 0; i < size; ++i) {
+      const ChunkId chunk = input_chunk(schedule_, i, rank);
+      if (wanted_at(schedule_, chunk, rank) &&
+          !std::binary_search(arrived.begin(), arrived.end(), chunk)) {
+        result.push_back(chunk);
+      }
+    }
+    return result;
+  }
+
+  [[nodiscard]] Item send(int index, const Sender& sender) const {
+    const Delivery& delivery = made_.list[index];
+    const LocalRange from = range(sender.buffer, delivery.chunk, sender.rank);
+    return {.order = order_of_send(delivery),
+            .peer = delivery.dst,
+            .delivery = index,
+            .instruction = {.chunk = delivery.chunk,
+                            .count = delivery.count,
+                            .sources = {{.incoming = -1, .local = from}},
+                            .destination = {},
+                            .sends = {},
+                            .after = {}}};
+  }
+
+  Item arrival(int index, Program& program) {
+    const Delivery& delivery = made_.list[index];
+    Item item{.order = order_of_arrival(delivery),
+              .delivery = index,
+              .instruction = {.chunk = delivery.chunk,
+                              .count = delivery.count,
+                              .sources = {},
+                              .destination = {},
+                              .sends = {},
+                              .after = {},
+                              .completes = delivery.completes}};
+    auto& sources = item.instruction.sources;
+    bool own = delivery.action == Action::reduce;  // still to be put in its place
+    const auto put_own = [&] {
+      sources.push_back({-1, range(delivery.own, delivery.chunk, delivery.dst)});
+      own = false;
+    };
+    for (const Sender& sender : delivery.senders) {
+      if (own && delivery.dst < sender.rank) put_own();
+      sources.push_back(
+          {.incoming = incoming(program, sender.rank, channel(delivery)), .local = {}});
+    }
+    if (own) put_own();
+    if (stored(index)) {
+      item.instruction.destination = range(delivery.destination, delivery.chunk, delivery.dst);
+    }
+    for (const int message : forwards_[index]) {
+      item.instruction.sends.push_back(outgoing(program, made_.list[message]));
+    }
+    return item;
+  }
+
+  static int port(std::map<std::pair<Rank, int>, int>& known, std::vector<Port>& ports, Rank peer,
+                  int channel) {
+    const auto [it, is_new] = known.try_emplace({peer, channel}, static_cast<int>(ports.size()));
+    if (is_new) ports.push_back({peer, channel});
+    return it->second;
+  }
+  int incoming(Program& program, Rank peer, int channel) {
+    return port(incoming_, program.incoming, peer, channel);
+  }
+  int outgoing(Program& program, const Delivery& message) {
+    return port(outgoing_, program.outgoing, message.dst, channel(message));
+  }
+
+  /// Instructions that share a port share a lane; those without any share one, too.
+  static std::vector<int> lanes_of(const Program& program, std::span<const Item> items) {
+    Sets sets;
+    const auto num_incoming = static_cast<int>(program.incoming.size());
+    const auto num_ports = num_incoming + static_cast<int>(program.outgoing.size());
+    for (int i = 0; i <= num_ports; ++i) sets.add();  // the last: no port
+    const auto key = [&](const Instruction& instruction) {
+      int first = -1;
+      const auto with = [&](int port) {
+        if (first >= 0) sets.join(first, port);
+        first = port;
+      };
+      for (const Operand& source : instruction.sources) {
+        if (source.incoming >= 0) with(source.incoming);
+      }
+      for (const int out : instruction.sends) with(num_incoming + out);
+      return first >= 0 ? first : num_ports;
+    };
+    std::vector<int> keys;
+    for (const Item& item : items) keys.push_back(key(item.instruction));
+    std::map<int, int> lane;  // by representative, numbered by first instruction
+    for (int& k : keys) {
+      k = lane.try_emplace(sets.find(k), static_cast<int>(lane.size())).first->second;
+    }
+    return keys;
+  }
+
+  void cut(Program& program, std::vector<Item>& items, Hazards& hazards) {
+    const std::vector<int> lanes = lanes_of(program, items);
+    hazards.begin_rank(program.rank);
+    program.lanes.resize(lanes.empty() ? 0 : *std::max_element(lanes.begin(), lanes.end()) + 1);
+    auto& delivery_at = delivery_at_[program.rank];
+    delivery_at.assign(program.lanes.size(), {});
+    Dependencies dependencies(program.lanes.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      Instruction& instruction = items[i].instruction;
+      instruction.after =
+          dependencies.add(lanes[i], instruction, hazards.add(static_cast<int>(i), instruction));
+      program.lanes[lanes[i]].instructions.push_back(std::move(instruction));
+      delivery_at[lanes[i]].push_back(items[i].delivery);
+    }
+  }
+
+  const Schedule& schedule_;
+  Deliveries made_;
+  int copy_channel_ = 0;
+  int num_channels_ = 1;
+  std::vector<char> unfusable_;             // by delivery
+  std::vector<std::vector<int>> forwards_;  // by delivery: the messages it sends on
+  std::vector<std::pair<int, Sender>> plain_;
+  std::vector<std::vector<ChunkId>> scratch_;  // by rank: the chunk at each place
+  std::vector<std::vector<int>> received_;
+  std::vector<std::vector<std::pair<int, Sender>>> sent_;
+  std::vector<std::vector<std::vector<int>>> delivery_at_;  // [rank][lane][instruction]
+  std::map<std::pair<Rank, int>, int> incoming_;            // of the rank being cut
+  std::map<std::pair<Rank, int>, int> outgoing_;
+};
+
+std::vector<Issue> stuck(std::span<const Program> programs) {
+  AbstractRun run(programs, kFewestSlots, 1);
+  run.run([](const Issue&) {});
+  return run.stuck();
+}
+
+}  // namespace
+
+std::vector<Program> lower(const Schedule& schedule) {
+  // Forwarding ties an incoming port to an outgoing one and can close a circle of ranks that all
+  // wait for a slot. Then it is given up where the circle is.
+  for (const bool coalesce : {true, false}) {
+    Lowering lowering(schedule, coalesce);
+    for (bool again = true; again;) {
+      std::vector<Program> programs = lowering.programs();
+      const std::vector<Issue> waiting = stuck(programs);
+      if (waiting.empty()) return programs;
+      again = lowering.part(programs, waiting);
+    }
+  }
+  // One chunk per message, nothing forwarded: the instruction that is first by (step, chunk, sent
+  // before received) can always go on, whatever the slots.
+  CHORUS_CHECK(false, "the programs of a correct schedule wait for each other");
+  return {};
+}
+
+}  // namespace chorus
