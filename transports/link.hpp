@@ -67,7 +67,8 @@ class Link {
   /// made the last arrivals countable.
   virtual bool progress() = 0;
 
-  /// This end's region: LinkConfig::region_bytes that the peer's puts write into.
+  /// This end's region: LinkConfig::region_bytes, aligned to a page, that the peer's puts write
+  /// into.
   [[nodiscard]] virtual std::span<std::byte> region() = 0;
 
   /// The peer's region mapped into this process, if this transport can: write there, then put an

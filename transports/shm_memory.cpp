@@ -9,7 +9,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <type_traits>
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
@@ -92,17 +91,6 @@ std::optional<ShmAddress> ShmAddress::parse(std::span<const std::byte> bytes) {
   std::memcpy(&address, bytes.data(), sizeof address);
   if (address.magic != kMagic) return std::nullopt;
   return address;
-}
-
-Mapping::Mapping(int fd, std::size_t offset, std::size_t bytes) {
-  void* at =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (at == MAP_FAILED) fail("mmap");
-  span_ = {static_cast<std::byte*>(at), bytes};
-}
-
-Mapping::~Mapping() {
-  if (!span_.empty()) ::munmap(span_.data(), span_.size());
 }
 
 ShmBlock::ShmBlock(int fd, const ShmGeometry& geometry, Rank peer)

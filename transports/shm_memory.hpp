@@ -7,11 +7,12 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
+#include <type_traits>
 
 #include "base/fd.hpp"
 #include "base/secret.hpp"
 #include "transports/host_identity.hpp"
+#include "transports/mapping.hpp"
 #include "transports/transports.hpp"
 
 namespace chorus {
@@ -97,25 +98,6 @@ struct ShmAddress {
   static std::optional<ShmAddress> parse(std::span<const std::byte> bytes);
 };
 static_assert(std::has_unique_object_representations_v<ShmAddress>, "padding would leak memory");
-
-/// A piece of a memory file mapped into this process.
-class Mapping {
- public:
-  Mapping() = default;
-  /// Throws LinkError.
-  Mapping(int fd, std::size_t offset, std::size_t bytes);
-  Mapping(Mapping&& other) noexcept : span_(std::exchange(other.span_, {})) {}
-  Mapping& operator=(Mapping&& other) noexcept {
-    std::swap(span_, other.span_);
-    return *this;
-  }
-  ~Mapping();
-
-  [[nodiscard]] std::span<std::byte> span() const { return span_; }
-
- private:
-  std::span<std::byte> span_;
-};
 
 /// One block as its users see it.
 class ShmBlock {

@@ -1,11 +1,12 @@
 #include "transports/transports.hpp"
 
 #include "transports/shm.hpp"
+#include "transports/tcp.hpp"
 
 namespace chorus {
 
 std::span<const TransportFactory> transports() {
-  static constexpr TransportFactory kTransports[] = {{"shm", make_shm}};
+  static constexpr TransportFactory kTransports[] = {{"shm", make_shm}, {"tcp", make_tcp}};
   return kTransports;
 }
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -118,6 +119,15 @@ inline std::unique_ptr<Transport> make_transport(const std::string& name,
     if (factory.name == name) return factory.make(context);
   }
   throw std::runtime_error("no transport " + name);
+}
+
+inline bool have_ipv6_loopback() {
+  const Fd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_loopback;
+  return socket &&
+         ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
 inline TransportContext context_for(const Way& way, const LinkConfig& config, Rank rank) {

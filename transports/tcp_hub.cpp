@@ -1,0 +1,97 @@
+#include "transports/tcp_hub.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "transports/tcp_link.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(10);
+
+}  // namespace
+
+TcpHub::TcpHub(const Endpoint& address, const Secret& secret, Rank rank, int world_size)
+    : secret_(secret),
+      nonce_(Secret::random().bytes),
+      rank_(rank),
+      world_size_(world_size),
+      listener_(listen_on(address)),
+      endpoint_(Endpoint::bound(listener_.get())) {}
+
+void TcpHub::close() {
+  listener_.reset();
+  strangers_.clear();
+  known_.clear();
+}
+
+void TcpHub::progress() {
+  if (!listener_) return;
+  accept_all();
+  if (strangers_.empty()) return;
+  const auto now = Clock::now();
+  std::erase_if(strangers_, [&](Stranger& stranger) {
+    return !hear(stranger) || now > stranger.patience_ends;
+  });
+}
+
+void TcpHub::accept_all() {
+  // All ranks may come at once, with all their sockets; whoever is beyond that is not one of them.
+  const auto limit = static_cast<std::size_t>(64 + world_size_ * kMaxTcpSockets);
+  for (int i = 0; i < 64; ++i) {
+    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    // Nobody more; or a connection that ended already; or no descriptor for it. Links that lack
+    // theirs have a deadline.
+    if (!fd) return;
+    // The oldest has had the longest time to speak. A rank that is dropped so tries again.
+    if (strangers_.size() >= limit) strangers_.erase(strangers_.begin());
+    strangers_.push_back({std::move(fd), Clock::now() + kPatience, 0, {}});
+  }
+}
+
+bool TcpHub::hear(Stranger& stranger) {
+  char* hello = reinterpret_cast<char*>(&stranger.hello);
+  const ssize_t got = ::recv(stranger.fd.get(), hello + stranger.received,
+                             sizeof stranger.hello - stranger.received, MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  stranger.received += static_cast<std::size_t>(got);
+  if (stranger.received < sizeof stranger.hello) return true;
+  welcome(stranger);
+  return false;
+}
+
+void TcpHub::welcome(Stranger& stranger) {
+  const TcpHello& hello = stranger.hello;
+  // The lower rank of a pair connects to the higher.
+  const bool plausible = hello.magic == TcpHello::kMagic && hello.peer == rank_ &&
+                         hello.rank >= 0 && hello.rank < rank_ && hello.socket < kMaxTcpSockets;
+  if (!plausible || !same(hello.proof, hello_proof(secret_, nonce_, hello))) return;
+  const std::pair key(hello.rank, static_cast<int>(hello.socket));
+  if (known_.contains(key)) return;
+  const TcpWelcome answer{.proof = welcome_proof(secret_, nonce_, hello)};
+  if (::send(stranger.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL) !=
+      sizeof answer) {
+    return;
+  }
+  known_.emplace(key, std::move(stranger.fd));
+}
+
+Fd TcpHub::take(Rank peer, int socket) {
+  const auto at = known_.find({peer, socket});
+  if (at == known_.end()) return {};
+  // The place stays taken: a hello that is said again, by somebody who overheard it, comes too
+  // late.
+  return std::move(at->second);
+}
+
+void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
+  if (listener_) fds.push_back({listener_.get(), false});
+  for (const Stranger& stranger : strangers_) fds.push_back({stranger.fd.get(), false});
+  for (const TcpLink* link : links_) link->append_wake_fds(fds);
+}
+
+}  // namespace chorus

@@ -1,0 +1,71 @@
+// The listening end of a tcp transport, and what its links share.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/secret.hpp"
+#include "transports/link.hpp"
+#include "transports/tcp_endpoint.hpp"
+#include "transports/tcp_wire.hpp"
+
+namespace chorus {
+
+class TcpLink;
+
+/// Accepts connections and keeps those whose hello proves the secret until their link asks for
+/// them. Strangers cost one descriptor and 56 bytes each, for a few seconds, and there is a limit
+/// to how many are borne at once.
+class TcpHub {
+ public:
+  TcpHub(const Endpoint& address, const Secret& secret, Rank rank, int world_size);
+
+  [[nodiscard]] const Nonce& nonce() const { return nonce_; }
+  [[nodiscard]] const Secret& secret() const { return secret_; }
+  [[nodiscard]] const Endpoint& endpoint() const { return endpoint_; }  ///< with the port
+  [[nodiscard]] Rank rank() const { return rank_; }
+
+  /// Accepts, reads hellos, answers them, and forgets who says nothing.
+  void progress();
+  /// The connection that `peer` has made for its socket number `socket`, if it has.
+  [[nodiscard]] Fd take(Rank peer, int socket);
+  /// Stops listening and forgets everybody; the links that are connected live on.
+  void close();
+
+  void add(TcpLink* link) { links_.push_back(link); }
+  void remove(TcpLink* link) { std::erase(links_, link); }
+
+  void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Somebody who has connected and not yet proved anything.
+  struct Stranger {
+    Fd fd;
+    Clock::time_point patience_ends;
+    std::size_t received = 0;
+    TcpHello hello;
+  };
+
+  void accept_all();
+  /// False when the connection is of no more use as a stranger's: proved, or to be dropped.
+  bool hear(Stranger& stranger);
+  void welcome(Stranger& stranger);
+
+  const Secret secret_;
+  const Nonce nonce_;
+  const Rank rank_;
+  const int world_size_;
+  Fd listener_;
+  Endpoint endpoint_;
+  std::vector<Stranger> strangers_;  // oldest first
+  std::map<std::pair<Rank, int>, Fd> known_;
+  std::vector<TcpLink*> links_;
+};
+
+}  // namespace chorus

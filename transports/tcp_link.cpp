@@ -1,0 +1,273 @@
+#include "transports/tcp_link.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "chorus/error.hpp"
+
+namespace chorus {
+namespace {
+
+/// Puts from this size on are cut into one piece per socket; smaller ones go whole to the socket
+/// with the least to send, the first if several have none.
+constexpr std::size_t kStripeBytes = 512 * 1024;
+
+constexpr std::size_t kPieceAlignment = 4096;
+
+}  // namespace
+
+TcpLink::TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_sockets,
+                 bool same_kernel, const TcpAddress& peer)
+    : hub_(std::move(hub)),
+      config_(config),
+      window_(std::bit_ceil(static_cast<std::size_t>(config.max_outstanding))),
+      peer_(peer),
+      same_kernel_(same_kernel),
+      deadline_(std::chrono::steady_clock::now() + std::chrono::milliseconds(config.timeout_ms)),
+      memory_(Mapping::anonymous(config.region_bytes)),
+      region_(memory_.span()),
+      ready_(static_cast<std::size_t>(num_sockets)),
+      outgoing_(static_cast<std::size_t>(config.num_channels)),
+      incoming_(static_cast<std::size_t>(config.num_channels)) {
+  for (Outgoing& out : outgoing_) out.pieces_left.resize(window_);
+  for (Incoming& in : incoming_) in.slots.resize(2 * window_);
+  // The lower rank connects to the higher.
+  for (int socket = 0; hub_->rank() < peer.rank && socket < num_sockets; ++socket) {
+    dials_.emplace_back(Endpoint::from(peer), peer.rank, socket, same_kernel);
+  }
+  hub_->add(this);
+}
+
+TcpLink::~TcpLink() {
+  hub_->remove(this);
+  if (!failure_.empty() || !all_taken()) return;  // the peer shall see a broken connection
+  for (TcpStream& stream : streams_) stream.say_farewell();
+}
+
+std::size_t TcpLink::index_of(ChannelId channel) const {
+  const auto index = static_cast<std::size_t>(channel);
+  CHORUS_CHECK(index < outgoing_.size(), "no such channel");
+  return index;
+}
+
+bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
+                      std::uint32_t tag) {
+  CHORUS_CHECK(src.size() <= region_.size() && offset <= region_.size() - src.size(),
+               "put outside the peer's region");
+  Outgoing& out = outgoing_[index_of(channel)];
+  if (!failure_.empty()) fail();
+  if (streams_.empty()) return false;
+  if (out.made - out.released >= static_cast<std::uint64_t>(config_.max_outstanding)) return false;
+  TcpFrame frame;
+  frame.channel = static_cast<std::uint16_t>(channel);
+  frame.tag = tag;
+  frame.offset = offset;
+  frame.sequence = static_cast<std::uint32_t>(out.made++);
+  if (peer_left_) {
+    out.released = out.made;
+  } else {
+    send(src, frame);
+  }
+  return true;
+}
+
+void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
+  const std::size_t sockets = streams_.size();
+  const bool striped = sockets > 1 && src.size() >= kStripeBytes;
+  frame.pieces = static_cast<std::uint16_t>(striped ? sockets : 1);
+  outgoing_[frame.channel].pieces_left[frame.sequence & (window_ - 1)] =
+      static_cast<std::uint8_t>(frame.pieces);
+  if (!striped) {
+    TcpStream& stream = *std::min_element(
+        streams_.begin(), streams_.end(),
+        [](const TcpStream& a, const TcpStream& b) { return a.queued_bytes() < b.queued_bytes(); });
+    frame.length = src.size();
+    const bool idle = stream.queue_empty();
+    stream.enqueue(frame, src.data());
+    // Behind others it waits for progress(), and then goes with them in one call.
+    if (idle) stream.flush(*this);
+    return;
+  }
+  const std::size_t piece =
+      (src.size() / sockets + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+  const std::uint64_t start = frame.offset;
+  for (std::size_t i = 0; i < sockets; ++i) {
+    const std::size_t at = i * piece;
+    frame.offset = start + at;
+    frame.length = std::min(piece, src.size() - at);
+    streams_[i].enqueue(frame, src.data() + at);
+    streams_[i].flush(*this);
+  }
+}
+
+void TcpLink::taken(const TcpFrame& frame) {
+  Outgoing& out = outgoing_[frame.channel];
+  --out.pieces_left[frame.sequence & (window_ - 1)];
+  while (out.released < out.made && out.pieces_left[out.released & (window_ - 1)] == 0) {
+    ++out.released;
+  }
+}
+
+std::optional<std::byte*> TcpLink::place(const TcpFrame& frame) {
+  if (frame.magic != TcpFrame::kPut) throw LinkError("something that is no frame");
+  if (frame.channel >= incoming_.size()) throw LinkError("a frame of no channel");
+  if (frame.length > region_.size() || frame.offset > region_.size() - frame.length) {
+    throw LinkError("a frame outside the region");
+  }
+  if (frame.pieces == 0 || frame.pieces > streams_.size())
+    throw LinkError("a put of too many pieces");
+  Incoming& in = incoming_[frame.channel];
+  const std::uint32_t ahead = frame.sequence - static_cast<std::uint32_t>(in.arrivals);
+  if (ahead >= 1u << 31) throw LinkError("a put that has arrived before");
+  if (ahead >= window_) {
+    // One socket is ahead of the others, which bring what is missing. They cannot all wait for one
+    // another: each carries its frames in the order of their puts, and the oldest put that is
+    // missing anywhere waits for none.
+    if (streams_.size() == 1) throw LinkError("puts out of order");
+    return std::nullopt;
+  }
+  Slot& slot = in.slots[(in.arrivals + ahead) & (2 * window_ - 1)];
+  if (slot.announced == 0) {
+    slot.tag = frame.tag;
+    slot.pieces = frame.pieces;
+  }
+  if (slot.tag != frame.tag || slot.pieces != frame.pieces || slot.announced == slot.pieces) {
+    throw LinkError("pieces of a put that do not fit together");
+  }
+  ++slot.announced;
+  return region_.data() + frame.offset;
+}
+
+void TcpLink::arrived(const TcpFrame& frame) {
+  Incoming& in = incoming_[frame.channel];
+  const auto slot_of = [&](std::uint64_t put) -> Slot& {
+    return in.slots[put & (2 * window_ - 1)];
+  };
+  const std::uint32_t ahead = frame.sequence - static_cast<std::uint32_t>(in.arrivals);
+  ++slot_of(in.arrivals + ahead).arrived;
+  while (slot_of(in.arrivals).pieces > 0 &&
+         slot_of(in.arrivals).arrived == slot_of(in.arrivals).pieces) {
+    // Its tag stays; the slot that the next put to come will use is made ready.
+    ++in.arrivals;
+    Slot& next = slot_of(in.arrivals + window_ - 1);
+    next.pieces = next.announced = next.arrived = 0;
+  }
+}
+
+bool TcpLink::connect_step() {
+  bool all = true;
+  std::string obstacle = "it has not connected";
+  hub_->progress();
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    if (!ready_[i] && dials_.empty()) {
+      ready_[i] = hub_->take(peer_.rank, static_cast<int>(i));
+    } else if (!ready_[i]) {
+      ready_[i] = dials_[i].progress(*hub_, peer_.nonce);
+      obstacle = dials_[i].obstacle();
+      if (dials_[i].hopeless()) {
+        failure_ = obstacle;
+        fail();
+      }
+    }
+    all = all && ready_[i];
+  }
+  if (!all) {
+    if (std::chrono::steady_clock::now() < deadline_) return false;
+    failure_ = fmt::format("no connection within {} ms: {}", config_.timeout_ms, obstacle);
+    fail();
+  }
+  const std::size_t frames =
+      static_cast<std::size_t>(config_.num_channels) * static_cast<std::size_t>(window_);
+  for (Fd& fd : ready_) {
+    tune(fd.get(), same_kernel_);
+    streams_.emplace_back(std::move(fd), frames);
+  }
+  dials_.clear();
+  return true;
+}
+
+bool TcpLink::progress() {
+  if (streams_.empty()) {
+    if (!failure_.empty()) fail();
+    if (!connect_step()) return false;
+  }
+  if (peer_left_) return true;
+  if (failure_.empty()) {
+    for (TcpStream& stream : streams_) stream.flush(*this);
+  }
+  const std::size_t received = receive_all();
+  judge();
+  // What has arrived can be counted before the bad news is told.
+  if (!failure_.empty() && received == 0) fail();
+  return failure_.empty() && all_taken();
+}
+
+std::size_t TcpLink::receive_all() {
+  std::size_t received = 0;
+  if (peer_lies_) return 0;
+  try {
+    for (TcpStream& stream : streams_) received += stream.receive(*this);
+  } catch (const LinkError& error) {
+    peer_lies_ = true;
+    failure_ = fmt::format("it sent {}", error.what());
+    return std::max<std::size_t>(received, 1);  // what came before the lie
+  }
+  return received;
+}
+
+/// Finds out whether the peer has left, or died.
+void TcpLink::judge() {
+  if (!failure_.empty()) return;
+  std::size_t farewells = 0;
+  for (const TcpStream& stream : streams_) {
+    if (stream.farewell()) {
+      ++farewells;
+    } else if (stream.broken()) {
+      failure_ = *stream.broken() == 0 ? "it closed the connection without a farewell"
+                                       : std::strerror(*stream.broken());
+      return;
+    }
+  }
+  if (farewells < streams_.size()) return;
+  peer_left_ = true;
+  for (Outgoing& out : outgoing_) out.released = out.made;
+}
+
+bool TcpLink::all_taken() const {
+  return peer_left_ || std::all_of(streams_.begin(), streams_.end(),
+                                   [](const TcpStream& stream) { return stream.queue_empty(); });
+}
+
+std::uint64_t TcpLink::released(ChannelId channel) const {
+  return outgoing_[index_of(channel)].released;
+}
+
+std::uint64_t TcpLink::arrivals(ChannelId channel) { return incoming_[index_of(channel)].arrivals; }
+
+std::uint32_t TcpLink::tag(ChannelId channel, std::uint64_t index) const {
+  const Incoming& in = incoming_[index_of(channel)];
+  CHORUS_CHECK(index < in.arrivals && in.arrivals - index <= window_, "tag of no recent arrival");
+  return in.slots[index & (2 * window_ - 1)].tag;
+}
+
+void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
+  for (const TcpDial& dial : dials_) dial.append_wake_fds(fds);
+  if (peer_left_) return;
+  for (const TcpStream& stream : streams_) {
+    const bool output = !stream.queue_empty();
+    // What is left for later would be readable all the time.
+    const bool silent = stream.farewell() || stream.stalled();
+    if (!silent || output || !failure_.empty()) fds.push_back({stream.fd(), output});
+  }
+}
+
+void TcpLink::fail() const {
+  throw LinkError(fmt::format("rank {}: tcp: rank {} at {}: {}", hub_->rank(), peer_.rank,
+                              Endpoint::from(peer_).text(), failure_));
+}
+
+}  // namespace chorus

@@ -1,0 +1,88 @@
+// A link over one or several tcp connections.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transports/link.hpp"
+#include "transports/mapping.hpp"
+#include "transports/tcp_dial.hpp"
+#include "transports/tcp_hub.hpp"
+#include "transports/tcp_stream.hpp"
+
+namespace chorus {
+
+class TcpLink final : public Link, private FrameHandler {
+ public:
+  TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_sockets, bool same_kernel,
+          const TcpAddress& peer);
+  ~TcpLink() override;
+  TcpLink(const TcpLink&) = delete;
+  TcpLink& operator=(const TcpLink&) = delete;
+
+  bool try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
+               std::uint32_t tag) override;
+  std::uint64_t released(ChannelId channel) const override;
+  std::uint64_t arrivals(ChannelId channel) override;
+  std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
+  bool progress() override;
+  std::span<std::byte> region() override { return region_; }
+  std::span<std::byte> peer_region() override { return {}; }
+  std::string_view transport() const override { return "tcp"; }
+
+  void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+
+ private:
+  /// Puts of one channel going out. Pieces go through several sockets and are taken in any order.
+  struct Outgoing {
+    std::uint64_t made = 0;
+    std::uint64_t released = 0;
+    std::vector<std::uint8_t> pieces_left;  // [window], by put
+  };
+  /// A put coming in.
+  struct Slot {
+    std::uint32_t tag = 0;
+    std::uint16_t pieces = 0;     // 0: nothing of it has been announced
+    std::uint16_t announced = 0;  // frames seen
+    std::uint16_t arrived = 0;    // frames whose bytes are in the region
+  };
+  /// Slots of the last `window` arrivals, whose tags are kept, and of `window` puts to come.
+  struct Incoming {
+    std::uint64_t arrivals = 0;
+    std::vector<Slot> slots;  // [2 · window]
+  };
+
+  void taken(const TcpFrame& frame) override;
+  std::optional<std::byte*> place(const TcpFrame& frame) override;
+  void arrived(const TcpFrame& frame) override;
+
+  [[nodiscard]] std::size_t index_of(ChannelId channel) const;
+  bool connect_step();
+  void send(std::span<const std::byte> src, TcpFrame frame);
+  std::size_t receive_all();
+  void judge();
+  [[nodiscard]] bool all_taken() const;
+  [[noreturn]] void fail() const;
+
+  const std::shared_ptr<TcpHub> hub_;
+  const LinkConfig config_;
+  const std::size_t window_;  // max_outstanding, rounded up to a power of two
+  const TcpAddress peer_;
+  const bool same_kernel_;
+  const std::chrono::steady_clock::time_point deadline_;
+  const Mapping memory_;
+  const std::span<std::byte> region_;
+
+  std::vector<TcpDial> dials_;      // [num_sockets], until connected
+  std::vector<Fd> ready_;           // [num_sockets], until connected
+  std::vector<TcpStream> streams_;  // [num_sockets], once connected
+  std::vector<Outgoing> outgoing_;  // [num_channels]
+  std::vector<Incoming> incoming_;  // [num_channels]
+  bool peer_left_ = false;          // in order
+  bool peer_lies_ = false;          // nothing more is read from it
+  std::string failure_;             // empty while all is well
+};
+
+}  // namespace chorus

@@ -1,0 +1,169 @@
+#include "transports/tcp_stream.hpp"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.hpp"
+
+namespace chorus {
+namespace {
+
+/// Small frames are copied twice, through here; of a large one only what came with its header is.
+constexpr std::size_t kStagingBytes = 16 * 1024;
+constexpr std::size_t kFramesPerSend = 16;
+/// One call must not keep the other links waiting.
+constexpr std::size_t kBytesPerSend = 1 << 20;
+constexpr int kCallsPerTurn = 4;
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+TcpStream::TcpStream(Fd fd, std::size_t queue_frames)
+    : fd_(std::move(fd)), queue_(std::bit_ceil(queue_frames)), staging_(kStagingBytes) {}
+
+void TcpStream::enqueue(const TcpFrame& frame, const std::byte* payload) {
+  CHORUS_CHECK(tail_ - head_ < queue_.size(), "more frames than a link may have under way");
+  queue_[tail_++ & (queue_.size() - 1)] = {frame, payload};
+  queued_bytes_ += sizeof frame + frame.length;
+}
+
+void TcpStream::flush(FrameHandler& handler) {
+  for (int call = 0; call < kCallsPerTurn && !queue_empty() && send_error_ == 0; ++call) {
+    iovec pieces[2 * kFramesPerSend];
+    std::size_t count = 0;
+    std::size_t total = 0;
+    std::size_t skip = head_sent_;
+    const auto add = [&](const void* at, std::size_t bytes) {
+      const std::size_t skipped = std::min(skip, bytes);
+      skip -= skipped;
+      if (bytes == skipped) return;
+      pieces[count++] = {const_cast<char*>(static_cast<const char*>(at)) + skipped,
+                         std::min(bytes - skipped, kBytesPerSend)};
+      total += pieces[count - 1].iov_len;
+    };
+    for (std::size_t i = head_; i != tail_ && i != head_ + kFramesPerSend; ++i) {
+      if (total >= kBytesPerSend) break;
+      const Queued& queued = queue_[i & (queue_.size() - 1)];
+      add(&queued.frame, sizeof queued.frame);
+      add(queued.payload, queued.frame.length);
+    }
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = count;
+    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (!would_block(errno)) send_error_ = errno;
+      return;
+    }
+    queued_bytes_ -= static_cast<std::size_t>(sent);
+    head_sent_ += static_cast<std::size_t>(sent);
+    while (!queue_empty()) {
+      const TcpFrame frame = queue_[head_ & (queue_.size() - 1)].frame;
+      if (head_sent_ < sizeof frame + frame.length) break;
+      head_sent_ -= sizeof frame + frame.length;
+      ++head_;
+      handler.taken(frame);
+    }
+    if (static_cast<std::size_t>(sent) < total) return;  // the kernel is full
+  }
+}
+
+std::size_t TcpStream::receive(FrameHandler& handler) {
+  if (stalled_) {
+    stalled_ = false;
+    parse(handler);
+  }
+  std::size_t received = 0;
+  bool more = true;
+  for (int call = 0; call < kCallsPerTurn && more && !stalled_ && !farewell_ && !broken_; ++call) {
+    received += receive_once(handler, more);
+  }
+  return received;
+}
+
+/// One call of the kernel: the rest of the current payload goes straight to its place, and what
+/// comes behind it to staging, so that a stream of large frames costs one call each.
+std::size_t TcpStream::receive_once(FrameHandler& handler, bool& more) {
+  if (parsed_ == filled_) parsed_ = filled_ = 0;
+  if (parsed_ > 0) {  // a part of a header
+    std::memmove(staging_.data(), staging_.data() + parsed_, filled_ - parsed_);
+    filled_ -= parsed_;
+    parsed_ = 0;
+  }
+  iovec pieces[2] = {{payload_, payload_left_},
+                     {staging_.data() + filled_, staging_.size() - filled_}};
+  msghdr message{};
+  message.msg_iov = payload_left_ > 0 ? pieces : pieces + 1;
+  message.msg_iovlen = payload_left_ > 0 ? 2 : 1;
+  const ssize_t got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  if (got <= 0) {
+    more = got < 0 && errno == EINTR;
+    if (got == 0) broken_ = send_error_;
+    if (got < 0 && errno != EINTR && !would_block(errno)) broken_ = errno;
+    return 0;
+  }
+  auto bytes = static_cast<std::size_t>(got);
+  more = bytes == payload_left_ + pieces[1].iov_len;
+  const std::size_t direct = std::min(bytes, payload_left_);
+  filled_ += bytes - direct;
+  if (direct > 0) advance_payload(direct, handler);
+  parse(handler);
+  return bytes;
+}
+
+void TcpStream::advance_payload(std::size_t bytes, FrameHandler& handler) {
+  payload_ += bytes;
+  payload_left_ -= bytes;
+  if (payload_left_ == 0) handler.arrived(current_);
+}
+
+void TcpStream::parse(FrameHandler& handler) {
+  while (payload_left_ == 0 && filled_ - parsed_ >= sizeof current_) {
+    TcpFrame frame;
+    std::memcpy(&frame, staging_.data() + parsed_, sizeof frame);
+    if (frame.magic == TcpFrame::kFarewell) {
+      farewell_ = true;
+      parsed_ = filled_;  // nothing follows
+      return;
+    }
+    const std::optional<std::byte*> place = handler.place(frame);
+    if (!place) {
+      stalled_ = true;
+      return;
+    }
+    parsed_ += sizeof frame;
+    current_ = frame;
+    payload_ = *place;
+    payload_left_ = frame.length;
+    if (payload_left_ == 0) {
+      handler.arrived(current_);
+      continue;
+    }
+    const std::size_t here = std::min(payload_left_, filled_ - parsed_);
+    std::memcpy(payload_, staging_.data() + parsed_, here);
+    parsed_ += here;
+    if (here > 0) advance_payload(here, handler);
+  }
+}
+
+void TcpStream::say_farewell() {
+  if (broken_ || send_error_ != 0 || !queue_empty()) return;
+  TcpFrame frame;
+  frame.magic = TcpFrame::kFarewell;
+  if (::send(fd_.get(), &frame, sizeof frame, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof frame) return;
+  ::shutdown(fd_.get(), SHUT_WR);
+  // Closing over unread bytes would send a reset, which could overtake what the peer still has to
+  // read on its side.
+  for (int i = 0; i < 64; ++i) {
+    if (::recv(fd_.get(), staging_.data(), staging_.size(), MSG_DONTWAIT) <= 0) break;
+  }
+}
+
+}  // namespace chorus

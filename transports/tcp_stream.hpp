@@ -1,0 +1,87 @@
+// One connected socket that carries frames both ways.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "transports/tcp_wire.hpp"
+
+namespace chorus {
+
+/// The owner of a stream, as the stream sees it.
+class FrameHandler {
+ public:
+  /// The kernel has taken the frame and its bytes.
+  virtual void taken(const TcpFrame& frame) = 0;
+  /// Where the bytes of an announced frame belong, after all checks; nothing to leave the frame,
+  /// and what is behind it, for later. Throws LinkError if no honest peer would send it.
+  virtual std::optional<std::byte*> place(const TcpFrame& frame) = 0;
+  /// The bytes of a placed frame are where they belong.
+  virtual void arrived(const TcpFrame& frame) = 0;
+
+ protected:
+  ~FrameHandler() = default;
+};
+
+/// Frames out of a queue into the socket, and out of the socket into the region. Never blocks, and
+/// allocates nothing after its construction.
+class TcpStream {
+ public:
+  /// Holds at most `queue_frames` frames that the kernel has not taken.
+  TcpStream(Fd fd, std::size_t queue_frames);
+
+  /// The queue has room: the owner counts. `payload` (frame.length bytes) stays valid until taken.
+  void enqueue(const TcpFrame& frame, const std::byte* payload);
+  /// Sends what the kernel takes, several frames per call of it.
+  void flush(FrameHandler& handler);
+  /// Receives what is there, but not for ever. Returns the bytes received.
+  std::size_t receive(FrameHandler& handler);
+  /// Best effort: says that this end leaves in order.
+  void say_farewell();
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+  [[nodiscard]] bool queue_empty() const { return head_ == tail_; }
+  [[nodiscard]] bool farewell() const { return farewell_; }  ///< the peer has said it
+  /// A frame is left for later: there is no use in polling for input.
+  [[nodiscard]] bool stalled() const { return stalled_; }
+  /// Why nothing more comes: an errno, or 0 if the peer closed. A failure to send shows here too,
+  /// when all that the peer had sent before is read.
+  [[nodiscard]] std::optional<int> broken() const { return broken_; }
+
+ private:
+  struct Queued {
+    TcpFrame frame;
+    const std::byte* payload = nullptr;
+  };
+
+  void parse(FrameHandler& handler);
+  void advance_payload(std::size_t bytes, FrameHandler& handler);
+  std::size_t receive_once(FrameHandler& handler, bool& more);
+
+  Fd fd_;
+
+  std::vector<Queued> queue_;  // ring; [head_, tail_) modulo its size
+  std::size_t head_ = 0;
+  std::size_t tail_ = 0;
+  std::size_t head_sent_ = 0;  // bytes of the first frame, header included
+  std::size_t queued_bytes_ = 0;
+
+  // Received and not yet looked at: [parsed_, filled_). Empty while a payload is incomplete.
+  std::vector<std::byte> staging_;
+  std::size_t parsed_ = 0;
+  std::size_t filled_ = 0;
+  TcpFrame current_;
+  std::byte* payload_ = nullptr;
+  std::size_t payload_left_ = 0;
+
+  bool farewell_ = false;
+  bool stalled_ = false;
+  std::optional<int> broken_;
+  int send_error_ = 0;
+};
+
+}  // namespace chorus
