@@ -1,0 +1,289 @@
+#include "perf/campaign.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "chorus/error.hpp"
+#include "perf/data.hpp"
+#include "perf/statistics.hpp"
+#include "perf/table.hpp"
+
+namespace chorus::perf {
+namespace {
+
+constexpr int kMostFailures = 3;
+
+/// One library over one transport: its session, as long as it lives.
+class Runner {
+ public:
+  Runner(const Library& library, std::string transport, const Settings& settings,
+         const Scratch& scratch)
+      : library_(library),
+        transport_(std::move(transport)),
+        settings_(settings),
+        scratch_(scratch),
+        reason_(why_not(library, transport_)),
+        given_up_(!reason_.empty()) {}
+
+  [[nodiscard]] const std::string& name() const { return library_.name; }
+  /// Not empty: it failed, and this is why.
+  [[nodiscard]] const std::string& reason() const { return reason_; }
+  [[nodiscard]] bool given_up() const { return given_up_; }
+  [[nodiscard]] const std::optional<Peer>& peer() const { return peer_; }
+
+  /// One block, or nothing if it failed; then reason() says why.
+  std::optional<std::vector<Sample>> run(const Job& job, LoadMeter& meter) {
+    if (given_up_) return std::nullopt;
+    reason_.clear();
+    try {
+      if (!session_) start();
+      meter.begin(session_->processes());
+      auto samples = session_->run(job, Session::Seconds(settings_.timeout_s));
+      meter.end();
+      return samples;
+    } catch (const Error& error) {
+      session_.reset();
+      reason_ = error.what();
+      if (++failures_ == kMostFailures) {
+        given_up_ = true;
+        reason_ += " (given up after three failures)";
+      }
+      return std::nullopt;
+    }
+  }
+
+ private:
+  void start() {
+    const std::string directory =
+        fmt::format("{}/{}-{}-{}", scratch_.path(), library_.name, transport_, ++starts_);
+    std::filesystem::create_directories(directory);
+    const Launch launch = launch_for(library_, transport_, settings_.ranks, directory);
+    session_ = std::make_unique<Session>(launch, directory, settings_.ranks,
+                                         Session::Seconds(settings_.timeout_s));
+    peer_ = Peer{.name = library_.name,
+                 .transport = transport_,
+                 .version = session_->version(),
+                 .command = described(launch.commands.front())};
+  }
+
+  /// The launcher's command line and variables, with the names of files cut to what matters.
+  [[nodiscard]] std::string described(const Command& command) const {
+    std::string text;
+    for (const auto& [key, value] : command.environment) {
+      if (key != "TMPDIR") text += fmt::format("{}={} ", key, value);
+    }
+    for (const std::string& word : command.argv) {
+      text += (word.starts_with("/") ? std::filesystem::path(word).filename().string() : word);
+      text += ' ';
+    }
+    text.pop_back();
+    return text;
+  }
+
+  Library library_;
+  std::string transport_;
+  const Settings& settings_;
+  const Scratch& scratch_;
+  std::unique_ptr<Session> session_;
+  std::optional<Peer> peer_;
+  std::string reason_;
+  bool given_up_;
+  int failures_ = 0;
+  int starts_ = 0;
+};
+
+/// A row as its rounds come in.
+struct Collected {
+  Row row;
+  LoadMeter meter;
+  std::vector<double> p50, p99, fastest;
+};
+
+Job job_for(const Settings& s, Kind kind, std::uint64_t bytes, std::uint32_t seed) {
+  Job job{.kind = kind,
+          .type = s.type,
+          .op = s.op,
+          .root = s.root,
+          .count = block_count(kind, bytes, s.type, s.ranks),
+          .in_place = s.in_place,
+          .dirty = s.dirty,
+          .seed = seed};
+  job.max_iterations = s.max_iterations != 0       ? s.max_iterations
+                       : bytes <= 8 * 1024         ? 2000
+                       : bytes <= 256 * 1024       ? 500
+                       : bytes <= 16 * 1024 * 1024 ? 100
+                                                   : 30;
+  job.min_iterations = std::min(5, job.max_iterations);
+  job.warmup = s.warmup != 0 ? s.warmup : 2;
+  job.budget_us = std::int64_t{s.budget_ms} * 1000;
+  job.window = s.window != 0 ? s.window : window_messages(bytes);
+  if (kind == Kind::bandwidth || kind == Kind::bibandwidth) {
+    // An iteration is a window of messages.
+    job.max_iterations = std::max(job.min_iterations, job.max_iterations / 8);
+  }
+  return job;
+}
+
+/// What one iteration of the loop must be divided by to be one message one way.
+double messages_per_iteration(const Job& job) {
+  if (job.kind == Kind::latency) return 2;
+  if (job.kind == Kind::bandwidth || job.kind == Kind::bibandwidth) return job.window;
+  return 1;
+}
+
+void add_round(Collected& collected, const Job& job, const std::vector<Sample>& samples) {
+  Row& row = collected.row;
+  std::vector<std::vector<std::int64_t>> times;
+  for (const Sample& sample : samples) {
+    if (!sample.refused.empty()) row.reason = sample.refused;
+    if (!sample.note.empty()) row.note = sample.note;
+    if (row.wrong == 0 && sample.wrong != 0) row.first_wrong = sample.first_wrong;
+    row.wrong += sample.wrong;
+    times.push_back(sample.times_ns);
+  }
+  std::vector<double> us = slowest(times);
+  if (us.empty()) return;
+  row.iterations += us.size();
+  for (double& value : us) value /= 1000 * messages_per_iteration(job);
+  collected.p50.push_back(percentile(us, 0.50));
+  collected.p99.push_back(percentile(us, 0.99));
+  collected.fastest.push_back(*std::min_element(us.begin(), us.end()));
+}
+
+Row finish(Collected& collected, Kind kind, int ranks) {
+  Row& row = collected.row;
+  const Load load = collected.meter.load();
+  row.idle_share = load.idle;
+  row.others_share = load.others;
+  if (collected.p50.empty()) return row;
+  row.p50_us = median(collected.p50);
+  row.p99_us = median(collected.p99);
+  row.min_us = *std::min_element(collected.fastest.begin(), collected.fastest.end());
+  row.p50_us_by_round = collected.p50;
+  const double both_ways = kind == Kind::bibandwidth ? 2 : 1;
+  row.algbw = both_ways * static_cast<double>(row.bytes) / (*row.p50_us * 1e3);
+  row.busbw = row.algbw * bus_factor(kind, ranks);
+  return row;
+}
+
+Row empty_row(const Settings& s, Kind kind, std::uint64_t bytes, const std::string& transport,
+              const std::string& library) {
+  const Benchmark& entry = benchmark(kind);
+  Row row;
+  row.collective = entry.name;
+  row.transport = transport;
+  row.library = library;
+  row.ranks = entry.point_to_point ? 2 : s.ranks;
+  row.bytes = bytes;
+  row.count = block_count(kind, bytes, s.type, s.ranks);
+  row.type = name_of(s.type);
+  row.op = entry.reduces ? name_of(s.op) : "";
+  return row;
+}
+
+void check(const Settings& s) {
+  if (s.libraries.empty()) {
+    throw InputError("no library to measure was found beside chorus-perf; build its workers");
+  }
+  if (s.ranks < 2) throw InputError("at least two ranks are needed; use --ranks 2 or more");
+  if (s.root < 0 || s.root >= s.ranks) {
+    throw InputError(fmt::format("--root {} is no rank of {}", s.root, s.ranks));
+  }
+  for (const Kind kind : s.kinds) {
+    if (!benchmark(kind).reduces) continue;
+    const std::string why = why_uncheckable(
+        {.type = s.type, .op = s.op, .reduced = true, .world_size = s.ranks, .seed = 0});
+    if (!why.empty()) throw InputError(why);
+  }
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> sizes_between(std::uint64_t begin, std::uint64_t end, double factor) {
+  if (begin == 0 || begin > end) {
+    throw InputError(
+        fmt::format("sizes from {} to {} are none; use 0 < --begin <= --end", begin, end));
+  }
+  if (!(factor > 1)) throw InputError("--factor must be greater than 1");
+  std::vector<std::uint64_t> sizes;
+  for (auto size = static_cast<double>(begin); size <= static_cast<double>(end); size *= factor) {
+    const auto whole = static_cast<std::uint64_t>(std::llround(size));
+    if (sizes.empty() || whole > sizes.back()) sizes.push_back(whole);
+  }
+  return sizes;
+}
+
+std::vector<std::uint64_t> real_sizes(const Settings& settings, Kind kind) {
+  std::vector<std::uint64_t> sizes;
+  for (const std::uint64_t wanted : settings.sizes) {
+    const std::size_t count = block_count(kind, wanted, settings.type, settings.ranks);
+    const std::uint64_t size = size_bytes(kind, count, settings.type, settings.ranks);
+    if (sizes.empty() || size > sizes.back()) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+Report measure_all(const Settings& settings, const std::function<void(const Step&)>& progress) {
+  check(settings);
+  Report report;
+  report.machine = this_machine();
+  report.date = utc_now();
+  report.rounds = settings.rounds;
+  report.in_place = settings.in_place;
+  report.dirty = settings.dirty;
+
+  Step step;
+  for (const Kind kind : settings.kinds) {
+    step.total += static_cast<int>(real_sizes(settings, kind).size() * settings.transports.size() *
+                                   settings.libraries.size()) *
+                  settings.rounds;
+  }
+  const Scratch scratch;
+  std::uint32_t seed = 1;
+  for (const std::string& transport : settings.transports) {
+    std::vector<Runner> runners;
+    runners.reserve(settings.libraries.size());
+    for (const Library& library : settings.libraries) {
+      runners.emplace_back(library, transport, settings, scratch);
+    }
+    for (const Kind kind : settings.kinds) {
+      for (const std::uint64_t bytes : real_sizes(settings, kind)) {
+        std::vector<Collected> collected(runners.size());
+        for (std::size_t i = 0; i < runners.size(); ++i) {
+          collected[i].row = empty_row(settings, kind, bytes, transport, runners[i].name());
+        }
+        for (int round = 0; round < settings.rounds; ++round) {
+          const Job job = job_for(settings, kind, bytes, seed += 1000);
+          for (std::size_t turn = 0; turn < runners.size(); ++turn) {
+            const std::size_t i = (turn + static_cast<std::size_t>(round)) % runners.size();
+            step.what = fmt::format("{} {} {} {}, round {}", benchmark(kind).name, transport,
+                                    human_bytes(bytes), runners[i].name(), round + 1);
+            progress(step);
+            ++step.done;
+            Collected& c = collected[i];
+            if (!c.row.reason.empty()) continue;  // it failed or refused in an earlier round
+            if (const auto samples = runners[i].run(job, c.meter)) {
+              add_round(c, job, *samples);
+            } else {
+              c.row.reason = runners[i].reason();
+            }
+          }
+        }
+        for (Collected& c : collected) report.rows.push_back(finish(c, kind, settings.ranks));
+      }
+    }
+    for (const Runner& runner : runners) {
+      if (runner.peer()) report.peers.push_back(*runner.peer());
+    }
+  }
+  step.what = "done";
+  progress(step);
+  return report;
+}
+
+}  // namespace chorus::perf

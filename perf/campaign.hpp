@@ -1,0 +1,58 @@
+// Runs every wanted block of every library, fairly and whatever the libraries do.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "perf/benchmark.hpp"
+#include "perf/libraries.hpp"
+#include "perf/report.hpp"
+
+namespace chorus::perf {
+
+/// What to measure.
+struct Settings {
+  std::vector<Kind> kinds = {Kind::all_reduce};
+  std::vector<std::string> transports = {"shm"};
+  std::vector<Library> libraries;
+  int ranks = 2;
+  std::vector<std::uint64_t> sizes;  ///< bytes, ascending
+  DataType type = DataType::float32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  int rounds = 3;
+  int max_iterations = 0;  ///< of one block; 0: by size
+  int warmup = 0;          ///< 0: by size
+  int budget_ms = 300;     ///< for the timed iterations of one block
+  int window = 0;          ///< messages per iteration of a bandwidth measurement; 0: by size
+  bool in_place = false;
+  bool dirty = false;
+  double timeout_s = 30;  ///< for one block, and for the start of a library
+};
+
+/// begin, begin·factor, … up to and including `end`. Throws chorus::InputError unless
+/// 0 < begin ≤ end and factor > 1.
+[[nodiscard]] std::vector<std::uint64_t> sizes_between(std::uint64_t begin, std::uint64_t end,
+                                                       double factor);
+
+/// The sizes, in bytes, that `kind` really has when `wanted` are cut into whole blocks.
+[[nodiscard]] std::vector<std::uint64_t> real_sizes(const Settings& settings, Kind kind);
+
+/// Told before every block.
+struct Step {
+  int done = 0;
+  int total = 0;
+  std::string what;  ///< "all_reduce shm 64 KiB openmpi, round 2"
+};
+
+/// Measures. Rounds go over the libraries in turn, size by size, beginning with another one each
+/// time, so that a disturbance hits all of them; a library that fails or hangs costs its own row
+/// only, is started again, and is given up after its third failure over one transport.
+///
+/// Throws chorus::InputError for settings that cannot be measured.
+[[nodiscard]] Report measure_all(const Settings& settings,
+                                 const std::function<void(const Step&)>& progress);
+
+}  // namespace chorus::perf

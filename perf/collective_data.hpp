@@ -1,0 +1,69 @@
+// The buffers of one collective on one rank: their shapes, contents and right results.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "perf/backend.hpp"
+#include "perf/data.hpp"
+#include "perf/job.hpp"
+
+namespace chorus::perf {
+
+/// Page-aligned host memory, given back to the system when it goes.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  /// Throws chorus::Error naming the size if there is no such memory.
+  explicit HostMemory(std::size_t bytes);
+  HostMemory(HostMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  HostMemory& operator=(HostMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~HostMemory();
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// Input and output of one collective, laid out as Operation says.
+class CollectiveData {
+ public:
+  CollectiveData(const Job& job, int rank, int world_size);
+
+  [[nodiscard]] const Operation& operation() const { return operation_; }
+
+  /// Writes the input that `seed` gives.
+  void fill_input(std::uint32_t seed);
+  /// Overwrites what the operation must write. In place only what is no input.
+  void poison_output();
+  /// Adds the elements that are not the result for `seed` to sample.
+  void check_output(std::uint32_t seed, Sample& sample) const;
+  /// Whether the operation leaves its input as it was, so that it can be repeated and checked
+  /// without refilling.
+  [[nodiscard]] bool keeps_input() const;
+
+ private:
+  [[nodiscard]] Pattern pattern(std::uint32_t seed) const;
+  [[nodiscard]] std::size_t input_count() const;
+  [[nodiscard]] std::size_t output_count() const;
+  /// Adds what comparing the part of the output from element `at` found.
+  void check_part(std::size_t at, Mismatches found, std::string_view from, Sample& sample) const;
+
+  Job job_;
+  int rank_;
+  int n_;
+  std::size_t element_;
+  HostMemory in_, out_;
+  Operation operation_;
+};
+
+}  // namespace chorus::perf

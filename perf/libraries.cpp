@@ -1,0 +1,126 @@
+#include "perf/libraries.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+
+#include "chorus/error.hpp"
+
+namespace chorus::perf {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path own_directory() { return fs::read_symlink("/proc/self/exe").parent_path(); }
+
+/// The command-line tool that starts ranks of Chorus: installed beside us, in the build tree, or
+/// on PATH.
+std::string chorus_command() {
+  const fs::path here = own_directory();
+  for (const fs::path& candidate : {here / "chorus", here / "../src/cli/chorus"}) {
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate.lexically_normal().string();
+  }
+  return "chorus";
+}
+
+Command openmpi(const Library& library, std::string_view transport, int ranks,
+                const std::string& directory) {
+  Command command;
+  command.argv = {"mpirun.openmpi",
+                  "-n",
+                  std::to_string(ranks),
+                  "--oversubscribe",
+                  "--mca",
+                  "pml",
+                  "ob1",
+                  "--mca",
+                  "btl",
+                  transport == "shm" ? "self,vader" : "self,tcp"};
+  const auto add = [&](std::initializer_list<const char*> words) {
+    command.argv.insert(command.argv.end(), words.begin(), words.end());
+  };
+  if (transport == "tcp") add({"--mca", "btl_tcp_if_include", "lo"});
+  if (ranks <= usable_cpus()) {
+    add({"--bind-to", "core"});
+  } else {
+    add({"--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"});
+  }
+  command.argv.push_back(library.worker);
+  command.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                         {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                         {"TMPDIR", directory}};
+  return command;
+}
+
+Command mpich(const Library& library, std::string_view transport, int ranks,
+              const std::string& directory) {
+  Command command;
+  command.argv = {"mpirun.mpich", "-n", std::to_string(ranks)};
+  if (ranks <= usable_cpus()) {
+    command.argv.insert(command.argv.end(), {"-bind-to", "core"});
+  }
+  command.argv.push_back(library.worker);
+  command.environment = {{"TMPDIR", directory}};
+  if (transport == "shm") {
+    command.environment.emplace_back("UCX_TLS", "posix,sysv,cma,self");
+  } else {
+    command.environment.emplace_back("UCX_TLS", "tcp,self");
+    command.environment.emplace_back("UCX_NET_DEVICES", "lo");
+  }
+  return command;
+}
+
+Command chorus_run(const Library& library, std::string_view transport, int ranks) {
+  Command command;
+  command.argv = {chorus_command(), "run", "-n", std::to_string(ranks), "--", library.worker};
+  command.environment = {{"CHORUS_TRANSPORTS", std::string(transport)}};
+  return command;
+}
+
+}  // namespace
+
+int usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+std::vector<Library> find_libraries() {
+  std::vector<Library> found;
+  for (const char* name : {"chorus", "openmpi", "mpich", "gloo"}) {
+    const fs::path worker = own_directory() / fmt::format("chorus-perf-worker-{}", name);
+    if (::access(worker.c_str(), X_OK) == 0) found.push_back({name, worker.string()});
+  }
+  return found;
+}
+
+bool is_transport(std::string_view name) { return name == "shm" || name == "tcp"; }
+
+std::string why_not(const Library& library, std::string_view transport) {
+  if (library.name == "gloo" && transport != "tcp") return "Gloo has only TCP";
+  return {};
+}
+
+Launch launch_for(const Library& library, std::string_view transport, int ranks,
+                  const std::string& directory) {
+  if (library.name == "openmpi") return {{openmpi(library, transport, ranks, directory)}};
+  if (library.name == "mpich") return {{mpich(library, transport, ranks, directory)}};
+  if (library.name == "chorus") return {{chorus_run(library, transport, ranks)}};
+  Launch launch;
+  for (int rank = 0; rank < ranks; ++rank) {
+    Command command;
+    command.argv = {library.worker};
+    command.environment = {{"CHORUS_PERF_RANK", std::to_string(rank)},
+                           {"CHORUS_PERF_WORLD_SIZE", std::to_string(ranks)}};
+    launch.commands.push_back(std::move(command));
+  }
+  return launch;
+}
+
+}  // namespace chorus::perf

@@ -1,0 +1,134 @@
+#include "perf/loop.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "perf/collective_data.hpp"
+#include "perf/point_to_point.hpp"
+
+namespace chorus::perf {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t ns_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count();
+}
+
+/// How many timed iterations fit the budget, if one takes as long as the fastest warm-up.
+///
+/// The fastest, because the first ones pay for page faults and connections.
+std::uint64_t iterations_for(const Job& job, std::int64_t fastest_ns) {
+  const std::int64_t fit = job.budget_us * 1000 / std::max<std::int64_t>(1, fastest_ns);
+  return static_cast<std::uint64_t>(std::clamp<std::int64_t>(
+      fit, std::min(job.min_iterations, job.max_iterations), job.max_iterations));
+}
+
+/// Warm-up iterations run until both job.warmup of them and a tenth of the budget are spent, so
+/// that a short operation meets warm caches and clocks. Rank 0 decides after each batch whether
+/// another follows; agreeing costs about as much as a small operation, so batches double.
+template <class Once, class Agree>
+std::uint64_t warm_up(const Job& job, Once once, Agree agree) {
+  std::int64_t fastest = INT64_MAX;
+  const Clock::time_point start = Clock::now();
+  int done = 0;
+  for (int batch = std::max(1, job.warmup); batch > 0;) {
+    for (int i = 0; i < batch; ++i) fastest = std::min(fastest, once());
+    done += batch;
+    const bool enough =
+        ns_between(start, Clock::now()) >= job.budget_us * 100 || done >= job.max_iterations;
+    batch = static_cast<int>(agree(enough ? 0 : static_cast<std::uint64_t>(done)));
+  }
+  return agree(iterations_for(job, fastest));
+}
+
+Sample measure_collective(Backend& backend, StartLine& line, const Job& job) {
+  CollectiveData data(job, backend.rank(), backend.world_size());
+  Sample sample;
+  sample.refused = backend.refuse(data.operation());
+  if (!sample.refused.empty()) return sample;
+
+  const auto operation = backend.prepare(data.operation());
+  sample.note = backend.note();
+  const auto fence = backend.prepare({.kind = Kind::barrier});
+  const auto once = [&] {
+    fence();
+    line.wait_all();
+    const Clock::time_point begin = Clock::now();
+    operation();
+    return ns_between(begin, Clock::now());
+  };
+  const auto checked_once = [&](std::uint32_t seed) {
+    data.fill_input(seed);
+    data.poison_output();
+    once();
+    fence();
+    data.check_output(seed, sample);
+  };
+
+  checked_once(job.seed);
+  std::uint32_t seed = job.seed + 1;
+  data.fill_input(seed);
+  const std::uint64_t iterations = warm_up(job, once, [&](std::uint64_t mine) {
+    fence();
+    return line.agree_all(mine);
+  });
+  data.poison_output();
+  sample.times_ns.reserve(iterations);
+  for (std::uint64_t i = 0; i < iterations; ++i) {
+    if (job.dirty) data.fill_input(++seed);
+    sample.times_ns.push_back(once());
+  }
+  fence();
+  if (data.keeps_input() || job.dirty) {
+    data.check_output(seed, sample);
+  } else {
+    checked_once(seed + 1);
+  }
+  return sample;
+}
+
+Sample measure_point_to_point(Backend& backend, StartLine& line, const Job& job) {
+  Sample sample;
+  sample.refused = backend.refuse({.kind = job.kind, .type = job.type, .count = job.count});
+  if (!sample.refused.empty() || backend.rank() > 1) return sample;
+
+  PointToPointData data(job, backend.rank());
+  const auto once = [&] {
+    data.drain(backend);
+    line.wait_pair();
+    const Clock::time_point begin = Clock::now();
+    data.exchange(backend);
+    return ns_between(begin, Clock::now());
+  };
+
+  data.fill_and_poison(job.seed);
+  once();
+  data.drain(backend);
+  data.check(job.seed, sample);
+  data.fill_and_poison(job.seed + 1);
+  const std::uint64_t iterations = warm_up(job, once, [&](std::uint64_t mine) {
+    data.drain(backend);
+    return line.agree_pair(mine);
+  });
+  data.fill_and_poison(job.seed + 2);
+  std::uint32_t seed = job.seed + 2;
+  for (std::uint64_t i = 0; i < iterations; ++i) {
+    if (job.dirty) data.fill_and_poison(++seed);
+    const std::int64_t took = once();
+    if (backend.rank() == 0) sample.times_ns.push_back(took);
+  }
+  data.drain(backend);
+  data.check(seed, sample);
+  return sample;
+}
+
+}  // namespace
+
+Sample measure(Backend& backend, StartLine& line, const Job& job) {
+  return benchmark(job.kind).point_to_point ? measure_point_to_point(backend, line, job)
+                                            : measure_collective(backend, line, job);
+}
+
+}  // namespace chorus::perf

@@ -1,0 +1,235 @@
+#include "perf/options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+#include "chorus/error.hpp"
+
+namespace chorus::perf {
+namespace {
+
+constexpr const char* kDescription =
+    "Measures collectives through Chorus, Open MPI, MPICH and Gloo with one loop, and checks every "
+    "result.";
+
+constexpr const char* kExamples = R"(
+Examples:
+  chorus-perf                                  all_reduce, 4 B to 256 MiB, 2 ranks, every library
+  chorus-perf all_gather latency -n 4 -e 1M    two benchmarks on 4 ranks, up to 1 MiB
+  chorus-perf all --transport shm,tcp --json r.json --svg r.svg
+  chorus-perf --quick                          a minute, ends in one comparison table
+  chorus-perf compare old.json new.json        ratios between two results
+  chorus-perf show r.json --markdown           the tables of an earlier run
+
+Sizes count the buffer for all_reduce, reduce, broadcast and messages, all blocks for the others.
+Exit code: 0 well, 1 a result was wrong or Chorus failed, 2 bad arguments or files.
+)";
+
+/// The arguments as text, before they are understood.
+struct Raw {
+  std::vector<std::string> benchmarks;
+  std::vector<std::string> libraries;
+  std::vector<std::string> workers;
+  std::vector<std::string> transports = {"shm"};
+  std::string begin = "4", end = "256M", type = "float32", op = "sum";
+  double factor = 4;
+  bool quick = false, markdown = false, brief = false;
+};
+
+template <class T>
+T known(std::optional<T> value, const std::string& option, const std::string& text) {
+  if (value) return *value;
+  throw InputError(fmt::format("{}: \"{}\" is unknown; see chorus-perf --help", option, text));
+}
+
+std::vector<Kind> kinds_of(const std::vector<std::string>& names) {
+  std::vector<Kind> kinds;
+  const auto add = [&](Kind kind) {
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+  };
+  for (const std::string& name : names) {
+    if (name == "all") {
+      for (const Benchmark& entry : benchmarks()) add(entry.kind);
+    } else {
+      add(known(kind_named(name), "BENCHMARK", name));
+    }
+  }
+  return kinds;
+}
+
+std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> available) {
+  for (const std::string& worker : raw.workers) {
+    const std::size_t equals = worker.find('=');
+    if (equals == 0 || equals == worker.npos) {
+      throw InputError(fmt::format("--worker {}: give NAME=PATH", worker));
+    }
+    available.push_back({worker.substr(0, equals), worker.substr(equals + 1)});
+  }
+  if (raw.libraries.empty()) return available;
+  std::vector<Library> chosen;
+  for (const std::string& name : raw.libraries) {
+    const auto found = std::find_if(available.begin(), available.end(),
+                                    [&](const Library& library) { return library.name == name; });
+    if (found == available.end()) {
+      throw InputError(fmt::format(
+          "--library {}: there is no chorus-perf-worker-{} beside chorus-perf", name, name));
+    }
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+/// All benchmarks at a small, a middling and a large size, over both transports.
+void make_quick(const CLI::App& app, Raw& raw, MeasureOptions& options) {
+  if (app.count("benchmark") == 0) raw.benchmarks = {"all"};
+  if (app.count("--transport") == 0) raw.transports = {"shm", "tcp"};
+  if (app.count("--rounds") == 0) options.settings.rounds = 3;
+  if (app.count("--budget-ms") == 0) options.settings.budget_ms = 25;
+  if (app.count("--timeout-s") == 0) options.settings.timeout_s = 10;
+  if (app.count("--begin") + app.count("--end") + app.count("--factor") == 0) {
+    options.settings.sizes = {16, 64 << 10, 4 << 20};
+  }
+  options.details = false;
+}
+
+void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available,
+            MeasureOptions& options) {
+  Settings& settings = options.settings;
+  options.details = !raw.brief;
+  if (raw.quick) make_quick(app, raw, options);
+  if (raw.benchmarks.empty()) raw.benchmarks = {"all_reduce"};
+  settings.kinds = kinds_of(raw.benchmarks);
+  settings.libraries = libraries_named(raw, available);
+  for (const std::string& transport : raw.transports) {
+    if (!is_transport(transport)) {
+      throw InputError(fmt::format("--transport {}: use shm or tcp", transport));
+    }
+  }
+  settings.transports = raw.transports;
+  settings.type = known(type_named(raw.type), "--type", raw.type);
+  settings.op = known(op_named(raw.op), "--op", raw.op);
+  if (settings.sizes.empty()) {
+    settings.sizes = sizes_between(parse_size(raw.begin), parse_size(raw.end), raw.factor);
+  }
+  if (raw.markdown) options.style = Style::markdown;
+}
+
+void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
+  Settings& s = options.settings;
+  std::string names = "all";
+  for (const Benchmark& entry : benchmarks()) names += fmt::format(", {}", entry.name);
+  app.add_option("benchmark", raw.benchmarks, "What to measure: " + names)
+      ->type_name("BENCHMARK")
+      ->default_str("all_reduce");
+  app.add_option("-l,--library", raw.libraries,
+                 "Libraries to measure, the first is the baseline (default: all found)")
+      ->delimiter(',');
+  app.add_option("--worker", raw.workers, "A further worker executable, NAME=PATH");
+  app.add_option("-t,--transport", raw.transports, "shm, tcp, or both")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("-n,--ranks", s.ranks, "Ranks, all on this machine")
+      ->check(CLI::Range(2, 1024))
+      ->capture_default_str();
+  app.add_option("-b,--begin", raw.begin, "Smallest size, bytes (K, M, G)")->capture_default_str();
+  app.add_option("-e,--end", raw.end, "Largest size, bytes (K, M, G)")->capture_default_str();
+  app.add_option("-f,--factor", raw.factor, "From one size to the next")->capture_default_str();
+  app.add_option("-d,--type", raw.type, "Element type")->capture_default_str();
+  app.add_option("-o,--op", raw.op, "sum, prod, min, max or avg")->capture_default_str();
+  app.add_option("-r,--root", s.root, "Root of the rooted collectives")->capture_default_str();
+  app.add_flag("--in-place", s.in_place, "Input and output share memory");
+  app.add_flag("--dirty", s.dirty, "Rewrite the input before every iteration, untimed");
+  app.add_option("--rounds", s.rounds, "Rounds over all libraries; medians of their medians")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("-i,--iterations", s.max_iterations,
+                 "Most timed iterations of a block (default: by size, 30 to 2000)")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("-w,--warmup", s.warmup,
+                 "Fewest untimed iterations (default 2; more until a tenth of the budget)")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--budget-ms", s.budget_ms, "Time for the timed iterations of a block")
+      ->check(CLI::Range(1, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--window", s.window,
+                 "Messages in flight for bandwidths (default: 64, fewer if large)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--timeout-s", s.timeout_s, "Longest wait for one block of one library")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_flag("--quick", raw.quick,
+               "Every benchmark at three sizes over shm and tcp, in about a minute");
+  app.add_flag("--brief", raw.brief, "Only the comparison");
+  app.add_option("--json", options.json, "Write the result to this file");
+  app.add_option("--svg", options.svg, "Draw time and bandwidth against size (needs gnuplot)");
+  app.add_flag("--markdown", raw.markdown, "Tables in Markdown");
+}
+
+}  // namespace
+
+std::uint64_t parse_size(const std::string& text) {
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  int shift = -1;
+  const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
+  if (unit.empty() || unit == "B") shift = 0;
+  if (unit == "K" || unit == "KiB") shift = 10;
+  if (unit == "M" || unit == "MiB") shift = 20;
+  if (unit == "G" || unit == "GiB") shift = 30;
+  if (error != std::errc() || shift < 0 || value > (std::uint64_t{1} << 40) >> shift) {
+    throw InputError(fmt::format("\"{}\" is no size; write 65536, 64K, 1M or 2G", text));
+  }
+  return value << shift;
+}
+
+CommandLine parse_options(int argc, const char* const* argv,
+                          const std::vector<Library>& available) {
+  Raw raw;
+  MeasureOptions measure;
+  CompareOptions compare;
+  ShowOptions show;
+  bool brief = false;
+
+  CLI::App app(kDescription, "chorus-perf");
+  app.footer(kExamples);
+  add_measuring(app, raw, measure);
+  CLI::App* compare_app = app.add_subcommand("compare", "Ratios between two results");
+  compare_app->add_option("a", compare.a, "Result of an earlier run")->required();
+  compare_app->add_option("b", compare.b, "Result of a later run")->required();
+  compare_app->add_flag("--markdown", raw.markdown, "Tables in Markdown");
+  compare_app->add_option("--fail-above", compare.fail_above,
+                          "Exit 1 if the geometric mean of b/a is above this");
+  CLI::App* show_app = app.add_subcommand("show", "Tables and plot of an earlier run");
+  show_app->add_option("file", show.file, "Result of an earlier run")->required();
+  show_app->add_option("--svg", show.svg, "Draw it (needs gnuplot)");
+  show_app->add_flag("--brief", brief, "Only the comparison");
+  show_app->add_flag("--markdown", raw.markdown, "Tables in Markdown");
+  app.require_subcommand(0, 1);
+
+  try {
+    app.parse(argc, argv);
+    if (*compare_app) {
+      compare.style = raw.markdown ? Style::markdown : Style::text;
+      return compare;
+    }
+    if (*show_app) {
+      show.style = raw.markdown ? Style::markdown : Style::text;
+      show.details = !brief;
+      return show;
+    }
+    finish(app, raw, available, measure);
+    return measure;
+  } catch (const CLI::CallForHelp&) {
+    return Leave{app.help(), 0};
+  } catch (const CLI::ParseError& error) {
+    return Leave{fmt::format("chorus-perf: {}; see chorus-perf --help\n", error.what()), 2};
+  } catch (const InputError& error) {
+    return Leave{fmt::format("chorus-perf: {}\n", error.what()), 2};
+  }
+}
+
+}  // namespace chorus::perf

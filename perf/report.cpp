@@ -1,0 +1,186 @@
+#include "perf/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "chorus/error.hpp"
+
+namespace chorus::perf {
+namespace {
+
+// Ordered, so that a file reads as it is documented and diffs stay small.
+using Json = nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+
+Json optional_json(const std::optional<double>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+std::optional<double> optional_at(const Json& json, const char* key) {
+  const Json& value = json.at(key);
+  if (value.is_null()) return std::nullopt;
+  return value.get<double>();
+}
+
+Json row_json(const Row& row) {
+  return {{"collective", row.collective},
+          {"transport", row.transport},
+          {"library", row.library},
+          {"ranks", row.ranks},
+          {"bytes", row.bytes},
+          {"count", row.count},
+          {"type", row.type},
+          {"op", row.op},
+          {"p50_us", optional_json(row.p50_us)},
+          {"p99_us", optional_json(row.p99_us)},
+          {"min_us", row.min_us},
+          {"p50_us_by_round", row.p50_us_by_round},
+          {"iterations", row.iterations},
+          {"algbw", row.algbw},
+          {"busbw", row.busbw},
+          {"wrong", row.wrong},
+          {"first_wrong", row.first_wrong},
+          {"idle_share", row.idle_share},
+          {"others_share", row.others_share},
+          {"reason", row.reason},
+          {"note", row.note}};
+}
+
+Row row_from(const Json& json) {
+  Row row;
+  row.collective = json.at("collective").get<std::string>();
+  row.transport = json.at("transport").get<std::string>();
+  row.library = json.at("library").get<std::string>();
+  row.ranks = json.at("ranks").get<int>();
+  row.bytes = json.at("bytes").get<std::uint64_t>();
+  row.count = json.at("count").get<std::uint64_t>();
+  row.type = json.at("type").get<std::string>();
+  row.op = json.at("op").get<std::string>();
+  row.p50_us = optional_at(json, "p50_us");
+  row.p99_us = optional_at(json, "p99_us");
+  row.min_us = json.at("min_us").get<double>();
+  row.p50_us_by_round = json.at("p50_us_by_round").get<std::vector<double>>();
+  row.iterations = json.at("iterations").get<std::uint64_t>();
+  row.algbw = json.at("algbw").get<double>();
+  row.busbw = json.at("busbw").get<double>();
+  row.wrong = json.at("wrong").get<std::uint64_t>();
+  row.first_wrong = json.at("first_wrong").get<std::string>();
+  row.idle_share = json.at("idle_share").get<double>();
+  row.others_share = json.at("others_share").get<double>();
+  row.reason = json.at("reason").get<std::string>();
+  row.note = json.at("note").get<std::string>();
+  if (row.p50_us && *row.p50_us <= 0) throw InputError("a row's p50_us is not positive");
+  return row;
+}
+
+Json machine_json(const Machine& machine) {
+  return {{"cpu", machine.cpu},       {"cpus", machine.cpus},
+          {"memory", machine.memory}, {"kernel", machine.kernel},
+          {"system", machine.system}, {"tcp_congestion_control", machine.tcp_congestion_control}};
+}
+
+Machine machine_from(const Json& json) {
+  return {.cpu = json.at("cpu").get<std::string>(),
+          .cpus = json.at("cpus").get<int>(),
+          .memory = json.at("memory").get<std::string>(),
+          .kernel = json.at("kernel").get<std::string>(),
+          .system = json.at("system").get<std::string>(),
+          .tcp_congestion_control = json.at("tcp_congestion_control").get<std::string>()};
+}
+
+void check_header(const Json& json) {
+  if (!json.is_object() || !json.contains("format") || json.at("format") != "chorus-perf") {
+    throw InputError("not a result of chorus-perf; give a file that its --json wrote");
+  }
+  const int version = json.at("version").get<int>();
+  if (version != kVersion) {
+    throw InputError(fmt::format(
+        "version {} of the format, and this chorus-perf reads version {}; use a newer one", version,
+        kVersion));
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Report& report) {
+  Json peers = Json::array();
+  for (const Peer& peer : report.peers) {
+    peers.push_back(Json{{"name", peer.name},
+                         {"transport", peer.transport},
+                         {"version", peer.version},
+                         {"command", peer.command}});
+  }
+  Json rows = Json::array();
+  for (const Row& row : report.rows) rows.push_back(row_json(row));
+  const Json json = {{"format", "chorus-perf"},
+                     {"version", kVersion},
+                     {"date", report.date},
+                     {"commit", report.commit},
+                     {"command", report.command},
+                     {"machine", machine_json(report.machine)},
+                     {"rounds", report.rounds},
+                     {"in_place", report.in_place},
+                     {"dirty", report.dirty},
+                     {"libraries", peers},
+                     {"rows", rows}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Report report_from_json(std::string_view text, std::string_view where) try {
+  const Json json = Json::parse(text);
+  check_header(json);
+  Report report;
+  report.date = json.at("date").get<std::string>();
+  report.commit = json.at("commit").get<std::string>();
+  report.command = json.at("command").get<std::string>();
+  report.machine = machine_from(json.at("machine"));
+  report.rounds = json.at("rounds").get<int>();
+  report.in_place = json.at("in_place").get<bool>();
+  report.dirty = json.at("dirty").get<bool>();
+  for (const Json& peer : json.at("libraries")) {
+    report.peers.push_back({.name = peer.at("name").get<std::string>(),
+                            .transport = peer.at("transport").get<std::string>(),
+                            .version = peer.at("version").get<std::string>(),
+                            .command = peer.at("command").get<std::string>()});
+  }
+  for (const Json& row : json.at("rows")) report.rows.push_back(row_from(row));
+  return report;
+} catch (const Json::exception& error) {
+  throw InputError(fmt::format("{}: {}", where, error.what()));
+} catch (const InputError& error) {
+  throw InputError(fmt::format("{}: {}", where, error.what()));
+}
+
+Report load_report(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw InputError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return report_from_json(text.str(), path);
+}
+
+void save_text(const std::string& path, std::string_view text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) throw InputError(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+}
+
+std::vector<std::string> libraries_of(const std::vector<Row>& rows) {
+  std::vector<std::string> names;
+  for (const Row& row : rows) {
+    if (std::find(names.begin(), names.end(), row.library) == names.end()) {
+      names.push_back(row.library);
+    }
+  }
+  return names;
+}
+
+}  // namespace chorus::perf
