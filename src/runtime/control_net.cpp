@@ -28,8 +28,8 @@ namespace {
 constexpr int kBacklog = 4096;
 // A dead machine sends no FIN: probes after 5 s of silence, given up after three unanswered ones,
 // or when sent bytes stay unacknowledged for 15 s.
-constexpr int kKeepIdle_s = 5, kKeepInterval_s = 5, kKeepCount = 3;
-constexpr unsigned kUserTimeout_ms = 15'000;
+constexpr int kKeepIdleSeconds = 5, kKeepIntervalSeconds = 5, kKeepCount = 3;
+constexpr unsigned kUserTimeoutMs = 15'000;
 
 const sockaddr_in& v4(const Endpoint& endpoint) {
   return reinterpret_cast<const sockaddr_in&>(endpoint.storage);
@@ -285,10 +285,10 @@ void tune(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepIdle_s, sizeof kKeepIdle_s);
-  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepInterval_s, sizeof kKeepInterval_s);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepIdleSeconds, sizeof kKeepIdleSeconds);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepIntervalSeconds, sizeof kKeepIntervalSeconds);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kKeepCount, sizeof kKeepCount);
-  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeout_ms, sizeof kUserTimeout_ms);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
 }
 
 Socket::Socket(int fd) : fd_(fd) {
