@@ -360,9 +360,12 @@ TEST_P(LinkTest, APutOutsideTheRegionIsOurOwnDefectAndAborts) {
         GetParam(), {.region_bytes = 64},
         [](End& end) {
           char byte = 0;
-          EXPECT_EQ(::recv(end.side_channel, &byte, 1, 0), 0);  // until it has ended
+          EXPECT_EQ(::send(end.side_channel, "m", 1, MSG_NOSIGNAL), 1);  // connected
+          EXPECT_EQ(::recv(end.side_channel, &byte, 1, 0), 0);           // it has ended
         },
         [&](End& end) {
+          char byte = 0;
+          ASSERT_EQ(::recv(end.side_channel, &byte, 1, 0), 1);
           ::close(STDERR_FILENO);
           const std::vector<std::byte> src(put.size);
           static_cast<void>(end.link.try_put(src, put.offset, put.channel, 0));
