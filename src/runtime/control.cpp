@@ -147,7 +147,7 @@ void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
   const auto found = exchanges.find(body.text(wire::kMaxKey));
   if (found == exchanges.end()) return;  // given up
   if (type == Type::exchange_failed) {
-    found->second.failure = body.text();
+    found->second.failure = Verdict{body.text(2 * wire::kMaxText), next_order++};
     return;
   }
   const std::uint32_t count = body.u32();
@@ -260,11 +260,12 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
   std::optional<std::string> why;
   const auto settled = [&] {
     if (mine.blobs) return true;
-    if (mine.failure) why = mine.failure;
+    if (mine.failure) why = mine.failure->sentence;
     for (const Impl::Death& death : impl_->deaths) {
-      if (!why && contains(members, death.rank)) {
-        why = death_sentence(death.rank, death.rank, death.who, death.how);
-      }
+      if (!contains(members, death.rank)) continue;
+      if (mine.failure && mine.failure->order < death.order) break;
+      why = death_sentence(death.rank, death.rank, death.who, death.how);
+      break;
     }
     if (!why && impl_->disconnected) {
       why = impl_->host_left ? "the coordinator has left" : impl_->disconnection(nullptr);

@@ -35,7 +35,7 @@ struct Control::Impl {
   };
   struct Exchange {
     std::optional<std::vector<std::vector<std::byte>>> blobs;
-    std::optional<std::string> failure;
+    std::optional<Verdict> failure;
     std::optional<std::string> missing;  ///< answer to a query
   };
 

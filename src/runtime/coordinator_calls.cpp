@@ -57,9 +57,13 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
     exchanges_.erase(key);
   };
   // Of a death every rank learns by itself; nothing to collect for.
-  for (const Rank other : members) {
-    if (state(other) == State::dead) return;
-    if (state(other) == State::left) return fail({rank}, name(other) + " has left");
+  const auto is = [&](State wanted) {
+    return std::find_if(members.begin(), members.end(),
+                        [&](Rank other) { return state(other) == wanted; });
+  };
+  if (is(State::dead) != members.end()) return;
+  if (const auto left = is(State::left); left != members.end()) {
+    return fail({rank}, at(*left).farewell);
   }
   if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
   Exchange& exchange = exchanges_[key];

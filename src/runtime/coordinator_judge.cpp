@@ -151,14 +151,15 @@ void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
   body.end();
   if (forming()) {
     fail_join(reason.empty() ? name(rank) + " left before all ranks had joined" : reason, now);
+    given_up_ = true;
   }
   Member& member = at(rank);
   member.state = State::left;
   member.left_at = now;
   if (!reason.empty() && !failed_at_) failed_at_ = now;
-  const std::string left =
+  member.farewell =
       reason.empty() ? name(rank) + " has left" : fmt::format("{} left: {}", name(rank), reason);
-  fail_exchanges_of(rank, left);
+  fail_exchanges_of(rank, member.farewell);
   std::vector<std::string> touched;
   for (auto& [key, group] : groups_) {
     const auto seat = group.seat_of(rank);
@@ -259,7 +260,9 @@ void Judge::release_hosts(Time now) {
   bool others_gone = true;
   for (const Member& member : members_) {
     if (member.local) continue;
-    others_gone = others_gone && (member.state == State::left || member.state == State::dead);
+    // Who was waited for in vain is not waited for again.
+    others_gone = others_gone && (member.state == State::left || member.state == State::dead ||
+                                  (member.state == State::absent && given_up_));
   }
   Time until = Time::min();
   for (const Rank rank : hosts_) until = std::max(until, at(rank).left_at + kHostStay);

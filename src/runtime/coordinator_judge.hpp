@@ -73,6 +73,7 @@ class Judge {
     std::string identity;  ///< of its process
     bool local = false;    ///< lives in the coordinator's process
     Time left_at{};
+    std::string farewell;  ///< a sentence, once it has left
     // On its way to being declared dead.
     bool disconnected = false;
     std::optional<std::string> how_ended;  ///< the launcher's word
@@ -142,6 +143,7 @@ class Judge {
   int num_joined_ = 0;           ///< said hello and are neither dead nor gone, while joining
   bool all_joined_ = false;
   std::optional<std::string> failure_;  ///< of the join
+  bool given_up_ = false;               ///< it failed because a rank waited no longer
   std::optional<Time> failed_at_;       ///< the first failure of any kind
   std::map<std::string, Group> groups_;
   std::map<std::string, Exchange> exchanges_;
