@@ -20,7 +20,10 @@ namespace chorus {
 void fold(void* out, std::span<const void* const> sources, std::size_t count, DataType type,
           ReduceOp op, int divisor = 1);
 
-/// out[i] = round(in[i] · factor); integers truncate towards zero and saturate. in may equal out.
+/// out[i] = round(in[i] · factor), any alignment; in may equal out.
+///
+/// The product is taken in double (types narrower than float32: in float32, by the factor rounded
+/// to it). Integers truncate towards zero and saturate. A factor of 1 copies.
 void scale(void* out, const void* in, std::size_t count, DataType type, double factor);
 
 /// The instruction set in use: "avx512", "avx2", "baseline".

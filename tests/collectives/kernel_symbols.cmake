@@ -1,0 +1,25 @@
+# Fails if an object compiled for a newer instruction set defines a symbol that the linker could
+# take for the whole program (W, V, u) or that is not its table of kernels.
+#   cmake -DNM=nm -DARCHIVE=libchorus_collectives.a -P kernel_symbols.cmake
+execute_process(COMMAND ${NM} --defined-only ${ARCHIVE} OUTPUT_VARIABLE symbols
+                RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "${NM} cannot read ${ARCHIVE}")
+endif()
+string(REPLACE "\n" ";" lines "${symbols}")
+set(object "")
+set(tables 0)
+foreach(line IN LISTS lines)
+  if(line MATCHES "^(.*\\.o):$")
+    set(object "${CMAKE_MATCH_1}")
+  elseif(object MATCHES "kernels_avx" AND line MATCHES "^[0-9a-f]+ ([A-Zuvw]) (.*)$")
+    if(CMAKE_MATCH_2 MATCHES "kKernelsAvx")
+      math(EXPR tables "${tables} + 1")
+    else()
+      message(SEND_ERROR "${object} defines ${CMAKE_MATCH_2} (${CMAKE_MATCH_1})")
+    endif()
+  endif()
+endforeach()
+if(NOT tables EQUAL 2)
+  message(SEND_ERROR "found ${tables} tables of kernels in ${ARCHIVE}, not 2")
+endif()
