@@ -1,0 +1,83 @@
+// JSON text that came from outside, read without believing any of it. For model/ only.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace chorus::json {
+
+struct Value;
+using Array = std::vector<Value>;
+/// Members in the order of the text; names are unique.
+using Object = std::vector<std::pair<std::string, Value>>;
+
+/// Any JSON value. Nesting is bounded by parse(), so recursion over it is, too.
+struct Value {
+  std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double,
+               std::unique_ptr<std::string>, std::unique_ptr<Array>, std::unique_ptr<Object>>
+      data = nullptr;
+};
+
+/// Throws InputError "WHERE: line L, column C: …" for anything but one JSON value, for a member
+/// named twice, and for nesting deeper than 16.
+[[nodiscard]] Value parse(std::string_view text, std::string_view where);
+
+/// A value and how it was reached, so that whatever is wrong with it is reported by its path.
+///
+/// Refers to the parent it came from, which must outlive it.
+class Node {
+ public:
+  Node(const Value& value, std::string_view where) : value_(&value), where_(where) {}
+
+  /// "WHERE: /nodes/3/parent: complaint".
+  [[noreturn]] void fail(std::string_view complaint) const;
+
+  /// Fails unless this is an object with all of `required` and, beyond them, only members of
+  /// `optional`.
+  void expect_members(std::initializer_list<std::string_view> required,
+                      std::initializer_list<std::string_view> optional = {}) const;
+  [[nodiscard]] bool has(std::string_view name) const;
+  /// Fails if there is none.
+  [[nodiscard]] Node member(std::string_view name) const;
+  /// Fails if this is not an array.
+  [[nodiscard]] std::size_t size() const;
+  [[nodiscard]] Node item(std::size_t index) const;
+
+  [[nodiscard]] bool is_null() const;
+  [[nodiscard]] const std::string& text() const;
+  /// A whole number in [low, high].
+  [[nodiscard]] std::uint64_t whole(std::uint64_t low, std::uint64_t high) const;
+  [[nodiscard]] int integer(int low, int high) const;
+  /// A finite number ≥ 0.
+  [[nodiscard]] double figure() const;
+
+ private:
+  Node(const Value& value, const Node& parent, std::string_view name, std::size_t index)
+      : value_(&value), parent_(&parent), where_(parent.where_), name_(name), index_(index) {}
+
+  [[nodiscard]] std::string path() const;
+  [[nodiscard]] const Object& object() const;
+  [[nodiscard]] std::string_view kind() const;
+
+  const Value* value_;
+  const Node* parent_ = nullptr;
+  std::string_view where_;
+  std::string_view name_;  // in an object
+  std::size_t index_ = 0;  // in an array
+};
+
+/// Fails unless `root` is an object of this format and of a version up to `newest`, which is
+/// judged first so that a later file is refused for what it is.
+void expect_format(const Node& root, std::string_view format, int newest);
+
+/// The text as a JSON string, quoted. Throws InputError if it is not UTF-8.
+[[nodiscard]] std::string quoted(std::string_view text);
+
+}  // namespace chorus::json

@@ -1,0 +1,184 @@
+// Topology, Schedule, Program and Plan as JSON that people can read and diff (formats:
+// docs/formats.md).
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "chorus/error.hpp"
+#include "model/contract.hpp"
+#include "model/json.hpp"
+#include "model/json_names.hpp"
+#include "model/json_reader.hpp"
+
+namespace chorus {
+namespace {
+
+using json::quoted;
+
+/// `items` of `write`, one per line, indented by `indent` spaces.
+template <class Items, class Write>
+std::string lines(const Items& items, int indent, Write write) {
+  if (std::empty(items)) return "[]";
+  std::string result = "[";
+  bool first = true;
+  for (const auto& item : items) {
+    fmt::format_to(std::back_inserter(result), "{}\n{:{}}{}", first ? "" : ",", "", indent + 2,
+                   write(item));
+    first = false;
+  }
+  fmt::format_to(std::back_inserter(result), "\n{:{}}]", "", indent);
+  return result;
+}
+
+/// `items` of `write` on one line.
+template <class Items, class Write>
+std::string row(const Items& items, Write write) {
+  std::string result = "[";
+  for (const auto& item : items) {
+    if (result.size() > 1) result += ", ";
+    fmt::format_to(std::back_inserter(result), "{}", write(item));
+  }
+  return result + "]";
+}
+
+std::string header(std::string_view format) {
+  return fmt::format("{{\n  \"format\": \"{}\",\n  \"version\": {},\n", format, kFormatVersion);
+}
+
+void refuse(const char* what, const std::optional<std::string>& fault) {
+  if (fault)
+    throw InputError(fmt::format("a {} that is unsound cannot be saved: {}", what, *fault));
+}
+
+std::string collective_members(const Collective& collective, int indent) {
+  std::string result =
+      fmt::format("{:{}}\"collective\": \"{}\",\n", "", indent, name_of(collective.kind));
+  if (is_rooted(collective.kind)) {
+    result += fmt::format("{:{}}\"root\": {},\n", "", indent, collective.root);
+  }
+  return result;
+}
+
+/// The members of a schedule, up to the last.
+std::string schedule_members(const Schedule& schedule, int indent) {
+  refuse("schedule", malformed(schedule));
+  const auto transfer = [](const Transfer& t) {
+    return fmt::format("[{}, {}, {}, \"{}\"]", t.src, t.dst, t.chunk,
+                       kActionNames[static_cast<std::size_t>(t.action)]);
+  };
+  const auto step = [&](const Step& transfers) { return row(transfers, transfer); };
+  return fmt::format("{:{}}\"name\": {},\n", "", indent, quoted(schedule.name)) +
+         collective_members(schedule.collective, indent) +
+         fmt::format(
+             "{0:{1}}\"world_size\": {2},\n{0:{1}}\"num_chunks\": {3},\n"
+             "{0:{1}}\"steps\": {4}\n",
+             "", indent, schedule.world_size, schedule.num_chunks,
+             lines(schedule.steps, indent, step));
+}
+
+std::string entry_text(const PlanEntry& entry) {
+  const std::string max_bytes =
+      entry.max_bytes == UINT64_MAX ? "null" : fmt::format("{}", entry.max_bytes);
+  return fmt::format(
+      "{{\n      \"min_bytes\": {},\n      \"max_bytes\": {},\n"
+      "      \"min_bytes_time_s\": {},\n      \"per_byte_time_s\": {},\n"
+      "      \"schedule\": {{\n{}      }}\n    }}",
+      entry.min_bytes, max_bytes, entry.min_bytes_time_s, entry.per_byte_time_s,
+      schedule_members(entry.schedule, 8));
+}
+
+std::string range_text(const LocalRange& range) {
+  return fmt::format("[\"{}\", {}]", kBufferNames[static_cast<std::size_t>(range.buffer)],
+                     range.index);
+}
+
+std::string instruction_text(const Instruction& instruction) {
+  const auto source = [](const Operand& operand) {
+    return operand.incoming >= 0 ? fmt::format("[\"incoming\", {}]", operand.incoming)
+                                 : range_text(operand.local);
+  };
+  const auto number = [](int n) { return n; };
+  const auto dependency = [](const Dependency& d) {
+    return fmt::format("[{}, {}]", d.lane, d.instruction);
+  };
+  std::string result = fmt::format("{{\"chunks\": [{}, {}], \"sources\": {}", instruction.chunk,
+                                   instruction.count, row(instruction.sources, source));
+  if (instruction.destination) {
+    result += fmt::format(", \"destination\": {}", range_text(*instruction.destination));
+  }
+  if (!instruction.sends.empty()) {
+    result += fmt::format(", \"sends\": {}", row(instruction.sends, number));
+  }
+  if (!instruction.after.empty()) {
+    result += fmt::format(", \"after\": {}", row(instruction.after, dependency));
+  }
+  if (instruction.completes) result += ", \"completes\": true";
+  return result + "}";
+}
+
+std::string program_text(const Program& program) {
+  const auto port = [](const Port& p) { return fmt::format("[{}, {}]", p.peer, p.channel); };
+  const auto lane = [](const Lane& l) { return lines(l.instructions, 8, instruction_text); };
+  return fmt::format(
+      "{{\n      \"rank\": {},\n      \"scratch_chunks\": {},\n"
+      "      \"incoming\": {},\n      \"outgoing\": {},\n      \"lanes\": {}\n    }}",
+      program.rank, program.scratch_chunks, row(program.incoming, port),
+      row(program.outgoing, port), lines(program.lanes, 6, lane));
+}
+
+}  // namespace
+
+std::string to_json(const Topology& topology) {
+  refuse("topology", malformed(topology));
+  const auto name = [&](int node) { return quoted(topology.nodes[node].name); };
+  const auto node = [&](const Topology::Node& n) {
+    std::string text = fmt::format("{{\"name\": {}, \"kind\": \"{}\"", quoted(n.name),
+                                   kNodeKindNames[static_cast<std::size_t>(n.kind)]);
+    if (n.parent >= 0) text += fmt::format(", \"parent\": {}", name(n.parent));
+    if (!n.detail.empty()) text += fmt::format(", \"detail\": {}", quoted(n.detail));
+    return text + "}";
+  };
+  const auto link = [&](const Topology::Link& l) {
+    std::string text =
+        fmt::format("{{\"src\": {}, \"dst\": {}, \"alpha_s\": {}, \"beta_s_per_byte\": {}",
+                    name(l.src), name(l.dst), l.alpha_s, l.beta_s_per_byte);
+    if (!l.type.empty()) text += fmt::format(", \"type\": {}", quoted(l.type));
+    return text + fmt::format(", \"provenance\": \"{}\"}}",
+                              kProvenanceNames[static_cast<std::size_t>(l.provenance)]);
+  };
+  const auto group = [&](const Topology::PortGroup& g) {
+    return fmt::format("{{\"name\": {}, \"beta_s_per_byte\": {}, \"links\": {}}}", quoted(g.name),
+                       g.beta_s_per_byte, row(g.links, [](int l) { return l; }));
+  };
+  return header("chorus-topology") +
+         fmt::format(
+             "  \"name\": {},\n  \"nodes\": {},\n  \"links\": {},\n"
+             "  \"port_groups\": {},\n  \"ranks\": {}\n}}\n",
+             quoted(topology.name), lines(topology.nodes, 2, node), lines(topology.links, 2, link),
+             lines(topology.port_groups, 2, group), row(topology.rank_nodes, name));
+}
+
+std::string to_json(const Schedule& schedule) {
+  return header("chorus-schedule") + schedule_members(schedule, 2) + "}\n";
+}
+
+std::string to_json(std::span<const Program> programs) {
+  if (programs.empty()) throw InputError("no programs to save");
+  const Program& first = programs.front();
+  return header("chorus-programs") + fmt::format("  \"name\": {},\n", quoted(first.name)) +
+         collective_members(first.collective, 2) +
+         fmt::format(
+             "  \"world_size\": {},\n  \"num_chunks\": {},\n  \"num_channels\": {},\n"
+             "  \"programs\": {}\n}}\n",
+             first.world_size, first.num_chunks, first.num_channels,
+             lines(programs, 2, program_text));
+}
+
+std::string to_json(const Plan& plan) {
+  return header("chorus-plan") +
+         fmt::format("  \"topology\": {},\n  \"world_size\": {},\n  \"entries\": {}\n}}\n",
+                     quoted(plan.topology_fingerprint), plan.world_size,
+                     lines(plan.entries, 2, entry_text));
+}
+
+}  // namespace chorus
