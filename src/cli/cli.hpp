@@ -17,6 +17,7 @@ enum ExitCode : int { exit_well = 0, exit_fault_found = 1, exit_bad_input = 2 };
 /// main.cpp and in CMakeLists.txt. Its options live in a struct owned by the callback.
 using AddSubcommand = void (*)(CLI::App& app, int& exit_code);
 
+void add_algorithms(CLI::App& app, int& exit_code);
 void add_topo(CLI::App& app, int& exit_code);
 
 /// The whole of a file, or of standard input for "-". Throws InputError naming the path if it

@@ -12,6 +12,7 @@ namespace chorus {
 namespace {
 
 constexpr std::array kSubcommands = {
+    AddSubcommand{add_algorithms},
     AddSubcommand{add_topo},
 };
 
