@@ -34,9 +34,9 @@ struct Kernels {
   void (*scale)(const ScaleArguments&);
 };
 
-extern const Kernels kKernelsBaseline;
-extern const Kernels kKernelsAvx2;
-extern const Kernels kKernelsAvx512;
+extern const Kernels kernels_baseline;
+extern const Kernels kernels_avx2;
+extern const Kernels kernels_avx512;
 
 /// Null where this machine or this build lacks it.
 [[nodiscard]] const Kernels* kernels_for(InstructionSet set);

@@ -6,7 +6,7 @@
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 #include "collectives/kernels_plain-inl.hpp"
 #else
-#define CHORUS_KERNELS kKernelsBaseline
+#define CHORUS_KERNELS kernels_baseline
 #define CHORUS_KERNELS_SET InstructionSet::baseline
 #include "collectives/kernels-inl.hpp"
 #endif

@@ -90,7 +90,8 @@ Stored scaled(Stored value, double factor) {
     using Limits = std::numeric_limits<Stored>;
     const double product = static_cast<double>(value) * factor;
     // 2^digits: the first integer beyond, which is exact where the largest one is not.
-    if (product >= 2.0 * static_cast<double>(Limits::max() / 2 + 1)) return Limits::max();
+    constexpr Stored kHalf = Limits::max() / 2 + 1;
+    if (product >= 2.0 * static_cast<double>(kHalf)) return Limits::max();
     if (product <= static_cast<double>(Limits::min())) return Limits::min();
     return product == product ? static_cast<Stored>(product) : Stored{0};
   } else if constexpr (std::is_floating_point_v<Stored>) {
@@ -178,6 +179,6 @@ void scale_type(const ScaleArguments& a) {
 
 }  // namespace
 
-const Kernels kKernelsBaseline{InstructionSet::baseline, fold_type, scale_type};
+const Kernels kernels_baseline{InstructionSet::baseline, fold_type, scale_type};
 
 }  // namespace chorus::detail

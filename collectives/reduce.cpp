@@ -92,7 +92,7 @@ const Kernels& best_kernels() {
     for (const InstructionSet set : {InstructionSet::avx512, InstructionSet::avx2}) {
       if (const Kernels* kernels = kernels_for(set)) return *kernels;
     }
-    return kKernelsBaseline;
+    return kernels_baseline;
   }();
   return best;
 }
@@ -100,10 +100,10 @@ const Kernels& best_kernels() {
 }  // namespace
 
 const Kernels* kernels_for(InstructionSet set) {
-  if (set == InstructionSet::baseline) return &kKernelsBaseline;
+  if (set == InstructionSet::baseline) return &kernels_baseline;
 #if defined(CHORUS_X86_KERNELS)
-  if (set == InstructionSet::avx2 && has_avx2()) return &kKernelsAvx2;
-  if (set == InstructionSet::avx512 && has_avx512()) return &kKernelsAvx512;
+  if (set == InstructionSet::avx2 && has_avx2()) return &kernels_avx2;
+  if (set == InstructionSet::avx512 && has_avx512()) return &kernels_avx512;
 #endif
   return nullptr;
 }

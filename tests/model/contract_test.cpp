@@ -15,6 +15,7 @@ namespace chorus {
 namespace {
 
 using test::all_pairs;
+using test::kAllKinds;
 using test::random_schedule;
 using test::recursive_doubling_all_reduce;
 using test::ring_all_gather;
@@ -22,12 +23,6 @@ using test::ring_all_reduce;
 using test::ring_reduce_scatter;
 using test::star;
 using testing::HasSubstr;
-
-constexpr CollectiveKind kAllKinds[] = {
-    CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
-    CollectiveKind::all_to_all, CollectiveKind::broadcast,  CollectiveKind::reduce,
-    CollectiveKind::gather,     CollectiveKind::scatter,    CollectiveKind::barrier,
-};
 
 TEST(Contract, NamesAndParsesEveryKind) {
   for (const CollectiveKind kind : kAllKinds) {

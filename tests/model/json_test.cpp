@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
@@ -103,6 +105,37 @@ TEST(Json, UnsoundValuesAreNotSaved) {
   Topology topology = sample_topology();
   topology.links[0].alpha_s = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW((void)to_json(topology), InputError);
+}
+
+/// The blocks of docs/formats.md that are in ```json.
+std::vector<std::string> documented_examples() {
+  std::ifstream file(CHORUS_SOURCE_DIR "/docs/formats.md");
+  std::vector<std::string> blocks;
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line == "```json") {
+      blocks.emplace_back();
+      inside = true;
+    } else if (line == "```") {
+      inside = false;
+    } else if (inside) {
+      blocks.back() += line + "\n";
+    }
+  }
+  return blocks;
+}
+
+// The page shows what is really written, byte for byte.
+TEST(Json, DocumentedExamplesAreWhatIsWritten) {
+  const auto blocks = documented_examples();
+  ASSERT_EQ(blocks.size(), 4U);
+  const std::string page = "formats.md";
+  EXPECT_EQ(to_json(topology_from_json(blocks[0], page)), blocks[0]);
+  EXPECT_EQ(to_json(schedule_from_json(blocks[1], page)), blocks[1]);
+  const Plan plan = plan_from_json(blocks[2], page);
+  EXPECT_EQ(to_json(plan), blocks[2]);
+  for (const PlanEntry& entry : plan.entries) EXPECT_EQ(first_fault(entry.schedule), std::nullopt);
+  EXPECT_EQ(to_json(lower(plan.entries[1].schedule)), blocks[3]);
 }
 
 TEST(Fingerprint, SeesWhatMattersAndNothingElse) {

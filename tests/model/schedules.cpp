@@ -207,4 +207,17 @@ Schedule random_schedule(CollectiveKind kind, int n, std::uint32_t seed) {
   return RandomSchedule(kind, n, seed).make();
 }
 
+std::vector<Schedule> samples() {
+  std::vector<Schedule> result = {
+      ring_all_reduce(4),        ring_all_gather(4, 2),
+      ring_reduce_scatter(4, 2), recursive_doubling_all_reduce(8, 3),
+      ring_all_reduce(2),        star(CollectiveKind::scatter, 4, 2, 2)};
+  for (const CollectiveKind kind : kAllKinds) {
+    for (std::uint32_t seed = 0; seed < 4; ++seed) {
+      result.push_back(random_schedule(kind, 4 + static_cast<int>(seed % 2), seed + 100));
+    }
+  }
+  return result;
+}
+
 }  // namespace chorus::test

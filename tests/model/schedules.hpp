@@ -2,10 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "chorus/schedule.hpp"
 
 namespace chorus::test {
+
+inline constexpr CollectiveKind kAllKinds[] = {
+    CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
+    CollectiveKind::all_to_all, CollectiveKind::broadcast,  CollectiveKind::reduce,
+    CollectiveKind::gather,     CollectiveKind::scatter,    CollectiveKind::barrier,
+};
 
 /// n chunks travel the ring twice: reduced into place, then copied round. 2·(n−1) steps.
 Schedule ring_all_reduce(int n);
@@ -19,6 +26,9 @@ Schedule recursive_doubling_all_reduce(int n, int chunks = 1);
 Schedule all_pairs(CollectiveKind kind, int n, int k = 1);
 /// One step from or to the root.
 Schedule star(CollectiveKind kind, int n, Rank root, int k = 1);
+
+/// A few dozen small ones of all kinds.
+std::vector<Schedule> samples();
 
 /// A correct schedule of any kind with random trees, orders, step counts and chunk counts.
 Schedule random_schedule(CollectiveKind kind, int n, std::uint32_t seed);
