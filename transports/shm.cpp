@@ -158,7 +158,7 @@ class ShmLink final : public Link {
   }
 
   [[noreturn]] void complain(const char* what) const {
-    throw LinkError(fmt::format("rank {}: shm: rank {} {}", rank_, peer_, what));
+    throw LinkError(fmt::format("rank {}: shm: rank {} {}", rank_, peer_, what), peer_);
   }
 
   const Rank rank_;
@@ -204,7 +204,8 @@ class ShmTransport final : public Transport {
       opened.reset();
     }
     if (!opened) {
-      throw LinkError(fmt::format("rank {}: shm cannot reach rank {}: {}", own.rank, peer, reason));
+      throw LinkError(fmt::format("rank {}: shm cannot reach rank {}: {}", own.rank, peer, reason),
+                      peer);
     }
     return std::make_unique<ShmLink>(own.rank, peer, own.geometry, owned_.block(peer),
                                      std::move(*opened));

@@ -71,7 +71,7 @@ class TcpTransport final : public Transport {
     if (!reason && address->rank != peer) reason = "the address is another rank's";
     if (reason) {
       throw LinkError(
-          fmt::format("rank {}: tcp cannot reach rank {}: {}", own_.rank, peer, *reason));
+          fmt::format("rank {}: tcp cannot reach rank {}: {}", own_.rank, peer, *reason), peer);
     }
     return std::make_unique<TcpLink>(hub_, config_,
                                      std::min(own_.num_sockets, address->num_sockets),

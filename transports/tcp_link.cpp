@@ -267,7 +267,8 @@ void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
 
 void TcpLink::fail() const {
   throw LinkError(fmt::format("rank {}: tcp: rank {} at {}: {}", hub_->rank(), peer_.rank,
-                              Endpoint::from(peer_).text(), failure_));
+                              Endpoint::from(peer_).text(), failure_),
+                  static_cast<int>(peer_.rank));
 }
 
 }  // namespace chorus

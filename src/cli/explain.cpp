@@ -1,0 +1,125 @@
+// `chorus explain`: what would run, at what predicted cost, how far from the limit, and why not the
+// others.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/cli.hpp"
+#include "model/bounds.hpp"
+#include "model/contract.hpp"
+#include "runtime/selection.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus {
+namespace {
+
+struct Arguments {
+  std::string collective = "all_reduce";
+  std::vector<std::uint64_t> sizes;
+  std::string topology;
+  JobShape shape{.hosts = 1, .ranks_per_host = 2, .cores_per_host = 0};
+  bool json = false;
+};
+
+// For people: the fastest schedule by size, then each asked size in full.
+void print_text(const Considered& considered, const Topology& topology, const Bound& bound,
+                CollectiveKind kind, const Arguments& arguments) {
+  std::string text = fmt::format("{}: {} ranks\n", topology.name, topology.world_size());
+  text += fmt::format("limit of {}: {:.2f} us + bytes / {:.3f} GB/s by {}{}\n", name_of(kind),
+                      bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
+                      bound.cut.empty() ? "" : ": " + bound.cut);
+  for (const std::uint64_t size : arguments.sizes) {
+    text += "\n" + explain(considered, kind, static_cast<double>(size));
+    const double limit =
+        std::max(bound.latency_s, bound.seconds_per_byte * static_cast<double>(size));
+    text += fmt::format("  {:<24} {:>12.2f} us\n", "(limit)", limit * 1e6);
+  }
+  chorus::print(text);
+}
+
+void print_json(const Considered& considered, const Topology& topology, const Bound& bound,
+                CollectiveKind kind, const Arguments& arguments) {
+  nlohmann::ordered_json json;
+  json["format"] = "chorus-explain";
+  json["version"] = 1;
+  json["topology"] = topology.name;
+  json["ranks"] = topology.world_size();
+  json["collective"] = name_of(kind);
+  json["limit"] = {{"latency_s", bound.latency_s},
+                   {"seconds_per_byte", bound.seconds_per_byte},
+                   {"method", bound.method},
+                   {"cut", bound.cut}};
+  for (const PlanEntry& entry : considered.entries) {
+    json["chosen"].push_back({{"min_bytes", entry.min_bytes},
+                              {"max_bytes", entry.max_bytes},
+                              {"schedule", entry.schedule.name}});
+  }
+  for (const Candidate& candidate : considered.candidates) {
+    nlohmann::ordered_json entry{{"schedule", candidate.name}};
+    if (candidate.why_not.empty()) {
+      entry["steps"] = candidate.steps;
+      entry["alpha_s"] = candidate.cost.alpha_s;
+      entry["seconds_per_byte"] = candidate.cost.beta_s_per_byte;
+      for (const std::uint64_t size : arguments.sizes) {
+        entry["seconds"].push_back(candidate.cost.seconds(static_cast<double>(size)));
+      }
+    } else {
+      entry["why_not"] = candidate.why_not;
+    }
+    json["candidates"].push_back(std::move(entry));
+  }
+  json["sizes"] = arguments.sizes;
+  chorus::print(json.dump(1) + "\n");
+}
+
+void run(const Arguments& arguments) {
+  const CollectiveKind kind = parse_collective_kind(arguments.collective);
+  JobShape shape = arguments.shape;
+  if (shape.cores_per_host == 0) {
+    shape.cores_per_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  }
+  const Topology topology =
+      arguments.topology.empty() ? job_topology(shape) : topology_from_name(arguments.topology);
+  std::vector<int> levels;
+  if (arguments.topology.empty()) levels = {shape.ranks_per_host, shape.hosts};
+  const Considered considered =
+      consider(kind, topology, Routes(topology), levels, Options::from_env());
+  const Bound bound = lower_bound(topology, {.kind = kind});
+  (arguments.json ? print_json : print_text)(considered, topology, bound, kind, arguments);
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "explain", "What would run for a collective, at what predicted cost, and why not the others");
+  command->add_option("collective", arguments->collective, "all_reduce, all_gather, …")
+      ->capture_default_str();
+  command->add_option("bytes", arguments->sizes, "sizes, such as 4 64K 16M")
+      ->transform(CLI::AsSizeValue(false));
+  command->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host)
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--hosts", arguments->shape.hosts)
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--network", arguments->shape.network_gb_s, "GB/s per host and direction")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("-t,--topology", arguments->topology,
+                      "file, catalog name or generator string instead of hosts like this one");
+  command->add_flag("--json", arguments->json);
+  command->footer("Example: chorus explain all_reduce 4 64K 16M -n 8");
+  command->callback([arguments, &exit_code] {
+    if (arguments->sizes.empty()) arguments->sizes = {4, 64 << 10, 16 << 20};
+    run(*arguments);
+    exit_code = 0;
+  });
+}
+
+}  // namespace chorus

@@ -1,0 +1,98 @@
+// `chorus schedule`: makes a classic schedule and shows it: as JSON, as what it costs, as a
+// picture.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "chorus/error.hpp"
+#include "cli/cli.hpp"
+#include "collectives/algorithms.hpp"
+#include "model/contract.hpp"
+#include "model/cost.hpp"
+#include "model/json.hpp"
+#include "model/program.hpp"
+#include "model/timeline.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus {
+namespace {
+
+struct Arguments {
+  std::string algorithm, collective;
+  int ranks = 0;
+  std::vector<int> levels;
+  bool programs = false;
+  std::string topology, svg, trace;
+  std::uint64_t bytes = 1 << 20;
+};
+
+void simulate_on(const Schedule& schedule, const Arguments& arguments) {
+  const Topology topology = topology_from_name(arguments.topology);
+  if (topology.world_size() != schedule.world_size) {
+    throw InputError(fmt::format("{} has {} ranks, the schedule {}: use -n {}", arguments.topology,
+                                 topology.world_size(), schedule.world_size,
+                                 topology.world_size()));
+  }
+  const Routes routes(topology);
+  const auto bytes = static_cast<double>(arguments.bytes);
+  const Simulation simulation = simulate(schedule, topology, routes, bytes);
+  print(fmt::format("{} '{}' of {} bytes on {}: {:.2f} us simulated, {:.2f} us by the cost model\n",
+                    name_of(schedule.collective.kind), schedule.name, arguments.bytes,
+                    topology.name, simulation.seconds * 1e6,
+                    cost(schedule, topology, routes).seconds(bytes) * 1e6));
+  if (!arguments.svg.empty()) {
+    write_file(arguments.svg, timeline_svg(simulation, schedule, topology, routes));
+  }
+  if (!arguments.trace.empty()) {
+    write_file(arguments.trace, timeline_trace(simulation, schedule, topology));
+  }
+}
+
+void run(const Arguments& arguments) {
+  const Algorithm& chosen = algorithm(arguments.algorithm);
+  const AlgorithmInput input{.kind = parse_collective_kind(arguments.collective),
+                             .world_size = arguments.ranks,
+                             .levels = arguments.levels};
+  if (const auto reason = chosen.why_not(input)) {
+    throw InputError(fmt::format("{} cannot make {} for {} ranks: {}", arguments.algorithm,
+                                 arguments.collective, arguments.ranks, *reason));
+  }
+  const Schedule schedule = chosen.make(input);
+  if (!arguments.topology.empty()) {
+    simulate_on(schedule, arguments);
+  } else if (arguments.programs) {
+    print(to_json(lower(schedule)));
+  } else {
+    print(to_json(schedule));
+  }
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("schedule", "Make a classic schedule; print it or simulate it");
+  command->add_option("algorithm", arguments->algorithm, "a name of `chorus algorithms`")
+      ->required();
+  command->add_option("collective", arguments->collective, "all_reduce, all_gather, …")->required();
+  command->add_option("-n,--ranks", arguments->ranks)->required()->check(CLI::Range(1, 4096));
+  command->add_option("--levels", arguments->levels, "sizes of the hierarchy, innermost first")
+      ->delimiter(',');
+  command->add_flag("--programs", arguments->programs, "print what each rank executes");
+  command->add_option("-t,--topology", arguments->topology,
+                      "simulate on this file, catalog name or generator string");
+  command->add_option("-b,--bytes", arguments->bytes, "size to simulate")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  command->add_option("--svg", arguments->svg, "write the simulated timeline as a picture");
+  command->add_option("--trace", arguments->trace, "write it as a Chrome/Perfetto trace");
+  command->footer("Example: chorus schedule ring all_reduce -n 8 -t dgx1 -b 16M --svg ring.svg");
+  command->callback([arguments, &exit_code] {
+    run(*arguments);
+    exit_code = 0;
+  });
+}
+
+}  // namespace chorus

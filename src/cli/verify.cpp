@@ -1,0 +1,70 @@
+// `chorus verify`: proves the schedules of a file, or names the first fault.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/cli.hpp"
+#include "model/contract.hpp"
+#include "model/json.hpp"
+#include "model/program.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr int kSlots = 3;  // what a rank can count on with the default options
+
+// The first fault of the schedule or of the programs it is cut into; nothing if it can run.
+std::optional<std::string> fault_of(const Schedule& schedule) {
+  if (auto fault = first_fault(schedule)) return fault;
+  const std::vector<Program> programs = lower(schedule);
+  for (const bool in_place : {false, true}) {
+    if (auto fault = first_fault(programs, kSlots, in_place)) return "lowered: " + *fault;
+  }
+  return std::nullopt;
+}
+
+std::vector<Schedule> schedules_in(const std::string& path) {
+  const std::string text = read_input(path);
+  if (text.find("\"chorus-plan\"") == std::string::npos) return {schedule_from_json(text, path)};
+  std::vector<Schedule> schedules;
+  for (PlanEntry& entry : plan_from_json(text, path).entries) {
+    schedules.push_back(std::move(entry.schedule));
+  }
+  return schedules;
+}
+
+bool verify(const std::string& path) {
+  bool proved = true;
+  for (const Schedule& schedule : schedules_in(path)) {
+    const auto fault = fault_of(schedule);
+    std::size_t transfers = 0;
+    for (const Step& step : schedule.steps) transfers += step.size();
+    print(fmt::format("{}: {} '{}' for {} ranks, {} chunks, {} steps, {} transfers: {}\n", path,
+                      name_of(schedule.collective.kind), schedule.name, schedule.world_size,
+                      schedule.num_chunks, schedule.steps.size(), transfers,
+                      fault ? "WRONG: " + *fault : "proved"));
+    proved = proved && !fault;
+  }
+  return proved;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, int& exit_code) {
+  auto paths = std::make_shared<std::vector<std::string>>();
+  CLI::App* command = app.add_subcommand(
+      "verify",
+      "Prove the schedules of plan or schedule files (0 proved, 1 a fault, 2 unreadable)");
+  command->add_option("files", *paths, "schedule or plan JSON, '-' for standard input")->required();
+  command->footer("Example: chorus schedule ring all_reduce -n 8 | chorus verify -");
+  command->callback([paths, &exit_code] {
+    bool proved = true;
+    for (const std::string& path : *paths) proved = verify(path) && proved;
+    exit_code = proved ? 0 : 1;
+  });
+}
+
+}  // namespace chorus

@@ -1,0 +1,173 @@
+#include "chorus/communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/blob.hpp"
+#include "model/contract.hpp"
+#include "runtime/communicator_impl.hpp"
+#include "runtime/launch.hpp"
+
+namespace chorus {
+
+Request::Request() = default;
+Request::Request(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Request::Request(Request&&) noexcept = default;
+
+Request& Request::operator=(Request&& other) noexcept {
+  std::swap(impl_, other.impl_);
+  return *this;
+}
+
+Request::~Request() {
+  try {
+    wait();
+  } catch (const Error&) {
+    // Whoever wanted to know has called wait(); the communicator keeps the failure.
+  }
+}
+
+void Request::wait() {
+  if (!impl_) return;
+  const auto impl = std::move(impl_);
+  impl->communicator->finish(impl->jobs);
+}
+
+bool Request::test() {
+  if (!impl_) return true;
+  if (!impl_->communicator->test(impl_->jobs)) return false;
+  impl_.reset();
+  return true;
+}
+
+Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator::~Communicator() = default;
+
+Communicator Communicator::join(const Options& options) {
+  const Launch launch = Launch::from_env();
+  std::shared_ptr<void> keep_alive;
+  const std::string id = resolve_id(launch, options, keep_alive);
+  auto control = Control::join(id, launch.rank, launch.world_size, options.join_timeout_ms);
+  GroupPlace place{.key = "world", .rank = launch.rank};
+  for (Rank r = 0; r < launch.world_size; ++r) place.members.push_back(r);
+  return Communicator(
+      std::make_unique<Impl>(std::move(keep_alive), std::move(control), std::move(place), options));
+}
+
+Communicator Communicator::join(const UniqueId& id, Rank rank, int world_size,
+                                const Options& options) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    throw InputError(fmt::format("rank {} of {}: ranks are 0 to world_size - 1", rank, world_size));
+  }
+  auto control = Control::join(id.text, rank, world_size, options.join_timeout_ms);
+  GroupPlace place{.key = "world", .rank = rank};
+  for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
+  return Communicator(
+      std::make_unique<Impl>(nullptr, std::move(control), std::move(place), options));
+}
+
+Rank Communicator::rank() const { return impl_->place.rank; }
+
+int Communicator::world_size() const { return static_cast<int>(impl_->place.members.size()); }
+
+std::optional<Communicator> Communicator::split(int color, int key) {
+  const GroupPlace& place = impl_->place;
+  const std::string name = fmt::format("{}.{}", place.key, impl_->splits++);
+  BlobWriter mine;
+  mine.u32(static_cast<std::uint32_t>(color));
+  mine.u32(static_cast<std::uint32_t>(key));
+  const auto blobs = impl_->control->exchange(name + "/split", place.members, mine.view(),
+                                              impl_->options.join_timeout_ms);
+  struct Wish {
+    int key;
+    Rank rank;
+  };
+  std::vector<Wish> chosen;
+  for (std::size_t r = 0; r < blobs.size(); ++r) {
+    BlobReader reader(blobs[r]);
+    const int their_color = static_cast<int>(reader.u32());
+    const int their_key = static_cast<int>(reader.u32());
+    if (!reader.ok()) throw BootstrapError(fmt::format("rank {} sent a malformed split", r));
+    if (their_color == color) chosen.push_back({their_key, static_cast<Rank>(r)});
+  }
+  if (color < 0) return std::nullopt;
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const Wish& a, const Wish& b) { return a.key < b.key; });
+  GroupPlace mine_now{.key = fmt::format("{}c{}", name, color)};
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i].rank == place.rank) mine_now.rank = static_cast<Rank>(i);
+    mine_now.members.push_back(place.members[static_cast<std::size_t>(chosen[i].rank)]);
+  }
+  // A topology or plan file describes the whole world, not a part of it.
+  Options options = impl_->options;
+  options.topology_file.clear();
+  options.plan_file.clear();
+  return Communicator(
+      std::make_unique<Impl>(impl_->keep_alive, impl_->control, std::move(mine_now), options));
+}
+
+Request Communicator::start(const Call& call) {
+  auto request = std::make_unique<Request::Impl>();
+  request->communicator = impl_.get();
+  impl_->launch(call, request->jobs);
+  return Request(std::move(request));
+}
+
+void Communicator::run(const Call& call) {
+  if (impl_->group_depth > 0) {
+    impl_->group_calls.push_back(call);
+    return;
+  }
+  impl_->launch(call, impl_->blocking_jobs);
+  impl_->finish(impl_->blocking_jobs);
+}
+
+void Communicator::group_start() { ++impl_->group_depth; }
+
+void Communicator::group_end() {
+  if (impl_->group_depth == 0) throw InputError("group_end() without group_start()");
+  if (--impl_->group_depth > 0) return;
+  const std::vector<Call> calls = std::move(impl_->group_calls);
+  impl_->group_calls.clear();
+  // Judge all before starting any: a bad argument has no effect on the group.
+  for (const Call& call : calls) check_call(call, rank(), world_size());
+  std::vector<Job*> jobs;
+  for (const Call& call : calls) impl_->launch(call, jobs);
+  impl_->finish(jobs);
+}
+
+void Communicator::abort(std::string_view reason) {
+  impl_->control->abort(impl_->place.key, reason);
+}
+
+void Communicator::use(const Plan& plan) {
+  if (plan.world_size != world_size()) {
+    throw InputError(fmt::format("the plan is for {} ranks, but this communicator has {}",
+                                 plan.world_size, world_size()));
+  }
+  for (const PlanEntry& entry : plan.entries) {
+    if (const auto fault = first_fault(entry.schedule)) {
+      throw SynthesisError(fmt::format("schedule '{}' is wrong: {}", entry.schedule.name, *fault));
+    }
+  }
+  impl_->use(plan);
+}
+
+std::string Communicator::explain(const Call& call) const {
+  if (call.kind > Call::Kind::barrier) {
+    return fmt::format("{} goes straight to its peers\n", signature(call));
+  }
+  const auto kind = static_cast<CollectiveKind>(call.kind);
+  const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
+  return impl_->selector->explain(
+      kind, static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type));
+}
+
+void Communicator::require(bool condition, const char* why) {
+  if (!condition) throw InputError(why);
+}
+
+}  // namespace chorus

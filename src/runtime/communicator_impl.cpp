@@ -1,0 +1,427 @@
+#include "runtime/communicator_impl.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "base/check.hpp"
+#include "base/log.hpp"
+#include "collectives/reduce.hpp"
+#include "model/contract.hpp"
+#include "model/json.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus {
+namespace {
+
+// Instances of a program over links with a network in between: one instance's messages travel while
+// another's are folded.
+constexpr int kNetworkInstances = 2;
+// Channels a lowered schedule may use: one for reductions, one for copies.
+constexpr int kProgramChannels = 2;
+// Past collectives whose signatures go with a report of waiting.
+constexpr std::size_t kReportedHistory = 8;
+constexpr int kMessageChannel = kNetworkInstances * kProgramChannels;
+
+std::uint32_t mix(std::uint64_t hash) {
+  hash ^= hash >> 33;
+  hash *= 0xff51afd7ed558ccd;
+  hash ^= hash >> 33;
+  hash *= 0xc4ceb9fe1a85ec53;
+  return static_cast<std::uint32_t>(hash ^ hash >> 33);
+}
+
+// What every message of a call carries: different for calls that do not match.
+std::uint32_t tag_of(const Call& call, std::uint64_t sequence, std::uint32_t routine_hash) {
+  std::uint64_t hash = sequence * 0x9e3779b97f4a7c15 + call.count;
+  hash = hash * 31 + static_cast<std::uint64_t>(call.kind);
+  hash = hash * 31 + static_cast<std::uint64_t>(call.type);
+  hash = hash * 31 + static_cast<std::uint64_t>(call.reduction.op);
+  hash = hash * 31 + static_cast<std::uint64_t>(call.peer);
+  return mix(hash * 31 + routine_hash);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw InputError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  return text.str();
+}
+
+// Ranks by machine, machines in order of their first rank.
+std::vector<std::vector<Rank>> by_host(const std::vector<Member>& members) {
+  std::map<std::string, std::size_t> index;
+  std::vector<std::vector<Rank>> hosts;
+  for (std::size_t r = 0; r < members.size(); ++r) {
+    const auto [it, is_new] = index.try_emplace(members[r].host, hosts.size());
+    if (is_new) hosts.emplace_back();
+    hosts[it->second].push_back(static_cast<Rank>(r));
+  }
+  return hosts;
+}
+
+// The wiring to assume when nobody described it: the members' machines on one network.
+Topology assumed_topology(const std::vector<Member>& members) {
+  const auto hosts = by_host(members);
+  JobShape shape;
+  shape.hosts = static_cast<int>(hosts.size());
+  shape.cores_per_host = members[0].cores;
+  shape.ranks_per_host = 1;
+  for (const auto& host : hosts) {
+    shape.ranks_per_host = std::max(shape.ranks_per_host, static_cast<int>(host.size()));
+    shape.cores_per_host =
+        std::min(shape.cores_per_host, members[static_cast<std::size_t>(host[0])].cores);
+  }
+  Topology topology = job_topology(shape);
+  // job_topology numbers ranks host by host; put each where it really is.
+  const std::vector<int> nodes = topology.rank_nodes;
+  topology.rank_nodes.assign(members.size(), 0);
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    for (std::size_t i = 0; i < hosts[h].size(); ++i) {
+      topology.rank_nodes[static_cast<std::size_t>(hosts[h][i])] =
+          nodes[h * static_cast<std::size_t>(shape.ranks_per_host) + i];
+    }
+  }
+  return topology;
+}
+
+// The hierarchy that the hierarchical schedules may use: hosts of equal size, numbered host by
+// host.
+std::vector<int> levels_of(const std::vector<Member>& members) {
+  const auto hosts = by_host(members);
+  Rank expected = 0;
+  for (const auto& host : hosts) {
+    if (host.size() != hosts[0].size()) return {};
+    for (const Rank rank : host) {
+      if (rank != expected++) return {};
+    }
+  }
+  return {static_cast<int>(hosts[0].size()), static_cast<int>(hosts.size())};
+}
+
+std::string who(const GroupPlace& place) {
+  return fmt::format("[rank {}/{}]", place.rank, place.members.size());
+}
+
+}  // namespace
+
+Communicator::Impl::Impl(std::shared_ptr<void> keep_alive_, std::shared_ptr<Control> control_,
+                         GroupPlace place_, const Options& options_)
+    : keep_alive(std::move(keep_alive_)),
+      control(std::move(control_)),
+      options(options_),
+      place(std::move(place_)) {
+  set_log_level(parse_log_level(options.log_level));
+  layout = {.data_channels = kMessageChannel + 1,
+            .slots = options.slots,
+            .slot_bytes = options.slot_bytes};
+  Topology described;
+  if (!options.topology_file.empty()) {
+    described = topology_from_json(read_file(options.topology_file), options.topology_file);
+    if (described.world_size() != static_cast<int>(place.members.size())) {
+      throw InputError(fmt::format("{} describes {} ranks, but this communicator has {}",
+                                   options.topology_file, described.world_size(),
+                                   place.members.size()));
+    }
+  }
+  Plan plan;
+  if (!options.plan_file.empty()) {
+    plan = plan_from_json(read_file(options.plan_file), options.plan_file);
+    if (plan.world_size != static_cast<int>(place.members.size())) {
+      throw InputError(fmt::format("{} is a plan for {} ranks, but this communicator has {}",
+                                   options.plan_file, plan.world_size, place.members.size()));
+    }
+  }
+  control->open_group(place.key, place.members);
+  const std::string agreement = fmt::format(
+      "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
+      "transports {}",
+      CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
+      options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
+      options.deterministic, options.slots, options.slot_bytes, options.transports);
+  wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
+  engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
+
+  const auto& members = wiring->members();
+  const std::size_t hosts = by_host(members).size();
+  if (wiring->any_network()) instances = kNetworkInstances;
+  selector = std::make_unique<Selector>(
+      options.topology_file.empty() ? assumed_topology(members) : std::move(described),
+      levels_of(members), options, std::move(plan), place.rank, layout.guaranteed_slots());
+
+  message_routines_.resize(2 * members.size());
+  messages_.resize(2 * members.size());
+  flight_name = control->secret().derive("flight").text().substr(0, 8) + "-" + place.key;
+  engine->on_report = [this] { report_history(); };
+  engine->on_complete = [this](const Job& job) { flight.finish(job.flight_record); };
+  engine->on_failure = [this](const std::string& failure, const std::string& waiting) {
+    if (options.flight_dir.empty()) return;
+    const std::string path =
+        flight.dump(options.flight_dir, {.communicator = flight_name,
+                                         .rank = place.rank,
+                                         .world_size = static_cast<int>(place.members.size()),
+                                         .failure = failure,
+                                         .waiting = waiting});
+    if (!path.empty()) log(LogLevel::warn, who(place), "flight record: " + path);
+  };
+  if (log_enabled(LogLevel::info) && place.rank == 0) {
+    log(LogLevel::info, who(place),
+        fmt::format("{} ranks on {} hosts, transports {}, {} reductions", members.size(), hosts,
+                    options.transports, reduce_instruction_set()));
+  }
+}
+
+Communicator::Impl::~Impl() {
+  leave();
+  control->close_group(place.key);
+}
+
+// Leaving is collective: a socket that closes while a peer still reads from it could take messages
+// with it. A rank that leaves because something was thrown tells the others, who would wait in
+// vain.
+void Communicator::Impl::leave() noexcept {
+  try {
+    if (engine->failure()) return;
+    if (std::uncaught_exceptions() > 0) {
+      control->abort(place.key, "left because of an exception");
+      return;
+    }
+    for (const auto& job : all_jobs_) {  // calls that nobody waited for still own user memory
+      if (!job->running) continue;
+      engine->drive_until(*job, [&] { return job->complete; });
+    }
+    report_history();
+    control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
+    control->exchange(place.key + "/leave", place.members, {}, options.join_timeout_ms);
+  } catch (const std::exception& error) {
+    log(LogLevel::info, who(place), error.what());
+  }
+}
+
+// Calls that did not match may both have completed (two roots that broadcast), and show only later.
+void Communicator::Impl::report_history() {
+  for (const auto& [number, text] : flight.last_collectives(kReportedHistory)) {
+    control->report_waiting(place.key, number, text, -1);
+  }
+}
+
+void Communicator::Impl::use(const Plan& plan) {
+  const std::string mine = fingerprint(plan);
+  const auto all = control->exchange(fmt::format("{}/plan{}", place.key, plans++), place.members,
+                                     std::as_bytes(std::span(mine)), options.join_timeout_ms);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const std::string theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
+    if (theirs != mine) {
+      throw BootstrapError(fmt::format("ranks {} and {} were given different plans: {} and {}",
+                                       place.rank, r, mine, theirs));
+    }
+  }
+  selector = std::make_unique<Selector>(selector->topology(), levels_of(wiring->members()), options,
+                                        plan, place.rank, layout.guaranteed_slots());
+}
+
+void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
+  check_call(call, place.rank, static_cast<int>(place.members.size()));
+  if (engine->failure()) throw CollectiveError(*engine->failure());
+  try {
+    switch (call.kind) {
+      case Call::Kind::all_to_all_v:
+        launch_all_to_all_v(call, jobs);
+        break;
+      case Call::Kind::send:
+      case Call::Kind::recv:
+        jobs.push_back(&launch_message(call, 0));
+        break;
+      default:
+        jobs.push_back(&launch_collective(call));
+    }
+  } catch (const LinkError& error) {  // a link is made with the first call that needs it
+    engine->lost(error.peer(), error.what());
+  }
+}
+
+Job& Communicator::Impl::launch_collective(const Call& call) {
+  const auto kind = static_cast<CollectiveKind>(call.kind);
+  const auto n = static_cast<std::size_t>(place.members.size());
+  const std::size_t blocks = num_blocks(kind, static_cast<int>(n)) == 1 ? 1 : n;
+  const Collective collective{.kind = kind, .root = is_rooted(kind) ? call.peer : 0};
+  const Selector::Choice& choice =
+      selector->choose(collective, blocks * call.count * size_of(call.type));
+
+  Job& job = take_job(call, 0);
+  job.sequence = ++sequence;
+  job.flight_record = flight.begin(job.sequence, call, choice.name);
+  Work work{.input = static_cast<const std::byte*>(call.input),
+            .output = static_cast<std::byte*>(call.output),
+            .count = call.count,
+            .type = call.type,
+            .op = call.reduction.op,
+            .divisor = call.reduction.op == ReduceOp::avg ? static_cast<int>(n) : 1,
+            .tag = tag_of(call, job.sequence, choice.routine->hash),
+            .instances = instances};
+  if (kind == CollectiveKind::barrier) work.count = 0;
+  prepare_input(
+      job, work, call,
+      static_cast<std::size_t>(input_blocks(collective, static_cast<int>(n), place.rank)),
+      static_cast<std::size_t>(output_blocks(collective, static_cast<int>(n), place.rank)));
+  job.execution.reset(choice.routine, work, layout, *engine);
+  engine->enqueue(job);
+  return job;
+}
+
+// Input that must not be read as it is: scaled, exchanged in place, or broadcast out of place.
+void Communicator::Impl::prepare_input(Job& job, Work& work, const Call& call,
+                                       std::size_t blocks_in, std::size_t blocks_out) {
+  const std::size_t bytes = blocks_in * work.count * size_of(work.type);
+  if (call.kind == Call::Kind::broadcast) {
+    if (call.peer == place.rank && work.input != work.output && bytes > 0) {
+      std::memcpy(work.output, work.input, bytes);
+    }
+    work.input = work.output;
+    return;
+  }
+  const bool scaled = call.reduction.scale != 1.0;
+  const bool exchanged_in_place = call.kind == Call::Kind::all_to_all && work.input == work.output;
+  if (!scaled && !exchanged_in_place) return;
+  std::byte* copy = work.output;
+  if (blocks_in != blocks_out || exchanged_in_place) {
+    job.copy.resize(bytes);
+    copy = job.copy.data();
+  }
+  if (scaled) {
+    scale(copy, work.input, blocks_in * work.count, work.type, call.reduction.scale);
+  } else if (bytes > 0) {
+    std::memcpy(copy, work.input, bytes);
+  }
+  work.input = copy;
+}
+
+Job& Communicator::Impl::launch_message(const Call& call, std::uint32_t salt) {
+  const auto n = place.members.size();
+  const bool sending = call.kind == Call::Kind::send;
+  const auto peer = static_cast<std::size_t>(call.peer);
+  Job& job = take_job(call, sending ? 1 + peer : 1 + n + peer);
+  const std::uint64_t number = ++messages_[2 * peer + (sending ? 1 : 0)];
+  // Both ends describe the message alike; the top bit keeps it apart from collectives.
+  const auto from = static_cast<std::uint64_t>(sending ? place.rank : call.peer);
+  const auto to = static_cast<std::uint64_t>(sending ? call.peer : place.rank);
+  job.sequence = 1ULL << 63 | from << 47 | to << 31 | (number & 0x7fffffff);
+  job.flight_record = flight.begin(number, call, "message");
+  Call as_sent = call;
+  as_sent.kind = Call::Kind::send;
+  as_sent.peer = static_cast<Rank>(to);
+  const Work work{.input = static_cast<const std::byte*>(call.input),
+                  .output = static_cast<std::byte*>(call.output),
+                  .count = call.count,
+                  .type = call.type,
+                  .tag = tag_of(as_sent, job.sequence, salt),
+                  .first_channel = kMessageChannel};
+  job.execution.reset(message_routine(call.peer, sending), work, layout, *engine);
+  engine->enqueue(job);
+  return job;
+}
+
+// A group of sends and receives, each rank beginning with its neighbour so that no one is flooded.
+void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>& jobs) {
+  const auto n = place.members.size();
+  const auto me = static_cast<std::size_t>(place.rank);
+  const std::size_t element = size_of(call.type);
+  const auto* input = static_cast<const std::byte*>(call.input);
+  auto* output = static_cast<std::byte*>(call.output);
+  if (call.send_counts[me] != call.recv_counts[me]) {
+    throw InputError(fmt::format("all_to_all_v: rank {} sends itself {} elements but expects {}",
+                                 me, call.send_counts[me], call.recv_counts[me]));
+  }
+  constexpr std::uint32_t kSalt = 0x2a2a;  // does not match a plain send or recv
+  for (std::size_t i = 1; i < n; ++i) {
+    const std::size_t to = (me + i) % n;
+    const std::size_t from = (me + n - i) % n;
+    jobs.push_back(&launch_message({.kind = Call::Kind::send,
+                                    .input = input + call.send_offsets[to] * element,
+                                    .count = call.send_counts[to],
+                                    .type = call.type,
+                                    .peer = static_cast<Rank>(to)},
+                                   kSalt));
+    jobs.push_back(&launch_message({.kind = Call::Kind::recv,
+                                    .output = output + call.recv_offsets[from] * element,
+                                    .count = call.recv_counts[from],
+                                    .type = call.type,
+                                    .peer = static_cast<Rank>(from)},
+                                   kSalt));
+  }
+  if (call.send_counts[me] > 0) {
+    std::memcpy(output + call.recv_offsets[me] * element, input + call.send_offsets[me] * element,
+                call.send_counts[me] * element);
+  }
+}
+
+std::shared_ptr<const Routine> Communicator::Impl::message_routine(Rank peer, bool sending) {
+  auto& routine = message_routines_[2 * static_cast<std::size_t>(peer) + (sending ? 1 : 0)];
+  if (routine) return routine;
+  Program program;
+  program.name = sending ? "send" : "recv";
+  program.collective = {.kind = CollectiveKind::broadcast};
+  program.world_size = static_cast<int>(place.members.size());
+  program.rank = place.rank;
+  program.num_chunks = 1;
+  program.num_channels = 1;
+  Instruction instruction;
+  if (sending) {
+    program.outgoing.push_back({.peer = peer});
+    instruction.sources.push_back({.local = {.buffer = Buffer::input}});
+    instruction.sends.push_back(0);
+  } else {
+    program.incoming.push_back({.peer = peer});
+    instruction.sources.push_back({.incoming = 0});
+    instruction.destination = LocalRange{.buffer = Buffer::output};
+  }
+  program.lanes.push_back({.instructions = {instruction}});
+  return routine = make_routine(std::move(program), 1, 0);
+}
+
+Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {
+  if (free_jobs_.empty()) {
+    all_jobs_.push_back(std::make_unique<Job>());
+    free_jobs_.push_back(all_jobs_.back().get());
+  }
+  Job& job = *free_jobs_.back();
+  free_jobs_.pop_back();
+  job.call = call;
+  job.self = place.rank;
+  job.resource = resource;
+  job.running = job.complete = false;
+  return job;
+}
+
+void Communicator::Impl::finish(std::vector<Job*>& jobs) {
+  for (const Job* job : jobs) {
+    engine->drive_until(*job, [&] { return job->complete; });
+  }
+  give_back(jobs);
+}
+
+bool Communicator::Impl::test(std::vector<Job*>& jobs) {
+  engine->progress();
+  const bool complete =
+      std::all_of(jobs.begin(), jobs.end(), [](const Job* job) { return job->complete; });
+  if (complete) {
+    give_back(jobs);
+  } else {
+    engine->check_now_and_then();
+  }
+  return complete;
+}
+
+void Communicator::Impl::give_back(std::vector<Job*>& jobs) {
+  free_jobs_.insert(free_jobs_.end(), jobs.begin(), jobs.end());
+  jobs.clear();
+}
+
+}  // namespace chorus

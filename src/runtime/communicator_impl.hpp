@@ -1,0 +1,83 @@
+// What a Communicator is made of.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+#include "runtime/control.hpp"
+#include "runtime/engine.hpp"
+#include "runtime/flight_recorder.hpp"
+#include "runtime/selection.hpp"
+#include "runtime/wiring.hpp"
+
+namespace chorus {
+
+struct Communicator::Impl {
+  Impl(std::shared_ptr<void> keep_alive, std::shared_ptr<Control> control, GroupPlace place,
+       const Options& options);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// Checks the call, prepares it, and runs it or queues it behind calls that use the same ports.
+  /// all_to_all_v becomes several jobs.
+  void launch(const Call& call, std::vector<Job*>& jobs);
+  /// Drives all jobs to completion and gives them back.
+  void finish(std::vector<Job*>& jobs);
+  [[nodiscard]] bool test(std::vector<Job*>& jobs);
+  /// Collective; the plan has been judged.
+  void use(const Plan& plan);
+
+  Job& launch_collective(const Call& call);
+  Job& launch_message(const Call& call, std::uint32_t salt);
+  void launch_all_to_all_v(const Call& call, std::vector<Job*>& jobs);
+
+  // Declared in the order of construction; destroyed in reverse: the wiring before the control
+  // connection that watches over it.
+  std::shared_ptr<void> keep_alive;  // the coordinator, where this process hosts it
+  std::shared_ptr<Control> control;
+  Options options;
+  GroupPlace place;
+  SlotLayout layout;
+  std::unique_ptr<Wiring> wiring;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Selector> selector;
+  FlightRecorder flight;
+  std::string flight_name;
+  int instances = 1;
+
+  int group_depth = 0;
+  std::vector<Call> group_calls;
+  std::vector<Job*> blocking_jobs;  // of the blocking call under way; kept for its memory
+  std::uint64_t sequence = 0;       // collectives started
+  int splits = 0;
+  int plans = 0;
+
+ private:
+  Job& take_job(const Call& call, std::size_t resource);
+  void give_back(std::vector<Job*>& jobs);
+  void leave() noexcept;
+  void report_history();
+  void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
+                     std::size_t blocks_out);
+  [[nodiscard]] std::shared_ptr<const Routine> message_routine(Rank peer, bool sending);
+
+  std::vector<std::unique_ptr<Job>> all_jobs_;
+  std::vector<Job*> free_jobs_;
+  std::vector<std::shared_ptr<const Routine>> message_routines_;  // [2 · peer + sending]
+  std::vector<std::uint64_t> messages_;                           // [2 · peer + sending]
+};
+
+struct Request::Impl {
+  Communicator::Impl* communicator = nullptr;
+  std::vector<Job*> jobs;
+};
+
+/// Throws InputError, naming the argument, for a call that cannot be right on any rank.
+void check_call(const Call& call, Rank rank, int world_size);
+
+}  // namespace chorus

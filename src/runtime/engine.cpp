@@ -1,0 +1,291 @@
+#include "runtime/engine.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.hpp"
+#include "chorus/error.hpp"
+#include "runtime/flight_recorder.hpp"
+
+namespace chorus {
+namespace {
+
+// After this long without progress a rank tells the coordinator what it waits for.
+constexpr std::int64_t kReportAfterNs = 500'000'000;
+constexpr std::int64_t kReportEveryNs = 1'000'000'000;
+// How long a rank that lost a connection waits for the coordinator's word on whose fault it is.
+constexpr int kVerdictGraceMs = 1500;
+// Idle rounds between looks at the clock.
+constexpr std::uint32_t kRoundsPerLook = 32;
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void pause_cpu() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const Options& options,
+               const SlotLayout& layout)
+    : control_(control), wiring_(wiring), place_(place), options_(options), layout_(layout) {
+  const auto& members = wiring.members();
+  const std::size_t ports = members.size() * static_cast<std::size_t>(layout.data_channels);
+  outs_.resize(ports);
+  ins_.resize(ports);
+  const Member& me = members[static_cast<std::size_t>(place.rank)];
+  const auto beside = std::count_if(members.begin(), members.end(),
+                                    [&](const Member& other) { return other.host == me.host; });
+  crowded_ = beside > me.cores;
+}
+
+OutPort& Engine::out(Rank peer, int channel) {
+  auto& port = outs_[static_cast<std::size_t>(peer) * layout_.data_channels + channel];
+  if (!port) {
+    port = std::make_unique<OutPort>();
+    port->link = &wiring_.link(peer);
+    port->channel = channel;
+  }
+  return *port;
+}
+
+InPort& Engine::in(Rank peer, int channel) {
+  auto& port = ins_[static_cast<std::size_t>(peer) * layout_.data_channels + channel];
+  if (!port) {
+    port = std::make_unique<InPort>();
+    port->link = &wiring_.link(peer);
+    port->channel = channel;
+    in_use_.push_back(port.get());
+  }
+  return *port;
+}
+
+void Engine::enqueue(Job& job) {
+  if (queues_.size() <= job.resource) queues_.resize(job.resource + 1);
+  auto& queue = queues_[job.resource];
+  queue.push_back(&job);
+  if (queue.size() == 1) run(job);
+}
+
+void Engine::complete(Job& job) {
+  job.complete = true;
+  job.running = false;
+  if (on_complete) on_complete(job);
+  auto& queue = queues_[job.resource];
+  queue.erase(queue.begin());
+  if (!queue.empty()) run(*queue.front());
+}
+
+void Engine::run(Job& job) {
+  job.running = true;
+  running_.push_back(&job);
+  for (Link* link : job.execution.links()) {
+    if (link->peer_region().empty() &&
+        std::find(busy_links_.begin(), busy_links_.end(), link) == busy_links_.end()) {
+      busy_links_.push_back(link);
+    }
+  }
+}
+
+bool Engine::progress() {
+  if (failure_) throw CollectiveError(*failure_);
+  bool moved = false;
+  try {
+    bool flushed = true;
+    for (Link* link : busy_links_) flushed = link->progress() && flushed;
+    for (std::size_t i = 0; i < running_.size();) {
+      Job& job = *running_[i];
+      moved = job.execution.step() || moved;
+      if (job.execution.mismatch() >= 0) mismatched(job);
+      // Credits that are still queued here would hold up a peer while this rank computes.
+      if (job.execution.finished() && settled(flushed)) {
+        running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+        complete(job);
+        moved = true;
+        continue;
+      }
+      ++i;
+    }
+    if (running_.empty()) busy_links_.clear();
+  } catch (const LinkError& error) {
+    lost(error.peer(), error.what());
+  }
+  return moved;
+}
+
+// True when nothing that peers wait for is left in this process.
+bool Engine::settled(bool flushed) {
+  if (busy_links_.empty()) return true;
+  for (InPort* port : in_use_) {
+    if (port->owes_credit(layout_)) port->credit(layout_);
+    if (port->owes_credit(layout_)) return false;
+  }
+  if (flushed) return true;
+  flushed = true;
+  for (Link* link : busy_links_) flushed = link->progress() && flushed;
+  return flushed;
+}
+
+// Waiting: spin while the answer is likely to come within the time a sleep would cost, give the
+// core to others, then sleep. With more ranks than cores the peer needs this very core: yield at
+// once.
+void Engine::idle(const Job& job) {
+  ++idle_rounds_;
+  if (idle_rounds_ % kRoundsPerLook != 0) {
+    if (crowded_) {
+      ::sched_yield();
+    } else {
+      pause_cpu();
+    }
+    return;
+  }
+  const std::int64_t now = now_ns();
+  if (idle_rounds_ == kRoundsPerLook) {
+    idle_since_ns_ = now;
+    next_report_ns_ = now + kReportAfterNs;
+  }
+  for (InPort* port : in_use_) {
+    if (port->owes_credit(layout_)) port->credit(layout_);
+  }
+  if (!busy_links_.empty()) {
+    try {
+      wiring_.progress();
+    } catch (const LinkError& error) {
+      lost(error.peer(), error.what());
+    }
+  }
+  const std::int64_t spin_ns = std::int64_t{options_.spin_us} * 1000;
+  if (now - idle_since_ns_ < spin_ns) return;
+  if (now - idle_since_ns_ < 4 * spin_ns) {
+    ::sched_yield();
+    return;
+  }
+  sleep(job);
+  check_stall(job);
+}
+
+void Engine::sleep(const Job& job) {
+  std::vector<pollfd> fds;
+  for (const auto& transport : wiring_.transports()) transport->prepare_to_sleep();
+  const auto wake = [&] {
+    for (const auto& transport : wiring_.transports()) transport->woke();
+  };
+  try {
+    // Nothing may slip between the announcement and the poll. Either way the next round runs
+    // soon, so idle_rounds_ is left as it is unless something moved.
+    if (progress() || job.complete) {
+      idle_rounds_ = 0;
+      wake();
+      return;
+    }
+  } catch (...) {
+    wake();
+    throw;
+  }
+  for (const auto& transport : wiring_.transports()) {
+    for (const auto& fd : transport->wake_fds()) {
+      fds.push_back({fd.fd, static_cast<short>(fd.for_output ? POLLIN | POLLOUT : POLLIN), 0});
+    }
+  }
+  fds.push_back({control_.fd(), POLLIN, 0});
+  ::poll(fds.data(), fds.size(), 100);
+  wake();
+  try {
+    wiring_.progress();
+  } catch (const LinkError& error) {
+    lost(error.peer(), error.what());
+  }
+}
+
+// No progress for a while: is there a verdict, has a peer called something else, is time up?
+void Engine::check_stall(const Job& job) {
+  check();
+  if (idle_rounds_ == 0) return;
+  const std::int64_t now = now_ns();
+  if (now >= next_report_ns_) {
+    next_report_ns_ = now + kReportEveryNs;
+    report(job, job.execution.waiting().peer);
+  }
+  if (now - idle_since_ns_ > std::int64_t{options_.timeout_ms} * 1'000'000) {
+    const std::string reason =
+        fmt::format("{}: nothing for {} ms{} (CHORUS_TIMEOUT_MS)", describe_waiting(job),
+                    options_.timeout_ms, control_.who_is_missing(place_.key, job.sequence));
+    control_.abort(place_.key, reason);
+    fail(control_.await_verdict(place_.key, kVerdictGraceMs).value_or(reason));
+  }
+}
+
+void Engine::report(const Job& job, Rank waiting_for) {
+  if (on_report) on_report();
+  control_.report_waiting(place_.key, job.sequence, job.describe(), waiting_for);
+}
+
+void Engine::check() {
+  if (failure_) throw CollectiveError(*failure_);
+  control_.poll();
+  if (const auto verdict = control_.verdict(place_.key)) fail(*verdict);
+}
+
+void Engine::check_now_and_then() {
+  const std::int64_t now = now_ns();
+  if (now < next_check_ns_) return;
+  next_check_ns_ = now + 2'000'000;
+  check();
+}
+
+void Engine::lost(Rank peer, const std::string& why) {
+  if (peer >= 0) {
+    control_.report_lost(place_.key, peer, why);
+  } else {  // this rank's own sockets or memory
+    control_.abort(place_.key, why);
+  }
+  fail(control_.await_verdict(place_.key, kVerdictGraceMs).value_or(why));
+}
+
+void Engine::mismatched(const Job& job) {
+  const Rank peer = job.execution.mismatch();
+  report(job, peer);
+  if (const auto verdict = control_.await_verdict(place_.key, kVerdictGraceMs)) fail(*verdict);
+  const std::string reason =
+      fmt::format("rank {} is in {}, but the next message of rank {} belongs to another call",
+                  place_.rank, job.describe(), peer);
+  control_.abort(place_.key, reason);
+  fail(reason);
+}
+
+void Engine::fail(const std::string& reason) {
+  if (!failure_) {
+    const std::string waiting = running_.empty() ? "" : describe_waiting(*running_.front());
+    failure_ = fmt::format("rank {}: {}", place_.rank, reason);
+    if (on_failure) on_failure(*failure_, waiting);
+  }
+  throw CollectiveError(*failure_);
+}
+
+std::string Job::describe() const {
+  if (call.kind != Call::Kind::send && call.kind != Call::Kind::recv) return signature(call);
+  const bool sending = call.kind == Call::Kind::send;
+  return fmt::format("message(count {}, {}) from rank {} to rank {}", call.count,
+                     name_of(call.type), sending ? self : call.peer, sending ? call.peer : self);
+}
+
+std::string Engine::describe_waiting(const Job& job) const {
+  const Waiting waiting = job.execution.waiting();
+  const std::string call = fmt::format("call {} {}", job.sequence, job.describe());
+  if (waiting.peer < 0) return fmt::format("{}: waiting for its own messages to leave", call);
+  return fmt::format("{}: step {} of {}, channel {}: waiting for rank {} to {}", call,
+                     waiting.instruction, waiting.of, waiting.channel, waiting.peer,
+                     waiting.to_send ? "take a message" : "send");
+}
+
+}  // namespace chorus

@@ -1,0 +1,64 @@
+// The flight recorder: the last calls of this rank, always on.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+
+namespace chorus {
+
+/// "all_reduce(count 1000, float32, sum)": what must be equal on all ranks for a call to match.
+[[nodiscard]] std::string signature(const Call& call);
+[[nodiscard]] std::string_view name_of(Call::Kind kind);
+
+/// A ring of the last kRecords calls. Recording costs two clock readings and a few stores; nothing
+/// is formatted until it is dumped.
+class FlightRecorder {
+ public:
+  static constexpr std::size_t kRecords = 512;
+
+  /// Returns the record's number, for finish().
+  std::uint64_t begin(std::uint64_t sequence, const Call& call, std::string_view schedule);
+  void finish(std::uint64_t record);
+
+  /// Sequence numbers and signatures of the last `count` collectives, oldest first.
+  [[nodiscard]] std::vector<std::pair<std::uint64_t, std::string>> last_collectives(
+      std::size_t count) const;
+
+  struct Header {
+    std::string communicator;
+    Rank rank = 0;
+    int world_size = 1;
+    std::string failure;  ///< the sentence, or empty
+    std::string waiting;  ///< what the last call was waiting for, or empty
+  };
+  /// Writes `<directory>/chorus-flight-<communicator>-<rank>.json` (format: docs/formats.md) and
+  /// returns its path; empty if it could not be written, which is logged.
+  std::string dump(const std::string& directory, const Header& header) const;
+
+ private:
+  using Clock = std::chrono::system_clock;
+  struct Record {
+    std::uint64_t sequence = 0;
+    Call::Kind kind = Call::Kind::barrier;
+    DataType type = DataType::uint8;
+    ReduceOp op = ReduceOp::sum;
+    Rank peer = 0;
+    std::size_t count = 0;
+    char schedule[24] = {};
+    Clock::time_point begun, finished;  // finished == {} while it runs
+  };
+  [[nodiscard]] static Call call_of(const Record& record);
+
+  std::array<Record, kRecords> records_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace chorus

@@ -1,0 +1,108 @@
+// Ports: the slots-and-credits protocol that turns a Link's puts into FIFOs of messages.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transports/link.hpp"
+
+namespace chorus {
+
+/// How the region of every link of a communicator is divided. Data channel d has `slots` slots of
+/// `slot_bytes`, message k lies in slot k mod slots; credits for d travel on link channel
+/// `data_channels + d`.
+struct SlotLayout {
+  int data_channels = 1;
+  int slots = 4;
+  std::size_t slot_bytes = 0;
+
+  [[nodiscard]] std::size_t region_bytes() const {
+    return static_cast<std::size_t>(data_channels) * slots * slot_bytes;
+  }
+  [[nodiscard]] std::size_t offset(int channel, std::uint64_t message) const {
+    return (static_cast<std::size_t>(channel) * slots + message % slots) * slot_bytes;
+  }
+  /// The receiver returns credits in batches of half the slots, so a sender can count on this many
+  /// messages in flight, and no more.
+  [[nodiscard]] int guaranteed_slots() const { return slots - credit_batch() + 1; }
+  [[nodiscard]] int credit_batch() const { return slots / 2; }
+};
+
+/// The sending end of one channel to one peer.
+struct OutPort {
+  Link* link = nullptr;
+  int channel = 0;
+  std::uint64_t sent = 0;      ///< messages put so far
+  std::uint64_t consumed = 0;  ///< of these, known to be taken by the peer
+
+  /// True if the peer has a slot for the next message.
+  bool has_credit(const SlotLayout& layout) {
+    if (sent - consumed < static_cast<std::uint64_t>(layout.slots)) return true;
+    return read_credits(layout) && sent - consumed < static_cast<std::uint64_t>(layout.slots);
+  }
+  /// Where the next message goes in the peer's memory, if that is mapped here; else null.
+  [[nodiscard]] std::byte* window(const SlotLayout& layout) const {
+    const auto region = link->peer_region();
+    return region.empty() ? nullptr : region.data() + layout.offset(channel, sent);
+  }
+  /// Puts the next message; `in_place` if it already lies in window().
+  [[nodiscard]] bool try_send(const SlotLayout& layout, std::span<const std::byte> message,
+                              bool in_place, std::uint32_t tag) {
+    const auto src = in_place ? std::span<const std::byte>() : message;
+    if (!link->try_put(src, layout.offset(channel, sent), channel, tag)) return false;
+    ++sent;
+    return true;
+  }
+  /// True when the first `messages` messages no longer need their source.
+  [[nodiscard]] bool released(std::uint64_t messages) const {
+    return link->released(channel) >= messages;
+  }
+
+ private:
+  bool read_credits(const SlotLayout& layout);
+  std::uint64_t credit_arrivals_ = 0;
+};
+
+/// The receiving end of one channel from one peer.
+struct InPort {
+  Link* link = nullptr;
+  int channel = 0;
+  std::uint64_t taken = 0;     ///< messages consumed so far
+  std::uint64_t credited = 0;  ///< of these, told to the peer
+
+  [[nodiscard]] bool has_message() { return link->arrivals(channel) > taken; }
+  [[nodiscard]] std::uint32_t tag() const { return link->tag(channel, taken); }
+  [[nodiscard]] const std::byte* message(const SlotLayout& layout) const {
+    return link->region().data() + layout.offset(channel, taken);
+  }
+  /// The message has been read; its slot may be written again.
+  void take(const SlotLayout& layout) {
+    ++taken;
+    if (taken - credited >= static_cast<std::uint64_t>(layout.credit_batch())) credit(layout);
+  }
+  /// Tells the peer, if the link has room; otherwise the next take() or credit() does.
+  void credit(const SlotLayout& layout) {
+    // The tag carries the total, so nothing is lost when credits are late or merged.
+    if (link->try_put({}, 0, layout.data_channels + channel, static_cast<std::uint32_t>(taken))) {
+      credited = taken;
+    }
+  }
+  [[nodiscard]] bool owes_credit(const SlotLayout& layout) const {
+    return taken - credited >= static_cast<std::uint64_t>(layout.credit_batch());
+  }
+};
+
+inline bool OutPort::read_credits(const SlotLayout& layout) {
+  const int credit_channel = layout.data_channels + channel;
+  const std::uint64_t arrivals = link->arrivals(credit_channel);
+  if (arrivals == credit_arrivals_) return false;
+  credit_arrivals_ = arrivals;
+  // Totals are modulo 2³²; the difference to what is known is small.
+  const std::uint32_t total = link->tag(credit_channel, arrivals - 1);
+  consumed += static_cast<std::uint32_t>(total - static_cast<std::uint32_t>(consumed));
+  return true;
+}
+
+}  // namespace chorus

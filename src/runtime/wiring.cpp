@@ -1,0 +1,178 @@
+#include "runtime/wiring.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/blob.hpp"
+#include "base/check.hpp"
+#include "chorus/error.hpp"
+
+namespace chorus {
+namespace {
+
+// The machine's identity for this boot; containers on one kernel share it.
+std::string host_identity() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return std::string(name) + "/" + boot_id;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+std::vector<std::string_view> split(std::string_view list, char separator) {
+  std::vector<std::string_view> parts;
+  while (!list.empty()) {
+    const auto end = list.find(separator);
+    if (end != 0) parts.push_back(list.substr(0, end));
+    list = end == std::string_view::npos ? std::string_view() : list.substr(end + 1);
+  }
+  return parts;
+}
+
+}  // namespace
+
+Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options,
+               const SlotLayout& layout, const std::string& agreement)
+    : rank_(place.rank) {
+  make_transports(place, options, control.secret().derive(place.key), control.local_address(),
+                  layout);
+
+  BlobWriter mine;
+  mine.text(agreement);
+  mine.text(host_identity());
+  mine.u32(static_cast<std::uint32_t>(usable_cores()));
+  mine.u32(static_cast<std::uint32_t>(transports_.size()));
+  for (const auto& transport : transports_) mine.bytes(transport->address());
+  const auto blobs =
+      control.exchange(place.key + "/wiring", place.members, mine.view(), options.join_timeout_ms);
+
+  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
+    BlobReader reader(blobs[peer]);
+    const std::string theirs = reader.text();
+    if (theirs != agreement) {
+      throw BootstrapError(fmt::format(
+          "ranks {} and {} do not agree on how to run: '{}' against '{}'; give all ranks the same "
+          "options, plan and version",
+          rank_, peer, agreement, theirs));
+    }
+    Member member{.world_rank = place.members[peer], .host = reader.text()};
+    member.cores = static_cast<int>(reader.u32());
+    const std::uint32_t count = reader.u32();
+    auto& addresses = addresses_.emplace_back();
+    for (std::uint32_t i = 0; i < count && reader.ok(); ++i) {
+      const auto address = reader.bytes();
+      addresses.emplace_back(address.begin(), address.end());
+    }
+    if (!reader.ok() || addresses.size() != transports_.size()) {
+      throw BootstrapError(fmt::format("rank {} sent a malformed address", peer));
+    }
+    members_.push_back(std::move(member));
+  }
+  links_.resize(members_.size());
+  choose(control, place, options);
+}
+
+void Wiring::make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
+                             const std::string& local_address, const SlotLayout& layout) {
+  TransportContext context;
+  context.rank = place.rank;
+  context.world_size = static_cast<int>(place.members.size());
+  context.secret = secret;
+  context.link.region_bytes = layout.region_bytes();
+  context.link.num_channels = 2 * layout.data_channels;  // data and credits
+  context.link.max_outstanding = 32;
+  context.link.timeout_ms = options.join_timeout_ms;
+  context.interface_name = options.interface_name.empty() ? local_address : options.interface_name;
+  context.tcp_sockets = options.tcp_sockets;
+
+  for (const std::string_view wanted : split(options.transports, ',')) {
+    const auto known = chorus::transports();
+    const auto found = std::find_if(known.begin(), known.end(),
+                                    [&](const auto& factory) { return factory.name == wanted; });
+    if (found == known.end()) {
+      std::string names;
+      for (const auto& factory : known) names += fmt::format(" {}", factory.name);
+      throw InputError(fmt::format("CHORUS_TRANSPORTS: no transport is called '{}'; there are:{}",
+                                   wanted, names));
+    }
+    transports_.push_back(found->make(context));
+  }
+  if (transports_.empty()) throw InputError("CHORUS_TRANSPORTS is empty: use shm,tcp");
+}
+
+// A pair uses the first transport that both of its ends can use, so each tells the others what it
+// can.
+void Wiring::choose(Control& control, const GroupPlace& place, const Options& options) {
+  const std::size_t n = members_.size();
+  std::vector<std::string> reasons(n);
+  BlobWriter mine;
+  for (std::size_t peer = 0; peer < n; ++peer) {
+    std::uint32_t usable = 0;
+    for (std::size_t t = 0; t < transports_.size() && static_cast<Rank>(peer) != rank_; ++t) {
+      const auto reason = transports_[t]->why_not(addresses_[peer][t]);
+      if (!reason) usable |= 1U << t;
+      if (reason) reasons[peer] += fmt::format(" {}: {};", transports_[t]->name(), *reason);
+    }
+    mine.u32(usable);
+    mine.text(reasons[peer]);
+  }
+  const auto blobs = control.exchange(place.key + "/transports", place.members, mine.view(),
+                                      options.join_timeout_ms);
+  // [from][to], and the reasons; every rank reads all, so that all throw alike.
+  std::vector<std::vector<std::uint32_t>> usable(n, std::vector<std::uint32_t>(n));
+  std::vector<std::vector<std::string>> why(n, std::vector<std::string>(n));
+  for (std::size_t from = 0; from < n; ++from) {
+    BlobReader reader(blobs[from]);
+    for (std::size_t to = 0; to < n; ++to) {
+      usable[from][to] = reader.u32();
+      why[from][to] = reader.text();
+    }
+    if (!reader.ok()) throw BootstrapError(fmt::format("rank {} sent a malformed list", from));
+  }
+  chosen_.assign(n, -1);
+  for (std::size_t a = 0; a < n; ++a) {
+    for (std::size_t b = a + 1; b < n; ++b) {
+      const std::uint32_t both = usable[a][b] & usable[b][a];
+      if (both == 0) {
+        throw TopologyError(
+            fmt::format("no transport connects ranks {} and {}:{}{}", a, b, why[a][b], why[b][a]));
+      }
+      const int first = __builtin_ctz(both);
+      if (transports_[static_cast<std::size_t>(first)]->name() != "shm") any_network_ = true;
+      if (static_cast<Rank>(a) == rank_) chosen_[b] = first;
+      if (static_cast<Rank>(b) == rank_) chosen_[a] = first;
+    }
+  }
+}
+
+Link& Wiring::link(Rank peer) {
+  auto& link = links_[static_cast<std::size_t>(peer)];
+  if (!link) {
+    const auto transport = static_cast<std::size_t>(chosen_[static_cast<std::size_t>(peer)]);
+    link = transports_[transport]->connect(peer,
+                                           addresses_[static_cast<std::size_t>(peer)][transport]);
+  }
+  return *link;
+}
+
+std::string_view Wiring::transport_of(Rank peer) const {
+  const int chosen = chosen_[static_cast<std::size_t>(peer)];
+  return chosen < 0 ? "self" : transports_[static_cast<std::size_t>(chosen)]->name();
+}
+
+void Wiring::progress() {
+  for (const auto& transport : transports_) transport->progress();
+}
+
+}  // namespace chorus

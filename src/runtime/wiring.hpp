@@ -1,0 +1,67 @@
+// The links of one communicator: which transport serves which pair, made when first needed.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chorus/options.hpp"
+#include "runtime/control.hpp"
+#include "runtime/ports.hpp"
+#include "transports/transports.hpp"
+
+namespace chorus {
+
+/// What every member of a communicator knows of every other.
+struct Member {
+  Rank world_rank = 0;
+  std::string host;  ///< equal for ranks of one machine
+  int cores = 1;     ///< that this process may run on
+};
+
+/// Where a communicator stands among the ranks of the job.
+struct GroupPlace {
+  std::string key;                 ///< names the communicator in the control plane
+  std::vector<Rank> members = {};  ///< world ranks, by group rank
+  Rank rank = 0;                   ///< this one's
+};
+
+/// Exchanges addresses, chooses a transport for each pair, and connects lazily: a pair that never
+/// talks has no link.
+class Wiring {
+ public:
+  /// Collective over the group. `agreement` is text that must be equal on all members (options,
+  /// plan, version). Throws BootstrapError or TopologyError, naming ranks and reasons.
+  Wiring(Control& control, const GroupPlace& place, const Options& options,
+         const SlotLayout& layout, const std::string& agreement);
+
+  [[nodiscard]] Link& link(Rank peer);
+  [[nodiscard]] const std::vector<Member>& members() const { return members_; }
+  /// "shm" or "tcp".
+  [[nodiscard]] std::string_view transport_of(Rank peer) const;
+  /// True if any pair of the group, not only of this rank, is joined by another transport than shm.
+  [[nodiscard]] bool any_network() const { return any_network_; }
+  [[nodiscard]] std::span<const std::unique_ptr<Transport>> transports() const {
+    return transports_;
+  }
+  [[nodiscard]] const std::vector<std::unique_ptr<Link>>& links() const { return links_; }
+  /// Moves connections forward.
+  void progress();
+
+ private:
+  void make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
+                       const std::string& local_address, const SlotLayout& layout);
+  void choose(Control& control, const GroupPlace& place, const Options& options);
+
+  Rank rank_ = 0;
+  bool any_network_ = false;
+  std::vector<Member> members_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<std::vector<std::vector<std::byte>>> addresses_;  // [peer][transport]
+  std::vector<int> chosen_;                                     // [peer]: index of transport
+  std::vector<std::unique_ptr<Link>> links_;                    // [peer], null until needed
+};
+
+}  // namespace chorus

@@ -1,0 +1,253 @@
+// Failures have names: who died, who called something else, who never came.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "world.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+World processes(int size, const std::string& transports) {
+  World world{.size = size, .ranks = Ranks::processes};
+  world.options.transports = transports;
+  world.options.flight_dir.clear();
+  world.timeout_s = 30;
+  return world;
+}
+
+void work_for_ever(Communicator& comm) {
+  std::vector<float> small(10, 1.0F), large(200'000, 1.0F);
+  std::vector<float> blocks(static_cast<std::size_t>(comm.world_size()) * 100);
+  while (true) {
+    comm.all_reduce<float>(small);
+    comm.all_reduce<float>(large);
+    comm.all_to_all<float>(blocks, blocks);
+    comm.barrier();
+  }
+}
+
+struct Kill {
+  std::string name, transports;
+  bool launcher;
+};
+
+class KillTest : public ::testing::TestWithParam<Kill> {};
+
+// 50 kills for each way to start and each transport. A launcher knows of ranks that die before they
+// join, so there the moment may be any; without one it is any after the ranks have met.
+TEST_P(KillTest, EveryOtherRankNamesTheDeadOneWithinTwoSeconds) {
+  std::mt19937 random(7);
+  double worst_s = 0;
+  for (int i = 0; i < 50; ++i) {
+    const int n = 2 + i % 4;
+    const Rank victim = static_cast<Rank>(random() % static_cast<unsigned>(n));
+    World world = processes(n, GetParam().transports);
+    world.launcher = GetParam().launcher;
+    int met[2];
+    ASSERT_EQ(::pipe(met), 0);
+    Clock::time_point killed;
+    std::vector<Clock::time_point> ended;
+    world.ended = &ended;
+    world.meanwhile = [&](const std::vector<pid_t>& pids) {
+      ::close(met[1]);
+      for (int r = 0; r < n && !world.launcher; ++r) {
+        char byte = 0;
+        ASSERT_EQ(::read(met[0], &byte, 1), 1) << "a rank ended before it joined";
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 60'000));
+      killed = Clock::now();
+      ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+    };
+    const Outcomes outcomes = run_world(world, [&](Communicator& comm) {
+      [[maybe_unused]] const auto written = ::write(met[1], "", 1);
+      work_for_ever(comm);
+    });
+    ::close(met[0]);
+    for (Rank r = 0; r < n; ++r) {
+      const auto at = static_cast<std::size_t>(r);
+      if (r == victim) continue;
+      ASSERT_THAT(outcomes[at], HasSubstr(fmt::format("rank {}", victim)))
+          << "round " << i << ", rank " << r << " of " << n;
+      ASSERT_THAT(outcomes[at], ::testing::Not(HasSubstr("hung")));
+      worst_s = std::max(worst_s, std::chrono::duration<double>(ended[at] - killed).count());
+    }
+  }
+  EXPECT_LT(worst_s, 2.0);
+  RecordProperty("worst_ms", static_cast<int>(worst_s * 1000));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, KillTest,
+                         ::testing::Values(Kill{"Shm", "shm", false}, Kill{"Tcp", "tcp", false},
+                                           Kill{"ShmLaunched", "shm", true},
+                                           Kill{"TcpLaunched", "tcp", true}),
+                         [](const auto& param) { return param.param.name; });
+
+struct Mismatch {
+  std::string name;
+  std::function<void(Communicator&)> call;
+  std::string first, second;  // both signatures
+};
+
+const std::vector<Mismatch>& mismatches() {
+  static const std::vector<Mismatch> list = {
+      {"Operation",
+       [](Communicator& comm) {
+         std::vector<float> data(100);
+         comm.all_reduce<float>(data, comm.rank() == 1 ? ReduceOp::max : ReduceOp::sum);
+       },
+       "all_reduce(count 100, float32, sum)", "all_reduce(count 100, float32, max)"},
+      {"Count",
+       [](Communicator& comm) {
+         std::vector<float> data(comm.rank() == 1 ? 101 : 100);
+         comm.all_reduce<float>(data);
+       },
+       "count 100,", "count 101,"},
+      {"Type",
+       [](Communicator& comm) {
+         std::vector<float> data(100);
+         std::vector<int> other(100);
+         if (comm.rank() == 1) {
+           comm.all_reduce<int>(other);
+         } else {
+           comm.all_reduce<float>(data);
+         }
+       },
+       "int32", "float32"},
+      {"Root",
+       [](Communicator& comm) {
+         std::vector<float> data(100);
+         comm.broadcast<float>(data, comm.rank() == 1 ? 1 : 0);
+         comm.barrier();  // both roots may have finished: it shows now
+       },
+       "root 0", "root 1"},
+      {"Order",
+       [](Communicator& comm) {
+         std::vector<float> data(100), all(100 * static_cast<std::size_t>(comm.world_size()));
+         if (comm.rank() != 1) comm.all_reduce<float>(data);
+         comm.all_gather<float>(data, all);
+         if (comm.rank() == 1) comm.all_reduce<float>(data);
+       },
+       "all_reduce", "all_gather"},
+      {"MissingCall",
+       [](Communicator& comm) {
+         std::vector<float> data(100);
+         if (comm.rank() != 1) comm.all_reduce<float>(data);
+       },
+       "all_reduce", "end of the communicator"},
+  };
+  return list;
+}
+
+class MismatchTest : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+
+TEST_P(MismatchTest, FailsOnEveryRankWithBothSignatures) {
+  const Mismatch& mismatch = mismatches()[static_cast<std::size_t>(std::get<0>(GetParam()))];
+  World world = processes(3, std::get<1>(GetParam()));
+  world.ranks = Ranks::threads;
+  const Outcomes outcomes = run_world(world, mismatch.call);
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    if (mismatch.name == "MissingCall" && r == 1) continue;  // it noticed nothing
+    EXPECT_THAT(outcomes[r], AllOf(HasSubstr(mismatch.first), HasSubstr(mismatch.second)))
+        << "rank " << r;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, MismatchTest,
+    ::testing::Combine(::testing::Range(0, 6), ::testing::Values("shm", "tcp")),
+    [](const auto& param) {
+      return mismatches()[static_cast<std::size_t>(std::get<0>(param.param))].name + "_" +
+             std::get<1>(param.param);
+    });
+
+TEST(Failure, AbortFromAnotherThreadUnblocksEverybody) {
+  for (const std::string transports : {"shm", "tcp"}) {
+    World world = processes(3, transports);
+    world.ranks = Ranks::threads;
+    const auto begin = Clock::now();
+    const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+      std::jthread aborter;
+      if (comm.rank() == 2) {
+        aborter = std::jthread([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          comm.abort("the loss is not a number");
+        });
+      }
+      std::vector<float> data(10);
+      if (comm.rank() == 0) {
+        comm.recv<float>(data, 1);  // never comes
+      } else {
+        comm.recv<float>(data, 0);
+      }
+    });
+    for (const std::string& outcome : outcomes) {
+      EXPECT_THAT(outcome, AllOf(HasSubstr("rank 2"), HasSubstr("the loss is not a number")));
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  }
+}
+
+TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
+  World world = processes(3, "shm");
+  world.ranks = Ranks::threads;
+  world.options.timeout_ms = 1500;
+  const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+    std::vector<float> data(10);
+    if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+    comm.all_reduce<float>(data);
+  });
+  for (const std::string& outcome : outcomes) {
+    EXPECT_THAT(outcome, AllOf(HasSubstr("nothing for 1500 ms"), HasSubstr("rank 1")));
+  }
+}
+
+TEST(Failure, AnExceptionThatTakesARankAwayIsToldToTheOthers) {
+  World world = processes(3, "shm,tcp");
+  const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+    std::vector<float> data(10);
+    comm.all_reduce<float>(data);
+    if (comm.rank() == 2) throw std::runtime_error("out of patience");
+    comm.all_reduce<float>(data);
+  });
+  EXPECT_EQ(outcomes[2], "out of patience");
+  EXPECT_THAT(outcomes[0], HasSubstr("rank 2"));
+  EXPECT_THAT(outcomes[1], HasSubstr("rank 2"));
+}
+
+TEST(Failure, EverySurvivorLeavesAFlightRecord) {
+  const auto directory =
+      std::filesystem::temp_directory_path() / fmt::format("chorus-failure-test-{}", ::getpid());
+  std::filesystem::create_directory(directory);
+  World world = processes(3, "shm");
+  world.options.flight_dir = directory;
+  world.options.log_level = "error";
+  run_world(world, [](Communicator& comm) {
+    std::vector<float> data(10);
+    comm.all_reduce<float>(data);
+    if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
+    comm.all_reduce<float>(data);
+  });
+  int records = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    EXPECT_GT(std::filesystem::file_size(entry), 100U);
+    ++records;
+  }
+  EXPECT_EQ(records, 2);
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace chorus::testing
