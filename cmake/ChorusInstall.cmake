@@ -7,14 +7,17 @@ install(TARGETS chorus EXPORT chorusTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
-foreach(command IN ITEMS chorus_cli chorus_perf)
-  if(TARGET ${command})
-    file(RELATIVE_PATH to_library
-         ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+if(CHORUS_BUILD_TOOLS)
+  # chorus-perf looks for its workers, one per library it can measure, beside itself.
+  get_directory_property(workers DIRECTORY ${PROJECT_SOURCE_DIR}/perf
+                         DEFINITION CHORUS_PERF_BACKENDS)
+  list(TRANSFORM workers PREPEND chorus-perf-worker-)
+  file(RELATIVE_PATH to_library ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  foreach(command IN ITEMS chorus_cli chorus-perf ${workers})
     set_target_properties(${command} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_library}")
     install(TARGETS ${command} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  endif()
-endforeach()
+  endforeach()
+endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/chorus)
 install(EXPORT chorusTargets NAMESPACE chorus:: DESTINATION ${package_dir}

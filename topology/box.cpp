@@ -92,8 +92,8 @@ class BoxBuilder {
         std::all_of(found.begin(), found.end(), [](const auto& gpu) { return gpu.first >= 0; });
     std::sort(found.begin(), found.end(),
               [&](const auto& a, const auto& b) { return numbered ? a < b : a.second < b.second; });
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      numbers_.emplace(found[i].second, static_cast<int>(i));
+    for (const auto& gpu : found) {  // an address given twice is one GPU
+      numbers_.emplace(gpu.second, static_cast<int>(numbers_.size()));
     }
     gpus_.assign(numbers_.size(), -1);
   }
@@ -120,9 +120,11 @@ class BoxBuilder {
   void add_device(const PciDevice& device, int above) {
     const bool known = device.gb_s > 0;
     const Wire pcie{known ? device.gb_s : kPcieUnknownGbS, kPcieHopUs, "pcie", box_.provenance};
-    const std::string speed = known ? "" : ", PCIe speed unknown";
-    const std::string detail = fmt::format("{}{}{}{}", device.address.text(),
-                                           device.detail.empty() ? "" : " ", device.detail, speed);
+    std::string detail = device.address.text();
+    for (const std::string& part :
+         {device.detail, std::string(known ? "" : "PCIe speed unknown")}) {
+      if (!part.empty()) detail += (detail.empty() ? "" : ", ") + part;
+    }
     switch (device.kind) {
       case PciDevice::Kind::bridge: {
         const int node =
@@ -148,18 +150,14 @@ class BoxBuilder {
 
   /// An adapter below `above`, reached at `bus_gb_s`, and the cables of its ports.
   void add_nic(std::vector<NetPort> ports, int above, double bus_gb_s, std::string detail) {
-    if (ports.empty()) {  // a source that says there is an adapter and no more
-      NetPort unknown;
-      unknown.gb_s = bus_gb_s;
-      ports.push_back(unknown);
-      detail += ", speed unknown: taken as its PCIe link's";
-    }
+    if (ports.empty()) ports.emplace_back();  // a source that says there is an adapter and no more
     double sum = 0;
     for (NetPort& port : ports) {
       if (!port.detail.empty()) detail += (detail.empty() ? "" : ", ") + port.detail;
       if (port.gb_s <= 0) {
         port.gb_s = kInterfaceUnknownGbS;
-        if (port.connected) detail += ", speed unknown: taken as 10 Gb/s";
+        if (port.connected)
+          detail += std::string(detail.empty() ? "" : ", ") + "rate unknown: taken as 10 Gb/s";
       }
       sum += port.gb_s;
     }
@@ -263,6 +261,7 @@ std::optional<PciAddress> PciAddress::parse(std::string_view text) {
 }
 
 std::string PciAddress::text() const {
+  if (domain == kNoDomain) return {};
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, device, function);
 }
 

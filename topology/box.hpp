@@ -19,11 +19,14 @@ struct PciAddress {
   std::uint32_t device = 0;
   std::uint32_t function = 0;
 
+  /// Of devices whose source gives them no address; the rest is a number to tell them apart.
+  static constexpr std::uint32_t kNoDomain = 0xffffffff;
+
   auto operator<=>(const PciAddress&) const = default;
 
   /// "0000:3b:00.0", "3B:00.0", "00000000:3b:00.0"; nothing for anything else.
   static std::optional<PciAddress> parse(std::string_view text);
-  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string text() const;  ///< empty for kNoDomain
 };
 
 /// An interface to a network.

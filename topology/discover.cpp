@@ -9,7 +9,7 @@
 #include <set>
 
 #include "chorus/error.hpp"
-#include "topology/hwloc_box.hpp"
+#include "topology/hwloc_live.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -90,13 +90,9 @@ void add_nvml(Box& box, const NvmlReport& report) {
 }
 
 Topology discover() {
-  const HwlocHandle hwloc = hwloc_empty();
-  if (hwloc_topology_load(hwloc.get()) != 0) {
-    throw TopologyError(
-        "hwloc cannot read this machine's topology: is /sys mounted, and does lstopo work?");
-  }
-  Box box = box_of(hwloc.get(), host_name());
-  if (hwloc_topology_is_thissystem(hwloc.get()) != 0) {
+  bool is_here = false;
+  Box box = box_of(hwloc_machine(host_name(), is_here));
+  if (is_here) {
     add_interfaces(box, linux_interfaces("/sys"));
     add_nvml(box, nvml_report());
   }
@@ -106,20 +102,11 @@ Topology discover() {
 Topology topology_from_synthetic(std::string_view description) {
   constexpr long kMostUnits = 1 << 16;
   const std::string text(description);
-  const std::string remedy = "write it as lstopo does, as in hwloc:numa:2 core:4 pu:1";
   if (text.size() > 512 || units_of(text) > kMostUnits) {
     throw InputError(
-        fmt::format("the synthetic topology describes more than {} processing "
-                    "units: {}",
-                    kMostUnits, remedy));
+        fmt::format("the synthetic topology describes more than {} processing units", kMostUnits));
   }
-  const HwlocHandle hwloc = hwloc_empty();
-  if (text.empty() || hwloc_topology_set_synthetic(hwloc.get(), text.c_str()) != 0 ||
-      hwloc_topology_load(hwloc.get()) != 0) {
-    throw InputError(
-        fmt::format("hwloc does not understand the synthetic topology \"{}\": {}", text, remedy));
-  }
-  return topology_of(box_of(hwloc.get(), "hwloc:" + text));
+  return topology_of(box_of(hwloc_synthetic(text, "hwloc:" + text)));
 }
 
 }  // namespace chorus

@@ -115,6 +115,7 @@ std::vector<NetInterface> linux_interfaces(const std::string& sys) {
   std::vector<NetInterface> found = infiniband_ports(sys);
   for (const fs::path& path : entries(fs::path(sys) / "class/net")) {
     if (!fs::is_directory(path)) continue;
+    if (fs::exists(path / "bridge")) continue;  // no way out of its own; its members are listed
     const std::string type = first_line(path / "type");
     if (type == std::to_string(kLoopbackType)) continue;
     if (type == std::to_string(kInfinibandType) && !found.empty()) continue;

@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
+
+#include "chorus/topology.hpp"
 
 namespace chorus {
 
@@ -23,6 +26,13 @@ void add_flight(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);
 void add_topo(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
+
+/// For options that name a topology.
+inline constexpr const char* kTopologyHelp =
+    "A file (Chorus JSON, NCCL or hwloc XML, nvidia-smi topo -m), a name or string (chorus topo "
+    "--list), or - for standard input; this machine if left out";
+/// The topology that such an option means; empty discovers this machine. Throws InputError.
+[[nodiscard]] Topology topology_from_argument(const std::string& source);
 
 /// The whole of a file, or of standard input for "-". Throws InputError naming the path if it
 /// cannot be read or is larger than 64 MiB.

@@ -36,7 +36,7 @@ void print_text(const Considered& considered, const Topology& topology, const Bo
     text += "\n" + explain(considered, kind, static_cast<double>(size));
     const double limit =
         std::max(bound.latency_s, bound.seconds_per_byte * static_cast<double>(size));
-    text += fmt::format("  {:<24} {:>12.2f} us\n", "(limit)", limit * 1e6);
+    text += fmt::format("  {:<27} {:>12.2f} us\n", "(limit)", limit * 1e6);
   }
   chorus::print(text);
 }
@@ -83,7 +83,7 @@ void run(const Arguments& arguments) {
     shape.cores_per_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   }
   const Topology topology =
-      arguments.topology.empty() ? job_topology(shape) : topology_from_name(arguments.topology);
+      arguments.topology.empty() ? job_topology(shape) : topology_from_argument(arguments.topology);
   std::vector<int> levels;
   if (arguments.topology.empty()) levels = {shape.ranks_per_host, shape.hosts};
   const Considered considered =

@@ -28,7 +28,7 @@ struct Arguments {
 };
 
 void simulate_on(const Schedule& schedule, const Arguments& arguments) {
-  const Topology topology = topology_from_name(arguments.topology);
+  const Topology topology = topology_from_argument(arguments.topology);
   if (topology.world_size() != schedule.world_size) {
     throw InputError(fmt::format("{} has {} ranks, the schedule {}: use -n {}", arguments.topology,
                                  topology.world_size(), schedule.world_size,

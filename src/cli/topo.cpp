@@ -2,10 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "cli/cli.hpp"
+#include "cli/draw.hpp"
+#include "model/json.hpp"
 #include "topology/describe.hpp"
+#include "topology/import.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -13,7 +17,9 @@ namespace {
 
 struct Options {
   std::string source;
+  std::string svg;
   bool list = false;
+  bool json = false;
 };
 
 std::string listing() {
@@ -28,21 +34,42 @@ std::string listing() {
 
 void run(const Options& options) {
   if (options.list) return print(listing());
-  const Topology topology =
-      options.source.empty() ? discover() : topology_from_name(options.source);
-  print(describe(topology));
+  const Topology topology = topology_from_argument(options.source);
+  if (!options.svg.empty()) draw_svg(topology, options.svg);
+  if (options.json) {
+    print(to_json(topology));
+  } else if (options.svg.empty()) {
+    print(describe(topology));
+  }
 }
 
 }  // namespace
 
+Topology topology_from_argument(const std::string& source) {
+  if (source.empty()) return discover();
+  if (source == "-") return topology_from_text(read_input("-"), "standard input");
+  // A file that exists is meant, and so is a name that only a file can have.
+  std::error_code error;
+  const bool path_like = source.find('/') != std::string::npos || source.ends_with(".xml") ||
+                         source.ends_with(".json") || source.ends_with(".txt");
+  if (path_like || std::filesystem::exists(source, error)) return topology_from_file(source);
+  return topology_from_name(source);
+}
+
 void add_topo(CLI::App& app, int& /*exit_code*/) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("topo", "Show how a machine or network is wired");
-  command->add_option("SOURCE", options->source,
-                      "A file, a name or string (see --list), or - for standard input; this "
-                      "machine if left out");
+  command->add_option("SOURCE", options->source, kTopologyHelp);
+  command->add_option("--svg", options->svg, "Draw to this file (- for standard output)");
+  command->add_flag("--json", options->json, "Print Chorus JSON, which every command reads");
   command->add_flag("--list", options->list, "List the machines and generators known by name");
-  command->footer("Example: chorus topo '2*dgx-a100'");
+  command->footer(
+      "Examples:\n"
+      "  chorus topo                       this machine\n"
+      "  chorus topo '2*dgx-a100'          two boxes of the catalog\n"
+      "  chorus topo torus:4x4,rate=50     a generated graph\n"
+      "  nvidia-smi topo -m | chorus topo - --json > machine.json\n"
+      "  chorus topo machine.json --svg machine.svg");
   command->callback([options] { run(*options); });
 }
 

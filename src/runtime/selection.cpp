@@ -155,13 +155,13 @@ std::string explain(const Considered& considered, CollectiveKind kind, double si
   for (const Candidate* candidate : order) {
     if (candidate->why_not.empty()) {
       text += fmt::format(
-          "  {:<24} {:>12.2f} us   {:>4} steps  {:>10.2f} us + bytes / {:.3f} GB/s\n",
+          "  {:<27} {:>12.2f} us   {:>4} steps  {:>10.2f} us + bytes / {:.3f} GB/s\n",
           candidate->name, candidate->cost.seconds(size_bytes) * 1e6, candidate->steps,
           candidate->cost.alpha_s * 1e6,
           candidate->cost.beta_s_per_byte > 0 ? 1e-9 / candidate->cost.beta_s_per_byte
                                               : std::numeric_limits<double>::infinity());
     } else {
-      text += fmt::format("  {:<24} {:>15}   {}\n", candidate->name, "-", candidate->why_not);
+      text += fmt::format("  {:<27} {:>15}   {}\n", candidate->name, "-", candidate->why_not);
     }
   }
   return text;

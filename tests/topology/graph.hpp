@@ -1,6 +1,7 @@
 // What the tests ask of a topology, computed the plain way.
 #pragma once
 
+#include <cmath>
 #include <limits>
 #include <set>
 #include <string>
@@ -71,7 +72,10 @@ inline std::string unsound(const Topology& t) {
   for (const Topology::Link& link : t.links) {
     if (link.src < 0 || link.dst < 0 || link.src >= nodes || link.dst >= nodes) return "link ends";
     if (link.src == link.dst) return "link from " + t.nodes[link.src].name + " to itself";
-    if (!(link.beta_s_per_byte > 0) || !(link.alpha_s >= 0)) return "link figures";
+    if (!(link.beta_s_per_byte > 0) || !std::isfinite(link.beta_s_per_byte) ||
+        !(link.alpha_s >= 0) || !std::isfinite(link.alpha_s)) {
+      return "link figures";
+    }
     if (link.type.empty()) return "link without type";
   }
   for (const Topology::PortGroup& group : t.port_groups) {

@@ -1,0 +1,252 @@
+#include "topology/discover.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "chorus/error.hpp"
+#include "tests/topology/files.hpp"
+#include "tests/topology/graph.hpp"
+#include "topology/describe.hpp"
+#include "topology/hw_tree.hpp"
+#include "topology/linux_net.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus {
+namespace {
+
+using test::data;
+using ::testing::HasSubstr;
+
+std::optional<PciAddress> address(const std::string& text) { return PciAddress::parse(text); }
+
+/// Lines "name gb_s type connected virtual pci detail"; '#' begins a comment.
+std::vector<NetInterface> recorded_interfaces(const std::filesystem::path& path) {
+  std::vector<NetInterface> found;
+  if (!std::filesystem::exists(path)) return found;
+  std::istringstream lines(test::read(path));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    NetInterface one;
+    std::string connected;
+    std::string is_virtual;
+    std::string pci;
+    words >> one.port.name >> one.port.gb_s >> one.port.type >> connected >> is_virtual >> pci >>
+        one.port.detail;
+    EXPECT_TRUE(words) << path << ": " << line;
+    one.port.connected = connected == "yes";
+    one.port.is_virtual = is_virtual == "yes";
+    one.pci = address(pci);
+    found.push_back(one);
+  }
+  return found;
+}
+
+/// Lines "gpu ADDRESS MODEL" and "link ADDRESS switch|ADDRESS - GB_S".
+NvmlReport recorded_nvml(const std::filesystem::path& path) {
+  NvmlReport report;
+  if (!std::filesystem::exists(path)) return report;
+  std::istringstream lines(test::read(path));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    std::string kind;
+    std::string from;
+    words >> kind >> from;
+    if (kind == "gpu") {
+      std::string model;
+      words >> model;
+      report.gpus.push_back({address(from).value(), model});
+    } else {
+      std::string to;
+      std::string unused;
+      GpuLink link;
+      words >> to >> unused >> link.gb_s;
+      link.from = address(from).value();
+      link.end = to == "switch" ? GpuLink::End::gpu_switch : GpuLink::End::gpu;
+      link.to = address(to).value_or(PciAddress());
+      report.links.push_back(link);
+    }
+    EXPECT_TRUE(words) << path << ": " << line;
+  }
+  return report;
+}
+
+/// Discovers the machine tests/data/machines/NAME.{net,nvml} on the hwloc recording HWLOC.xml.
+Topology recorded(const std::string& name, const std::string& hwloc) {
+  const std::string xml = test::read(data("machines/" + hwloc + ".xml"));
+  Box box = box_of(machine_from_hwloc_xml(xml, name));
+  add_interfaces(box, recorded_interfaces(data("machines/" + name + ".net")));
+  add_nvml(box, recorded_nvml(data("machines/" + name + ".nvml")));
+  return topology_of(std::move(box));
+}
+
+TEST(Discovery, RecordedMachinesReadAsExpected) {
+  const struct {
+    const char* name;
+    const char* hwloc;
+    int ranks;
+  } kMachines[] = {{"two-sockets", "two-sockets", 4},
+                   {"four-gpus", "four-gpus", 4},
+                   {"four-gpus-nvswitch", "four-gpus", 4},
+                   {"virtual", "virtual", 4}};
+  for (const auto& machine : kMachines) {
+    const Topology t = recorded(machine.name, machine.hwloc);
+    EXPECT_EQ(test::unsound(t), "") << machine.name;
+    EXPECT_TRUE(test::connected(t)) << machine.name;
+    EXPECT_EQ(t.world_size(), machine.ranks) << machine.name;
+    test::expect_text(describe(t), data(std::string("machines/") + machine.name + ".txt"));
+  }
+}
+
+TEST(Discovery, NvmlNumbersTheGpusAndOverrulesHwlocsNvlinks) {
+  const Topology t = recorded("four-gpus-nvswitch", "four-gpus");
+  EXPECT_THAT(t.nodes[t.rank_nodes[0]].detail, HasSubstr("0000:43:00.0"));
+  int switches = 0;
+  for (const Topology::Node& node : t.nodes) switches += node.kind == NodeKind::gpu_switch ? 1 : 0;
+  EXPECT_EQ(switches, 1);
+  for (const Topology::Link& link : t.links) {
+    if (link.type != "nvlink") continue;
+    EXPECT_NEAR(test::gb_s(link.beta_s_per_byte), 300, 1e-6);
+  }
+}
+
+TEST(Discovery, ADisplayControllerIsNoGpu) {
+  const Topology t = recorded("four-gpus", "four-gpus");  // holds a VGA device of a BMC
+  for (const Topology::Node& node : t.nodes) {
+    EXPECT_EQ(node.detail.find("00:1f.0"), std::string::npos) << node.name;
+  }
+}
+
+TEST(Discovery, SyntheticMachinesHaveARankPerCore) {
+  const struct {
+    const char* description;
+    int ranks;
+    int numa_nodes;
+  } kMachines[] = {{"pu:1", 1, 1},
+                   {"core:4 pu:2", 4, 1},
+                   {"package:2 numa:1 l3:2 core:3 pu:1", 12, 2},
+                   {"numa:4 core:2 pu:1", 8, 4},
+                   {"package:2 numa:2 l2:1 core:1 pu:1", 4, 4}};
+  for (const auto& machine : kMachines) {
+    const Topology t = topology_from_synthetic(machine.description);
+    EXPECT_EQ(test::unsound(t), "") << machine.description;
+    EXPECT_TRUE(test::connected(t)) << machine.description;
+    EXPECT_EQ(t.world_size(), machine.ranks) << machine.description;
+    int numa_nodes = 0;
+    for (const Topology::Node& node : t.nodes) numa_nodes += node.kind == NodeKind::numa ? 1 : 0;
+    EXPECT_EQ(numa_nodes, machine.numa_nodes) << machine.description;
+  }
+}
+
+TEST(Discovery, BadSyntheticStringsAreRefused) {
+  for (const char* text : {"", "nonsense", "core:0 pu:0", "core:100000 pu:100000",
+                           "pu:99999999999999999999999", "numa:-1 pu:1", "core:2 pu:2)"}) {
+    EXPECT_THROW((void)topology_from_synthetic(text), InputError) << text;
+  }
+}
+
+TEST(Discovery, ThisMachineIsSoundAndConnected) {
+  const Topology t = discover();
+  EXPECT_EQ(test::unsound(t), "");
+  EXPECT_TRUE(test::connected(t));
+  EXPECT_GE(t.world_size(), 1);
+  EXPECT_EQ(t, discover());
+}
+
+/// A /sys of our own.
+class FakeSys : public ::testing::Test {
+ protected:
+  FakeSys() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "chorus-sys-XXXXXX").string();
+    root_ = ::mkdtemp(pattern.data());
+  }
+  ~FakeSys() override { std::filesystem::remove_all(root_); }
+
+  void put(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text << "\n";
+  }
+  void interface(const std::string& name, const std::string& type, const std::string& state) {
+    put("class/net/" + name + "/type", type);
+    put("class/net/" + name + "/operstate", state);
+  }
+  void device(const std::string& link, const std::string& pci) {
+    std::filesystem::create_directories(root_ / "devices/pci0000:00" / pci);
+    std::filesystem::create_directory_symlink(root_ / "devices/pci0000:00" / pci, root_ / link);
+  }
+
+  std::filesystem::path root_;
+};
+
+TEST_F(FakeSys, InterfacesComeWithTheirSpeedsAndAdapters) {
+  interface("chorus0", "1", "up");
+  put("class/net/chorus0/speed", "25000");
+  device("class/net/chorus0/device", "0000:3b:00.1");
+  interface("chorus1", "1", "down");
+  put("class/net/chorus1/speed", "-1");
+  device("class/net/chorus1/device", "0000:3b:00.0");
+  interface("chorus-veth", "1", "up");
+  interface("chorus-dummy", "1", "down");
+  interface("chorus-bridge", "1", "up");
+  put("class/net/chorus-bridge/bridge/ageing_time", "30000");
+  interface("lo", "772", "unknown");
+  put("class/infiniband/mlx9_0/ports/1/link_layer", "InfiniBand");
+  put("class/infiniband/mlx9_0/ports/1/state", "4: ACTIVE");
+  put("class/infiniband/mlx9_0/ports/1/rate", "200 Gb/sec (4X HDR)");
+  device("class/infiniband/mlx9_0/device", "0000:5e:00.0");
+  interface("ib9", "32", "up");
+
+  const std::vector<NetInterface> found = linux_interfaces(root_.string());
+  ASSERT_EQ(found.size(),
+            4U);  // no loopback, no idle virtual one, no bridge, no second face of mlx9_0
+  EXPECT_EQ(found[0].port.name, "mlx9_0");
+  EXPECT_EQ(found[0].port.type, "infiniband");
+  EXPECT_DOUBLE_EQ(found[0].port.gb_s, 25);
+  EXPECT_EQ(found[0].pci, address("0000:5e:00.0"));
+  EXPECT_EQ(found[1].port.name, "chorus-veth");
+  EXPECT_TRUE(found[1].port.is_virtual);
+  EXPECT_EQ(found[2].port.name, "chorus0");
+  EXPECT_DOUBLE_EQ(found[2].port.gb_s, 3.125);
+  EXPECT_EQ(found[2].pci, address("0000:3b:00.1"));
+  EXPECT_FALSE(found[3].port.connected);
+  EXPECT_DOUBLE_EQ(found[3].port.gb_s, 0);
+}
+
+TEST_F(FakeSys, AMachineWithoutInterfacesIsNoError) {
+  EXPECT_TRUE(linux_interfaces(root_.string()).empty());
+}
+
+TEST(PciAddresses, AreReadInEverySpelling) {
+  const PciAddress expected{0, 0x3b, 0, 0};
+  EXPECT_EQ(address("0000:3b:00.0"), expected);
+  EXPECT_EQ(address("00000000:3B:00.0"), expected);
+  EXPECT_EQ(address("3b:00.0"), expected);
+  EXPECT_EQ(address("ffff:ff:01.0"), (PciAddress{0xffff, 0xff, 1, 0}));
+  for (const char* bad : {"", "3b", "3b:00", "3b:00.", "x:00.0", "0000:3b:00.0 ", "0000:3b:00:0",
+                          "123456789:3b:00.0", "::.", "1:2:3:4.5"}) {
+    EXPECT_EQ(address(bad), std::nullopt) << bad;
+  }
+}
+
+// tests/topology/fake_nvml.cpp stands in for the driver's library: two V100 with two NVLinks
+// between them and one into a switch each, and one GPU that is lost.
+TEST(Nvml, LinksAreReadThroughTheLibrary) {
+  const NvmlReport report = nvml_report();
+  ASSERT_EQ(report.gpus.size(), 2U);
+  EXPECT_EQ(report.gpus[1].address, address("0001:02:00.0"));
+  EXPECT_EQ(report.gpus[1].model, "Fake V100");
+  ASSERT_EQ(report.links.size(), 6U);
+  EXPECT_EQ(report.links[0].from, report.gpus[0].address);
+  EXPECT_EQ(report.links[0].to, report.gpus[1].address);
+  EXPECT_EQ(report.links[0].end, GpuLink::End::gpu);
+  EXPECT_EQ(report.links[2].end, GpuLink::End::gpu_switch);
+  EXPECT_DOUBLE_EQ(report.links[2].gb_s, 25);
+}
+
+}  // namespace
+}  // namespace chorus

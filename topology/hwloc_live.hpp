@@ -1,0 +1,17 @@
+// hwloc, asked about this machine or a synthetic one.
+#pragma once
+
+#include <string>
+
+#include "topology/hw_tree.hpp"
+
+namespace chorus {
+
+/// `is_here` tells whether it is this machine that hwloc described, and not a file that its
+/// environment variables name. Throws TopologyError.
+[[nodiscard]] HwMachine hwloc_machine(std::string name, bool& is_here);
+
+/// Throws InputError if hwloc does not understand `description`.
+[[nodiscard]] HwMachine hwloc_synthetic(const std::string& description, std::string name);
+
+}  // namespace chorus
