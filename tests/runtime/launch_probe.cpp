@@ -1,8 +1,12 @@
-// What launch_test starts under each launcher: joins as it was launched, twice, and prints what
-// it learned. Exit status 0 if every rank met every other.
+// What launch_test and run_test start under each launcher: joins as it was launched, twice, and
+// prints what it learned. Exit status 0 if every rank met every other. "launch_probe die R": rank R
+// kills itself, the others print why they ended.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
@@ -10,11 +14,30 @@
 #include "runtime/control.hpp"
 #include "runtime/launch.hpp"
 
-int main() {
+namespace {
+
+int wait_for_death(const chorus::Launch& launch, chorus::Rank victim) {
+  using namespace chorus;
+  const auto control = Control::join(launch.id, launch.rank, launch.world_size, 20'000);
+  std::vector<Rank> members;
+  for (Rank rank = 0; rank < launch.world_size; ++rank) members.push_back(rank);
+  control->open_group("all", members);
+  if (launch.rank == victim) ::raise(SIGKILL);
+  const std::string sentence = control->await_verdict("all", 20'000).value_or("nothing");
+  std::printf("rank %d heard: %s\n", launch.rank, sentence.c_str());
+  return 7;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   using namespace chorus;
   try {
     const Options options = Options::from_env();
     const Launch launch = Launch::from_env();
+    if (argc == 3 && std::strcmp(argv[1], "die") == 0) {
+      return wait_for_death(launch, std::atoi(argv[2]));
+    }
     std::string met;
     for (int joining = 0; joining < 2; ++joining) {
       std::shared_ptr<void> keep_alive;

@@ -1,0 +1,333 @@
+// chorus run: ranks on this machine, for convenience.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "chorus/error.hpp"
+#include "cli/cli.hpp"
+#include "cli/rank_process.hpp"
+#include "runtime/control.hpp"
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxRanks = 4096;
+/// After the first failure the others end by themselves, with an error that names the culprit;
+/// whoever does not is asked to, and then made to.
+constexpr milliseconds kGrace{4'000}, kAfterTerm{2'000};
+/// What ended ranks left in their pipes is read this long; children of theirs may keep them open.
+constexpr milliseconds kDrain{200};
+/// As the timeout command of the coreutils.
+constexpr int kTimedOut = 124;
+constexpr std::size_t kMaxLine = 64 * 1024;
+
+struct RunOptions {
+  int num_ranks = 1;
+  bool rank_prefix = false;
+  std::vector<std::string> variables;
+  double timeout_s = 0;
+  std::vector<std::string> program;
+};
+
+/// One stream of one rank, cut into lines that carry its number.
+class PrefixedStream {
+ public:
+  PrefixedStream(Fd from, int to, int rank)
+      : from_(std::move(from)), to_(to), prefix_(fmt::format("[{}] ", rank)) {}
+  [[nodiscard]] int fd() const { return from_.get(); }
+
+  /// Reads what is there. False at the end.
+  bool forward() {
+    std::array<char, 16 * 1024> buffer;
+    for (;;) {
+      const ssize_t got = ::read(from_.get(), buffer.data(), buffer.size());
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return true;
+      if (got <= 0) break;
+      pending_.append(buffer.data(), static_cast<std::size_t>(got));
+      write_lines();
+    }
+    if (!pending_.empty()) {
+      pending_ += '\n';
+      write_lines();
+    }
+    from_.reset();
+    return false;
+  }
+
+ private:
+  void write_lines() {
+    std::size_t begin = 0;
+    std::string text;
+    for (std::size_t end; (end = pending_.find('\n', begin)) != std::string::npos;) {
+      text += prefix_;
+      text.append(pending_, begin, end + 1 - begin);
+      begin = end + 1;
+    }
+    pending_.erase(0, begin);
+    if (pending_.size() > kMaxLine) {
+      text += prefix_ + pending_ + '\n';
+      pending_.clear();
+    }
+    for (std::size_t sent = 0; sent < text.size();) {
+      const ssize_t now = ::write(to_, text.data() + sent, text.size() - sent);
+      if (now < 0 && errno == EINTR) continue;
+      if (now < 0) return;
+      sent += static_cast<std::size_t>(now);
+    }
+  }
+
+  Fd from_;
+  int to_;
+  std::string prefix_, pending_;
+};
+
+/// The ranks of one `chorus run`, from start to exit status.
+class Job {
+ public:
+  explicit Job(const RunOptions& options) : options_(options) {}
+
+  int run() {
+    block_signals();
+    raise_descriptor_limit();
+    Guard guard;
+    guard_ = &guard;
+    Coordinator coordinator(options_.num_ranks, "", 0, Secret::random(),
+                            {.launcher = true, .joined_often = true});
+    coordinator_ = &coordinator;
+    try {
+      start_all();
+    } catch (...) {
+      signal_all(SIGKILL);
+      while (num_running_ > 0) reap(0);
+      throw;
+    }
+    if (options_.timeout_s > 0) {
+      times_out_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(options_.timeout_s));
+    }
+    while (num_running_ > 0) step();
+    drain();
+    if (num_failed_ > 1 && !interrupted_)
+      say(fmt::format("{} of {} ranks failed", num_failed_, options_.num_ranks));
+    return status_;
+  }
+
+ private:
+  static void say(const std::string& text) {
+    const std::string line = fmt::format("chorus run: {}\n", text);
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+
+  void block_signals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+      sigaddset(&signals, signal);
+    }
+    ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+    signals_ = Fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_) throw Error(fmt::format("chorus run: signalfd: {}", std::strerror(errno)));
+  }
+
+  void raise_descriptor_limit() const {
+    if (!options_.rank_prefix) return;
+    rlimit limit{};
+    const rlim_t needed = 3 * static_cast<rlim_t>(options_.num_ranks) + 1024;
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+    limit.rlim_cur = std::min(needed, limit.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+
+  void start_all() {
+    std::vector<std::pair<std::string, std::string>> common{
+        {"CHORUS_ID", coordinator_->id()},
+        {"CHORUS_WORLD_SIZE", fmt::format("{}", options_.num_ranks)},
+        {"CHORUS_LOCAL_WORLD_SIZE", fmt::format("{}", options_.num_ranks)}};
+    for (const std::string& variable : options_.variables) {
+      const std::size_t equals = variable.find('=');
+      if (equals == std::string::npos || equals == 0) {
+        throw InputError(fmt::format("-x {}: must be NAME=VALUE", variable));
+      }
+      common.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
+    }
+    const bool terminal = ::isatty(STDIN_FILENO) == 1;
+    for (int rank = 0; rank < options_.num_ranks; ++rank) {
+      auto changes = common;
+      changes.emplace_back("CHORUS_RANK", fmt::format("{}", rank));
+      changes.emplace_back("CHORUS_LOCAL_RANK", fmt::format("{}", rank));
+      RankProcess process = start({.arguments = options_.program,
+                                   .environment = environment_with(changes),
+                                   .capture_output = options_.rank_prefix,
+                                   .inherit_input = rank == 0 && !terminal},
+                                  *guard_);
+      pids_.push_back(process.pid);
+      ++num_running_;
+      if (!options_.rank_prefix) continue;
+      streams_.emplace_back(std::move(process.out), STDOUT_FILENO, rank);
+      streams_.emplace_back(std::move(process.err), STDERR_FILENO, rank);
+    }
+  }
+
+  [[nodiscard]] std::optional<Clock::time_point> next_deadline() const {
+    std::optional<Clock::time_point> next = deadline_;
+    if (times_out_ && (!next || *times_out_ < *next)) next = times_out_;
+    return next;
+  }
+
+  void step() {
+    int wait_ms = -1;
+    if (const auto next = next_deadline()) {
+      const auto left = std::chrono::duration_cast<milliseconds>(*next - Clock::now()).count() + 1;
+      wait_ms = static_cast<int>(std::clamp<long long>(left, 0, 60'000));
+    }
+    wait_for_input(wait_ms);
+    take_signals();
+    reap(WNOHANG);
+    const auto now = Clock::now();
+    if (times_out_ && *times_out_ <= now) {
+      times_out_.reset();
+      say(fmt::format("not finished after {} s", options_.timeout_s));
+      if (status_ == 0) status_ = kTimedOut;
+      interrupted_ = true;
+      escalate(now);
+    }
+    if (deadline_ && *deadline_ <= now) escalate(now);
+  }
+
+  void wait_for_input(int wait_ms) {
+    std::vector<pollfd> entries{{signals_.get(), POLLIN, 0}};
+    for (const PrefixedStream& stream : streams_) entries.push_back({stream.fd(), POLLIN, 0});
+    if (::poll(entries.data(), entries.size(), wait_ms) <= 0) return;
+    for (std::size_t i = entries.size(); i-- > 1;) {
+      if (entries[i].revents == 0 || streams_[i - 1].forward()) continue;
+      streams_.erase(streams_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+    }
+  }
+
+  void take_signals() {
+    signalfd_siginfo info{};
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      if (status_ == 0) status_ = 128 + signal;
+      interrupted_ = true;
+      if (deadline_) {  // asked twice
+        escalate(Clock::now());
+      } else {
+        signal_all(signal);
+        deadline_ = Clock::now() + kGrace;
+      }
+    }
+  }
+
+  void reap(int flags) {
+    for (;;) {
+      int wait_status = 0;
+      const pid_t pid = ::waitpid(-1, &wait_status, flags);
+      if (pid < 0 && errno == EINTR) continue;
+      if (pid <= 0) return;
+      const auto found = std::find(pids_.begin(), pids_.end(), pid);
+      if (found == pids_.end()) continue;
+      ended(static_cast<int>(found - pids_.begin()), wait_status);
+      if (flags == 0) return;
+    }
+  }
+
+  void ended(int rank, int wait_status) {
+    const pid_t pid = std::exchange(pids_[static_cast<std::size_t>(rank)], -1);
+    --num_running_;
+    const std::string how = describe_end(wait_status);
+    coordinator_->report_death(rank, how);
+    // What it started goes with it.
+    ::kill(-pid, SIGKILL);
+    guard_->forget(pid);
+    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) return;
+    if (num_failed_++ > 0) return;
+    if (!interrupted_) say(fmt::format("rank {} (pid {}) {}", rank, pid, how));
+    if (status_ == 0) {
+      status_ = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+    }
+    if (!deadline_) deadline_ = Clock::now() + kGrace;
+  }
+
+  void escalate(Clock::time_point now) {
+    if (terminated_) {
+      say(fmt::format("{} ranks have not ended: killing them", num_running_));
+      signal_all(SIGKILL);
+      deadline_ = now + std::chrono::hours(1);
+      return;
+    }
+    terminated_ = true;
+    signal_all(SIGTERM);
+    deadline_ = now + kAfterTerm;
+  }
+
+  void signal_all(int signal) const {
+    for (const pid_t pid : pids_) {
+      if (pid > 0) ::kill(-pid, signal);
+    }
+  }
+
+  void drain() {
+    const auto until = Clock::now() + kDrain;
+    while (!streams_.empty() && Clock::now() < until) wait_for_input(20);
+  }
+
+  const RunOptions& options_;
+  Guard* guard_ = nullptr;
+  Coordinator* coordinator_ = nullptr;
+  Fd signals_;
+  std::vector<pid_t> pids_;  ///< by rank; -1 once ended
+  std::vector<PrefixedStream> streams_;
+  int num_running_ = 0, num_failed_ = 0;
+  int status_ = 0;
+  bool interrupted_ = false;  ///< by a signal or --timeout: that ranks fail then is no news
+  bool terminated_ = false;
+  std::optional<Clock::time_point> deadline_;   ///< of the present patience with the ranks
+  std::optional<Clock::time_point> times_out_;  ///< --timeout
+};
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand("run", "Start the ranks of a program on this machine");
+  command->add_option("-n,--ranks", options->num_ranks, "Number of ranks")
+      ->required()
+      ->check(CLI::Range(1, kMaxRanks));
+  command->add_flag("--rank-prefix", options->rank_prefix, "Begin each line of output with [rank]");
+  command->add_option("-x", options->variables, "Set a variable for the ranks: NAME=VALUE")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--timeout", options->timeout_s, "End the ranks after this many seconds")
+      ->check(CLI::PositiveNumber);
+  command->add_option("PROGRAM", options->program, "The program and its arguments")->required();
+  command->positionals_at_end();  // its options are its own
+  command->footer(
+      "Usage: chorus run -n N [options] -- PROGRAM [ARGUMENTS]\n"
+      "Exit code: that of the first rank that failed (128 + signal if it was killed),\n"
+      "124 after --timeout, 2 if the program cannot be started.\n"
+      "Example: chorus run -n 4 -- ./build/dev/examples/01_all_reduce");
+  command->callback([options, &exit_code] { exit_code = Job(*options).run(); });
+}
+
+}  // namespace chorus

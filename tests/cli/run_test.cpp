@@ -1,0 +1,181 @@
+// chorus run: what it starts, what it says, and that it leaves nothing behind.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string build_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path().parent_path();
+}
+std::string chorus_command() { return build_folder() + "/bin/chorus"; }
+std::string probe() { return build_folder() + "/tests/runtime/launch_probe"; }
+
+/// Output (both streams) and exit status of `chorus run` with these arguments.
+std::pair<std::string, int> run(const std::string& arguments) {
+  const std::string command = chorus_command() + " run " + arguments + " 2>&1 </dev/null";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  std::string output;
+  std::array<char, 4096> buffer;
+  while (std::fgets(buffer.data(), buffer.size(), pipe) != nullptr) output += buffer.data();
+  const int status = ::pclose(pipe);
+  return {output, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
+}
+
+/// Processes with this word on their command line.
+int count_processes(const std::string& word) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+    std::stringstream text;
+    if (file) text << file.rdbuf();
+    if (text.str().find(word) != std::string::npos) ++count;
+  }
+  return count;
+}
+
+template <typename Condition>
+bool within(milliseconds limit, Condition condition) {
+  for (const auto end = Clock::now() + limit; Clock::now() < end;) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return condition();
+}
+
+TEST(Run, StartsRanksThatMeet) {
+  const auto [output, status] = run("-n 5 -- " + probe());
+  EXPECT_EQ(status, 0) << output;
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_THAT(output, HasSubstr(fmt::format(
+                            "launcher chorus rank {} of 5 local {} of 5 sums 15 15", rank, rank)));
+  }
+}
+
+TEST(Run, PrefixesLinesAndSetsVariables) {
+  const auto [output, status] =
+      run("-n 3 --rank-prefix -x WORD=hello -x OTHER=a=b -- sh -c "
+          "'echo $WORD $OTHER; echo two >&2; printf unfinished'");
+  EXPECT_EQ(status, 0) << output;
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const char* line : {"hello a=b", "two", "unfinished"}) {
+      EXPECT_THAT(output, HasSubstr(fmt::format("[{}] {}\n", rank, line)));
+    }
+  }
+}
+
+TEST(Run, OptionsOfTheProgramAreItsOwn) {
+  EXPECT_THAT(run("-n 1 echo -n --ranks 5").first, HasSubstr("--ranks 5"));
+  EXPECT_THAT(run("-n 1 -- echo -x --timeout").first, HasSubstr("-x --timeout"));
+}
+
+TEST(Run, GivesTheStatusOfTheFirstRankThatFailed) {
+  EXPECT_EQ(run("-n 3 -- sh -c 'sleep $CHORUS_RANK; exit $((CHORUS_RANK * 10))'").second, 10);
+  EXPECT_EQ(run("-n 2 -- true").second, 0);
+  EXPECT_EQ(run("-n 2 -- false").second, 1);
+}
+
+TEST(Run, BadUsageIsExplainedWithStatusTwo) {
+  const auto expect = [](const std::string& arguments, const std::string& sentence) {
+    const auto [output, status] = run(arguments);
+    EXPECT_EQ(status, 2) << arguments;
+    EXPECT_THAT(output, HasSubstr(sentence));
+  };
+  expect("-n 0 -- true", "0 not in range 1 to 4096");
+  expect("-n 4097 -- true", "not in range 1 to 4096");
+  expect("-n 2", "PROGRAM is required");
+  expect("-- true", "--ranks is required");
+  expect("-n 2 -x WORD -- true", "-x WORD: must be NAME=VALUE");
+  expect("-n 3 -- /no/such/program", "cannot start '/no/such/program': No such file or directory");
+  expect("-n 3 -- /etc", "cannot start '/etc': Permission denied");
+}
+
+TEST(Run, EveryRankLearnsWhoWasKilledAndHow) {
+  const auto start = Clock::now();
+  const auto [output, status] = run(fmt::format("-n 4 --rank-prefix -- {} die 2", probe()));
+  EXPECT_EQ(status, 128 + SIGKILL) << output;
+  for (const int rank : {0, 1, 3}) {
+    EXPECT_THAT(output, HasSubstr(fmt::format("[{0}] rank {0} heard: rank 2 (pid ", rank)));
+  }
+  EXPECT_THAT(
+      output,
+      AllOf(HasSubstr("died: killed by signal 9 (SIGKILL)"), HasSubstr("chorus run: rank 2 (pid "),
+            HasSubstr("chorus run: 4 of 4 ranks failed"), Not(HasSubstr("its connection closed"))));
+  EXPECT_LT(Clock::now() - start, milliseconds(4'000)) << "they did not end by themselves";
+}
+
+TEST(Run, AStubbornRankIsKilledAfterItsGrace) {
+  const auto start = Clock::now();
+  const auto [output, status] =
+      run("-n 2 -- sh -c '[ $CHORUS_RANK = 0 ] && exit 9; trap \"\" TERM; sleep 987.125'");
+  const auto took = Clock::now() - start;
+  EXPECT_EQ(status, 9) << output;
+  EXPECT_GE(took, milliseconds(2'000));
+  EXPECT_LT(took, milliseconds(9'000));
+  EXPECT_EQ(count_processes("987.125"), 0);
+}
+
+TEST(Run, ATimeoutEndsAllWithItsOwnStatus) {
+  const auto [output, status] = run("-n 2 --timeout 0.3 -- sleep 987.25");
+  EXPECT_EQ(status, 124);
+  EXPECT_THAT(output, HasSubstr("not finished after 0.3 s"));
+  EXPECT_EQ(count_processes("987.25"), 0);
+}
+
+/// `chorus run` in the background.
+pid_t start_run(const std::string& arguments) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    const std::string command = "exec " + chorus_command() + " run " + arguments;
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  return pid;
+}
+
+TEST(Run, SignalsReachTheRanks) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const pid_t pid = start_run("-n 3 -- sh -c 'sleep 987.375; true'");
+    ASSERT_TRUE(within(milliseconds(5'000), [] { return count_processes("987.375") >= 6; }));
+    ::kill(pid, signal);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+    EXPECT_TRUE(within(milliseconds(500), [] { return count_processes("987.375") == 0; }));
+  }
+}
+
+TEST(Run, AKilledLauncherLeavesNothingBehind) {
+  // The shells are its children, the sleeps their children. At any moment of their start.
+  for (int trial = 0; trial < 30; ++trial) {
+    const pid_t pid = start_run("-n 3 -- sh -c 'sleep 987.5; true'");
+    ASSERT_TRUE(
+        within(milliseconds(9'000), [&] { return count_processes("987.5") >= 1 + trial % 8; }));
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    EXPECT_TRUE(within(milliseconds(2'000), [] { return count_processes("987.5") == 0; }));
+  }
+}
+
+}  // namespace
+}  // namespace chorus
