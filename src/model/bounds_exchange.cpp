@@ -9,6 +9,7 @@
 #include "base/check.hpp"
 #include "model/bounds_lp.hpp"
 #include "model/bounds_network.hpp"
+#include "model/bounds_partitions.hpp"
 
 namespace chorus::bounds {
 namespace {
@@ -209,9 +210,32 @@ struct ShortestPaths {
   }
 };
 
-/// The exchange over shortest paths, and the simplest limits: every terminal's own exit and
-/// entrance, and the volume (bytes times hops over all capacities). Where the two meet, as on
-/// regular wirings and behind one switch, no linear program is needed.
+/// Both sides of every part of the natural partitions.
+std::vector<Side> candidate_sides(const Network& network) {
+  std::vector<Side> sides;
+  for (const Partition& partition : natural_partitions(network)) {
+    for (int part = 0; part < partition.parts; ++part) {
+      sides.push_back(partition.side(part));
+      Side others = sides.back();
+      for (char& side : others) side = static_cast<char>(side == 0 ? 1 : 0);
+      sides.push_back(std::move(others));
+    }
+  }
+  return sides;
+}
+
+/// Pairs of ranks with the first on `side` and the second not.
+double demand_across(const Network& network, const Side& side) {
+  double inside = 0, outside = 0;
+  for (const int node : network.terminals) {
+    (side[at(node)] != 0 ? inside : outside) += network.weight(node);
+  }
+  return inside * outside;
+}
+
+/// The exchange over shortest paths, and the simplest limits: the exits and entrances of terminals,
+/// machines and the like, and the volume (bytes times hops over all capacities). Where the two
+/// meet, as on regular wirings and behind one switch, no linear program is needed.
 struct QuickExchange {
   double reached = 0;  // by shortest paths
   Rate limit;          // the best of the simple limits
@@ -242,19 +266,12 @@ QuickExchange quick_exchange(const Network& network, const std::vector<Commodity
     if (sum > 0) quick.reached = std::min(quick.reached, group.capacity / sum);
   }
 
-  double ranks = 0;
-  for (const int node : network.terminals) ranks += network.weight(node);
-  for (const int node : network.terminals) {
-    for (const bool leaving : {true, false}) {
-      Side side(at(network.num_nodes()), leaving ? 0 : 1);
-      side[at(node)] = leaving ? 1 : 0;
-      const double demand = network.weight(node) * (ranks - network.weight(node));
-      const double gb_s = network.crossing(side) / demand;
-      if (gb_s >= quick.limit.gb_s * (1 - kSame)) continue;
-      quick.limit.gb_s = gb_s;
-      quick.limit.method = "min cut";
-      quick.limit.side = side;
-    }
+  for (const Side& side : candidate_sides(network)) {
+    const double gb_s = network.crossing(side) / demand_across(network, side);
+    if (gb_s >= quick.limit.gb_s * (1 - kSame)) continue;
+    quick.limit.gb_s = gb_s;
+    quick.limit.method = "min cut";
+    quick.limit.side = side;
   }
   if (!quick.limit.side.empty()) quick.limit.arcs = network.arcs_across(quick.limit.side);
   if (hops > 0 && capacity / hops < quick.limit.gb_s * (1 - kSame)) {

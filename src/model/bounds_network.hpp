@@ -73,8 +73,8 @@ struct Rate {
 /// Jensen, Frank and Jackson 1995 for the switches), found by maximum flows.
 [[nodiscard]] Rate spread_rate(const Network& network, const std::vector<double>& sources);
 
-/// The largest algbw that the two limits of all-reduce allow: the least cut between two terminals,
-/// and the volume that must leave and enter the terminals.
+/// The largest algbw that the limits of all-reduce allow: the least cut between two terminals, and
+/// the volume that must leave and enter the parts of natural_partitions().
 [[nodiscard]] Rate all_reduce_rate(const Network& network);
 
 /// The largest z at which every terminal can send weight·weight'·z to every other at once.

@@ -89,4 +89,20 @@ std::vector<char> MaxFlow::source_side() const {
   return side;
 }
 
+std::vector<char> MaxFlow::sink_side() const {
+  std::vector<char> side(out_.size(), 0);
+  side[static_cast<std::size_t>(sink_)] = 1;
+  std::vector<int> queue{sink_};
+  for (std::size_t head = 0; head < queue.size(); ++head) {
+    for (const int index : out_[static_cast<std::size_t>(queue[head])]) {
+      const int from = halves_[static_cast<std::size_t>(index)].dst;
+      const double towards = halves_[static_cast<std::size_t>(index) ^ 1].residual;
+      if (towards <= nothing_ || side[static_cast<std::size_t>(from)] != 0) continue;
+      side[static_cast<std::size_t>(from)] = 1;
+      queue.push_back(from);
+    }
+  }
+  return side;
+}
+
 }  // namespace chorus

@@ -23,6 +23,9 @@ class MaxFlow {
   /// After solve(): by node, true if it can still be reached from the source. The arcs that leave
   /// this set are a minimum cut, and the set is the smallest such.
   [[nodiscard]] std::vector<char> source_side() const;
+  /// After solve(): by node, true if the sink can still be reached from it. The arcs that enter
+  /// this set are a minimum cut too, and the set is the smallest such.
+  [[nodiscard]] std::vector<char> sink_side() const;
 
  private:
   struct Half {  // arc 2i and its reverse 2i + 1

@@ -16,7 +16,7 @@ namespace chorus {
 namespace {
 
 // All lengths in px.
-constexpr double kLabelWidth = 190;
+constexpr double kLetterWidth = 6.4;  // of a label, on average
 constexpr double kPlotWidth = 1000;
 constexpr double kLaneHeight = 14;  // of few lanes; many share kRowHeight
 constexpr double kRowHeight = 84;
@@ -124,6 +124,9 @@ class Picture {
       : schedule_(schedule), rows_(std::move(rows)), length_us_(simulation.seconds * 1e6) {
     if (!(length_us_ > 0)) length_us_ = 1;
     bottom_ = kTop;
+    std::size_t longest = 10;
+    for (const Row& row : rows_) longest = std::max(longest, row.label.size());
+    label_width_ = kMargin + kLetterWidth * static_cast<double>(longest);
     for (const Row& row : rows_) bottom_ += row.height() + kRowGap;
     draw_frame(simulation, topology);
     draw_axis();
@@ -145,11 +148,11 @@ class Picture {
   }
 
   [[nodiscard]] double x_of(double time_us) const {
-    return kLabelWidth + kPlotWidth * time_us / length_us_;
+    return label_width_ + kPlotWidth * time_us / length_us_;
   }
 
   void draw_frame(const Simulation& simulation, const Topology& topology) {
-    const double width = kLabelWidth + kPlotWidth + 2 * kMargin;
+    const double width = label_width_ + kPlotWidth + 2 * kMargin;
     put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
         "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"11\">\n",
         width, bottom_ + 96);
@@ -176,14 +179,14 @@ class Picture {
           bottom_ + 14, tick * spacing);
     }
     put("<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"middle\" fill=\"#333\">time, µs</text>\n",
-        kLabelWidth + kPlotWidth / 2, bottom_ + 30);
+        label_width_ + kPlotWidth / 2, bottom_ + 30);
   }
 
   void draw_row(const Row& row, double top) {
     put("<text x=\"{:.0f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#333\">{}</text>\n",
-        kLabelWidth - 8, top + row.height() / 2 + 4, escaped(row.label));
+        label_width_ - 8, top + row.height() / 2 + 4, escaped(row.label));
     put("<line x1=\"{:.0f}\" x2=\"{:.0f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#eee\"/>\n",
-        kLabelWidth, kLabelWidth + kPlotWidth, top + row.height() + kRowGap / 2,
+        label_width_, label_width_ + kPlotWidth, top + row.height() + kRowGap / 2,
         top + row.height() + kRowGap / 2);
     for (const Bar& bar : row.bars) draw_bar(bar, top, row.lane_height());
   }
@@ -246,6 +249,7 @@ class Picture {
   const Schedule& schedule_;
   std::vector<Row> rows_;
   double length_us_ = 0;
+  double label_width_ = 0;
   double bottom_ = 0;
   std::string svg_;
 };
