@@ -1,0 +1,211 @@
+// Who is to blame, with time in the test's hands: no sockets, no waiting.
+#include "runtime/coordinator_judge.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using wire::Type;
+using wire::Writer;
+
+/// A judge, the time, and what it says.
+class JudgeTest : public ::testing::Test {
+ protected:
+  void start(int world_size, bool launcher) {
+    judge_.emplace(Judge::Rules{world_size, launcher, "the coordinator's process", "pid 1 on h"});
+    world_.resize(static_cast<std::size_t>(world_size));
+    std::iota(world_.begin(), world_.end(), 0);
+  }
+  void enter(Rank rank) {
+    wire::Hello hello;
+    hello.rank = rank;
+    hello.pid = static_cast<std::uint32_t>(100 + rank);
+    hello.host = "h";
+    hello.identity = fmt::format("{}", rank);
+    EXPECT_EQ(judge_->admit(hello, now_), std::nullopt);
+    judge_->tick(now_);
+  }
+  void enter_all_and_open(int world_size, bool launcher) {
+    start(world_size, launcher);
+    for (Rank rank = 0; rank < world_size; ++rank) enter(rank);
+    for (Rank rank = 0; rank < world_size; ++rank) {
+      say(rank, Writer(Type::open_group).text("g").ranks(world_));
+    }
+    (void)heard();
+  }
+  void say(Rank rank, Writer& message) {
+    const wire::Bytes frame = message.take();
+    judge_->received(rank, static_cast<Type>(frame[4]), wire::Reader(std::span(frame).subspan(5)),
+                     now_);
+    judge_->tick(now_);
+  }
+  void say(Rank rank, Writer&& message) { say(rank, message); }
+  void pass(int ms) {
+    now_ += milliseconds(ms);
+    judge_->tick(now_);
+  }
+  /// What was said since the last call: "to 1: death 3 pid 103 on h: its connection closed".
+  std::vector<std::string> heard() {
+    std::vector<std::string> all;
+    for (const Judge::Order& order : judge_->take_orders()) {
+      if (order.close) {
+        all.push_back(fmt::format("to {}: close", order.to));
+        continue;
+      }
+      wire::Reader reader(std::span(*order.frame).subspan(5));
+      std::string text;
+      switch (static_cast<Type>((*order.frame)[4])) {
+        case Type::death: {
+          const Rank rank = reader.i32();
+          const std::string who = reader.text();
+          text = fmt::format("death {} {}: {}", rank, who, reader.text());
+          break;
+        }
+        case Type::verdict:
+          reader.text();
+          text = "verdict: " + reader.text();
+          break;
+        case Type::job_failed:
+          text = "failed: " + reader.text();
+          break;
+        case Type::joined:
+          text = fmt::format("joined, host {}", reader.i32());
+          break;
+        default:
+          text = fmt::format("type {}", static_cast<int>((*order.frame)[4]));
+      }
+      all.push_back(fmt::format("to {}: {}", order.to, text));
+    }
+    return all;
+  }
+
+  std::optional<Judge> judge_;
+  std::vector<Rank> world_;
+  Judge::Time now_{};
+};
+
+TEST_F(JudgeTest, ADeathIsToldAtOnceWithoutALauncher) {
+  enter_all_and_open(3, false);
+  judge_->closed(1, "its connection closed", now_);
+  pass(0);
+  EXPECT_THAT(heard(), ::testing::ElementsAre("to 0: death 1 pid 101 on h: its connection closed",
+                                              "to 2: death 1 pid 101 on h: its connection closed"));
+}
+
+TEST_F(JudgeTest, ALauncherIsGivenTimeToKnowTheCause) {
+  enter_all_and_open(2, true);
+  judge_->closed(1, "its connection closed", now_);
+  pass(299);
+  EXPECT_THAT(heard(), IsEmpty());
+  judge_->ended(1, "killed by signal 9 (SIGKILL)", now_);
+  pass(0);
+  EXPECT_THAT(heard(),
+              ::testing::ElementsAre("to 0: death 1 pid 101 on h: killed by signal 9 (SIGKILL)"));
+}
+
+TEST_F(JudgeTest, ALauncherThatSaysNothingIsNotWaitedForLong) {
+  enter_all_and_open(2, true);
+  judge_->closed(1, "its connection closed", now_);
+  pass(300);
+  EXPECT_THAT(heard(), ::testing::ElementsAre("to 0: death 1 pid 101 on h: its connection closed"));
+}
+
+TEST_F(JudgeTest, TheFirstConnectionToCloseIsTheCauseWhoeverIsReapedFirst) {
+  enter_all_and_open(3, true);
+  judge_->closed(2, "its connection closed", now_);
+  pass(1);
+  judge_->closed(1, "its connection closed", now_);  // crashed because of 2
+  judge_->ended(1, "killed by signal 11 (SIGSEGV)", now_);
+  pass(5);
+  EXPECT_THAT(heard(), IsEmpty());
+  judge_->ended(2, "killed by signal 9 (SIGKILL)", now_);
+  pass(0);
+  EXPECT_THAT(heard(),
+              ::testing::ElementsAre("to 0: death 2 pid 102 on h: killed by signal 9 (SIGKILL)",
+                                     "to 1: death 2 pid 102 on h: killed by signal 9 (SIGKILL)",
+                                     "to 0: death 1 pid 101 on h: killed by signal 11 (SIGSEGV)"));
+}
+
+TEST_F(JudgeTest, AFarewellStillOnItsWayIsBelievedThoughTheProcessHasEnded) {
+  enter_all_and_open(2, true);
+  judge_->ended(1, "exited with status 0", now_);
+  pass(100);
+  say(1, Writer(Type::farewell).text(""));
+  judge_->closed(1, "its connection closed", now_);
+  pass(10'000);
+  EXPECT_THAT(heard(), ::testing::ElementsAre("to 1: close"));
+}
+
+TEST_F(JudgeTest, AnEndedProcessWhoseConnectionStaysOpenIsDead) {
+  enter_all_and_open(2, true);
+  judge_->ended(1, "killed by signal 9 (SIGKILL)", now_);
+  pass(499);
+  EXPECT_THAT(heard(), IsEmpty());
+  pass(1);
+  EXPECT_THAT(heard(),
+              ::testing::ElementsAre("to 0: death 1 pid 101 on h: killed by signal 9 (SIGKILL)"));
+}
+
+TEST_F(JudgeTest, AProcessThatEndsBeforeItJoinsFailsTheJoinForAllNowAndLater) {
+  start(3, true);
+  enter(0);
+  judge_->ended(1, "exited with status 3", now_);
+  pass(0);
+  const std::string sentence = "rank 1 ended before it joined: exited with status 3";
+  EXPECT_THAT(heard(), ::testing::ElementsAre("to 0: failed: " + sentence));
+  wire::Hello late;
+  late.rank = 2;
+  EXPECT_EQ(judge_->admit(late, now_), sentence);
+}
+
+TEST_F(JudgeTest, AClaimWaitsForTheDeathBehindItHoweverLongThatIsLookedInto) {
+  enter_all_and_open(3, true);
+  say(0, Writer(Type::lost).text("g").i32(1).text("reset"));
+  pass(290);
+  judge_->closed(1, "its connection closed", now_);
+  pass(20);
+  EXPECT_THAT(heard(), IsEmpty()) << "the claim must not be settled first";
+  pass(280);
+  EXPECT_THAT(heard(), ::testing::ElementsAre("to 0: death 1 pid 101 on h: its connection closed",
+                                              "to 2: death 1 pid 101 on h: its connection closed"));
+}
+
+TEST_F(JudgeTest, AClaimBetweenTheLivingIsTheirOwnAffair) {
+  enter_all_and_open(2, false);
+  say(0, Writer(Type::lost).text("g").i32(1).text("reset"));
+  pass(299);
+  EXPECT_THAT(heard(), IsEmpty());
+  pass(1);
+  const auto all = heard();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_THAT(all[1], HasSubstr("to 1: verdict: rank 0 lost its connection to rank 1 (pid 101 on "
+                                "h), though both are alive: reset"));
+}
+
+TEST_F(JudgeTest, AClaimOfWhoHasLeftMeanwhileIsNone) {
+  enter_all_and_open(2, false);
+  say(0, Writer(Type::lost).text("g").i32(1).text("reset"));
+  say(0, Writer(Type::close_group).text("g"));
+  pass(1'000);
+  EXPECT_THAT(heard(), IsEmpty());
+}
+
+TEST_F(JudgeTest, ListsAreShort) {
+  EXPECT_EQ(list_ranks(std::vector<Rank>{3}), "rank 3");
+  EXPECT_EQ(list_ranks(std::vector<Rank>{3, 5}), "ranks 3 and 5");
+  EXPECT_EQ(list_ranks(std::vector<Rank>{1, 2, 3}), "ranks 1, 2 and 3");
+  std::vector<Rank> many(100);
+  std::iota(many.begin(), many.end(), 0);
+  EXPECT_EQ(list_ranks(many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more");
+}
+
+}  // namespace
+}  // namespace chorus
