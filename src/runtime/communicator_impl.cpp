@@ -408,12 +408,13 @@ void Communicator::Impl::finish(std::vector<Job*>& jobs) {
 }
 
 bool Communicator::Impl::test(std::vector<Job*>& jobs) {
-  engine->progress();
+  const bool moved = engine->progress();
   const bool complete =
       std::all_of(jobs.begin(), jobs.end(), [](const Job* job) { return job->complete; });
   if (complete) {
     give_back(jobs);
-  } else {
+  } else if (!moved) {
+    engine->give_way();
     engine->check_now_and_then();
   }
   return complete;

@@ -236,6 +236,10 @@ void Engine::check() {
   if (const auto verdict = control_.verdict(place_.key)) fail(*verdict);
 }
 
+void Engine::give_way() const {
+  if (crowded_) ::sched_yield();
+}
+
 void Engine::check_now_and_then() {
   const std::int64_t now = now_ns();
   if (now < next_check_ns_) return;

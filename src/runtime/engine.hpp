@@ -65,6 +65,8 @@ class Engine final : public Execution::Ports {
   void check();
   /// The same, at most every few milliseconds: for callers that poll.
   void check_now_and_then();
+  /// Lets another rank have this core, if ranks share cores: for callers that poll.
+  void give_way() const;
   [[noreturn]] void fail(const std::string& reason);
   /// The connection to `peer` broke: fails with the coordinator's word on whose fault it is.
   [[noreturn]] void lost(Rank peer, const std::string& why);
