@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -167,7 +168,7 @@ void run_case(Communicator& comm, const Case& test) {
 
   Bytes in_memory(input.size() + kGuardBytes + test.misalignment, kGuard);
   std::byte* in = in_memory.data() + test.misalignment;
-  std::memcpy(in, input.data(), input.size());
+  std::copy(input.begin(), input.end(), in);
   Bytes out_memory(std::max(expected.size(), input.size()) + 2 * kGuardBytes + test.misalignment,
                    kGuard);
   std::byte* out = out_memory.data() + kGuardBytes + test.misalignment;
@@ -185,11 +186,11 @@ void run_case(Communicator& comm, const Case& test) {
     const std::size_t own = static_cast<std::size_t>(me) * block;
     if (test.kind == Call::Kind::all_gather || test.kind == Call::Kind::gather) {
       if (shape.out_blocks > 1) {
-        std::memcpy(out + own, input.data(), input.size());
+        std::copy(input.begin(), input.end(), out + own);
         call.input = out + own;
       }
     } else {
-      std::memcpy(out, input.data(), input.size());
+      std::copy(input.begin(), input.end(), out);
       call.input = out;
       if (shape.in_blocks > shape.out_blocks && shape.out_blocks == 1) result = out + own;
       call.output = result;
@@ -197,7 +198,7 @@ void run_case(Communicator& comm, const Case& test) {
   }
   comm.start(call).wait();
 
-  if (std::memcmp(result, expected.data(), expected.size()) != 0) {
+  if (!std::equal(expected.begin(), expected.end(), result)) {
     std::size_t i = 0;
     while (result[i] == expected[i]) ++i;
     throw std::runtime_error(fmt::format("{}: rank {} of {}: wrong at element {} of {}",
@@ -210,7 +211,7 @@ void run_case(Communicator& comm, const Case& test) {
       throw std::runtime_error(test.name() + ": wrote outside the output");
     }
   }
-  if (!test.in_place && std::memcmp(in, input.data(), input.size()) != 0 &&
+  if (!test.in_place && !std::equal(input.begin(), input.end(), in) &&
       test.kind != Call::Kind::broadcast) {
     throw std::runtime_error(test.name() + ": changed its input");
   }
