@@ -244,7 +244,7 @@ std::string Control::local_address() const { return impl_->address; }
 std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
                                                       std::span<const Rank> members,
                                                       std::span<const std::byte> blob,
-                                                      int timeout_ms) {
+                                                      int timeout_ms, const std::string& group) {
   CHORUS_CHECK(!key.empty() && key.size() <= wire::kMaxKey, "the key of an exchange is short");
   CHORUS_CHECK(contains(members, rank()), "a rank exchanges among others");
   if (blob.size() > wire::kMaxBlob) {
@@ -266,6 +266,9 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
       if (mine.failure && mine.failure->order < death.order) break;
       why = death_sentence(death.rank, death.rank, death.who, death.how);
       break;
+    }
+    if (const auto own = impl_->groups.find(group); !why && own != impl_->groups.end()) {
+      why = own->second.verdict;
     }
     if (!why && impl_->disconnected) {
       why = impl_->host_left ? "the coordinator has left" : impl_->disconnection(nullptr);

@@ -76,10 +76,12 @@ class Control {
 
   /// All-gather of small blobs (≤ 1 MiB) among `members` (world ranks, this one included, the same
   /// list on all), for `key`, which names one exchange. Blocks. Result: [members]. Throws
-  /// BootstrapError naming the members still missing after timeout_ms, or the one that died.
+  /// BootstrapError naming the members still missing after timeout_ms, or the one that died, or
+  /// with the verdict on `group` if one is given and it fails meanwhile.
   std::vector<std::vector<std::byte>> exchange(const std::string& key,
                                                std::span<const Rank> members,
-                                               std::span<const std::byte> blob, int timeout_ms);
+                                               std::span<const std::byte> blob, int timeout_ms,
+                                               const std::string& group = {});
 
   // Failure. A "group" is a communicator: `key` names it, the same on all members.
 

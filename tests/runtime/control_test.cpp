@@ -175,6 +175,23 @@ TEST(Control, AnExchangeFailsWhenAMemberHasLeft) {
   EXPECT_THAT(errors[1], HasSubstr("has left"));
 }
 
+TEST(Control, AnExchangeOfAGroupEndsWithItsVerdict) {
+  auto controls = join_all(UniqueId::make(2).text, 2);
+  for (auto& control : controls) control->open_group("g", all_ranks(2));
+  const auto start = Clock::now();
+  const auto errors = run_ranks(2, [&](Rank rank) {
+    if (rank == 0) {
+      (void)controls[0]->exchange("g/x", all_ranks(2), {}, kPatience_ms, "g");
+    } else {
+      std::this_thread::sleep_for(milliseconds(50));
+      controls[1]->abort("g", "enough");
+    }
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 aborted: enough"));
+  EXPECT_LT(Clock::now() - start, milliseconds(2'000));
+  leave_all(controls);
+}
+
 // Mismatches.
 
 TEST(Control, AnotherWorldSizeIsToldToBothSides) {
