@@ -46,8 +46,9 @@ class TopologyBuilder {
     return {there, one_way(b, a, wire)};
   }
 
-  void group(std::string name, std::vector<int> links, double gb_s) {
-    topology_.port_groups.push_back({std::move(name), std::move(links), beta_of(gb_s)});
+  void group(std::string name, std::vector<int> links, double gb_s, double message_us = 0) {
+    topology_.port_groups.push_back(
+        {std::move(name), std::move(links), beta_of(gb_s), message_us * 1e-6});
   }
 
   [[nodiscard]] const Topology& peek() const { return topology_; }

@@ -30,7 +30,14 @@ void check(const JobShape& shape) {
 
 Topology job_topology(const JobShape& shape) {
   check(shape);
-  const Wire copy{kCoreGbS, kCoreHopUs, "shm", Provenance::declared};
+  const bool crowded = shape.ranks_per_host > shape.cores_per_host;
+  const double hop_us = crowded ? kCrowdedCoreHopUs : kCoreHopUs;
+  const Wire copy = shape.shared_memory
+                        ? Wire{kCoreGbS, hop_us, "shm", Provenance::declared}
+                        : Wire{kLoopbackGbS, kLoopbackHopUs, "loopback", Provenance::declared};
+  // What a message costs whatever its size is core time, and the cores of a host are shared.
+  const double message_us =
+      (shape.shared_memory ? kCoreMessageUs : kSocketMessageUs) / shape.cores_per_host;
   const Wire inner{shape.network_gb_s, 0, "pcie", Provenance::declared};
   const Wire outer{shape.network_gb_s, kEthernetPathUs / 2, "ethernet", Provenance::declared};
 
@@ -47,11 +54,14 @@ Topology job_topology(const JobShape& shape) {
       copies.insert(copies.end(), {out, in});
     }
     // Ranks beyond the cores take turns: together they copy no faster than the cores do.
-    builder.group(name + "/copying", std::move(copies), shape.cores_per_host * kCoreGbS);
+    builder.group(name + "/copying", std::move(copies), shape.cores_per_host * copy.gb_s,
+                  message_us);
     if (network < 0) continue;
     const int nic = builder.node(name + "/nic", NodeKind::nic, host);
-    builder.both_ways(host, nic, inner);
+    const auto [to_nic, from_nic] = builder.both_ways(host, nic, inner);
     builder.both_ways(nic, network, outer);
+    builder.group(name + "/sockets", {to_nic, from_nic}, 2 * shape.network_gb_s,
+                  kSocketMessageUs / shape.cores_per_host);
   }
   return builder.take();
 }

@@ -15,6 +15,14 @@ inline constexpr double kNicHopUs = 0.35;
 inline constexpr double kGpuLinkUs = 0.7;  ///< GPU to GPU, also through a GPU switch
 inline constexpr double kCoreGbS = 8;      ///< one core copying through shared memory
 inline constexpr double kCoreHopUs = 0.15;
+/// The same where ranks outnumber cores: the receiver has to be given a core first.
+inline constexpr double kCrowdedCoreHopUs = 1.25;
+/// Core time of one message through shared memory, per end.
+inline constexpr double kCoreMessageUs = 0.18;
+/// One host's loopback: a core's rate, a hop to or from it, a message's core time per end.
+inline constexpr double kLoopbackGbS = 3;
+inline constexpr double kLoopbackHopUs = 2.5;
+inline constexpr double kSocketMessageUs = 5.5;
 inline constexpr double kInterfaceUnknownGbS = 1.25;  ///< 10 Gb/s
 inline constexpr double kInfinibandPathUs = 1.7;      ///< host to host, NICs included
 inline constexpr double kEthernetPathUs = 15;

@@ -33,6 +33,8 @@ struct JobShape {
   int ranks_per_host = 1;
   int cores_per_host = 1;
   double network_gb_s = 1.25;  ///< per host and direction
+  /// Ranks of one host exchange through its memory; otherwise through its loopback interface.
+  bool shared_memory = true;
 };
 [[nodiscard]] Topology job_topology(const JobShape& shape);
 

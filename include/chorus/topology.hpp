@@ -58,6 +58,9 @@ struct Topology {
     std::string name;
     std::vector<int> links;  ///< indices into links
     double beta_s_per_byte = 0;
+    /// Seconds of the resource that every message takes per link of the group that it crosses,
+    /// whatever its size: the core time of a hand-over or a system call where cores are shared.
+    double message_s = 0;
 
     bool operator==(const PortGroup&) const = default;
   };

@@ -9,24 +9,36 @@
 namespace chorus {
 namespace {
 
-/// Chunks that cross each link and port group within one step; forgets only what was touched.
+/// Chunks and messages that cross each link and port group within one step; forgets only what was
+/// touched. All chunks of a step from one rank to another count as one message.
 class Load {
  public:
   explicit Load(const Topology& topology)
       : topology_(topology),
         groups_of_(port_groups_of_links(topology)),
         on_link_(topology.links.size(), 0),
-        on_group_(topology.port_groups.size(), 0) {}
+        on_group_(topology.port_groups.size(), 0),
+        messages_on_group_(topology.port_groups.size(), 0) {}
 
-  void add(const std::vector<int>& path) {
+  void add(const std::vector<int>& path, bool new_message) {
     for (const int index : path) {
       const auto link = static_cast<std::size_t>(index);
       if (on_link_[link]++ == 0) links_.push_back(link);
       for (const int group_index : groups_of_[link]) {
         const auto group = static_cast<std::size_t>(group_index);
         if (on_group_[group]++ == 0) groups_.push_back(group);
+        if (new_message) ++messages_on_group_[group];
       }
     }
+  }
+
+  /// Seconds that the messages alone take of the most loaded port group.
+  [[nodiscard]] double worst_of_messages() const {
+    double worst = 0;
+    for (const std::size_t group : groups_) {
+      worst = std::max(worst, messages_on_group_[group] * topology_.port_groups[group].message_s);
+    }
+    return worst;
   }
 
   /// Seconds per byte of one chunk on the most loaded link or port group; empties the load.
@@ -38,7 +50,7 @@ class Load {
     }
     for (const std::size_t group : groups_) {
       worst = std::max(worst, on_group_[group] * topology_.port_groups[group].beta_s_per_byte);
-      on_group_[group] = 0;
+      on_group_[group] = messages_on_group_[group] = 0;
     }
     links_.clear();
     groups_.clear();
@@ -48,7 +60,7 @@ class Load {
  private:
   const Topology& topology_;
   std::vector<std::vector<int>> groups_of_;
-  std::vector<int> on_link_, on_group_;
+  std::vector<int> on_link_, on_group_, messages_on_group_;
   std::vector<std::size_t> links_, groups_;
 };
 
@@ -96,13 +108,18 @@ Cost cost(const Schedule& schedule, const Topology& topology, const Routes& rout
   const double chunk_share = chunk_bytes(schedule, 1.0);
   Load load(topology);
   Cost total;
-  for (const Step& step : schedule.steps) {
+  const auto n = static_cast<std::size_t>(schedule.world_size);
+  std::vector<std::size_t> last_step(n * n, 0);  // in which src sent to dst, counted from 1
+  for (std::size_t s = 0; s < schedule.steps.size(); ++s) {
     double alpha_s = 0;
-    for (const Transfer& transfer : step) {
+    for (const Transfer& transfer : schedule.steps[s]) {
       alpha_s = std::max(alpha_s, routes.alpha_s(transfer.src, transfer.dst));
-      load.add(routes.path(transfer.src, transfer.dst));
+      std::size_t& last = last_step[static_cast<std::size_t>(transfer.src) * n +
+                                    static_cast<std::size_t>(transfer.dst)];
+      load.add(routes.path(transfer.src, transfer.dst), last != s + 1);
+      last = s + 1;
     }
-    total.alpha_s += alpha_s;
+    total.alpha_s += alpha_s + load.worst_of_messages();
     total.beta_s_per_byte += load.take_worst() * chunk_share;
   }
   return total;

@@ -115,6 +115,7 @@ Fault bad_group(const Topology& topology, const Topology::PortGroup& group) {
   if (bad_figure(group.beta_s_per_byte)) {
     return fmt::format("beta_s_per_byte is {}", group.beta_s_per_byte);
   }
+  if (bad_figure(group.message_s)) return fmt::format("message_s is {}", group.message_s);
   std::unordered_set<int> seen;
   for (const int link : group.links) {
     if (out_of(link, topology.links.size())) {
@@ -168,6 +169,7 @@ std::string fingerprint(const Topology& topology) {
   for (const Topology::PortGroup& group : topology.port_groups) {
     hasher.add(group.name);
     hasher.add(group.beta_s_per_byte);
+    hasher.add(group.message_s);
     hasher.add(group.links.size());
     for (const int link : group.links) hasher.add(link);
   }

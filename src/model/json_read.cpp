@@ -82,10 +82,12 @@ Topology::Link read_link(const Node& node, const NodeNames& names) {
 }
 
 Topology::PortGroup read_port_group(const Node& node, std::size_t num_links) {
-  node.expect_members({"name", "beta_s_per_byte", "links"});
-  Topology::PortGroup group{.name = node.member("name").text(),
-                            .links = {},
-                            .beta_s_per_byte = node.member("beta_s_per_byte").figure()};
+  node.expect_members({"name", "beta_s_per_byte", "links"}, {"message_s"});
+  Topology::PortGroup group{
+      .name = node.member("name").text(),
+      .links = {},
+      .beta_s_per_byte = node.member("beta_s_per_byte").figure(),
+      .message_s = node.has("message_s") ? node.member("message_s").figure() : 0};
   for_each_item(node.member("links"), [&](const Node& link) {
     if (num_links == 0) link.fail("there are no links");
     group.links.push_back(link.integer(0, static_cast<int>(num_links) - 1));

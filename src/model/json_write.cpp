@@ -147,8 +147,10 @@ std::string to_json(const Topology& topology) {
                               kProvenanceNames[static_cast<std::size_t>(l.provenance)]);
   };
   const auto group = [&](const Topology::PortGroup& g) {
-    return fmt::format("{{\"name\": {}, \"beta_s_per_byte\": {}, \"links\": {}}}", quoted(g.name),
-                       g.beta_s_per_byte, row(g.links, [](int l) { return l; }));
+    const std::string message =
+        g.message_s == 0 ? "" : fmt::format(", \"message_s\": {}", g.message_s);
+    return fmt::format("{{\"name\": {}, \"beta_s_per_byte\": {}{}, \"links\": {}}}", quoted(g.name),
+                       g.beta_s_per_byte, message, row(g.links, [](int l) { return l; }));
   };
   return header("chorus-topology") +
          fmt::format(

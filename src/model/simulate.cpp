@@ -88,7 +88,12 @@ class Readiness {
 class Simulator {
  public:
   Simulator(const Schedule& schedule, const Topology& topology, const Routes& routes, double bytes)
-      : routes_(routes), bytes_(bytes), readiness_(schedule), sharing_(topology) {
+      : topology_(topology),
+        groups_of_(port_groups_of_links(topology)),
+        routes_(routes),
+        bytes_(bytes),
+        readiness_(schedule),
+        sharing_(topology) {
     for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
       for (const Transfer& transfer : schedule.steps[step]) {
         entries_.push_back({static_cast<int>(step), transfer, 0, -1});
@@ -149,10 +154,21 @@ class Simulator {
     return routes_.path(transfer.src, transfer.dst);
   }
 
+  /// What the port groups of its route take for a message, whatever its size.
+  double overhead_s(const Transfer& transfer) const {
+    double seconds = 0;
+    for (const int link : routes_.path(transfer.src, transfer.dst)) {
+      for (const int group : groups_of_[at(link)])
+        seconds += topology_.port_groups[at(group)].message_s;
+    }
+    return seconds;
+  }
+
   void begin(int id, double now_s) {
     TimelineEntry& entry = entries_[at(id)];
     entry.begin_s = now_s;
-    const double alpha_s = routes_.alpha_s(entry.transfer.src, entry.transfer.dst);
+    const double alpha_s =
+        routes_.alpha_s(entry.transfer.src, entry.transfer.dst) + overhead_s(entry.transfer);
     events_.push({now_s + alpha_s, false, id, 0});
   }
 
@@ -184,6 +200,8 @@ class Simulator {
     for (const int next : now_ready) begin(next, now_s);
   }
 
+  const Topology& topology_;
+  const std::vector<std::vector<int>> groups_of_;
   const Routes& routes_;
   double bytes_;
   Readiness readiness_;

@@ -68,12 +68,13 @@ std::vector<std::vector<Rank>> by_host(const std::vector<Member>& members) {
 }
 
 // The wiring to assume when nobody described it: the members' machines on one network.
-Topology assumed_topology(const std::vector<Member>& members) {
+Topology assumed_topology(const std::vector<Member>& members, bool hosts_share_memory) {
   const auto hosts = by_host(members);
   JobShape shape;
   shape.hosts = static_cast<int>(hosts.size());
   shape.cores_per_host = members[0].cores;
   shape.ranks_per_host = 1;
+  shape.shared_memory = hosts_share_memory;
   for (const auto& host : hosts) {
     shape.ranks_per_host = std::max(shape.ranks_per_host, static_cast<int>(host.size()));
     shape.cores_per_host =
@@ -153,7 +154,8 @@ Communicator::Impl::Impl(std::shared_ptr<void> keep_alive_, std::shared_ptr<Cont
   const std::size_t hosts = by_host(members).size();
   if (wiring->any_network()) instances = kNetworkInstances;
   selector = std::make_unique<Selector>(
-      options.topology_file.empty() ? assumed_topology(members) : std::move(described),
+      options.topology_file.empty() ? assumed_topology(members, wiring->hosts_share_memory())
+                                    : std::move(described),
       levels_of(members), options, std::move(plan), place.rank, layout.guaranteed_slots());
 
   message_routines_.resize(2 * members.size());

@@ -149,7 +149,10 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
             fmt::format("no transport connects ranks {} and {}:{}{}", a, b, why[a][b], why[b][a]));
       }
       const int first = __builtin_ctz(both);
-      if (transports_[static_cast<std::size_t>(first)]->name() != "shm") any_network_ = true;
+      if (transports_[static_cast<std::size_t>(first)]->name() != "shm") {
+        any_network_ = true;
+        if (members_[a].host == members_[b].host) hosts_share_memory_ = false;
+      }
       if (static_cast<Rank>(a) == rank_) chosen_[b] = first;
       if (static_cast<Rank>(b) == rank_) chosen_[a] = first;
     }

@@ -43,6 +43,8 @@ class Wiring {
   [[nodiscard]] std::string_view transport_of(Rank peer) const;
   /// True if any pair of the group, not only of this rank, is joined by another transport than shm.
   [[nodiscard]] bool any_network() const { return any_network_; }
+  /// True if every pair of ranks of one host is joined by shm.
+  [[nodiscard]] bool hosts_share_memory() const { return hosts_share_memory_; }
   [[nodiscard]] std::span<const std::unique_ptr<Transport>> transports() const {
     return transports_;
   }
@@ -57,6 +59,7 @@ class Wiring {
 
   Rank rank_ = 0;
   bool any_network_ = false;
+  bool hosts_share_memory_ = true;
   std::vector<Member> members_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::vector<std::vector<std::byte>>> addresses_;  // [peer][transport]

@@ -170,5 +170,21 @@ TEST(Cost, RefusesTransfersThatNoPathCarries) {
       << "another number of ranks";
 }
 
+TEST(Cost, MessagesTakeTheirShareOfAPortGroupHoweverShort) {
+  Topology topology = gpus(3);
+  const int a = add_link(topology, 0, 2, 10, 1 * kMicrosecond);
+  const int b = add_link(topology, 1, 2, 10, 1 * kMicrosecond);
+  topology.port_groups.push_back({.name = "cores", .links = {a, b}, .message_s = 3 * kMicrosecond});
+  Schedule gather{.name = "by hand",
+                  .collective = {CollectiveKind::gather, 2},
+                  .world_size = 3,
+                  .num_chunks = 6,
+                  .steps = {{{0, 2, 0}, {0, 2, 1}, {1, 2, 2}, {1, 2, 3}}}};
+  const Routes routes(topology);
+  EXPECT_DOUBLE_EQ(cost(gather, topology, routes).alpha_s, (1 + 2 * 3) * kMicrosecond)
+      << "one message from each rank, two chunks long";
+  EXPECT_DOUBLE_EQ(simulate(gather, topology, routes, 0).seconds, (1 + 3) * kMicrosecond);
+}
+
 }  // namespace
 }  // namespace chorus

@@ -29,7 +29,8 @@ std::string outcome_of(const Body& body, const UniqueId& id, Rank rank) {
 }
 
 Outcomes run_threads(const World& world, const Body& body) {
-  const UniqueId id = UniqueId::make(world.size);
+  const Coordinator coordinator(world.size, "", 0, Secret::random());
+  const UniqueId id{coordinator.id()};
   Outcomes outcomes(static_cast<std::size_t>(world.size));
   std::vector<std::thread> threads;
   for (Rank r = 0; r < world.size; ++r) {
@@ -117,17 +118,15 @@ Outcomes run_processes(const World& world, const Body& body) {
     outcome_pipes.back().write.reset();
     pids.push_back(pid);
   }
-  std::unique_ptr<Coordinator> coordinator;
-  if (world.launcher) {
-    coordinator = std::make_unique<Coordinator>(world.size, "", 0, Secret::random());
-  }
-  const UniqueId id = coordinator ? UniqueId{coordinator->id()} : UniqueId::make(world.size);
+  Coordinator coordinator(world.size, "", 0, Secret::random());
+  const UniqueId id{coordinator.id()};
   for (Pipe& pipe : id_pipes) {
     [[maybe_unused]] const auto written = ::write(pipe.write.get(), id.text.data(), id.text.size());
     pipe.write.reset();
   }
   if (world.meanwhile) world.meanwhile(pids);
-  const std::vector<int> statuses = wait_for_all(world, pids, coordinator.get());
+  const std::vector<int> statuses =
+      wait_for_all(world, pids, world.launcher ? &coordinator : nullptr);
   Outcomes outcomes;
   for (std::size_t r = 0; r < pids.size(); ++r) {
     std::string outcome = read_all(outcome_pipes[r].read.get());

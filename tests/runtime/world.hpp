@@ -18,8 +18,8 @@ struct World {
   int size = 2;
   Ranks ranks = Ranks::threads;
   Options options = {};
-  /// Processes only: this process hosts the coordinator as `chorus run` does and tells it of ranks
-  /// that end. Otherwise it is the process that made the id, and knows nothing of them.
+  /// Processes only: this process tells the coordinator of ranks that end, as `chorus run` does.
+  /// Otherwise the coordinator learns it from their connections alone.
   bool launcher = false;
   int timeout_s = 120;  ///< after which a process that has not ended is killed
   /// Processes only: called by the parent once all have been told the id.

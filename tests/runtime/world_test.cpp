@@ -36,6 +36,18 @@ class WorldTest : public ::testing::TestWithParam<std::tuple<int, int>> {
   }
 };
 
+// Sanitizers make everything ten times slower: there, a type of each width and half the sizes.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+bool skipped_type(DataType type) {
+  return kSanitized && type != DataType::float8_e4m3 && type != DataType::bfloat16 &&
+         type != DataType::float32 && type != DataType::int64;
+}
+
 bool is_combining_call(Call::Kind kind) {
   return kind == Call::Kind::all_reduce || kind == Call::Kind::reduce ||
          kind == Call::Kind::reduce_scatter;
@@ -45,6 +57,7 @@ void run_cases(Communicator& comm, Call::Kind kind) {
   const Rank last = comm.world_size() - 1;
   int turn = 0;
   for (int t = 0; t < kNumDataTypes; ++t) {
+    if (skipped_type(static_cast<DataType>(t))) continue;
     for (int o = 0; o < (is_combining_call(kind) ? kNumReduceOps : 1); ++o) {
       for (const std::size_t count : {0, 1, 37}) {
         run_case(comm, {.kind = kind,
@@ -104,7 +117,11 @@ TEST_P(WorldTest, BarrierHoldsBackTheFastUntilTheSlowHaveCome) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, WorldTest,
-                         ::testing::Combine(::testing::Range(0, 3), ::testing::Range(1, 10)),
+                         ::testing::Combine(::testing::Range(0, 3),
+                                            kSanitized
+                                                ? ::testing::ValuesIn(std::vector<int>{2, 3, 6})
+                                                : ::testing::ValuesIn(std::vector<int>{
+                                                      1, 2, 3, 4, 5, 6, 7, 8, 9})),
                          [](const auto& param) {
                            return fmt::format("{}{}", kSettings[std::get<0>(param.param)].name,
                                               std::get<1>(param.param));
