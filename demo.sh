@@ -16,13 +16,40 @@ case ${1:-} in
     ;;
 esac
 . scripts/lib.sh
-bin=build/release/bin
-PATH="$PWD/$bin:$PATH"
+PATH="$PWD/build/release/bin:$PWD/build/release/perf:$PATH"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # in containers one often is
 
 # show COMMAND...: prints the command as one would type it, runs it, and ends the demo if it fails.
 show() {
   printf '\n$ %s\n' "$*"
   "$@" </dev/null || fail "this command failed with exit status $?; everything up to here worked"
+}
+
+# prove_all: replays every classic schedule on contribution counts, and the programs it is cut into
+# under the real number of slots; one line per algorithm.
+prove_all() {
+  local directory=$TMPDIR/schedules algorithm collectives collective ranks file levels
+  mkdir -p "$directory"
+  printf '\n$ chorus schedule ALGORITHM COLLECTIVE -n RANKS | chorus verify -   # all of them\n'
+  while read -r algorithm collectives; do
+    rm -f "$directory"/*
+    for collective in $collectives; do
+      for ranks in 2 3 4 5 6 7 8 9 12 16; do
+        file=$directory/$collective-$ranks.json
+        levels=(--levels "$((ranks % 2 ? ranks : 2)),$((ranks % 2 ? 1 : ranks / 2))")
+        chorus schedule "$algorithm" "$collective" -n "$ranks" "${levels[@]}" >"$file" 2>/dev/null ||
+          rm "$file" # it has no form for so many ranks
+      done
+    done
+    chorus verify "$directory"/*.json >"$directory/said" || {
+      grep WRONG "$directory/said"
+      fail "a schedule of $algorithm is wrong"
+    }
+    printf '  %-28s proved %3d schedules: %s\n' "$algorithm" "$(wc -l <"$directory/said")" \
+      "$collectives"
+  done < <(chorus algorithms | awk '
+    /^[a-z_]+$/ { name = $1 }
+    /^  for / { sub(/;.*/, ""); gsub(/,/, ""); $1 = ""; print name $0 }')
 }
 
 start=$SECONDS
@@ -31,6 +58,30 @@ scripts/setup.sh || exit 1
 build_preset release || exit 1
 
 heading "How is this machine wired?"
-show chorus topo
+mkdir -p build/demo
+show chorus topo --svg build/demo/machine.svg
+echo "(drawn in build/demo/machine.svg)"
+
+heading "Which schedules fit, and how far are they from the limit?"
+show chorus explain all_reduce 64 4M -n 4
+show chorus explain all_to_all 1M --topology dgx1
+show chorus schedule ring all_reduce -n 8 --topology dgx1 --bytes 16M --svg build/demo/ring.svg
+echo "(its timeline is drawn in build/demo/ring.svg)"
+
+heading "Is every schedule right?"
+prove_all
+
+heading "Every collective between real processes"
+for transport in shm tcp; do
+  export CHORUS_TRANSPORTS=$transport
+  printf '\n$ export CHORUS_TRANSPORTS=%s\n' "$transport"
+  show chorus run -n 4 -- build/release/examples/02_collectives
+done
+unset CHORUS_TRANSPORTS
+show mpirun.openmpi -n 4 --oversubscribe build/release/examples/02_collectives
+show mpirun.mpich -n 4 build/release/examples/02_collectives
+
+heading "How does it compare?"
+show chorus-perf --quick --brief --json build/demo/quick.json
 
 heading "done in $((SECONDS - start)) s"
