@@ -7,7 +7,6 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <map>
 #include <sstream>
 
 #include "base/check.hpp"
@@ -15,7 +14,7 @@
 #include "collectives/reduce.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
-#include "topology/sources.hpp"
+#include "runtime/assumed_topology.hpp"
 
 namespace chorus {
 namespace {
@@ -53,58 +52,6 @@ std::string read_file(const std::string& path) {
   text << file.rdbuf();
   if (!file) throw InputError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   return text.str();
-}
-
-// Ranks by machine, machines in order of their first rank.
-std::vector<std::vector<Rank>> by_host(const std::vector<Member>& members) {
-  std::map<std::string, std::size_t> index;
-  std::vector<std::vector<Rank>> hosts;
-  for (std::size_t r = 0; r < members.size(); ++r) {
-    const auto [it, is_new] = index.try_emplace(members[r].host, hosts.size());
-    if (is_new) hosts.emplace_back();
-    hosts[it->second].push_back(static_cast<Rank>(r));
-  }
-  return hosts;
-}
-
-// The wiring to assume when nobody described it: the members' machines on one network.
-Topology assumed_topology(const std::vector<Member>& members, bool hosts_share_memory) {
-  const auto hosts = by_host(members);
-  JobShape shape;
-  shape.hosts = static_cast<int>(hosts.size());
-  shape.cores_per_host = members[0].cores;
-  shape.ranks_per_host = 1;
-  shape.shared_memory = hosts_share_memory;
-  for (const auto& host : hosts) {
-    shape.ranks_per_host = std::max(shape.ranks_per_host, static_cast<int>(host.size()));
-    shape.cores_per_host =
-        std::min(shape.cores_per_host, members[static_cast<std::size_t>(host[0])].cores);
-  }
-  Topology topology = job_topology(shape);
-  // job_topology numbers ranks host by host; put each where it really is.
-  const std::vector<int> nodes = topology.rank_nodes;
-  topology.rank_nodes.assign(members.size(), 0);
-  for (std::size_t h = 0; h < hosts.size(); ++h) {
-    for (std::size_t i = 0; i < hosts[h].size(); ++i) {
-      topology.rank_nodes[static_cast<std::size_t>(hosts[h][i])] =
-          nodes[h * static_cast<std::size_t>(shape.ranks_per_host) + i];
-    }
-  }
-  return topology;
-}
-
-// The hierarchy that the hierarchical schedules may use: hosts of equal size, numbered host by
-// host.
-std::vector<int> levels_of(const std::vector<Member>& members) {
-  const auto hosts = by_host(members);
-  Rank expected = 0;
-  for (const auto& host : hosts) {
-    if (host.size() != hosts[0].size()) return {};
-    for (const Rank rank : host) {
-      if (rank != expected++) return {};
-    }
-  }
-  return {static_cast<int>(hosts[0].size()), static_cast<int>(hosts.size())};
 }
 
 std::string who(const GroupPlace& place) {
@@ -151,7 +98,7 @@ Communicator::Impl::Impl(std::shared_ptr<void> keep_alive_, std::shared_ptr<Cont
   engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
 
   const auto& members = wiring->members();
-  const std::size_t hosts = by_host(members).size();
+  const std::size_t hosts = num_hosts(members);
   if (wiring->any_network()) instances = kNetworkInstances;
   selector = std::make_unique<Selector>(
       options.topology_file.empty() ? assumed_topology(members, wiring->hosts_share_memory())

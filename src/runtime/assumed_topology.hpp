@@ -1,0 +1,23 @@
+// What a communicator takes its wiring to be when nobody described it.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "chorus/topology.hpp"
+#include "runtime/wiring.hpp"
+
+namespace chorus {
+
+/// Machines that the members run on.
+[[nodiscard]] std::size_t num_hosts(const std::vector<Member>& members);
+
+/// The members' machines on one network, each rank where it really is.
+[[nodiscard]] Topology assumed_topology(const std::vector<Member>& members,
+                                        bool hosts_share_memory);
+
+/// The hierarchy that hierarchical schedules may use (AlgorithmInput::levels): hosts of equal size,
+/// ranks numbered host by host. Empty if the members are placed otherwise.
+[[nodiscard]] std::vector<int> levels_of(const std::vector<Member>& members);
+
+}  // namespace chorus
