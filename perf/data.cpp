@@ -15,6 +15,8 @@ namespace chorus::perf {
 namespace {
 
 constexpr std::uint32_t kPoisonByte = 0xA5;
+/// At most five ranks contribute a 2 (RankValue).
+constexpr std::uint32_t kLargestProduct = 1U << 5;
 
 /// Integers 0 … exact_limit are representable, and so are all their partial sums up to it.
 std::uint32_t exact_limit(DataType type) {
@@ -136,10 +138,11 @@ void reduced_values(const Pattern& p, std::size_t first, std::span<std::uint32_t
   }
 }
 
-/// Bits of the integers 0 … exact_limit in a narrow float type.
+/// Bits of the integers 0 … exact_limit in a narrow float type, and on to the largest product,
+/// which is a power of two and so exact too.
 template <class Narrow>
 std::vector<decltype(Narrow::bits)> narrow_table(DataType type) {
-  std::vector<decltype(Narrow::bits)> table(exact_limit(type) + 1);
+  std::vector<decltype(Narrow::bits)> table(std::max(exact_limit(type), kLargestProduct) + 1);
   for (std::size_t i = 0; i < table.size(); ++i) {
     table[i] = Narrow(static_cast<float>(i)).bits;
   }

@@ -18,14 +18,10 @@ namespace fs = std::filesystem;
 
 fs::path own_directory() { return fs::read_symlink("/proc/self/exe").parent_path(); }
 
-/// The command-line tool that starts ranks of Chorus: installed beside us, in the build tree, or
-/// on PATH.
-std::string chorus_command() {
-  const fs::path here = own_directory();
-  for (const fs::path& candidate : {here / "chorus", here / "../src/cli/chorus"}) {
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate.lexically_normal().string();
-  }
-  return "chorus";
+/// The command that starts ranks of Chorus: beside its worker, or on PATH.
+std::string chorus_command(const Library& library) {
+  const fs::path beside = fs::path(library.worker).parent_path() / "chorus";
+  return ::access(beside.c_str(), X_OK) == 0 ? beside.string() : "chorus";
 }
 
 Command openmpi(const Library& library, std::string_view transport, int ranks,
@@ -77,7 +73,8 @@ Command mpich(const Library& library, std::string_view transport, int ranks,
 
 Command chorus_run(const Library& library, std::string_view transport, int ranks) {
   Command command;
-  command.argv = {chorus_command(), "run", "-n", std::to_string(ranks), "--", library.worker};
+  command.argv = {chorus_command(library), "run", "-n",
+                  std::to_string(ranks),   "--",  library.worker};
   command.environment = {{"CHORUS_TRANSPORTS", std::string(transport)}};
   return command;
 }
@@ -91,10 +88,11 @@ int usable_cpus() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-std::vector<Library> find_libraries() {
+std::vector<Library> find_libraries(const std::string& directory) {
+  const fs::path where = directory.empty() ? own_directory() : fs::path(directory);
   std::vector<Library> found;
   for (const char* name : {"chorus", "openmpi", "mpich", "gloo"}) {
-    const fs::path worker = own_directory() / fmt::format("chorus-perf-worker-{}", name);
+    const fs::path worker = where / fmt::format("chorus-perf-worker-{}", name);
     if (::access(worker.c_str(), X_OK) == 0) found.push_back({name, worker.string()});
   }
   return found;

@@ -15,8 +15,8 @@ struct Library {
   std::string worker;  ///< path of the executable
 };
 
-/// The workers that lie beside this program, Chorus first.
-[[nodiscard]] std::vector<Library> find_libraries();
+/// The workers in `directory`, Chorus first; by default where this program lies.
+[[nodiscard]] std::vector<Library> find_libraries(const std::string& directory = {});
 
 /// Transports that can be asked for: "shm" and "tcp".
 [[nodiscard]] bool is_transport(std::string_view name);

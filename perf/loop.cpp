@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 
 #include "perf/collective_data.hpp"
 #include "perf/point_to_point.hpp"
@@ -16,31 +15,29 @@ std::int64_t ns_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(to - from).count();
 }
 
-/// How many timed iterations fit the budget, if one takes as long as the fastest warm-up.
-///
-/// The fastest, because the first ones pay for page faults and connections.
-std::uint64_t iterations_for(const Job& job, std::int64_t fastest_ns) {
-  const std::int64_t fit = job.budget_us * 1000 / std::max<std::int64_t>(1, fastest_ns);
-  return static_cast<std::uint64_t>(std::clamp<std::int64_t>(
-      fit, std::min(job.min_iterations, job.max_iterations), job.max_iterations));
-}
-
 /// Warm-up iterations run until both job.warmup of them and a tenth of the budget are spent, so
 /// that a short operation meets warm caches and clocks. Rank 0 decides after each batch whether
-/// another follows; agreeing costs about as much as a small operation, so batches double.
+/// another follows; agreeing costs about as much as a small operation, so batches double. Returns
+/// how many timed iterations fit the budget at the pace of the last batch: the mean, since on a
+/// busy machine the fastest would promise far too many.
 template <class Once, class Agree>
 std::uint64_t warm_up(const Job& job, Once once, Agree agree) {
-  std::int64_t fastest = INT64_MAX;
   const Clock::time_point start = Clock::now();
   int done = 0;
+  double pace_ns = 1;
   for (int batch = std::max(1, job.warmup); batch > 0;) {
-    for (int i = 0; i < batch; ++i) fastest = std::min(fastest, once());
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < batch; ++i) once();
+    pace_ns = std::max(1.0, static_cast<double>(ns_between(begin, Clock::now())) / batch);
     done += batch;
     const bool enough =
         ns_between(start, Clock::now()) >= job.budget_us * 100 || done >= job.max_iterations;
     batch = static_cast<int>(agree(enough ? 0 : static_cast<std::uint64_t>(done)));
   }
-  return agree(iterations_for(job, fastest));
+  const double fit = static_cast<double>(job.budget_us) * 1000 / pace_ns;
+  const double least = std::min(job.min_iterations, job.max_iterations);
+  return agree(
+      static_cast<std::uint64_t>(std::clamp(fit, least, static_cast<double>(job.max_iterations))));
 }
 
 Sample measure_collective(Backend& backend, StartLine& line, const Job& job) {

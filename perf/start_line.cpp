@@ -19,7 +19,7 @@ StartLine::StartLine(const std::string& path, int rank, int world_size)
     : page_(nullptr),
       rank_(rank),
       world_size_(world_size),
-      spins_(static_cast<int>(std::thread::hardware_concurrency()) >= world_size ? 100'000 : 50) {
+      spins_(static_cast<int>(std::thread::hardware_concurrency()) >= world_size ? 1000 : 20) {
   const Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file) throw Error(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
   void* page = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -47,6 +47,8 @@ void StartLine::wait(Gate& gate, int parties) const {
     gate.generation.store(generation + 1, std::memory_order_release);
     return;
   }
+  // Long enough for ranks that leave a barrier together; not longer, since a library's own threads
+  // may need this core to let the last rank come.
   int spins = 0;
   while (gate.generation.load(std::memory_order_acquire) == generation) {
     if (++spins > spins_) ::sched_yield();

@@ -1,0 +1,146 @@
+#include "perf/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "chorus/error.hpp"
+
+namespace chorus::perf {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<Library> kAvailable = {{"chorus", "/x/c"}, {"openmpi", "/x/o"}};
+
+CommandLine parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "chorus-perf");
+  return parse_options(static_cast<int>(words.size()), words.data(), kAvailable);
+}
+
+Settings settings(const std::vector<const char*>& words) {
+  const CommandLine parsed = parse(words);
+  if (const auto* leave = std::get_if<Leave>(&parsed)) ADD_FAILURE() << leave->text;
+  return std::get<MeasureOptions>(parsed).settings;
+}
+
+/// The complaint about bad arguments.
+std::string refused(const std::vector<const char*>& words) {
+  const CommandLine parsed = parse(words);
+  const auto* leave = std::get_if<Leave>(&parsed);
+  if (leave == nullptr) return "accepted";
+  EXPECT_EQ(leave->exit_code, 2);
+  return leave->text;
+}
+
+TEST(Options, MeasureAllReduceOfAllLibrariesByDefault) {
+  const Settings s = settings({});
+  EXPECT_EQ(s.kinds, std::vector<Kind>{Kind::all_reduce});
+  EXPECT_EQ(s.libraries.size(), 2U);
+  EXPECT_EQ(s.ranks, 2);
+  EXPECT_EQ(s.rounds, 3);
+  EXPECT_EQ(s.sizes.front(), 4U);
+  EXPECT_EQ(s.sizes.back(), 256U << 20);
+  EXPECT_EQ(s.sizes.size(), 14U);
+}
+
+TEST(Options, TakeBenchmarksTypesAndSizes) {
+  const Settings s =
+      settings({"all_gather", "latency", "-n", "4",       "-d",         "float64", "-o",
+                "max",        "-b",      "1K", "-e",      "1M",         "-f",      "2",
+                "-t",         "shm,tcp", "-l", "openmpi", "--in-place", "--dirty"});
+  EXPECT_EQ(s.kinds, (std::vector<Kind>{Kind::all_gather, Kind::latency}));
+  EXPECT_EQ(s.type, DataType::float64);
+  EXPECT_EQ(s.op, ReduceOp::max);
+  EXPECT_EQ(s.sizes.size(), 11U);
+  EXPECT_EQ(s.transports, (std::vector<std::string>{"shm", "tcp"}));
+  ASSERT_EQ(s.libraries.size(), 1U);
+  EXPECT_EQ(s.libraries[0].worker, "/x/o");
+  EXPECT_TRUE(s.in_place && s.dirty);
+}
+
+TEST(Options, AllMeansEveryBenchmarkOnce) {
+  EXPECT_EQ(settings({"latency", "all"}).kinds.size(), benchmarks().size());
+}
+
+TEST(Options, TakeFurtherWorkers) {
+  const Settings s = settings({"--worker", "mine=/bin/mine", "-l", "mine,chorus"});
+  ASSERT_EQ(s.libraries.size(), 2U);
+  EXPECT_EQ(s.libraries[0].name, "mine");
+  EXPECT_EQ(s.libraries[0].worker, "/bin/mine");
+}
+
+TEST(Options, QuickCoversEverythingOverBothTransports) {
+  const Settings s = settings({"--quick"});
+  EXPECT_EQ(s.kinds.size(), benchmarks().size());
+  EXPECT_EQ(s.transports.size(), 2U);
+  EXPECT_LE(s.sizes.size(), 3U);
+  EXPECT_EQ(settings({"--quick", "broadcast"}).kinds, std::vector<Kind>{Kind::broadcast});
+}
+
+TEST(Options, NameWhatIsWrong) {
+  EXPECT_THAT(refused({"all_pizzas"}), HasSubstr("all_pizzas"));
+  EXPECT_THAT(refused({"-d", "float33"}), HasSubstr("float33"));
+  EXPECT_THAT(refused({"-o", "xor"}), HasSubstr("xor"));
+  EXPECT_THAT(refused({"-b", "12X"}), HasSubstr("12X"));
+  EXPECT_THAT(refused({"-b", "8", "-e", "4"}), HasSubstr("sizes from 8 to 4"));
+  EXPECT_THAT(refused({"-f", "1"}), HasSubstr("--factor"));
+  EXPECT_THAT(refused({"-l", "nccl"}), HasSubstr("nccl"));
+  EXPECT_THAT(refused({"-t", "pigeon"}), HasSubstr("pigeon"));
+  EXPECT_THAT(refused({"-n", "1"}), HasSubstr("--ranks"));
+  EXPECT_THAT(refused({"--worker", "nameless"}), HasSubstr("NAME=PATH"));
+  EXPECT_THAT(refused({"--no-such-option"}), HasSubstr("--no-such-option"));
+}
+
+TEST(Options, HelpShowsExamplesAndIsNoError) {
+  const CommandLine parsed = parse({"--help"});
+  const auto& leave = std::get<Leave>(parsed);
+  EXPECT_EQ(leave.exit_code, 0);
+  EXPECT_THAT(leave.text, HasSubstr("Examples:"));
+  EXPECT_THAT(leave.text, HasSubstr("Exit code"));
+}
+
+TEST(Options, CompareTakesTwoFiles) {
+  const CommandLine parsed = parse({"compare", "a.json", "b.json", "--fail-above", "1.1"});
+  const auto& compare = std::get<CompareOptions>(parsed);
+  EXPECT_EQ(compare.a, "a.json");
+  EXPECT_EQ(compare.b, "b.json");
+  EXPECT_EQ(compare.fail_above, 1.1);
+  EXPECT_NE(refused({"compare", "a.json"}), "accepted");
+}
+
+TEST(Options, ShowTakesAFile) {
+  const CommandLine parsed = parse({"show", "a.json", "--markdown", "--brief"});
+  const auto& show = std::get<ShowOptions>(parsed);
+  EXPECT_EQ(show.file, "a.json");
+  EXPECT_EQ(show.style, Style::markdown);
+  EXPECT_FALSE(show.details);
+}
+
+TEST(Sizes, AreReadWithTheirUnits) {
+  EXPECT_EQ(parse_size("0"), 0U);
+  EXPECT_EQ(parse_size("512B"), 512U);
+  EXPECT_EQ(parse_size("64K"), 65536U);
+  EXPECT_EQ(parse_size("1MiB"), 1U << 20);
+  EXPECT_EQ(parse_size("2G"), 2ULL << 30);
+  for (const char* bad : {"", "K", "-1", "1.5M", "1KB", "99999999999999999999", "2000000G"}) {
+    EXPECT_THROW((void)parse_size(bad), InputError) << bad;
+  }
+}
+
+TEST(Sizes, GrowByTheFactorUpToTheEnd) {
+  EXPECT_EQ(sizes_between(4, 100, 4), (std::vector<std::uint64_t>{4, 16, 64}));
+  EXPECT_EQ(sizes_between(4, 4, 2), std::vector<std::uint64_t>{4});
+  EXPECT_EQ(sizes_between(4, 9, 1.5), (std::vector<std::uint64_t>{4, 6, 9}));
+}
+
+TEST(Sizes, AreRoundedToWholeBlocksWithoutRepeats) {
+  Settings s;
+  s.ranks = 4;
+  s.sizes = {4, 8, 16, 64, 100};
+  EXPECT_EQ(real_sizes(s, Kind::all_gather), (std::vector<std::uint64_t>{16, 64, 96}));
+  EXPECT_EQ(real_sizes(s, Kind::all_reduce), s.sizes);
+  EXPECT_EQ(real_sizes(s, Kind::barrier), std::vector<std::uint64_t>{0});
+}
+
+}  // namespace
+}  // namespace chorus::perf

@@ -1,0 +1,48 @@
+// Every library found on this machine, every benchmark, over every transport it has.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "perf/campaign.hpp"
+
+namespace chorus::perf {
+namespace {
+
+/// MPI libraries and sanitizers do not get along; the product is measured without them.
+constexpr bool kSanitized =
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    true;
+#else
+    false;
+#endif
+
+class Smoke : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Smoke, EveryBenchmarkIsRightAndHasATime) {
+  if (kSanitized) GTEST_SKIP() << "peers are not measured in a sanitized build";
+  Settings settings;
+  for (const Library& library : find_libraries(BIN_DIR)) {
+    if (library.name == GetParam()) settings.libraries = {library};
+  }
+  if (settings.libraries.empty()) GTEST_SKIP() << GetParam() << " was not found when building";
+  settings.kinds.clear();
+  for (const Benchmark& entry : benchmarks()) settings.kinds.push_back(entry.kind);
+  settings.transports = {"shm", "tcp"};
+  settings.sizes = {4, 4096, 128 << 10};
+  settings.rounds = 1;
+  settings.budget_ms = 5;
+  settings.timeout_s = 60;
+  const Report report = measure_all(settings, [](const Step&) {});
+  for (const Row& row : report.rows) {
+    const std::string where = fmt::format("{} over {}, {} bytes: {}", row.collective, row.transport,
+                                          row.bytes, row.reason);
+    EXPECT_EQ(row.wrong, 0U) << where << row.first_wrong;
+    if (!why_not(settings.libraries[0], row.transport).empty()) continue;
+    EXPECT_TRUE(row.p50_us.has_value()) << where;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Libraries, Smoke, ::testing::Values("chorus", "openmpi", "mpich", "gloo"),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace chorus::perf
