@@ -40,6 +40,21 @@ std::uint64_t warm_up(const Job& job, Once once, Agree agree) {
       static_cast<std::uint64_t>(std::clamp(fit, least, static_cast<double>(job.max_iterations))));
 }
 
+/// Runs `one` up to `iterations` times, in eight parts. After each, rank 0 may decide to stop: when
+/// other work on the machine has made the block take four times its budget.
+template <class One, class Agree>
+void timed_loop(const Job& job, std::uint64_t iterations, One one, Agree agree) {
+  const Clock::time_point start = Clock::now();
+  const auto least = static_cast<std::uint64_t>(std::max(1, job.min_iterations));
+  const std::uint64_t part = std::max(least, iterations / 8);
+  for (std::uint64_t done = 0; done < iterations;) {
+    const std::uint64_t end = std::min(iterations, done + part);
+    for (; done < end; ++done) one();
+    const bool go_on = ns_between(start, Clock::now()) < job.budget_us * 4000;
+    if (agree(go_on ? 1 : 0) == 0) return;
+  }
+}
+
 Sample measure_collective(Backend& backend, StartLine& line, const Job& job) {
   CollectiveData data(job, backend.rank(), backend.world_size());
   Sample sample;
@@ -67,17 +82,20 @@ Sample measure_collective(Backend& backend, StartLine& line, const Job& job) {
   checked_once(job.seed);
   std::uint32_t seed = job.seed + 1;
   data.fill_input(seed);
-  const std::uint64_t iterations = warm_up(job, once, [&](std::uint64_t mine) {
+  const auto agree = [&](std::uint64_t mine) {
     fence();
     return line.agree_all(mine);
-  });
+  };
+  const std::uint64_t iterations = warm_up(job, once, agree);
   data.poison_output();
   sample.times_ns.reserve(iterations);
-  for (std::uint64_t i = 0; i < iterations; ++i) {
-    if (job.dirty) data.fill_input(++seed);
-    sample.times_ns.push_back(once());
-  }
-  fence();
+  timed_loop(
+      job, iterations,
+      [&] {
+        if (job.dirty) data.fill_input(++seed);
+        sample.times_ns.push_back(once());
+      },
+      agree);
   if (data.keeps_input() || job.dirty) {
     data.check_output(seed, sample);
   } else {
@@ -105,18 +123,21 @@ Sample measure_point_to_point(Backend& backend, StartLine& line, const Job& job)
   data.drain(backend);
   data.check(job.seed, sample);
   data.fill_and_poison(job.seed + 1);
-  const std::uint64_t iterations = warm_up(job, once, [&](std::uint64_t mine) {
+  const auto agree = [&](std::uint64_t mine) {
     data.drain(backend);
     return line.agree_pair(mine);
-  });
+  };
+  const std::uint64_t iterations = warm_up(job, once, agree);
   data.fill_and_poison(job.seed + 2);
   std::uint32_t seed = job.seed + 2;
-  for (std::uint64_t i = 0; i < iterations; ++i) {
-    if (job.dirty) data.fill_and_poison(++seed);
-    const std::int64_t took = once();
-    if (backend.rank() == 0) sample.times_ns.push_back(took);
-  }
-  data.drain(backend);
+  timed_loop(
+      job, iterations,
+      [&] {
+        if (job.dirty) data.fill_and_poison(++seed);
+        const std::int64_t took = once();
+        if (backend.rank() == 0) sample.times_ns.push_back(took);
+      },
+      agree);
   data.check(seed, sample);
   return sample;
 }
