@@ -38,8 +38,9 @@ struct CHORUS_API Options {
   /// Where a rank writes its flight record when a collective fails; empty: nowhere.
   /// CHORUS_FLIGHT_DIR
   std::string flight_dir = "/tmp";
-  /// How long a waiting rank spins before it sleeps, µs. CHORUS_SPIN_US
-  int spin_us = 50;
+  /// How long a waiting rank spins (or, where ranks outnumber cores, yields) before it sleeps, µs.
+  /// CHORUS_SPIN_US
+  int spin_us = 200;
   /// error, warn, info or debug. CHORUS_LOG
   std::string log_level = "warn";
 
