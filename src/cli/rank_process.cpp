@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -62,6 +63,12 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (command.core >= 0) {
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET(static_cast<unsigned>(command.core), &core);
+    ::sched_setaffinity(0, sizeof core, &core);  // where refused, the rank runs anywhere
+  }
   if (!command.inherit_input) {
     const int null = ::open("/dev/null", O_RDONLY);
     if (null >= 0) ::dup2(null, STDIN_FILENO);

@@ -36,6 +36,7 @@ struct RankCommand {
   std::vector<std::string> environment;  ///< "NAME=value", all of it
   bool capture_output = false;
   bool inherit_input = false;  ///< otherwise /dev/null
+  int core = -1;               ///< the only one it may run on, if >= 0
 };
 
 struct RankProcess {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cores.hpp"
 #include "base/fd.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
@@ -44,6 +45,7 @@ struct RunOptions {
   bool rank_prefix = false;
   std::vector<std::string> variables;
   double timeout_s = 0;
+  bool bind = true;  ///< each rank to a core of its own, where there are enough
   std::vector<std::string> program;
 };
 
@@ -170,15 +172,19 @@ class Job {
       common.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
     }
     const bool terminal = ::isatty(STDIN_FILENO) == 1;
+    const std::vector<int> cores = options_.bind ? usable_cores() : std::vector<int>();
+    const auto num_ranks = static_cast<std::size_t>(options_.num_ranks);
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
       auto changes = common;
       changes.emplace_back("CHORUS_RANK", fmt::format("{}", rank));
       changes.emplace_back("CHORUS_LOCAL_RANK", fmt::format("{}", rank));
-      RankProcess process = start({.arguments = options_.program,
-                                   .environment = environment_with(changes),
-                                   .capture_output = options_.rank_prefix,
-                                   .inherit_input = rank == 0 && !terminal},
-                                  *guard_);
+      RankProcess process =
+          start({.arguments = options_.program,
+                 .environment = environment_with(changes),
+                 .capture_output = options_.rank_prefix,
+                 .inherit_input = rank == 0 && !terminal,
+                 .core = num_ranks <= cores.size() ? cores[rank * cores.size() / num_ranks] : -1},
+                *guard_);
       pids_.push_back(process.pid);
       ++num_running_;
       if (!options_.rank_prefix) continue;
@@ -318,6 +324,8 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_option("-x", options->variables, "Set a variable for the ranks: NAME=VALUE")
       ->expected(1)
       ->take_all();
+  command->add_flag("--bind,!--no-bind", options->bind,
+                    "Give each rank a core of its own where there are enough (default)");
   command->add_option("--timeout", options->timeout_s, "End the ranks after this many seconds")
       ->check(CLI::PositiveNumber);
   command->add_option("PROGRAM", options->program, "The program and its arguments")->required();

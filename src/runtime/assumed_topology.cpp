@@ -29,13 +29,13 @@ Topology assumed_topology(const std::vector<Member>& members, bool hosts_share_m
   const auto hosts = by_host(members);
   JobShape shape;
   shape.hosts = static_cast<int>(hosts.size());
-  shape.cores_per_host = members[0].cores;
+  shape.cores_per_host = members[0].host_cores;
   shape.ranks_per_host = 1;
   shape.shared_memory = hosts_share_memory;
   for (const auto& host : hosts) {
     shape.ranks_per_host = std::max(shape.ranks_per_host, static_cast<int>(host.size()));
     shape.cores_per_host =
-        std::min(shape.cores_per_host, members[static_cast<std::size_t>(host[0])].cores);
+        std::min(shape.cores_per_host, members[static_cast<std::size_t>(host[0])].host_cores);
   }
   Topology topology = job_topology(shape);
   // job_topology numbers ranks host by host; put each where it really is.

@@ -19,6 +19,8 @@ constexpr std::int64_t kReportAfterNs = 500'000'000;
 constexpr std::int64_t kReportEveryNs = 1'000'000'000;
 // How long a rank that lost a connection waits for the coordinator's word on whose fault it is.
 constexpr int kVerdictGraceMs = 1500;
+// A spinning rank offers its core, now and then, after this long.
+constexpr std::int64_t kYieldAfterNs = 20'000;
 // Idle rounds between looks at the clock.
 constexpr std::uint32_t kRoundsPerLook = 32;
 
@@ -46,7 +48,7 @@ Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const 
   const Member& me = members[static_cast<std::size_t>(place.rank)];
   const auto beside = std::count_if(members.begin(), members.end(),
                                     [&](const Member& other) { return other.host == me.host; });
-  crowded_ = beside > me.cores;
+  crowded_ = beside > me.host_cores;
 }
 
 OutPort& Engine::out(Rank peer, int channel) {
@@ -137,9 +139,9 @@ bool Engine::settled(bool flushed) {
 }
 
 // Waiting: spin while the answer is likely to come within the time a sleep would cost, then sleep.
-// Waking another core takes about 40 µs; spinning must outlast a peer that was woken and answers, or
-// two ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3). With
-// more ranks than cores the peer needs this very core: yield in place of spinning.
+// Waking another core takes about 40 µs; spinning must outlast a peer that was woken and answers,
+// or two ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3).
+// With more ranks than cores the peer needs this very core: yield in place of spinning.
 void Engine::idle(const Job& job) {
   ++idle_rounds_;
   if (idle_rounds_ % kRoundsPerLook != 0) {
@@ -165,7 +167,11 @@ void Engine::idle(const Job& job) {
       lost(error.peer(), error.what());
     }
   }
-  if (now - idle_since_ns_ < std::int64_t{options_.spin_us} * 1000) return;
+  if (now - idle_since_ns_ < std::int64_t{options_.spin_us} * 1000) {
+    // The peer may sit on this core all the same, where nobody bound the ranks.
+    if (now - idle_since_ns_ > kYieldAfterNs) ::sched_yield();
+    return;
+  }
   sleep(job);
   check_stall(job);
 }

@@ -1,14 +1,17 @@
 #include "runtime/wiring.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "base/blob.hpp"
 #include "base/check.hpp"
+#include "base/cores.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
@@ -21,13 +24,6 @@ std::string host_identity() {
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
   return std::string(name) + "/" + boot_id;
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
 }
 
 std::vector<std::string_view> split(std::string_view list, char separator) {
@@ -51,12 +47,14 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   BlobWriter mine;
   mine.text(agreement);
   mine.text(host_identity());
-  mine.u32(static_cast<std::uint32_t>(usable_cores()));
+  const std::vector<int> cores = usable_cores();
+  mine.bytes(std::as_bytes(std::span(cores)));
   mine.u32(static_cast<std::uint32_t>(transports_.size()));
   for (const auto& transport : transports_) mine.bytes(transport->address());
   const auto blobs =
       control.exchange(place.key + "/wiring", place.members, mine.view(), options.join_timeout_ms);
 
+  std::map<std::string, std::set<int>> cores_of_host;
   for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
     BlobReader reader(blobs[peer]);
     const std::string theirs = reader.text();
@@ -67,7 +65,12 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
           rank_, peer, agreement, theirs));
     }
     Member member{.world_rank = place.members[peer], .host = reader.text()};
-    member.cores = static_cast<int>(reader.u32());
+    const auto cores_seen = reader.bytes();
+    for (std::size_t i = 0; i + sizeof(int) <= cores_seen.size(); i += sizeof(int)) {
+      int core = 0;
+      std::memcpy(&core, cores_seen.data() + i, sizeof core);
+      cores_of_host[member.host].insert(core);
+    }
     const std::uint32_t count = reader.u32();
     auto& addresses = addresses_.emplace_back();
     for (std::uint32_t i = 0; i < count && reader.ok(); ++i) {
@@ -78,6 +81,9 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
       throw BootstrapError(fmt::format("rank {} sent a malformed address", peer));
     }
     members_.push_back(std::move(member));
+  }
+  for (Member& member : members_) {
+    member.host_cores = std::max(1, static_cast<int>(cores_of_host[member.host].size()));
   }
   links_.resize(members_.size());
   choose(control, place, options);

@@ -17,8 +17,8 @@ namespace chorus {
 /// What every member of a communicator knows of every other.
 struct Member {
   Rank world_rank = 0;
-  std::string host;  ///< equal for ranks of one machine
-  int cores = 1;     ///< that this process may run on
+  std::string host;    ///< equal for ranks of one machine
+  int host_cores = 1;  ///< that the members on this machine may run on, together
 };
 
 /// Where a communicator stands among the ranks of the job.
