@@ -78,6 +78,8 @@ class TcpLink final : public Link, private FrameHandler {
   std::vector<TcpDial> dials_;      // [num_sockets], until connected
   std::vector<Fd> ready_;           // [num_sockets], until connected
   std::vector<TcpStream> streams_;  // [num_sockets], once connected
+  std::vector<int> quiet_turns_;    // [num_sockets], since it brought something
+  std::uint64_t turn_ = 0;
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
   bool peer_left_ = false;          // in order

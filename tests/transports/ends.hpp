@@ -151,48 +151,46 @@ inline std::vector<std::byte> swap_blobs(int socket, std::span<const std::byte> 
 }
 
 using Role = std::function<void(End&)>;
+/// Puts something around a rank's link, a FaultyLink for instance.
+using Wrap = std::function<std::unique_ptr<Link>(Rank, std::unique_ptr<Link>)>;
 
 /// Everything one rank does, from making its transport to the end of `role`.
-inline void play(const Way& way, const LinkConfig& config, Rank rank, int socket,
-                 const Role& role) {
-  const auto transport = make_transport(way.transport, context_for(way, config, rank));
-  const auto address = swap_blobs(socket, transport->address());
-  const auto link = transport->connect(1 - rank, address);
-  End end{rank, *transport, *link, socket};
-  role(end);
-}
-
-inline void play_and_report(const Way& way, const LinkConfig& config, Rank rank, int socket,
-                            const Role& role) {
+inline void play(const Way& way, const LinkConfig& config, Rank rank, int socket, const Role& role,
+                 const Wrap& wrap) {
   try {
-    play(way, config, rank, socket, role);
+    const auto transport = make_transport(way.transport, context_for(way, config, rank));
+    const auto address = swap_blobs(socket, transport->address());
+    auto link = transport->connect(1 - rank, address);
+    if (wrap) link = wrap(rank, std::move(link));
+    End end{rank, *transport, *link, socket};
+    role(end);
   } catch (const std::exception& error) {
     ADD_FAILURE() << "rank " << rank << ": " << error.what();
   }
 }
 
-/// Runs `role` as rank 0 here and as rank 1 in a thread or process. Returns rank 1's wait status (0
-/// for a thread).
-inline int run_ends(const Way& way, const LinkConfig& config, const Role& rank0,
-                    const Role& rank1) {
+/// Runs `rank0` here and `rank1` in a thread or process. Returns rank 1's wait status (0 for a
+/// thread).
+inline int run_ends(const Way& way, const LinkConfig& config, const Role& rank0, const Role& rank1,
+                    const Wrap& wrap = {}) {
   int sockets[2];
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), 0);
   Fd side0(sockets[0]);
   Fd side1(sockets[1]);
   if (!way.processes) {
-    std::jthread other([&] { play_and_report(way, config, 1, side1.get(), rank1); });
-    play_and_report(way, config, 0, side0.get(), rank0);
+    std::jthread other([&] { play(way, config, 1, side1.get(), rank1, wrap); });
+    play(way, config, 0, side0.get(), rank0, wrap);
     return 0;
   }
   const pid_t child = ::fork();
   if (child == 0) {
     side0.reset();
-    play_and_report(way, config, 1, side1.get(), rank1);
+    play(way, config, 1, side1.get(), rank1, wrap);
     std::fflush(nullptr);
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
   }
   side1.reset();
-  play_and_report(way, config, 0, side0.get(), rank0);
+  play(way, config, 0, side0.get(), rank0, wrap);
   side0.reset();
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -200,8 +198,9 @@ inline int run_ends(const Way& way, const LinkConfig& config, const Role& rank0,
 }
 
 /// Both ranks play `role`, and both must end well.
-inline void run_both(const Way& way, const LinkConfig& config, const Role& role) {
-  EXPECT_EQ(run_ends(way, config, role, role), 0) << "rank 1 failed";
+inline void run_both(const Way& way, const LinkConfig& config, const Role& role,
+                     const Wrap& wrap = {}) {
+  EXPECT_EQ(run_ends(way, config, role, role, wrap), 0) << "rank 1 failed";
 }
 
 }  // namespace chorus::testing
