@@ -139,7 +139,7 @@ class ShmLink final : public Link {
         offset > own_region_.size() - length) {
       complain("wrote a put outside the region");
     }
-    std::memcpy(own_region_.data() + offset, slot.payload, length);
+    if (length > 0) std::memcpy(own_region_.data() + offset, slot.payload, length);
   }
 
   void publish(Incoming& in) {

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -109,7 +110,8 @@ struct End {
         "waiting for the other rank of the test");
   }
   bool matches(std::size_t offset, std::span<const std::byte> expected) const {
-    return std::memcmp(link.region().data() + offset, expected.data(), expected.size()) == 0;
+    const auto there = link.region().subspan(offset, expected.size());
+    return std::equal(there.begin(), there.end(), expected.begin());
   }
 };
 
@@ -182,6 +184,7 @@ inline int run_ends(const Way& way, const LinkConfig& config, const Role& rank0,
     play(way, config, 0, side0.get(), rank0, wrap);
     return 0;
   }
+  std::fflush(nullptr);
   const pid_t child = ::fork();
   if (child == 0) {
     side0.reset();
