@@ -24,8 +24,9 @@ struct CHORUS_API Options {
   int tcp_sockets = 2;
   /// Bytes of one staging slot, a multiple of 64. CHORUS_SLOT_BYTES
   std::size_t slot_bytes = 128 * 1024;
-  /// Slots per connection, [2, 32]. CHORUS_SLOTS
-  int slots = 4;
+  /// Slots per connection, [2, 32]. Credits return by halves: with 4, a TCP ping-pong takes 10.5
+  /// µs, with 8 it takes 7.9 (fewer frames that carry only credit). CHORUS_SLOTS
+  int slots = 8;
   /// Fold contributions in the order of ranks, whatever the size and topology: the same bits for
   /// the same inputs always. Costs speed at large sizes. CHORUS_DETERMINISTIC (0 or 1)
   bool deterministic = false;

@@ -6,22 +6,23 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "chorus/options.hpp"
 #include "cli/cli.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "model/program.hpp"
+#include "runtime/ports.hpp"
 
 namespace chorus {
 namespace {
-
-constexpr int kSlots = 3;  // what a rank can count on with the default options
 
 // The first fault of the schedule or of the programs it is cut into; nothing if it can run.
 std::optional<std::string> fault_of(const Schedule& schedule) {
   if (auto fault = first_fault(schedule)) return fault;
   const std::vector<Program> programs = lower(schedule);
+  const int slots = SlotLayout{.slots = Options{}.slots}.guaranteed_slots();
   for (const bool in_place : {false, true}) {
-    if (auto fault = first_fault(programs, kSlots, in_place)) return "lowered: " + *fault;
+    if (auto fault = first_fault(programs, slots, in_place)) return "lowered: " + *fault;
   }
   return std::nullopt;
 }

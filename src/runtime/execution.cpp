@@ -39,12 +39,15 @@ void Execution::reset(std::shared_ptr<const Routine> routine, const Work& work,
                       const SlotLayout& layout, Ports& ports) {
   const bool same = routine == routine_ && work.instances == work_.instances &&
                     work.first_channel == work_.first_channel;
+  const bool same_tiles = same && work.count == work_.count && work.type == work_.type;
   routine_ = std::move(routine);
   work_ = work;
   layout_ = layout;
   mismatch_ = -1;
-  element_bytes_ = size_of(work.type);
-  choose_tiles();
+  if (!same_tiles) {
+    element_bytes_ = size_of(work.type);
+    choose_tiles();
+  }
 
   const Program& program = routine_->program;
   if (!same) connect_ports(ports);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -42,6 +43,12 @@ std::string signature(const Call& call) {
   if (combines(call.kind)) text += fmt::format(", {}", name_of(call.reduction.op));
   if (rooted(call.kind)) text += fmt::format(", root {}", call.peer);
   return text + ")";
+}
+
+FlightRecorder::Clock::time_point FlightRecorder::Clock::now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &time);
+  return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
 std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
