@@ -27,6 +27,8 @@ namespace {
 constexpr std::size_t kMostNodes = 600;
 constexpr std::size_t kMostEdges = 6000;
 constexpr std::size_t kMostLegendRows = 14;
+constexpr int kFar = 1 << 20;
+constexpr double kPi = 3.14159265358979323846;
 
 /// A link, or two that are each other's way back, or several of either between the same ends.
 struct Edge {
@@ -53,7 +55,7 @@ Look look_of(NodeKind kind) {
     case NodeKind::numa:
       return {"box", "#e3e8ef", "#5b6675", 2};
     case NodeKind::pcie_bridge:
-      return {"hexagon", "#dbe7f6", "#2f6db5", 3};
+      return {"box", "#dbe7f6", "#2f6db5", 3};
     case NodeKind::gpu:
       return {"box", "#e4f2cf", "#4d7a00", 4};
     case NodeKind::nic:
@@ -142,27 +144,32 @@ class Picture {
       const int parent = topology.nodes[i].parent;
       if (parent >= 0) children_[parent].push_back(static_cast<int>(i));
     }
+    measure_distances();
     for (const Edge& edge : edges_) {
       slowest_ = std::min(slowest_, edge.gb_s);
       fastest_ = std::max(fastest_, edge.gb_s);
-      if (!ranks_[edge.src].empty() && !ranks_[edge.dst].empty()) ++between_ranks_;
+      if (level(edge.src) == level(edge.dst)) ++between_equals_;
     }
   }
 
   std::string text() {
-    layered_ = 2 * between_ranks_ < edges_.size() || edges_.empty();
+    layered_ = 3 * between_equals_ <= edges_.size();
     const bool is_flat = std::all_of(topology_.nodes.begin(), topology_.nodes.end(),
                                      [](const Topology::Node& node) { return node.parent < 0; });
     const char* engine = layered_ ? "dot" : is_flat ? "neato" : "fdp";
     out_ = fmt::format(
         "graph {} {{\n  layout={};\n  graph [fontname=\"Helvetica\", fontsize=11, labelloc=t, "
+        "labeljust=l, "
         "compound=true, splines=true, overlap=false, nodesep=0.18, ranksep=0.55, K={}, "
         "pad=0.2];\n  node [fontname=\"Helvetica\", fontsize=10, style=\"filled,rounded\", "
         "height=0.3, margin=\"0.08,0.04\"];\n  edge [fontname=\"Helvetica\", fontsize=8];\n",
         quoted(topology_.name), engine, is_flat ? 0.7 : 1.3);
+    std::vector<int> roots;
     for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
-      if (topology_.nodes[i].parent < 0) add_node(static_cast<int>(i), 1);
+      if (topology_.nodes[i].parent < 0) roots.push_back(static_cast<int>(i));
     }
+    if (!layered_ && !is_flat) place(roots);
+    for (const int root : roots) add_node(root, 1);
     for (const Edge& edge : edges_) add_edge(edge);
     add_legend();
     out_ += "}\n";
@@ -170,6 +177,88 @@ class Picture {
   }
 
  private:
+  /// Hops from each node to the nearest rank: what is farther is drawn higher.
+  void measure_distances() {
+    distance_.assign(topology_.nodes.size(), kFar);
+    for (const int node : topology_.rank_nodes) distance_[node] = 0;
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const Edge& edge : edges_) {
+        for (const auto& [a, b] : {std::pair(edge.src, edge.dst), std::pair(edge.dst, edge.src)}) {
+          if (distance_[a] + 1 >= distance_[b]) continue;
+          distance_[b] = distance_[a] + 1;
+          changed = true;
+        }
+      }
+    }
+  }
+
+  /// Of a layered picture, from the top: first by kind, then by the way to the ranks.
+  [[nodiscard]] std::pair<int, int> level(int node) const {
+    return {look_of(topology_.nodes[node].kind).level, -distance_[node]};
+  }
+
+  /// A box that nothing is wired to is drawn as a box only.
+  [[nodiscard]] bool has_shape(int node) const { return linked_[node] || !ranks_[node].empty(); }
+
+  struct Point {
+    double x = 0;
+    double y = 0;
+  };
+
+  /// Places siblings and all below them in a rectangle whose lower left corner is (0, 0), inches;
+  /// returns its extent. Boxes stand in a row, with what is loose in a row beneath; a box that
+  /// holds nothing but loose things has them on a circle, turned so that equal boxes side by side
+  /// do not hide each other's cables.
+  Point place(const std::vector<int>& siblings) {
+    constexpr double kGap = 1.1;
+    constexpr double kRow = 1.3;
+    constexpr double kTurn = 1.95;
+    std::vector<int> loose;
+    Point extent;
+    for (const int node : siblings) {
+      if (children_[node].empty()) {
+        loose.push_back(node);
+        continue;
+      }
+      Point inner = place(children_[node]);
+      if (has_shape(node)) {  // the box's own node beneath what it holds
+        for (const int child : children_[node]) shift(child, {0, kRow});
+        places_[node] = {inner.x / 2, kRow / 3};
+        inner.y += kRow;
+      }
+      if (extent.x > 0) extent.x += kGap;
+      shift(node, {extent.x, 0});
+      extent = {extent.x + inner.x, std::max(extent.y, inner.y)};
+    }
+    const auto count = static_cast<double>(loose.size());
+    if (extent.x == 0) {
+      const double radius = std::max(0.95, count * 0.19);
+      for (std::size_t i = 0; i < loose.size(); ++i) {
+        const double angle = kTurn - 2 * kPi * static_cast<double>(i) / count;
+        places_[loose[i]] = {radius * (1.25 + std::cos(angle)) * 1.15,
+                             radius * (1.1 + std::sin(angle))};
+      }
+      return {2.5 * radius * 1.15, 2.2 * radius};
+    }
+    if (loose.empty()) return extent;
+    for (const int node : siblings) {
+      if (!children_[node].empty()) shift(node, {0, kRow});
+    }
+    for (std::size_t i = 0; i < loose.size(); ++i) {
+      places_[loose[i]] = {extent.x * (static_cast<double>(i) + 1) / (count + 1), kRow / 3};
+    }
+    return {extent.x, extent.y + kRow};
+  }
+
+  void shift(int node, Point by) {
+    if (const auto it = places_.find(node); it != places_.end()) {
+      it->second.x += by.x;
+      it->second.y += by.y;
+    }
+    for (const int child : children_[node]) shift(child, by);
+  }
+
   void indent(int depth) { out_.append(static_cast<std::size_t>(2 * depth), ' '); }
 
   void add_node(int index, int depth) {
@@ -183,10 +272,13 @@ class Picture {
     out_ += fmt::format(
         "subgraph cluster_{} {{ label={}; style=\"rounded,filled\"; color=\"{}\"; "
         "fillcolor=\"{}\"; fontsize=10; margin=10;\n",
-        index, quoted(detail.empty() ? node.name : node.name + "  " + detail), "#aab2bd",
-        depth % 2 == 1 ? "#fbfcfd" : "#f3f5f8");
-    if (linked_[index] || !ranks_[index].empty()) add_shape(index, depth + 1);
-    for (const int child : children_[index]) add_node(child, depth + 1);
+        index, quoted(detail.empty() ? short_name(index) : short_name(index) + "  " + detail),
+        "#aab2bd", depth % 2 == 1 ? "#fbfcfd" : "#f3f5f8");
+    if (has_shape(index)) add_shape(index, depth + 1);
+    // dot sets what hangs from nothing within its box from the right.
+    std::vector<int> children = children_[index];
+    if (layered_ && !has_shape(index)) std::reverse(children.begin(), children.end());
+    for (const int child : children) add_node(child, depth + 1);
     indent(depth);
     out_ += "}\n";
   }
@@ -211,28 +303,32 @@ class Picture {
     }
     const bool wide = topology_.nodes[index].kind == NodeKind::gpu_switch ||
                       topology_.nodes[index].kind == NodeKind::network_switch;
+    const auto pinned = places_.find(index);
     indent(depth);
-    out_ += fmt::format("n{} [label={}, shape={}, fillcolor=\"{}\", color=\"{}\", tooltip={}{}];\n",
-                        index, label, look.shape, look.fill, look.line,
-                        quoted(topology_.nodes[index].detail), wide ? ", width=1.6" : "");
+    out_ += fmt::format(
+        "n{} [label={}, shape={}, fillcolor=\"{}\", color=\"{}\", tooltip={}{}{}];\n", index, label,
+        look.shape, look.fill, look.line, quoted(topology_.nodes[index].detail),
+        wide ? ", width=1.6" : "",
+        pinned == places_.end()
+            ? ""
+            : fmt::format(", pos=\"{:.3f},{:.3f}!\"", pinned->second.x, pinned->second.y));
   }
 
   /// Wide for fast, on a logarithmic scale over what the picture holds.
   double width(double gb_s) const {
-    if (fastest_ <= slowest_ * 1.001) return 2;
-    return 1 + 4 * std::log(gb_s / slowest_) / std::log(fastest_ / slowest_);
+    constexpr double kLeastSpan = 8;  // so that 24 beside 22 GB/s looks like what it is
+    const double span = std::max(fastest_ / slowest_, kLeastSpan);
+    return 1.2 + 4 * std::log(gb_s / slowest_) / std::log(span);
   }
 
   void add_edge(const Edge& edge) {
-    const int src_level = look_of(topology_.nodes[edge.src].kind).level;
-    const int dst_level = look_of(topology_.nodes[edge.dst].kind).level;
-    const bool swap = edge.both && src_level > dst_level;
-    out_ +=
-        fmt::format("  n{} -- n{} [color=\"{}\", penwidth={:.2f}, tooltip={}{}{}];\n",
-                    swap ? edge.dst : edge.src, swap ? edge.src : edge.dst, colour_of(edge.type),
-                    width(edge.gb_s), quoted(fmt::format("{} {:.4g} GB/s", edge.type, edge.gb_s)),
-                    edge.both ? "" : ", dir=forward",
-                    layered_ && src_level == dst_level ? ", constraint=false" : "");
+    const bool equal = level(edge.src) == level(edge.dst);
+    const bool swap = edge.both && level(edge.src) > level(edge.dst);
+    out_ += fmt::format(
+        "  n{} -- n{} [color=\"{}\", penwidth={:.2f}, tooltip={}{}{}];\n",
+        swap ? edge.dst : edge.src, swap ? edge.src : edge.dst, colour_of(edge.type),
+        width(edge.gb_s), quoted(fmt::format("{} {:.4g} GB/s", edge.type, edge.gb_s)),
+        edge.both ? "" : ", dir=forward", layered_ && equal ? ", constraint=false" : "");
   }
 
   void add_legend() {
@@ -249,7 +345,7 @@ class Picture {
           "<TR><TD><TABLE BORDER=\"0\" CELLPADDING=\"0\" CELLSPACING=\"0\"><TR><TD "
           "FIXEDSIZE=\"TRUE\" "
           "WIDTH=\"28\" HEIGHT=\"{}\" BGCOLOR=\"{}\"></TD></TR></TABLE></TD><TD ALIGN=\"LEFT\">{} "
-          "{:.4g} GB/s</TD><TD ALIGN=\"RIGHT\">{}x</TD></TR>",
+          "{:.4g} GB/s</TD><TD ALIGN=\"RIGHT\">&nbsp;{}x</TD></TR>",
           height, colour_of(key.first), html(key.first), key.second, count);
     }
     if (rows.size() > kMostLegendRows) {
@@ -258,8 +354,9 @@ class Picture {
     }
     out_ += fmt::format(
         "  label=<<TABLE BORDER=\"0\" CELLPADDING=\"1\" CELLSPACING=\"2\"><TR><TD "
-        "COLSPAN=\"3\" ALIGN=\"LEFT\"><B>{}</B>   {} ranks</TD></TR>{}</TABLE>>;\n",
-        html(topology_.name), topology_.world_size(), table);
+        "COLSPAN=\"3\" ALIGN=\"LEFT\"><B>{}</B>: {} rank{}</TD></TR>{}</TABLE>>;\n",
+        html(topology_.name), topology_.world_size(), topology_.world_size() == 1 ? "" : "s",
+        table);
   }
 
   const Topology& topology_;
@@ -269,7 +366,9 @@ class Picture {
   std::vector<std::vector<int>> ranks_;
   double slowest_ = 1e30;
   double fastest_ = 0;
-  std::size_t between_ranks_ = 0;
+  std::size_t between_equals_ = 0;
+  std::vector<int> distance_;
+  std::map<int, Point> places_;  // of what has none of the layout's own
   bool layered_ = true;
   std::string out_;
 };
