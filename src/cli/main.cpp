@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
@@ -37,6 +38,12 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+/// One line on standard error; if even that is full or closed, the exit code still tells.
+void complain(const std::exception& error) {
+  const std::string line = fmt::format("chorus: {}\n", error.what());
+  (void)std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
 }  // namespace
 }  // namespace chorus
 
@@ -46,13 +53,13 @@ int main(int argc, char** argv) {
   try {
     return chorus::run(argc, argv);
   } catch (const chorus::InputError& error) {
-    fmt::print(stderr, "chorus: {}\n", error.what());
+    chorus::complain(error);
     return chorus::exit_bad_input;
   } catch (const chorus::Error& error) {
-    fmt::print(stderr, "chorus: {}\n", error.what());
+    chorus::complain(error);
     return chorus::exit_fault_found;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "chorus: {}\n", error.what());
+    chorus::complain(error);
     return chorus::exit_fault_found;
   }
 }
