@@ -40,7 +40,7 @@ void TcpHub::progress() {
 
 void TcpHub::accept_all() {
   // All ranks may come at once, with all their sockets; whoever is beyond that is not one of them.
-  const auto limit = static_cast<std::size_t>(64 + world_size_ * kMaxTcpSockets);
+  const auto limit = 64 + static_cast<std::size_t>(world_size_) * kMaxTcpSockets;
   for (int i = 0; i < 64; ++i) {
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     // Nobody more; or a connection that ended already; or no descriptor for it. Links that lack
