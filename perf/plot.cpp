@@ -65,7 +65,9 @@ std::string gnuplot_script(const Report& report, const std::string& svg_path) {
   }
   const std::vector<std::string> libraries = libraries_of(report.rows);
   const int rows = static_cast<int>(curves.panels.size());
-  const int height = 60 + kPanelHeight * rows;
+  int ranks = 0;
+  for (const Row& row : report.rows) ranks = std::max(ranks, row.ranks);
+  const int height = 70 + kPanelHeight * rows;
 
   std::string script = fmt::format(
       "set terminal svg size {},{} dynamic enhanced font 'Helvetica,13' background '#ffffff'\n"
@@ -85,10 +87,11 @@ std::string gnuplot_script(const Report& report, const std::string& svg_path) {
   }
   const double header = 46.0 / height;
   script += fmt::format(
-      "set multiplot layout {},2 margins 0.075,0.985,{:.4f},{:.4f} spacing 0.085,{:.4f} "
+      "set multiplot layout {},2 margins 0.085,0.985,{:.4f},{:.4f} spacing 0.075,{:.4f} "
       "title {} font ',15' offset 0,-0.2\n",
-      rows, 52.0 / height, 1 - header - 24.0 / height, 96.0 / height,
-      quoted(fmt::format("{} CPUs: {}", report.machine.cpus, report.machine.cpu)));
+      rows, 62.0 / height, 1 - header - 24.0 / height, 96.0 / height,
+      quoted(fmt::format("{} ranks on {} CPUs ({}), {}", ranks, report.machine.cpus,
+                         report.machine.cpu, report.date.substr(0, 10))));
   script +=
       "set border 3 lc rgb '#666666'\nset tics nomirror out textcolor rgb '#333333'\n"
       "set grid lc rgb '#dddddd' lw 1\nset logscale x 2\nset key left top Left reverse samplen 2 "
@@ -113,12 +116,16 @@ std::string gnuplot_script(const Report& report, const std::string& svg_path) {
       return text + "\n";
     };
     script += fmt::format("set title {} noenhanced\n",
-                          quoted(fmt::format("{} over {}: time", collective, transport)));
-    script += "set logscale y 10\nset format y '%g'\nset ylabel 'median, µs'\nset yrange [*:*]\n";
+                          quoted(fmt::format("{} over {}: median time", collective, transport)));
+    script +=
+        "set logscale y 10\nset ytics ('10 ns' 0.01, '100 ns' 0.1, '1 µs' 1, '10 µs' 10, "
+        "'100 µs' 100, '1 ms' 1e3, '10 ms' 1e4, '100 ms' 1e5, '1 s' 1e6, '10 s' 1e7)\n"
+        "unset ylabel\nset yrange [*:*]\n";
     script += plot(2);
     script += fmt::format("set title {} noenhanced\n",
                           quoted(fmt::format("{} over {}: bus bandwidth", collective, transport)));
-    script += "unset logscale y\nset ylabel 'GB/s'\nset yrange [0:*]\n";
+    script +=
+        "unset logscale y\nset ytics autofreq\nset ylabel 'GB/s' offset 1,0\nset yrange [0:*]\n";
     script += plot(3);
   }
   return script + "unset multiplot\n";

@@ -37,7 +37,7 @@ Report curves() {
 TEST(Plot, DrawsTimeAndBandwidthOfEveryLibrary) {
   const std::string script = gnuplot_script(curves(), "it's.svg");
   EXPECT_THAT(script, HasSubstr("'it''s.svg'"));
-  EXPECT_THAT(script, HasSubstr("all_reduce over shm: time"));
+  EXPECT_THAT(script, HasSubstr("all_reduce over shm: median time"));
   EXPECT_THAT(script, HasSubstr("all_reduce over shm: bus bandwidth"));
   EXPECT_THAT(script, HasSubstr("title 'chorus'"));
   EXPECT_THAT(script, HasSubstr("title 'openmpi'"));
