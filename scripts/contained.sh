@@ -66,7 +66,7 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 trap 'stop 129' HUP
-wait "$child"
+wait -f "$child" # -f: not when it is merely stopped
 status=$?
 sweep "$mark" "$directory"
 exit "$status"
