@@ -60,12 +60,12 @@ std::string who(const GroupPlace& place) {
 
 }  // namespace
 
-Communicator::Impl::Impl(std::shared_ptr<void> keep_alive_, std::shared_ptr<Control> control_,
-                         GroupPlace place_, const Options& options_)
-    : keep_alive(std::move(keep_alive_)),
-      control(std::move(control_)),
-      options(options_),
-      place(std::move(place_)) {
+Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> joined,
+                         GroupPlace position, const Options& settings)
+    : keep_alive(std::move(guard)),
+      control(std::move(joined)),
+      options(settings),
+      place(std::move(position)) {
   set_log_level(parse_log_level(options.log_level));
   layout = {.data_channels = kMessageChannel + 1,
             .slots = options.slots,

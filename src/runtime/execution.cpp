@@ -313,7 +313,7 @@ std::size_t Execution::message_elements(const Instruction& instruction, int tile
 // Address of the chunk `shift` places into `range`, for this tile.
 std::byte* Execution::at(const LocalRange& range, int shift, int tile) const {
   const auto k = static_cast<std::size_t>(routine_->chunks_per_block);
-  const auto index = static_cast<std::size_t>(range.index + shift);
+  const auto index = static_cast<std::size_t>(range.index) + static_cast<std::size_t>(shift);
   if (range.buffer == Buffer::scratch) {
     const std::size_t element =
         index * scratch_stride_ + static_cast<std::size_t>(tile) * (scratch_stride_ / num_tiles_);
