@@ -4,7 +4,7 @@
 #   ./test.sh              layout, lint of what changed, and every test of the dev build
 #   ./test.sh --asan       the tests under the address and undefined-behaviour sanitizers instead
 #   ./test.sh --tsan       the tests under the thread sanitizer instead
-#   ./test.sh --all        all of the above, lint of everything: what CI runs
+#   ./test.sh --all        all of the above, lint of everything
 #   ./test.sh --quick      the dev build's tests but those labelled slow; no lint
 #   ./test.sh --only REGEX the tests whose names match; no lint. Goes with --asan and --tsan
 #
