@@ -259,7 +259,7 @@ class Picture {
     for (const int child : children_[node]) shift(child, by);
   }
 
-  void indent(int depth) { out_.append(static_cast<std::size_t>(2 * depth), ' '); }
+  void indent(int depth) { out_.append(2 * static_cast<std::size_t>(depth), ' '); }
 
   void add_node(int index, int depth) {
     if (children_[index].empty()) {
