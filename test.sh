@@ -15,11 +15,11 @@ if [ "${1:-}" != --contained ]; then exec scripts/contained.sh "$PWD/test.sh" --
 shift
 . scripts/lib.sh
 
-presets=() only="" lint=300 ctest_options=()
+presets=() only="" lint=300 lint_what=changed ctest_options=()
 while [ $# -gt 0 ]; do
   case $1 in
     --asan | --tsan) presets+=("${1#--}") ;;
-    --all) presets=(dev asan tsan) lint=900 ;;
+    --all) presets=(dev asan tsan) lint=900 lint_what= ;;
     --quick) ctest_options+=(-LE slow) lint="" ;;
     --only)
       [ $# -ge 2 ] || fail "--only needs a regular expression"
@@ -85,7 +85,7 @@ for preset in "${presets[@]}"; do
   run_tests "$preset" || failed+=("tests $preset")
   if [ "$preset" = dev ] && [ -n "$lint" ]; then
     heading "lint (at most $lint s)"
-    scripts/tidy.sh "$lint" || failed+=("lint")
+    scripts/tidy.sh "$lint" $lint_what || failed+=("lint")
   fi
 done
 

@@ -12,7 +12,7 @@ int main() try {
   comm.all_reduce<float>(data);
 
   const int n = comm.world_size();
-  const auto expected = static_cast<float>(n * (n + 1) / 2);
+  const auto expected = 0.5F * static_cast<float>(n * (n + 1));
   std::printf("rank %d of %d: sum %g, expected %g\n", comm.rank(), n, data[0], expected);
   return data.front() == expected && data.back() == expected ? 0 : 1;
 } catch (const chorus::Error& error) {

@@ -256,7 +256,7 @@ class GlooBackend final : public Backend {
     auto* const out = static_cast<T*>(o.output);
     const std::size_t bytes = o.count * sizeof(T);
     const auto copy = [=] {
-      if (in != out) std::memcpy(static_cast<void*>(out), in, bytes);
+      if (in != out) std::memcpy(static_cast<void*>(out), static_cast<const void*>(in), bytes);
     };
     struct Choice {
       const char* name;

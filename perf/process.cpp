@@ -127,7 +127,9 @@ Child::Child(const Command& command) {
                                       [&](const auto& added) { return added.first == key; });
     if (!replaced) variables.emplace_back(text);
   }
-  for (const auto& [key, value] : command.environment) variables.push_back(key + "=" + value);
+  for (const auto& [key, value] : command.environment) {
+    variables.push_back(fmt::format("{}={}", key, value));
+  }
   std::vector<char*> argv, environment;
   for (const std::string& word : command.argv) argv.push_back(const_cast<char*>(word.c_str()));
   for (std::string& variable : variables) environment.push_back(variable.data());

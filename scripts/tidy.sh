@@ -2,8 +2,9 @@
 # Runs clang-tidy (.clang-tidy: few checks, every one fatal) on the sources of build/dev, tests left
 # out. What passed before and has not changed since, its headers included, is not looked at again.
 #
-#   scripts/tidy.sh [SECONDS]    stop taking new files after SECONDS (default: no limit); changed
-#                                files come first, and what was left out is said
+#   scripts/tidy.sh [SECONDS [changed]]    stop taking new files after SECONDS (default: no limit);
+#                changed files come first, and what was left out is said; with "changed" only those
+#                that differ from origin/main
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=build/dev
@@ -54,6 +55,10 @@ while read -r source hash; do
     later+=("$source $hash")
   fi
 done < <(sources_with_hashes | sort)
+if [ "${2:-}" = changed ]; then
+  total=${#first[@]}
+  later=()
+fi
 
 judge() { # SOURCE HASH
   [ "$(date +%s)" -lt "$tidy_until" ] || exit 0

@@ -49,7 +49,6 @@ struct Look {
 Look look_of(NodeKind kind) {
   switch (kind) {
     case NodeKind::host:
-      return {"box", "#f2f4f7", "#5b6675", 2};
     case NodeKind::package:
       return {"box", "#f2f4f7", "#5b6675", 2};
     case NodeKind::numa:
@@ -71,14 +70,14 @@ Look look_of(NodeKind kind) {
 }
 
 std::string colour_of(const std::string& type) {
-  static const std::map<std::string, std::string> kColours = {
+  static const std::map<std::string, std::string> colours = {
       {"nvlink", "#5d9400"},   {"xgmi", "#c8312b"},       {"c2c", "#2a9d8f"},
       {"pcie", "#2f6db5"},     {"socket", "#8d6e63"},     {"shm", "#9aa3ad"},
       {"memory", "#9aa3ad"},   {"infiniband", "#7a3fae"}, {"slingshot", "#7a3fae"},
       {"ethernet", "#d98324"}, {"link", "#4a6fa5"},       {"local", "#2a9d8f"},
       {"global", "#c8312b"}};
-  const auto it = kColours.find(type);
-  return it == kColours.end() ? "#333333" : it->second;
+  const auto it = colours.find(type);
+  return it == colours.end() ? "#333333" : it->second;
 }
 
 std::string quoted(std::string_view text) {
