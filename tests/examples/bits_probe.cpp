@@ -1,5 +1,6 @@
-// Prints, on rank 0, one line per collective with a digest of every rank's result: inputs that round
-// differently in every order, so that two launchers (or runs) agree only if they did the same.
+// Prints, on rank 0, one line per collective with a digest of every rank's result: inputs that
+// round differently in every order, so that two launchers (or runs) agree only if they did the
+// same.
 #include <chorus/communicator.hpp>
 #include <cmath>
 #include <cstdint>
