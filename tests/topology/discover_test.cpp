@@ -1,5 +1,6 @@
 #include "topology/discover.hpp"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -236,6 +237,8 @@ TEST(PciAddresses, AreReadInEverySpelling) {
 // tests/topology/fake_nvml.cpp stands in for the driver's library: two V100 with two NVLinks
 // between them and one into a switch each, and one GPU that is lost.
 TEST(Nvml, LinksAreReadThroughTheLibrary) {
+  // Stays loaded: a later dlopen by the same name gets it again.
+  ASSERT_NE(::dlopen(CHORUS_FAKE_NVML, RTLD_NOW | RTLD_LOCAL), nullptr) << ::dlerror();
   const NvmlReport report = nvml_report();
   ASSERT_EQ(report.gpus.size(), 2U);
   EXPECT_EQ(report.gpus[1].address, address("0001:02:00.0"));
