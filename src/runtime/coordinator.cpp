@@ -12,9 +12,12 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <thread>
 
 #include "base/log.hpp"
@@ -53,6 +56,13 @@ struct Connection {
   wire::Outbox outbox;
   bool closing = false;  ///< when the outbox is empty
   bool wants_output = false;
+};
+
+/// The end of the thread, which outlives the rest of the coordinator by a moment.
+struct End {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool reached = false;
 };
 
 /// One joining of all ranks.
@@ -121,7 +131,7 @@ struct Coordinator::Impl {
   bool any_session_over_ = false;
   std::map<Rank, std::string> gone_;  ///< processes that the launcher saw end
   std::atomic<bool> stop_{false};
-  std::thread thread_;
+  std::shared_ptr<End> end_ = std::make_shared<End>();
 };
 
 Coordinator::Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
@@ -170,14 +180,21 @@ Coordinator::Impl::Impl(int world_size, std::string_view interface_name, std::ui
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
+  // Detached, because one that ends by itself may never be joined: the process just ends.
+  std::thread([this, end = end_] {
+    run();
+    const std::lock_guard lock(end->mutex);
+    end->reached = true;
+    end->changed.notify_all();
+  }).detach();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Coordinator::Impl::~Impl() {
   stop_ = true;
   wake();
-  thread_.join();
+  std::unique_lock lock(end_->mutex);
+  end_->changed.wait(lock, [this] { return end_->reached; });
 }
 
 void Coordinator::Impl::wake() const {

@@ -12,30 +12,23 @@ namespace chorus {
 namespace {
 
 /// The coordinators in this process. One may be needed after main() has returned, until the other
-/// ranks have left: what is not finished by then ends with the process.
+/// ranks have left: they are never destroyed at exit, but end with the process.
 struct Hosted {
   std::mutex mutex;
   std::vector<std::unique_ptr<Coordinator>> coordinators;
-
-  void drop_finished() {
-    std::erase_if(coordinators, [](const auto& coordinator) { return coordinator->finished(); });
-  }
-  ~Hosted() {
-    drop_finished();
-    for (auto& coordinator : coordinators) (void)coordinator.release();
-  }
 };
 
 }  // namespace
 
 std::string host_coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
                              const Secret& secret, bool joined_often) {
-  static Hosted hosted;
-  const std::lock_guard lock(hosted.mutex);
-  hosted.drop_finished();
-  hosted.coordinators.push_back(std::make_unique<Coordinator>(
+  static Hosted* const hosted = new Hosted;
+  const std::lock_guard lock(hosted->mutex);
+  std::erase_if(hosted->coordinators,
+                [](const auto& coordinator) { return coordinator->finished(); });
+  hosted->coordinators.push_back(std::make_unique<Coordinator>(
       world_size, interface_name, port, secret, Coordinator::Host{.joined_often = joined_often}));
-  return hosted.coordinators.back()->id();
+  return hosted->coordinators.back()->id();
 }
 
 UniqueId UniqueId::make(int world_size, std::string_view interface_name) {

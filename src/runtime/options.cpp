@@ -141,6 +141,8 @@ void warn_about_unknown_variables() {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
     if (!name.starts_with("CHORUS_")) continue;
+    // The tests' and the benchmark's own.
+    if (name.starts_with("CHORUS_TEST_") || name.starts_with("CHORUS_PERF_")) continue;
     if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
     if (!warned.insert(std::string(name)).second) continue;
     log(LogLevel::warn, "", fmt::format("unknown variable {}: {}", name, suggestion(name)));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <random>
 #include <string>
 #include <thread>
@@ -26,7 +27,7 @@ constexpr int kWorld = 4;
 constexpr int kNoticed_ms = 2'000;
 /// Below the two seconds, so that a rank killed before it ever connected, of whom nobody knows
 /// but a launcher, is named as missing in time.
-constexpr int kJoinTimeout_ms = 1'500;
+constexpr int kJoinTimeout_ms = 1'000;
 
 /// Where the coordinator lives.
 enum class Place { launcher, parent, rank0 };
@@ -105,6 +106,7 @@ std::vector<std::pair<std::int64_t, std::string>> run(const Trial& trial) {
   std::vector<Pipe> confessions(kWorld);
   Pipe id_pipe;
   std::vector<pid_t> pids;
+  std::fflush(stdout);
   for (Rank rank = 0; rank < kWorld; ++rank) {
     // Rank 0 makes the id before the others exist, as a launcher's exchange of it implies.
     if (rank == 1 && trial.place == Place::rank0) id = read_line(id_pipe.read.get());

@@ -198,6 +198,23 @@ TEST_F(JudgeTest, AClaimOfWhoHasLeftMeanwhileIsNone) {
   EXPECT_THAT(heard(), IsEmpty());
 }
 
+TEST_F(JudgeTest, ARankWaitedForLongAfterItLeftIsNamed) {
+  enter_all_and_open(2, false);
+  const auto wait = [&] {
+    say(0, Writer(Type::waiting).text("g").u64(5).text("barrier").i32(1));
+    return heard();
+  };
+  const std::string status = fmt::format("to 0: type {}", static_cast<int>(Type::waiting_status));
+  EXPECT_THAT(wait(), ::testing::ElementsAre(status)) << "it is still there";
+  say(1, Writer(Type::close_group).text("g"));
+  pass(499);
+  EXPECT_THAT(wait(), ::testing::ElementsAre(status)) << "it may just have finished the call";
+  pass(1);
+  EXPECT_THAT(wait(), ::testing::Contains(
+                          "to 0: verdict: rank 1 (pid 101 on h) left while rank 0 waited for it in "
+                          "call 5, barrier"));
+}
+
 TEST_F(JudgeTest, ListsAreShort) {
   EXPECT_EQ(list_ranks(std::vector<Rank>{3}), "rank 3");
   EXPECT_EQ(list_ranks(std::vector<Rank>{3, 5}), "ranks 3 and 5");
