@@ -124,10 +124,10 @@ class SmiReader {
   }
 
   Cell read_cell(const std::string& word, std::size_t line) const {
-    static const std::map<std::string, Way> kWays = {
+    static const std::map<std::string, Way> ways = {
         {"X", Way::self},    {"PIX", Way::pix}, {"PXB", Way::pxb}, {"PHB", Way::phb},
         {"NODE", Way::node}, {"SYS", Way::sys}, {"SOC", Way::sys}};
-    if (const auto way = kWays.find(word); way != kWays.end()) return {way->second, 0};
+    if (const auto way = ways.find(word); way != ways.end()) return {way->second, 0};
     int count = 0;
     const char* end = word.data() + word.size();
     if (word.starts_with("NV") && word.size() > 2) {
