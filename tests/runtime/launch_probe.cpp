@@ -15,7 +15,7 @@
 #include "runtime/launch.hpp"
 
 /// The leak sanitizer asks for this: five bytes of PMIx itself stay behind.
-extern "C" const char* __lsan_default_suppressions();
+extern "C" [[gnu::visibility("default")]] const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() { return "leak:libpmix"; }
 
 namespace {
