@@ -1,0 +1,171 @@
+#include "synth/network.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "chorus/error.hpp"
+#include "model/cost.hpp"
+
+namespace chorus::synth {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// True if no inner node of `path` carries a rank.
+bool direct(const Topology& topology, const std::vector<char>& carries_rank,
+            const std::vector<int>& path) {
+  for (std::size_t i = 0; i + 1 < path.size(); ++i) {
+    if (carries_rank[at(topology.links[at(path[i])].dst)] != 0) return false;
+  }
+  return true;
+}
+
+/// Gives numbers to the links and groups that some edge crosses, in order of first use.
+class Numbering {
+ public:
+  explicit Numbering(const Topology& topology)
+      : topology_(topology), groups_of_(port_groups_of_links(topology)) {}
+
+  void add(int link, std::vector<int>& resources) {
+    const Topology::Link& facts = topology_.links[at(link)];
+    if (facts.beta_s_per_byte > 0) resources.push_back(number({0, link}));
+    for (const int group : groups_of_[at(link)]) {
+      const Topology::PortGroup& port = topology_.port_groups[at(group)];
+      if (port.beta_s_per_byte > 0 || port.message_s > 0) resources.push_back(number({1, group}));
+    }
+  }
+
+  std::vector<Resource> take() { return std::move(resources_); }
+  [[nodiscard]] const Resource& operator[](int index) const { return resources_[at(index)]; }
+
+ private:
+  int number(std::pair<int, int> what) {
+    const auto [found, is_new] = numbers_.try_emplace(what, static_cast<int>(resources_.size()));
+    if (is_new) resources_.push_back(describe(what));
+    return found->second;
+  }
+
+  [[nodiscard]] Resource describe(std::pair<int, int> what) const {
+    if (what.first == 1) {
+      const Topology::PortGroup& group = topology_.port_groups[at(what.second)];
+      return {group.name, group.beta_s_per_byte, group.message_s};
+    }
+    const Topology::Link& link = topology_.links[at(what.second)];
+    return {fmt::format("{} -> {}", topology_.nodes[at(link.src)].name,
+                        topology_.nodes[at(link.dst)].name),
+            link.beta_s_per_byte, 0};
+  }
+
+  const Topology& topology_;
+  std::vector<std::vector<int>> groups_of_;
+  std::map<std::pair<int, int>, int> numbers_;
+  std::vector<Resource> resources_;
+};
+
+/// Edge indices grouped by the rank that `of` names, and where each group begins.
+template <class Of>
+void group_by(const std::vector<Edge>& edges, int world_size, Of of, std::vector<int>& grouped,
+              std::vector<std::size_t>& begins) {
+  begins.assign(at(world_size) + 1, 0);
+  for (const Edge& edge : edges) ++begins[at(of(edge)) + 1];
+  for (std::size_t rank = 0; rank < at(world_size); ++rank) begins[rank + 1] += begins[rank];
+  std::vector<std::size_t> next(begins.begin(), begins.end() - 1);
+  grouped.resize(edges.size());
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    grouped[next[at(of(edges[i]))]++] = static_cast<int>(i);
+  }
+}
+
+/// Ranks that `from` cannot reach over edges taken forwards (or backwards).
+std::vector<Rank> unreached(const Network& network, Rank from, bool forwards) {
+  std::vector<char> seen(at(network.world_size()), 0);
+  std::vector<Rank> stack = {from};
+  seen[at(from)] = 1;
+  while (!stack.empty()) {
+    const Rank rank = stack.back();
+    stack.pop_back();
+    for (const int index : forwards ? network.out(rank) : network.in(rank)) {
+      const Edge& edge = network.edges()[at(index)];
+      const Rank next = forwards ? edge.dst : edge.src;
+      if (std::exchange(seen[at(next)], 1) == 0) stack.push_back(next);
+    }
+  }
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < network.world_size(); ++rank) {
+    if (seen[at(rank)] == 0) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+Network::Network(const Topology& topology, Direction direction)
+    : world_size_(topology.world_size()) {
+  const Routes routes(topology);
+  std::vector<char> carries_rank(topology.nodes.size(), 0);
+  for (const int node : topology.rank_nodes) carries_rank[at(node)] = 1;
+  Numbering numbering(topology);
+  for (Rank src = 0; src < world_size_; ++src) {
+    for (Rank dst = 0; dst < world_size_; ++dst) {
+      if (src == dst || !routes.connected(src, dst)) continue;
+      const std::vector<int>& path = routes.path(src, dst);
+      if (!direct(topology, carries_rank, path)) continue;
+      Edge edge{src, dst, routes.alpha_s(src, dst), 0, {}};
+      for (const int link : path) numbering.add(link, edge.resources);
+      std::sort(edge.resources.begin(), edge.resources.end());
+      for (const int resource : edge.resources) {
+        edge.beta_s_per_byte = std::max(edge.beta_s_per_byte, numbering[resource].beta_s_per_byte);
+      }
+      if (direction == Direction::reversed) std::swap(edge.src, edge.dst);
+      edges_.push_back(std::move(edge));
+    }
+  }
+  resources_ = numbering.take();
+  std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) {
+    return std::tie(a.src, a.dst) < std::tie(b.src, b.dst);
+  });
+  group_by(
+      edges_, world_size_, [](const Edge& e) { return e.src; }, out_, out_at_);
+  group_by(
+      edges_, world_size_, [](const Edge& e) { return e.dst; }, in_, in_at_);
+}
+
+std::span<const int> Network::out(Rank rank) const {
+  return std::span(out_).subspan(out_at_[at(rank)], out_at_[at(rank) + 1] - out_at_[at(rank)]);
+}
+
+std::span<const int> Network::in(Rank rank) const {
+  return std::span(in_).subspan(in_at_[at(rank)], in_at_[at(rank) + 1] - in_at_[at(rank)]);
+}
+
+std::optional<int> Network::edge(Rank src, Rank dst) const {
+  const std::span<const int> leaving = out(src);
+  const auto found =
+      std::lower_bound(leaving.begin(), leaving.end(), dst,
+                       [&](int index, Rank wanted) { return edges_[at(index)].dst < wanted; });
+  if (found == leaving.end() || edges_[at(*found)].dst != dst) return std::nullopt;
+  return *found;
+}
+
+void require_connected(const Topology& topology, const Network& network) {
+  for (const bool forwards : {true, false}) {
+    const std::vector<Rank> missing = unreached(network, 0, forwards);
+    if (missing.empty()) continue;
+    const std::span<const Rank> some =
+        std::span(missing).first(std::min<std::size_t>(missing.size(), 8));
+    throw TopologyError(fmt::format(
+        "the topology '{}' is not connected: no path leads {} rank{} {}{} {} the other {} ranks "
+        "(rank 0 "
+        "among them); add the missing link, or leave these ranks out",
+        topology.name, forwards ? "to" : "from", missing.size() == 1 ? "" : "s",
+        fmt::join(some, ", "), some.size() < missing.size() ? ", …" : "", forwards ? "from" : "to",
+        network.world_size() - static_cast<int>(missing.size())));
+  }
+}
+
+}  // namespace chorus::synth

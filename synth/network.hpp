@@ -1,0 +1,63 @@
+// A topology as the synthesizers see it: ranks, the ways between them, and what those ways share.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chorus/schedule.hpp"
+#include "chorus/topology.hpp"
+
+namespace chorus::synth {
+
+enum class Direction { forward, reversed };
+
+/// A link or port group of the topology that limits how fast data moves.
+struct Resource {
+  std::string name;            ///< for people: "host0/gpu1 -> host0/nvswitch", "host0/nic0 out"
+  double beta_s_per_byte = 0;  ///< positive: what never limits is left out
+  double message_s = 0;        ///< of the port group, per message and crossing
+};
+
+/// A way from one rank to another that passes through no node of a third rank: one hop of a
+/// schedule. It is the route that cost() and simulate() use for the pair.
+struct Edge {
+  Rank src = 0;
+  Rank dst = 0;
+  double alpha_s = 0;
+  double beta_s_per_byte = 0;  ///< alone on the edge: the worst of its resources; 0: no limit
+  std::vector<int> resources;  ///< ascending; one that is crossed twice is named twice
+};
+
+/// The hops a schedule may use. Plain data, deterministic: equal topologies give equal networks.
+///
+/// Reversed: every edge turned round (resources kept), so that a schedule that spreads over it is,
+/// read backwards, one that combines over the topology.
+class Network {
+ public:
+  explicit Network(const Topology& topology, Direction direction = Direction::forward);
+
+  [[nodiscard]] int world_size() const { return world_size_; }
+  /// Sorted by (src, dst).
+  [[nodiscard]] const std::vector<Edge>& edges() const { return edges_; }
+  [[nodiscard]] const std::vector<Resource>& resources() const { return resources_; }
+  /// Indices into edges() of the edges that leave (enter) `rank`, ascending.
+  [[nodiscard]] std::span<const int> out(Rank rank) const;
+  [[nodiscard]] std::span<const int> in(Rank rank) const;
+  /// The edge from `src` to `dst`, if there is one.
+  [[nodiscard]] std::optional<int> edge(Rank src, Rank dst) const;
+
+ private:
+  int world_size_ = 0;
+  std::vector<Edge> edges_;
+  std::vector<Resource> resources_;
+  std::vector<int> out_, in_;                // edge indices, grouped by rank
+  std::vector<std::size_t> out_at_, in_at_;  // where each rank's begin: [world_size + 1]
+};
+
+/// Throws TopologyError naming the ranks that data from `root` cannot reach (or, if all can be
+/// reached from rank 0, those that cannot reach it), and the links that would have to exist.
+void require_connected(const Topology& topology, const Network& network);
+
+}  // namespace chorus::synth

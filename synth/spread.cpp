@@ -1,0 +1,31 @@
+#include "synth/spread.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.hpp"
+#include "model/steps.hpp"
+
+namespace chorus::synth {
+
+Schedule mirrored(const Schedule& spread) {
+  const bool gathers = spread.collective.kind == CollectiveKind::all_gather;
+  CHORUS_CHECK(gathers || spread.collective.kind == CollectiveKind::broadcast,
+               "only all_gather and broadcast have a mirror that combines");
+  Schedule result = spread;
+  result.collective.kind = gathers ? CollectiveKind::reduce_scatter : CollectiveKind::reduce;
+  result.steps = reversed(spread.steps);
+  return result;
+}
+
+Schedule all_reduce_of(const Schedule& combine, const Schedule& spread) {
+  CHORUS_CHECK(combine.num_chunks == spread.num_chunks && combine.world_size == spread.world_size,
+               "both halves of an all_reduce have the same chunks");
+  Schedule result = spread;
+  result.collective = {CollectiveKind::all_reduce, 0};
+  result.steps = joined(combine.steps, spread.steps);
+  return result;
+}
+
+}  // namespace chorus::synth

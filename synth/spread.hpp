@@ -1,0 +1,51 @@
+// A spread: which way every chunk goes, not yet when. What routing gives to ordering.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "chorus/schedule.hpp"
+#include "synth/network.hpp"
+
+namespace chorus::synth {
+
+/// One chunk crossing one edge.
+struct Hop {
+  Rank src = 0;
+  Rank dst = 0;
+  ChunkId chunk = 0;
+
+  bool operator==(const Hop&) const = default;
+};
+
+/// The ways of all chunks of a collective that only copies (all_gather, broadcast, all_to_all,
+/// gather, scatter): for every chunk a tree from its origin to all that want it.
+///
+/// `hops` are in an order in which they could happen one by one: a hop leaves a rank that is the
+/// chunk's origin or the end of an earlier hop of the chunk. No rank receives a chunk twice.
+struct Spread {
+  Collective collective = {};
+  int num_chunks = 0;
+  std::vector<Hop> hops;
+};
+
+/// Puts the hops of `spread` in order in time and numbers the steps, by list scheduling on
+/// `network`: a hop can begin when its chunk is there; what its edge crosses is busy with it for
+/// `chunk_bytes` times beta. Of the hops that could begin the one with the longest way still
+/// before it (its chunk's remaining tree, in seconds) goes first, then the one whose chunk has the
+/// most ranks still to reach, then the lower chunk. Deterministic.
+///
+/// Steps: a hop's is after that of the hop that brought its chunk, and not before those of earlier
+/// hops of the same edge: so the order on every edge is that of the steps.
+[[nodiscard]] Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
+                                double chunk_bytes);
+
+/// The schedule of the mirror collective on the topology turned round: last step first, destination
+/// to source, sums in place of copies. all_gather becomes reduce_scatter, broadcast becomes reduce.
+[[nodiscard]] Schedule mirrored(const Schedule& spread);
+
+/// all_reduce as reduce_scatter followed by all_gather (or reduce by broadcast), made from a
+/// combining and a spreading schedule of equal chunks.
+[[nodiscard]] Schedule all_reduce_of(const Schedule& combine, const Schedule& spread);
+
+}  // namespace chorus::synth
