@@ -35,8 +35,8 @@ struct Spread {
 /// before it (its chunk's remaining tree, in seconds) goes first, then the one whose chunk has the
 /// most ranks still to reach, then the lower chunk. Deterministic.
 ///
-/// Steps: a hop's is after that of the hop that brought its chunk, and not before those of earlier
-/// hops of the same edge: so the order on every edge is that of the steps.
+/// Steps: a hop's is after that of the hop that brought its chunk, and not before those of the hops
+/// that its source began earlier: so the order in which a rank sends is that of the steps.
 [[nodiscard]] Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
                                 double chunk_bytes);
 

@@ -88,7 +88,9 @@ struct Simulation {
 /// reduction, not before the destination's own value of that step), takes its route's alpha, and
 /// then shares every link and port group of its route fairly (max-min) with the other transfers
 /// under way. No step barrier: a rank holds a chunk as of some step when everything that earlier
-/// steps bring it of that chunk has arrived.
+/// steps bring it of that chunk has arrived. Transfers with the same source, destination and action
+/// are a lane: they flow one after the other in the schedule's order, while their alphas overlap,
+/// so that many small chunks make a pipeline. Chunks of one step in one lane are one message.
 ///
 /// Alone on its route, a transfer of s bytes takes alpha plus s times the worst beta of its links
 /// and port groups; between ranks on one node, nothing. Same input, same bits. Throws TopologyError

@@ -99,6 +99,7 @@ class Simulator {
         entries_.push_back({static_cast<int>(step), transfer, 0, -1});
       }
     }
+    queue_up();
     busy_since_s_.assign(topology.links.size(), 0);
     users_.assign(topology.links.size(), 0);
     result_.link_busy_s.assign(topology.links.size(), 0);
@@ -117,7 +118,7 @@ class Simulator {
         if (event.flows) {
           if (sharing_.current({event.time_s, event.id, event.version})) end(event.id, now_s);
         } else {
-          flow(event.id, now_s);
+          prepared(event.id, now_s);
         }
       }
       for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
@@ -164,12 +165,53 @@ class Simulator {
     return seconds;
   }
 
+  /// Lanes: transfers with one source, destination and action go in the order of the schedule.
+  void queue_up() {
+    const auto n = static_cast<std::int64_t>(topology_.world_size());
+    std::unordered_map<std::int64_t, int> last;
+    turns_.resize(entries_.size());
+    for (std::size_t id = 0; id < entries_.size(); ++id) {
+      const Transfer& transfer = entries_[id].transfer;
+      const std::int64_t lane =
+          (transfer.src * n + transfer.dst) * 2 + (transfer.action == Action::reduce ? 1 : 0);
+      const auto [before, is_first] = last.try_emplace(lane, -1);
+      if (is_first) {
+        turns_[id].has_turn = true;
+      } else {
+        turns_[at(before->second)].next = static_cast<int>(id);
+      }
+      before->second = static_cast<int>(id);
+    }
+  }
+
   void begin(int id, double now_s) {
     TimelineEntry& entry = entries_[at(id)];
     entry.begin_s = now_s;
     const double alpha_s =
         routes_.alpha_s(entry.transfer.src, entry.transfer.dst) + overhead_s(entry.transfer);
     events_.push({now_s + alpha_s, false, id, 0});
+  }
+
+  /// The transfer is prepared: its bytes follow when those before it in its lane have left.
+  void prepared(int id, double now_s) {
+    turns_[at(id)].prepared = true;
+    if (turns_[at(id)].has_turn) flow(id, now_s);
+  }
+
+  /// The bytes of `id` have left, and its lane is free for the next.
+  void pass_turn(int id, double now_s) {
+    const int next = turns_[at(id)].next;
+    if (next < 0) return;
+    Turn& turn = turns_[at(next)];
+    turn.has_turn = true;
+    if (!turn.prepared) return;
+    TimelineEntry& entry = entries_[at(next)];
+    // Chunks of one step between the same ranks are one message.
+    const double message_s = entry.step == entries_[at(id)].step ? 0 : overhead_s(entry.transfer);
+    entry.begin_s =
+        std::max(entry.begin_s, now_s - routes_.alpha_s(entry.transfer.src, entry.transfer.dst));
+    turn.prepared = false;
+    events_.push({now_s + message_s, false, next, 0});
   }
 
   void flow(int id, double now_s) {
@@ -195,6 +237,7 @@ class Simulator {
 
   void finish(int id, double now_s) {
     entries_[at(id)].end_s = now_s;
+    pass_turn(id, now_s);
     std::vector<int> now_ready;
     readiness_.ended(id, now_ready);
     for (const int next : now_ready) begin(next, now_s);
@@ -206,7 +249,14 @@ class Simulator {
   double bytes_;
   Readiness readiness_;
   FairSharing sharing_;
+  struct Turn {
+    int next = -1;  // of its lane
+    bool has_turn = false;
+    bool prepared = false;
+  };
+
   std::vector<TimelineEntry> entries_;
+  std::vector<Turn> turns_;  // by transfer
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<double> busy_since_s_;  // by link
   std::vector<int> users_;            // by link: transfers that flow over it

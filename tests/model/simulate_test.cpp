@@ -166,6 +166,33 @@ TEST(Simulate, ASenderWaitsForEverythingThatEarlierStepsBringIt) {
   expect_us(times_us(at_once, 2, 3), 0, 100);
 }
 
+TEST(Simulate, ManyChunksMakeAPipeline) {
+  Topology chain = gpus(3);
+  join(chain, 0, 1, 1);
+  join(chain, 1, 2, 1);
+  std::vector<Step> steps(5);
+  for (int c = 0; c < 4; ++c) {
+    steps[c].push_back(copy(0, 1, c));
+    steps[c + 1].push_back(copy(1, 2, c));
+  }
+  // Four pieces of 1 ms follow each other through two links of alpha 1 µs.
+  const Simulation simulation = simulated(steps_of(3, 4, steps), chain, 4 * kMegabyte);
+  EXPECT_NEAR(simulation.seconds, 5002e-6, 1e-9);
+  EXPECT_NEAR(times_us(simulation, 0, 1, 1).first, 1000, 1e-6);  // its alpha passes meanwhile
+  EXPECT_NEAR(times_us(simulation, 0, 1, 1).second, 2001, 1e-6);
+}
+
+TEST(Simulate, ALaneKeepsTheOrderOfTheSteps) {
+  Topology pair = gpus(3);
+  join(pair, 0, 1, 1);
+  join(pair, 2, 1, 1);
+  // Chunk 1 could go at once but its lane begins with chunk 0, which comes from rank 2 first.
+  const Simulation simulation = simulated(
+      steps_of(3, 2, {{copy(2, 1, 0)}, {copy(1, 0, 0)}, {copy(1, 0, 1)}}), pair, 2 * kMegabyte);
+  EXPECT_NEAR(times_us(simulation, 1, 0, 0).second, 2002, 1e-6);
+  EXPECT_NEAR(times_us(simulation, 1, 0, 1).second, 3002, 1e-6);
+}
+
 TEST(Simulate, RanksOnOneNodeExchangeForNothing) {
   Topology topology = gpus(1);
   topology.rank_nodes = {0, 0, 0};
