@@ -143,8 +143,10 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
     }
     std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);
-  throw BootstrapError(fmt::format("rank {}: no coordinator at {} after {} ms: {}", impl.rank,
-                                   impl.coordinator, timeout_ms, why));
+  throw BootstrapError(
+      fmt::format("rank {}: no coordinator at {} after {} ms: {}; is the process that made the id, "
+                  "by custom rank 0, still running and within reach?",
+                  impl.rank, impl.coordinator, timeout_ms, why));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdio>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,33 +94,44 @@ std::string describe(int status) {
                              : fmt::format("exited with status {}", WEXITSTATUS(status));
 }
 
-/// Returns what each survivor said, with the microseconds from the kill.
-std::vector<std::pair<std::int64_t, std::string>> run(const Trial& trial) {
+/// What a survivor said, and how long after the kill.
+struct Confession {
+  std::int64_t after_us = 0;
+  std::string sentence;
+};
+
+/// Lets the ranks live until one is killed. The ranks are forked before a coordinator's thread
+/// exists: a process with threads cannot be forked safely.
+std::vector<Confession> live_and_die(const Trial& trial) {
+  std::vector<Pipe> confessions(kWorld), ids(kWorld);
+  Pipe id_of_rank0;
+  std::vector<pid_t> pids;
+  for (Rank rank = 0; rank < kWorld; ++rank) {
+    const auto self = static_cast<std::size_t>(rank);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      std::string id;
+      if (rank == 0 && trial.place == Place::rank0) {
+        id = UniqueId::make(kWorld).text;
+        [[maybe_unused]] const auto written =
+            ::write(id_of_rank0.write.get(), id.data(), id.size());
+      } else {
+        id = read_line(ids[self].read.get());
+      }
+      confess(confessions[self].write.get(), life_of(id, rank));
+      ::_exit(1);
+    }
+    pids.push_back(pid);
+  }
   std::unique_ptr<Coordinator> coordinator;
-  std::string id;
   if (trial.place != Place::rank0) {
     coordinator = std::make_unique<Coordinator>(
         kWorld, "", 0, Secret::random(),
         Coordinator::Host{.launcher = trial.place == Place::launcher});
-    id = coordinator->id();
   }
-  std::vector<Pipe> confessions(kWorld);
-  Pipe id_pipe;
-  std::vector<pid_t> pids;
-  std::fflush(stdout);
-  for (Rank rank = 0; rank < kWorld; ++rank) {
-    // Rank 0 makes the id before the others exist, as a launcher's exchange of it implies.
-    if (rank == 1 && trial.place == Place::rank0) id = read_line(id_pipe.read.get());
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      if (rank == 0 && trial.place == Place::rank0) {
-        id = UniqueId::make(kWorld).text;
-        [[maybe_unused]] const auto written = ::write(id_pipe.write.get(), id.data(), id.size());
-      }
-      confess(confessions[static_cast<std::size_t>(rank)].write.get(), life_of(id, rank));
-      ::_exit(1);
-    }
-    pids.push_back(pid);
+  const std::string id = coordinator ? coordinator->id() : read_line(id_of_rank0.read.get());
+  for (const Pipe& pipe : ids) {
+    [[maybe_unused]] const auto written = ::write(pipe.write.get(), id.data(), id.size());
   }
   std::this_thread::sleep_for(std::chrono::microseconds(trial.after_us));
   const std::int64_t killed_at = now_us();
@@ -132,15 +144,44 @@ std::vector<std::pair<std::int64_t, std::string>> run(const Trial& trial) {
       coordinator->report_death(rank, describe(status));
     }
   }
-  std::vector<std::pair<std::int64_t, std::string>> said;
+  std::vector<Confession> said;
   for (Rank rank = 0; rank < kWorld; ++rank) {
     confessions[static_cast<std::size_t>(rank)].write.reset();
     if (rank == trial.victim) continue;
     const std::string line = read_line(confessions[static_cast<std::size_t>(rank)].read.get());
     const std::size_t space = line.find(' ');
-    said.emplace_back(space == std::string::npos ? 0 : std::stoll(line) - killed_at,
-                      space == std::string::npos ? "nothing" : line.substr(space + 1));
+    if (space == std::string::npos) {
+      said.push_back({0, "nothing"});
+    } else {
+      said.push_back({std::stoll(line) - killed_at, line.substr(space + 1)});
+    }
   }
+  return said;
+}
+
+/// The same in a process of its own, so that no thread of one trial is there when the next forks.
+std::vector<Confession> run(const Trial& trial) {
+  Pipe answers;
+  std::fflush(stdout);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::string text;
+    for (const auto& [after_us, sentence] : live_and_die(trial)) {
+      text += fmt::format("{} {}\n", after_us, sentence);
+    }
+    [[maybe_unused]] const auto written = ::write(answers.write.get(), text.data(), text.size());
+    ::_exit(0);
+  }
+  answers.write.reset();
+  std::string text;
+  for (std::string part; !(part = read_line(answers.read.get())).empty();) text += part;
+  ::waitpid(pid, nullptr, 0);
+  std::vector<Confession> said;
+  std::istringstream lines(text);
+  for (Confession one; lines >> one.after_us && std::getline(lines >> std::ws, one.sentence);) {
+    said.push_back(one);
+  }
+  EXPECT_EQ(said.size(), kWorld - 1U);
   return said;
 }
 
@@ -177,11 +218,11 @@ TEST(KilledRank, IsNamedByAllWithTheCoordinatorInAnotherProcess) {
 TEST(KilledRank, IsNamedByAllWithTheCoordinatorInRankZero) { kill_many(Place::rank0, 80, 30'000); }
 
 TEST(KilledRank, IsNamedThoughAChildOfItsOwnLivesOn) {
-  Coordinator coordinator(2, "", 0, Secret::random());
-  Pipe ready;
+  Pipe ready, id;
+  std::fflush(stdout);
   const pid_t pid = ::fork();
   if (pid == 0) {
-    const auto control = Control::join(coordinator.id(), 1, 2, kPatience_ms);
+    const auto control = Control::join(read_line(id.read.get()), 1, 2, kPatience_ms);
     const pid_t child = ::fork();
     if (child == 0) {
       ::sleep(30);
@@ -191,7 +232,10 @@ TEST(KilledRank, IsNamedThoughAChildOfItsOwnLivesOn) {
     ::sleep(30);
     ::_exit(0);
   }
-  const auto control = Control::join(coordinator.id(), 0, 2, kPatience_ms);
+  Coordinator coordinator(2, "", 0, Secret::random());
+  const std::string text = coordinator.id();
+  ASSERT_EQ(::write(id.write.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  const auto control = Control::join(text, 0, 2, kPatience_ms);
   control->open_group("g", all_ranks(2));
   pid_t child = 0;
   ASSERT_EQ(::read(ready.read.get(), &child, sizeof child), static_cast<ssize_t>(sizeof child));
