@@ -142,7 +142,8 @@ class Export {
     to_of_.clear();
     for (const auto& [_, ports] : ranking) {
       const auto [rank, channel, from, to] = ports;
-      if (to_of_.contains({rank, channel, from}) || from_of_.contains({rank, channel, to})) continue;
+      if (to_of_.contains({rank, channel, from}) || from_of_.contains({rank, channel, to}))
+        continue;
       to_of_[{rank, channel, from}] = to;
       from_of_[{rank, channel, to}] = from;
     }
@@ -412,7 +413,8 @@ class Export {
         const int other = waits[w];
         gpu.blocks[block_of[other]].steps[step_of[other]].awaited = true;
         const bool last = w + 1 == waits.size();
-        MscclStep nop{.type = StepType::nop, .source = {Buffer::input, -1},
+        MscclStep nop{.type = StepType::nop,
+                      .source = {Buffer::input, -1},
                       .destination = {Buffer::output, -1}};
         MscclStep& waiting = last ? step : nop;
         waiting.waits_block = block_of[other];
@@ -431,14 +433,14 @@ class Export {
   const MscclXmlOptions& options_;
   Deliveries made_;
   int copy_channel_ = 0;
-  std::vector<char> unfusable_;                                    // by delivery
-  std::vector<int> forwards_;                                      // by delivery: message or -1
-  std::map<std::tuple<Rank, int, Rank>, Rank> from_of_;            // rank, channel, to: from
-  std::map<std::tuple<Rank, int, Rank>, Rank> to_of_;              // rank, channel, from: to
-  std::vector<std::vector<ChunkId>> scratch_;                      // by rank: chunk at each place
-  std::vector<std::vector<int>> received_;                         // by rank: deliveries
-  std::vector<std::vector<std::pair<int, Sender>>> sent_;          // by rank: apart from receiving
-  std::vector<std::vector<std::vector<int>>> producers_;           // [rank][block]: as in Item
+  std::vector<char> unfusable_;                            // by delivery
+  std::vector<int> forwards_;                              // by delivery: message or -1
+  std::map<std::tuple<Rank, int, Rank>, Rank> from_of_;    // rank, channel, to: from
+  std::map<std::tuple<Rank, int, Rank>, Rank> to_of_;      // rank, channel, from: to
+  std::vector<std::vector<ChunkId>> scratch_;              // by rank: chunk at each place
+  std::vector<std::vector<int>> received_;                 // by rank: deliveries
+  std::vector<std::vector<std::pair<int, Sender>>> sent_;  // by rank: apart from receiving
+  std::vector<std::vector<std::vector<int>>> producers_;   // [rank][block]: as in Item
 };
 
 void refuse_what_no_loader_takes(const MscclAlgo& algo) {
@@ -469,8 +471,8 @@ int longest(const MscclAlgo& algo) {
 }
 
 MscclAlgo programs(const Schedule& schedule, const MscclXmlOptions& options) {
-  // Receiving and sending in one step can close a circle of ranks that all wait for room. Then it is
-  // given up where the circle is.
+  // Receiving and sending in one step can close a circle of ranks that all wait for room. Then it
+  // is given up where the circle is.
   for (const bool coalesce : {true, false}) {
     Export attempt(schedule, options, coalesce);
     for (bool again = true; again;) {

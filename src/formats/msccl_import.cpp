@@ -55,9 +55,10 @@ Schedule outline_of(const MscclAlgo& algo, Collective collective, std::string_vi
   for (const MscclGpu& gpu : algo.gpus) places += 2LL * algo.chunks + gpu.scratch_chunks;
   constexpr long long kMostPlaces = 1 << 22;
   if (places > kMostPlaces) {
-    throw InputError(fmt::format("{}:{}: <algo> speaks of {} chunks of memory, more than the {} "
-                                 "that can be judged",
-                                 where, algo.line, places, kMostPlaces));
+    throw InputError(
+        fmt::format("{}:{}: <algo> speaks of {} chunks of memory, more than the {} "
+                    "that can be judged",
+                    where, algo.line, places, kMostPlaces));
   }
   return {.name = algo.name.empty() ? "msccl" : algo.name,
           .collective = collective,
@@ -234,9 +235,10 @@ Schedule schedule_from_msccl_xml(std::string_view text, std::string_view where) 
   }
   std::string known = "custom";
   for (const auto& [spelled, kind] : kNames) known += fmt::format(", {}", spelled);
-  throw InputError(fmt::format("{}:{}: <algo> has coll=\"{}\", which no schedule can be: known are "
-                               "{}",
-                               where, algo.line, algo.collective, known));
+  throw InputError(
+      fmt::format("{}:{}: <algo> has coll=\"{}\", which no schedule can be: known are "
+                  "{}",
+                  where, algo.line, algo.collective, known));
 }
 
 Schedule normal_form(Schedule schedule) {

@@ -157,8 +157,8 @@ std::vector<Precedence> program_order(const MscclAlgo& algo, const Trace& trace,
     // Sent after all that was received and sent before; the next of a threadblock in a new step.
     result.push_back({received_by(out), m, true});
     if (ends.sent.step > 0) {
-      result.push_back({sent_by(position[ends.sent.rank][ends.sent.block][ends.sent.step - 1]), m,
-                        false});
+      result.push_back(
+          {sent_by(position[ends.sent.rank][ends.sent.block][ends.sent.step - 1]), m, false});
     }
     result.push_back({m, sent_by(out), false});
     int& last = last_sent[ends.sent.rank][ends.sent.block];
@@ -167,7 +167,8 @@ std::vector<Precedence> program_order(const MscclAlgo& algo, const Trace& trace,
     // Received no earlier than what was received and sent before.
     result.push_back({m, received_by(in), false});
     if (ends.received.step > 0) {
-      const int previous = position[ends.received.rank][ends.received.block][ends.received.step - 1];
+      const int previous =
+          position[ends.received.rank][ends.received.block][ends.received.step - 1];
       result.push_back({received_by(previous), m, false});
       result.push_back({sent_by(previous), m, false});
     }

@@ -97,8 +97,8 @@ class Element {
         fail(fmt::format("holds text ('{:.20}') where only elements belong", child.value()));
       }
       if (std::find(known.begin(), known.end(), child.name()) == known.end()) {
-        element.fail(fmt::format("is unknown within <{}>: known are {}", name(),
-                                 fmt::join(known, ", ")));
+        element.fail(
+            fmt::format("is unknown within <{}>: known are {}", name(), fmt::join(known, ", ")));
       }
       result.push_back(element);
     }
@@ -155,9 +155,9 @@ LocalRange range(const Element& element, const char* buf, const char* off, int c
   if (!touched) return result;
   const int size = size_of(gpu, result.buffer);
   if (result.index < 0 || result.index + count > size) {
-    element.fail(fmt::format("touches {}[{}] to {}[{}] of rank's {} chunks there: {} or {} is wrong",
-                             element.text(buf), result.index, element.text(buf),
-                             result.index + count - 1, size, off, "cnt"));
+    element.fail(fmt::format(
+        "touches {}[{}] to {}[{}] of rank's {} chunks there: {} or {} is wrong", element.text(buf),
+        result.index, element.text(buf), result.index + count - 1, size, off, "cnt"));
   }
   return result;
 }
@@ -183,7 +183,8 @@ MscclStep parse_op(const Element& element, const MscclGpu& gpu, const MscclBlock
   MscclStep step{.line = element.line(), .type = step_type(element)};
   const int expected = static_cast<int>(block.steps.size());
   if (element.number("step", 0, std::numeric_limits<int>::max()) != expected) {
-    element.fail(fmt::format("has step=\"{}\" where {} comes next", element.text("step"), expected));
+    element.fail(
+        fmt::format("has step=\"{}\" where {} comes next", element.text("step"), expected));
   }
   if (step.type == StepType::nop) return step;
   if (step.type != StepType::send && step.type != StepType::receive &&
@@ -226,8 +227,8 @@ MscclBlock parse_block(const Element& element, const MscclAlgo& algo, Rank rank,
     element.fail(fmt::format("makes rank {} its own peer", rank));
   }
   for (const Element& child : element.children({"step", "op"})) {
-    MscclStep step = child.name() == "step" ? parse_step(child, gpu, block)
-                                            : parse_op(child, gpu, block);
+    MscclStep step =
+        child.name() == "step" ? parse_step(child, gpu, block) : parse_op(child, gpu, block);
     parse_dependency(child, step);
     if (sends(step.type) && block.send < 0) {
       child.fail("sends, but its threadblock has send=\"-1\"");
@@ -289,8 +290,7 @@ MscclAlgo parse_algo(const Element& element) {
   MscclAlgo algo{.line = element.line(), .name = element.text("name")};
   algo.protocol = element.text("proto");
   if (algo.protocol != "Simple" && algo.protocol != "LL" && algo.protocol != "LL128") {
-    element.fail(
-        fmt::format("has proto=\"{}\": Simple, LL or LL128 is needed", algo.protocol));
+    element.fail(fmt::format("has proto=\"{}\": Simple, LL or LL128 is needed", algo.protocol));
   }
   algo.collective = element.text("coll");
   algo.channels = element.number("nchannels", 1, kMostChannels);
@@ -319,8 +319,8 @@ MscclAlgo parse_msccl_xml(std::string_view text, std::string_view where) {
   const pugi::xml_parse_result result =
       document.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
   if (!result) {
-    throw InputError(fmt::format("{}:{}: not XML: {}", where, lines.at(result.offset),
-                                 result.description()));
+    throw InputError(
+        fmt::format("{}:{}: not XML: {}", where, lines.at(result.offset), result.description()));
   }
   const Element root(document.document_element(), lines, where);
   if (root.name() != "algo") {

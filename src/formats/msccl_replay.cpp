@@ -43,8 +43,7 @@ class Values {
   int sum(int a, int b) {
     MscclValue value = list_[a];
     value.own = value.own || list_[b].own;
-    value.arrivals.insert(value.arrivals.end(), list_[b].arrivals.begin(),
-                          list_[b].arrivals.end());
+    value.arrivals.insert(value.arrivals.end(), list_[b].arrivals.begin(), list_[b].arrivals.end());
     const int result = add(std::move(value));
     for (std::size_t w = 0; w < words_; ++w) {
       bits_[result * words_ + w] = bits_[a * words_ + w] | bits_[b * words_ + w];
@@ -190,9 +189,9 @@ class Machine {
     for (int i = 0; i < step().count; ++i) {
       const LocalRange place{range.buffer, range.index + i};
       const int value = memory.value(memory.place(place));
-      const auto collision = memory.read(memory.place(place), {at_.block, at_.step},
-                                         clocks_[first_block_[at_.rank] + at_.block],
-                                         first_block_[at_.rank]);
+      const auto collision =
+          memory.read(memory.place(place), {at_.block, at_.step},
+                      clocks_[first_block_[at_.rank] + at_.block], first_block_[at_.rank]);
       if (collision) fail_race("reads", place, *collision);
       if (value < 0) fail(fmt::format("reads {}, which nothing has written", name(place)));
       result.push_back(value);
@@ -204,9 +203,9 @@ class Machine {
     MscclMemory& memory = memory_[at_.rank];
     for (int i = 0; i < step().count; ++i) {
       const LocalRange place{step().destination.buffer, step().destination.index + i};
-      const auto collision = memory.write(memory.place(place), result[i], {at_.block, at_.step},
-                                          clocks_[first_block_[at_.rank] + at_.block],
-                                          first_block_[at_.rank]);
+      const auto collision =
+          memory.write(memory.place(place), result[i], {at_.block, at_.step},
+                       clocks_[first_block_[at_.rank] + at_.block], first_block_[at_.rank]);
       if (collision) fail_race("writes", place, *collision);
     }
   }

@@ -67,8 +67,8 @@ class Wiring {
       throw ProgramFault(fmt::format(
           "{} {} rank {} on channel {}, as threadblock {} does: messages of a connection keep "
           "their order only within one threadblock",
-          describe(algo_, at, where_), does, peer,
-          algo_.gpus[at.rank].blocks[at.block].channel, end.block));
+          describe(algo_, at, where_), does, peer, algo_.gpus[at.rank].blocks[at.block].channel,
+          end.block));
     }
     end.block = at.block;
     end.steps.push_back(at);
@@ -80,14 +80,14 @@ class Wiring {
     const auto& received = ends.receiver.steps;
     for (std::size_t i = 0; i < std::max(sent.size(), received.size()); ++i) {
       if (i >= received.size()) {
-        throw ProgramFault(fmt::format(
-            "{} sends message {} to rank {} on channel {}, where rank {} receives {}",
-            describe(algo_, sent[i], where_), i, dst, channel, dst, received.size()));
+        throw ProgramFault(
+            fmt::format("{} sends message {} to rank {} on channel {}, where rank {} receives {}",
+                        describe(algo_, sent[i], where_), i, dst, channel, dst, received.size()));
       }
       if (i >= sent.size()) {
-        throw ProgramFault(fmt::format(
-            "{} receives message {} from rank {} on channel {}, where rank {} sends {}",
-            describe(algo_, received[i], where_), i, src, channel, src, sent.size()));
+        throw ProgramFault(
+            fmt::format("{} receives message {} from rank {} on channel {}, where rank {} sends {}",
+                        describe(algo_, received[i], where_), i, src, channel, src, sent.size()));
       }
       const int out = count(sent[i]);
       const int in = count(received[i]);

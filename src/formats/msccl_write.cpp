@@ -43,8 +43,7 @@ std::string write_msccl_xml(const MscclAlgo& algo) {
   const auto out = std::back_inserter(text);
   for (std::size_t rank = 0; rank < algo.gpus.size(); ++rank) {
     const MscclGpu& gpu = algo.gpus[rank];
-    fmt::format_to(out,
-                   "  <gpu id=\"{}\" i_chunks=\"{}\" o_chunks=\"{}\" s_chunks=\"{}\">\n", rank,
+    fmt::format_to(out, "  <gpu id=\"{}\" i_chunks=\"{}\" o_chunks=\"{}\" s_chunks=\"{}\">\n", rank,
                    gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks);
     for (std::size_t id = 0; id < gpu.blocks.size(); ++id) {
       const MscclBlock& block = gpu.blocks[id];

@@ -33,14 +33,14 @@ TEST_P(MscclClassic, WritingAndReadingIsTheIdentityOnTheNormalForm) {
   int schedules = 0;
   for_each_schedule(GetParam(), all_hierarchies(GetParam()),
                     [&](const Schedule& schedule, const std::string& name) {
-    if (schedule.collective.kind == CollectiveKind::barrier) return;
-    SCOPED_TRACE(name);
-    const std::string xml = to_msccl_xml(schedule);
-    const Schedule back = schedule_from_msccl_xml(xml, "f.xml");
-    ASSERT_EQ(back, normal_form(schedule));
-    ASSERT_EQ(to_msccl_xml(back), to_msccl_xml(normal_form(schedule)));
-    ++schedules;
-  });
+                      if (schedule.collective.kind == CollectiveKind::barrier) return;
+                      SCOPED_TRACE(name);
+                      const std::string xml = to_msccl_xml(schedule);
+                      const Schedule back = schedule_from_msccl_xml(xml, "f.xml");
+                      ASSERT_EQ(back, normal_form(schedule));
+                      ASSERT_EQ(to_msccl_xml(back), to_msccl_xml(normal_form(schedule)));
+                      ++schedules;
+                    });
   EXPECT_GT(schedules, 20);
 }
 
@@ -48,13 +48,14 @@ TEST_P(MscclClassic, WritingAndReadingIsTheIdentityOnTheNormalForm) {
 TEST_P(MscclClassic, StepsAreFoundAgainFromTheProgramsAlone) {
   for_each_schedule(GetParam(), all_hierarchies(GetParam()),
                     [&](const Schedule& schedule, const std::string& name) {
-    if (schedule.collective.kind == CollectiveKind::barrier) return;
-    SCOPED_TRACE(name);
-    const Schedule bare = schedule_from_msccl_xml(without_levels(to_msccl_xml(schedule)), "f.xml");
-    ASSERT_EQ(transfers(bare), transfers(normal_form(schedule)));
-    ASSERT_EQ(first_fault(bare), std::nullopt);
-    ASSERT_EQ(schedule_from_msccl_xml(to_msccl_xml(bare), "f.xml"), bare);
-  });
+                      if (schedule.collective.kind == CollectiveKind::barrier) return;
+                      SCOPED_TRACE(name);
+                      const Schedule bare =
+                          schedule_from_msccl_xml(without_levels(to_msccl_xml(schedule)), "f.xml");
+                      ASSERT_EQ(transfers(bare), transfers(normal_form(schedule)));
+                      ASSERT_EQ(first_fault(bare), std::nullopt);
+                      ASSERT_EQ(schedule_from_msccl_xml(to_msccl_xml(bare), "f.xml"), bare);
+                    });
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MscclClassic, testing::Range(2, 10));
