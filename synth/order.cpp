@@ -213,8 +213,10 @@ Schedule in_order(std::string_view name, const Network& network, const Spread& s
     schedule.steps[step].push_back({hop.src, hop.dst, hop.chunk, Action::copy});
   }
   for (Step& step : schedule.steps) {
-    std::sort(step.begin(), step.end(), [](const Transfer& a, const Transfer& b) {
-      return std::tie(a.src, a.dst, a.chunk) < std::tie(b.src, b.dst, b.chunk);
+    // Between the same two ranks the order in time stays: a chunk that comes late must not hold up
+    // those that are there.
+    std::stable_sort(step.begin(), step.end(), [](const Transfer& a, const Transfer& b) {
+      return std::tie(a.src, a.dst) < std::tie(b.src, b.dst);
     });
   }
   return schedule;
