@@ -1,0 +1,74 @@
+// Trees that use a topology's whole bandwidth: what is best for large data.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "chorus/schedule.hpp"
+#include "chorus/topology.hpp"
+#include "synth/effort.hpp"
+#include "synth/network.hpp"
+
+namespace chorus::synth {
+
+/// A tree that brings data from its root to all ranks.
+struct SpanningTree {
+  Rank root = 0;
+  std::vector<Rank> parent;  ///< by rank; -1 for the root
+
+  bool operator==(const SpanningTree&) const = default;
+};
+
+/// Spanning out-trees, the same number from every source, each of which carries as much.
+struct TreePacking {
+  int trees_per_root = 0;
+  std::vector<SpanningTree> trees;  ///< by root, ascending
+  /// What the trees carry together, in GB/s: the algbw of an endless all_gather (or broadcast, with
+  /// one source). Counted on the routes that data takes, so that it is what a schedule can reach.
+  double rate_gb_s = 0;
+  /// No trees carry more (a cut forbids it); where port groups couple links that have no node in
+  /// common, or switches take in more than they pass on, perhaps not as much either.
+  double limit_gb_s = 0;
+  int depth = 0;  ///< hops from a root to the farthest rank
+
+  [[nodiscard]] double share() const { return limit_gb_s > 0 ? rate_gb_s / limit_gb_s : 1; }
+};
+
+struct PackingOptions {
+  /// Trees from every rank if none, else from this rank alone.
+  std::optional<Rank> root = std::nullopt;
+  /// Trees per root: exactly so many, or the fewest that reach the limit; if none of at most
+  /// `most_trees` does, those that come nearest to it.
+  std::optional<int> trees = std::nullopt;
+  int most_trees = 64;
+};
+
+/// Packs spanning trees as ForestColl does (Zhao et al., NSDI 2026): the best rate by maximum
+/// flows, switches removed by splitting off, trees grown edge by edge. What that cannot see (port
+/// groups that are no stars; routes that leave the paths that the flows take) is mended by taking
+/// trees out and putting them back where the prices of the loaded resources are least.
+///
+/// Reversed: for combining; the trees are those of the topology turned round.
+/// Deterministic by effort.seed. Returns the best packing when the effort is spent, nothing if
+/// there was none yet. Throws TopologyError if the topology is not connected.
+[[nodiscard]] std::optional<TreePacking> pack_trees(const Topology& topology, Direction direction,
+                                                    const PackingOptions& options,
+                                                    const Effort& effort);
+
+/// How an all_reduce is made of trees: "trees": reduce-scatter, then all-gather, with trees of all
+/// ranks (ForestColl); "blink": reduced to one rank and broadcast from there (Wang et al., MLSys
+/// 2020). The other collectives are the same by both.
+enum class Decomposition { trees, blink };
+
+/// The schedule of an all_gather, reduce_scatter, all_reduce, broadcast or reduce of `size_bytes`
+/// (chunk_bytes()'s counting) over packed trees, cut into pieces small enough to keep the trees
+/// full. Named "trees" or "blink".
+///
+/// Nothing if the effort is spent before there are trees. Throws TopologyError if the topology is
+/// not connected, InputError for any other collective.
+[[nodiscard]] std::optional<Schedule> trees(const Topology& topology, Collective collective,
+                                            double size_bytes, const Effort& effort,
+                                            Decomposition decomposition = Decomposition::trees);
+
+}  // namespace chorus::synth
