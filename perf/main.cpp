@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <string>
 
+#include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "perf/commit.hpp"
 #include "perf/options.hpp"
 #include "perf/plot.hpp"
-#include "perf/progress.hpp"
 #include "perf/table.hpp"
 
 namespace chorus::perf {
@@ -43,8 +43,10 @@ int verdict(const Report& report) {
 int measure(const MeasureOptions& options, const std::string& command) {
   Report report;
   {
-    Progress progress(stderr);
-    report = measure_all(options.settings, [&](const Step& step) { progress.show(step); });
+    Progress progress(stderr, "chorus-perf");
+    report = measure_all(options.settings, [&](const Step& step) {
+      progress.show(step.done, step.total, step.what);
+    });
   }
   report.commit = kCommit;
   report.command = command;

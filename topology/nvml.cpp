@@ -91,9 +91,9 @@ class Nvml {
     const bool gpu = std::any_of(report.gpus.begin(), report.gpus.end(),
                                  [&](const NvmlGpu& other) { return other.address == to; });
     if (gpu) return GpuLink::End::gpu;
-    int type = nvml::kRemoteSwitch;
+    int type = nvml::remote_switch;
     if (link_remote_type_ != nullptr) link_remote_type_(device, link, &type);
-    return type == nvml::kRemoteNpu ? GpuLink::End::numa : GpuLink::End::gpu_switch;
+    return type == nvml::remote_npu ? GpuLink::End::numa : GpuLink::End::gpu_switch;
   }
 
   std::unique_ptr<void, Close> library_;

@@ -22,7 +22,7 @@ static_assert(sizeof(PciInfo) == 68);
 inline constexpr unsigned kMaxLinks = 36;
 inline constexpr unsigned kNameSize = 96;
 
-enum RemoteType : int { kRemoteGpu = 0, kRemoteNpu = 1, kRemoteSwitch = 2 };
+enum RemoteType : int { remote_gpu = 0, remote_npu = 1, remote_switch = 2 };
 
 using Init = Return (*)();                                       // nvmlInit_v2
 using Shutdown = Return (*)();                                   // nvmlShutdown

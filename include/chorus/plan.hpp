@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "chorus/schedule.hpp"
+#include "chorus/topology.hpp"
 
 namespace chorus {
 
@@ -29,6 +30,8 @@ struct PlanEntry {
 /// JSON (docs/formats.md).
 struct Plan {
   std::string topology_fingerprint = {};
+  /// The topology itself, to say how another one differs; without nodes if it was not kept.
+  Topology topology = {};
   int world_size = 0;
   std::vector<PlanEntry> entries =
       {};  ///< sorted by (kind, min_bytes); ranges of one kind are disjoint

@@ -25,6 +25,7 @@ void add_explain(CLI::App& app, int& exit_code);
 void add_flight(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);
+void add_synth(CLI::App& app, int& exit_code);
 void add_topo(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 

@@ -34,6 +34,10 @@ inline constexpr int kFormatVersion = 1;
 [[nodiscard]] std::string fingerprint(const Topology& topology);
 [[nodiscard]] std::string fingerprint(const Plan& plan);
 
+/// In which way `other` is not `topology`, as a clause: ranks, nodes, the first link that is
+/// missing or whose figures differ. "nothing" if their fingerprints are equal.
+[[nodiscard]] std::string difference(const Topology& topology, const Topology& other);
+
 /// First way in which a topology contradicts itself, as a sentence; nothing if sound.
 [[nodiscard]] std::optional<std::string> malformed(const Topology& topology);
 

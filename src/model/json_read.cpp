@@ -188,13 +188,8 @@ std::string read_fingerprint(const Node& node) {
   node.fail("a fingerprint is 16 hex digits in lower case, as in `chorus topo --json`");
 }
 
-}  // namespace
-
-Topology topology_from_json(std::string_view text, std::string_view where) {
-  const json::Value value = json::parse(text, where);
-  const Node root(value, where);
-  json::expect_format(root, "chorus-topology", kFormatVersion);
-  root.expect_members({"format", "version", "name", "nodes", "links", "port_groups", "ranks"});
+/// The members of a topology, those of the file around it left to the caller.
+Topology read_topology(const Node& root) {
   Topology topology;
   topology.name = root.member("name").text();
   NodeNames names;
@@ -212,6 +207,24 @@ Topology topology_from_json(std::string_view text, std::string_view where) {
   return topology;
 }
 
+void read_wiring(const Node& node, Plan& plan) {
+  node.expect_members({"name", "nodes", "links", "port_groups", "ranks"});
+  plan.topology = read_topology(node);
+  if (fingerprint(plan.topology) != plan.topology_fingerprint) {
+    node.fail("is not the topology of the plan's fingerprint: remove it, or make the plan again");
+  }
+}
+
+}  // namespace
+
+Topology topology_from_json(std::string_view text, std::string_view where) {
+  const json::Value value = json::parse(text, where);
+  const Node root(value, where);
+  json::expect_format(root, "chorus-topology", kFormatVersion);
+  root.expect_members({"format", "version", "name", "nodes", "links", "port_groups", "ranks"});
+  return read_topology(root);
+}
+
 Schedule schedule_from_json(std::string_view text, std::string_view where) {
   const json::Value value = json::parse(text, where);
   const Node root(value, where);
@@ -225,10 +238,12 @@ Plan plan_from_json(std::string_view text, std::string_view where) {
   const json::Value value = json::parse(text, where);
   const Node root(value, where);
   json::expect_format(root, "chorus-plan", kFormatVersion);
-  root.expect_members({"format", "version", "topology", "world_size", "entries"});
+  root.expect_members({"format", "version", "topology", "world_size", "entries"}, {"wiring"});
   Plan plan{.topology_fingerprint = read_fingerprint(root.member("topology")),
+            .topology = {},
             .world_size = root.member("world_size").integer(1, kMostRanks),
             .entries = {}};
+  if (root.has("wiring")) read_wiring(root.member("wiring"), plan);
   for_each_item(root.member("entries"), [&](const Node& node) {
     PlanEntry entry = read_entry(node, plan);
     if (!plan.entries.empty()) check_order(node, plan.entries.back(), entry);

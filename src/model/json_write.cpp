@@ -128,8 +128,10 @@ std::string program_text(const Program& program) {
 
 }  // namespace
 
-std::string to_json(const Topology& topology) {
-  refuse("topology", malformed(topology));
+namespace {
+
+/// The members of a topology, those of the file around it left to the caller.
+std::string topology_members(const Topology& topology, int indent) {
   const auto name = [&](int node) { return quoted(topology.nodes[node].name); };
   const auto node = [&](const Topology::Node& n) {
     std::string text = fmt::format("{{\"name\": {}, \"kind\": \"{}\"", quoted(n.name),
@@ -152,12 +154,20 @@ std::string to_json(const Topology& topology) {
     return fmt::format("{{\"name\": {}, \"beta_s_per_byte\": {}{}, \"links\": {}}}", quoted(g.name),
                        g.beta_s_per_byte, message, row(g.links, [](int l) { return l; }));
   };
-  return header("chorus-topology") +
-         fmt::format(
-             "  \"name\": {},\n  \"nodes\": {},\n  \"links\": {},\n"
-             "  \"port_groups\": {},\n  \"ranks\": {}\n}}\n",
-             quoted(topology.name), lines(topology.nodes, 2, node), lines(topology.links, 2, link),
-             lines(topology.port_groups, 2, group), row(topology.rank_nodes, name));
+  const std::string margin(static_cast<std::size_t>(indent), ' ');
+  return fmt::format(
+      "{0}\"name\": {1},\n{0}\"nodes\": {2},\n{0}\"links\": {3},\n"
+      "{0}\"port_groups\": {4},\n{0}\"ranks\": {5}\n",
+      margin, quoted(topology.name), lines(topology.nodes, indent, node),
+      lines(topology.links, indent, link), lines(topology.port_groups, indent, group),
+      row(topology.rank_nodes, name));
+}
+
+}  // namespace
+
+std::string to_json(const Topology& topology) {
+  refuse("topology", malformed(topology));
+  return header("chorus-topology") + topology_members(topology, 2) + "}\n";
 }
 
 std::string to_json(const Schedule& schedule) {
@@ -177,9 +187,14 @@ std::string to_json(std::span<const Program> programs) {
 }
 
 std::string to_json(const Plan& plan) {
+  std::string wiring;
+  if (!plan.topology.nodes.empty()) {
+    refuse("plan", malformed(plan.topology));
+    wiring = "  \"wiring\": {\n" + topology_members(plan.topology, 4) + "  },\n";
+  }
   return header("chorus-plan") +
-         fmt::format("  \"topology\": {},\n  \"world_size\": {},\n  \"entries\": {}\n}}\n",
-                     quoted(plan.topology_fingerprint), plan.world_size,
+         fmt::format("  \"topology\": {},\n  \"world_size\": {},\n{}  \"entries\": {}\n}}\n",
+                     quoted(plan.topology_fingerprint), plan.world_size, wiring,
                      lines(plan.entries, 2, entry_text));
 }
 

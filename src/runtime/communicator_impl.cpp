@@ -86,6 +86,12 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
       throw InputError(fmt::format("{} is a plan for {} ranks, but this communicator has {}",
                                    options.plan_file, plan.world_size, place.members.size()));
     }
+    if (!options.topology_file.empty() && fingerprint(described) != plan.topology_fingerprint) {
+      throw InputError(fmt::format(
+          "{} is a plan for another topology than {} describes: {}; make it again: chorus synth {}",
+          options.plan_file, options.topology_file, difference(plan.topology, described),
+          options.topology_file));
+    }
   }
   control->open_group(place.key, place.members);
   const std::string agreement = fmt::format(

@@ -150,7 +150,7 @@ Launch find() {
 }  // namespace
 
 Launch Launch::from_env() {
-  const Launch launch = find();
+  Launch launch = find();
   const auto complain = [&](std::string_view what, int value, int limit, std::string_view of) {
     throw InputError(fmt::format("{} {} contradicts {} {}: ranks count from 0 (variables of {})",
                                  what, value, of, limit, launch.launcher));

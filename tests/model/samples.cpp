@@ -31,7 +31,8 @@ Topology sample_topology() {
 
 Plan sample_plan() {
   Plan plan;
-  plan.topology_fingerprint = fingerprint(sample_topology());
+  plan.topology = sample_topology();
+  plan.topology_fingerprint = fingerprint(plan.topology);
   plan.world_size = 2;
   plan.entries = {{.min_bytes = 0,
                    .max_bytes = 65'535,

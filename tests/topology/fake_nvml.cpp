@@ -56,6 +56,6 @@ FAKE nvml::Return nvmlDeviceGetNvLinkRemotePciInfo_v2(nvml::Device device, unsig
 }
 FAKE nvml::Return nvmlDeviceGetNvLinkRemoteDeviceType(nvml::Device /*device*/, unsigned link,
                                                       int* type) {
-  *type = link < 2 ? nvml::kRemoteGpu : nvml::kRemoteSwitch;
+  *type = link < 2 ? nvml::remote_gpu : nvml::remote_switch;
   return nvml::kSuccess;
 }

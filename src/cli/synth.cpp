@@ -1,0 +1,285 @@
+// `chorus synth`: the best schedules it can find for a topology, as a Plan.
+#include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/progress.hpp"
+#include "chorus/error.hpp"
+#include "cli/cli.hpp"
+#include "cli/synth_report.hpp"
+#include "model/contract.hpp"
+#include "model/json.hpp"
+#include "model/timeline.hpp"
+#include "runtime/strategies.hpp"
+#include "synth/plan.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus {
+namespace {
+
+struct Arguments {
+  std::string topology, output, svg, cache;
+  std::vector<std::string> collectives, only;
+  std::vector<std::uint64_t> sizes;
+  JobShape shape{.hosts = 1, .ranks_per_host = 0, .cores_per_host = 0};
+  double time_limit_s = 120;
+  std::uint64_t seed = 1;
+  int threads = 0;
+  bool json = false;
+  bool fresh = false;
+};
+
+// Set by the first Ctrl-C, which asks for the best found so far; a second one ends the command.
+std::atomic<bool> stop_asked = false;
+void ask_to_stop(int) {
+  stop_asked.store(true, std::memory_order_relaxed);
+  std::signal(SIGINT, SIG_DFL);
+}
+
+Topology topology_of(const Arguments& arguments) {
+  if (!arguments.topology.empty() && arguments.shape.ranks_per_host == 0) {
+    return topology_from_argument(arguments.topology);
+  }
+  if (!arguments.topology.empty()) {
+    throw InputError("a topology has its own ranks: give it or -n, not both");
+  }
+  if (arguments.shape.ranks_per_host == 0) return discover();
+  JobShape shape = arguments.shape;
+  shape.cores_per_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  return job_topology(shape);
+}
+
+std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
+  std::vector<synth::Strategy> all = all_strategies();
+  if (arguments.only.empty()) return all;
+  std::vector<synth::Strategy> chosen;
+  std::string known;
+  for (const synth::Strategy& strategy : all) known += (known.empty() ? "" : ", ") + strategy.name;
+  for (const std::string& name : arguments.only) {
+    const auto found = std::find_if(all.begin(), all.end(),
+                                    [&](const synth::Strategy& s) { return s.name == name; });
+    if (found == all.end()) {
+      throw InputError(fmt::format("there is no strategy \"{}\"; use some of {}", name, known));
+    }
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+// What decides the result, as the name of a file.
+std::filesystem::path cache_file(const Arguments& arguments, const Topology& topology,
+                                 const synth::PlanOptions& options,
+                                 const std::vector<synth::Strategy>& strategies) {
+  std::filesystem::path folder = arguments.cache;
+  if (folder.empty()) {
+    const passwd* user = ::getpwuid(::getuid());
+    if (user == nullptr || user->pw_dir == nullptr) return {};
+    folder = std::filesystem::path(user->pw_dir) / ".cache";
+  }
+  std::string key = fmt::format("{} {}", CHORUS_VERSION, arguments.seed);
+  for (const CollectiveKind kind : options.kinds) key += fmt::format(" {}", name_of(kind));
+  for (const std::uint64_t size : options.sizes) key += fmt::format(" {}", size);
+  for (const synth::Strategy& strategy : strategies) key += " " + strategy.name;
+  return folder / "chorus" /
+         fmt::format("{}-{:016x}.json", fingerprint(topology), std::hash<std::string>{}(key));
+}
+
+std::optional<Plan> cached(const std::filesystem::path& file, const Topology& topology) {
+  std::error_code error;
+  if (file.empty() || !std::filesystem::exists(file, error)) return std::nullopt;
+  try {
+    Plan plan = plan_from_json(read_input(file.string()), file.string());
+    if (plan.topology_fingerprint == fingerprint(topology)) return plan;
+  } catch (const InputError& unreadable) {
+    fmt::print(stderr, "chorus: the cached plan is not used: {}\n", unreadable.what());
+  }
+  return std::nullopt;
+}
+
+void keep(const std::filesystem::path& file, const std::string& text) {
+  if (file.empty()) return;
+  // Complete or not there: another `chorus synth` may read it now.
+  const std::filesystem::path part = fmt::format("{}.{}", file.string(), ::getpid());
+  std::error_code error;
+  try {
+    std::filesystem::create_directories(file.parent_path());
+    write_file(part.string(), text);
+    std::filesystem::rename(part, file);
+  } catch (const std::exception& failed) {
+    std::filesystem::remove(part, error);
+    fmt::print(stderr, "chorus: the plan is not cached: {}\n", failed.what());
+  }
+}
+
+synth::Planned make(const Arguments& arguments, const Topology& topology,
+                    const synth::PlanOptions& given, const std::vector<synth::Strategy>& strategies,
+                    const Limits& limits) {
+  Progress progress(stderr, "chorus synth", Progress::Eta::none);
+  synth::PlanOptions options = given;
+  int done = 0, total = 1;
+  std::string phase, best;
+  options.progress = [&](int behind, int all) {
+    done = behind;
+    total = all;
+  };
+  options.better = [&](Collective collective, std::uint64_t size, const Schedule& schedule,
+                       double seconds) {
+    const double limit = limits.seconds(collective.kind, static_cast<double>(size));
+    best = fmt::format("; {} of {}: '{}', {:.0f} % of the limit", name_of(collective.kind),
+                       size_text(size), schedule.name, 100 * limit / seconds);
+    progress.show(done, total, phase + best);
+  };
+  options.limit = [&](Collective collective, double size) {
+    return limits.seconds(collective.kind, size);
+  };
+  synth::Effort effort;
+  effort.deadline =
+      synth::Effort::Clock::now() + std::chrono::duration_cast<synth::Effort::Clock::duration>(
+                                        std::chrono::duration<double>(arguments.time_limit_s));
+  effort.stop = &stop_asked;
+  effort.seed = arguments.seed;
+  effort.threads = arguments.threads > 0
+                       ? arguments.threads
+                       : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  effort.report = [&](std::string_view what) {
+    phase = what;
+    progress.show(done, total, phase + best);
+  };
+  std::signal(SIGINT, ask_to_stop);
+  synth::Planned planned = synth::make_plan(topology, options, strategies, effort);
+  std::signal(SIGINT, SIG_DFL);
+  return planned;
+}
+
+void draw(const Arguments& arguments, const Topology& topology, const Plan& plan) {
+  std::filesystem::create_directories(arguments.svg);
+  const Routes routes(topology);
+  for (const PlanEntry& entry : plan.entries) {
+    const bool open = entry.max_bytes == std::numeric_limits<std::uint64_t>::max();
+    const std::uint64_t size = open ? std::max<std::uint64_t>(entry.min_bytes, 1 << 20)
+                                    : entry.min_bytes / 2 + entry.max_bytes / 2;
+    const Simulation simulation =
+        simulate(entry.schedule, topology, routes, static_cast<double>(size));
+    const std::string file = fmt::format("{}/{}-{}.svg", arguments.svg,
+                                         name_of(entry.schedule.collective.kind), size_text(size));
+    write_file(file, timeline_svg(simulation, entry.schedule, topology, routes));
+  }
+}
+
+void run(const Arguments& arguments) {
+  const auto start = std::chrono::steady_clock::now();
+  const Topology topology = topology_of(arguments);
+  if (topology.world_size() < 2) {
+    throw InputError(
+        fmt::format("'{}' has {} rank{}: there is nothing to exchange; say how many "
+                    "with -n",
+                    topology.name, topology.world_size(), topology.world_size() == 1 ? "" : "s"));
+  }
+  synth::PlanOptions options;
+  if (!arguments.collectives.empty()) {
+    options.kinds.clear();
+    for (const std::string& name : arguments.collectives) {
+      options.kinds.push_back(parse_collective_kind(name));
+    }
+  }
+  if (!arguments.sizes.empty()) {
+    options.sizes = arguments.sizes;
+    std::sort(options.sizes.begin(), options.sizes.end());
+    options.sizes.erase(std::unique(options.sizes.begin(), options.sizes.end()),
+                        options.sizes.end());
+  }
+  const std::vector<synth::Strategy> strategies = strategies_of(arguments);
+  const std::filesystem::path file = cache_file(arguments, topology, options, strategies);
+  std::optional<Plan> plan;
+  if (!arguments.fresh) plan = cached(file, topology);
+  const bool from_cache = plan.has_value();
+  const Limits limits(topology, options.kinds);
+  bool complete = true;
+  if (!plan) {
+    synth::Planned planned = make(arguments, topology, options, strategies, limits);
+    complete = planned.complete;
+    plan = std::move(planned.plan);
+  }
+  const std::string text = to_json(*plan);
+  if (!from_cache && complete) keep(file, text);
+  if (!arguments.output.empty()) {
+    if (arguments.output == "-") {
+      print(text);
+    } else {
+      write_file(arguments.output, text);
+    }
+  }
+  if (!arguments.svg.empty()) draw(arguments, topology, *plan);
+  const SynthReport report(topology, *plan, options.kinds, options.sizes, limits);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (arguments.output != "-") print(arguments.json ? report.json() : report.text());
+  if (arguments.json) return;
+  fmt::print(stderr, "{}{:.1f} s{}{}\n", from_cache ? "from the cache, " : "", seconds,
+             complete ? "" : "; stopped early: these are the best found so far",
+             arguments.output.empty() || arguments.output == "-"
+                 ? ""
+                 : fmt::format("; plan written to {}", arguments.output));
+}
+
+}  // namespace
+
+void add_synth(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "synth", "Synthesize proved schedules for a topology and write them as a plan");
+  command->add_option("topology", arguments->topology, kTopologyHelp);
+  command->add_option("-o,--output", arguments->output,
+                      "plan file to write; - for standard output");
+  command
+      ->add_option("-c,--collectives", arguments->collectives,
+                   "default: all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce")
+      ->delimiter(',');
+  command
+      ->add_option("-b,--bytes", arguments->sizes,
+                   "sizes to optimise for; default: 1K,32K,1M,32M,1G")
+      ->delimiter(',')
+      ->transform(CLI::AsSizeValue(false));
+  command
+      ->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host,
+                   "instead of a topology: so many processes on hosts like this one")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--hosts", arguments->shape.hosts, "with -n")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command->add_option("--network", arguments->shape.network_gb_s, "with -n: GB/s per host")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--time-limit", arguments->time_limit_s, "seconds; then the best found counts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--only", arguments->only, "strategies to ask: " + strategy_names())
+      ->delimiter(',');
+  command->add_option("--seed", arguments->seed)->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: one per core")->capture_default_str();
+  command->add_option("--svg", arguments->svg, "folder for a picture of each schedule's timeline");
+  command->add_option("--cache", arguments->cache, "folder of the cache; default: ~/.cache")
+      ->envname("XDG_CACHE_HOME");
+  command->add_flag("--fresh", arguments->fresh, "synthesize even if the plan is cached");
+  command->add_flag("--json", arguments->json, "the table as JSON");
+  command->footer(
+      "Ctrl-C ends the search with the best found so far.\n"
+      "Example: chorus synth dgx1 -o dgx1.json && CHORUS_PLAN=dgx1.json chorus run -n 8 ./program");
+  command->callback([arguments, &exit_code] {
+    run(*arguments);
+    exit_code = 0;
+  });
+}
+
+}  // namespace chorus

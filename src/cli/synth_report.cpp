@@ -1,0 +1,145 @@
+#include "cli/synth_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "collectives/algorithms.hpp"
+#include "model/contract.hpp"
+#include "runtime/strategies.hpp"
+
+namespace chorus {
+namespace {
+
+/// Predicted seconds of the first of these classic schedules that serves the collective; 0 if none.
+double classic_seconds(std::initializer_list<std::string_view> names, CollectiveKind kind,
+                       const Topology& topology, const Routes& routes, double size_bytes) {
+  const AlgorithmInput input{.kind = kind, .world_size = topology.world_size(), .levels = {}};
+  for (const std::string_view name : names) {
+    const Algorithm& chosen = algorithm(name);
+    if (chosen.why_not(input)) continue;
+    return synth::predict(chosen.make(input), topology, routes, size_bytes).seconds;
+  }
+  return 0;
+}
+
+std::string gain(double other_s, double seconds) {
+  return other_s > 0 ? fmt::format("{:.2f}x", other_s / seconds) : "-";
+}
+
+}  // namespace
+
+std::vector<synth::Strategy> all_strategies() {
+  std::vector<synth::Strategy> all = {classic_strategy()};
+  for (synth::Strategy& strategy : synth::built_in_strategies()) all.push_back(std::move(strategy));
+  return all;
+}
+
+std::string strategy_names() {
+  std::string names;
+  for (const synth::Strategy& strategy : all_strategies()) {
+    names += (names.empty() ? "" : ", ") + strategy.name;
+  }
+  return names;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr std::string_view kUnits = "KMGT";
+  std::string unit;
+  for (std::size_t i = 0; i < kUnits.size() && bytes >= 1024 && bytes % 1024 == 0; ++i) {
+    bytes /= 1024;
+    unit = kUnits[i];
+  }
+  return fmt::format("{}{}", bytes, unit);
+}
+
+Limits::Limits(const Topology& topology, const std::vector<CollectiveKind>& kinds) {
+  for (const CollectiveKind kind : kinds) bounds_.emplace(kind, lower_bound(topology, {kind, 0}));
+  for (const CollectiveKind half : {CollectiveKind::reduce_scatter, CollectiveKind::all_gather}) {
+    if (bounds_.contains(CollectiveKind::all_reduce) && !bounds_.contains(half)) {
+      bounds_.emplace(half, lower_bound(topology, {half, 0}));
+    }
+  }
+}
+
+double Limits::seconds(CollectiveKind kind, double size_bytes) const {
+  const Bound& bound = bounds_.at(kind);
+  return std::max(bound.latency_s, bound.seconds_per_byte * size_bytes);
+}
+
+SynthReport::SynthReport(const Topology& topology, const Plan& plan,
+                         const std::vector<CollectiveKind>& kinds,
+                         const std::vector<std::uint64_t>& sizes, const Limits& limits)
+    : name_(topology.name), world_size_(topology.world_size()) {
+  const Routes routes(topology);
+  for (const CollectiveKind kind : kinds) {
+    const Bound& bound = limits.bound(kind);
+    notes_.push_back(fmt::format("{}: {:.2f} us or bytes / {:.4g} GB/s, by {}{}", name_of(kind),
+                                 bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
+                                 bound.cut.empty() ? "" : ": " + bound.cut));
+    for (const std::uint64_t size : sizes) {
+      const auto entry =
+          std::find_if(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& e) {
+            return e.schedule.collective.kind == kind && e.min_bytes <= size && size <= e.max_bytes;
+          });
+      if (entry == plan.entries.end()) continue;
+      const auto bytes = static_cast<double>(size);
+      const synth::Prediction time = synth::predict(entry->schedule, topology, routes, bytes);
+      rows_.push_back({.kind = kind,
+                       .size_bytes = size,
+                       .schedule = entry->schedule.name,
+                       .steps = entry->schedule.steps.size(),
+                       .chunks = entry->schedule.num_chunks,
+                       .seconds = time.seconds,
+                       .simulated = time.simulated,
+                       .limit_s = limits.seconds(kind, bytes),
+                       .ring_s = classic_seconds({"ring", "chain"}, kind, topology, routes, bytes),
+                       .tree_s = classic_seconds({"double_binary_tree", "binomial_tree", "bruck"},
+                                                 kind, topology, routes, bytes)});
+    }
+  }
+}
+
+std::string SynthReport::text() const {
+  std::size_t width = 8;
+  for (const SynthRow& row : rows_) width = std::max(width, row.schedule.size());
+  std::string text = fmt::format("{}, {} ranks: simulated times\n", name_, world_size_);
+  text += fmt::format("{:<15}{:>7}  {:<{}} {:>6} {:>7} {:>12} {:>12} {:>9} {:>9} {:>9}\n",
+                      "collective", "bytes", "schedule", width, "steps", "chunks", "us", "limit us",
+                      "of limit", "vs ring", "vs tree");
+  for (const SynthRow& row : rows_) {
+    text += fmt::format(
+        "{:<15}{:>7}  {:<{}} {:>6} {:>7} {:>12.2f} {:>12.2f} {:>7.1f} % {:>9} {:>9}{}\n",
+        name_of(row.kind), size_text(row.size_bytes), row.schedule, width, row.steps, row.chunks,
+        row.seconds * 1e6, row.limit_s * 1e6, 100 * row.limit_s / row.seconds,
+        gain(row.ring_s, row.seconds), gain(row.tree_s, row.seconds),
+        row.simulated ? "" : "  (by cost)");
+  }
+  text += "limits:\n";
+  for (const std::string& note : notes_) text += "  " + note + "\n";
+  return text;
+}
+
+std::string SynthReport::json() const {
+  nlohmann::ordered_json json;
+  json["format"] = "chorus-synth";
+  json["version"] = 1;
+  json["topology"] = name_;
+  json["ranks"] = world_size_;
+  for (const SynthRow& row : rows_) {
+    json["rows"].push_back({{"collective", name_of(row.kind)},
+                            {"bytes", row.size_bytes},
+                            {"schedule", row.schedule},
+                            {"steps", row.steps},
+                            {"chunks", row.chunks},
+                            {"seconds", row.seconds},
+                            {"simulated", row.simulated},
+                            {"limit_s", row.limit_s},
+                            {"ring_s", row.ring_s},
+                            {"tree_s", row.tree_s}});
+  }
+  return json.dump(1) + "\n";
+}
+
+}  // namespace chorus

@@ -1,0 +1,349 @@
+#include "synth/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/check.hpp"
+#include "chorus/error.hpp"
+#include "model/contract.hpp"
+#include "model/json.hpp"
+#include "synth/spread.hpp"
+
+namespace chorus::synth {
+namespace {
+
+using enum CollectiveKind;
+
+constexpr double kNearEnough = 1.005;            // of the limit: searching on is not worth it
+constexpr std::size_t kMostSimulated = 400'000;  // transfers; beyond, minutes for a whole plan
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+std::size_t transfers_of(const Schedule& schedule) {
+  std::size_t transfers = 0;
+  for (const Step& step : schedule.steps) transfers += step.size();
+  return transfers;
+}
+
+/// A proved schedule and its predicted times at the sizes of the plan.
+struct Pooled {
+  Schedule schedule;
+  std::string strategy;
+  std::vector<Prediction> at_sizes;
+};
+using Pool = std::vector<Pooled>;
+
+/// The collective that copies and whose mirror image `kind` is; `kind` itself if it copies.
+CollectiveKind spreading(CollectiveKind kind) {
+  if (kind == reduce_scatter) return all_gather;
+  if (kind == reduce) return broadcast;
+  return kind;
+}
+
+class Planner {
+ public:
+  Planner(const Topology& topology, const PlanOptions& options,
+          const std::vector<Strategy>& strategies, const Effort& effort)
+      : options_(options),
+        strategies_(strategies),
+        effort_(effort),
+        forward_{topology, Network(topology), Routes(topology)},
+        symmetric_(symmetric(topology)) {
+    require_connected(topology, forward_.network);
+    if (!symmetric_) {
+      const Topology turned = reversed(topology);
+      backward_.emplace(Side{turned, Network(turned), Routes(turned)});
+    }
+    // What all_reduce is composed of is made as well.
+    for (const CollectiveKind kind : options.kinds) {
+      if (kind == all_reduce) kinds_.insert({reduce_scatter, all_gather});
+      kinds_.insert(kind);
+    }
+    calls_ = calls_left_ = kinds_.size() * options.sizes.size() * strategies.size();
+  }
+
+  Planned run() {
+    Planned result;
+    result.plan.topology_fingerprint = fingerprint(forward_.topology);
+    result.plan.topology = forward_.topology;
+    result.plan.world_size = forward_.topology.world_size();
+    for (const CollectiveKind kind : kinds_) {
+      if (kind != all_reduce) fill(kind);
+    }
+    if (kinds_.contains(all_reduce)) fill(all_reduce);
+    for (const CollectiveKind kind : options_.kinds) choose(kind, result);
+    std::stable_sort(result.plan.entries.begin(), result.plan.entries.end(),
+                     [](const PlanEntry& a, const PlanEntry& b) {
+                       return std::tuple(a.schedule.collective.kind, a.min_bytes) <
+                              std::tuple(b.schedule.collective.kind, b.min_bytes);
+                     });
+    result.complete = complete_;
+    return result;
+  }
+
+ private:
+  struct Side {
+    Topology topology;
+    Network network;
+    Routes routes;
+  };
+
+  /// An equal part of the time that is left, twice over: most calls need less.
+  [[nodiscard]] Effort slice() {
+    Effort part = effort_;
+    const std::size_t calls = std::max<std::size_t>(calls_left_, 1);
+    if (effort_.deadline != Effort::Clock::time_point::max()) {
+      const auto left = effort_.deadline - Effort::Clock::now();
+      part.deadline =
+          std::min(effort_.deadline,
+                   Effort::Clock::now() + std::max<Effort::Clock::duration>(
+                                              std::chrono::milliseconds(200),
+                                              2 * left / static_cast<std::int64_t>(calls)));
+    }
+    return part;
+  }
+
+  void fill(CollectiveKind kind) {
+    if (kind == all_reduce) compose();
+    const bool mirror_known =
+        symmetric_ && spreading(kind) != kind && pools_.contains(spreading(kind));
+    if (mirror_known) {
+      const Pool& spread = pools_[spreading(kind)];
+      for (std::size_t i = 0; i < spread.size(); ++i) {
+        add(mirrored(spread[i].schedule), spread[i].strategy);
+      }
+    }
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+      const auto size = static_cast<double>(options_.sizes[s]);
+      for (const Strategy& strategy : strategies_) {
+        if (calls_left_ > 0) --calls_left_;
+        if (s > 0 && !strategy.every_size) continue;
+        if (mirror_known && !strategy.combines) continue;
+        if (good_enough(kind, s)) continue;
+        if (effort_.spent()) {
+          complete_ = false;
+          continue;
+        }
+        ask(strategy, kind, size);
+      }
+    }
+  }
+
+  void ask(const Strategy& strategy, CollectiveKind kind, double size) {
+    if (options_.progress) {
+      options_.progress(static_cast<int>(calls_ - calls_left_ - 1), static_cast<int>(calls_));
+    }
+    const Effort part = slice();
+    part.say(fmt::format("{} of {:.0f} bytes: {}", name_of(kind), size, strategy.name));
+    const bool mirror = spreading(kind) != kind;
+    if (strategy.combines) {
+      const Task task{forward_.topology, forward_.network, {kind, 0}, size};
+      for (Schedule& schedule : strategy.make(task, part)) add(std::move(schedule), strategy.name);
+    } else if (kind != all_reduce) {
+      const Side& side = mirror && backward_ ? *backward_ : forward_;
+      const Task task{side.topology, side.network, {spreading(kind), 0}, size};
+      for (Schedule& schedule : strategy.make(task, part)) {
+        add(mirror ? mirrored(schedule) : std::move(schedule), strategy.name);
+      }
+    }
+  }
+
+  void add(Schedule schedule, const std::string& strategy) {
+    Pool& pool = pools_[schedule.collective.kind];
+    for (const Pooled& known : pool) {
+      if (known.schedule == schedule) return;
+    }
+    if (const auto fault = first_fault(schedule)) {
+      CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
+                                      name_of(schedule.collective.kind), *fault)
+                              .c_str());
+    }
+    const Collective collective = schedule.collective;
+    Pooled entry{std::move(schedule), strategy, {}};
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+      const Prediction time = predict(entry.schedule, forward_.topology, forward_.routes,
+                                      static_cast<double>(options_.sizes[s]));
+      const bool best = std::all_of(pool.begin(), pool.end(), [&](const Pooled& other) {
+        return time.seconds < other.at_sizes[s].seconds;
+      });
+      if (best && options_.better) {
+        options_.better(collective, options_.sizes[s], entry.schedule, time.seconds);
+      }
+      entry.at_sizes.push_back(time);
+    }
+    pool.push_back(std::move(entry));
+  }
+
+  [[nodiscard]] const Pooled* best(CollectiveKind kind, std::size_t size_index,
+                                   int num_chunks = 0) const {
+    const Pooled* best = nullptr;
+    const auto pool = pools_.find(kind);
+    if (pool == pools_.end()) return nullptr;
+    for (const Pooled& entry : pool->second) {
+      if (num_chunks != 0 && entry.schedule.num_chunks != num_chunks) continue;
+      if (best == nullptr ||
+          entry.at_sizes[size_index].seconds < best->at_sizes[size_index].seconds) {
+        best = &entry;
+      }
+    }
+    return best;
+  }
+
+  [[nodiscard]] bool good_enough(CollectiveKind kind, std::size_t size_index) const {
+    if (!options_.limit) return false;
+    const Pooled* found = best(kind, size_index);
+    const auto size = static_cast<double>(options_.sizes[size_index]);
+    return found != nullptr &&
+           found->at_sizes[size_index].seconds <= kNearEnough * options_.limit({kind, 0}, size);
+  }
+
+  /// all_reduce from the best halves of equal chunks, by size.
+  void compose() {
+    for (const auto& [combining, spread] :
+         {std::pair{reduce_scatter, all_gather}, std::pair{reduce, broadcast}}) {
+      std::set<int> counts;
+      for (const Pooled& entry : pools_[spread]) counts.insert(entry.schedule.num_chunks);
+      for (const int count : counts) {
+        for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+          const Pooled* first = best(combining, s, count);
+          const Pooled* second = best(spread, s, count);
+          if (first == nullptr || second == nullptr) continue;
+          Schedule whole = all_reduce_of(first->schedule, second->schedule);
+          if (first->schedule.name != second->schedule.name) {
+            whole.name = first->schedule.name + " + " + second->schedule.name;
+          }
+          add(std::move(whole), first->strategy == second->strategy
+                                    ? first->strategy
+                                    : first->strategy + " + " + second->strategy);
+        }
+      }
+    }
+  }
+
+  void choose(CollectiveKind kind, Planned& result) {
+    std::vector<const Pooled*> winners;
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+      const Pooled* winner = best(kind, s);
+      if (winner == nullptr) {
+        throw SynthesisError(fmt::format("no strategy makes {} for the {} ranks of '{}'{}",
+                                         name_of(kind), forward_.topology.world_size(),
+                                         forward_.topology.name,
+                                         complete_ ? "" : " in the time given; give it more"));
+      }
+      winners.push_back(winner);
+      result.choices.push_back({kind, options_.sizes[s], winner->schedule,
+                                winner->at_sizes[s].seconds, winner->at_sizes[s].simulated,
+                                static_cast<int>(pools_[kind].size()), winner->strategy});
+    }
+    std::uint64_t from = 0;
+    for (std::size_t s = 0; s < winners.size(); ++s) {
+      const bool last = s + 1 == winners.size();
+      if (!last && winners[s + 1] == winners[s]) continue;
+      const std::uint64_t until = last ? std::numeric_limits<std::uint64_t>::max()
+                                       : crossing(*winners[s], *winners[s + 1], s);
+      result.plan.entries.push_back(entry(*winners[s], from, until));
+      from = until + 1;
+    }
+  }
+
+  /// The size between sizes[s] and sizes[s + 1] at which `b` becomes the faster one.
+  [[nodiscard]] std::uint64_t crossing(const Pooled& a, const Pooled& b, std::size_t s) const {
+    const auto low = static_cast<double>(options_.sizes[s]);
+    const auto high = static_cast<double>(options_.sizes[s + 1]);
+    const double before = b.at_sizes[s].seconds - a.at_sizes[s].seconds;         // ≥ 0
+    const double after = a.at_sizes[s + 1].seconds - b.at_sizes[s + 1].seconds;  // ≥ 0
+    const double share = before + after > 0 ? before / (before + after) : 0;
+    const double cross = low + share * (high - low);
+    return std::clamp(static_cast<std::uint64_t>(cross), options_.sizes[s],
+                      options_.sizes[s + 1] - 1);
+  }
+
+  [[nodiscard]] PlanEntry entry(const Pooled& chosen, std::uint64_t from, std::uint64_t until) {
+    const double low = static_cast<double>(from);
+    const double high =
+        static_cast<double>(std::min(until, std::max(2 * from, options_.sizes.back())));
+    const double first = predict(chosen.schedule, forward_.topology, forward_.routes, low).seconds;
+    const double second =
+        predict(chosen.schedule, forward_.topology, forward_.routes, high).seconds;
+    return {.min_bytes = from,
+            .max_bytes = until,
+            .schedule = chosen.schedule,
+            .min_bytes_time_s = first,
+            .per_byte_time_s = high > low ? std::max(0.0, (second - first) / (high - low)) : 0};
+  }
+
+  const PlanOptions& options_;
+  const std::vector<Strategy>& strategies_;
+  const Effort& effort_;
+  Side forward_;
+  bool symmetric_;
+  std::optional<Side> backward_;
+  std::set<CollectiveKind> kinds_;
+  std::map<CollectiveKind, Pool> pools_;
+  std::size_t calls_ = 0, calls_left_ = 0;
+  bool complete_ = true;
+};
+
+/// What identifies a link among its likes, whichever way it is turned.
+auto identity(const Topology::Link& link, bool turned) {
+  return std::tuple(turned ? link.dst : link.src, turned ? link.src : link.dst, link.alpha_s,
+                    link.beta_s_per_byte);
+}
+
+}  // namespace
+
+Topology reversed(const Topology& topology) {
+  Topology result = topology;
+  for (Topology::Link& link : result.links) std::swap(link.src, link.dst);
+  return result;
+}
+
+bool symmetric(const Topology& topology) {
+  const auto sorted = [&](bool turned) {
+    std::vector<decltype(identity(topology.links[0], turned))> all;
+    for (const Topology::Link& link : topology.links) all.push_back(identity(link, turned));
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const auto groups = [&](bool turned) {
+    std::vector<
+        std::tuple<double, double, std::vector<decltype(identity(topology.links[0], false))>>>
+        all;
+    for (const Topology::PortGroup& group : topology.port_groups) {
+      auto& [beta, message, links] = all.emplace_back();
+      beta = group.beta_s_per_byte;
+      message = group.message_s;
+      for (const int link : group.links)
+        links.push_back(identity(topology.links[at(link)], turned));
+      std::sort(links.begin(), links.end());
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  return sorted(false) == sorted(true) && groups(false) == groups(true);
+}
+
+Prediction predict(const Schedule& schedule, const Topology& topology, const Routes& routes,
+                   double size_bytes) {
+  if (transfers_of(schedule) > kMostSimulated) {
+    return {cost(schedule, topology, routes).seconds(size_bytes), false};
+  }
+  return {simulate(schedule, topology, routes, size_bytes).seconds, true};
+}
+
+Planned make_plan(const Topology& topology, const PlanOptions& options,
+                  const std::vector<Strategy>& strategies, const Effort& effort) {
+  CHORUS_CHECK(!options.sizes.empty() &&
+                   std::is_sorted(options.sizes.begin(), options.sizes.end(), std::less_equal<>()),
+               "sizes of a plan ascend");
+  return Planner(topology, options, strategies, effort).run();
+}
+
+}  // namespace chorus::synth

@@ -1,0 +1,93 @@
+// From a topology to a Plan: asks every strategy, proves and times what they make, keeps the best.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chorus/plan.hpp"
+#include "chorus/topology.hpp"
+#include "model/cost.hpp"
+#include "synth/effort.hpp"
+#include "synth/network.hpp"
+
+namespace chorus::synth {
+
+/// The same wiring with every link turned round: what spreads over it, read backwards, combines
+/// over the original.
+[[nodiscard]] Topology reversed(const Topology& topology);
+/// True if every link has a twin in the other direction and port groups do too, so that what holds
+/// for one direction holds for the other.
+[[nodiscard]] bool symmetric(const Topology& topology);
+
+/// What a strategy is asked for.
+struct Task {
+  const Topology& topology;
+  const Network& network;  ///< of `topology`
+  Collective collective;
+  double size_bytes = 0;  ///< counted as PlanEntry does
+};
+
+/// One way to make schedules. A strategy that serves only collectives which copy (all_gather,
+/// broadcast, all_to_all, gather, scatter) is asked for those, on the topology turned round where
+/// the mirror image is wanted.
+struct Strategy {
+  std::string name;
+  /// Schedules worth timing for the task, any number. Returns what it has when the effort is spent.
+  std::function<std::vector<Schedule>(const Task&, const Effort&)> make;
+  bool combines = false;  ///< also asked for reduce_scatter, reduce and all_reduce themselves
+  bool every_size =
+      true;  ///< false: asked once per collective, its schedules do not depend on size
+};
+
+/// Those that need no solver: in every program that links the library.
+[[nodiscard]] std::vector<Strategy> built_in_strategies();
+
+struct PlanOptions {
+  std::vector<CollectiveKind> kinds = {CollectiveKind::all_reduce,     CollectiveKind::all_gather,
+                                       CollectiveKind::reduce_scatter, CollectiveKind::all_to_all,
+                                       CollectiveKind::broadcast,      CollectiveKind::reduce};
+  /// Sizes at which schedules are made and compared, ascending.
+  std::vector<std::uint64_t> sizes = {1 << 10, 32 << 10, 1 << 20, 32 << 20, 1 << 30};
+  /// Seconds that no schedule can beat, if known: who comes within 0.5 % ends the search.
+  std::function<double(Collective, double size_bytes)> limit;
+  /// Called before each question to a strategy: how many of how many are behind.
+  std::function<void(int done, int total)> progress;
+  /// Called when a schedule becomes the best known: predicted seconds.
+  std::function<void(Collective, std::uint64_t size_bytes, const Schedule&, double seconds)> better;
+};
+
+/// The best schedule for one collective and size, and what it was compared with.
+struct Choice {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  std::uint64_t size_bytes = 0;
+  Schedule schedule;
+  double seconds = 0;  ///< simulated; by cost() where simulating would take too long
+  bool simulated = true;
+  int considered = 0;    ///< schedules compared
+  std::string strategy;  ///< that made it
+};
+
+struct Planned {
+  Plan plan;
+  std::vector<Choice> choices;  ///< by kind as asked, then size
+  bool complete = true;         ///< false: the effort was spent before everything was tried
+};
+
+/// Every schedule in the result has passed first_fault(). Deterministic as long as the effort is
+/// not spent. Throws TopologyError naming the cut if the topology is not connected, SynthesisError
+/// if no strategy serves a collective (which one, and why).
+[[nodiscard]] Planned make_plan(const Topology& topology, const PlanOptions& options,
+                                const std::vector<Strategy>& strategies, const Effort& effort);
+
+/// Predicted seconds: simulate(), or cost() beyond `most_transfers`.
+struct Prediction {
+  double seconds = 0;
+  bool simulated = true;
+};
+[[nodiscard]] Prediction predict(const Schedule& schedule, const Topology& topology,
+                                 const Routes& routes, double size_bytes);
+
+}  // namespace chorus::synth

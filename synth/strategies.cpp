@@ -1,0 +1,41 @@
+// The strategies that every program has.
+#include <optional>
+#include <utility>
+
+#include "synth/hierarchical.hpp"
+#include "synth/packing.hpp"
+#include "synth/plan.hpp"
+
+namespace chorus::synth {
+namespace {
+
+using enum CollectiveKind;
+
+std::vector<Schedule> one(std::optional<Schedule> schedule) {
+  std::vector<Schedule> schedules;
+  if (schedule) schedules.push_back(*std::move(schedule));
+  return schedules;
+}
+
+std::vector<Schedule> packed(const Task& task, const Effort& effort) {
+  const CollectiveKind kind = task.collective.kind;
+  if (kind != all_gather && kind != broadcast) return {};
+  return one(trees(task.topology, task.collective, task.size_bytes, effort));
+}
+
+std::vector<Schedule> blink(const Task& task, const Effort& effort) {
+  if (task.collective.kind != all_reduce) return {};
+  return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::blink));
+}
+
+}  // namespace
+
+std::vector<Strategy> built_in_strategies() {
+  return {
+      {.name = "hierarchical", .make = hierarchical},
+      {.name = "trees", .make = packed},
+      {.name = "blink", .make = blink, .combines = true},
+  };
+}
+
+}  // namespace chorus::synth
