@@ -29,8 +29,7 @@ Progress::~Progress() {
 
 void Progress::show(int done, int total, std::string_view what) {
   const Clock::time_point now = Clock::now();
-  const bool end = done == 0 || done == total;
-  if (drawn_ && !(end && !terminal_) && now - last_ < (terminal_ ? kDrawEvery : kLogEvery)) return;
+  if (drawn_ && done != total && now - last_ < (terminal_ ? kDrawEvery : kLogEvery)) return;
   drawn_ = true;
   last_ = now;
   std::string left;

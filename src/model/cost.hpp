@@ -84,8 +84,8 @@ struct Simulation {
   std::vector<double> link_busy_s;
 };
 
-/// Discrete-event replay: a transfer begins when its source holds what it sends (and, for a
-/// reduction, not before the destination's own value of that step), takes its route's alpha, and
+/// Discrete-event replay: a transfer begins when its source holds what it sends (a destination has
+/// slots for what comes before it can be folded), takes its route's alpha, and
 /// then shares every link and port group of its route fairly (max-min) with the other transfers
 /// under way. No step barrier: a rank holds a chunk as of some step when everything that earlier
 /// steps bring it of that chunk has arrived. Transfers with the same source, destination and action

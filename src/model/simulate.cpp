@@ -31,7 +31,6 @@ class Readiness {
       for (const Transfer& transfer : step) {
         waiting_for_.push_back(0);
         wait(held, place(transfer.src, transfer.chunk));
-        if (transfer.action == Action::reduce) wait(held, place(transfer.dst, transfer.chunk));
       }
       // Only now do the arrivals of this step count.
       const auto first_version = static_cast<int>(versions_.size());
