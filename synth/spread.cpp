@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.hpp"
@@ -16,6 +17,8 @@ Schedule mirrored(const Schedule& spread) {
   Schedule result = spread;
   result.collective.kind = gathers ? CollectiveKind::reduce_scatter : CollectiveKind::reduce;
   result.steps = reversed(spread.steps);
+  // Within a step the order between two ranks is one in time: it turns round as well.
+  for (Step& step : result.steps) std::reverse(step.begin(), step.end());
   return result;
 }
 
