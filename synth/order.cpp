@@ -177,12 +177,22 @@ class ListScheduler {
     order_.push_back(job);
   }
 
+  /// Within a step a lane goes by chunk: what has to go out of that order begins a new step.
   void number_step(int job, const Edge& edge) {
     Job& facts = jobs_[at(job)];
     if (facts.brought_by >= 0) facts.step = jobs_[at(facts.brought_by)].step + 1;
-    if (last_step_.empty()) last_step_.assign(at(network_.world_size()), 0);
+    if (last_step_.empty()) {
+      last_step_.assign(at(network_.world_size()), 0);
+      last_on_.assign(network_.edges().size(), -1);
+    }
     int& last = last_step_[at(edge.src)];
-    facts.step = last = std::max(last, facts.step);
+    facts.step = std::max(last, facts.step);
+    const int before = std::exchange(last_on_[at(facts.edge)], job);
+    if (before >= 0 && jobs_[at(before)].step == facts.step &&
+        spread_.hops[at(before)].chunk > spread_.hops[at(job)].chunk) {
+      ++facts.step;
+    }
+    last = facts.step;
   }
 
   const Network& network_;
@@ -195,6 +205,7 @@ class ListScheduler {
   std::vector<double> free_at_s_;             // by resource
   std::vector<int> next_on_, first_on_;       // lists of the hops that wait for a hop
   std::vector<int> last_step_;                // by source rank: of the last hop that began
+  std::vector<int> last_on_;                  // by edge: the last hop that began
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<int> order_;
 };

@@ -1,0 +1,25 @@
+// Routing: which way every block of an exchange goes, so that nothing on the way is overloaded.
+#pragma once
+
+#include <optional>
+
+#include "chorus/schedule.hpp"
+#include "synth/effort.hpp"
+#include "synth/network.hpp"
+
+namespace chorus::synth {
+
+/// A schedule "routed" for all_to_all, gather or scatter of `size_bytes` (PlanEntry's counting):
+/// every block is cut into pieces, each piece goes a way of its own over as many ranks as it takes
+/// so that the most loaded link or port group carries as little as possible, and in_order() puts
+/// the hops in time. At small sizes the ways of least alpha are taken, and between the two what is
+/// predicted to be faster.
+///
+/// Integral multi-commodity flow by exponential prices (after Garg & Könemann, FOCS 1998) and
+/// rerouting one piece at a time; the prices give a lower bound by LP duality, and what meets it is
+/// done. Nothing for other kinds, for one rank, where some pair is not connected, or where `effort`
+/// is spent before the first routing is complete. Deterministic unless the effort runs out.
+[[nodiscard]] std::optional<Schedule> routed(const Network& network, Collective collective,
+                                             double size_bytes, const Effort& effort);
+
+}  // namespace chorus::synth

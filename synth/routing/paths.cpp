@@ -1,0 +1,56 @@
+#include "synth/routing/paths.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <limits>
+
+namespace chorus::synth {
+namespace {
+
+constexpr double kFar = std::numeric_limits<double>::infinity();
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+}  // namespace
+
+CheapestPaths::CheapestPaths(const Network& network)
+    : network_(network), distance_(at(network.world_size())), via_(at(network.world_size())) {}
+
+void CheapestPaths::run(Rank source, std::span<const double> cost) {
+  std::fill(distance_.begin(), distance_.end(), kFar);
+  std::fill(via_.begin(), via_.end(), -1);
+  distance_[at(source)] = 0;
+  heap_.assign(1, {0, source});
+  while (!heap_.empty()) {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    const auto [distance, rank] = heap_.back();
+    heap_.pop_back();
+    if (distance > distance_[at(rank)]) continue;
+    for (const int index : network_.out(rank)) {
+      const Rank next = network_.edges()[at(index)].dst;
+      const double there = distance + cost[at(index)];
+      if (there >= distance_[at(next)]) continue;
+      distance_[at(next)] = there;
+      via_[at(next)] = index;
+      heap_.emplace_back(there, next);
+      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+    }
+  }
+}
+
+bool CheapestPaths::reached(Rank rank) const { return distance_[at(rank)] < kFar; }
+
+double CheapestPaths::distance(Rank rank) const { return distance_[at(rank)]; }
+
+Path CheapestPaths::path(Rank rank) const {
+  Path path;
+  for (int edge = via_[at(rank)]; edge >= 0;) {
+    path.push_back(edge);
+    edge = via_[at(network_.edges()[at(edge)].src)];
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+}  // namespace chorus::synth

@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "model/contract.hpp"
+#include "synth/predict.hpp"
+#include "synth/routing.hpp"
+#include "synth/routing/router.hpp"
+#include "synth/spread.hpp"
+
+namespace chorus::synth {
+namespace {
+
+constexpr double kNearlyEqual = 1.005;  // of a load: not worth more pieces
+constexpr double kBalanced = 1.01;      // times the bound: no more pieces are tried
+constexpr double kGoodEnough = 1.015;   // times what no schedule can beat
+constexpr double kWorthIt = 0.997;      // of the time: not worth more chunks
+constexpr int kPieces[] = {1, 2, 3, 4, 6, 8, 12};
+constexpr int kMostCuts = 16;
+// See Loads: the first balances and is short enough, the second is shorter but may not balance.
+constexpr double kUseWeights[] = {0.1, 0.5, 0.02};
+constexpr std::size_t kManyDemands = 5000;  // then the first weight has to do
+constexpr double kLeastPieceBytes = 256;    // smaller ones do not fill a message
+constexpr double kLeastCutBytes = 4096;     // nor are these worth a pipeline
+// More hops than this are not simulated while one chooses, and more pieces not tried.
+constexpr std::size_t kManyHops = 150'000;
+constexpr std::size_t kHugeHops = 600'000;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+std::vector<Demand> demands_of(Collective collective, int n) {
+  std::vector<Demand> demands;
+  for (Rank src = 0; src < n; ++src) {
+    for (Rank dst = 0; dst < n; ++dst) {
+      if (src == dst) continue;
+      if (collective.kind == CollectiveKind::gather && dst != collective.root) continue;
+      if (collective.kind == CollectiveKind::scatter && src != collective.root) continue;
+      demands.push_back({src, dst});
+    }
+  }
+  return demands;
+}
+
+/// The block that a demand carries, in the collective's numbering.
+int block_of(Collective collective, int n, Demand demand) {
+  if (collective.kind == CollectiveKind::gather) return demand.src;
+  if (collective.kind == CollectiveKind::scatter) return demand.dst;
+  return demand.src * n + demand.dst;
+}
+
+/// Hops of a routing whose every piece is cut once more into `cuts`.
+Spread spread_of(const Network& network, Collective collective, const std::vector<Demand>& demands,
+                 const Routing& routing, int cuts) {
+  const int n = network.world_size();
+  const int pieces = routing.pieces * cuts;
+  Spread spread{collective, num_blocks(collective.kind, n) * pieces, {}};
+  for (std::size_t i = 0; i < demands.size(); ++i) {
+    const int block = block_of(collective, n, demands[i]);
+    for (int piece = 0; piece < pieces; ++piece) {
+      // Neighbouring chunks go different ways, so that the ways fill at the same time.
+      for (const int index : routing.paths[i * at(routing.pieces) + at(piece % routing.pieces)]) {
+        const Edge& edge = network.edges()[at(index)];
+        spread.hops.push_back({edge.src, edge.dst, block * pieces + piece});
+      }
+    }
+  }
+  return spread;
+}
+
+std::size_t hops_of(const Routing& routing) {
+  std::size_t hops = 0;
+  for (const Path& path : routing.paths) hops += path.size();
+  return hops;
+}
+
+/// Tries routings and cuts, keeps what is predicted to be fastest.
+class Choice {
+ public:
+  Choice(const Network& network, Collective collective, double size_bytes, const Effort& effort)
+      : network_(network),
+        collective_(collective),
+        size_bytes_(size_bytes),
+        block_bytes_(size_bytes / network.world_size()),
+        effort_(effort),
+        demands_(demands_of(collective, network.world_size())),
+        router_(network, demands_, block_bytes_, effort),
+        predictor_(network) {}
+
+  std::optional<Schedule> run() {
+    if (!router_.connected() || effort_.spent()) return std::nullopt;
+    const Routing shortest = router_.shortest(1);
+    consider(shortest, 1);
+    const double alpha_s = longest_alpha_s(shortest);
+    if (shortest.load_s * block_bytes_ < 0.05 * alpha_s) return std::move(best_);
+    balance(alpha_s);
+    return std::move(best_);
+  }
+
+ private:
+  /// Routings of least load, in as many pieces as that takes, in as many cuts as pay.
+  void balance(double alpha_s) {
+    std::vector<Routing> routings;
+    for (const double use_weight : kUseWeights) {
+      if (routings.empty()) {
+        routings = in_more_and_more_pieces(use_weight);
+      } else {
+        routings = {router_.balanced(routings.back().pieces, use_weight)};
+      }
+      const double floor_s = std::max(alpha_s, router_.bound_s() * block_bytes_);
+      cut(routings.back(), floor_s);
+      // One piece may be faster for its lower latency.
+      if (routings.back().pieces > 1 && routings.front().pieces == 1)
+        cut(routings.front(), floor_s);
+      if (done(floor_s) || demands_.size() > kManyDemands) return;
+    }
+  }
+
+  [[nodiscard]] bool done(double floor_s) const {
+    return best_s_ <= floor_s * kGoodEnough || effort_.spent();
+  }
+
+  /// Never empty; the last is the least loaded, if only a little the one of fewest pieces.
+  std::vector<Routing> in_more_and_more_pieces(double use_weight) {
+    std::vector<Routing> routings;
+    int vain = 0;
+    for (const int pieces : kPieces) {
+      const bool many = demands_.size() * at(pieces) > kManyHops;
+      const bool tiny = block_bytes_ / pieces < kLeastPieceBytes;
+      if (pieces > 1 && (effort_.spent() || many || tiny || vain == 3)) break;
+      Routing routing = router_.balanced(pieces, use_weight);
+      const bool better =
+          routings.empty() || routing.load_s < routings.back().load_s / kNearlyEqual;
+      vain = better ? 0 : vain + 1;
+      if (better) routings.push_back(std::move(routing));
+      if (routings.back().load_s <= router_.bound_s() * kBalanced) break;
+    }
+    return routings;
+  }
+
+  void cut(const Routing& routing, double floor_s) {
+    int vain = 0;
+    for (int cuts = 1; cuts <= kMostCuts && vain < 2; cuts *= 2) {
+      if (done(floor_s)) return;
+      const bool tiny = block_bytes_ / (routing.pieces * cuts) < kLeastCutBytes;
+      if (cuts > 1 && (tiny || hops_of(routing) * at(cuts) > kManyHops)) return;
+      vain = consider(routing, cuts) ? 0 : vain + 1;
+    }
+  }
+
+  /// True if it is better than what there was.
+  bool consider(const Routing& routing, int cuts) {
+    const Spread spread = spread_of(network_, collective_, demands_, routing, cuts);
+    const double bytes = block_bytes_ / (routing.pieces * cuts);
+    Schedule schedule = in_order("routed", network_, spread, bytes);
+    const bool simulated = spread.hops.size() <= kHugeHops;
+    const double seconds = simulated ? predictor_.seconds(schedule, size_bytes_)
+                                     : routing.load_s * block_bytes_ + longest_alpha_s(routing);
+    effort_.say(
+        fmt::format("routed in {} pieces: {:.3g} ms", routing.pieces * cuts, seconds * 1e3));
+    if (best_ && seconds >= best_s_ * kWorthIt) return false;
+    best_ = std::move(schedule);
+    best_s_ = seconds;
+    return true;
+  }
+
+  [[nodiscard]] double longest_alpha_s(const Routing& routing) const {
+    double longest = 0;
+    for (const Path& path : routing.paths) {
+      double alpha_s = 0;
+      for (const int edge : path) alpha_s += network_.edges()[at(edge)].alpha_s;
+      longest = std::max(longest, alpha_s);
+    }
+    return longest;
+  }
+
+  const Network& network_;
+  Collective collective_;
+  double size_bytes_;
+  double block_bytes_;
+  const Effort& effort_;
+  std::vector<Demand> demands_;
+  Router router_;
+  Predictor predictor_;
+  std::optional<Schedule> best_;
+  double best_s_ = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace
+
+std::optional<Schedule> routed(const Network& network, Collective collective, double size_bytes,
+                               const Effort& effort) {
+  const CollectiveKind kind = collective.kind;
+  const bool exchanges = kind == CollectiveKind::all_to_all || kind == CollectiveKind::gather ||
+                         kind == CollectiveKind::scatter;
+  if (!exchanges || network.world_size() < 2) return std::nullopt;
+  return Choice(network, collective, size_bytes, effort).run();
+}
+
+}  // namespace chorus::synth

@@ -1,0 +1,193 @@
+#include "synth/routing.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/bounds.hpp"
+#include "model/cost.hpp"
+#include "random_graphs.hpp"
+#include "synth/network.hpp"
+#include "synth/predict.hpp"
+#include "synth/routing/router.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus::synth {
+namespace {
+
+constexpr Collective kAllToAll{CollectiveKind::all_to_all};
+
+std::vector<Demand> all_pairs(int n) {
+  std::vector<Demand> demands;
+  for (Rank src = 0; src < n; ++src) {
+    for (Rank dst = 0; dst < n; ++dst) {
+      if (src != dst) demands.push_back({src, dst});
+    }
+  }
+  return demands;
+}
+
+/// Seconds of a proved schedule; NaN with a reported failure if it is not proved.
+double seconds_of(const std::optional<Schedule>& schedule, const Topology& topology,
+                  double size_bytes) {
+  EXPECT_TRUE(schedule.has_value());
+  if (!schedule) return std::nan("");
+  const std::optional<std::string> fault = first_fault(*schedule);
+  EXPECT_EQ(fault, std::nullopt) << *fault;
+  return simulate(*schedule, topology, Routes(topology), size_bytes).seconds;
+}
+
+class RoutedMachine : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RoutedMachine, LoadsNothingByMoreThanAHundredthAboveTheBound) {
+  const Topology topology = topology_from_name(GetParam());
+  const Network network(topology);
+  const int n = network.world_size();
+  const Bound bound = lower_bound(topology, kAllToAll);
+  Router router(network, all_pairs(n), 1e9 / n, Effort{});
+  double least = 1e300;
+  for (const int pieces : {1, 2, 3, 4, 6, 8, 12}) {
+    least = std::min(least, router.balanced(pieces, 0.1).load_s / n);
+  }
+  EXPECT_LE(least, bound.seconds_per_byte * 1.01);
+  EXPECT_GE(least, bound.seconds_per_byte * (1 - 1e-6));
+  EXPECT_LE(router.bound_s() / n, bound.seconds_per_byte * (1 + 1e-6))
+      << "its own bound is no bound";
+}
+
+TEST_P(RoutedMachine, ExchangesLargeMessagesWithinATenthOfTheBoundAndSmallOnesToo) {
+  const Topology topology = topology_from_name(GetParam());
+  const Network network(topology);
+  const Bound bound = lower_bound(topology, kAllToAll);
+  for (const double size_bytes : {1e3, 1e9}) {
+    const auto schedule = routed(network, kAllToAll, size_bytes, Effort{});
+    const double seconds = seconds_of(schedule, topology, size_bytes);
+    const double bandwidth_s = bound.seconds_per_byte * size_bytes;
+    const bool large = size_bytes > 1e6;
+    EXPECT_LE(seconds, large ? 1.10 * bandwidth_s : 1.15 * (bandwidth_s + bound.latency_s))
+        << size_bytes << " bytes";
+    EXPECT_GE(seconds, bandwidth_s * (1 - 1e-6));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, RoutedMachine,
+                         ::testing::Values("dgx1", "mi250x", "mi250", "mi300x", "z52", "dgx2",
+                                           "2*dgx-a100", "2*dgx-h100", "4*dgx-h100", "2*ndv2",
+                                           "4*ndv2", "2*mi250", "4*dgx-h100,rails=yes", "pcie8",
+                                           "ring:8", "torus:4x4", "mesh:4x4", "hypercube:4"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); },
+                               '_');
+                           return name;
+                         });
+
+TEST(Routed, NeedsThreePiecesOnADgx1) {
+  const Topology topology = topology_from_name("dgx1");
+  const Network network(topology);
+  // 25 GB/s links; six of them carry the 16 blocks from one quad to the other: 8/3 blocks each.
+  constexpr double kBound = 8.0 / 3 / 25e9;
+  Router router(network, all_pairs(8), 1e6, Effort{});
+  EXPECT_GT(router.balanced(1, 0.1).load_s, kBound * 1.1);
+  EXPECT_GT(router.balanced(2, 0.1).load_s, kBound * 1.02);
+  EXPECT_NEAR(router.balanced(3, 0.1).load_s, kBound, kBound * 1e-9);
+}
+
+TEST(Routed, SeventyTwoGpusOnASwitchTakeTwoSecondsAtMost) {
+  const Topology topology = topology_from_name("nvl72");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto schedule = routed(Network(topology), kAllToAll, 1e9, Effort{});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const Bound bound = lower_bound(topology, kAllToAll);
+  EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.01 * bound.seconds_per_byte * 1e9);
+  EXPECT_LT(took.count(), 10) << "0.04 s when nothing else runs";
+}
+
+TEST(Routed, GathersAndScattersAtTheRateOfTheCut) {
+  for (const char* name : {"dgx1", "mesh:4x4", "2*dgx-a100"}) {
+    const Topology topology = topology_from_name(name);
+    const Network network(topology);
+    for (const CollectiveKind kind : {CollectiveKind::gather, CollectiveKind::scatter}) {
+      for (const Rank root : {0, 5}) {
+        const Collective collective{kind, root};
+        const double seconds =
+            seconds_of(routed(network, collective, 1e9, Effort{}), topology, 1e9);
+        const double bound_s = lower_bound(topology, collective).seconds_per_byte * 1e9;
+        EXPECT_LE(seconds, 1.10 * bound_s) << name << ", root " << root;
+      }
+    }
+  }
+}
+
+TEST(Routed, AnyGraphIsProvedAndMostAreNearTheirBound) {
+  std::vector<double> ratios;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    const Topology topology = test::random_graph(8 + static_cast<int>(seed * 7 % 25), seed);
+    const auto schedule = routed(Network(topology), kAllToAll, 1e9, Effort{});
+    const double bound_s = lower_bound(topology, kAllToAll).seconds_per_byte * 1e9;
+    ratios.push_back(seconds_of(schedule, topology, 1e9) / bound_s);
+    EXPECT_LE(ratios.back(), 1.35) << "seed " << seed;
+  }
+  std::sort(ratios.begin(), ratios.end());
+  EXPECT_LE(ratios[ratios.size() / 2], 1.10);
+  RecordProperty("median", fmt::format("{:.3f}", ratios[ratios.size() / 2]));
+  RecordProperty("worst", fmt::format("{:.3f}", ratios.back()));
+}
+
+TEST(Routed, GivesTheSameScheduleEveryTimeAndAnotherForAnotherSeed) {
+  const Network network(topology_from_name("torus:4x4"));
+  Effort effort;
+  const auto first = routed(network, kAllToAll, 1e8, effort);
+  effort.threads = 2;
+  EXPECT_EQ(routed(network, kAllToAll, 1e8, effort), first);
+  effort.seed = 2;
+  EXPECT_NE(routed(network, kAllToAll, 1e8, effort), first);
+}
+
+TEST(Routed, StopsWhenToldAndReturnsTheBestSoFar) {
+  const Network network(topology_from_name("torus:8x8"));
+  std::atomic<bool> stop = false;
+  Effort effort;
+  effort.stop = &stop;
+  int said = 0;
+  effort.report = [&](std::string_view) { stop = ++said >= 2; };
+  const auto schedule = routed(network, kAllToAll, 1e9, effort);
+  ASSERT_TRUE(schedule.has_value());
+  EXPECT_EQ(first_fault(*schedule), std::nullopt);
+  EXPECT_LE(said, 6);
+  EXPECT_EQ(routed(network, kAllToAll, 1e9, effort), std::nullopt) << "spent before it began";
+}
+
+TEST(Routed, HasNothingForOtherCollectivesOrSeparateParts) {
+  const Network ring(test::ring(5, 1));
+  EXPECT_EQ(routed(ring, {CollectiveKind::all_gather}, 1e6, Effort{}), std::nullopt);
+  Topology parts = test::gpus(4);
+  test::join(parts, 0, 1, 1);
+  test::join(parts, 2, 3, 1);
+  EXPECT_EQ(routed(Network(parts), kAllToAll, 1e6, Effort{}), std::nullopt);
+  EXPECT_EQ(routed(Network(test::gpus(1)), kAllToAll, 1e6, Effort{}), std::nullopt);
+}
+
+TEST(Predictor, SaysWhatTheSimulatorSaysOnTheTopologyItself) {
+  for (const char* name : {"dgx1", "2*dgx-a100", "2*ndv2", "z52", "mesh:4x4"}) {
+    const Topology topology = topology_from_name(name);
+    const Network network(topology);
+    const auto schedule = routed(network, kAllToAll, 1e6, Effort{});
+    ASSERT_TRUE(schedule.has_value());
+    const double seconds = simulate(*schedule, topology, Routes(topology), 1e6).seconds;
+    EXPECT_NEAR(Predictor(network).seconds(*schedule, 1e6), seconds, seconds * 1e-9) << name;
+  }
+}
+
+}  // namespace
+}  // namespace chorus::synth
