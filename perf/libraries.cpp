@@ -76,6 +76,7 @@ Command chorus_run(const Library& library, std::string_view transport, int ranks
   command.argv = {chorus_command(library), "run", "-n",
                   std::to_string(ranks),   "--",  library.worker};
   command.environment = {{"CHORUS_TRANSPORTS", std::string(transport)}};
+  if (!library.plan.empty()) command.environment.emplace_back("CHORUS_PLAN", library.plan);
   return command;
 }
 
@@ -109,7 +110,8 @@ Launch launch_for(const Library& library, std::string_view transport, int ranks,
                   const std::string& directory) {
   if (library.name == "openmpi") return {{openmpi(library, transport, ranks, directory)}};
   if (library.name == "mpich") return {{mpich(library, transport, ranks, directory)}};
-  if (library.name == "chorus") return {{chorus_run(library, transport, ranks)}};
+  if (library.name == "chorus" || !library.plan.empty())
+    return {{chorus_run(library, transport, ranks)}};
   Launch launch;
   for (int rank = 0; rank < ranks; ++rank) {
     Command command;

@@ -9,10 +9,12 @@
 
 namespace chorus::perf {
 
-/// A library is known by its worker executable, chorus-perf-worker-NAME.
+/// A library is known by its worker executable, chorus-perf-worker-NAME. Chorus with a plan counts
+/// as one more.
 struct Library {
-  std::string name;    ///< "chorus", "openmpi", "mpich", "gloo", or the name given with --worker
-  std::string worker;  ///< path of the executable
+  std::string name;       ///< "chorus", "openmpi", "mpich", "gloo", or the name given with --worker
+  std::string worker;     ///< path of the executable
+  std::string plan = {};  ///< Chorus: the plan to run; empty: what it chooses itself
 };
 
 /// The workers in `directory`, Chorus first; by default where this program lies.

@@ -5,8 +5,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "chorus/error.hpp"
+#include "model/json.hpp"
 
 namespace chorus::perf {
 namespace {
@@ -20,6 +24,7 @@ Examples:
   chorus-perf                                  all_reduce, 4 B to 256 MiB, 2 ranks, every library
   chorus-perf all_gather latency -n 4 -e 1M    two benchmarks on 4 ranks, up to 1 MiB
   chorus-perf all --transport shm,tcp --json r.json --svg r.svg
+  chorus-perf all_gather --plan plan.json      a plan of chorus synth beside what runs without
   chorus-perf --quick                          a minute, ends in one comparison table
   chorus-perf compare old.json new.json        ratios between two results
   chorus-perf show r.json --markdown           the tables of an earlier run
@@ -34,6 +39,7 @@ struct Raw {
   std::vector<std::string> libraries;
   std::vector<std::string> workers;
   std::vector<std::string> transports = {"shm"};
+  std::string plan;
   std::string begin = "4", end = "256M", type = "float32", op = "sum";
   double factor = 4;
   bool quick = false, markdown = false, brief = false;
@@ -82,6 +88,31 @@ std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> availa
   return chosen;
 }
 
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw InputError(fmt::format("--plan {}: cannot be read", path));
+  return text;
+}
+
+/// Chorus once more, with a plan, beside what it chooses without.
+void add_plan(const CLI::App& app, const Raw& raw, Settings& settings) {
+  const Plan plan = plan_from_json(text_of(raw.plan), raw.plan);
+  if (app.count("--ranks") == 0) settings.ranks = plan.world_size;
+  if (settings.ranks != plan.world_size) {
+    throw InputError(fmt::format("--plan {}: is for {} ranks, not {}: leave -n out", raw.plan,
+                                 plan.world_size, settings.ranks));
+  }
+  const auto chorus = std::find_if(settings.libraries.begin(), settings.libraries.end(),
+                                   [](const Library& library) { return library.name == "chorus"; });
+  if (chorus == settings.libraries.end()) {
+    throw InputError("--plan: plans are for Chorus: name chorus among the libraries");
+  }
+  const Library with_plan{"chorus-plan", chorus->worker,
+                          std::filesystem::absolute(raw.plan).string()};
+  settings.libraries.insert(chorus + 1, with_plan);
+}
+
 /// All benchmarks at a small, a middling and a large size, over both transports.
 void make_quick(const CLI::App& app, Raw& raw, MeasureOptions& options) {
   if (app.count("benchmark") == 0) raw.benchmarks = {"all"};
@@ -103,6 +134,7 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   if (raw.benchmarks.empty()) raw.benchmarks = {"all_reduce"};
   settings.kinds = kinds_of(raw.benchmarks);
   settings.libraries = libraries_named(raw, available);
+  if (!raw.plan.empty()) add_plan(app, raw, settings);
   for (const std::string& transport : raw.transports) {
     if (!is_transport(transport)) {
       throw InputError(fmt::format("--transport {}: use shm or tcp", transport));
@@ -127,6 +159,8 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_option("-l,--library", raw.libraries,
                  "Libraries to measure, the first is the baseline (default: all found)")
       ->delimiter(',');
+  app.add_option("--plan", raw.plan,
+                 "A plan of chorus synth: measured as one more library, chorus-plan");
   app.add_option("--worker", raw.workers, "A further worker executable, NAME=PATH");
   app.add_option("-t,--transport", raw.transports, "shm, tcp, or both")
       ->delimiter(',')
