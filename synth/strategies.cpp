@@ -5,6 +5,7 @@
 #include "synth/hierarchical.hpp"
 #include "synth/packing.hpp"
 #include "synth/plan.hpp"
+#include "synth/routing.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -28,12 +29,17 @@ std::vector<Schedule> blink(const Task& task, const Effort& effort) {
   return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::blink));
 }
 
+std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
+  return one(routed(task.network, task.collective, task.size_bytes, effort));
+}
+
 }  // namespace
 
 std::vector<Strategy> built_in_strategies() {
   return {
       {.name = "hierarchical", .make = hierarchical},
       {.name = "trees", .make = packed},
+      {.name = "routed", .make = exchanged},
       {.name = "blink", .make = blink, .combines = true},
   };
 }

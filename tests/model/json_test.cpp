@@ -189,10 +189,10 @@ TEST(MalformedTopology, NamesTheContradiction) {
       {"node 1 has no name", [](Topology& t) { t.nodes[1].name = ""; }},
       {"two nodes are named 'host0'", [](Topology& t) { t.nodes[1].name = "host0"; }},
       {"of unknown kind 77", [](Topology& t) { t.nodes[1].kind = NodeKind{77}; }},
-      {"has parent 99, but there are 4 nodes", [](Topology& t) { t.nodes[1].parent = 99; }},
+      {"has parent 99, but there are 5 nodes", [](Topology& t) { t.nodes[1].parent = 99; }},
       {"has parent -2", [](Topology& t) { t.nodes[1].parent = -2; }},
       {"contains itself through its parents", [](Topology& t) { t.nodes[0].parent = 1; }},
-      {"link 0: node 9 is not in [0, 4)", [](Topology& t) { t.links[0].src = 9; }},
+      {"link 0: node 9 is not in [0, 5)", [](Topology& t) { t.links[0].src = 9; }},
       {"link 0: it leads from 'host0/gpu0' to itself", [](Topology& t) { t.links[0].dst = 1; }},
       {"link 0: alpha_s is -1", [](Topology& t) { t.links[0].alpha_s = -1; }},
       {"link 0: beta_s_per_byte is inf",
@@ -203,7 +203,7 @@ TEST(MalformedTopology, NamesTheContradiction) {
        }},
       {"port group 'host0/bus': link 4 is not in [0, 2)",
        [](Topology& t) { t.port_groups[0].links = {4}; }},
-      {"rank 1 sits on node 7, but there are 4 nodes", [](Topology& t) { t.rank_nodes[1] = 7; }},
+      {"rank 1 sits on node 7, but there are 5 nodes", [](Topology& t) { t.rank_nodes[1] = 7; }},
   };
   for (const Case& c : cases) {
     Topology topology = sample_topology();

@@ -11,7 +11,8 @@ Topology sample_topology() {
   topology.nodes = {{.name = "host0", .kind = NodeKind::host, .parent = -1, .detail = ""},
                     {.name = "host0/gpu0", .kind = NodeKind::gpu, .parent = 0, .detail = "A100"},
                     {.name = "host0/gpu1", .kind = NodeKind::gpu, .parent = 0, .detail = "A100"},
-                    {.name = "host0/nic0", .kind = NodeKind::nic, .parent = 0, .detail = "mlx5_0"}};
+                    {.name = "host0/nic0", .kind = NodeKind::nic, .parent = 0, .detail = "mlx5_0"},
+                    {.name = "host0/core0", .kind = NodeKind::core, .parent = 0, .detail = ""}};
   topology.links = {{.src = 1,
                      .dst = 2,
                      .alpha_s = 7e-7,

@@ -1,0 +1,173 @@
+#include "synth/plan.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+
+#include "chorus/error.hpp"
+#include "model/bounds.hpp"
+#include "model/contract.hpp"
+#include "model/json.hpp"
+#include "runtime/strategies.hpp"
+#include "synth/hierarchical.hpp"
+#include "synth/levels.hpp"
+#include "topologies.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus::synth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using enum CollectiveKind;
+
+std::vector<Strategy> all() {
+  std::vector<Strategy> strategies = {classic_strategy()};
+  for (Strategy& strategy : built_in_strategies()) strategies.push_back(std::move(strategy));
+  return strategies;
+}
+
+PlanOptions four_collectives() {
+  PlanOptions options;
+  options.kinds = {all_reduce, all_gather, reduce_scatter, all_to_all};
+  options.sizes = {1 << 10, 1 << 20, 1 << 30};
+  return options;
+}
+
+TEST(Levels, FollowTheGapsInLatency) {
+  EXPECT_THAT(Levels(Network(topology_from_name("dgx-a100"))).sizes(), ElementsAre(8));
+  EXPECT_THAT(Levels(Network(topology_from_name("4*dgx-h100"))).sizes(), ElementsAre(8, 4));
+  EXPECT_THAT(Levels(Network(topology_from_name("torus:4x4"))).sizes(), ElementsAre(16));
+}
+
+TEST(Levels, FindTheHostsInAnyOrderOfRanks) {
+  Topology topology = topology_from_name("2*dgx-a100");
+  std::vector<int> shuffled;
+  for (int i = 0; i < 8; ++i) {
+    shuffled.push_back(topology.rank_nodes[static_cast<std::size_t>(8 + i)]);
+    shuffled.push_back(topology.rank_nodes[static_cast<std::size_t>(i)]);
+  }
+  topology.rank_nodes = shuffled;
+  const Levels levels{Network(topology)};
+  EXPECT_THAT(levels.sizes(), ElementsAre(8, 2));
+  EXPECT_THAT(levels.inner_part(0), ElementsAre(0, 2, 4, 6, 8, 10, 12, 14));
+  EXPECT_EQ(levels.with_digit(0, 1, 1), 1);
+}
+
+TEST(Hierarchical, EveryShapeDeliversEverything) {
+  const Network network(topology_from_name("3*dgx1"));
+  for (const Shape inner : {Shape::star, Shape::ring}) {
+    for (const Shape outer : {Shape::star, Shape::ring}) {
+      for (const CollectiveKind kind : {all_gather, broadcast}) {
+        const Spread spread = level_by_level(network, {kind, 0}, {inner, outer}, 2);
+        const Schedule schedule = in_order("levels", network, spread, 1e6);
+        EXPECT_EQ(first_fault(schedule), std::nullopt) << name_of(kind);
+      }
+    }
+  }
+}
+
+// The schedules of a plan are right, cover every size once, and are near the limit at 1 GB.
+class PlanFor : public testing::TestWithParam<const char*> {};
+
+TEST_P(PlanFor, IsProvedCoversEverySizeAndIsNearTheLimit) {
+  const Topology topology = topology_from_name(GetParam());
+  const PlanOptions options = four_collectives();
+  const Planned planned = make_plan(topology, options, all(), {});
+  EXPECT_TRUE(planned.complete);
+  EXPECT_EQ(planned.plan.topology_fingerprint, fingerprint(topology));
+  for (const CollectiveKind kind : options.kinds) {
+    std::uint64_t next = 0;
+    for (const PlanEntry& entry : planned.plan.entries) {
+      if (entry.schedule.collective.kind != kind) continue;
+      EXPECT_EQ(first_fault(entry.schedule), std::nullopt);
+      EXPECT_EQ(entry.min_bytes, next);
+      next = entry.max_bytes + 1;
+    }
+    EXPECT_EQ(next, 0U) << name_of(kind) << " has no schedule for the largest sizes";
+  }
+  for (const Choice& choice : planned.choices) {
+    const Bound bound = lower_bound(topology, {choice.kind, 0});
+    const auto size = static_cast<double>(choice.size_bytes);
+    const double limit = std::max(bound.latency_s, bound.seconds_per_byte * size);
+    EXPECT_GE(choice.seconds, limit * (1 - 1e-9)) << name_of(choice.kind);
+    if (choice.size_bytes == 1 << 30) {
+      EXPECT_LE(choice.seconds, 1.2 * limit) << name_of(choice.kind);
+    }
+  }
+  // What comes from a file is what was saved.
+  EXPECT_EQ(plan_from_json(to_json(planned.plan), "plan"), planned.plan);
+}
+
+INSTANTIATE_TEST_SUITE_P(Wirings, PlanFor, testing::Values("dgx1", "2*dgx-a100", "switch:6"));
+
+TEST(MakePlan, SameInputSameBytesWhateverTheThreads) {
+  const Topology topology = topology_from_name("dgx1");
+  Effort one, two;
+  two.threads = 2;
+  const std::string first = to_json(make_plan(topology, four_collectives(), all(), one).plan);
+  EXPECT_EQ(first, to_json(make_plan(topology, four_collectives(), all(), two).plan));
+}
+
+TEST(MakePlan, IsNeverWorseThanTheClassicSchedules) {
+  const Topology topology = topology_from_name("mesh:3x3");
+  const Planned classic = make_plan(topology, four_collectives(), {classic_strategy()}, {});
+  const Planned best = make_plan(topology, four_collectives(), all(), {});
+  for (std::size_t i = 0; i < best.choices.size(); ++i) {
+    EXPECT_LE(best.choices[i].seconds, classic.choices[i].seconds);
+  }
+}
+
+TEST(MakePlan, AskedToStopItReturnsWhatItHas) {
+  const Topology topology = topology_from_name("2*dgx1");
+  std::atomic<bool> stop = false;
+  Effort effort;
+  effort.stop = &stop;
+  PlanOptions options = four_collectives();
+  options.progress = [&](int done, int total) { stop = stop || 3 * done > total; };
+  options.kinds = {all_gather, all_to_all};
+  try {
+    const Planned planned = make_plan(topology, options, all(), effort);
+    EXPECT_FALSE(planned.complete);
+    for (const PlanEntry& entry : planned.plan.entries) {
+      EXPECT_EQ(first_fault(entry.schedule), std::nullopt);
+    }
+  } catch (const SynthesisError& error) {  // nothing at all for the second collective
+    EXPECT_THAT(error.what(), HasSubstr("in the time given"));
+  }
+}
+
+TEST(MakePlan, NamesWhatADisconnectedTopologyLacks) {
+  Topology topology = test::gpus(4);
+  test::join(topology, 0, 1, 1);
+  test::join(topology, 1, 2, 1);
+  try {
+    (void)make_plan(topology, four_collectives(), all(), {});
+    FAIL() << "accepted";
+  } catch (const TopologyError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 3"));
+  }
+}
+
+TEST(MakePlan, OneWayLinksAreServedInTheirDirection) {
+  Topology ring = test::gpus(5);
+  for (int r = 0; r < 5; ++r) test::add_link(ring, r, (r + 1) % 5, 10);
+  EXPECT_FALSE(symmetric(ring));
+  EXPECT_TRUE(symmetric(topology_from_name("dgx1")));
+  const Planned planned = make_plan(ring, four_collectives(), all(), {});
+  for (const PlanEntry& entry : planned.plan.entries) {
+    EXPECT_EQ(first_fault(entry.schedule), std::nullopt) << entry.schedule.name;
+  }
+  for (const Choice& choice : planned.choices) {
+    if (choice.size_bytes < 1 << 30 || choice.kind == all_to_all) continue;
+    const double limit = lower_bound(ring, {choice.kind, 0}).seconds_per_byte * (1 << 30);
+    EXPECT_LE(choice.seconds, (choice.kind == all_reduce ? 2.2 : 1.1) * limit)
+        << name_of(choice.kind);
+  }
+}
+
+}  // namespace
+}  // namespace chorus::synth
