@@ -126,6 +126,17 @@ Network::Network(const Topology& topology, Direction direction)
     }
   }
   resources_ = numbering.take();
+  sort_edges();
+}
+
+Network Network::reversed() const {
+  Network result = *this;
+  for (Edge& edge : result.edges_) std::swap(edge.src, edge.dst);
+  result.sort_edges();
+  return result;
+}
+
+void Network::sort_edges() {
   std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) {
     return std::tie(a.src, a.dst) < std::tie(b.src, b.dst);
   });

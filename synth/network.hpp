@@ -38,6 +38,9 @@ class Network {
  public:
   explicit Network(const Topology& topology, Direction direction = Direction::forward);
 
+  /// Every edge turned round, resources kept.
+  [[nodiscard]] Network reversed() const;
+
   [[nodiscard]] int world_size() const { return world_size_; }
   /// Sorted by (src, dst).
   [[nodiscard]] const std::vector<Edge>& edges() const { return edges_; }
@@ -49,6 +52,8 @@ class Network {
   [[nodiscard]] std::optional<int> edge(Rank src, Rank dst) const;
 
  private:
+  void sort_edges();
+
   int world_size_ = 0;
   std::vector<Edge> edges_;
   std::vector<Resource> resources_;

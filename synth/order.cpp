@@ -22,7 +22,6 @@ struct Job {
   int brought_by = -1;  // the hop that brings the chunk to its source
   double way_s = 0;     // its own time and that of the longest way on from its end
   int reaches = 1;      // ranks that get the chunk through it
-  int step = 0;
 };
 
 std::vector<Job> jobs_of(const Network& network, const Spread& spread, double chunk_bytes) {
@@ -106,8 +105,6 @@ class ListScheduler {
     return std::move(order_);
   }
 
-  [[nodiscard]] int step(int job) const { return jobs_[at(job)].step; }
-
  private:
   struct Later {  // orders heaps by urgency
     const ListScheduler* scheduler;
@@ -173,26 +170,7 @@ class ListScheduler {
     }
     const double flows_s = bytes_ * edge.beta_s_per_byte;
     events_.push({now_s_ + edge.alpha_s + flows_s, false, job});
-    number_step(job, edge);
     order_.push_back(job);
-  }
-
-  /// Within a step a lane goes by chunk: what has to go out of that order begins a new step.
-  void number_step(int job, const Edge& edge) {
-    Job& facts = jobs_[at(job)];
-    if (facts.brought_by >= 0) facts.step = jobs_[at(facts.brought_by)].step + 1;
-    if (last_step_.empty()) {
-      last_step_.assign(at(network_.world_size()), 0);
-      last_on_.assign(network_.edges().size(), -1);
-    }
-    int& last = last_step_[at(edge.src)];
-    facts.step = std::max(last, facts.step);
-    const int before = std::exchange(last_on_[at(facts.edge)], job);
-    if (before >= 0 && jobs_[at(before)].step == facts.step &&
-        spread_.hops[at(before)].chunk > spread_.hops[at(job)].chunk) {
-      ++facts.step;
-    }
-    last = facts.step;
   }
 
   const Network& network_;
@@ -204,33 +182,74 @@ class ListScheduler {
   std::vector<std::vector<int>> edges_over_;  // by resource
   std::vector<double> free_at_s_;             // by resource
   std::vector<int> next_on_, first_on_;       // lists of the hops that wait for a hop
-  std::vector<int> last_step_;                // by source rank: of the last hop that began
-  std::vector<int> last_on_;                  // by edge: the last hop that began
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<int> order_;
 };
 
+/// Steps of hops that begin in the order in which they come.
+class Numbering {
+ public:
+  explicit Numbering(const Network& network)
+      : network_(network),
+        last_step_(at(network.world_size()), 0),
+        last_on_(network.edges().size()) {}
+
+  /// After the hop that brought the chunk, and not before what its source has sent. Within a step
+  /// a lane goes by chunk: what has to go out of that order begins a new step.
+  int step(const Hop& hop) {
+    const auto n = static_cast<std::size_t>(network_.world_size());
+    const auto brought = brought_.find(at(hop.chunk) * n + at(hop.src));
+    int& last = last_step_[at(hop.src)];
+    int step = brought == brought_.end() ? last : std::max(last, brought->second + 1);
+    const std::optional<int> edge = network_.edge(hop.src, hop.dst);
+    CHORUS_CHECK(edge.has_value(), "hops are edges of the network they are ordered on");
+    Sent& before = last_on_[at(*edge)];
+    if (before.step == step && before.chunk > hop.chunk) ++step;
+    before = {step, hop.chunk};
+    last = step;
+    brought_[at(hop.chunk) * n + at(hop.dst)] = step;
+    return step;
+  }
+
+ private:
+  struct Sent {
+    int step = -1;
+    ChunkId chunk = -1;
+  };
+
+  const Network& network_;
+  std::vector<int> last_step_;                    // by source rank
+  std::vector<Sent> last_on_;                     // by edge
+  std::unordered_map<std::size_t, int> brought_;  // chunk · n + rank: the step that brought it
+};
+
 }  // namespace
 
-Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
-                  double chunk_bytes) {
-  ListScheduler scheduler(network, spread, chunk_bytes);
+Schedule as_begun(std::string_view name, const Network& network, const Spread& spread) {
   Schedule schedule{
       std::string(name), spread.collective, network.world_size(), spread.num_chunks, {}};
-  for (const int job : scheduler.run()) {
-    const Hop& hop = spread.hops[at(job)];
-    const auto step = at(scheduler.step(job));
+  Numbering numbering(network);
+  for (const Hop& hop : spread.hops) {
+    const auto step = at(numbering.step(hop));
     if (step >= schedule.steps.size()) schedule.steps.resize(step + 1);
     schedule.steps[step].push_back({hop.src, hop.dst, hop.chunk, Action::copy});
   }
   for (Step& step : schedule.steps) {
-    // Between the same two ranks the order in time stays: a chunk that comes late must not hold up
-    // those that are there.
-    std::stable_sort(step.begin(), step.end(), [](const Transfer& a, const Transfer& b) {
-      return std::tie(a.src, a.dst) < std::tie(b.src, b.dst);
+    std::sort(step.begin(), step.end(), [](const Transfer& a, const Transfer& b) {
+      return std::tie(a.src, a.dst, a.chunk) < std::tie(b.src, b.dst, b.chunk);
     });
   }
   return schedule;
+}
+
+Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
+                  double chunk_bytes) {
+  Spread begun{spread.collective, spread.num_chunks, {}};
+  begun.hops.reserve(spread.hops.size());
+  for (const int job : ListScheduler(network, spread, chunk_bytes).run()) {
+    begun.hops.push_back(spread.hops[at(job)]);
+  }
+  return as_begun(name, network, begun);
 }
 
 }  // namespace chorus::synth

@@ -40,6 +40,10 @@ struct Spread {
 [[nodiscard]] Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
                                 double chunk_bytes);
 
+/// The same for hops that are in the order in which they are to begin.
+[[nodiscard]] Schedule as_begun(std::string_view name, const Network& network,
+                                const Spread& spread);
+
 /// The schedule of the mirror collective on the topology turned round: last step first, destination
 /// to source, sums in place of copies. all_gather becomes reduce_scatter, broadcast becomes reduce.
 [[nodiscard]] Schedule mirrored(const Schedule& spread);

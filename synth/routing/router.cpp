@@ -56,6 +56,7 @@ Router::Router(const Network& network, std::vector<Demand> demands, double block
   const Loads empty(network, 1, block_bytes, kAlphaDecides, kUseBreaksTies);
   for (std::size_t i = 0; i + 1 < sources_.size() && connected_; ++i) {
     explore(empty, sources_[i], sources_[i + 1]);
+    connected_ = connected_ && !effort_.spent();
   }
 }
 

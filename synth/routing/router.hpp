@@ -32,7 +32,8 @@ class Router {
   /// `demands` are grouped by source, sources ascending, none with equal ends.
   Router(const Network& network, std::vector<Demand> demands, double block_bytes, Effort effort);
 
-  /// False if the network does not connect some demand's ends.
+  /// False if the network does not connect some demand's ends, or the effort was spent before that
+  /// was known.
   [[nodiscard]] bool connected() const { return connected_; }
   /// Ways of least alpha, of these the least loaded.
   [[nodiscard]] Routing shortest(int pieces);

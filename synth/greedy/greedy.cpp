@@ -1,0 +1,234 @@
+#include "synth/greedy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "model/contract.hpp"
+#include "synth/greedy/run.hpp"
+#include "synth/predict.hpp"
+#include "synth/spread.hpp"
+
+namespace chorus::synth {
+namespace {
+
+using enum CollectiveKind;
+
+constexpr double kMuchSlower = 2.5;        // edges between clusters, against those within
+constexpr double kLeastChunkBytes = 4096;  // smaller ones are not worth a pipeline
+constexpr std::int64_t kMostHops = 400'000;
+constexpr std::int64_t kSimulatedHops = 10'000;
+constexpr std::int64_t kHopsOfAllSeeds = 1'500'000;
+constexpr int kMostSeeds = 16;
+constexpr int kFinalists = 3;      // runs that are simulated
+constexpr double kWorthIt = 0.99;  // of the time: not worth more chunks
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+/// Calls `work` with 0 … count − 1, on several threads.
+template <class Work>
+void for_all(int count, int threads, Work work) {
+  std::atomic<int> next = 0;
+  const auto worker = [&] {
+    for (int i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::jthread> others;
+  for (int i = 1; i < std::min(threads, count); ++i) others.emplace_back(worker);
+  worker();
+}
+
+class Greedy {
+ public:
+  Greedy(const Network& network, Collective collective, double size_bytes, const Effort& effort,
+         const GreedyOptions& options)
+      : network_(network),
+        ground_(network),
+        collective_(collective),
+        size_bytes_(size_bytes),
+        effort_(effort),
+        options_(options) {}
+
+  std::optional<Schedule> run() {
+    const int chunks = choose_chunks();
+    if (chunks == 0) return std::nullopt;
+    const int seeds = options_.seeds > 0 ? options_.seeds : seeds_for(hops(chunks));
+    std::vector<Trial> trials(at(seeds));
+    std::atomic<int> done = 0;
+    for_all(seeds, effort_.threads, [&](int i) {
+      trials[at(i)] = attempt(chunks, effort_.seed + static_cast<std::uint64_t>(i));
+      const int so_far = ++done;
+      const std::scoped_lock lock(saying_);
+      effort_.say(fmt::format("greedy: {} of {} seeds", so_far, seeds));
+    });
+    if (trial_) trials.push_back(std::move(*trial_));
+    return best_of(std::move(trials), chunks);
+  }
+
+ private:
+  struct Trial {
+    std::optional<GreedyRun> run;
+    int chunks = 0;
+    std::uint64_t seed = 0;
+  };
+
+  [[nodiscard]] std::int64_t hops(int chunks) const {
+    const auto n = static_cast<std::int64_t>(network_.world_size());
+    const bool n_squared = collective_.kind == all_gather || collective_.kind == all_to_all;
+    return (n_squared ? n * (n - 1) : n - 1) * chunks;
+  }
+
+  static int seeds_for(std::int64_t hops) {
+    return static_cast<int>(
+        std::clamp<std::int64_t>(kHopsOfAllSeeds / std::max<std::int64_t>(hops, 1), 1, kMostSeeds));
+  }
+
+  [[nodiscard]] double chunk_bytes(int chunks) const {
+    const bool whole = collective_.kind == broadcast;
+    return size_bytes_ / (whole ? 1 : network_.world_size()) / chunks;
+  }
+
+  Trial attempt(int chunks, std::uint64_t seed) const {
+    const double bytes = chunk_bytes(chunks);
+    const bool spreads = collective_.kind == all_gather || collective_.kind == broadcast;
+    return {spreads ? spread_greedily(ground_, collective_, chunks, bytes, seed, effort_)
+                    : exchange_greedily(ground_, collective_, chunks, bytes, seed, effort_),
+            chunks, seed};
+  }
+
+  /// Chunks per block: more as long as one run gets faster by it. 0 if no run ends.
+  int choose_chunks() {
+    if (options_.chunks_per_block > 0) return options_.chunks_per_block;
+    int best = 0;
+    double best_s = 0;
+    int vain = 0;
+    for (int chunks = 1; chunks <= 256 && vain < 2; chunks *= 2) {
+      if (best > 0 && (chunk_bytes(chunks) < kLeastChunkBytes || hops(chunks) > kMostHops)) break;
+      Trial trial = attempt(chunks, effort_.seed);
+      if (!trial.run) break;
+      effort_.say(fmt::format("greedy: {} chunk{} per block, {:.3g} ms", chunks,
+                              chunks == 1 ? "" : "s", trial.run->seconds * 1e3));
+      const bool better = best == 0 || trial.run->seconds < best_s * kWorthIt;
+      vain = better ? 0 : vain + 1;
+      if (!better) continue;
+      best = chunks;
+      best_s = trial.run->seconds;
+      trial_ = std::move(trial);
+    }
+    return best;
+  }
+
+  std::optional<Schedule> best_of(std::vector<Trial> trials, int chunks) {
+    std::erase_if(trials, [](const Trial& trial) { return !trial.run; });
+    if (trials.empty()) return std::nullopt;
+    std::sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
+      return std::pair(a.run->seconds, a.seed) < std::pair(b.run->seconds, b.seed);
+    });
+    const int num_chunks = num_blocks(collective_.kind, network_.world_size()) * chunks;
+    const bool simulates = hops(chunks) <= kSimulatedHops;
+    if (trials.size() > kFinalists || !simulates) trials.resize(simulates ? kFinalists : 1);
+    std::optional<Schedule> best;
+    double best_s = 0;
+    std::optional<Predictor> predictor;
+    if (simulates) predictor.emplace(network_);
+    for (Trial& trial : trials) {
+      const Spread spread{collective_, num_chunks, std::move(trial.run->hops)};
+      Schedule schedule = as_begun("greedy", network_, spread);
+      if (!simulates) return schedule;
+      const double seconds = predictor->seconds(schedule, size_bytes_);
+      if (best && seconds >= best_s) continue;
+      best = std::move(schedule);
+      best_s = seconds;
+    }
+    return best;
+  }
+
+  const Network& network_;
+  const GreedyGround ground_;
+  const Collective collective_;
+  const double size_bytes_;
+  const Effort& effort_;
+  const GreedyOptions& options_;
+  std::optional<Trial> trial_;  // the best of choose_chunks()
+  std::mutex saying_;
+};
+
+/// The run of the mirror image: of what copies on the network turned round.
+std::optional<Schedule> combining(const Network& network, Collective collective, double size_bytes,
+                                  const Effort& effort, const GreedyOptions& options) {
+  const Network turned = network.reversed();
+  Collective copying = collective;
+  copying.kind = collective.kind == reduce ? broadcast : all_gather;
+  const auto spread = greedy(turned, copying, size_bytes, effort, options);
+  if (!spread) return std::nullopt;
+  return mirrored(*spread);
+}
+
+}  // namespace
+
+GreedyGround::GreedyGround(const Network& net) : network(net), over(net.resources().size()) {
+  std::vector<double> betas;
+  for (std::size_t i = 0; i < net.edges().size(); ++i) {
+    betas.push_back(net.edges()[i].beta_s_per_byte);
+    for (const int resource : net.edges()[i].resources) {
+      std::vector<int>& edges = over[at(resource)];
+      if (edges.empty() || edges.back() != static_cast<int>(i))
+        edges.push_back(static_cast<int>(i));
+    }
+  }
+  cluster.resize(at(net.world_size()));
+  std::iota(cluster.begin(), cluster.end(), 0);
+  std::sort(betas.begin(), betas.end());
+  double slow = 0;  // edges from here on are slow
+  for (std::size_t i = 1; i < betas.size() && slow == 0; ++i) {
+    if (betas[i] > betas[i - 1] * kMuchSlower) slow = betas[i];
+  }
+  const auto find = [&](int rank) {
+    while (cluster[at(rank)] != rank) rank = cluster[at(rank)] = cluster[at(cluster[at(rank)])];
+    return rank;
+  };
+  for (const Edge& edge : net.edges()) {
+    if (slow > 0 && edge.beta_s_per_byte >= slow) continue;
+    cluster[at(find(edge.dst))] = find(edge.src);
+  }
+  std::vector<int> number(at(net.world_size()), -1);
+  num_clusters = 0;
+  std::vector<int> roots(at(net.world_size()));
+  for (Rank rank = 0; rank < net.world_size(); ++rank) roots[at(rank)] = find(rank);
+  for (Rank rank = 0; rank < net.world_size(); ++rank) {
+    int& its = number[at(roots[at(rank)])];
+    if (its < 0) its = num_clusters++;
+    cluster[at(rank)] = its;
+  }
+}
+
+std::optional<Schedule> greedy(const Network& network, Collective collective, double size_bytes,
+                               const Effort& effort, const GreedyOptions& options) {
+  if (network.world_size() < 2) return std::nullopt;
+  switch (collective.kind) {
+    case barrier:
+      return std::nullopt;
+    case reduce:
+    case reduce_scatter:
+      return combining(network, collective, size_bytes, effort, options);
+    case all_reduce: {
+      // Both halves move the whole buffer once, in equal chunks.
+      const auto spread = greedy(network, {all_gather}, size_bytes, effort, options);
+      if (!spread) return std::nullopt;
+      GreedyOptions same = options;
+      same.chunks_per_block = spread->num_chunks / network.world_size();
+      const auto combine = combining(network, {reduce_scatter}, size_bytes, effort, same);
+      if (!combine) return std::nullopt;
+      return all_reduce_of(*combine, *spread);
+    }
+    default:
+      return Greedy(network, collective, size_bytes, effort, options).run();
+  }
+}
+
+}  // namespace chorus::synth
