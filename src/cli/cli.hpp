@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "chorus/plan.hpp"
 #include "chorus/topology.hpp"
 
 namespace chorus {
@@ -21,6 +23,7 @@ enum ExitCode : int { exit_well = 0, exit_fault_found = 1, exit_bad_input = 2 };
 using AddSubcommand = void (*)(CLI::App& app, int& exit_code);
 
 void add_algorithms(CLI::App& app, int& exit_code);
+void add_convert(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_flight(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
@@ -35,6 +38,15 @@ inline constexpr const char* kTopologyHelp =
     "--list), or - for standard input; this machine if left out";
 /// The topology that such an option means; empty discovers this machine. Throws InputError.
 [[nodiscard]] Topology topology_from_argument(const std::string& source);
+
+/// For arguments that name schedules.
+inline constexpr const char* kSchedulesHelp =
+    "A schedule or plan of Chorus, MSCCL XML, an algorithm of SCCL in JSON, or - for standard "
+    "input";
+/// The schedules that such an argument means, each with the sizes it is for (all, where the file
+/// does not say). Throws InputError if it cannot be read, formats::ProgramFault if a foreign file
+/// holds a wrong program.
+[[nodiscard]] std::vector<PlanEntry> schedules_from_argument(const std::string& path);
 
 /// The whole of a file, or of standard input for "-". Throws InputError naming the path if it
 /// cannot be read or is larger than 64 MiB.

@@ -1,5 +1,5 @@
-// First half of lower(): what arrives where, from whom, in runs of consecutive chunks. For model/
-// only.
+// First half of lower() and of other ways to write programs: what arrives where, from whom, in runs
+// of consecutive chunks. For model/ and formats/ only.
 #pragma once
 
 #include <utility>

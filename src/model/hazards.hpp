@@ -1,4 +1,5 @@
-// What of a rank's order of instructions matters once they are cut into lanes. For model/ only.
+// What of a rank's order of instructions matters once they are cut into lanes. For model/ and
+// formats/ only.
 #pragma once
 
 #include <algorithm>

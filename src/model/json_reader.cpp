@@ -41,7 +41,8 @@ std::string_view cause(std::string_view what) {
 /// Builds a Value as the library finds its parts, so that nothing is built beyond the limits.
 class Builder : public nlohmann::json_sax<Library> {
  public:
-  Builder(std::string_view text, std::string_view where) : text_(text), where_(where) {}
+  Builder(std::string_view text, std::string_view where, std::size_t most_members)
+      : text_(text), where_(where), most_members_(most_members) {}
 
   Value take() { return std::move(root_); }
 
@@ -69,9 +70,10 @@ class Builder : public nlohmann::json_sax<Library> {
     }
     // Every format has few members; a file that has many is none of ours, and looking each up
     // would take quadratic time.
-    if (object.size() >= 64) {
+    if (object.size() >= most_members_) {
       throw InputError(
-          fmt::format("{}: {}: more than 64 members: this is no file of Chorus", where_, path()));
+          fmt::format("{}: {}: more than {} members: this is no file of Chorus", where_, path(),
+                      most_members_));
     }
     object.emplace_back(std::move(name), Value());
     return true;
@@ -132,6 +134,7 @@ class Builder : public nlohmann::json_sax<Library> {
 
   std::string_view text_;
   std::string_view where_;
+  std::size_t most_members_;
   Value root_;
   std::vector<Value*> open_;  // containers not yet closed, outermost first
 };
@@ -159,8 +162,8 @@ std::string shown(std::string_view text) {
 
 }  // namespace
 
-Value parse(std::string_view text, std::string_view where) {
-  Builder builder(text, where);
+Value parse(std::string_view text, std::string_view where, std::size_t most_members) {
+  Builder builder(text, where, most_members);
   Library::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

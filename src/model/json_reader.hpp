@@ -1,4 +1,4 @@
-// JSON text that came from outside, read without believing any of it. For model/ only.
+// JSON text that came from outside, read without believing any of it. For readers of files only.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,13 @@ struct Value {
       data = nullptr;
 };
 
+/// Members that an object of Chorus's own formats may have.
+inline constexpr std::size_t kMostMembers = 64;
+
 /// Throws InputError "WHERE: line L, column C: …" for anything but one JSON value, for a member
-/// named twice, and for nesting deeper than 16.
-[[nodiscard]] Value parse(std::string_view text, std::string_view where);
+/// named twice, for nesting deeper than 16, and for more than `most_members` in an object.
+[[nodiscard]] Value parse(std::string_view text, std::string_view where,
+                          std::size_t most_members = kMostMembers);
 
 /// A value and how it was reached, so that whatever is wrong with it is reported by its path.
 ///

@@ -20,6 +20,13 @@ expect() { # STATUS TEXT COMMAND...: exit status and a text in what it prints
   fi
 }
 
+silent() { # COMMAND...: exit status 0 and not a word
+  "$@" >"$dir/out" 2>&1 </dev/null && [ ! -s "$dir/out" ] && return
+  echo "FAILED: $*"
+  head -5 "$dir/out"
+  failures=$((failures + 1))
+}
+
 # A good schedule is proved, a spoiled one is not, and what is no schedule is refused.
 "$chorus" schedule ring all_reduce -n 4 >"$dir/ring.json" || exit 1
 expect 0 "proved" "$chorus" verify "$dir/ring.json"
@@ -31,6 +38,36 @@ expect 2 "cut.json" "$chorus" verify "$dir/cut.json"
 sed 's/"version": 1/"version": 99/' "$dir/ring.json" >"$dir/later.json"
 expect 2 "99" "$chorus" verify "$dir/later.json"
 expect 2 "missing.json" "$chorus" verify "$dir/missing.json"
+
+# Other systems' files: converted there and back, proved, spoiled, refused.
+silent "$chorus" convert "$dir/ring.json" "$dir/ring.xml"
+expect 0 "proved" "$chorus" verify "$dir/ring.xml"
+silent "$chorus" convert "$dir/ring.xml" "$dir/again.json"
+silent "$chorus" convert "$dir/again.json" "$dir/again.xml"
+cmp "$dir/ring.xml" "$dir/again.xml" || failures=$((failures + 1))
+expect 0 "proved" "$chorus" verify "$dir/again.json" "$dir/again.xml"
+silent "$chorus" convert "$dir/ring.xml" "$dir/sccl.json" --to sccl
+expect 0 "proved" "$chorus" verify "$dir/sccl.json"
+expect 0 '"sem_acquire"' "$chorus" convert "$dir/ring.xml" - --to mscclpp
+expect 0 'proto="LL"' "$chorus" convert "$dir/ring.json" - --to msccl-xml --proto LL
+sed '0,/type="rrs"/s//type="rcs"/' "$dir/ring.xml" >"$dir/spoiled.xml"
+cmp -s "$dir/ring.xml" "$dir/spoiled.xml" && echo "FAILED: nothing was spoiled" && exit 1
+expect 1 "WRONG" "$chorus" verify "$dir/spoiled.xml" "$dir/ring.xml"
+expect 1 "proved" "$chorus" verify "$dir/spoiled.xml" "$dir/ring.xml"
+expect 1 "spoiled.xml:" "$chorus" convert "$dir/spoiled.xml" "$dir/never.json"
+head -c 300 "$dir/ring.xml" >"$dir/cut.xml"
+expect 2 "cut.xml:" "$chorus" verify "$dir/cut.xml"
+expect 2 "--to" "$chorus" convert "$dir/ring.json" "$dir/ring.out"
+expect 2 "msccl-xml" "$chorus" convert "$dir/ring.json" - --to mscl
+expect 2 "cannot be written" "$chorus" convert "$dir/ring.json" "$dir/no/such.xml"
+"$chorus" schedule binomial_tree broadcast -n 4 >"$dir/broadcast.json"
+expect 2 "is a broadcast" "$chorus" convert "$dir/broadcast.json" - --to mscclpp
+silent "$chorus" convert dgx1 "$dir/dgx1.json" --topology
+echo '{"msccl_type": "topology", "name": "two", "links": [[0, 1], [1, 0]], "switches": []}' \
+  >"$dir/two.json"
+expect 0 '"chorus-topology"' "$chorus" convert "$dir/two.json" - --topology
+expect 0 '"msccl_type"' "$chorus" convert "$dir/two.json" - --topology --to sccl
+expect 2 "sccl.json" "$chorus" convert "$dir/sccl.json" - --topology
 
 expect 2 "ring" "$chorus" schedule rong all_reduce -n 4
 expect 2 "all_reduce" "$chorus" schedule ring all_reduced -n 4
