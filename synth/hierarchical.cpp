@@ -14,6 +14,8 @@
 namespace chorus::synth {
 namespace {
 
+constexpr double kMostHops = 300'000;
+
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// For every rank the one before it on the way of least alpha from `source`, by (alpha, hops,
@@ -135,9 +137,15 @@ std::vector<Schedule> hierarchical(const Task& task, const Effort& effort) {
     }
     variants.push_back(std::move(shapes));
   }
+  if (n * n > kMostHops) {  // a million hops each: the two that differ most
+    const Shape outer =
+        block * beta < levels.alpha_s(levels.count() - 1) / 8 ? Shape::star : Shape::ring;
+    std::vector<Shape> shapes(at(levels.count()), outer);
+    shapes.front() = Shape::star;
+    variants = {std::move(shapes)};
+  }
   const double alpha = levels.alpha_s(levels.count() - 1);
   std::vector<int> piece_counts = {1};
-  constexpr double kMostHops = 300'000;
   for (const int pieces : {2, 4, 8}) {
     if (block * beta / pieces > alpha / 4 && n * n * pieces <= kMostHops) {
       piece_counts.push_back(pieces);

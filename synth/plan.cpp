@@ -14,6 +14,7 @@
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
+#include "synth/predict.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {
@@ -21,8 +22,8 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr double kNearEnough = 1.005;            // of the limit: searching on is not worth it
-constexpr std::size_t kMostSimulated = 400'000;  // transfers; beyond, minutes for a whole plan
+constexpr double kNearEnough = 1.005;           // of the limit: searching on is not worth it
+constexpr std::size_t kMostSimulated = 40'000;  // transfers; beyond, seconds each and more
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -168,8 +169,8 @@ class Planner {
     const Collective collective = schedule.collective;
     Pooled entry{std::move(schedule), strategy, {}};
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      const Prediction time = predict(entry.schedule, forward_.topology, forward_.routes,
-                                      static_cast<double>(options_.sizes[s]));
+      const Prediction time = predict(entry.schedule, forward_.topology, forward_.network,
+                                      forward_.routes, static_cast<double>(options_.sizes[s]));
       const bool best = std::all_of(pool.begin(), pool.end(), [&](const Pooled& other) {
         return time.seconds < other.at_sizes[s].seconds;
       });
@@ -239,7 +240,7 @@ class Planner {
       }
       winners.push_back(winner);
       result.choices.push_back({kind, options_.sizes[s], winner->schedule,
-                                winner->at_sizes[s].seconds, winner->at_sizes[s].simulated,
+                                winner->at_sizes[s].seconds, winner->at_sizes[s].method,
                                 static_cast<int>(pools_[kind].size()), winner->strategy});
     }
     std::uint64_t from = 0;
@@ -269,9 +270,11 @@ class Planner {
     const double low = static_cast<double>(from);
     const double high =
         static_cast<double>(std::min(until, std::max(2 * from, options_.sizes.back())));
-    const double first = predict(chosen.schedule, forward_.topology, forward_.routes, low).seconds;
+    const double first =
+        predict(chosen.schedule, forward_.topology, forward_.network, forward_.routes, low).seconds;
     const double second =
-        predict(chosen.schedule, forward_.topology, forward_.routes, high).seconds;
+        predict(chosen.schedule, forward_.topology, forward_.network, forward_.routes, high)
+            .seconds;
     return {.min_bytes = from,
             .max_bytes = until,
             .schedule = chosen.schedule,
@@ -330,12 +333,15 @@ bool symmetric(const Topology& topology) {
   return sorted(false) == sorted(true) && groups(false) == groups(true);
 }
 
-Prediction predict(const Schedule& schedule, const Topology& topology, const Routes& routes,
-                   double size_bytes) {
-  if (transfers_of(schedule) > kMostSimulated) {
-    return {cost(schedule, topology, routes).seconds(size_bytes), false};
+Prediction predict(const Schedule& schedule, const Topology& topology, const Network& network,
+                   const Routes& routes, double size_bytes) {
+  if (transfers_of(schedule) <= kMostSimulated) {
+    return {simulate(schedule, topology, routes, size_bytes).seconds, Method::simulated};
   }
-  return {simulate(schedule, topology, routes, size_bytes).seconds, true};
+  if (const auto seconds = replayed_seconds(schedule, network, size_bytes)) {
+    return {*seconds, Method::replayed};
+  }
+  return {cost(schedule, topology, routes).seconds(size_bytes), Method::cost};
 }
 
 Planned make_plan(const Topology& topology, const PlanOptions& options,

@@ -59,13 +59,26 @@ struct PlanOptions {
   std::function<void(Collective, std::uint64_t size_bytes, const Schedule&, double seconds)> better;
 };
 
+/// How a time was predicted: by simulate(); where that would take too long, by replayed_seconds();
+/// where that cannot, by cost().
+enum class Method : std::uint8_t { simulated, replayed, cost };
+
+struct Prediction {
+  double seconds = 0;
+  Method method = Method::simulated;
+};
+
+/// `network` and `routes` are of `topology`.
+[[nodiscard]] Prediction predict(const Schedule& schedule, const Topology& topology,
+                                 const Network& network, const Routes& routes, double size_bytes);
+
 /// The best schedule for one collective and size, and what it was compared with.
 struct Choice {
   CollectiveKind kind = CollectiveKind::all_reduce;
   std::uint64_t size_bytes = 0;
   Schedule schedule;
-  double seconds = 0;  ///< simulated; by cost() where simulating would take too long
-  bool simulated = true;
+  double seconds = 0;
+  Method method = Method::simulated;
   int considered = 0;    ///< schedules compared
   std::string strategy;  ///< that made it
 };
@@ -81,13 +94,5 @@ struct Planned {
 /// if no strategy serves a collective (which one, and why).
 [[nodiscard]] Planned make_plan(const Topology& topology, const PlanOptions& options,
                                 const std::vector<Strategy>& strategies, const Effort& effort);
-
-/// Predicted seconds: simulate(), or cost() beyond `most_transfers`.
-struct Prediction {
-  double seconds = 0;
-  bool simulated = true;
-};
-[[nodiscard]] Prediction predict(const Schedule& schedule, const Topology& topology,
-                                 const Routes& routes, double size_bytes);
 
 }  // namespace chorus::synth

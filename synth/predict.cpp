@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <unordered_map>
 #include <utility>
+#include <vector>
+
+#include "synth/list_scheduler.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -28,12 +33,54 @@ Topology stand_in(const Network& network) {
   return topology;
 }
 
+/// The transfers of a schedule as jobs. What a rank holds of a chunk goes through versions, one for
+/// each step in which something arrives: instants that wait for the arrivals and the version
+/// before.
+std::optional<JobGraph> jobs_of(const Schedule& schedule, const Network& network) {
+  JobGraph graph;
+  std::unordered_map<std::int64_t, int> held;  // (rank, chunk) to its newest version
+  const auto place = [&](Rank rank, ChunkId chunk) {
+    return std::int64_t{rank} * schedule.num_chunks + chunk;
+  };
+  for (std::size_t s = 0; s < schedule.steps.size(); ++s) {
+    const Step& step = schedule.steps[s];
+    std::vector<int> jobs;
+    for (const Transfer& transfer : step) {
+      const std::optional<int> edge = network.edge(transfer.src, transfer.dst);
+      if (!edge) return std::nullopt;
+      jobs.push_back(graph.add({*edge, {-static_cast<double>(s), 0, 0}}));
+      const auto before = held.find(place(transfer.src, transfer.chunk));
+      if (before != held.end()) graph.wait(jobs.back(), before->second);
+    }
+    const auto first_version = static_cast<int>(graph.jobs().size());
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      const auto [newest, is_first] = held.try_emplace(place(step[i].dst, step[i].chunk), -1);
+      if (newest->second < first_version) {
+        const int version = graph.add({});
+        if (!is_first) graph.wait(version, newest->second);
+        newest->second = version;
+      }
+      graph.wait(newest->second, jobs[i]);
+    }
+  }
+  return graph;
+}
+
 }  // namespace
 
 Predictor::Predictor(const Network& network) : topology_(stand_in(network)), routes_(topology_) {}
 
 double Predictor::seconds(const Schedule& schedule, double size_bytes) const {
   return simulate(schedule, topology_, routes_, size_bytes).seconds;
+}
+
+std::optional<double> replayed_seconds(const Schedule& schedule, const Network& network,
+                                       double size_bytes) {
+  std::optional<JobGraph> jobs = jobs_of(schedule, network);
+  if (!jobs) return std::nullopt;
+  ListScheduler scheduler(network, *std::move(jobs), chunk_bytes(schedule, size_bytes));
+  (void)scheduler.run();
+  return scheduler.seconds();
 }
 
 }  // namespace chorus::synth

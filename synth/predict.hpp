@@ -1,5 +1,7 @@
-// What simulate() says about a schedule, for those who have a network but no topology.
+// How long a schedule takes, for those who have a network but no topology.
 #pragma once
+
+#include <optional>
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
@@ -21,5 +23,11 @@ class Predictor {
   Topology topology_;
   Routes routes_;
 };
+
+/// For schedules too large to simulate: a discrete-event replay in which every link and port group
+/// serves one transfer at a time, earlier steps first, in place of fair sharing. Time grows with
+/// n·log n in the number of transfers. Nothing if a transfer is no edge of the network.
+[[nodiscard]] std::optional<double> replayed_seconds(const Schedule& schedule,
+                                                     const Network& network, double size_bytes);
 
 }  // namespace chorus::synth

@@ -12,6 +12,9 @@ namespace {
 
 using enum CollectiveKind;
 
+constexpr int kMostRouted = 300;  // ranks; n² blocks each find a way
+constexpr int kMostPacked = 160;  // ranks; packing more takes minutes
+
 std::vector<Schedule> one(std::optional<Schedule> schedule) {
   std::vector<Schedule> schedules;
   if (schedule) schedules.push_back(*std::move(schedule));
@@ -21,15 +24,17 @@ std::vector<Schedule> one(std::optional<Schedule> schedule) {
 std::vector<Schedule> packed(const Task& task, const Effort& effort) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_gather && kind != broadcast) return {};
+  if (task.network.world_size() > kMostPacked) return {};
   return one(trees(task.topology, task.collective, task.size_bytes, effort));
 }
 
 std::vector<Schedule> blink(const Task& task, const Effort& effort) {
-  if (task.collective.kind != all_reduce) return {};
+  if (task.collective.kind != all_reduce || task.network.world_size() > kMostPacked) return {};
   return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::blink));
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
+  if (task.network.world_size() > kMostRouted) return {};
   return one(routed(task.network, task.collective, task.size_bytes, effort));
 }
 

@@ -216,6 +216,23 @@ void add_nics(TopologyBuilder& builder, const Box& box, const std::string& prefi
   }
 }
 
+/// A fat tree of two levels: `leaf` hosts to a leaf switch, whose cables to the spine carry 1/over
+/// of what its hosts can send.
+void add_leaves(TopologyBuilder& builder, const std::vector<Box>& boxes, const NicFacts& nic,
+                int leaf, double over) {
+  const int spine = builder.node("spine", NodeKind::network_switch);
+  std::vector<int> switches;
+  for (std::size_t h = 0; h < boxes.size(); ++h) {
+    if (h % static_cast<std::size_t>(leaf) == 0) {
+      switches = {builder.node(fmt::format("leaf{}", h / static_cast<std::size_t>(leaf)),
+                               NodeKind::network_switch)};
+      const double below = nic.gb_s * leaf * static_cast<double>(boxes[h].nic_users.size());
+      builder.both_ways(switches.front(), spine, {below / over, kSwitchHopUs, nic.type});
+    }
+    add_nics(builder, boxes[h], fmt::format("host{}/", h), nic, switches);
+  }
+}
+
 Topology build(Spec& spec, Machine machine) {
   TopologyBuilder builder(spec.text);
   const long hosts = spec.hosts.value_or(1);
@@ -230,10 +247,20 @@ Topology build(Spec& spec, Machine machine) {
   machine.nic.gb_s = spec.number("nic", machine.nic.gb_s);
   machine.nic.path_alpha_us = spec.number("nic-alpha", machine.nic.path_alpha_us);
   const bool rails = spec.yes_no("rails", false);
+  const int leaf = spec.integer("leaf", 0);
+  const double over = spec.number("over", 1);
+  if (leaf < 0 || (leaf > 0 && (rails || *spec.hosts % leaf != 0))) {
+    spec.fail(0, rails ? "leaf= and rails=yes exclude each other"
+                       : fmt::format("leaf={} does not divide {} hosts", leaf, *spec.hosts));
+  }
   spec.expect_all_used();
   std::vector<Box> boxes;
   for (int h = 0; h < *spec.hosts; ++h) {
     boxes.push_back(machine.add(builder, fmt::format("host{}/", h)));
+  }
+  if (leaf > 0) {
+    add_leaves(builder, boxes, machine.nic, leaf, over);
+    return builder.take();
   }
   std::vector<int> switches;
   for (std::size_t i = 0; i < (rails ? boxes.front().nic_users.size() : 1); ++i) {
@@ -255,6 +282,8 @@ std::vector<CatalogEntry> make_catalog() {
       {"pcie:2x2x4", "PCIe box: SOCKETSxSWITCHESxGPUS, GPUs of a switch share its uplink"},
       {"cpu:2x16", "machine without GPUs: NUMAxCORES, one rank per core"},
       {"2*dgx-a100", "cluster: HOSTS*MACHINE, joined by a network; nic=GB/s, rails=yes"},
+      {"128*dgx-h100,leaf=16,over=2",
+       "the same in a fat tree: leaf= hosts per switch, over= as below"},
       {"ring:8", "ring of N"},
       {"mesh:4x4", "grid of up to four dimensions"},
       {"torus:4x4x4", "grid closed in each dimension"},

@@ -26,6 +26,7 @@ inline constexpr double kSocketMessageUs = 5.5;
 inline constexpr double kInterfaceUnknownGbS = 1.25;  ///< 10 Gb/s
 inline constexpr double kInfinibandPathUs = 1.7;      ///< host to host, NICs included
 inline constexpr double kEthernetPathUs = 15;
+inline constexpr double kSwitchHopUs = 0.3;  ///< one more network switch: cable and crossbar
 
 /// One NVLink, one direction, by GPU architecture (sm_70 is 70); 0 if unknown.
 [[nodiscard]] constexpr double nvlink_gb_s(int sm) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "collectives/algorithms.hpp"
@@ -12,14 +13,18 @@
 namespace chorus {
 namespace {
 
+constexpr std::array<std::string_view, 3> kMethodNames{"simulated", "replayed", "cost"};
+constexpr std::array<std::string_view, 3> kMethodNotes{"", "  (replayed)", "  (by cost)"};
+
 /// Predicted seconds of the first of these classic schedules that serves the collective; 0 if none.
 double classic_seconds(std::initializer_list<std::string_view> names, CollectiveKind kind,
-                       const Topology& topology, const Routes& routes, double size_bytes) {
+                       const Topology& topology, const synth::Network& network,
+                       const Routes& routes, double size_bytes) {
   const AlgorithmInput input{.kind = kind, .world_size = topology.world_size(), .levels = {}};
   for (const std::string_view name : names) {
     const Algorithm& chosen = algorithm(name);
     if (chosen.why_not(input)) continue;
-    return synth::predict(chosen.make(input), topology, routes, size_bytes).seconds;
+    return synth::predict(chosen.make(input), topology, network, routes, size_bytes).seconds;
   }
   return 0;
 }
@@ -73,6 +78,7 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
                          const std::vector<std::uint64_t>& sizes, const Limits& limits)
     : name_(topology.name), world_size_(topology.world_size()) {
   const Routes routes(topology);
+  const synth::Network network(topology);
   for (const CollectiveKind kind : kinds) {
     const Bound& bound = limits.bound(kind);
     notes_.push_back(fmt::format("{}: {:.2f} us or bytes / {:.4g} GB/s, by {}{}", name_of(kind),
@@ -85,18 +91,20 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
           });
       if (entry == plan.entries.end()) continue;
       const auto bytes = static_cast<double>(size);
-      const synth::Prediction time = synth::predict(entry->schedule, topology, routes, bytes);
-      rows_.push_back({.kind = kind,
-                       .size_bytes = size,
-                       .schedule = entry->schedule.name,
-                       .steps = entry->schedule.steps.size(),
-                       .chunks = entry->schedule.num_chunks,
-                       .seconds = time.seconds,
-                       .simulated = time.simulated,
-                       .limit_s = limits.seconds(kind, bytes),
-                       .ring_s = classic_seconds({"ring", "chain"}, kind, topology, routes, bytes),
-                       .tree_s = classic_seconds({"double_binary_tree", "binomial_tree", "bruck"},
-                                                 kind, topology, routes, bytes)});
+      const synth::Prediction time =
+          synth::predict(entry->schedule, topology, network, routes, bytes);
+      rows_.push_back(
+          {.kind = kind,
+           .size_bytes = size,
+           .schedule = entry->schedule.name,
+           .steps = entry->schedule.steps.size(),
+           .chunks = entry->schedule.num_chunks,
+           .seconds = time.seconds,
+           .method = time.method,
+           .limit_s = limits.seconds(kind, bytes),
+           .ring_s = classic_seconds({"ring", "chain"}, kind, topology, network, routes, bytes),
+           .tree_s = classic_seconds({"double_binary_tree", "binomial_tree", "bruck"}, kind,
+                                     topology, network, routes, bytes)});
     }
   }
 }
@@ -114,7 +122,7 @@ std::string SynthReport::text() const {
         name_of(row.kind), size_text(row.size_bytes), row.schedule, width, row.steps, row.chunks,
         row.seconds * 1e6, row.limit_s * 1e6, 100 * row.limit_s / row.seconds,
         gain(row.ring_s, row.seconds), gain(row.tree_s, row.seconds),
-        row.simulated ? "" : "  (by cost)");
+        kMethodNotes[static_cast<std::size_t>(row.method)]);
   }
   text += "limits:\n";
   for (const std::string& note : notes_) text += "  " + note + "\n";
@@ -134,7 +142,7 @@ std::string SynthReport::json() const {
                             {"steps", row.steps},
                             {"chunks", row.chunks},
                             {"seconds", row.seconds},
-                            {"simulated", row.simulated},
+                            {"method", kMethodNames[static_cast<std::size_t>(row.method)]},
                             {"limit_s", row.limit_s},
                             {"ring_s", row.ring_s},
                             {"tree_s", row.tree_s}});

@@ -42,7 +42,7 @@ struct SynthRow {
   std::size_t steps = 0;
   int chunks = 0;
   double seconds = 0;
-  bool simulated = true;
+  synth::Method method = synth::Method::simulated;
   double limit_s = 0;
   double ring_s = 0;  ///< ring (broadcast, reduce: chain) in the order of ranks; 0: has none
   double tree_s = 0;  ///< double binary tree, or binomial where that has no form; 0: has none

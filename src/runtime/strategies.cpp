@@ -6,7 +6,19 @@
 namespace chorus {
 namespace {
 
-constexpr int kMostRanks = 128;  // beyond, all-pairs schedules alone cost minutes to time
+constexpr int kManyRanks = 256;
+
+/// Of more ranks than kManyRanks: schedules whose transfers are too many to be worth their time, or
+/// which go around all ranks one by one.
+bool too_long(std::string_view algorithm, CollectiveKind kind) {
+  if (algorithm == "one_shot") {
+    return kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_to_all;
+  }
+  if (algorithm == "pairwise") return kind != CollectiveKind::all_to_all;
+  return algorithm == "ring" || algorithm == "chain" || algorithm == "bruck" ||
+         algorithm == "two_shot" || algorithm == "scatter_all_gather" ||
+         algorithm == "double_binary_tree" || algorithm == "blueconnect";
+}
 
 /// Sizes of the levels if ranks are numbered along them; empty otherwise.
 std::vector<int> levels_in_rank_order(const synth::Network& network) {
@@ -31,10 +43,7 @@ std::vector<Schedule> make_classic(const synth::Task& task, const synth::Effort&
   for (const Algorithm& algorithm : algorithms()) {
     if (effort.spent()) break;
     if (algorithm.why_not(input)) continue;
-    if (input.world_size > kMostRanks && algorithm.name == "one_shot" &&
-        task.collective.kind == CollectiveKind::all_reduce) {
-      continue;
-    }
+    if (input.world_size > kManyRanks && too_long(algorithm.name, input.kind)) continue;
     schedules.push_back(algorithm.make(input));
   }
   return schedules;
