@@ -2,6 +2,7 @@
 #include <optional>
 #include <utility>
 
+#include "synth/greedy.hpp"
 #include "synth/hierarchical.hpp"
 #include "synth/packing.hpp"
 #include "synth/plan.hpp"
@@ -12,8 +13,9 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr int kMostRouted = 300;  // ranks; n² blocks each find a way
-constexpr int kMostPacked = 160;  // ranks; packing more takes minutes
+constexpr int kMostMatched = 128;  // ranks; beyond, minutes for all sizes
+constexpr int kMostRouted = 300;   // ranks; n² blocks each find a way
+constexpr int kMostPacked = 160;   // ranks; packing more takes minutes
 
 std::vector<Schedule> one(std::optional<Schedule> schedule) {
   std::vector<Schedule> schedules;
@@ -38,6 +40,11 @@ std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
   return one(routed(task.network, task.collective, task.size_bytes, effort));
 }
 
+std::vector<Schedule> matched(const Task& task, const Effort& effort) {
+  if (task.network.world_size() > kMostMatched || task.collective.kind == barrier) return {};
+  return one(greedy(task.network, task.collective, task.size_bytes, effort));
+}
+
 }  // namespace
 
 std::vector<Strategy> built_in_strategies() {
@@ -45,6 +52,7 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "hierarchical", .make = hierarchical},
       {.name = "trees", .make = packed},
       {.name = "routed", .make = exchanged},
+      {.name = "greedy", .make = matched},
       {.name = "blink", .make = blink, .combines = true},
   };
 }
