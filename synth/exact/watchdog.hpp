@@ -1,0 +1,50 @@
+// Ends a call that cannot be asked to look at the clock.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "synth/effort.hpp"
+
+namespace chorus::synth::exact {
+
+/// While it lives, calls `interrupt` from a thread of its own once the effort is spent, and again
+/// until it ends: an interrupt that comes before the call has begun is lost.
+class Watchdog {
+ public:
+  Watchdog(const Effort& effort, std::function<void()> interrupt)
+      : effort_(effort), interrupt_(std::move(interrupt)), thread_([this] { watch(); }) {}
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+  ~Watchdog() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    ended_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  void watch() {
+    // A stop is a flag that a signal handler can set: it can only be looked at.
+    constexpr auto kEvery = std::chrono::milliseconds(20);
+    std::unique_lock lock(mutex_);
+    while (!ended_.wait_for(lock, kEvery, [this] { return done_; })) {
+      if (effort_.spent()) interrupt_();
+    }
+  }
+
+  const Effort& effort_;
+  std::function<void()> interrupt_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace chorus::synth::exact
