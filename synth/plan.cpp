@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -22,7 +23,8 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr double kNearEnough = 1.005;           // of the limit: searching on is not worth it
+constexpr double kNearEnough = 1.005;  // of the limit: searching on is not worth it
+constexpr long kMostComposedChunks = 4096;
 constexpr std::size_t kMostSimulated = 40'000;  // transfers; beyond, seconds each and more
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -182,6 +184,27 @@ class Planner {
     pool.push_back(std::move(entry));
   }
 
+  /// Both halves with their chunks cut so that they are equal.
+  void compose(const Pooled& first, const Pooled& second) {
+    const long chunks = std::lcm(long{first.schedule.num_chunks}, long{second.schedule.num_chunks});
+    const auto pieces_of = [&](const Pooled& half) {
+      return static_cast<int>(chunks / half.schedule.num_chunks);
+    };
+    const std::size_t transfers =
+        transfers_of(first.schedule) * static_cast<std::size_t>(pieces_of(first)) +
+        transfers_of(second.schedule) * static_cast<std::size_t>(pieces_of(second));
+    const bool equal = first.schedule.num_chunks == second.schedule.num_chunks;
+    if (!equal && (chunks > kMostComposedChunks || transfers > kMostSimulated)) return;
+    Schedule whole = all_reduce_of(split_chunks(first.schedule, pieces_of(first)),
+                                   split_chunks(second.schedule, pieces_of(second)));
+    if (first.schedule.name != second.schedule.name) {
+      whole.name = first.schedule.name + " + " + second.schedule.name;
+    }
+    add(std::move(whole), first.strategy == second.strategy
+                              ? first.strategy
+                              : first.strategy + " + " + second.strategy);
+  }
+
   [[nodiscard]] const Pooled* best(CollectiveKind kind, std::size_t size_index,
                                    int num_chunks = 0) const {
     const Pooled* best = nullptr;
@@ -215,15 +238,13 @@ class Planner {
         for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
           const Pooled* first = best(combining, s, count);
           const Pooled* second = best(spread, s, count);
-          if (first == nullptr || second == nullptr) continue;
-          Schedule whole = all_reduce_of(first->schedule, second->schedule);
-          if (first->schedule.name != second->schedule.name) {
-            whole.name = first->schedule.name + " + " + second->schedule.name;
-          }
-          add(std::move(whole), first->strategy == second->strategy
-                                    ? first->strategy
-                                    : first->strategy + " + " + second->strategy);
+          if (first != nullptr && second != nullptr) compose(*first, *second);
         }
+      }
+      for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+        const Pooled* first = best(combining, s);
+        const Pooled* second = best(spread, s);
+        if (first != nullptr && second != nullptr) compose(*first, *second);
       }
     }
   }

@@ -22,6 +22,24 @@ Schedule mirrored(const Schedule& spread) {
   return result;
 }
 
+Schedule split_chunks(const Schedule& schedule, int pieces) {
+  if (pieces == 1) return schedule;
+  Schedule result = schedule;
+  result.num_chunks *= pieces;
+  for (Step& step : result.steps) {
+    Step whole;
+    std::swap(whole, step);
+    step.reserve(whole.size() * static_cast<std::size_t>(pieces));
+    for (const Transfer& transfer : whole) {
+      for (int piece = 0; piece < pieces; ++piece) {
+        step.push_back(
+            {transfer.src, transfer.dst, transfer.chunk * pieces + piece, transfer.action});
+      }
+    }
+  }
+  return result;
+}
+
 Schedule all_reduce_of(const Schedule& combine, const Schedule& spread) {
   CHORUS_CHECK(combine.num_chunks == spread.num_chunks && combine.world_size == spread.world_size,
                "both halves of an all_reduce have the same chunks");

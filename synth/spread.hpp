@@ -48,6 +48,9 @@ struct Spread {
 /// to source, sums in place of copies. all_gather becomes reduce_scatter, broadcast becomes reduce.
 [[nodiscard]] Schedule mirrored(const Schedule& spread);
 
+/// The same schedule with every chunk cut into `pieces` that travel together.
+[[nodiscard]] Schedule split_chunks(const Schedule& schedule, int pieces);
+
 /// all_reduce as reduce_scatter followed by all_gather (or reduce by broadcast), made from a
 /// combining and a spreading schedule of equal chunks.
 [[nodiscard]] Schedule all_reduce_of(const Schedule& combine, const Schedule& spread);

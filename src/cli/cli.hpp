@@ -29,6 +29,7 @@ void add_flight(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);
 void add_synth(CLI::App& app, int& exit_code);
+void add_simulate(CLI::App& app, int& exit_code);
 void add_topo(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 
@@ -44,9 +45,14 @@ inline constexpr const char* kSchedulesHelp =
     "A schedule or plan of Chorus, MSCCL XML, an algorithm of SCCL in JSON, or - for standard "
     "input";
 /// The schedules that such an argument means, each with the sizes it is for (all, where the file
-/// does not say). Throws InputError if it cannot be read, formats::ProgramFault if a foreign file
-/// holds a wrong program.
-[[nodiscard]] std::vector<PlanEntry> schedules_from_argument(const std::string& path);
+/// does not say); with a topology if it is a plan that kept its own. Throws InputError if it cannot
+/// be read, formats::ProgramFault if a foreign file holds a wrong program.
+[[nodiscard]] Plan schedules_from_argument(const std::string& path);
+
+/// Prints how long a schedule takes on a topology; `svg` and `trace` are files to write the
+/// timeline to, or empty. Throws InputError if their numbers of ranks differ.
+void simulate_and_show(const Schedule& schedule, const Topology& topology, std::uint64_t bytes,
+                       const std::string& svg, const std::string& trace);
 
 /// The whole of a file, or of standard input for "-". Throws InputError naming the path if it
 /// cannot be read or is larger than 64 MiB.

@@ -43,7 +43,7 @@ Format target(const Arguments& arguments) {
 
 /// The one schedule to write; a plan may hold several.
 PlanEntry chosen(const Arguments& arguments) {
-  std::vector<PlanEntry> entries = schedules_from_argument(arguments.in);
+  std::vector<PlanEntry> entries = schedules_from_argument(arguments.in).entries;
   const int count = static_cast<int>(entries.size());
   if (count != 1 && !arguments.entry) {
     std::string list;

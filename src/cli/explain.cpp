@@ -5,12 +5,17 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "chorus/error.hpp"
 #include "cli/cli.hpp"
+#include "cli/synth_report.hpp"
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
+#include "model/json.hpp"
 #include "runtime/selection.hpp"
 #include "topology/sources.hpp"
 
@@ -76,7 +81,46 @@ void print_json(const Considered& considered, const Topology& topology, const Bo
   chorus::print(json.dump(1) + "\n");
 }
 
+/// What a plan would run, and how near that is to the limits of the topology it was made for.
+void explain_plan(const Arguments& arguments) {
+  const Plan plan = schedules_from_argument(arguments.collective);
+  Topology topology = plan.topology;
+  if (!arguments.topology.empty()) {
+    topology = topology_from_argument(arguments.topology);
+    if (!plan.topology_fingerprint.empty() && fingerprint(topology) != plan.topology_fingerprint) {
+      throw InputError(fmt::format("{} is a plan for another topology than {}: {}",
+                                   arguments.collective, arguments.topology,
+                                   difference(plan.topology, topology)));
+    }
+  }
+  std::vector<CollectiveKind> kinds;
+  std::vector<std::uint64_t> sizes = arguments.sizes;
+  for (const PlanEntry& entry : plan.entries) {
+    const CollectiveKind kind = entry.schedule.collective.kind;
+    if (kinds.empty() || kinds.back() != kind) kinds.push_back(kind);
+    if (!arguments.json) {
+      const std::string until = entry.max_bytes == std::numeric_limits<std::uint64_t>::max()
+                                    ? "on"
+                                    : fmt::format("to {}", entry.max_bytes);
+      chorus::print(fmt::format("{:<15} from {:>11} {:<14} '{}', {} steps, {} chunks\n",
+                                name_of(kind), entry.min_bytes, until, entry.schedule.name,
+                                entry.schedule.steps.size(), entry.schedule.num_chunks));
+    }
+  }
+  if (topology.nodes.empty()) {
+    chorus::print("it did not keep its topology: give one with -t to see times and limits\n");
+    return;
+  }
+  const SynthReport report(topology, plan, kinds, sizes, Limits(topology, kinds));
+  chorus::print(arguments.json ? report.json() : "\n" + report.text());
+}
+
 void run(const Arguments& arguments) {
+  std::error_code error;
+  if (arguments.collective == "-" || std::filesystem::exists(arguments.collective, error)) {
+    explain_plan(arguments);
+    return;
+  }
   const CollectiveKind kind = parse_collective_kind(arguments.collective);
   JobShape shape = arguments.shape;
   if (shape.cores_per_host == 0) {
@@ -98,7 +142,9 @@ void add_explain(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "explain", "What would run for a collective, at what predicted cost, and why not the others");
-  command->add_option("collective", arguments->collective, "all_reduce, all_gather, …")
+  command
+      ->add_option("collective", arguments->collective,
+                   "all_reduce, all_gather, …; or a plan file, to explain that")
       ->capture_default_str();
   command->add_option("bytes", arguments->sizes, "sizes, such as 4 64K 16M")
       ->transform(CLI::AsSizeValue(false));

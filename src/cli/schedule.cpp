@@ -9,11 +9,8 @@
 #include "cli/cli.hpp"
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
-#include "model/cost.hpp"
 #include "model/json.hpp"
 #include "model/program.hpp"
-#include "model/timeline.hpp"
-#include "topology/sources.hpp"
 
 namespace chorus {
 namespace {
@@ -27,28 +24,6 @@ struct Arguments {
   std::uint64_t bytes = 1 << 20;
 };
 
-void simulate_on(const Schedule& schedule, const Arguments& arguments) {
-  const Topology topology = topology_from_argument(arguments.topology);
-  if (topology.world_size() != schedule.world_size) {
-    throw InputError(fmt::format("{} has {} ranks, the schedule {}: use -n {}", arguments.topology,
-                                 topology.world_size(), schedule.world_size,
-                                 topology.world_size()));
-  }
-  const Routes routes(topology);
-  const auto bytes = static_cast<double>(arguments.bytes);
-  const Simulation simulation = simulate(schedule, topology, routes, bytes);
-  print(fmt::format("{} '{}' of {} bytes on {}: {:.2f} us simulated, {:.2f} us by the cost model\n",
-                    name_of(schedule.collective.kind), schedule.name, arguments.bytes,
-                    topology.name, simulation.seconds * 1e6,
-                    cost(schedule, topology, routes).seconds(bytes) * 1e6));
-  if (!arguments.svg.empty()) {
-    write_file(arguments.svg, timeline_svg(simulation, schedule, topology, routes));
-  }
-  if (!arguments.trace.empty()) {
-    write_file(arguments.trace, timeline_trace(simulation, schedule, topology));
-  }
-}
-
 void run(const Arguments& arguments) {
   const Algorithm& chosen = algorithm(arguments.algorithm);
   const AlgorithmInput input{.kind = parse_collective_kind(arguments.collective),
@@ -60,7 +35,8 @@ void run(const Arguments& arguments) {
   }
   const Schedule schedule = chosen.make(input);
   if (!arguments.topology.empty()) {
-    simulate_on(schedule, arguments);
+    simulate_and_show(schedule, topology_from_argument(arguments.topology), arguments.bytes,
+                      arguments.svg, arguments.trace);
   } else if (arguments.programs) {
     print(to_json(lower(schedule)));
   } else {

@@ -9,19 +9,20 @@
 
 namespace chorus {
 
-std::vector<PlanEntry> schedules_from_argument(const std::string& path) {
+Plan schedules_from_argument(const std::string& path) {
   using formats::Format;
   const std::string text = read_input(path);
   const std::string where = path == "-" ? "standard input" : path;
   const auto whole = [](Schedule schedule) {
-    std::vector<PlanEntry> entries(1);
-    entries.front().max_bytes = UINT64_MAX;
-    entries.front().schedule = std::move(schedule);
-    return entries;
+    Plan plan;
+    plan.world_size = schedule.world_size;
+    plan.entries.emplace_back().max_bytes = UINT64_MAX;
+    plan.entries.back().schedule = std::move(schedule);
+    return plan;
   };
   switch (formats::format_of(text)) {
     case Format::plan:
-      return plan_from_json(text, where).entries;
+      return plan_from_json(text, where);
     case Format::msccl_xml:
       return whole(formats::schedule_from_msccl_xml(text, where));
     case Format::sccl:

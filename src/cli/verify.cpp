@@ -28,7 +28,8 @@ std::optional<std::string> fault_of(const Schedule& schedule) {
 bool verify(const std::string& path) {
   bool proved = true;
   try {
-    for (const PlanEntry& entry : schedules_from_argument(path)) {
+    const Plan plan = schedules_from_argument(path);
+    for (const PlanEntry& entry : plan.entries) {
       const Schedule& schedule = entry.schedule;
       const auto fault = fault_of(schedule);
       std::size_t transfers = 0;

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# synth, simulate, explain of a plan: what they write and how they exit; a plan runs between processes.
+#   synth_test.sh CHORUS EXAMPLE    (EXAMPLE: a program that checks its results)
+set -u
+chorus=$1 example=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+expect() { # STATUS TEXT COMMAND...: exit status and a text in what it prints
+  local status=$1 text=$2 got
+  shift 2
+  "$@" >"$dir/out" 2>&1 </dev/null
+  got=$?
+  if [ $got -ne "$status" ] || ! grep -qF -- "$text" "$dir/out"; then
+    fail "$*"
+    echo "  exit $got, expected $status with '$text'; it printed:"
+    head -5 "$dir/out"
+  fi
+}
+synth() { "$chorus" synth --cache "$dir/cache" "$@"; }
+
+# The plan is written, proved, the same each time, and taken from the cache the second time.
+expect 0 "of limit" synth dgx1 -b 1K,64M -o "$dir/plan.json"
+expect 0 "from the cache" synth dgx1 -b 1K,64M -o "$dir/cached.json"
+cmp -s "$dir/plan.json" "$dir/cached.json" || fail "the cached plan differs"
+expect 0 "of limit" synth dgx1 -b 1K,64M -o "$dir/again.json" --fresh --threads 1
+cmp -s "$dir/plan.json" "$dir/again.json" || fail "the same input gave other bytes"
+expect 0 "proved" "$chorus" verify "$dir/plan.json"
+grep -q WRONG "$dir/out" && fail "a synthesized schedule is wrong"
+
+expect 0 "limits:" "$chorus" explain "$dir/plan.json"
+expect 2 "the link gpu0 -> gpu1 has 25 GB/s" "$chorus" explain "$dir/plan.json" -t dgx1,rate=20
+expect 0 "simulated" "$chorus" simulate "$dir/plan.json" all_gather -b 64M --svg "$dir/t.svg"
+grep -q "</svg>" "$dir/t.svg" || fail "no picture"
+expect 2 "has no schedule for gather" "$chorus" simulate "$dir/plan.json" gather
+
+# Bad input: what is wrong, and what to do.
+expect 2 "there is no strategy \"gredy\"" synth dgx1 --only gredy
+expect 2 "give it or -n, not both" synth dgx1 -n 4
+expect 2 "no known machine" synth dgx77
+expect 2 "cannot be written" synth dgx1 -b 1K -o "$dir/no/such/plan.json"
+cat >"$dir/apart.json" <<'JSON'
+{"format": "chorus-topology", "version": 1, "name": "apart",
+ "nodes": [{"name": "a", "kind": "gpu"}, {"name": "b", "kind": "gpu"}, {"name": "c", "kind": "gpu"}],
+ "links": [{"src": "a", "dst": "b", "alpha_s": 1e-6, "beta_s_per_byte": 1e-10, "provenance": "declared"},
+           {"src": "b", "dst": "a", "alpha_s": 1e-6, "beta_s_per_byte": 1e-10, "provenance": "declared"}],
+ "port_groups": [], "ranks": ["a", "b", "c"]}
+JSON
+expect 1 "rank 2" synth "$dir/apart.json"
+
+# Ctrl-C: the best found so far, and exit 0.
+timeout -s INT 1.5 "$chorus" synth --cache "$dir/cache" 8*dgx-a100 -b 1M,1G >"$dir/out" 2>&1
+[ $? -eq 124 ] || fail "did not run until it was interrupted"
+grep -q "best found so far\|no strategy makes" "$dir/out" || {
+  fail "an interrupted search says nothing"
+  tail -3 "$dir/out"
+}
+
+# A plan made for another machine's wiring still computes the right results here.
+expect 0 "" env CHORUS_PLAN="$dir/plan.json" "$chorus" run -n 8 -- "$example"
+expect 0 "" synth -n 4 -b 1K,1M -o "$dir/here.json"
+expect 0 "" env CHORUS_PLAN="$dir/here.json" "$chorus" run -n 4 -- "$example"
+expect 1 "plan for 4 ranks" env CHORUS_PLAN="$dir/here.json" "$chorus" run -n 2 -- "$example"
+exit $failures
