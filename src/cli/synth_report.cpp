@@ -38,6 +38,7 @@ std::string gain(double other_s, double seconds) {
 std::vector<synth::Strategy> all_strategies() {
   std::vector<synth::Strategy> all = {classic_strategy()};
   for (synth::Strategy& strategy : synth::built_in_strategies()) all.push_back(std::move(strategy));
+  for (synth::Strategy& strategy : exact_strategies()) all.push_back(std::move(strategy));
   return all;
 }
 

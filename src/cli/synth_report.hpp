@@ -15,6 +15,8 @@ namespace chorus {
 /// Classic schedules, the library's own strategies, and those that need a solver.
 [[nodiscard]] std::vector<synth::Strategy> all_strategies();
 [[nodiscard]] std::string strategy_names();
+/// Of these, those that need Z3; none in a build without it.
+[[nodiscard]] std::vector<synth::Strategy> exact_strategies();
 
 /// "4K", "1536", "32M"
 [[nodiscard]] std::string size_text(std::uint64_t bytes);

@@ -1,0 +1,56 @@
+// The strategies that ask Z3.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "cli/synth_report.hpp"
+#include "synth/exact/exact.hpp"
+
+namespace chorus {
+namespace {
+
+using synth::Effort;
+using synth::Strategy;
+using synth::Task;
+
+// Beyond these, on a wiring without symmetry, most questions end without an answer.
+constexpr int kMostRanks = 16;
+constexpr int kMostRanksInExchange = 10;
+constexpr int kMostRanksDirect = 9;
+constexpr int kMostChunks = 8;
+constexpr unsigned kWork = 10'000'000;  // about a second per question
+constexpr auto kMostTime = std::chrono::seconds(10);
+
+std::vector<Schedule> frontier_of(const Task& task, const Effort& given, int most_chunks) {
+  Effort effort = given;
+  effort.deadline = std::min(effort.deadline, Effort::Clock::now() + kMostTime);
+  synth::exact::Synthesizer synthesizer(task.topology, task.collective);
+  synth::exact::Frontier frontier =
+      synthesizer.pareto(effort, {.most_chunks = most_chunks, .work = kWork});
+  std::vector<Schedule> schedules;
+  for (synth::exact::Point& point : frontier.points) {
+    schedules.push_back(std::move(point.schedule));
+  }
+  return schedules;
+}
+
+std::vector<Schedule> exact(const Task& task, const Effort& effort) {
+  const bool exchange = task.collective.kind == CollectiveKind::all_to_all;
+  if (task.network.world_size() > (exchange ? kMostRanksInExchange : kMostRanks)) return {};
+  return frontier_of(task, effort, 0);
+}
+
+std::vector<Schedule> direct(const Task& task, const Effort& effort) {
+  if (task.collective.kind != CollectiveKind::all_reduce) return {};
+  if (task.network.world_size() > kMostRanksDirect) return {};
+  return frontier_of(task, effort, kMostChunks);
+}
+
+}  // namespace
+
+std::vector<Strategy> exact_strategies() {
+  return {{.name = "exact", .make = exact, .every_size = false},
+          {.name = "direct", .make = direct, .combines = true, .every_size = false}};
+}
+
+}  // namespace chorus
