@@ -4,7 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
-#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/check.hpp"
@@ -64,6 +64,7 @@ class Forest {
   /// The flow network: vertices, a source that stands for all who wait (for the trees of the roots
   /// still to come directly, for the saplings through their hubs), and the arcs.
   void begin(int root) {
+    root_ = root;
     source_ = n_;
     next_hub_ = n_ + 1;
     const int copies = std::exchange(supply_[at(root)], 0);
@@ -98,12 +99,14 @@ class Forest {
     others_ -= sapling.copies;
   }
 
-  /// The open arc out of the tree that is nearest to the root; of those the widest.
+  /// The open arc out of the tree that is nearest to the root; of those the one with most left; of
+  /// those the first after the root, so that the trees of equal roots differ as the roots do.
   [[nodiscard]] int best_arc(const Sapling& sapling) const {
     int best = -1;
-    const auto rank = [&](int arc) {
-      return std::pair(sapling.depth[at(arcs_[at(arc)].src)],
-                       -std::min(arcs_[at(arc)].units, sapling.copies));
+    const auto rank = [&](int index) {
+      const Arc& arc = arcs_[at(index)];
+      return std::tuple(sapling.depth[at(arc.src)], -std::min(arc.units, sapling.copies),
+                        -arc.units, (arc.dst - root_ + n_) % n_, (arc.src - root_ + n_) % n_);
     };
     for (std::size_t i = 0; i < arcs_.size(); ++i) {
       const Arc& arc = arcs_[i];
@@ -167,6 +170,7 @@ class Forest {
   static constexpr double kPlenty = 1e8;  // trees; leaves whole numbers exact
 
   int n_;
+  int root_ = 0;
   std::vector<int> supply_;  // trees still to begin, by root
   std::vector<Arc> arcs_;
   std::optional<MaxFlow> flow_;

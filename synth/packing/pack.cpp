@@ -127,10 +127,11 @@ class Packer {
                                                     Size size) const {
     // Seconds per byte of one tree's data at which the wanted rate is reached.
     const double goal = 1 / (demand(size).unit_gb_s * 1e9);
-    trees = rerouted(network_, std::move(trees), goal, effort_);
-    if (trees.empty()) return std::nullopt;
-    TreePacking packing{size.trees, std::move(trees), 0, limit_ * sources_, 0};
-    packing.rate_gb_s = sources_ * size.trees / (worst_load(network_, packing.trees) * 1e9);
+    const std::vector<PlacedTree> mended = rerouted(placed(network_, trees), goal, effort_);
+    if (mended.empty()) return std::nullopt;
+    TreePacking packing{size.trees, {}, 0, limit_ * sources_, 0};
+    for (const PlacedTree& one : mended) packing.trees.push_back(one.tree);
+    packing.rate_gb_s = sources_ * size.trees / (worst_load(mended) * 1e9);
     for (const SpanningTree& tree : packing.trees) {
       for (Rank rank = 0; rank < n_; ++rank) {
         int depth = 0;

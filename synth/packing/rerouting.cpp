@@ -20,26 +20,32 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Rerouting {
  public:
-  Rerouting(const Network& network, std::vector<SpanningTree> trees, std::uint64_t seed)
-      : network_(network),
-        trees_(std::move(trees)),
-        load_(network.resources().size(), 0),
-        price_(network.resources().size(), 0),
-        random_(seed) {
-    for (const SpanningTree& tree : trees_) {
-      if (!tree.parent.empty()) change_load(tree, 1);
+  Rerouting(std::vector<PlacedTree> trees, std::uint64_t seed)
+      : trees_(std::move(trees)), resources_(trees_.front().network->resources()), random_(seed) {
+    load_.assign(resources_.size(), 0);
+    price_.assign(resources_.size(), 0);
+    for (const PlacedTree& placed : trees_) {
+      if (!placed.tree.parent.empty()) change_load(placed, 1);
     }
   }
 
   [[nodiscard]] double worst() const {
     return load_.empty() ? 0 : *std::max_element(load_.begin(), load_.end());
   }
-  [[nodiscard]] const std::vector<SpanningTree>& trees() const { return trees_; }
+  [[nodiscard]] double evenness() const {
+    double sum = 0, loaded = 0;
+    for (const double load : load_) {
+      sum += load;
+      loaded += load > 0 ? 1 : 0;
+    }
+    return sum > 0 ? sum / (loaded * worst()) : 1;
+  }
+  [[nodiscard]] const std::vector<PlacedTree>& trees() const { return trees_; }
 
   /// Trees that are not there yet, in an order in which no root is served first.
   bool build_missing(const Effort& effort) {
     for (const std::size_t index : shuffled()) {
-      if (!trees_[index].parent.empty()) continue;
+      if (!trees_[index].tree.parent.empty()) continue;
       if (effort.spent()) return false;
       rebuild(trees_[index], 8);
     }
@@ -49,16 +55,16 @@ class Rerouting {
   void round(double steepness, const Effort& effort) {
     for (const std::size_t index : shuffled()) {
       if (effort.spent()) return;
-      SpanningTree& tree = trees_[index];
-      if (!touches_worst(tree)) continue;
+      PlacedTree& placed = trees_[index];
+      if (!touches_worst(placed)) continue;
       const double before = worst();
-      const SpanningTree old = tree;
-      change_load(tree, -1);
-      rebuild(tree, steepness);
+      const SpanningTree old = placed.tree;
+      change_load(placed, -1);
+      rebuild(placed, steepness);
       if (worst() <= before * (1 + 1e-12)) continue;
-      change_load(tree, -1);
-      tree = old;
-      change_load(tree, 1);
+      change_load(placed, -1);
+      placed.tree = old;
+      change_load(placed, 1);
     }
   }
 
@@ -70,46 +76,47 @@ class Rerouting {
     return order;
   }
 
-  [[nodiscard]] const Edge& edge(Rank src, Rank dst) const {
-    const std::optional<int> index = network_.edge(src, dst);
+  /// The edge over which a tree reaches a rank.
+  static const Edge& edge_to(const PlacedTree& placed, Rank rank) {
+    const std::optional<int> index = placed.network->edge(placed.tree.parent[at(rank)], rank);
     CHORUS_CHECK(index.has_value(), "trees are made of a network's edges");
-    return network_.edges()[at(*index)];
+    return placed.network->edges()[at(*index)];
   }
 
-  void change_load(const SpanningTree& tree, int times) {
-    for (Rank rank = 0; rank < network_.world_size(); ++rank) {
-      if (rank == tree.root) continue;
-      for (const int resource : edge(tree.parent[at(rank)], rank).resources) {
-        load_[at(resource)] += times * network_.resources()[at(resource)].beta_s_per_byte;
+  void change_load(const PlacedTree& placed, int times) {
+    for (Rank rank = 0; rank < placed.network->world_size(); ++rank) {
+      if (rank == placed.tree.root) continue;
+      for (const int resource : edge_to(placed, rank).resources) {
+        load_[at(resource)] += times * resources_[at(resource)].beta_s_per_byte;
       }
     }
   }
 
-  [[nodiscard]] bool touches_worst(const SpanningTree& tree) const {
+  [[nodiscard]] bool touches_worst(const PlacedTree& placed) const {
     const double nearly = worst() * (1 - 1e-9);
-    for (Rank rank = 0; rank < network_.world_size(); ++rank) {
-      if (rank == tree.root) continue;
-      for (const int resource : edge(tree.parent[at(rank)], rank).resources) {
+    for (Rank rank = 0; rank < placed.network->world_size(); ++rank) {
+      if (rank == placed.tree.root) continue;
+      for (const int resource : edge_to(placed, rank).resources) {
         if (load_[at(resource)] >= nearly) return true;
       }
     }
     return false;
   }
 
-  void set_prices(double steepness) {
+  void set_prices(const Network& network, double steepness) {
     double top = worst();
-    for (const Resource& resource : network_.resources()) {
+    for (const Resource& resource : resources_) {
       top = std::max(top, resource.beta_s_per_byte);
     }
     for (std::size_t i = 0; i < price_.size(); ++i) {
-      const double beta = network_.resources()[i].beta_s_per_byte;
+      const double beta = resources_[i].beta_s_per_byte;
       price_[i] = beta <= 0 ? 0 : beta * std::exp(steepness * ((load_[i] + beta) / top - 1));
     }
-    cost_.resize(network_.edges().size());
+    cost_.resize(network.edges().size());
     double sum = 0;
     for (std::size_t i = 0; i < cost_.size(); ++i) {
       cost_[i] = 0;
-      for (const int resource : network_.edges()[i].resources) cost_[i] += price_[at(resource)];
+      for (const int resource : network.edges()[i].resources) cost_[i] += price_[at(resource)];
       sum += cost_[i];
     }
     deep_ = 1e-3 * sum / static_cast<double>(std::max<std::size_t>(cost_.size(), 1));
@@ -117,9 +124,11 @@ class Rerouting {
 
   /// Grows the tree by the cheapest hop again and again (Prim), depth counting a little; then gives
   /// every rank a cheaper parent where there is one outside what hangs below it.
-  void rebuild(SpanningTree& tree, double steepness) {
-    set_prices(steepness);
-    const std::size_t n = at(network_.world_size());
+  void rebuild(PlacedTree& placed, double steepness) {
+    const Network& network = *placed.network;
+    SpanningTree& tree = placed.tree;
+    set_prices(network, steepness);
+    const std::size_t n = at(network.world_size());
     tree.parent.assign(n, -1);
     std::vector<char> inside(n, 0);
     std::vector<double> offer(n, kInfinity);
@@ -133,8 +142,8 @@ class Rerouting {
         depth[at(newest)] = depth[at(from[at(newest)])] + 1;
       }
       if (size == n) break;
-      for (const int index : network_.out(newest)) {
-        const Rank dst = network_.edges()[at(index)].dst;
+      for (const int index : network.out(newest)) {
+        const Rank dst = network.edges()[at(index)].dst;
         const double cost = cost_[at(index)] + deep_ * (depth[at(newest)] + 1);
         if (inside[at(dst)] == 0 && cost < offer[at(dst)]) {
           offer[at(dst)] = cost;
@@ -148,19 +157,19 @@ class Rerouting {
       }
       CHORUS_CHECK(newest >= 0, "a connected network has a spanning tree from every rank");
     }
-    rehang(tree);
-    change_load(tree, 1);
+    rehang(network, tree);
+    change_load(placed, 1);
   }
 
-  void rehang(SpanningTree& tree) const {
+  void rehang(const Network& network, SpanningTree& tree) const {
     for (bool again = true; again;) {
       again = false;
-      for (Rank rank = 0; rank < network_.world_size(); ++rank) {
+      for (Rank rank = 0; rank < network.world_size(); ++rank) {
         if (rank == tree.root) continue;
-        double least = cost_[at(*network_.edge(tree.parent[at(rank)], rank))] - deep_;
-        for (const int index : network_.in(rank)) {
+        double least = cost_[at(*network.edge(tree.parent[at(rank)], rank))] - deep_;
+        for (const int index : network.in(rank)) {
           if (cost_[at(index)] >= least) continue;
-          const Rank above = network_.edges()[at(index)].src;
+          const Rank above = network.edges()[at(index)].src;
           Rank ancestor = above;
           while (ancestor != -1 && ancestor != rank) ancestor = tree.parent[at(ancestor)];
           if (ancestor == rank) continue;
@@ -172,38 +181,41 @@ class Rerouting {
     }
   }
 
-  const Network& network_;
-  std::vector<SpanningTree> trees_;
-  std::vector<double> load_;   // seconds per byte of a tree, by resource
-  std::vector<double> price_;  // by resource
-  std::vector<double> cost_;   // by edge
-  double deep_ = 0;            // the cost of one hop more from the root
+  std::vector<PlacedTree> trees_;
+  const std::vector<Resource>& resources_;  // the same whichever way round the network is
+  std::vector<double> load_;                // seconds per byte of a tree, by resource
+  std::vector<double> price_;               // by resource
+  std::vector<double> cost_;                // by edge
+  double deep_ = 0;                         // the cost of one hop more from the root
   std::mt19937_64 random_;
 };
 
 }  // namespace
 
-double worst_load(const Network& network, const std::vector<SpanningTree>& trees) {
-  return Rerouting(network, trees, 0).worst();
+std::vector<PlacedTree> placed(const Network& network, const std::vector<SpanningTree>& trees) {
+  std::vector<PlacedTree> result;
+  for (const SpanningTree& tree : trees) result.push_back({&network, tree});
+  return result;
 }
 
-std::vector<SpanningTree> rerouted(const Network& network, std::vector<SpanningTree> trees,
-                                   double goal, const Effort& effort) {
-  Rerouting rerouting(network, std::move(trees), effort.seed);
+double worst_load(const std::vector<PlacedTree>& trees) { return Rerouting(trees, 0).worst(); }
+
+double evenness(const std::vector<PlacedTree>& trees) { return Rerouting(trees, 0).evenness(); }
+
+std::vector<PlacedTree> rerouted(std::vector<PlacedTree> trees, double goal, const Effort& effort) {
+  Rerouting rerouting(std::move(trees), effort.seed);
   if (!rerouting.build_missing(effort)) return {};
-  std::vector<SpanningTree> best = rerouting.trees();
   double least = rerouting.worst();
   double steepness = 16;
   for (int idle = 0; idle < kPatience && least > goal * (1 + 1e-9) && !effort.spent(); ++idle) {
     rerouting.round(steepness, effort);
     if (rerouting.worst() < least * (1 - 1e-9)) {
       least = rerouting.worst();
-      best = rerouting.trees();
       idle = -1;
     }
     steepness = steepness >= 128 ? 8 : steepness * 1.5;
   }
-  return best;
+  return rerouting.trees();
 }
 
 }  // namespace chorus::synth

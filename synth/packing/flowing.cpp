@@ -1,0 +1,369 @@
+#include "synth/packing/flowing.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <queue>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.hpp"
+#include "model/simulate_sharing.hpp"
+
+namespace chorus::synth {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+struct Job {
+  Transfer transfer;
+  int piece = 0;
+  int made = 0;   // hops before it
+  int way = 0;    // hops of the longest way on, itself counted
+  int waits = 0;  // hops that must end before it is ready
+  int lane = 0;
+  int step = 0;  // at least, so far
+  int slot = 0;  // (tree · pieces + piece) · world_size + the tree's rank at the far end
+  int turn = 0;  // of the mirror run: those that ended late go early
+  std::vector<int> unlocks;
+};
+
+/// The jobs of a flow and which waits for which.
+class Jobs {
+ public:
+  Jobs(const TreeFlow& flow, int world_size) : n_(world_size), flow_(flow) {
+    const TreePacking& any = flow.spread != nullptr ? *flow.spread : *flow.combine;
+    trees_ = static_cast<int>(any.trees.size());
+    for (int tree = 0; tree < trees_; ++tree) {
+      for (int piece = 0; piece < flow.pieces; ++piece) {
+        std::vector<int> last;  // the hops that complete the chunk at the root
+        if (flow.combine != nullptr) last = combine(tree, piece);
+        if (flow.spread != nullptr) spread(tree, piece, last);
+      }
+    }
+    for (std::size_t i = jobs.size(); i-- > 0;) {
+      for (const int next : jobs[i].unlocks) {
+        jobs[i].way = std::max(jobs[i].way, jobs[at(next)].way);
+      }
+      ++jobs[i].way;
+    }
+  }
+
+  [[nodiscard]] int num_chunks() const { return trees_ * flow_.pieces; }
+
+  std::vector<Job> jobs;  // what waits comes after what it waits for
+  int num_lanes = 0;
+
+ private:
+  [[nodiscard]] ChunkId chunk(const TreePacking& packing, int tree, int piece) const {
+    const int k = packing.trees_per_root;
+    return tree / k * k * flow_.pieces + piece * k + tree % k;
+  }
+
+  int add(Transfer transfer, int slot, std::span<const int> after) {
+    const auto index = static_cast<int>(jobs.size());
+    Job job;
+    job.transfer = transfer;
+    job.piece = slot / n_ % flow_.pieces;
+    job.slot = slot;
+    const auto key = std::tuple(transfer.src, transfer.dst, transfer.action);
+    const auto [lane, is_new] = lanes_.try_emplace(key, num_lanes);
+    if (is_new) ++num_lanes;
+    job.lane = lane->second;
+    for (const int before : after) {
+      jobs[at(before)].unlocks.push_back(index);
+      job.made = std::max(job.made, jobs[at(before)].made + 1);
+      ++job.waits;
+    }
+    jobs.push_back(std::move(job));
+    return index;
+  }
+
+  static std::vector<Rank> from_root(const SpanningTree& tree) {
+    std::vector<std::vector<Rank>> children(tree.parent.size());
+    for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
+      if (tree.parent[rank] >= 0) {
+        children[at(tree.parent[rank])].push_back(static_cast<Rank>(rank));
+      }
+    }
+    std::vector<Rank> order = {tree.root};
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const std::vector<Rank>& below = children[at(order[i])];
+      order.insert(order.end(), below.begin(), below.end());
+    }
+    return order;
+  }
+
+  void spread(int index, int piece, const std::vector<int>& complete) {
+    const SpanningTree& tree = flow_.spread->trees[at(index)];
+    std::vector<int> brought_by(at(n_), -1);
+    for (const Rank rank : from_root(tree)) {
+      const Rank parent = tree.parent[at(rank)];
+      if (parent < 0) continue;
+      const Transfer hop{parent, rank, chunk(*flow_.spread, index, piece), Action::copy};
+      const int before = brought_by[at(parent)];
+      const int slot = (index * flow_.pieces + piece) * n_ + rank;
+      brought_by[at(rank)] =
+          parent == tree.root ? add(hop, slot, complete) : add(hop, slot, std::span(&before, 1));
+    }
+  }
+
+  std::vector<int> combine(int index, int piece) {
+    const SpanningTree& tree = flow_.combine->trees[at(index)];
+    std::vector<std::vector<int>> arrivals(at(n_));
+    const std::vector<Rank> order = from_root(tree);
+    for (std::size_t i = order.size(); i-- > 1;) {
+      const Rank rank = order[i];
+      const Rank parent = tree.parent[at(rank)];
+      const Transfer hop{rank, parent, chunk(*flow_.combine, index, piece), Action::reduce};
+      const int slot = (index * flow_.pieces + piece) * n_ + rank;
+      arrivals[at(parent)].push_back(add(hop, slot, arrivals[at(rank)]));
+    }
+    return arrivals[at(tree.root)];
+  }
+
+  int n_;
+  const TreeFlow flow_;
+  int trees_ = 0;
+  std::map<std::tuple<Rank, Rank, Action>, int> lanes_;
+};
+
+class Flowing {
+ public:
+  Flowing(const Topology& topology, const Routes& routes, std::vector<Job> jobs, int num_lanes,
+          Urgency urgency, double bytes, bool turned_round)
+      : topology_(topology),
+        routes_(routes),
+        groups_of_(port_groups_of_links(topology)),
+        jobs_(std::move(jobs)),
+        urgency_(urgency),
+        bytes_(bytes),
+        turned_round_(turned_round),
+        sharing_(topology),
+        lanes_(at(num_lanes)) {}
+
+  /// The seconds it takes; nothing if the effort is spent.
+  std::optional<double> run(const Effort& effort) {
+    for (std::size_t job = 0; job < jobs_.size(); ++job) {
+      if (jobs_[job].waits == 0) ready(static_cast<int>(job), 0);
+    }
+    double now_s = 0;
+    for (std::size_t round = 0; !events_.empty(); ++round) {
+      if (round % 1024 == 0 && effort.spent()) return std::nullopt;
+      now_s = events_.top().time_s;
+      while (!events_.empty() && events_.top().time_s <= now_s * (1 + 1e-12)) {
+        const Event event = events_.top();
+        events_.pop();
+        handle(event, now_s);
+      }
+      for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
+        events_.push({forecast.end_s, What::flowed, forecast.id, forecast.version});
+      }
+    }
+    CHORUS_CHECK(begun_ == jobs_.size(), "every hop of a tree is ready at some time");
+    return now_s;
+  }
+
+  /// The slots of the hops in the order in which they ended.
+  [[nodiscard]] const std::vector<int>& ended() const { return ended_; }
+  [[nodiscard]] std::vector<Step> steps() && { return std::move(steps_); }
+
+ private:
+  enum class What : std::uint8_t { prepared, begins, flowed };
+  struct Event {
+    double time_s = 0;
+    What what = What::prepared;
+    int id = 0;
+    std::uint32_t version = 0;
+
+    bool operator>(const Event& other) const {
+      return std::tie(time_s, what, id, version) >
+             std::tie(other.time_s, other.what, other.id, other.version);
+    }
+  };
+  using Key = std::tuple<int, int, int>;  // less is more urgent; the job comes last
+  struct Lane {
+    bool busy = false;
+    int last_step = -1;
+    std::priority_queue<Key, std::vector<Key>, std::greater<>> waiting;
+  };
+
+  /// A rank's copy of a chunk that is being reduced.
+  struct Place {
+    int step = -1;      // of the latest arrivals
+    int under_way = 0;  // arrivals that have begun
+    std::vector<int> waiting;
+  };
+
+  [[nodiscard]] Key key(int index) const {
+    const Job& job = jobs_[at(index)];
+    if (job.transfer.action == Action::reduce && job.turn != 0) return {-job.turn, 0, index};
+    switch (urgency_) {
+      case Urgency::piece:
+        return {job.piece, -job.way, index};
+      case Urgency::round:
+        return {job.piece + job.made, -job.way, index};
+      case Urgency::way:
+        break;
+    }
+    return {-job.way, job.piece, index};
+  }
+
+  [[nodiscard]] const std::vector<int>& path(int job) const {
+    const Transfer& hop = jobs_[at(job)].transfer;
+    return turned_round_ ? routes_.path(hop.dst, hop.src) : routes_.path(hop.src, hop.dst);
+  }
+
+  [[nodiscard]] double message_s(int job) const {
+    double seconds = 0;
+    for (const int link : path(job)) {
+      for (const int group : groups_of_[at(link)]) {
+        seconds += topology_.port_groups[at(group)].message_s;
+      }
+    }
+    return seconds;
+  }
+
+  void ready(int index, double now_s) {
+    const Transfer& hop = jobs_[at(index)].transfer;
+    events_.push({now_s + routes_.alpha_s(hop.src, hop.dst), What::prepared, index});
+  }
+
+  void handle(const Event& event, double now_s) {
+    switch (event.what) {
+      case What::prepared: {
+        Lane& lane = lanes_[at(jobs_[at(event.id)].lane)];
+        lane.waiting.push(key(event.id));
+        if (!lane.busy) take_next(lane, now_s);
+        break;
+      }
+      case What::begins:
+        if (bytes_ <= 0 || path(event.id).empty()) {
+          ended(event.id, now_s);
+        } else {
+          sharing_.begin(event.id, path(event.id), bytes_, now_s);
+        }
+        break;
+      case What::flowed:
+        if (sharing_.current({event.time_s, event.id, event.version})) {
+          sharing_.end(event.id);
+          ended(event.id, now_s);
+        }
+        break;
+    }
+  }
+
+  /// Lets the most urgent hop flow that may.
+  void take_next(Lane& lane, double now_s) {
+    lane.busy = false;
+    while (!lane.busy && !lane.waiting.empty()) {
+      const int index = std::get<2>(lane.waiting.top());
+      lane.waiting.pop();
+      const int before = lane.last_step;
+      if (!number_step(index, lane)) continue;
+      lane.busy = true;
+      const Job& job = jobs_[at(index)];
+      if (at(job.step) >= steps_.size()) steps_.resize(at(job.step) + 1);
+      steps_[at(job.step)].push_back(job.transfer);
+      ++begun_;
+      events_.push({now_s + (job.step == before ? 0 : message_s(index)), What::begins, index});
+    }
+  }
+
+  /// Gives a hop a step that is not before that of its predecessor in the lane. False if it has to
+  /// wait: what arrives in one step is reduced together, later steps find what earlier ones left.
+  bool number_step(int index, Lane& lane) {
+    Job& job = jobs_[at(index)];
+    int step = std::max(lane.last_step, job.step);
+    if (job.transfer.action == Action::reduce) {
+      Place& place = places_[place_of(job)];
+      step = std::max(step, place.step);
+      if (step > place.step && place.under_way > 0) {
+        place.waiting.push_back(index);
+        return false;
+      }
+      place.step = step;
+      ++place.under_way;
+    }
+    job.step = lane.last_step = step;
+    return true;
+  }
+
+  [[nodiscard]] std::int64_t place_of(const Job& job) const {
+    return std::int64_t{job.transfer.chunk} * topology_.world_size() + job.transfer.dst;
+  }
+
+  void ended(int index, double now_s) {
+    ended_.push_back(jobs_[at(index)].slot);
+    const Job& job = jobs_[at(index)];
+    take_next(lanes_[at(job.lane)], now_s);
+    if (job.transfer.action == Action::reduce) {
+      Place& place = places_[place_of(job)];
+      if (--place.under_way == 0) {
+        for (const int waiter : std::exchange(place.waiting, {})) ready(waiter, now_s);
+      }
+    }
+    for (const int next : job.unlocks) {
+      Job& waiter = jobs_[at(next)];
+      waiter.step = std::max(waiter.step, job.step + 1);
+      if (--waiter.waits == 0) ready(next, now_s);
+    }
+  }
+
+  const Topology& topology_;
+  const Routes& routes_;
+  const std::vector<std::vector<int>> groups_of_;
+  std::vector<Job> jobs_;
+  Urgency urgency_;
+  double bytes_;
+  bool turned_round_;  // every hop takes the way back
+  FairSharing sharing_;
+  std::vector<Lane> lanes_;
+  std::unordered_map<std::int64_t, Place> places_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<Step> steps_;
+  std::vector<int> ended_;
+  std::size_t begun_ = 0;
+};
+
+}  // namespace
+
+std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& topology,
+                                         const Routes& routes, const TreeFlow& flow,
+                                         Ordering ordering, double size_bytes,
+                                         const Effort& effort) {
+  const int n = topology.world_size();
+  Jobs jobs(flow, n);
+  const int num_lanes = jobs.num_lanes;
+  OrderedFlow result{{std::string(name), flow.collective, n, jobs.num_chunks(), {}}, 0};
+  const double bytes = chunk_bytes(result.schedule, size_bytes);
+  if (ordering.mirrored && flow.combine != nullptr) {
+    Jobs there({{}, nullptr, flow.combine, flow.pieces}, n);
+    const int there_lanes = there.num_lanes;
+    Flowing spreading(topology, routes, std::move(there.jobs), there_lanes, ordering.urgency, bytes,
+                      true);
+    if (!spreading.run(effort)) return std::nullopt;
+    std::vector<int> turn(at(jobs.num_chunks()) * at(n), 0);
+    for (std::size_t i = 0; i < spreading.ended().size(); ++i) {
+      turn[at(spreading.ended()[i])] = static_cast<int>(i) + 1;
+    }
+    for (Job& job : jobs.jobs) job.turn = turn[at(job.slot)];
+  }
+  Flowing flowing(topology, routes, std::move(jobs.jobs), num_lanes, ordering.urgency, bytes,
+                  false);
+  const std::optional<double> seconds = flowing.run(effort);
+  if (!seconds) return std::nullopt;
+  result.seconds = *seconds;
+  result.schedule.steps = std::move(flowing).steps();
+  for (Step& step : result.schedule.steps) {
+    std::stable_sort(step.begin(), step.end(), [](const Transfer& a, const Transfer& b) {
+      return std::tie(a.src, a.dst, a.action) < std::tie(b.src, b.dst, b.action);
+    });
+  }
+  return result;
+}
+
+}  // namespace chorus::synth

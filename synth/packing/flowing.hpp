@@ -1,0 +1,54 @@
+// The order in which the hops of trees go, found by letting them flow.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "chorus/schedule.hpp"
+#include "chorus/topology.hpp"
+#include "model/cost.hpp"
+#include "synth/effort.hpp"
+#include "synth/packing.hpp"
+
+namespace chorus::synth {
+
+/// Which of the hops that wait for one lane (source, destination, action) goes first.
+enum class Urgency {
+  piece,  ///< that of the earliest piece, then the one with the most hops still before it
+  round,  ///< as if pieces marched in step: piece plus hops made, then as above
+  way,    ///< the one with the most hops still before it, then the earliest piece
+};
+
+struct Ordering {
+  Urgency urgency = Urgency::piece;
+  /// Hops towards the roots: not by the urgency, but those first that end last when the same data
+  /// spreads the other way by the urgency.
+  bool mirrored = false;
+};
+
+/// What is sent: the data of every tree in `pieces` pieces, first towards the roots over `combine`
+/// (if any; trees of the topology turned round), then from them over `spread` (if any).
+struct TreeFlow {
+  Collective collective = {};
+  const TreePacking* combine = nullptr;
+  const TreePacking* spread = nullptr;
+  int pieces = 1;
+};
+
+struct OrderedFlow {
+  Schedule schedule;
+  double seconds = 0;  ///< of the run that gave the order
+};
+
+/// Runs `flow` as simulate() would, but every lane takes, whenever it is free, the most urgent hop
+/// that is ready: so none ever stands behind one that is late. Chunks: the pieces of a root's
+/// trees, the first piece of each tree before the second of any. Deterministic. Nothing if the
+/// effort is spent.
+[[nodiscard]] std::optional<OrderedFlow> flowing_order(std::string_view name,
+                                                       const Topology& topology,
+                                                       const Routes& routes, const TreeFlow& flow,
+                                                       Ordering ordering, double size_bytes,
+                                                       const Effort& effort);
+
+}  // namespace chorus::synth
