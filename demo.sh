@@ -68,7 +68,15 @@ show chorus explain all_to_all 1M --topology dgx1
 show chorus schedule ring all_reduce -n 8 --topology dgx1 --bytes 16M --svg build/demo/ring.svg
 echo "(its timeline is drawn in build/demo/ring.svg)"
 
+heading "Can the wiring do better?"
+show chorus synth -n 4 --fresh -o build/demo/here.json
+show chorus explain build/demo/here.json 4K
+show chorus synth 2*ndv2 --fresh -c all_reduce,all_gather,all_to_all -o build/demo/ndv2.json
+show chorus simulate build/demo/ndv2.json all_gather -b 16M --svg build/demo/gather.svg
+echo "(its timeline is drawn in build/demo/gather.svg)"
+
 heading "Is every schedule right?"
+show chorus verify build/demo/here.json build/demo/ndv2.json
 prove_all
 
 heading "Every collective between real processes"
@@ -78,10 +86,14 @@ for transport in shm tcp; do
   show chorus run -n 4 -- build/release/examples/02_collectives
 done
 unset CHORUS_TRANSPORTS
+printf '\n$ export CHORUS_PLAN=build/demo/here.json\n'
+CHORUS_PLAN=$PWD/build/demo/here.json show chorus run -n 4 -- build/release/examples/02_collectives
 show mpirun.openmpi -n 4 --oversubscribe build/release/examples/02_collectives
 show mpirun.mpich -n 4 build/release/examples/02_collectives
 
 heading "How does it compare?"
 show chorus-perf --quick --brief --json build/demo/quick.json
+show chorus-perf all_reduce all_gather all_to_all --plan build/demo/here.json -l chorus --brief \
+  -b 1K -e 1M -f 32
 
 heading "done in $((SECONDS - start)) s"
