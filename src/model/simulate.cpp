@@ -115,13 +115,14 @@ class Simulator {
         const Event event = events_.top();
         events_.pop();
         if (event.flows) {
-          if (sharing_.current({event.time_s, event.id, event.version})) end(event.id, now_s);
+          const FairSharing::Forecast forecast{event.time_s, event.id, event.version};
+          if (sharing_.current(forecast)) end_all(forecast.knot, now_s);
         } else {
           prepared(event.id, now_s);
         }
       }
       for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
-        events_.push({forecast.end_s, true, forecast.id, forecast.version});
+        events_.push({forecast.end_s, true, forecast.knot, forecast.version});
       }
     }
     for (const TimelineEntry& entry : entries_) {
@@ -136,11 +137,11 @@ class Simulator {
   }
 
  private:
-  /// A transfer starts to flow, after its route's alpha, or has flowed through.
+  /// A transfer starts to flow, after its route's alpha, or transfers that flow come to their end.
   struct Event {
     double time_s = 0;
     bool flows = false;
-    int id = 0;
+    int id = 0;  // of the transfer, or of the knot of those that flow
     std::uint32_t version = 0;
 
     bool operator>(const Event& other) const {
@@ -224,6 +225,12 @@ class Simulator {
     sharing_.begin(id, path(id), bytes_, now_s);
   }
 
+  void end_all(int knot, double now_s) {
+    ending_.clear();
+    sharing_.ending(knot, now_s, ending_);
+    for (const int id : ending_) end(id, now_s);
+  }
+
   void end(int id, double now_s) {
     sharing_.end(id);
     for (const int link : path(id)) {
@@ -258,7 +265,8 @@ class Simulator {
   std::vector<Turn> turns_;  // by transfer
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<double> busy_since_s_;  // by link
-  std::vector<int> users_;            // by link: transfers that flow over it
+  std::vector<int> ending_;
+  std::vector<int> users_;  // by link: transfers that flow over it
   Simulation result_;
 };
 

@@ -21,16 +21,19 @@ class FairSharing {
   /// It has come to its end.
   void end(int id);
 
-  /// A transfer and when it will end if nothing else begins or ends.
+  /// Transfers that are tied to each other, and when the first of them ends if nothing else begins
+  /// or ends.
   struct Forecast {
     double end_s = 0;
-    int id = 0;
-    std::uint32_t version = 0;  ///< current(id, version) tells whether it still holds
+    int knot = 0;
+    std::uint32_t version = 0;  ///< current(knot, version) tells whether it still holds
   };
   /// Works out the rates after any number of begin() and end() at `now_s`. Returns the forecasts
   /// that are new.
   const std::vector<Forecast>& update(double now_s);
   [[nodiscard]] bool current(const Forecast& forecast) const;
+  /// Appends the transfers of the knot that end at `now_s`, in ascending order.
+  void ending(int knot, double now_s, std::vector<int>& ids) const;
 
  private:
   struct Use {
@@ -43,7 +46,8 @@ class FairSharing {
     double since_s = 0;
     double rate = -1;  // bytes per second; -1: not set yet
     double next_rate = -1;
-    std::uint32_t version = 0;
+    double end_s = 0;
+    int knot = -1;
     bool gathered = false;
     bool fixed = false;
   };
@@ -55,8 +59,23 @@ class FairSharing {
     double users = 0;
   };
 
-  void gather();
+  struct Knot {
+    std::vector<int> flows;
+    std::uint32_t version = 0;
+  };
+  /// A resource and the rate that it would leave for each of its flows.
+  struct Share {
+    double rate = 0;
+    int resource = 0;
+
+    bool operator>(const Share& other) const {
+      return rate > other.rate || (rate == other.rate && resource > other.resource);
+    }
+  };
+
+  void gather(int first);
   void fill();
+  void settle(double now_s);
   void touch(int resource);
 
   std::vector<Resource> resources_;  // links, then port groups
@@ -64,7 +83,12 @@ class FairSharing {
   std::size_t num_links_ = 0;
   std::vector<Flow> flows_;  // by id
   std::vector<int> touched_;
-  std::vector<int> gathered_resources_, gathered_flows_;
+  std::vector<int> unlimited_;                            // flows that nothing holds back
+  std::vector<int> gathered_resources_, gathered_flows_;  // of one knot
+  std::vector<int> passed_resources_, passed_flows_;      // of all knots of one update
+  std::vector<Share> shares_;
+  std::vector<Knot> knots_;
+  std::vector<int> free_knots_, left_knots_;
   std::vector<Forecast> forecasts_;
 };
 
