@@ -1,6 +1,7 @@
 // How long a schedule takes, for those who have a network but no topology.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include "chorus/schedule.hpp"
@@ -18,6 +19,9 @@ class Predictor {
 
   /// Seconds of `schedule`, all of whose transfers are edges of the network.
   [[nodiscard]] double seconds(const Schedule& schedule, double size_bytes) const;
+  /// True if that takes a second or two at most: where much is shared the time grows with the
+  /// square of the transfers that are under way together.
+  [[nodiscard]] bool quick(std::size_t transfers) const;
 
  private:
   Topology topology_;

@@ -77,10 +77,10 @@ bool FairSharing::current(const Forecast& forecast) const {
   return knots_[at(forecast.knot)].version == forecast.version;
 }
 
-void FairSharing::ending(int knot, double now_s, std::vector<int>& ids) const {
+void FairSharing::ending(int knot, double until_s, std::vector<int>& ids) const {
   const auto first = static_cast<std::ptrdiff_t>(ids.size());
   for (const int id : knots_[at(knot)].flows) {
-    if (flows_[at(id)].end_s <= now_s * (1 + 1e-12)) ids.push_back(id);
+    if (flows_[at(id)].end_s <= until_s) ids.push_back(id);
   }
   std::sort(ids.begin() + first, ids.end());
 }

@@ -1,6 +1,7 @@
 // Transfers under way at the same time, sharing links and port groups fairly.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -32,8 +33,10 @@ class FairSharing {
   /// that are new.
   const std::vector<Forecast>& update(double now_s);
   [[nodiscard]] bool current(const Forecast& forecast) const;
-  /// Appends the transfers of the knot that end at `now_s`, in ascending order.
-  void ending(int knot, double now_s, std::vector<int>& ids) const;
+  /// Appends the transfers of the knot that end by `until_s`, in ascending order.
+  void ending(int knot, double until_s, std::vector<int>& ids) const;
+  /// When the transfer ends, by the last update.
+  [[nodiscard]] double end_s(int id) const { return flows_[static_cast<std::size_t>(id)].end_s; }
 
  private:
   struct Use {

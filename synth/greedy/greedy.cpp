@@ -23,7 +23,6 @@ using enum CollectiveKind;
 constexpr double kMuchSlower = 2.5;        // edges between clusters, against those within
 constexpr double kLeastChunkBytes = 4096;  // smaller ones are not worth a pipeline
 constexpr std::int64_t kMostHops = 400'000;
-constexpr std::int64_t kSimulatedHops = 10'000;
 constexpr std::int64_t kHopsOfAllSeeds = 1'500'000;
 constexpr int kMostSeeds = 16;
 constexpr int kFinalists = 3;      // runs that are simulated
@@ -130,17 +129,16 @@ class Greedy {
       return std::pair(a.run->seconds, a.seed) < std::pair(b.run->seconds, b.seed);
     });
     const int num_chunks = num_blocks(collective_.kind, network_.world_size()) * chunks;
-    const bool simulates = hops(chunks) <= kSimulatedHops;
+    const Predictor predictor(network_);
+    const bool simulates = predictor.quick(trials.front().run->hops.size());
     if (trials.size() > kFinalists || !simulates) trials.resize(simulates ? kFinalists : 1);
     std::optional<Schedule> best;
     double best_s = 0;
-    std::optional<Predictor> predictor;
-    if (simulates) predictor.emplace(network_);
     for (Trial& trial : trials) {
       const Spread spread{collective_, num_chunks, std::move(trial.run->hops)};
       Schedule schedule = as_begun("greedy", network_, spread);
       if (!simulates) return schedule;
-      const double seconds = predictor->seconds(schedule, size_bytes_);
+      const double seconds = predictor.seconds(schedule, size_bytes_);
       if (best && seconds >= best_s) continue;
       best = std::move(schedule);
       best_s = seconds;

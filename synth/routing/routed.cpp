@@ -26,9 +26,8 @@ constexpr double kUseWeights[] = {0.1, 0.5, 0.02};
 constexpr std::size_t kManyDemands = 5000;  // then the first weight has to do
 constexpr double kLeastPieceBytes = 256;    // smaller ones do not fill a message
 constexpr double kLeastCutBytes = 4096;     // nor are these worth a pipeline
-// More hops than this are not simulated while one chooses, and more pieces not tried.
+// More hops than this are not made of more pieces.
 constexpr std::size_t kManyHops = 150'000;
-constexpr std::size_t kHugeHops = 600'000;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -156,7 +155,7 @@ class Choice {
     const Spread spread = spread_of(network_, collective_, demands_, routing, cuts);
     const double bytes = block_bytes_ / (routing.pieces * cuts);
     Schedule schedule = in_order("routed", network_, spread, bytes);
-    const bool simulated = spread.hops.size() <= kHugeHops;
+    const bool simulated = predictor_.quick(spread.hops.size());
     const double seconds = simulated ? predictor_.seconds(schedule, size_bytes_)
                                      : routing.load_s * block_bytes_ + longest_alpha_s(routing);
     effort_.say(

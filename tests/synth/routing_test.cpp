@@ -178,6 +178,26 @@ TEST(Routed, HasNothingForOtherCollectivesOrSeparateParts) {
   EXPECT_EQ(routed(Network(test::gpus(1)), kAllToAll, 1e6, Effort{}), std::nullopt);
 }
 
+TEST(Predictor, TakesSecondsForTensOfThousandsOfTransfersAtOnce) {
+  const Topology topology = topology_from_name("switch:160");
+  Schedule direct{"direct", kAllToAll, 160, 160 * 160, {Step{}}};
+  for (Rank src = 0; src < 160; ++src) {
+    for (Rank dst = 0; dst < 160; ++dst) {
+      // Every hundredth block does not go, so that not all end at once.
+      if (src != dst && (src * 31 + dst * 17) % 100 != 0) {
+        direct.steps[0].push_back({src, dst, src * 160 + dst, Action::copy});
+      }
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const double seconds = Predictor(Network(topology)).seconds(direct, 160e6);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  // The busiest port sends 158 blocks of 1 MB, the others at least 157.
+  EXPECT_GE(seconds, 0.157);
+  EXPECT_LE(seconds, 0.160);
+  EXPECT_LT(took.count(), 20) << "0.05 s when nothing else runs";
+}
+
 TEST(Predictor, SaysWhatTheSimulatorSaysOnTheTopologyItself) {
   for (const char* name : {"dgx1", "2*dgx-a100", "2*ndv2", "z52", "mesh:4x4"}) {
     const Topology topology = topology_from_name(name);
