@@ -26,7 +26,7 @@ constexpr double kUseWeights[] = {0.1, 0.5, 0.02};
 constexpr std::size_t kManyDemands = 5000;  // then the first weight has to do
 constexpr double kLeastPieceBytes = 256;    // smaller ones do not fill a message
 constexpr double kLeastCutBytes = 4096;     // nor are these worth a pipeline
-// More hops than this are not made of more pieces.
+// Of more than this one piece has to do.
 constexpr std::size_t kManyHops = 150'000;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -145,7 +145,7 @@ class Choice {
     for (int cuts = 1; cuts <= kMostCuts && vain < 2; cuts *= 2) {
       if (done(floor_s)) return;
       const bool tiny = block_bytes_ / (routing.pieces * cuts) < kLeastCutBytes;
-      if (cuts > 1 && (tiny || hops_of(routing) * at(cuts) > kManyHops)) return;
+      if (cuts > 1 && (tiny || !predictor_.quick(hops_of(routing) * at(cuts)))) return;
       vain = consider(routing, cuts) ? 0 : vain + 1;
     }
   }
