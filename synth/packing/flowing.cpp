@@ -160,7 +160,7 @@ class Flowing {
         handle(event, now_s);
       }
       for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
-        events_.push({forecast.end_s, What::flowed, forecast.id, forecast.version});
+        events_.push({forecast.end_s, What::flowed, forecast.knot, forecast.version});
       }
     }
     CHORUS_CHECK(begun_ == jobs_.size(), "every hop of a tree is ready at some time");
@@ -176,7 +176,7 @@ class Flowing {
   struct Event {
     double time_s = 0;
     What what = What::prepared;
-    int id = 0;
+    int id = 0;  // of the job; flowed: of the knot of jobs whose first ends
     std::uint32_t version = 0;
 
     bool operator>(const Event& other) const {
@@ -249,8 +249,12 @@ class Flowing {
         break;
       case What::flowed:
         if (sharing_.current({event.time_s, event.id, event.version})) {
-          sharing_.end(event.id);
-          ended(event.id, now_s);
+          ending_.clear();
+          sharing_.ending(event.id, now_s * (1 + 1e-12), ending_);
+          for (const int job : ending_) {
+            sharing_.end(job);
+            ended(job, now_s);
+          }
         }
         break;
     }
@@ -321,6 +325,7 @@ class Flowing {
   double bytes_;
   bool turned_round_;  // every hop takes the way back
   FairSharing sharing_;
+  std::vector<int> ending_;
   std::vector<Lane> lanes_;
   std::unordered_map<std::int64_t, Place> places_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
