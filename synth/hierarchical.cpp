@@ -142,7 +142,11 @@ std::vector<Schedule> hierarchical(const Task& task, const Effort& effort) {
         block * beta < levels.alpha_s(levels.count() - 1) / 8 ? Shape::star : Shape::ring;
     std::vector<Shape> shapes(at(levels.count()), outer);
     shapes.front() = Shape::star;
-    variants = {std::move(shapes)};
+    variants = {shapes};
+    if (outer == Shape::ring && levels.count() > 2) {
+      shapes.back() = Shape::star;
+      variants.push_back(std::move(shapes));
+    }
   }
   const double alpha = levels.alpha_s(levels.count() - 1);
   std::vector<int> piece_counts = {1};

@@ -24,6 +24,8 @@ namespace {
 using enum CollectiveKind;
 
 constexpr double kNearEnough = 1.005;  // of the limit: searching on is not worth it
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kLittleLost = 1.1;
 constexpr long kMostComposedChunks = 4096;
 constexpr std::size_t kMostSimulated = 40'000;  // transfers; beyond, seconds each and more
 
@@ -39,6 +41,7 @@ std::size_t transfers_of(const Schedule& schedule) {
 struct Pooled {
   Schedule schedule;
   std::string strategy;
+  std::optional<std::size_t> made_for;  ///< the index of a size; large ones are timed there alone
   std::vector<Prediction> at_sizes;
 };
 using Pool = std::vector<Pooled>;
@@ -120,11 +123,10 @@ class Planner {
     if (mirror_known) {
       const Pool& spread = pools_[spreading(kind)];
       for (std::size_t i = 0; i < spread.size(); ++i) {
-        add(mirrored(spread[i].schedule), spread[i].strategy);
+        add(mirrored(spread[i].schedule), spread[i].strategy, spread[i].made_for);
       }
     }
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      const auto size = static_cast<double>(options_.sizes[s]);
       for (const Strategy& strategy : strategies_) {
         if (calls_left_ > 0) --calls_left_;
         if (s > 0 && !strategy.every_size) continue;
@@ -134,12 +136,15 @@ class Planner {
           complete_ = false;
           continue;
         }
-        ask(strategy, kind, size);
+        ask(strategy, kind, s);
       }
     }
   }
 
-  void ask(const Strategy& strategy, CollectiveKind kind, double size) {
+  void ask(const Strategy& strategy, CollectiveKind kind, std::size_t size_index) {
+    const auto size = static_cast<double>(options_.sizes[size_index]);
+    const std::optional<std::size_t> made_for =
+        strategy.every_size ? std::optional(size_index) : std::nullopt;
     if (options_.progress) {
       options_.progress(static_cast<int>(calls_ - calls_left_ - 1), static_cast<int>(calls_));
     }
@@ -148,17 +153,19 @@ class Planner {
     const bool mirror = spreading(kind) != kind;
     if (strategy.combines) {
       const Task task{forward_.topology, forward_.network, {kind, 0}, size};
-      for (Schedule& schedule : strategy.make(task, part)) add(std::move(schedule), strategy.name);
+      for (Schedule& schedule : strategy.make(task, part))
+        add(std::move(schedule), strategy.name, made_for);
     } else if (kind != all_reduce) {
       const Side& side = mirror && backward_ ? *backward_ : forward_;
       const Task task{side.topology, side.network, {spreading(kind), 0}, size};
       for (Schedule& schedule : strategy.make(task, part)) {
-        add(mirror ? mirrored(schedule) : std::move(schedule), strategy.name);
+        add(mirror ? mirrored(schedule) : std::move(schedule), strategy.name, made_for);
       }
     }
   }
 
-  void add(Schedule schedule, const std::string& strategy) {
+  void add(Schedule schedule, const std::string& strategy,
+           std::optional<std::size_t> made_for = std::nullopt) {
     Pool& pool = pools_[schedule.collective.kind];
     for (const Pooled& known : pool) {
       if (known.schedule == schedule) return;
@@ -169,10 +176,10 @@ class Planner {
                               .c_str());
     }
     const Collective collective = schedule.collective;
-    Pooled entry{std::move(schedule), strategy, {}};
+    Pooled entry{std::move(schedule), strategy, made_for, {}};
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      const Prediction time = predict(entry.schedule, forward_.topology, forward_.network,
-                                      forward_.routes, static_cast<double>(options_.sizes[s]));
+      const auto size = static_cast<double>(options_.sizes[s]);
+      const Prediction time = predict_if_best(entry, pool, s, size);
       const bool best = std::all_of(pool.begin(), pool.end(), [&](const Pooled& other) {
         return time.seconds < other.at_sizes[s].seconds;
       });
@@ -205,6 +212,20 @@ class Planner {
                               : first.strategy + " + " + second.strategy);
   }
 
+  /// Infinite seconds for a large schedule that cannot become the best: predicting it takes long.
+  [[nodiscard]] Prediction predict_if_best(const Pooled& entry, const Pool& pool,
+                                           std::size_t size_index, double size) const {
+    const Schedule& schedule = entry.schedule;
+    if (transfers_of(schedule) > kMostSimulated) {
+      if (entry.made_for && *entry.made_for != size_index) return {kNever, Method::replayed};
+      double best = kNever;
+      for (const Pooled& other : pool) best = std::min(best, other.at_sizes[size_index].seconds);
+      const auto least = least_seconds(schedule, forward_.network, size);
+      if (least && *least >= best) return {kNever, Method::replayed};
+    }
+    return predict(schedule, forward_.topology, forward_.network, forward_.routes, size);
+  }
+
   [[nodiscard]] const Pooled* best(CollectiveKind kind, std::size_t size_index,
                                    int num_chunks = 0) const {
     const Pooled* best = nullptr;
@@ -212,6 +233,7 @@ class Planner {
     if (pool == pools_.end()) return nullptr;
     for (const Pooled& entry : pool->second) {
       if (num_chunks != 0 && entry.schedule.num_chunks != num_chunks) continue;
+      if (entry.at_sizes[size_index].seconds == kNever) continue;
       if (best == nullptr ||
           entry.at_sizes[size_index].seconds < best->at_sizes[size_index].seconds) {
         best = &entry;
@@ -359,10 +381,13 @@ Prediction predict(const Schedule& schedule, const Topology& topology, const Net
   if (transfers_of(schedule) <= kMostSimulated) {
     return {simulate(schedule, topology, routes, size_bytes).seconds, Method::simulated};
   }
-  if (const auto seconds = replayed_seconds(schedule, network, size_bytes)) {
-    return {*seconds, Method::replayed};
+  // With a barrier after every step; where that loses little, or where nothing could overlap.
+  const double stepwise = cost(schedule, topology, routes).seconds(size_bytes);
+  const std::optional<double> least = least_seconds(schedule, network, size_bytes);
+  if (!least || schedule.steps.size() == 1 || stepwise <= kLittleLost * *least) {
+    return {stepwise, Method::cost};
   }
-  return {cost(schedule, topology, routes).seconds(size_bytes), Method::cost};
+  return {*replayed_seconds(schedule, network, size_bytes), Method::replayed};
 }
 
 Planned make_plan(const Topology& topology, const PlanOptions& options,

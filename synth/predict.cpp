@@ -67,6 +67,27 @@ std::optional<JobGraph> jobs_of(const Schedule& schedule, const Network& network
   return graph;
 }
 
+/// Among the jobs of one step, those with the longest way still before them go first. Every wait is
+/// for a job of lower number, and waits are listed by the number of the one who waits.
+void prefer_long_ways(JobGraph& graph, const Network& network, double bytes) {
+  std::vector<Job>& jobs = graph.jobs();
+  std::vector<double> way_s(jobs.size(), 0);
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    if (jobs[job].edge < 0) continue;
+    const Edge& edge = network.edges()[static_cast<std::size_t>(jobs[job].edge)];
+    way_s[job] = edge.alpha_s + bytes * edge.beta_s_per_byte;
+  }
+  const std::vector<double> own_s = way_s;
+  for (auto wait = graph.waits().rbegin(); wait != graph.waits().rend(); ++wait) {
+    const auto before = static_cast<std::size_t>(wait->first);
+    way_s[before] =
+        std::max(way_s[before], own_s[before] + way_s[static_cast<std::size_t>(wait->second)]);
+  }
+  for (std::size_t job = 0; job < jobs.size(); ++job) {
+    std::get<1>(jobs[job].urgency) = static_cast<int>(std::min(way_s[job] * 1e9, 2e9));
+  }
+}
+
 }  // namespace
 
 Predictor::Predictor(const Network& network) : topology_(stand_in(network)), routes_(topology_) {}
@@ -75,11 +96,38 @@ double Predictor::seconds(const Schedule& schedule, double size_bytes) const {
   return simulate(schedule, topology_, routes_, size_bytes).seconds;
 }
 
+std::optional<double> least_seconds(const Schedule& schedule, const Network& network,
+                                    double size_bytes) {
+  std::vector<std::int64_t> over(network.edges().size(), 0);  // transfers by edge
+  for (const Step& step : schedule.steps) {
+    for (const Transfer& transfer : step) {
+      const std::optional<int> edge = network.edge(transfer.src, transfer.dst);
+      if (!edge) return std::nullopt;
+      ++over[static_cast<std::size_t>(*edge)];
+    }
+  }
+  std::vector<std::int64_t> load(network.resources().size(), 0);
+  for (std::size_t edge = 0; edge < over.size(); ++edge) {
+    for (const int resource : network.edges()[edge].resources) {
+      load[static_cast<std::size_t>(resource)] += over[edge];
+    }
+  }
+  const double bytes = chunk_bytes(schedule, size_bytes);
+  double most = 0;
+  for (std::size_t resource = 0; resource < load.size(); ++resource) {
+    most = std::max(most, static_cast<double>(load[resource]) * bytes *
+                              network.resources()[resource].beta_s_per_byte);
+  }
+  return most;
+}
+
 std::optional<double> replayed_seconds(const Schedule& schedule, const Network& network,
                                        double size_bytes) {
   std::optional<JobGraph> jobs = jobs_of(schedule, network);
   if (!jobs) return std::nullopt;
-  ListScheduler scheduler(network, *std::move(jobs), chunk_bytes(schedule, size_bytes));
+  const double bytes = chunk_bytes(schedule, size_bytes);
+  prefer_long_ways(*jobs, network, bytes);
+  ListScheduler scheduler(network, *std::move(jobs), bytes);
   (void)scheduler.run();
   return scheduler.seconds();
 }

@@ -16,6 +16,8 @@ namespace {
 constexpr std::array<std::string_view, 3> kMethodNames{"simulated", "replayed", "cost"};
 constexpr std::array<std::string_view, 3> kMethodNotes{"", "  (replayed)", "  (by cost)"};
 
+constexpr int kManyRanks = 256;  // a ring of so many takes n² transfers
+
 /// Predicted seconds of the first of these classic schedules that serves the collective; 0 if none.
 double classic_seconds(std::initializer_list<std::string_view> names, CollectiveKind kind,
                        const Topology& topology, const synth::Network& network,
@@ -24,7 +26,10 @@ double classic_seconds(std::initializer_list<std::string_view> names, Collective
   for (const std::string_view name : names) {
     const Algorithm& chosen = algorithm(name);
     if (chosen.why_not(input)) continue;
-    return synth::predict(chosen.make(input), topology, network, routes, size_bytes).seconds;
+    const Schedule schedule = chosen.make(input);
+    if (topology.world_size() > kManyRanks)
+      return cost(schedule, topology, routes).seconds(size_bytes);
+    return synth::predict(schedule, topology, network, routes, size_bytes).seconds;
   }
   return 0;
 }
