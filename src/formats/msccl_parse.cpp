@@ -10,6 +10,7 @@
 
 #include "chorus/error.hpp"
 #include "formats/msccl_program.hpp"
+#include "model/json_reader.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -284,10 +285,23 @@ void parse_gpu(const Element& element, MscclAlgo& algo, std::vector<char>& seen,
   check_dependencies(gpu, where);
 }
 
+/// Schedules are saved with their name, as UTF-8; XML has no control characters.
+void refuse_unprintable(const Element& element, const std::string& name) {
+  bool text = std::none_of(name.begin(), name.end(),
+                           [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+  try {
+    (void)json::quoted(name);
+  } catch (const InputError&) {
+    text = false;
+  }
+  if (!text) element.fail("has a name that is no UTF-8 text without control characters");
+}
+
 MscclAlgo parse_algo(const Element& element) {
   element.expect_attributes({"name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll",
                              "inplace", "outofplace", "minBytes", "maxBytes", "nthreads", "redop"});
   MscclAlgo algo{.line = element.line(), .name = element.text("name")};
+  refuse_unprintable(element, algo.name);
   algo.protocol = element.text("proto");
   if (algo.protocol != "Simple" && algo.protocol != "LL" && algo.protocol != "LL128") {
     element.fail(fmt::format("has proto=\"{}\": Simple, LL or LL128 is needed", algo.protocol));

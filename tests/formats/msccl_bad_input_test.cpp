@@ -75,6 +75,8 @@ const BadInput kBadInputs[] = {
      "allreduce"},
     {"proto=\"Simple\"", "proto=\"Simpel\"",
      "f.xml:1: <algo> has proto=\"Simpel\": Simple, LL or LL128 is needed"},
+    {"name=\"test\"", "name=\"te\fst\"", "f.xml:1: <algo> has a name that is no UTF-8 text"},
+    {"name=\"test\"", "name=\"te\xffst\"", "f.xml:1: <algo> has a name that is no UTF-8 text"},
     {"inplace=\"1\"", "inplace=\"0\" outofplace=\"0\"",
      "f.xml:1: <algo> has inplace=\"0\" and outofplace=\"0\", so it can never run"},
     {"i_chunks=\"1\"", "i_chunks=\"2\"",
