@@ -36,6 +36,9 @@ struct CHORUS_API Options {
   std::string topology_file;
   /// JSON file of a plan to load, or empty. CHORUS_PLAN
   std::string plan_file;
+  /// Where the topology is described (topology_file) and there is no plan: the longest that rank 0
+  /// synthesizes one when the communicator is made, ms; 0: never. CHORUS_SYNTHESIS_MS
+  int synthesis_ms = 1'000;
   /// Where a rank writes its flight record when a collective fails; empty: nowhere.
   /// CHORUS_FLIGHT_DIR
   std::string flight_dir = "/tmp";

@@ -15,6 +15,7 @@
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "runtime/assumed_topology.hpp"
+#include "runtime/synthesize.hpp"
 
 namespace chorus {
 namespace {
@@ -96,16 +97,22 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   control->open_group(place.key, place.members);
   const std::string agreement = fmt::format(
       "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
-      "transports {}",
+      "transports {}, synthesis {} ms",
       CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
-      options.deterministic, options.slots, options.slot_bytes, options.transports);
+      options.deterministic, options.slots, options.slot_bytes, options.transports,
+      options.synthesis_ms);
   wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
 
   const auto& members = wiring->members();
   const std::size_t hosts = num_hosts(members);
   if (wiring->any_network()) instances = kNetworkInstances;
+  const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
+  if (!options.topology_file.empty() && options.plan_file.empty() && free_to_choose &&
+      options.synthesis_ms > 0 && members.size() > 1) {
+    plan = synthesize_together(*control, place, described, options);
+  }
   selector = std::make_unique<Selector>(
       options.topology_file.empty() ? assumed_topology(members, wiring->hosts_share_memory())
                                     : std::move(described),

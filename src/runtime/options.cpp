@@ -24,7 +24,7 @@ constexpr std::size_t kMinSlotBytes = 1024;
 constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
 
 /// Every variable that Chorus reads, for the search for misspelt ones.
-constexpr std::array<std::string_view, 20> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+constexpr std::array<std::string_view, 21> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TIMEOUT_MS",
                                                      "CHORUS_TRANSPORTS",
                                                      "CHORUS_SOCKET_IFNAME",
@@ -35,6 +35,7 @@ constexpr std::array<std::string_view, 20> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_ALGORITHM",
                                                      "CHORUS_TOPOLOGY",
                                                      "CHORUS_PLAN",
+                                                     "CHORUS_SYNTHESIS_MS",
                                                      "CHORUS_FLIGHT_DIR",
                                                      "CHORUS_SPIN_US",
                                                      "CHORUS_LOG",
@@ -165,6 +166,7 @@ Options Options::from_env() {
   read("CHORUS_ALGORITHM", options.algorithm);
   read("CHORUS_TOPOLOGY", options.topology_file);
   read("CHORUS_PLAN", options.plan_file);
+  read("CHORUS_SYNTHESIS_MS", 0, 3'600'000, options.synthesis_ms);
   read_or_empty("CHORUS_FLIGHT_DIR", options.flight_dir);
   read("CHORUS_SPIN_US", 0, 1'000'000, options.spin_us);
   read_log_level(options.log_level);

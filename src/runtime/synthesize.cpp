@@ -1,0 +1,89 @@
+#include "runtime/synthesize.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "model/json.hpp"
+#include "runtime/strategies.hpp"
+#include "synth/plan.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr std::size_t kPartBytes = std::size_t{1} << 19;  // of one exchange, which carries 1 MiB
+constexpr std::size_t kMostParts = 32;
+
+std::string plan_text(const Topology& topology, const Options& options) {
+  synth::Effort effort;
+  const auto start = synth::Effort::Clock::now();
+  effort.deadline = start + std::chrono::milliseconds(options.synthesis_ms);
+  std::vector<synth::Strategy> strategies = {classic_strategy()};
+  for (synth::Strategy& strategy : synth::built_in_strategies()) {
+    strategies.push_back(std::move(strategy));
+  }
+  try {
+    synth::Planned planned = synth::make_plan(topology, {}, strategies, effort);
+    planned.plan.topology = {};
+    std::string text = to_json(planned.plan);
+    const auto ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(synth::Effort::Clock::now() - start)
+            .count();
+    log(LogLevel::info, {},
+        fmt::format("synthesized {} schedules for '{}' in {} ms{}", planned.plan.entries.size(),
+                    topology.name, ms,
+                    planned.complete ? "" : "; the time was too short for all strategies"));
+    if (text.size() <= kMostParts * kPartBytes) return text;
+    log(LogLevel::warn, {},
+        "the synthesized plan is too large to hand round; classic schedules run instead (use a "
+        "plan "
+        "file: chorus synth, CHORUS_PLAN)");
+  } catch (const SynthesisError& error) {
+    log(LogLevel::warn, {},
+        fmt::format("nothing synthesized, classic schedules run instead: {}", error.what()));
+  }
+  return {};
+}
+
+}  // namespace
+
+Plan synthesize_together(Control& control, const GroupPlace& place, const Topology& topology,
+                         const Options& options) {
+  std::string text;
+  if (place.rank == 0) text = plan_text(topology, options);
+  const int patience_ms = options.join_timeout_ms + options.synthesis_ms;
+  const auto from_rank0 = [&](const std::string& what, std::span<const std::byte> blob) {
+    return control.exchange(fmt::format("{}/synthesis/{}", place.key, what), place.members,
+                            place.rank == 0 ? blob : std::span<const std::byte>(), patience_ms)[0];
+  };
+  std::uint64_t size = text.size();
+  const std::vector<std::byte> said = from_rank0("size", std::as_bytes(std::span(&size, 1)));
+  if (said.size() != sizeof size) {
+    throw BootstrapError("rank 0 says nothing of the plan it made: another version of Chorus?");
+  }
+  std::memcpy(&size, said.data(), sizeof size);
+  if (size > kMostParts * kPartBytes) {
+    throw BootstrapError(fmt::format("rank 0 announces a plan of {} bytes", size));
+  }
+  std::string whole;
+  for (std::size_t part = 0; part * kPartBytes < size; ++part) {
+    const std::string_view mine =
+        place.rank == 0 ? std::string_view(text).substr(part * kPartBytes, kPartBytes) : "";
+    const auto bytes = from_rank0(fmt::format("{}", part), std::as_bytes(std::span(mine)));
+    whole.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  if (whole.size() != size) {
+    throw BootstrapError(fmt::format("{} of {} bytes of rank 0's plan came", whole.size(), size));
+  }
+  return whole.empty() ? Plan{} : plan_from_json(whole, "the plan of rank 0");
+}
+
+}  // namespace chorus
