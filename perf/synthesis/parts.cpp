@@ -1,0 +1,24 @@
+// The list of what is measured, in the order of the table.
+#include <array>
+
+#include "perf/synthesis/rows.hpp"
+
+namespace chorus::perf {
+namespace {
+
+constexpr auto kParts = std::to_array<SynthesisPart>({
+#ifdef CHORUS_HAVE_Z3
+    {"dgx1", "every instance that SCCL publishes for the DGX-1", measure_dgx1},
+    {"frontier", "the frontier of the DGX-1's all_gather, with proofs", measure_frontier},
+    {"64-ranks", "schedules of 64 ranks, optimal in steps and bytes", measure_64_ranks},
+#endif
+    {"", "", nullptr},  // so that the list is never empty
+});
+
+}  // namespace
+
+std::span<const SynthesisPart> synthesis_parts() {
+  return std::span(kParts).first(kParts.size() - 1);
+}
+
+}  // namespace chorus::perf
