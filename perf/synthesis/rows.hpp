@@ -12,8 +12,8 @@ namespace chorus::perf {
 
 /// One figure. Times are CPU seconds of one core.
 struct SynthesisRow {
-  std::string part;  ///< of which part of the table, see SynthesisPart
-  std::string name;  ///< what was synthesized: "dgx1 all_gather (6,3,7)"
+  std::string part = {};  ///< of which part of the table, see SynthesisPart
+  std::string name = {};  ///< what was synthesized: "dgx1 all_gather (6,3,7)"
   double seconds = 0;
   std::optional<double> peer_seconds = {};  ///< of msccl-tools, less its start-up
   bool peer_timed_out = false;              ///< peer_seconds is what it had used by then
@@ -71,5 +71,10 @@ struct SynthesisPart {
 void measure_dgx1(const SynthesisContext& context);
 void measure_frontier(const SynthesisContext& context);
 void measure_64_ranks(const SynthesisContext& context);
+
+// Parts of the planner (plan_rows.cpp).
+void measure_plans(const SynthesisContext& context);
+void measure_random(const SynthesisContext& context);
+void measure_cluster(const SynthesisContext& context);
 
 }  // namespace chorus::perf

@@ -9,6 +9,9 @@
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
 #include "runtime/strategies.hpp"
+#ifdef CHORUS_HAVE_Z3
+#include "synth/exact/strategies.hpp"
+#endif
 
 namespace chorus {
 namespace {
@@ -43,7 +46,9 @@ std::string gain(double other_s, double seconds) {
 std::vector<synth::Strategy> all_strategies() {
   std::vector<synth::Strategy> all = {classic_strategy()};
   for (synth::Strategy& strategy : synth::built_in_strategies()) all.push_back(std::move(strategy));
-  for (synth::Strategy& strategy : exact_strategies()) all.push_back(std::move(strategy));
+#ifdef CHORUS_HAVE_Z3
+  for (synth::Strategy& strategy : synth::exact::strategies()) all.push_back(std::move(strategy));
+#endif
   return all;
 }
 

@@ -1,4 +1,5 @@
-// What `chorus synth` found, beside the limits and what a ring and a tree would take.
+// What a plan is worth: its times beside the limits and what a ring and a tree would take. For the
+// command and for perf/synthesis.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,6 @@ namespace chorus {
 /// Classic schedules, the library's own strategies, and those that need a solver.
 [[nodiscard]] std::vector<synth::Strategy> all_strategies();
 [[nodiscard]] std::string strategy_names();
-/// Of these, those that need Z3; none in a build without it.
-[[nodiscard]] std::vector<synth::Strategy> exact_strategies();
 
 /// "4K", "1536", "32M"
 [[nodiscard]] std::string size_text(std::uint64_t bytes);

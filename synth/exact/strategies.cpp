@@ -1,17 +1,13 @@
-// The strategies that ask Z3.
+#include "synth/exact/strategies.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "cli/synth_report.hpp"
 #include "synth/exact/exact.hpp"
 
-namespace chorus {
+namespace chorus::synth::exact {
 namespace {
-
-using synth::Effort;
-using synth::Strategy;
-using synth::Task;
 
 // Beyond these, on a wiring without symmetry, most questions end without an answer.
 constexpr int kMostRanks = 16;
@@ -24,17 +20,16 @@ constexpr auto kMostTime = std::chrono::seconds(10);
 std::vector<Schedule> frontier_of(const Task& task, const Effort& given, int most_chunks) {
   Effort effort = given;
   effort.deadline = std::min(effort.deadline, Effort::Clock::now() + kMostTime);
-  synth::exact::Synthesizer synthesizer(task.topology, task.collective);
-  synth::exact::Frontier frontier =
-      synthesizer.pareto(effort, {.most_chunks = most_chunks, .work = kWork});
+  Synthesizer synthesizer(task.topology, task.collective);
+  Frontier frontier = synthesizer.pareto(effort, {.most_chunks = most_chunks, .work = kWork});
   std::vector<Schedule> schedules;
-  for (synth::exact::Point& point : frontier.points) {
+  for (Point& point : frontier.points) {
     schedules.push_back(std::move(point.schedule));
   }
   return schedules;
 }
 
-std::vector<Schedule> exact(const Task& task, const Effort& effort) {
+std::vector<Schedule> spread(const Task& task, const Effort& effort) {
   const bool exchange = task.collective.kind == CollectiveKind::all_to_all;
   if (task.network.world_size() > (exchange ? kMostRanksInExchange : kMostRanks)) return {};
   return frontier_of(task, effort, 0);
@@ -48,9 +43,9 @@ std::vector<Schedule> direct(const Task& task, const Effort& effort) {
 
 }  // namespace
 
-std::vector<Strategy> exact_strategies() {
-  return {{.name = "exact", .make = exact, .every_size = false},
+std::vector<Strategy> strategies() {
+  return {{.name = "exact", .make = spread, .every_size = false},
           {.name = "direct", .make = direct, .combines = true, .every_size = false}};
 }
 
-}  // namespace chorus
+}  // namespace chorus::synth::exact

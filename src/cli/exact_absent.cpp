@@ -1,8 +1,0 @@
-// Built without Z3.
-#include "cli/synth_report.hpp"
-
-namespace chorus {
-
-std::vector<synth::Strategy> exact_strategies() { return {}; }
-
-}  // namespace chorus
