@@ -136,6 +136,16 @@ Network Network::reversed() const {
   return result;
 }
 
+Network Network::restricted_to(std::span<const char> keep) const {
+  Network result = *this;
+  result.edges_.clear();
+  for (std::size_t edge = 0; edge < edges_.size(); ++edge) {
+    if (keep[edge] != 0) result.edges_.push_back(edges_[edge]);
+  }
+  result.sort_edges();
+  return result;
+}
+
 void Network::sort_edges() {
   std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) {
     return std::tie(a.src, a.dst) < std::tie(b.src, b.dst);

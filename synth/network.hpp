@@ -40,6 +40,8 @@ class Network {
 
   /// Every edge turned round, resources kept.
   [[nodiscard]] Network reversed() const;
+  /// The edges that `keep`, by index, is not 0 for; resources kept.
+  [[nodiscard]] Network restricted_to(std::span<const char> keep) const;
 
   [[nodiscard]] int world_size() const { return world_size_; }
   /// Sorted by (src, dst).

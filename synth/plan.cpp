@@ -166,6 +166,7 @@ class Planner {
     for (const Pooled& known : pool) {
       if (known.schedule == schedule) return;
     }
+    if (options_.accepts && !options_.accepts(schedule)) return;
     if (const auto fault = first_fault(schedule)) {
       CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
                                       name_of(schedule.collective.kind), *fault)

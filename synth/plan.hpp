@@ -53,6 +53,8 @@ struct PlanOptions {
   std::vector<std::uint64_t> sizes = {1 << 10, 32 << 10, 1 << 20, 32 << 20, 1 << 30};
   /// Seconds that no schedule can beat, if known: who comes within 0.5 % ends the search.
   std::function<double(Collective, double size_bytes)> limit;
+  /// Schedules for which it says no are passed over, if given.
+  std::function<bool(const Schedule&)> accepts;
   /// Called before each question to a strategy: how many of how many are behind.
   std::function<void(int done, int total)> progress;
   /// Called when a schedule becomes the best known: predicted seconds.

@@ -1,0 +1,222 @@
+// Routing, ordering and timing under a sketch, and the strategies made of them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "chorus/error.hpp"
+#include "model/contract.hpp"
+#include "synth/predict.hpp"
+#include "synth/sketch/logical.hpp"
+#include "synth/sketch/timing.hpp"
+#include "synth/sketch/ways.hpp"
+
+namespace chorus::synth {
+namespace {
+
+using enum CollectiveKind;
+
+constexpr double kDetours[] = {0, 1, -1};
+constexpr double kHurries[] = {0.3, 0.03, 3};
+constexpr double kSwitchWeights[] = {0, 0.3, 3};
+// What it is worth, of the time, that all links through switches are used as they are to be.
+constexpr double kSwitchWorth = 0.1;
+// Where there are so few hops, prices are blurred in several ways.
+constexpr std::size_t kFewHops = 1'200;
+constexpr std::uint64_t kSeeds = 3;
+constexpr std::size_t kMostHops = 40'000;    // simulated
+constexpr std::size_t kMostExactHops = 600;  // timed exactly
+constexpr int kMostRanks = 64;
+constexpr int kChunksPerBlock[] = {1, 2, 4, 8, 16};
+constexpr double kLeastChunkBytes = 4096;  // smaller ones are not worth a pipeline
+constexpr double kWorthMoreChunks = 0.99;
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+struct Candidate {
+  Spread spread;
+  Schedule schedule;
+  double seconds = 0;
+  double score = 0;  // seconds, and what is lost by using switches otherwise than sketched
+};
+
+/// Tries tastes, keeps what is predicted to be fastest, and of equally fast ones what uses switches
+/// as they are to be used.
+class Sketching {
+ public:
+  Sketching(const Logical& logical, const Sketch& sketch, Collective collective, double size_bytes,
+            const Effort& effort)
+      : logical_(logical),
+        collective_(collective),
+        size_bytes_(size_bytes),
+        effort_(effort),
+        predictor_(logical.network()) {
+    for (const Sketch::Switch& one : sketch.switches) {
+      if (one.use != SwitchUse::any && use_ == SwitchUse::any) use_ = one.use;
+    }
+  }
+
+  std::optional<Candidate> run(int pieces) {
+    if (effort_.spent()) return std::nullopt;
+    set_pieces(pieces);
+    Ways ways(logical_, collective_, pieces, bytes_);
+    std::vector<double> weights = {0};
+    if (use_ != SwitchUse::any)
+      weights.assign(std::begin(kSwitchWeights), std::end(kSwitchWeights));
+    std::optional<Candidate> best;
+    for (const double detour : kDetours) {
+      for (const double hurry : kHurries) {
+        for (const double weight : weights) {
+          if (best && effort_.spent()) return best;
+          consider(ways, {detour, hurry, weight}, best);
+        }
+      }
+    }
+    return best;
+  }
+
+  /// Of a candidate of so many chunks per block.
+  void time_exactly(Candidate& candidate, int pieces, const WindowSolver& exact) {
+    set_pieces(pieces);
+    if (candidate.spread.hops.size() > kMostExactHops || effort_.spent()) return;
+    Timing timing(logical_.network(), candidate.spread, bytes_);
+    if (!timing.improve(exact, effort_)) return;
+    Schedule schedule = timing.schedule(candidate.schedule.name);
+    const double seconds = predictor_.seconds(schedule, size_bytes_);
+    if (seconds >= candidate.seconds) return;
+    candidate.seconds = seconds;
+    candidate.schedule = std::move(schedule);
+  }
+
+ private:
+  void set_pieces(int pieces) {
+    const int n = logical_.network().world_size();
+    const Schedule shape{"", collective_, n, num_blocks(collective_.kind, n) * pieces, {}};
+    bytes_ = chunk_bytes(shape, size_bytes_);
+  }
+
+  void consider(Ways& ways, const Taste& taste, std::optional<Candidate>& best) {
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      if (best && effort_.spent()) return;
+      Candidate candidate{ways.find(taste, effort_.seed + seed, effort_), {}, 0, 0};
+      if (candidate.spread.hops.size() > kMostHops) return;
+      if (!best || candidate.spread.hops != best->spread.hops) {
+        candidate.schedule =
+            Timing(logical_.network(), candidate.spread, bytes_).schedule("sketched");
+        candidate.seconds = predictor_.seconds(candidate.schedule, size_bytes_);
+        candidate.score = candidate.seconds * (1 + kSwitchWorth * misused(ways.switch_links()));
+        if (!best || candidate.score < best->score) best = std::move(candidate);
+      }
+      if (best->spread.hops.size() > kFewHops) return;
+    }
+  }
+
+  /// The share of the links through switches that are used, or are not, against the sketch.
+  [[nodiscard]] double misused(int used) const {
+    int all = 0;
+    for (const Edge& edge : logical_.network().edges()) {
+      if (logical_.use(edge) != SwitchUse::any) ++all;
+    }
+    if (all == 0) return 0;
+    const double share = static_cast<double>(used) / all;
+    return use_ == SwitchUse::fewest ? share : 1 - share;
+  }
+
+  const Logical& logical_;
+  Collective collective_;
+  double size_bytes_;
+  const Effort& effort_;
+  Predictor predictor_;
+  SwitchUse use_ = SwitchUse::any;
+  double bytes_ = 0;
+};
+
+std::vector<Schedule> with_inferred(const Task& task, const WindowSolver& exact,
+                                    const Effort& effort) {
+  const CollectiveKind kind = task.collective.kind;
+  const bool exchange = kind == all_to_all;
+  if (kind != all_gather && kind != broadcast && !exchange) return {};
+  const int n = task.network.world_size();
+  if (n > kMostRanks || n < 2) return {};
+  const double block_bytes = task.size_bytes / (kind == broadcast ? 1 : n);
+  std::optional<Candidate> best;
+  std::optional<std::pair<Sketch, int>> from;
+  for (const Sketch& sketch : inferred_sketches(task.network)) {
+    const Logical logical(task.network, sketch);
+    Sketching sketching(logical, sketch, task.collective, task.size_bytes, effort);
+    double before_s = std::numeric_limits<double>::infinity();
+    for (const int pieces : kChunksPerBlock) {
+      const std::size_t blocks = at(n) * at(kind == broadcast ? 1 : n);
+      if (pieces > 1 &&
+          (block_bytes / pieces < kLeastChunkBytes || blocks * at(pieces) > kMostHops / 4)) {
+        break;
+      }
+      effort.say(fmt::format("sketch \"{}\", {} chunks per block", sketch.name, pieces));
+      std::optional<Candidate> found = sketching.run(pieces);
+      if (!found) break;
+      const double seconds = found->seconds;
+      if (!best || seconds < best->seconds) {
+        best = std::move(found);
+        from = {sketch, pieces};
+      }
+      if (seconds > before_s * kWorthMoreChunks) break;
+      before_s = seconds;
+    }
+  }
+  if (!best) return {};
+  std::vector<Schedule> schedules = {best->schedule};
+  if (exact) {
+    const Logical logical(task.network, from->first);
+    Sketching sketching(logical, from->first, task.collective, task.size_bytes, effort);
+    sketching.time_exactly(*best, from->second, exact);
+    if (schedules.front() != best->schedule) schedules.push_back(std::move(best->schedule));
+  }
+  return schedules;
+}
+
+}  // namespace
+
+std::optional<Schedule> sketched(const Network& network, const Sketch& sketch,
+                                 Collective collective, double size_bytes, const Effort& effort,
+                                 const WindowSolver& exact) {
+  const Logical forward(network, sketch);  // refuses before anything else
+  const bool combines = collective.kind == reduce_scatter || collective.kind == reduce;
+  Collective spreads = collective;
+  if (collective.kind == reduce_scatter) spreads.kind = all_gather;
+  if (collective.kind == reduce) spreads.kind = broadcast;
+  if (spreads.kind != all_gather && spreads.kind != broadcast && spreads.kind != all_to_all) {
+    return std::nullopt;
+  }
+  if (network.world_size() < 2) return std::nullopt;
+  const Logical logical = combines ? forward.reversed() : forward;
+  Sketching sketching(logical, sketch, spreads, size_bytes, effort);
+  std::optional<Candidate> best = sketching.run(sketch.chunks_per_block);
+  if (!best) return std::nullopt;
+  if (exact) sketching.time_exactly(*best, sketch.chunks_per_block, exact);
+  return combines ? mirrored(best->schedule) : std::move(best->schedule);
+}
+
+Strategy sketched_strategy(WindowSolver exact) {
+  return {.name = "sketched",
+          .make = [exact = std::move(exact)](const Task& task, const Effort& effort) {
+            return with_inferred(task, exact, effort);
+          }};
+}
+
+Strategy sketched_strategy(const Sketch& sketch, WindowSolver exact) {
+  return {.name = "sketched",
+          .make =
+              [sketch, exact = std::move(exact)](const Task& task, const Effort& effort) {
+                std::vector<Schedule> schedules;
+                if (auto schedule = sketched(task.network, sketch, task.collective, task.size_bytes,
+                                             effort, exact)) {
+                  schedules.push_back(*std::move(schedule));
+                }
+                return schedules;
+              },
+          .combines = true};
+}
+
+}  // namespace chorus::synth

@@ -1,0 +1,79 @@
+// Which way every chunk goes under a sketch. For synth/sketch only.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "synth/effort.hpp"
+#include "synth/sketch/logical.hpp"
+#include "synth/spread.hpp"
+
+namespace chorus::synth {
+
+/// What decides between ways.
+struct Taste {
+  /// How much longer than the shortest a way may be, as a share; negative: any length.
+  double detour = 0;
+  /// A second of delay, in seconds of the load on what is loaded most.
+  double hurry = 0.1;
+  /// A link of a switch that nobody uses yet (or that many use, for SwitchUse::most), in times of
+  /// its own.
+  double switch_weight = 0;
+};
+
+/// Ways for all chunks of a collective that only copies, equal for what the symmetry maps onto each
+/// other: those of a representative are found, the others are its images.
+///
+/// Every chunk gets a tree (to one rank: a path) of edges; prices rise with the load of links and
+/// port groups that all images together make, and one chunk after the other is taken out and finds
+/// its way anew.
+class Ways {
+ public:
+  /// `pieces` chunks per block. Broadcast: no symmetry, as it has one root.
+  Ways(const Logical& logical, Collective collective, int pieces, double chunk_bytes);
+
+  /// The effort's own seed goes by the prices as they are, others by blurred ones.
+  [[nodiscard]] Spread find(const Taste& taste, std::uint64_t seed, const Effort& effort);
+  /// Of the last spread found.
+  [[nodiscard]] double load_s() const { return best_load_s_; }
+  /// Links of switches with a use that the last spread goes over.
+  [[nodiscard]] int switch_links() const { return switch_links_; }
+
+ private:
+  struct Item {
+    Rank origin = 0;
+    Rank destination = -1;  // -1: all
+    int piece = 0;
+  };
+
+  void clear();
+  void change(const std::vector<int>& way, int by);
+  void reprice(double sharpness);
+  [[nodiscard]] double price(int edge, const Taste& taste);
+  void measure_distances(Rank origin);
+  [[nodiscard]] std::vector<int> grow(const Item& item, const Taste& taste);
+  [[nodiscard]] double worst() const;
+  [[nodiscard]] double delay(const Item& item, const std::vector<int>& way) const;
+  [[nodiscard]] Spread spread_of(const std::vector<std::vector<int>>& ways);
+
+  const Logical& logical_;
+  const Network& network_;
+  Collective collective_;
+  int pieces_;
+  Symmetry symmetry_;
+  std::vector<Item> items_;
+  std::vector<double> time_s_;               // by edge: alpha and bytes
+  std::vector<std::vector<int>> images_;     // by edge
+  std::vector<std::vector<double>> weight_;  // by edge, like its resources: seconds of one chunk
+  std::vector<double> load_s_, price_;       // by resource
+  std::vector<int> users_;                   // by edge
+  std::vector<std::vector<double>> distances_s_;  // by origin, or empty
+  double sharpness_ = 1, scale_s_ = 1;
+  double noise_ = 0;  // relative, on prices
+  std::mt19937_64 random_;
+  double best_load_s_ = 0;
+  int switch_links_ = 0;
+};
+
+}  // namespace chorus::synth
