@@ -77,7 +77,7 @@ class CHORUS_API Request {
   /// Makes some progress without blocking; true when the call is complete.
   [[nodiscard]] bool test();
 
-  struct Impl;  ///< the library's own
+  struct CHORUS_LOCAL Impl;  ///< the library's own
 
  private:
   friend class Communicator;
@@ -268,7 +268,7 @@ class CHORUS_API Communicator {
          .peer = peer});
   }
 
-  struct Impl;  ///< the library's own
+  struct CHORUS_LOCAL Impl;  ///< the library's own
 
  private:
   explicit Communicator(std::unique_ptr<Impl> impl);

@@ -2,3 +2,4 @@
 #pragma once
 
 #define CHORUS_API [[gnu::visibility("default")]]
+#define CHORUS_LOCAL [[gnu::visibility("hidden")]]  // inside a class that is offered
