@@ -62,6 +62,7 @@ Topology topology_of(const Arguments& arguments) {
 std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
   std::vector<synth::Strategy> all = all_strategies();
   if (arguments.only.empty()) return all;
+  for (synth::Strategy& strategy : decompositions()) all.push_back(std::move(strategy));
   std::vector<synth::Strategy> chosen;
   std::string known;
   for (const synth::Strategy& strategy : all) known += (known.empty() ? "" : ", ") + strategy.name;
@@ -264,7 +265,9 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->add_option("--time-limit", arguments->time_limit_s, "seconds; then the best found counts")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--only", arguments->only, "strategies to ask: " + strategy_names())
+  command
+      ->add_option("--only", arguments->only,
+                   "strategies to ask: " + strategy_names() + ", blueconnect, plink")
       ->delimiter(',');
   command->add_option("--seed", arguments->seed)->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: one per core")->capture_default_str();

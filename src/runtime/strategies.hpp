@@ -11,4 +11,9 @@ namespace chorus {
 /// where ranks are numbered along it.
 [[nodiscard]] synth::Strategy classic_strategy();
 
+/// Decompositions of the literature under their own names, for those who ask for one of them alone;
+/// "classic" has their schedules too. "blueconnect": rings level by level (Cho et al., MLSys 2019);
+/// "plink": one leader per group of near ranks speaks for it (after Luo et al., MLSys 2020).
+[[nodiscard]] std::vector<synth::Strategy> decompositions();
+
 }  // namespace chorus

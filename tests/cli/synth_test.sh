@@ -40,6 +40,12 @@ expect 0 "simulated" "$chorus" simulate "$dir/plan.json" all_gather -b 64M --svg
 grep -q "</svg>" "$dir/t.svg" || fail "no picture"
 expect 2 "has no schedule for gather" "$chorus" simulate "$dir/plan.json" gather
 
+# Decompositions of the literature, by name.
+for name in blueconnect plink blink; do
+  expect 0 "of limit" synth 2*dgx-a100 -c all_reduce -b 1M --only $name -o "$dir/$name.json"
+  expect 0 "proved" "$chorus" verify "$dir/$name.json"
+done
+
 # Bad input: what is wrong, and what to do.
 expect 2 "there is no strategy \"gredy\"" synth dgx1 --only gredy
 expect 2 "give it or -n, not both" synth dgx1 -n 4
