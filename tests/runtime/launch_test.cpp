@@ -198,12 +198,22 @@ TEST_F(LaunchTest, RanksOfOpenMpiMeet) {
   }
 }
 
-std::string torchrun_like(int n, const std::string& more) {
-  std::uint16_t port = 0;
-  {
-    const net::Socket free = net::listen_on(net::local_endpoint("", 0));
-    port = net::local_end(free.get()).port();
+/// Free now, and below the range from which the kernel gives ports to whoever asks for any: so that
+/// none of the tests beside this one is given it meanwhile.
+std::uint16_t free_port() {
+  for (int port = 20'000 + ::getpid() % 10'000; port < 32'000; ++port) {
+    try {
+      const auto number = static_cast<std::uint16_t>(port);
+      const net::Socket free = net::listen_on(net::local_endpoint("", number));
+      return number;
+    } catch (const Error&) {  // taken
+    }
   }
+  throw std::runtime_error("no free port");
+}
+
+std::string torchrun_like(int n, const std::string& more) {
+  const std::uint16_t port = free_port();
   // Backwards, so that most ranks come before the one that listens.
   return fmt::format(
       "export WORLD_SIZE={0} LOCAL_WORLD_SIZE={0} MASTER_ADDR=localhost MASTER_PORT={1} {2}; "
