@@ -27,7 +27,11 @@ constexpr std::uint64_t kLarge = 1 << 30;
 constexpr double kSmallTarget = 1.15;  // times the limit
 constexpr double kLargeTarget = 1.10;
 
-const std::vector<CollectiveKind> kFour = {all_reduce, all_gather, reduce_scatter, all_to_all};
+const std::vector<CollectiveKind>& four() {
+  static const std::vector<CollectiveKind> kinds = {all_reduce, all_gather, reduce_scatter,
+                                                    all_to_all};
+  return kinds;
+}
 
 /// The plan for a topology, and the CPU seconds it took.
 struct Made {
@@ -60,9 +64,9 @@ void add_plan(const SynthesisContext& context, std::string_view name, double mos
               double large_target) {
   context.say(name);
   const Topology topology = topology_from_name(name);
-  const Limits limits(topology, kFour);
+  const Limits limits(topology, four());
   synth::PlanOptions options;
-  options.kinds = kFour;
+  options.kinds = four();
   options.sizes = {kSmall, 1 << 20, kLarge};
   Made made;
   try {
@@ -80,7 +84,7 @@ void add_plan(const SynthesisContext& context, std::string_view name, double mos
                .target = fmt::format("at most {:.0f} s", most_seconds),
                .met = made.cpu_s <= most_seconds && made.planned.complete,
                .note = made.planned.complete ? "" : "stopped early"});
-  const SynthReport report(topology, made.planned.plan, kFour, options.sizes, limits);
+  const SynthReport report(topology, made.planned.plan, four(), options.sizes, limits);
   for (const SynthRow& row : report.rows()) {
     // At small sizes latency and bytes add up; neither alone is near.
     const Bound& bound = limits.bound(row.kind);
@@ -142,26 +146,26 @@ void measure_cluster(const SynthesisContext& context) {
 
 void measure_random(const SynthesisContext& context) {
   constexpr unsigned kSeeds = 200;
-  std::vector<std::vector<double>> ratios(kFour.size());
+  std::vector<std::vector<double>> ratios(four().size());
   const double before = cpu_seconds();
   for (unsigned seed = 0; seed < kSeeds; ++seed) {
     if (seed % 20 == 0) context.say(fmt::format("wiring {} of {}", seed, kSeeds));
     const Topology topology = random_wiring(seed);
-    const Limits limits(topology, kFour);
+    const Limits limits(topology, four());
     synth::PlanOptions options;
-    options.kinds = kFour;
+    options.kinds = four();
     options.sizes = {kLarge};
     const Made made = make(topology, options, limits, 120);
-    for (std::size_t i = 0; i < kFour.size(); ++i) {
+    for (std::size_t i = 0; i < four().size(); ++i) {
       ratios[i].push_back(made.planned.choices[i].seconds /
-                          limits.seconds(kFour[i], static_cast<double>(kLarge)));
+                          limits.seconds(four()[i], static_cast<double>(kLarge)));
     }
   }
   const double each_s = (cpu_seconds() - before) / kSeeds;
-  for (std::size_t i = 0; i < kFour.size(); ++i) {
+  for (std::size_t i = 0; i < four().size(); ++i) {
     const double worst = *std::max_element(ratios[i].begin(), ratios[i].end());
     const double middle = median(ratios[i]);
-    context.add({.name = fmt::format("random wirings {}", name_of(kFour[i])),
+    context.add({.name = fmt::format("random wirings {}", name_of(four()[i])),
                  .seconds = each_s,
                  .target = "median 1.10, worst 1.35 of the limit",
                  .met = middle <= 1.10 && worst <= 1.35,
