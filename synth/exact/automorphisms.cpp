@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -41,7 +42,8 @@ class Refiner {
   explicit Refiner(const RoundNetwork& network) : network_(network) {
     for (const Limit& limit : network.limits) {
       // Sizes are quotients of floating-point numbers: equal to six digits is equal.
-      size_colors_.push_back(mixed(static_cast<std::uint64_t>(limit.per_round * 1e6 + 0.5)));
+      size_colors_.push_back(
+          mixed(static_cast<std::uint64_t>(std::llround(limit.per_round * 1e6))));
     }
   }
 

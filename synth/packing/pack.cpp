@@ -119,11 +119,11 @@ class Packer {
       if (options_.root && *options_.root != root) continue;
       missing.insert(missing.end(), at(trees), SpanningTree{root, {}});
     }
-    return improved(std::move(missing), {trees, 1});
+    return improved(missing, {trees, 1});
   }
 
   /// Mends what loads its routes more than it should, and measures the result.
-  [[nodiscard]] std::optional<TreePacking> improved(std::vector<SpanningTree> trees,
+  [[nodiscard]] std::optional<TreePacking> improved(const std::vector<SpanningTree>& trees,
                                                     Size size) const {
     // Seconds per byte of one tree's data at which the wanted rate is reached.
     const double goal = 1 / (demand(size).unit_gb_s * 1e9);

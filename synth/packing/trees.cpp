@@ -84,7 +84,7 @@ class TreeSchedule {
     if (!pack(full, combines, spreads, {.root = root})) return std::nullopt;
     // Few trees make few messages, if they come near enough to the limit.
     std::set<int> numbers = {1, 2, 4, 8, full.trees()};
-    const double enough_s = 1.15 * full.least_s(size_bytes_) + kLittle_s;
+    const double enough_s = 1.15 * full.least_s(size_bytes_) + kLittleSeconds;
     std::optional<Packed> chosen;
     for (const int trees : numbers) {
       if (best_ && effort_.spent()) break;
@@ -211,8 +211,8 @@ class TreeSchedule {
 
   static constexpr double kFill = 0.02;        // of the whole time, to fill the trees
   static constexpr int kFewTransfers = 6'000;  // small pieces at once, without trying large ones
-  static constexpr double kLittle_s = 20e-6;   // latencies count as much
-  static constexpr double kWorthIt = 0.995;    // of the time: what more messages must save
+  static constexpr double kLittleSeconds = 20e-6;  // latencies count as much
+  static constexpr double kWorthIt = 0.995;        // of the time: what more messages must save
   static constexpr std::size_t kMostShared = 1'000'000;  // trees times edges
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
 

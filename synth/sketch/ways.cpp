@@ -94,7 +94,8 @@ void Ways::reprice(double sharpness) {
       for (const double weight_s : weights) heaviest = std::max(heaviest, weight_s);
     }
     const std::size_t hops = items_.size() * at(symmetry_.order());
-    scale_s_ = heaviest * static_cast<double>(1 + hops / std::max<std::size_t>(1, users_.size()));
+    const std::size_t whole_hops_each = hops / std::max<std::size_t>(1, users_.size());
+    scale_s_ = heaviest * static_cast<double>(1 + whole_hops_each);
   }
   for (std::size_t r = 0; r < price_.size(); ++r) {
     price_[r] = std::exp(sharpness_ * (load_s_[r] / scale_s_ - 1));
