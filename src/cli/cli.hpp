@@ -37,8 +37,9 @@ void add_verify(CLI::App& app, int& exit_code);
 inline constexpr const char* kTopologyHelp =
     "A file (Chorus JSON, NCCL or hwloc XML, nvidia-smi topo -m), a name or string (chorus topo "
     "--list), or - for standard input; this machine if left out";
-/// The topology that such an option means; empty discovers this machine. Throws InputError.
-[[nodiscard]] Topology topology_from_argument(const std::string& source);
+/// The topology that such an option means; empty discovers this machine. `boxes` is how many there
+/// are of what a topology of TACCL describes. Throws InputError.
+[[nodiscard]] Topology topology_from_argument(const std::string& source, int boxes = 1);
 
 /// For arguments that name schedules.
 inline constexpr const char* kSchedulesHelp =

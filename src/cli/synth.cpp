@@ -17,18 +17,20 @@
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/synth_report.hpp"
+#include "formats/sketch_json.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "model/timeline.hpp"
 #include "runtime/strategies.hpp"
 #include "synth/plan.hpp"
+#include "synth/sketch.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
 namespace {
 
 struct Arguments {
-  std::string topology, output, svg, cache;
+  std::string topology, output, svg, cache, sketch;
   std::vector<std::string> collectives, only;
   std::vector<std::uint64_t> sizes;
   JobShape shape{.hosts = 1, .ranks_per_host = 0, .cores_per_host = 0};
@@ -46,9 +48,30 @@ void ask_to_stop(int) {
   std::signal(SIGINT, SIG_DFL);
 }
 
-Topology topology_of(const Arguments& arguments) {
+/// A sketch and the text it was read from.
+struct Sketched {
+  synth::Sketch sketch;
+  std::string text;
+};
+
+std::optional<Sketched> sketch_of(const Arguments& arguments) {
+  if (arguments.sketch.empty()) return std::nullopt;
+  if (!arguments.only.empty()) {
+    throw InputError("--sketch asks the sketched strategy alone: leave out --only");
+  }
+  Sketched result;
+  result.text = read_input(arguments.sketch);
+  result.sketch = formats::sketch_from_json(result.text, arguments.sketch);
+  for (const std::string& ignored : result.sketch.ignored) {
+    fmt::print(stderr, "chorus: {}: ignored: {}\n", arguments.sketch, ignored);
+  }
+  return result;
+}
+
+Topology topology_of(const Arguments& arguments, const std::optional<Sketched>& sketched) {
   if (!arguments.topology.empty() && arguments.shape.ranks_per_host == 0) {
-    return topology_from_argument(arguments.topology);
+    const int boxes = sketched ? std::max(1, sketched->sketch.hosts) : 1;
+    return topology_from_argument(arguments.topology, boxes);
   }
   if (!arguments.topology.empty()) {
     throw InputError("a topology has its own ranks: give it or -n, not both");
@@ -77,10 +100,27 @@ std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
   return chosen;
 }
 
+/// Only the sketched strategy, and nothing that leaves the links it may use.
+std::vector<synth::Strategy> sketched_alone(const Arguments& arguments, const Topology& topology,
+                                            const synth::Sketch& sketch,
+                                            synth::PlanOptions& options) {
+  const synth::Network network(topology);
+  synth::require_connected(topology, network);
+  try {
+    options.accepts = [logical = synth::logical_network(network, sketch)](
+                          const Schedule& schedule) { return !synth::strays(schedule, logical); };
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", arguments.sketch, error.what()));
+  }
+  if (arguments.sizes.empty() && sketch.size_bytes) options.sizes = {*sketch.size_bytes};
+  return {sketched_strategy(&sketch)};
+}
+
 // What decides the result, as the name of a file.
 std::filesystem::path cache_file(const Arguments& arguments, const Topology& topology,
                                  const synth::PlanOptions& options,
-                                 const std::vector<synth::Strategy>& strategies) {
+                                 const std::vector<synth::Strategy>& strategies,
+                                 const std::optional<Sketched>& sketched) {
   std::filesystem::path folder = arguments.cache;
   if (folder.empty()) {
     const passwd* user = ::getpwuid(::getuid());
@@ -91,6 +131,7 @@ std::filesystem::path cache_file(const Arguments& arguments, const Topology& top
   for (const CollectiveKind kind : options.kinds) key += fmt::format(" {}", name_of(kind));
   for (const std::uint64_t size : options.sizes) key += fmt::format(" {}", size);
   for (const synth::Strategy& strategy : strategies) key += " " + strategy.name;
+  if (sketched) key += " " + sketched->text;
   return folder / "chorus" /
          fmt::format("{}-{:016x}.json", fingerprint(topology), std::hash<std::string>{}(key));
 }
@@ -179,7 +220,8 @@ void draw(const Arguments& arguments, const Topology& topology, const Plan& plan
 
 void run(const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
-  const Topology topology = topology_of(arguments);
+  const std::optional<Sketched> sketched = sketch_of(arguments);
+  const Topology topology = topology_of(arguments, sketched);
   if (topology.world_size() < 2) {
     throw InputError(
         fmt::format("'{}' has {} rank{}: there is nothing to exchange; say how many "
@@ -199,8 +241,10 @@ void run(const Arguments& arguments) {
     options.sizes.erase(std::unique(options.sizes.begin(), options.sizes.end()),
                         options.sizes.end());
   }
-  const std::vector<synth::Strategy> strategies = strategies_of(arguments);
-  const std::filesystem::path file = cache_file(arguments, topology, options, strategies);
+  const std::vector<synth::Strategy> strategies =
+      sketched ? sketched_alone(arguments, topology, sketched->sketch, options)
+               : strategies_of(arguments);
+  const std::filesystem::path file = cache_file(arguments, topology, options, strategies, sketched);
   std::optional<Plan> plan;
   if (!arguments.fresh) plan = cached(file, topology);
   const bool from_cache = plan.has_value();
@@ -269,6 +313,11 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->add_option("--only", arguments->only,
                    "strategies to ask: " + strategy_names() + ", blueconnect, plink")
       ->delimiter(',');
+  command
+      ->add_option(
+          "--sketch", arguments->sketch,
+          "only what this sketch allows (docs/sketches.md), at its size unless -b is given")
+      ->check(CLI::ExistingFile);
   command->add_option("--seed", arguments->seed)->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: one per core")->capture_default_str();
   command->add_option("--svg", arguments->svg, "folder for a picture of each schedule's timeline");

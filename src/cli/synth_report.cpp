@@ -11,6 +11,7 @@
 #include "runtime/strategies.hpp"
 #ifdef CHORUS_HAVE_Z3
 #include "synth/exact/strategies.hpp"
+#include "synth/exact/windows.hpp"
 #endif
 
 namespace chorus {
@@ -46,10 +47,20 @@ std::string gain(double other_s, double seconds) {
 std::vector<synth::Strategy> all_strategies() {
   std::vector<synth::Strategy> all = {classic_strategy()};
   for (synth::Strategy& strategy : synth::built_in_strategies()) all.push_back(std::move(strategy));
+  all.push_back(sketched_strategy(nullptr));
 #ifdef CHORUS_HAVE_Z3
   for (synth::Strategy& strategy : synth::exact::strategies()) all.push_back(std::move(strategy));
 #endif
   return all;
+}
+
+synth::Strategy sketched_strategy(const synth::Sketch* sketch) {
+  synth::WindowSolver solver;
+#ifdef CHORUS_HAVE_Z3
+  solver = synth::exact::solve_window;
+#endif
+  return sketch != nullptr ? synth::sketched_strategy(*sketch, std::move(solver))
+                           : synth::sketched_strategy(std::move(solver));
 }
 
 std::string strategy_names() {

@@ -10,12 +10,15 @@
 #include "chorus/plan.hpp"
 #include "model/bounds.hpp"
 #include "synth/plan.hpp"
+#include "synth/sketch.hpp"
 
 namespace chorus {
 
 /// Classic schedules, the library's own strategies, and those that need a solver.
 [[nodiscard]] std::vector<synth::Strategy> all_strategies();
 [[nodiscard]] std::string strategy_names();
+/// By this sketch, or by inferred ones; timed exactly where there is a solver.
+[[nodiscard]] synth::Strategy sketched_strategy(const synth::Sketch* sketch);
 
 /// "4K", "1536", "32M"
 [[nodiscard]] std::string size_text(std::uint64_t bytes);

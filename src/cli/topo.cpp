@@ -7,6 +7,7 @@
 
 #include "cli/cli.hpp"
 #include "cli/draw.hpp"
+#include "formats/sketch_json.hpp"
 #include "model/json.hpp"
 #include "topology/describe.hpp"
 #include "topology/import.hpp"
@@ -32,6 +33,13 @@ std::string listing() {
   return text;
 }
 
+Topology from_text(const std::string& text, const std::string& where, int boxes) {
+  if (formats::is_taccl_topology(text)) {
+    return formats::topology_from_taccl_json(text, where, boxes);
+  }
+  return topology_from_text(text, where);
+}
+
 void run(const Options& options) {
   if (options.list) return print(listing());
   const Topology topology = topology_from_argument(options.source);
@@ -45,14 +53,16 @@ void run(const Options& options) {
 
 }  // namespace
 
-Topology topology_from_argument(const std::string& source) {
+Topology topology_from_argument(const std::string& source, int boxes) {
   if (source.empty()) return discover();
-  if (source == "-") return topology_from_text(read_input("-"), "standard input");
+  if (source == "-") return from_text(read_input("-"), "standard input", boxes);
   // A file that exists is meant, and so is a name that only a file can have.
   std::error_code error;
   const bool path_like = source.find('/') != std::string::npos || source.ends_with(".xml") ||
                          source.ends_with(".json") || source.ends_with(".txt");
-  if (path_like || std::filesystem::exists(source, error)) return topology_from_file(source);
+  if (path_like || std::filesystem::exists(source, error)) {
+    return from_text(read_input(source), source, boxes);
+  }
   return topology_from_name(source);
 }
 

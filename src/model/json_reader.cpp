@@ -71,9 +71,8 @@ class Builder : public nlohmann::json_sax<Library> {
     // Every format has few members; a file that has many is none of ours, and looking each up
     // would take quadratic time.
     if (object.size() >= most_members_) {
-      throw InputError(
-          fmt::format("{}: {}: more than {} members: this is no file of Chorus", where_, path(),
-                      most_members_));
+      throw InputError(fmt::format("{}: {}: more than {} members: this is no file of Chorus",
+                                   where_, path(), most_members_));
     }
     object.emplace_back(std::move(name), Value());
     return true;
@@ -208,6 +207,12 @@ bool Node::has(std::string_view name) const {
                      [&](const auto& member) { return member.first == name; });
 }
 
+std::vector<std::string> Node::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object()) names.push_back(name);
+  return names;
+}
+
 Node Node::member(std::string_view name) const {
   for (const auto& [known, value] : object()) {
     if (known == name) return {value, *this, known, 0};
@@ -227,6 +232,16 @@ Node Node::item(std::size_t index) const {
 }
 
 bool Node::is_null() const { return value_->data.index() == 0; }
+
+bool Node::is_text() const {
+  return std::holds_alternative<std::unique_ptr<std::string>>(value_->data);
+}
+
+bool Node::truth() const {
+  const auto* truth = std::get_if<bool>(&value_->data);
+  if (truth == nullptr) fail(fmt::format("{} where true or false is expected", kind()));
+  return *truth;
+}
 
 const std::string& Node::text() const {
   const auto* text = std::get_if<std::unique_ptr<std::string>>(&value_->data);

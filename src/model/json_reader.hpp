@@ -48,6 +48,8 @@ class Node {
   void expect_members(std::initializer_list<std::string_view> required,
                       std::initializer_list<std::string_view> optional = {}) const;
   [[nodiscard]] bool has(std::string_view name) const;
+  /// Of all members, in the order of the text. Fails if this is not an object.
+  [[nodiscard]] std::vector<std::string> names() const;
   /// Fails if there is none.
   [[nodiscard]] Node member(std::string_view name) const;
   /// Fails if this is not an array.
@@ -55,6 +57,9 @@ class Node {
   [[nodiscard]] Node item(std::size_t index) const;
 
   [[nodiscard]] bool is_null() const;
+  [[nodiscard]] bool is_text() const;
+  /// Fails if this is neither true nor false.
+  [[nodiscard]] bool truth() const;
   [[nodiscard]] const std::string& text() const;
   /// A whole number in [low, high].
   [[nodiscard]] std::uint64_t whole(std::uint64_t low, std::uint64_t high) const;

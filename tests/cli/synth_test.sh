@@ -60,6 +60,23 @@ cat >"$dir/apart.json" <<'JSON'
 JSON
 expect 1 "rank 2" synth "$dir/apart.json"
 
+# A sketch limits the search; TACCL's topologies say what one box is, its sketches how many there are.
+cat >"$dir/box.json" <<'JSON'
+{"name": "box", "gpus_per_node": 4, "nics_per_node": 1, "alpha": 0.5, "node_betas_list": [8],
+ "node_invbws_list": [8.5], "remote_alpha": 2, "remote_beta": 100, "remote_invbw": 102}
+JSON
+cat >"$dir/sketch.json" <<'JSON'
+{"nnodes": 2, "intranode_sketch": {"strategy": "none"},
+ "internode_sketch": {"strategy": "relay", "internode_conn": {"0": [1]}},
+ "symmetry_offsets": [[4, 8]], "hyperparameters": {"input_chunkup": 2, "heuristic": 3}}
+JSON
+expect 0 "2*box, 8 ranks" synth "$dir/box.json" --sketch "$dir/sketch.json" -b 1M -o "$dir/two.json"
+expect 0 "proved" "$chorus" verify "$dir/two.json"
+sed 's/"0": \[1\]/"0": [4]/' "$dir/sketch.json" >"$dir/wrong.json"
+expect 2 "no local rank 4" synth "$dir/box.json" --sketch "$dir/wrong.json"
+sed 's/"0": \[1\]/"a": [1]/' "$dir/sketch.json" >"$dir/wrong.json"
+expect 2 "internode_conn/a" synth "$dir/box.json" --sketch "$dir/wrong.json"
+
 # Ctrl-C: the best found so far, and exit 0.
 timeout -s INT 1.5 "$chorus" synth --cache "$dir/cache" 8*dgx-a100 -b 1M,1G >"$dir/out" 2>&1
 [ $? -eq 124 ] || fail "did not run until it was interrupted"
