@@ -145,8 +145,8 @@ TEST(Simulate, AReductionMayArriveBeforeWhatItIsFoldedWithButNotBeSentOn) {
   join(topology, 0, 2, 1, 0);
   join(topology, 1, 2, 10, 0);
   join(topology, 2, 3, 10, 0);
-  const Simulation run = simulated(
-      steps_of(4, 1, {{reduce(0, 2)}, {reduce(1, 2)}, {reduce(2, 3)}}), topology, kMegabyte);
+  const Simulation run = simulated(steps_of(4, 1, {{reduce(0, 2)}, {reduce(1, 2)}, {reduce(2, 3)}}),
+                                   topology, kMegabyte);
   expect_us(times_us(run, 1, 2), 0, 100);
   expect_us(times_us(run, 2, 3), 1000, 1100);
 }
