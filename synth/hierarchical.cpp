@@ -9,14 +9,13 @@
 #include <tuple>
 #include <utility>
 
+#include "base/index.hpp"
 #include "synth/levels.hpp"
 
 namespace chorus::synth {
 namespace {
 
 constexpr double kMostHops = 300'000;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// For every rank the one before it on the way of least alpha from `source`, by (alpha, hops,
 /// rank).

@@ -6,12 +6,12 @@
 #include <optional>
 #include <utility>
 
+#include "base/index.hpp"
+
 namespace chorus::synth {
 namespace {
 
 constexpr double kClearGap = 4.0 / 3.0;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// For every rank the least rank of its connected part over edges of at most `alpha_s`.
 std::vector<Rank> parts_within(const Network& network, double alpha_s) {

@@ -4,13 +4,12 @@
 #include <cstddef>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 
 namespace chorus::synth {
 namespace {
 
 constexpr double kSameTime = 1 + 1e-12;  // what should happen together may differ in the last bits
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 

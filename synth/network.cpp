@@ -8,13 +8,12 @@
 #include <tuple>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/cost.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// True if no inner node of `path` carries a rank.
 bool direct(const Topology& topology, const std::vector<char>& carries_rank,

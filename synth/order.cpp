@@ -8,13 +8,12 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "synth/list_scheduler.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// For every hop the one that brings its chunk to its source, or -1.
 std::vector<int> bringers(const Network& network, const Spread& spread) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
@@ -28,8 +29,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kLittleLost = 1.1;
 constexpr long kMostComposedChunks = 4096;
 constexpr std::size_t kMostSimulated = 130'000;  // transfers; beyond, seconds each and more
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::size_t transfers_of(const Schedule& schedule) {
   std::size_t transfers = 0;

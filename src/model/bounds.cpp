@@ -9,6 +9,7 @@
 #include <queue>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/bounds_network.hpp"
 #include "model/contract.hpp"
@@ -19,8 +20,6 @@ namespace {
 using bounds::Direction;
 using bounds::Network;
 using bounds::Rate;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Least sums of `length(link)` from `source`, by node; infinite where no path leads.
 template <class Length>

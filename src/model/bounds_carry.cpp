@@ -4,14 +4,9 @@
 #include <cstddef>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 
 namespace chorus::bounds {
-namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-}  // namespace
-
 CarryProgram::CarryProgram(const Network& network) : network_(network) {
   for (const Network::Arc& arc : network.arcs) program_.add_variable(0, arc.capacity, 0);
   rate_ = program_.add_variable(0, network.unlimited, 1);

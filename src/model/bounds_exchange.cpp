@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/bounds_lp.hpp"
 #include "model/bounds_network.hpp"
 #include "model/bounds_partitions.hpp"
@@ -20,8 +21,6 @@ constexpr std::size_t kMaxVariables =
     60'000;  // of a linear program that is still solved in seconds
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// One commodity: what `source` sends to every other terminal.
 struct Commodity {

@@ -8,10 +8,10 @@
 #include <map>
 #include <utility>
 
+#include "base/index.hpp"
+
 namespace chorus::bounds {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// GB/s, or 0 for "no limit". Takes back the rounding of 1/x where x was a round figure, so that
 /// sums of capacities are exact.

@@ -6,10 +6,10 @@
 #include <numeric>
 #include <utility>
 
+#include "base/index.hpp"
+
 namespace chorus::bounds {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// The nodes that contain `node`, outermost first, and the node itself.
 std::vector<int> containers(const Topology& topology, int node) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "base/index.hpp"
 #include "model/bounds_carry.hpp"
 #include "model/bounds_flow.hpp"
 #include "model/bounds_network.hpp"
@@ -17,8 +18,6 @@ namespace {
 
 constexpr int kMaxRounds = 500;  // of cutting planes; a few dozen are enough in practice
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 double sum_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);

@@ -8,13 +8,12 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/cost.hpp"
 #include "model/simulate_sharing.hpp"
 
 namespace chorus {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // Rates are worked out again after each event, in time proportional to the transfers under way. Of
 // very many those that begin and end within a thousandth of the time are taken together.

@@ -5,14 +5,13 @@
 #include <functional>
 #include <limits>
 
+#include "base/index.hpp"
 #include "model/cost.hpp"
 
 namespace chorus {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 double capacity_of(double beta_s_per_byte) {
   return beta_s_per_byte > 0 ? 1 / beta_s_per_byte : kInfinity;

@@ -10,11 +10,10 @@
 #include <set>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 
 namespace chorus::synth::exact {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b = 0) {
   std::uint64_t x = a * 0x9e3779b97f4a7c15ULL + std::rotl(b, 31) + 0x632be59bd9b4e019ULL;

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/index.hpp"
 #include "synth/exact/automorphisms.hpp"
 
 namespace chorus::synth::exact {
@@ -15,8 +16,6 @@ using Group = std::vector<Permutation>;
 // Beyond these a group is looked at in part: one that suits is nearly always among the first.
 constexpr std::size_t kMostElements = 4096;
 constexpr std::size_t kMostOfProduct = 2048;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 Permutation identity(int size) {
   Permutation result(at(size));

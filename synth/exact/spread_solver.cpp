@@ -8,13 +8,12 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/contract.hpp"
 #include "synth/exact/trees_encoding.hpp"
 
 namespace chorus::synth::exact {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 // What can be known of a bound that was computed in floating point.
 constexpr double kSlack = 1e-6;

@@ -9,13 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "synth/exact/encoding.hpp"
 #include "synth/exact/watchdog.hpp"
 
 namespace chorus::synth::exact {
-
-inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Beyond so many literals Z3 takes longer than half a second to take them in, deaf to
 /// interrupts, and has answered nothing yet.

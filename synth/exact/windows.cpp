@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "synth/exact/watchdog.hpp"
 
@@ -22,8 +23,6 @@ constexpr unsigned kWork = 400'000;  // per question: a tenth of a second or so
 constexpr double kNearEnough = 0.002;
 constexpr int kMostUnanswered = 8;  // then it is hard all the way
 constexpr int kMostPairs = 4000;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Jobs as differences between their begins.
 class Encoding {

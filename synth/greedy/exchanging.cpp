@@ -3,14 +3,13 @@
 #include <random>
 #include <utility>
 
+#include "base/index.hpp"
 #include "model/contract.hpp"
 #include "synth/greedy/run.hpp"
 #include "synth/routing/paths.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Exchanging {
  public:

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.hpp"
 #include "model/contract.hpp"
 #include "synth/greedy/run.hpp"
 #include "synth/predict.hpp"
@@ -27,8 +28,6 @@ constexpr std::int64_t kHopsOfAllSeeds = 1'500'000;
 constexpr int kMostSeeds = 16;
 constexpr int kFinalists = 3;      // runs that are simulated
 constexpr double kWorthIt = 0.99;  // of the time: not worth more chunks
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Calls `work` with 0 … count − 1, on several threads.
 template <class Work>

@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "base/index.hpp"
 #include "model/contract.hpp"
 #include "synth/greedy/run.hpp"
 
@@ -13,8 +14,6 @@ namespace {
 constexpr std::size_t kNear = 16;       // in-neighbours that are counted one by one
 constexpr int kLooksAt = 64;            // candidates of one choice
 constexpr double kWorthGivingUp = 0.2;  // of the newcomer's time: what it must arrive earlier
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Rows of bits.
 class Bits {

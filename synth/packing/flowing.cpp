@@ -11,12 +11,11 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/simulate_sharing.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Job {
   Transfer transfer;

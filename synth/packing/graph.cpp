@@ -5,14 +5,13 @@
 #include <numeric>
 #include <utility>
 
+#include "base/index.hpp"
 #include "model/max_flow.hpp"
 
 namespace chorus::synth {
 namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 double capacity_of(double beta_s_per_byte) {
   return beta_s_per_byte > 0 ? 1e-9 / beta_s_per_byte : kNoLimit;

@@ -8,12 +8,11 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/max_flow.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// A tree that does not span yet.
 struct Sapling {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/cost.hpp"
 #include "synth/packing.hpp"
@@ -19,8 +20,6 @@ namespace {
 
 constexpr int kMostHops = 60'000;     // of all trees together
 constexpr double kGoodEnough = 0.98;  // of the limit: not worth more trees or another attempt
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Packer {
  public:

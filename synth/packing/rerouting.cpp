@@ -9,14 +9,13 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 
 namespace chorus::synth {
 namespace {
 
 constexpr int kPatience = 12;  // rounds without progress
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 class Rerouting {
  public:

@@ -9,12 +9,11 @@
 #include <tuple>
 #include <utility>
 
+#include "base/index.hpp"
 #include "model/max_flow.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct UnitArc {
   int src = 0;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "synth/packing.hpp"
 #include "synth/packing/flowing.hpp"
@@ -16,8 +17,6 @@ namespace {
 
 constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs more than its data
 constexpr int kMostTransfers = 60'000;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Ranks of a tree, parents first.
 std::vector<Rank> from_root(const SpanningTree& tree) {

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <cstddef>
 
+#include "base/index.hpp"
+
 namespace chorus::synth {
 namespace {
 
 /// Of what goes over a cap, against what keeps below it.
 constexpr double kPriceOfExcess = 1e9;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 double steep(double exponent) { return std::exp(std::min(exponent, 300.0)); }
 

@@ -5,12 +5,12 @@
 #include <functional>
 #include <limits>
 
+#include "base/index.hpp"
+
 namespace chorus::synth {
 namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 }  // namespace
 

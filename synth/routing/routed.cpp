@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.hpp"
 #include "model/contract.hpp"
 #include "synth/predict.hpp"
 #include "synth/routing.hpp"
@@ -28,8 +29,6 @@ constexpr double kLeastPieceBytes = 256;    // smaller ones do not fill a messag
 constexpr double kLeastCutBytes = 4096;     // nor are these worth a pipeline
 // Of more than this one piece has to do.
 constexpr std::size_t kManyHops = 150'000;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::vector<Demand> demands_of(Collective collective, int n) {
   std::vector<Demand> demands;

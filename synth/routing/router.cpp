@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/index.hpp"
+
 namespace chorus::synth {
 namespace {
 
@@ -25,8 +27,6 @@ constexpr double kNoise[] = {0.02, 0, 0.1, 0.5, 0.02};
 constexpr double kDear = 1e300;
 constexpr std::size_t kPatience = 40;  // sweeps without a gain
 constexpr int kTidySweeps = 4;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Like std::shuffle, whose result the standard leaves open.
 template <class T>

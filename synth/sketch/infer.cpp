@@ -3,14 +3,13 @@
 #include <numeric>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "synth/sketch/logical.hpp"
 #include "synth/sketch/symmetry.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// For each local rank of the first host what all of its ways to other hosts cross.
 std::vector<std::vector<int>> ways_out(const Network& network, int per_host) {

@@ -7,13 +7,12 @@
 #include <functional>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "synth/levels.hpp"
 
 namespace chorus::synth {
 namespace {
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 bool contains(const std::vector<Sketch::Link>& links, int src, int dst) {
   return std::find(links.begin(), links.end(), Sketch::Link{src, dst}) != links.end();

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
 #include "synth/predict.hpp"
@@ -32,8 +33,6 @@ constexpr int kMostRanks = 64;
 constexpr int kChunksPerBlock[] = {1, 2, 4, 8, 16};
 constexpr double kLeastChunkBytes = 4096;  // smaller ones are not worth a pipeline
 constexpr double kWorthMoreChunks = 0.99;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 struct Candidate {
   Spread spread;

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus::synth {
@@ -15,8 +16,6 @@ namespace {
 
 constexpr std::size_t kMostRenamings = 4096;
 constexpr double kAlike = 1e-9;  // relative
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 bool alike(double a, double b) { return std::abs(a - b) <= kAlike * std::max(a, b); }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "synth/list_scheduler.hpp"
 
 namespace chorus::synth {
@@ -18,8 +19,6 @@ namespace {
 constexpr double kSameTime = 1 + 1e-9;
 constexpr int kMostRounds = 4;  // through all windows
 constexpr double kGain = 1 - 1e-6;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::int64_t place(const Network& network, ChunkId chunk, Rank rank) {
   return std::int64_t{chunk} * network.world_size() + rank;

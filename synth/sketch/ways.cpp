@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/contract.hpp"
 
 namespace chorus::synth {
@@ -21,8 +22,6 @@ constexpr double kFar = std::numeric_limits<double>::infinity();
 constexpr double kSharpness[] = {1, 2, 4, 8, 16, 32, 64, 16, 32, 64, 128, 32};
 constexpr double kNoise[] = {0.3, 0.1, 0.03, 0};
 constexpr double kSame = 1 + 1e-9;
-
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 template <class T>
 void shuffle(std::vector<T>& values, std::mt19937_64& random) {

@@ -8,6 +8,7 @@
 
 #include <atomic>
 
+#include "base/index.hpp"
 #include "chorus/communicator.hpp"
 #include "control_harness.hpp"
 
@@ -21,8 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using wire::Type;
 using wire::Writer;
-
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
 std::string join_error(const std::string& id, Rank rank, int world_size, int timeout_ms) {
   try {
