@@ -18,6 +18,7 @@
 #include "model/contract.hpp"
 #include "model/delivery.hpp"
 #include "model/hazards.hpp"
+#include "model/placement.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -70,7 +71,7 @@ class Export {
 
   MscclAlgo algo() {
     forward();
-    number_scratch();
+    places_ = Placement(schedule_, made_.list, [this](int i) { return stored(i); });
     const CollectiveKind kind = schedule_.collective.kind;
     MscclAlgo algo{.name = schedule_.name,
                    .protocol = options_.protocol,
@@ -88,7 +89,7 @@ class Export {
       MscclGpu& gpu = algo.gpus.emplace_back();
       gpu.input_chunks = input_blocks(schedule_.collective, schedule_.world_size, rank) * k;
       gpu.output_chunks = output_blocks(schedule_.collective, schedule_.world_size, rank) * k;
-      gpu.scratch_chunks = static_cast<int>(scratch_[rank].size());
+      gpu.scratch_chunks = places_.scratch_chunks(rank);
       algo.chunks = std::max({algo.chunks, gpu.input_chunks, gpu.output_chunks});
       cut(gpu, items(rank), rank, hazards);
     }
@@ -206,35 +207,6 @@ class Export {
            made.action == Action::copy;
   }
 
-  void number_scratch() {
-    scratch_.assign(schedule_.world_size, {});
-    for (std::size_t i = 0; i < made_.list.size(); ++i) {
-      const Delivery& delivery = made_.list[i];
-      if (delivery.destination != Buffer::scratch || !stored(static_cast<int>(i))) continue;
-      auto& chunks = scratch_[delivery.dst];
-      for (int c = 0; c < delivery.count; ++c) chunks.push_back(delivery.chunk + c);
-    }
-    for (auto& chunks : scratch_) {
-      std::sort(chunks.begin(), chunks.end());
-      chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
-    }
-  }
-
-  [[nodiscard]] LocalRange range(Buffer buffer, ChunkId chunk, Rank rank) const {
-    switch (buffer) {
-      case Buffer::input:
-        return {buffer, input_index(schedule_, chunk, rank)};
-      case Buffer::output:
-        return {buffer, output_index(schedule_, chunk, rank)};
-      case Buffer::scratch:
-        break;
-    }
-    const auto& chunks = scratch_[rank];
-    const auto place = std::lower_bound(chunks.begin(), chunks.end(), chunk);
-    CHORUS_CHECK(place != chunks.end() && *place == chunk, "a value is read that is not stored");
-    return {buffer, static_cast<int>(place - chunks.begin())};
-  }
-
   [[nodiscard]] std::vector<Item> items(Rank rank) const {
     std::vector<Item> result;
     add_local_copies(rank, result);
@@ -260,7 +232,7 @@ class Export {
     Item send = item(delivery, order_of_send(delivery), StepType::send);
     send.peer = delivery.dst;
     send.outgoing = {delivery.dst, channel(delivery)};
-    send.step.source = range(sender.buffer, delivery.chunk, sender.rank);
+    send.step.source = places_.range(sender.buffer, delivery.chunk, sender.rank);
     send.step.destination = {Buffer::output, 0};  // of no meaning to a sender
     send.step.level = delivery.step;
     send.instruction.sources = {{.incoming = -1, .local = send.step.source}};
@@ -273,7 +245,7 @@ class Export {
     const Delivery& delivery = made_.list[index];
     const bool reduces = delivery.action == Action::reduce;
     LocalRange own = delivery.action == Action::reduce
-                         ? range(delivery.own, delivery.chunk, delivery.dst)
+                         ? places_.range(delivery.own, delivery.chunk, delivery.dst)
                          : LocalRange{};
     for (std::size_t s = 0; s < delivery.senders.size(); ++s) {
       const bool last = s + 1 == delivery.senders.size();
@@ -287,7 +259,7 @@ class Export {
       instruction.sources.push_back({.incoming = 0, .local = {}});
       const bool keeps = !last || stored(index);
       if (keeps) {
-        instruction.destination = range(delivery.destination, delivery.chunk, delivery.dst);
+        instruction.destination = places_.range(delivery.destination, delivery.chunk, delivery.dst);
       }
       if (forward >= 0) {
         const Delivery& message = made_.list[forward];
@@ -319,8 +291,8 @@ class Export {
     std::sort(chunks.begin(), chunks.end());
     chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
     for (const ChunkId chunk : chunks) {
-      const LocalRange in = range(Buffer::input, chunk, rank);
-      const LocalRange out = range(Buffer::output, chunk, rank);
+      const LocalRange in = places_.range(Buffer::input, chunk, rank);
+      const LocalRange out = places_.range(Buffer::output, chunk, rank);
       if (!result.empty()) {
         Item& last = result.back();
         if (last.instruction.chunk + last.step.count == chunk && last.step.count < kMostCount &&
@@ -445,13 +417,13 @@ class Export {
   const Schedule& schedule_;
   const MscclXmlOptions& options_;
   Deliveries made_;
-  int copy_channel_ = 0;                                   // first of those that copies use
-  std::vector<int> lane_;                                  // by delivery: which of its channels
-  std::vector<char> unfusable_;                            // by delivery
-  std::vector<int> forwards_;                              // by delivery: message or -1
-  std::map<std::tuple<Rank, int, Rank>, Rank> from_of_;    // rank, channel, to: from
-  std::map<std::tuple<Rank, int, Rank>, Rank> to_of_;      // rank, channel, from: to
-  std::vector<std::vector<ChunkId>> scratch_;              // by rank: chunk at each place
+  int copy_channel_ = 0;                                 // first of those that copies use
+  std::vector<int> lane_;                                // by delivery: which of its channels
+  std::vector<char> unfusable_;                          // by delivery
+  std::vector<int> forwards_;                            // by delivery: message or -1
+  std::map<std::tuple<Rank, int, Rank>, Rank> from_of_;  // rank, channel, to: from
+  std::map<std::tuple<Rank, int, Rank>, Rank> to_of_;    // rank, channel, from: to
+  Placement places_;
   std::vector<std::vector<int>> received_;                 // by rank: deliveries
   std::vector<std::vector<std::pair<int, Sender>>> sent_;  // by rank: apart from receiving
   std::vector<std::vector<std::vector<int>>> producers_;   // [rank][block]: as in Item

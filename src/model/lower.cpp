@@ -16,6 +16,7 @@
 #include "model/contract.hpp"
 #include "model/delivery.hpp"
 #include "model/hazards.hpp"
+#include "model/placement.hpp"
 #include "model/program.hpp"
 
 namespace chorus {
@@ -70,7 +71,7 @@ class Lowering {
   /// Programs in which every message that may be is sent on by the instruction that receives it.
   std::vector<Program> programs() {
     forward();
-    number_scratch();
+    places_ = Placement(schedule_, made_.list, [this](int i) { return stored(i); });
     collect();
     std::vector<Program> result;
     Hazards hazards(schedule_);
@@ -139,36 +140,6 @@ class Lowering {
     return forwards == 0 || made_.list[delivery].readers > forwards;
   }
 
-  /// Scratch places in the order of chunks, only for what is really stored.
-  void number_scratch() {
-    scratch_.assign(schedule_.world_size, {});
-    for (std::size_t i = 0; i < made_.list.size(); ++i) {
-      const Delivery& delivery = made_.list[i];
-      if (delivery.destination != Buffer::scratch || !stored(static_cast<int>(i))) continue;
-      auto& chunks = scratch_[delivery.dst];
-      for (int c = 0; c < delivery.count; ++c) chunks.push_back(delivery.chunk + c);
-    }
-    for (auto& chunks : scratch_) {
-      std::sort(chunks.begin(), chunks.end());
-      chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
-    }
-  }
-
-  [[nodiscard]] LocalRange range(Buffer buffer, ChunkId chunk, Rank rank) const {
-    switch (buffer) {
-      case Buffer::input:
-        return {buffer, input_index(schedule_, chunk, rank)};
-      case Buffer::output:
-        return {buffer, output_index(schedule_, chunk, rank)};
-      case Buffer::scratch:
-        break;
-    }
-    const auto& chunks = scratch_[rank];
-    const auto place = std::lower_bound(chunks.begin(), chunks.end(), chunk);
-    CHORUS_CHECK(place != chunks.end() && *place == chunk, "a value is read that is not stored");
-    return {buffer, static_cast<int>(place - chunks.begin())};
-  }
-
   /// Per rank, the deliveries it receives and the messages it sends apart from receiving.
   void collect() {
     received_.assign(schedule_.world_size, {});
@@ -185,7 +156,7 @@ class Lowering {
                     .world_size = schedule_.world_size,
                     .rank = rank,
                     .num_chunks = schedule_.num_chunks,
-                    .scratch_chunks = static_cast<int>(scratch_[rank].size()),
+                    .scratch_chunks = places_.scratch_chunks(rank),
                     .num_channels = num_channels_,
                     .incoming = {},
                     .outgoing = {},
@@ -221,8 +192,8 @@ class Lowering {
     std::sort(chunks.begin(), chunks.end());
     chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
     for (const ChunkId chunk : chunks) {
-      const LocalRange in = range(Buffer::input, chunk, rank);
-      const LocalRange out = range(Buffer::output, chunk, rank);
+      const LocalRange in = places_.range(Buffer::input, chunk, rank);
+      const LocalRange out = places_.range(Buffer::output, chunk, rank);
       if (!items.empty()) {
         Instruction& last = items.back().instruction;
         if (last.chunk + last.count == chunk &&
@@ -266,7 +237,7 @@ class Lowering {
 
   [[nodiscard]] Item send(int index, const Sender& sender) const {
     const Delivery& delivery = made_.list[index];
-    const LocalRange from = range(sender.buffer, delivery.chunk, sender.rank);
+    const LocalRange from = places_.range(sender.buffer, delivery.chunk, sender.rank);
     return {.order = order_of_send(delivery),
             .peer = delivery.dst,
             .delivery = index,
@@ -292,7 +263,7 @@ class Lowering {
     auto& sources = item.instruction.sources;
     bool own = delivery.action == Action::reduce;  // still to be put in its place
     const auto put_own = [&] {
-      sources.push_back({-1, range(delivery.own, delivery.chunk, delivery.dst)});
+      sources.push_back({-1, places_.range(delivery.own, delivery.chunk, delivery.dst)});
       own = false;
     };
     for (const Sender& sender : delivery.senders) {
@@ -302,7 +273,8 @@ class Lowering {
     }
     if (own) put_own();
     if (stored(index)) {
-      item.instruction.destination = range(delivery.destination, delivery.chunk, delivery.dst);
+      item.instruction.destination =
+          places_.range(delivery.destination, delivery.chunk, delivery.dst);
     }
     for (const int message : forwards_[index]) {
       item.instruction.sends.push_back(outgoing(program, made_.list[message]));
@@ -373,7 +345,7 @@ class Lowering {
   std::vector<char> unfusable_;             // by delivery
   std::vector<std::vector<int>> forwards_;  // by delivery: the messages it sends on
   std::vector<std::pair<int, Sender>> plain_;
-  std::vector<std::vector<ChunkId>> scratch_;  // by rank: the chunk at each place
+  Placement places_;
   std::vector<std::vector<int>> received_;
   std::vector<std::vector<std::pair<int, Sender>>> sent_;
   std::vector<std::vector<std::vector<int>>> delivery_at_;  // [rank][lane][instruction]
