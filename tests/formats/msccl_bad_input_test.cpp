@@ -5,9 +5,9 @@
 #include "chorus/error.hpp"
 #include "formats/msccl_xml.hpp"
 #include "model/program.hpp"
-#include "mutate.hpp"
 #include "programs.hpp"
 #include "strip.hpp"
+#include "tests/base/fuzz.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -118,8 +118,13 @@ TEST(MscclBadInput, AnnouncedMemoryIsNotTakenBeforeItIsNeeded) {
   EXPECT_THAT(complaint(huge), testing::HasSubstr("more than the 4194304 that can be judged"));
 }
 
+constexpr std::string_view kWords[] = {"-1",         "0",    "1",    "2",      "3",    "1048576",
+                                       "2147483648", "1e9",  "rrcs", "nop",    "re",   "cpy",
+                                       "rcs",        "s",    "o",    "custom", "<",    "\"",
+                                       "&amp;",      "&#0;", "<!--", "]]>",    "\xff", "reduce"};
+
 TEST(MscclFuzz, AMutatedFileGivesAScheduleOrASentence) {
-  const auto end = fuzz_end();
+  const auto end = test::fuzz_end();
   std::mt19937 random(20240229);
   const std::string written = to_msccl_xml(schedule_from_msccl_xml(chain(), "f.xml"));
   const std::string samples[] = {exchange(), exchange_by_scratch(),  chain(), gather_by_copies(),
@@ -127,7 +132,8 @@ TEST(MscclFuzz, AMutatedFileGivesAScheduleOrASentence) {
   long rounds = 0;
   long schedules = 0;
   while (std::chrono::steady_clock::now() < end) {
-    const std::string text = mutated(samples[rounds++ % std::size(samples)], random);
+    const std::string text = test::mutated(samples[rounds++ % std::size(samples)], kWords,
+                                           samples[random() % std::size(samples)], random);
     try {
       const Schedule schedule = schedule_from_msccl_xml(text, "f.xml");
       ++schedules;

@@ -7,7 +7,7 @@
 #include "formats/format.hpp"
 #include "formats/msccl_xml.hpp"
 #include "formats/sccl_json.hpp"
-#include "mutate.hpp"
+#include "tests/base/fuzz.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -155,8 +155,11 @@ TEST(Sccl, TopologiesGoBothWays) {
   EXPECT_THROW((void)topology_to_sccl_json(switched), InputError);
 }
 
+constexpr std::string_view kWords[] = {"-1",  "0",  "1",    "2",  "3",  "1048576", "2147483648",
+                                       "1e9", "\"", "\xff", "{}", "[]", "reduce",  "copy"};
+
 TEST(ScclFuzz, AMutatedFileGivesAScheduleOrASentence) {
-  const auto end = fuzz_end();
+  const auto end = test::fuzz_end();
   std::mt19937 random(20240301);
   const std::string written = to_sccl_json(algorithm("ring").make(
       {.kind = CollectiveKind::reduce_scatter, .world_size = 3, .levels = {}}));
@@ -164,7 +167,8 @@ TEST(ScclFuzz, AMutatedFileGivesAScheduleOrASentence) {
   long rounds = 0;
   long schedules = 0;
   while (std::chrono::steady_clock::now() < end) {
-    const std::string text = mutated(samples[rounds++ % std::size(samples)], random);
+    const std::string text = test::mutated(samples[rounds++ % std::size(samples)], kWords,
+                                           samples[random() % std::size(samples)], random);
     try {
       const Schedule schedule = schedule_from_sccl_json(text, "f.json");
       ++schedules;

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chorus/error.hpp"
@@ -14,6 +14,7 @@
 #include "model/json.hpp"
 #include "samples.hpp"
 #include "schedules.hpp"
+#include "tests/base/fuzz.hpp"
 
 namespace chorus {
 namespace {
@@ -209,52 +210,11 @@ TEST(JsonBadInput, AMillionBracketsAreRefusedEarly) {
   EXPECT_THAT(complaint(What::plan, wide), testing::HasSubstr("more than 64 members"));
 }
 
-/// Seconds to fuzz for: CHORUS_TEST_FUZZ_SECONDS, else 2.
-double fuzz_seconds() {
-  const char* text = std::getenv("CHORUS_TEST_FUZZ_SECONDS");
-  return text == nullptr ? 2 : std::atof(text);
-}
-
-/// One to four changes: bytes, runs of digits, pieces cut, repeated or taken from another file.
-std::string mutated(std::string text, const std::string& other, std::mt19937& random) {
-  const auto below = [&](std::size_t bound) { return random() % std::max<std::size_t>(bound, 1); };
-  static const std::string kPieces[] = {"-1",        "0",          "1e999", "18446744073709551616",
-                                        "null",      "[]",         "{}",    "\"\"",
-                                        "true",      "2147483648", "[[",    "]",
-                                        "\\u0000",   "1e-400",     "-0",    "67108864",
-                                        "\"reduce\""};
-  for (std::size_t changes = 1 + below(4); changes > 0 && !text.empty(); --changes) {
-    const std::size_t at = below(text.size());
-    const std::size_t length = std::min(below(40), text.size() - at);
-    switch (below(7)) {
-      case 0:
-        text[at] = static_cast<char>(below(256));
-        break;
-      case 1:
-        text.erase(at, length);
-        break;
-      case 2:
-        text.insert(at, text.substr(below(text.size()), length));
-        break;
-      case 3:
-        text.insert(at, kPieces[below(std::size(kPieces))]);
-        break;
-      case 4:
-        text.replace(at, length, other.substr(below(other.size()), 40));
-        break;
-      default: {  // a whole number or word for another
-        const auto begin = text.find_first_of("0123456789\"", at);
-        if (begin == std::string::npos) break;
-        auto end = text.find_first_not_of("0123456789.e-", begin);
-        if (text[begin] == '"') end = text.find('"', begin + 1);
-        if (end == std::string::npos) break;
-        text.replace(begin, end - begin + (text[begin] == '"' ? 1 : 0),
-                     kPieces[below(std::size(kPieces))]);
-      }
-    }
-  }
-  return text;
-}
+constexpr std::string_view kWords[] = {"-1",        "0",          "1e999", "18446744073709551616",
+                                       "null",      "[]",         "{}",    "\"\"",
+                                       "true",      "2147483648", "[[",    "]",
+                                       "\\u0000",   "1e-400",     "-0",    "67108864",
+                                       "\"reduce\""};
 
 /// What could be read is well formed: it can be judged, saved and read again.
 void expect_sound(What what, const std::string& text) {
@@ -273,14 +233,14 @@ void expect_sound(What what, const std::string& text) {
 }
 
 TEST(JsonFuzz, AMutatedFileGivesAValueOrASentence) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(fuzz_seconds());
+  const auto end = test::fuzz_end();
   std::mt19937 random(20240229);
   const What all[] = {What::topology, What::schedule, What::plan};
   long rounds = 0;
   long values = 0;
   while (std::chrono::steady_clock::now() < end) {
     const What what = all[rounds % 3];
-    const std::string text = mutated(sample(what), sample(all[random() % 3]), random);
+    const std::string text = test::mutated(sample(what), kWords, sample(all[random() % 3]), random);
     ++rounds;
     // Anything else than an InputError fails the test; so does a sentence without the file's name.
     const std::string sentence = complaint(what, text);

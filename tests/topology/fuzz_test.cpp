@@ -1,10 +1,12 @@
 // Damaged input of every format either imports as something sound or is refused as InputError.
+#include "tests/base/fuzz.hpp"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/log.hpp"
@@ -20,59 +22,18 @@ namespace {
 
 using Importer = Topology (*)(std::string_view text, std::string_view where);
 
-double seconds_to_fuzz() {
-  const char* text = std::getenv("CHORUS_TEST_FUZZ_SECONDS");
-  return text == nullptr ? 2 : std::atof(text);
-}
-
-/// One to six random injuries: bytes changed, cut, repeated, swapped with pieces of elsewhere.
-std::string injured(std::string text, std::mt19937_64& random) {
-  auto below = [&](std::size_t n) { return n == 0 ? 0 : random() % n; };
-  const std::size_t injuries = 1 + below(6);
-  for (std::size_t i = 0; i < injuries && !text.empty(); ++i) {
-    const std::size_t at = below(text.size());
-    const std::size_t length = 1 + below(std::min<std::size_t>(40, text.size() - at));
-    switch (below(7)) {
-      case 0:
-        text[at] = static_cast<char>(random());
-        break;
-      case 1:
-        text.erase(at, length);
-        break;
-      case 2:
-        text.insert(at, text.substr(below(text.size()), length));
-        break;
-      case 3:
-        text.resize(at);
-        break;
-      case 4:
-        text[at] = "0123456789-\"<>/=.:x,* \n"[below(23)];
-        break;
-      case 5: {
-        static const char* kPieces[] = {"99999999999", "-1",         "0",   "1e999",
-                                        "nan",         "0xffffffff", "\"",  "<pci>",
-                                        "&lt;",        "<!-- ",      "]]>", "NV4096"};
-        text.insert(at, kPieces[below(std::size(kPieces))]);
-        break;
-      }
-      default: {
-        const std::size_t line = text.find('\n', at);
-        if (line != std::string::npos) text.insert(line, text.substr(at, line - at));
-      }
-    }
-  }
-  return text;
-}
+constexpr std::string_view kWords[] = {"99999999999", "-1",    "0",    "1e999", "nan", "0xffffffff",
+                                       "\"",          "<pci>", "&lt;", "<!-- ", "]]>", "NV4096"};
 
 void fuzz(Importer import, const std::vector<std::string>& samples, double share) {
   set_log_level(LogLevel::error);
-  std::mt19937_64 random(20240607);
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds_to_fuzz() * share);
+  std::mt19937 random(20240607);
+  const auto end = test::fuzz_end(share);
   int imported = 0;
   int refused = 0;
   do {
-    const std::string text = injured(samples[random() % samples.size()], random);
+    const std::string text = test::mutated(samples[random() % samples.size()], kWords,
+                                           samples[random() % samples.size()], random);
     try {
       const std::string fault = test::unsound(import(text, "fuzz"));
       ASSERT_EQ(fault, "") << text;
