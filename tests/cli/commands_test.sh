@@ -3,29 +3,7 @@
 #   commands_test.sh CHORUS DIES    (DIES: a program whose last rank kills itself)
 set -u
 chorus=$1 dies=$2
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-failures=0
-
-expect() { # STATUS TEXT COMMAND...: exit status and a text in what it prints
-  local status=$1 text=$2 got
-  shift 2
-  "$@" >"$dir/out" 2>&1 </dev/null
-  got=$?
-  if [ $got -ne "$status" ] || ! grep -qF -- "$text" "$dir/out"; then
-    echo "FAILED: $*"
-    echo "  exit $got, expected $status with '$text'; it printed:"
-    head -5 "$dir/out"
-    failures=$((failures + 1))
-  fi
-}
-
-silent() { # COMMAND...: exit status 0 and not a word
-  "$@" >"$dir/out" 2>&1 </dev/null && [ ! -s "$dir/out" ] && return
-  echo "FAILED: $*"
-  head -5 "$dir/out"
-  failures=$((failures + 1))
-}
+. "$(dirname "$0")/expect.sh"
 
 # A good schedule is proved, a spoiled one is not, and what is no schedule is refused.
 "$chorus" schedule ring all_reduce -n 4 >"$dir/ring.json" || exit 1
@@ -44,7 +22,7 @@ silent "$chorus" convert "$dir/ring.json" "$dir/ring.xml"
 expect 0 "proved" "$chorus" verify "$dir/ring.xml"
 silent "$chorus" convert "$dir/ring.xml" "$dir/again.json"
 silent "$chorus" convert "$dir/again.json" "$dir/again.xml"
-cmp "$dir/ring.xml" "$dir/again.xml" || failures=$((failures + 1))
+cmp "$dir/ring.xml" "$dir/again.xml" || fail "the conversion there and back differs"
 expect 0 "proved" "$chorus" verify "$dir/again.json" "$dir/again.xml"
 silent "$chorus" convert "$dir/ring.xml" "$dir/sccl.json" --to sccl
 expect 0 "proved" "$chorus" verify "$dir/sccl.json"
@@ -74,8 +52,8 @@ expect 2 "all_reduce" "$chorus" schedule ring all_reduced -n 4
 expect 2 "8" "$chorus" schedule ring all_reduce -n 4 -t dgx1
 expect 0 "simulated" "$chorus" schedule ring all_reduce -n 8 -t dgx1 -b 16M --svg "$dir/ring.svg" \
   --trace "$dir/ring.trace"
-grep -q "</svg>" "$dir/ring.svg" || { echo "FAILED: no picture" && failures=1; }
-grep -q traceEvents "$dir/ring.trace" || { echo "FAILED: no trace" && failures=1; }
+grep -q "</svg>" "$dir/ring.svg" || fail "no picture"
+grep -q traceEvents "$dir/ring.trace" || fail "no trace"
 expect 2 "cannot be written" "$chorus" schedule ring all_reduce -n 8 -t dgx1 --svg "$dir/no/such"
 
 expect 0 "limit of all_gather" "$chorus" explain all_gather 1M -t dgx1
@@ -86,10 +64,10 @@ expect 2 "" "$chorus" explain all_reduce -n 0
 
 # A rank kills itself; the others leave records that say so.
 CHORUS_FLIGHT_DIR=$dir CHORUS_LOG=error "$chorus" run -n 3 -- "$dies" >"$dir/run" 2>&1 </dev/null
-[ $? -ne 0 ] || { echo "FAILED: a run with a dead rank exited 0" && failures=1; }
+[ $? -ne 0 ] || fail "a run with a dead rank exited 0"
 expect 1 "rank    2 left no record" "$chorus" flight "$dir"/chorus-flight-*.json
 expect 1 "failure (ranks 0 1)" "$chorus" flight "$dir"/chorus-flight-*.json
 echo '{"format": "chorus-flight", "version": 7}' >"$dir/later.json"
 expect 2 "later" "$chorus" flight "$dir/later.json"
 expect 2 "not a flight record" "$chorus" flight "$dir/ring.json"
-exit $failures
+done_testing

@@ -3,26 +3,8 @@
 #   synth_test.sh CHORUS EXAMPLE    (EXAMPLE: a program that checks its results)
 set -u
 chorus=$1 example=$2
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-failures=0
+. "$(dirname "$0")/expect.sh"
 
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
-
-expect() { # STATUS TEXT COMMAND...: exit status and a text in what it prints
-  local status=$1 text=$2 got
-  shift 2
-  "$@" >"$dir/out" 2>&1 </dev/null
-  got=$?
-  if [ $got -ne "$status" ] || ! grep -qF -- "$text" "$dir/out"; then
-    fail "$*"
-    echo "  exit $got, expected $status with '$text'; it printed:"
-    head -5 "$dir/out"
-  fi
-}
 synth() { "$chorus" synth --cache "$dir/cache" "$@"; }
 
 # The plan is written, proved, the same each time, and taken from the cache the second time.
@@ -98,4 +80,4 @@ expect 0 "schedules for 'dgx1'" "${described[@]}" "$chorus" run -n 8 -- "$exampl
   fail "CHORUS_SYNTHESIS_MS=0"
 grep -q "synthesized" "$dir/out" && fail "synthesized though told not to"
 expect 1 "plan for 4 ranks" env CHORUS_PLAN="$dir/here.json" "$chorus" run -n 2 -- "$example"
-exit $failures
+done_testing
