@@ -50,7 +50,7 @@ void ask_to_stop(int) {
 
 /// A sketch and the text it was read from.
 struct Sketched {
-  synth::Sketch sketch;
+  Sketch sketch;
   std::string text;
 };
 
@@ -102,8 +102,7 @@ std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
 
 /// Only the sketched strategy, and nothing that leaves the links it may use.
 std::vector<synth::Strategy> sketched_alone(const Arguments& arguments, const Topology& topology,
-                                            const synth::Sketch& sketch,
-                                            synth::PlanOptions& options) {
+                                            const Sketch& sketch, synth::PlanOptions& options) {
   const synth::Network network(topology);
   synth::require_connected(topology, network);
   try {

@@ -54,7 +54,7 @@ std::vector<synth::Strategy> all_strategies() {
   return all;
 }
 
-synth::Strategy sketched_strategy(const synth::Sketch* sketch) {
+synth::Strategy sketched_strategy(const Sketch* sketch) {
   synth::WindowSolver solver;
 #ifdef CHORUS_HAVE_Z3
   solver = synth::exact::solve_window;

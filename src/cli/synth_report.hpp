@@ -18,7 +18,7 @@ namespace chorus {
 [[nodiscard]] std::vector<synth::Strategy> all_strategies();
 [[nodiscard]] std::string strategy_names();
 /// By this sketch, or by inferred ones; timed exactly where there is a solver.
-[[nodiscard]] synth::Strategy sketched_strategy(const synth::Sketch* sketch);
+[[nodiscard]] synth::Strategy sketched_strategy(const Sketch* sketch);
 
 /// "4K", "1536", "32M"
 [[nodiscard]] std::string size_text(std::uint64_t bytes);

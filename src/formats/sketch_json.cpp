@@ -16,10 +16,6 @@
 namespace chorus::formats {
 namespace {
 
-using synth::HostLinks;
-using synth::Sketch;
-using synth::SwitchUse;
-
 constexpr int kMostRanks = 1 << 14;
 constexpr int kMostChunks = 1 << 12;
 constexpr std::size_t kMostMembers = 4096;  // senders are members

@@ -5,16 +5,16 @@
 #include <string_view>
 
 #include "chorus/topology.hpp"
-#include "synth/sketch.hpp"
+#include "model/sketch.hpp"
 
 namespace chorus::formats {
 
 /// Either form (docs/sketches.md), told apart by "format". Throws InputError beginning with `where`
 /// and the line and column, or the path of the offending member. Whether the sketch fits a topology
 /// is not judged here.
-[[nodiscard]] synth::Sketch sketch_from_json(std::string_view text, std::string_view where);
+[[nodiscard]] Sketch sketch_from_json(std::string_view text, std::string_view where);
 /// In Chorus's own form; sketch_from_json() gives it back equal, but for `ignored`.
-[[nodiscard]] std::string to_json(const synth::Sketch& sketch);
+[[nodiscard]] std::string to_json(const Sketch& sketch);
 
 /// Whether the text is a topology of TACCL.
 [[nodiscard]] bool is_taccl_topology(std::string_view text);

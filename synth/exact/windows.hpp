@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "synth/effort.hpp"
-#include "synth/sketch.hpp"
+#include "synth/sketch/window.hpp"
 
 namespace chorus::synth::exact {
 

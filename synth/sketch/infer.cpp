@@ -5,6 +5,7 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
+#include "synth/sketch.hpp"
 #include "synth/sketch/logical.hpp"
 #include "synth/sketch/symmetry.hpp"
 

@@ -10,6 +10,7 @@
 #include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "synth/levels.hpp"
+#include "synth/sketch.hpp"
 
 namespace chorus::synth {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "model/sketch.hpp"
 #include "synth/network.hpp"
-#include "synth/sketch.hpp"
 #include "synth/sketch/symmetry.hpp"
 
 namespace chorus::synth {

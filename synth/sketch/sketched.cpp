@@ -10,6 +10,7 @@
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
 #include "synth/predict.hpp"
+#include "synth/sketch.hpp"
 #include "synth/sketch/logical.hpp"
 #include "synth/sketch/timing.hpp"
 #include "synth/sketch/ways.hpp"

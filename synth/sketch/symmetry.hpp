@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "model/sketch.hpp"
 #include "synth/network.hpp"
-#include "synth/sketch.hpp"
 
 namespace chorus::synth {
 

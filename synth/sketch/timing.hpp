@@ -7,7 +7,7 @@
 
 #include "synth/effort.hpp"
 #include "synth/network.hpp"
-#include "synth/sketch.hpp"
+#include "synth/sketch/window.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {

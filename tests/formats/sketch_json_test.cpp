@@ -13,9 +13,6 @@
 namespace chorus::formats {
 namespace {
 
-using synth::HostLinks;
-using synth::Sketch;
-using synth::SwitchUse;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
