@@ -74,7 +74,7 @@ expect 0 "" env CHORUS_PLAN="$dir/here.json" "$chorus" run -n 4 -- "$example"
 
 # Where the wiring is described and there is no plan, one is synthesized at start, or not if told so.
 "$chorus" topo dgx1 --json >"$dir/dgx1.json"
-described=(env CHORUS_LOG=info CHORUS_TOPOLOGY="$dir/dgx1.json")
+described=(env CHORUS_LOG=info CHORUS_SYNTHESIS_MS=20000 CHORUS_TOPOLOGY="$dir/dgx1.json")
 expect 0 "schedules for 'dgx1'" "${described[@]}" "$chorus" run -n 8 -- "$example"
 "${described[@]}" CHORUS_SYNTHESIS_MS=0 "$chorus" run -n 8 -- "$example" >"$dir/out" 2>&1 ||
   fail "CHORUS_SYNTHESIS_MS=0"
