@@ -284,7 +284,7 @@ class Export {
 
   /// What the rank already has where it is wanted, or is sent on from its output.
   void add_local_copies(Rank rank, std::vector<Item>& result) const {
-    std::vector<ChunkId> chunks = own_chunks(rank);
+    std::vector<ChunkId> chunks = own_chunks(schedule_, made_.list, received_[rank], rank);
     for (const auto& [of, chunk] : made_.early_copies) {
       if (of == rank) chunks.push_back(chunk);
     }
@@ -312,27 +312,6 @@ class Export {
       copy.instruction.destination = out;
       result.push_back(std::move(copy));
     }
-  }
-
-  /// Chunks the rank begins with and must end with, and that never arrive there.
-  [[nodiscard]] std::vector<ChunkId> own_chunks(Rank rank) const {
-    std::vector<ChunkId> arrived;
-    for (const int i : received_[rank]) {
-      for (int c = 0; c < made_.list[i].count; ++c) arrived.push_back(made_.list[i].chunk + c);
-    }
-    std::sort(arrived.begin(), arrived.end());
-    const int k =
-        schedule_.num_chunks / num_blocks(schedule_.collective.kind, schedule_.world_size);
-    const int size = input_blocks(schedule_.collective, schedule_.world_size, rank) * k;
-    std::vector<ChunkId> result;
-    for (int i = 0; i < size; ++i) {
-      const ChunkId chunk = input_chunk(schedule_, i, rank);
-      if (wanted_at(schedule_, chunk, rank) &&
-          !std::binary_search(arrived.begin(), arrived.end(), chunk)) {
-        result.push_back(chunk);
-      }
-    }
-    return result;
   }
 
   /// The threadblock of each item: one per connection, or per pair of them that pair_ports() made.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <span>
 
+#include "base/index.hpp"
 #include "model/contract.hpp"
 #include "model/replay.hpp"
 
@@ -331,6 +332,27 @@ class Coalescer {
 Deliveries deliveries(const Schedule& schedule, bool coalesce) {
   const ArrivalList arrivals(schedule);
   return Coalescer(schedule, arrivals, coalesce).run();
+}
+
+std::vector<ChunkId> own_chunks(const Schedule& schedule, const std::vector<Delivery>& deliveries,
+                                const std::vector<int>& received, Rank rank) {
+  std::vector<ChunkId> arrived;
+  for (const int i : received) {
+    const Delivery& delivery = deliveries[at(i)];
+    for (int c = 0; c < delivery.count; ++c) arrived.push_back(delivery.chunk + c);
+  }
+  std::sort(arrived.begin(), arrived.end());
+  const int k = schedule.num_chunks / num_blocks(schedule.collective.kind, schedule.world_size);
+  const int size = input_blocks(schedule.collective, schedule.world_size, rank) * k;
+  std::vector<ChunkId> result;
+  for (int i = 0; i < size; ++i) {
+    const ChunkId chunk = input_chunk(schedule, i, rank);
+    if (wanted_at(schedule, chunk, rank) &&
+        !std::binary_search(arrived.begin(), arrived.end(), chunk)) {
+      result.push_back(chunk);
+    }
+  }
+  return result;
 }
 
 }  // namespace chorus

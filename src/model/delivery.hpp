@@ -43,4 +43,10 @@ struct Deliveries {
 /// `schedule` must be correct. Without `coalesce` every delivery has one chunk.
 [[nodiscard]] Deliveries deliveries(const Schedule& schedule, bool coalesce);
 
+/// Chunks that `rank` starts with and must end with, and that never arrive there: `received` are
+/// the deliveries to it. Ascending in its input.
+[[nodiscard]] std::vector<ChunkId> own_chunks(const Schedule& schedule,
+                                              const std::vector<Delivery>& deliveries,
+                                              const std::vector<int>& received, Rank rank);
+
 }  // namespace chorus

@@ -184,7 +184,7 @@ class Lowering {
 
   /// What the rank already has where it is wanted, or is sent on from its output.
   void add_local_copies(Rank rank, std::vector<Item>& items) {
-    std::vector<ChunkId> chunks = own_chunks(rank);
+    std::vector<ChunkId> chunks = own_chunks(schedule_, made_.list, received_[rank], rank);
     const auto early = std::equal_range(
         made_.early_copies.begin(), made_.early_copies.end(), std::pair<Rank, ChunkId>(rank, 0),
         [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -211,28 +211,6 @@ class Lowering {
                                        .sends = {},
                                        .after = {}}});
     }
-  }
-
-  /// Chunks that `rank` starts with and must end with, and that never arrive there.
-  [[nodiscard]] std::vector<ChunkId> own_chunks(Rank rank) const {
-    std::vector<ChunkId> arrived;
-    for (const int i : received_[rank]) {
-      const Delivery& delivery = made_.list[i];
-      for (int c = 0; c < delivery.count; ++c) arrived.push_back(delivery.chunk + c);
-    }
-    std::sort(arrived.begin(), arrived.end());
-    const int k =
-        schedule_.num_chunks / num_blocks(schedule_.collective.kind, schedule_.world_size);
-    const int size = input_blocks(schedule_.collective, schedule_.world_size, rank) * k;
-    std::vector<ChunkId> result;
-    for (int i = 0; i < size; ++i) {
-      const ChunkId chunk = input_chunk(schedule_, i, rank);
-      if (wanted_at(schedule_, chunk, rank) &&
-          !std::binary_search(arrived.begin(), arrived.end(), chunk)) {
-        result.push_back(chunk);
-      }
-    }
-    return result;
   }
 
   [[nodiscard]] Item send(int index, const Sender& sender) const {
