@@ -292,6 +292,11 @@ std::vector<CatalogEntry> make_catalog() {
       {"switch:8", "star: N ranks around one switch"},
       {"fat-tree:4x8", "LEAVESxRANKS, or more levels; over= is the oversubscription"},
       {"dragonfly:5x4x2", "GROUPSxROUTERSxRANKS; local= and global= are rates"},
+      {"lan:4x2x2", "hosts around Ethernet switches in a row; rate= trunk= slow= (the last host)"},
+      {"homo", "lan:4, equal cables of 2 Gb/s; chorus-perf cluster emulates this and the next"},
+      {"pairs", "lan:2x2 with a trunk of 200 Mb/s"},
+      {"slow", "lan:4 with one host at 200 Mb/s"},
+      {"islands", "lan:4x2x2 with two trunks of 200 Mb/s"},
       {"hwloc:numa:2 core:4 pu:1", "a machine in hwloc's synthetic notation"},
   };
   entries.insert(entries.end(), std::begin(kOthers), std::end(kOthers));

@@ -223,7 +223,9 @@ constexpr std::array kGenerators = {
     Generator{"torus", torus},         Generator{"hypercube", hypercube},
     Generator{"full-mesh", full_mesh}, Generator{"switch", one_switch},
     Generator{"star", one_switch},     Generator{"fat-tree", fat_tree},
-    Generator{"dragonfly", dragonfly},
+    Generator{"dragonfly", dragonfly}, Generator{"lan", make_lan},
+    Generator{"homo", make_lan},       Generator{"pairs", make_lan},
+    Generator{"slow", make_lan},       Generator{"islands", make_lan},
 };
 
 constexpr auto kGeneratorNames = [] {

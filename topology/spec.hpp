@@ -62,6 +62,8 @@ inline constexpr long kMostLinks = 1 << 21;
 /// Machines (one box or HOSTS of them) and generators; nothing if the name is not theirs.
 [[nodiscard]] std::optional<Topology> make_machine(Spec& spec);
 [[nodiscard]] std::optional<Topology> make_generated(Spec& spec);
+/// Hosts of one rank around Ethernet switches; `spec` names one of them.
+[[nodiscard]] Topology make_lan(Spec& spec);
 [[nodiscard]] std::span<const std::string_view> generator_names();
 
 }  // namespace chorus

@@ -64,6 +64,22 @@ TEST(Catalog, GpusOfABoxGetTheRatesOfItsDataSheet) {
   }
 }
 
+TEST(Catalog, LansHaveTheirHostsAtSwitchesInARow) {
+  const Topology pairs = topology_from_name("pairs");
+  EXPECT_EQ(pairs.world_size(), 4);
+  const Topology same = topology_from_name("lan:2x2,trunk=0.025");
+  EXPECT_EQ(pairs.links, same.links);
+  for (const int node : pairs.rank_nodes) EXPECT_NEAR(test::ingress(pairs, node), 0.25, 1e-9);
+  const Topology slow = topology_from_name("slow");
+  EXPECT_NEAR(test::ingress(slow, slow.rank_nodes[3]), 0.025, 1e-9);
+  EXPECT_NEAR(test::ingress(slow, slow.rank_nodes[2]), 0.25, 1e-9);
+  const Topology islands = topology_from_name("islands");
+  EXPECT_EQ(islands.world_size(), 8);
+  EXPECT_EQ(islands.links.size(), 2U * (8 + 2));
+  EXPECT_THAT(refusal("pairs:2"), HasSubstr("pairs"));
+  EXPECT_THAT(refusal("lan:4,leaf=2"), HasSubstr("leaf"));
+}
+
 TEST(Catalog, DiesOfAnMi250NodeHaveTheLinksOfTheirMatrix) {
   const Topology t = topology_from_name("mi250x");
   // Row 0 of the published matrix: 0 4 0 0 2 0 1 0, of 50 GB/s each.
