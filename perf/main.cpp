@@ -8,6 +8,7 @@
 
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
+#include "perf/cluster/cluster.hpp"
 #include "perf/commit.hpp"
 #include "perf/options.hpp"
 #include "perf/plot.hpp"
@@ -83,6 +84,7 @@ int run(int argc, char** argv) {
   adopt_orphans();
   if (const auto* options = std::get_if<CompareOptions>(&parsed)) return compare(*options);
   if (const auto* options = std::get_if<ShowOptions>(&parsed)) return show(*options);
+  if (const auto* options = std::get_if<ClusterOptions>(&parsed)) return cluster_command(*options);
   return measure(std::get<MeasureOptions>(parsed), joined(argc, argv));
 }
 
@@ -96,6 +98,9 @@ int main(int argc, char** argv) {
   } catch (const InputError& error) {
     fmt::print(stderr, "chorus-perf: {}\n", error.what());
     return 2;
+  } catch (const perf::NotAllowed& error) {
+    fmt::print(stderr, "chorus-perf: {}\n", error.what());
+    return 3;
   } catch (const perf::Interrupted& interrupted) {
     fmt::print(stderr, "chorus-perf: stopped by a signal; nothing is left running\n");
     return 128 + interrupted.signal;

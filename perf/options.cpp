@@ -28,10 +28,16 @@ Examples:
   chorus-perf --quick                          a minute, ends in one comparison table
   chorus-perf compare old.json new.json        ratios between two results
   chorus-perf show r.json --markdown           the tables of an earlier run
+  chorus-perf cluster check pairs              an emulated cluster and what its cables carry
+  chorus-perf cluster run pairs -- ./program   a program on it, one process per rank
 
 Sizes count the buffer for all_reduce, reduce, broadcast and messages, all blocks for the others.
-Exit code: 0 well, 1 a result was wrong or Chorus failed, 2 bad arguments or files.
+Exit code: 0 well, 1 a result was wrong or Chorus failed, 2 bad arguments or files, 3 this process
+may not emulate a cluster; that of the program for cluster run.
 )";
+
+constexpr const char* kClusterHelp =
+    "homo, pairs, slow, islands, another name of chorus topo --list, or a file of Chorus JSON";
 
 /// The arguments as text, before they are understood.
 struct Raw {
@@ -202,6 +208,40 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_flag("--markdown", raw.markdown, "Tables in Markdown");
 }
 
+void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) {
+  CLI::App* cluster = app.add_subcommand(
+      "cluster", "Emulate a cluster on this machine (network namespaces; as root)");
+  cluster->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, ClusterOptions::Action action) {
+    CLI::App* command = cluster->add_subcommand(name, what);
+    command->add_option("topology", options.topology, kClusterHelp)->required();
+    command
+        ->add_option("--order", options.order, "Rank r takes the place of rank ORDER[r]: 0,2,1,3")
+        ->delimiter(',');
+    command->add_option("--mtu", options.cables.mtu, "Of all cables")
+        ->check(CLI::Range(576, 65535))
+        ->capture_default_str();
+    command->add_option("--congestion", options.cables.congestion,
+                        "Congestion control of the hosts (default: this machine's)");
+    command->add_option("--queue", options.cables.queue_bytes, "Bytes queued in front of a cable")
+        ->check(CLI::Range(1 << 16, 1 << 28))
+        ->capture_default_str();
+    command->callback([&options, action] { options.action = action; });
+    return command;
+  };
+  add("check", "Set it up and measure what its cables carry", ClusterOptions::Action::check);
+  add("hold", "Set it up and keep it until Ctrl-C, for commands by hand",
+      ClusterOptions::Action::hold);
+  CLI::App* run = add("run", "Set it up, run a program on it, one process per rank, tear it down",
+                      ClusterOptions::Action::run);
+  run->add_option("--launcher", launcher,
+                  "ranks (torchrun's variables, for Chorus), openmpi or mpich")
+      ->check(CLI::IsMember({"ranks", "openmpi", "mpich"}))
+      ->capture_default_str();
+  run->add_option("PROGRAM", options.program, "The program and its arguments")->required();
+  run->positionals_at_end();
+}
+
 }  // namespace
 
 std::uint64_t parse_size(const std::string& text) {
@@ -242,6 +282,9 @@ CommandLine parse_options(int argc, const char* const* argv,
   show_app->add_option("--svg", show.svg, "Draw it (needs gnuplot)");
   show_app->add_flag("--brief", brief, "Only the comparison");
   show_app->add_flag("--markdown", raw.markdown, "Tables in Markdown");
+  ClusterOptions cluster;
+  std::string launcher = "ranks";
+  add_cluster(app, cluster, launcher);
   app.require_subcommand(0, 1);
 
   try {
@@ -254,6 +297,11 @@ CommandLine parse_options(int argc, const char* const* argv,
       show.style = raw.markdown ? Style::markdown : Style::text;
       show.details = !brief;
       return show;
+    }
+    if (app.got_subcommand("cluster")) {
+      if (launcher == "openmpi") cluster.launcher = ClusterOptions::Launcher::openmpi;
+      if (launcher == "mpich") cluster.launcher = ClusterOptions::Launcher::mpich;
+      return cluster;
     }
     finish(app, raw, available, measure);
     return measure;

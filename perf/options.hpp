@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "perf/campaign.hpp"
+#include "perf/cluster/command.hpp"
 #include "perf/table.hpp"
 
 namespace chorus::perf {
@@ -38,7 +39,8 @@ struct Leave {
   int exit_code = 0;
 };
 
-using CommandLine = std::variant<MeasureOptions, CompareOptions, ShowOptions, Leave>;
+using CommandLine =
+    std::variant<MeasureOptions, CompareOptions, ShowOptions, ClusterOptions, Leave>;
 
 /// `available`: the libraries found. Throws nothing; bad arguments give Leave with exit code 2.
 [[nodiscard]] CommandLine parse_options(int argc, const char* const* argv,

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,6 +58,11 @@ bool runs(pid_t pid) {
   return parent != 0 && !zombie;
 }
 
+void say_why(int output) {
+  const char* why = std::strerror(errno);
+  (void)!::write(output, why, std::strlen(why));
+}
+
 /// Between fork and exec: nothing but system calls.
 [[noreturn]] void become(const Command& command, std::vector<char*>& argv,
                          std::vector<char*>& environment, int output, pid_t parent) {
@@ -72,13 +78,21 @@ bool runs(pid_t pid) {
     CPU_SET(static_cast<std::size_t>(command.cpu), &set);
     ::sched_setaffinity(0, sizeof set, &set);
   }
+  if (command.namespaces_of >= 0) {
+    const auto host = static_cast<int>(::syscall(SYS_pidfd_open, command.namespaces_of, 0));
+    if (host < 0 || ::setns(host, CLONE_NEWNET | CLONE_NEWUTS) != 0) {
+      say_why(output);
+      ::_exit(127);
+    }
+  }
   const int null = ::open("/dev/null", O_RDONLY);
   ::dup2(null, 0);
-  ::dup2(output, 1);
-  ::dup2(output, 2);
+  if (!command.shares_output) {
+    ::dup2(output, 1);
+    ::dup2(output, 2);
+  }
   ::execvpe(argv[0], argv.data(), environment.data());
-  const char* why = std::strerror(errno);
-  (void)!::write(2, why, std::strlen(why));
+  say_why(2);
   ::_exit(127);
 }
 

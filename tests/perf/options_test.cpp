@@ -142,5 +142,21 @@ TEST(Sizes, AreRoundedToWholeBlocksWithoutRepeats) {
   EXPECT_EQ(real_sizes(s, Kind::barrier), std::vector<std::uint64_t>{0});
 }
 
+TEST(Options, ClusterHasItsOwnCommands) {
+  const CommandLine run = parse({"cluster", "run", "pairs", "--order", "0,2,1,3", "--launcher",
+                                 "openmpi", "--", "prog", "--flag"});
+  const auto& options = std::get<ClusterOptions>(run);
+  EXPECT_EQ(options.action, ClusterOptions::Action::run);
+  EXPECT_EQ(options.launcher, ClusterOptions::Launcher::openmpi);
+  EXPECT_EQ(options.topology, "pairs");
+  EXPECT_EQ(options.order, (std::vector<int>{0, 2, 1, 3}));
+  EXPECT_EQ(options.program, (std::vector<std::string>{"prog", "--flag"}));
+  const CommandLine check = parse({"cluster", "check", "homo", "--mtu", "9000"});
+  EXPECT_EQ(std::get<ClusterOptions>(check).action, ClusterOptions::Action::check);
+  EXPECT_EQ(std::get<ClusterOptions>(check).cables.mtu, 9000);
+  EXPECT_THAT(refused({"cluster"}), HasSubstr("subcommand"));
+  EXPECT_THAT(refused({"cluster", "run", "pairs"}), HasSubstr("PROGRAM"));
+}
+
 }  // namespace
 }  // namespace chorus::perf

@@ -1,0 +1,115 @@
+#include "perf/cluster/command.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "model/json.hpp"
+#include "perf/cluster/start.hpp"
+#include "perf/cluster/stream.hpp"
+#include "topology/sources.hpp"
+
+namespace chorus::perf {
+namespace {
+
+constexpr double kTolerance = 0.10;
+
+int check(const Cluster& cluster) {
+  fmt::print("{:<18} {:>14} {:>14} {:>8}\n", "stream", "payload limit", "measured", "share");
+  const std::vector<CableCheck> checks = check_cables(cluster, 0.5);
+  for (const CableCheck& c : checks) {
+    fmt::print("{:<18} {:>9.1f} MB/s {:>9.1f} MB/s {:>7.1f}%\n",
+               fmt::format("host{} to host{}", c.from, c.to), c.expected_bytes_per_s * 1e-6,
+               c.measured_bytes_per_s * 1e-6,
+               100 * c.measured_bytes_per_s / c.expected_bytes_per_s);
+  }
+  return worst_deviation(checks) <= kTolerance ? 0 : 1;
+}
+
+/// The number at the end of "exited with 3", or what a shell makes of "killed by signal 9".
+int exit_code_of(const std::string& how) {
+  const int number = std::atoi(how.substr(how.rfind(' ') + 1).c_str());
+  return how.starts_with("killed") ? 128 + number : number;
+}
+
+int run(const Cluster& cluster, const ClusterOptions& options) {
+  std::vector<Command> commands;
+  switch (options.launcher) {
+    case ClusterOptions::Launcher::ranks:
+      commands = rank_commands(cluster, options.program, {});
+      break;
+    case ClusterOptions::Launcher::openmpi:
+      commands = {openmpi_command(cluster, {}, options.program, {})};
+      break;
+    case ClusterOptions::Launcher::mpich:
+      commands = {mpich_command(cluster, {}, options.program, {})};
+      break;
+  }
+  std::vector<Child> children;
+  for (Command& command : commands) {
+    command.shares_output = true;
+    children.emplace_back(command);
+  }
+  int code = 0;
+  for (bool any = true; any;) {
+    throw_if_stopped();
+    any = false;
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      const std::string how = children[i].ended();
+      any = any || how.empty();
+      if (how.empty() || code != 0 || how == "exited with 0") continue;
+      code = exit_code_of(how);
+      fmt::print(stderr, "chorus-perf: {} {}\n",
+                 children.size() > 1 ? fmt::format("rank {}", i) : options.program.front(), how);
+    }
+    if (any) ::poll(nullptr, 0, 5);
+  }
+  return code;
+}
+
+int hold(const Cluster& cluster) {
+  fmt::print(
+      "The cluster stands until this program ends (Ctrl-C). To run a command on a host:\n\n");
+  fmt::print("  export {}={}\n  {} host0 COMMAND...\n\n", kHostsVariable, cluster.hosts_file(),
+             enter_program());
+  for (std::size_t h = 0; h < cluster.fabric().hosts.size(); ++h) {
+    const Fabric::Host& host = cluster.fabric().hosts[h];
+    fmt::print("  host{:<4} {:<14} {} in the topology, ranks {}\n", h, host.address, host.name,
+               fmt::join(cluster.fabric().ranks_on(static_cast<int>(h)), ", "));
+  }
+  std::fflush(stdout);
+  for (;;) {
+    throw_if_stopped();
+    ::poll(nullptr, 0, 1000);
+  }
+}
+
+}  // namespace
+
+Topology cluster_topology(const std::string& name, const std::vector<int>& order) {
+  if (!std::filesystem::is_regular_file(name)) return reordered(topology_from_name(name), order);
+  std::ifstream file(name, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) throw InputError(fmt::format("{}: cannot be read", name));
+  return reordered(topology_from_json(text, name), order);
+}
+
+int cluster_command(const ClusterOptions& options) {
+  const Cluster cluster(fabric_of(cluster_topology(options.topology, options.order)),
+                        options.cables);
+  switch (options.action) {
+    case ClusterOptions::Action::check:
+      return check(cluster);
+    case ClusterOptions::Action::run:
+      return run(cluster, options);
+    case ClusterOptions::Action::hold:
+      return hold(cluster);
+  }
+  return 0;
+}
+
+}  // namespace chorus::perf

@@ -1,0 +1,73 @@
+// A Topology as machines and cables: what an emulated cluster is built of.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "chorus/topology.hpp"
+
+namespace chorus::perf {
+
+/// Hosts and switches joined by cables, without a cycle (a bridge would send round it for ever).
+/// Machines are numbered: hosts [0, hosts.size()), then switches.
+struct Fabric {
+  struct Host {
+    std::string name;     ///< as in the topology
+    std::string address;  ///< IPv4, its only one: each host has one cable
+  };
+  /// Full duplex; rates are those of the frames on the wire.
+  struct Cable {
+    int a = 0;
+    int b = 0;
+    double there_bytes_per_s = 0;  ///< a to b
+    double back_bytes_per_s = 0;   ///< b to a
+  };
+
+  std::vector<Host> hosts;
+  int num_switches = 0;
+  std::vector<Cable> cables;
+  std::vector<int> host_of_rank;  ///< [world_size]
+
+  /// Bytes per second that one stream from host to host can carry: the slowest cable on its way.
+  [[nodiscard]] double rate(int from_host, int to_host) const;
+  /// The ranks on `host`.
+  [[nodiscard]] std::vector<int> ranks_on(int host) const;
+};
+
+/// What lies inside a host (cores, memory, adapters) is left to the machine that emulates it: a
+/// host's cable has the rate of its links that leave it, together. Latencies are left out too.
+///
+/// Throws InputError naming what cannot be emulated: a host with cables to two machines, a
+/// cycle, a machine that nothing connects, a port group over several cables, more than 250 hosts.
+[[nodiscard]] Fabric fabric_of(const Topology& topology);
+
+/// `topology` with rank r at the place of rank order[r]. Throws InputError unless `order` is a
+/// permutation of the ranks; an empty one changes nothing.
+[[nodiscard]] Topology reordered(Topology topology, const std::vector<int>& order);
+
+/// How cables are made.
+struct CableOptions {
+  int mtu = 1500;
+  /// Congestion control of the hosts' sockets unless they choose: "" for this machine's default.
+  std::string congestion;
+  int queue_bytes = 1 << 20;  ///< of each direction; what does not fit is dropped
+};
+
+/// What `ip -batch` and `tc -batch` are told, by machine: in the namespace of each host and of the
+/// switches, which have one together. `keepers`: [hosts + 1], a process in each of these
+/// namespaces, the switches' last.
+struct Batches {
+  std::string links;                    ///< ip, in the switches' namespace, before all others
+  std::vector<std::string> addresses;   ///< [hosts] ip
+  std::vector<std::string> host_rates;  ///< [hosts] tc
+  std::string switch_rates;             ///< tc
+};
+[[nodiscard]] Batches batches_for(const Fabric& fabric, const std::vector<int>& keepers,
+                                  const CableOptions& options);
+
+/// The hosts' interface.
+inline constexpr const char* kHostInterface = "net0";
+/// The part of a TCP stream that is payload, by frame size (1448 of 1514 at an MTU of 1500).
+[[nodiscard]] double payload_share(int mtu);
+
+}  // namespace chorus::perf

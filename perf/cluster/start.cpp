@@ -1,0 +1,146 @@
+#include "perf/cluster/start.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/secret.hpp"
+
+namespace chorus::perf {
+namespace {
+
+constexpr int kMasterPort = 29500;  // nobody else lives on these hosts
+
+const Fabric::Host& host_of(const Cluster& cluster, int rank) {
+  const Fabric& fabric = cluster.fabric();
+  return fabric
+      .hosts[static_cast<std::size_t>(fabric.host_of_rank[static_cast<std::size_t>(rank)])];
+}
+
+/// For mpirun: it runs where rank 0 does, finds the hosts by its agent, and each rank gets a slot.
+Command launcher(const Cluster& cluster, const Variables& variables) {
+  Command command;
+  command.namespaces_of = cluster.keeper(cluster.fabric().host_of_rank.front());
+  command.environment = variables;
+  command.environment.emplace_back(kHostsVariable, cluster.hosts_file());
+  return command;
+}
+
+/// "10.231.7.1:1,10.231.7.3:2", in the order of ranks.
+std::string host_list(const Cluster& cluster) {
+  std::string list;
+  const std::vector<int>& hosts = cluster.fabric().host_of_rank;
+  for (std::size_t r = 0; r < hosts.size();) {
+    std::size_t next = r;
+    while (next < hosts.size() && hosts[next] == hosts[r]) ++next;
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",",
+                        host_of(cluster, static_cast<int>(r)).address, next - r);
+    r = next;
+  }
+  return list;
+}
+
+void append(std::vector<std::string>& words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+std::vector<Command> rank_commands(const Cluster& cluster, const std::vector<std::string>& program,
+                                   const Variables& variables) {
+  const Fabric& fabric = cluster.fabric();
+  const std::string secret = Secret::random().text();
+  std::vector<Command> commands;
+  for (std::size_t r = 0; r < fabric.host_of_rank.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    const int host = fabric.host_of_rank[r];
+    const std::vector<int> beside = fabric.ranks_on(host);
+    const auto local = std::find(beside.begin(), beside.end(), rank) - beside.begin();
+    Command command;
+    command.argv = program;
+    command.namespaces_of = cluster.keeper(host);
+    command.environment = variables;
+    command.environment.insert(command.environment.end(),
+                               {{"RANK", std::to_string(rank)},
+                                {"WORLD_SIZE", std::to_string(fabric.host_of_rank.size())},
+                                {"LOCAL_RANK", std::to_string(local)},
+                                {"LOCAL_WORLD_SIZE", std::to_string(beside.size())},
+                                {"MASTER_ADDR", host_of(cluster, 0).address},
+                                {"MASTER_PORT", std::to_string(kMasterPort)},
+                                {"CHORUS_SECRET", secret},
+                                {kHostsVariable, cluster.hosts_file()}});
+    commands.push_back(std::move(command));
+  }
+  return commands;
+}
+
+Command openmpi_command(const Cluster& cluster, const std::vector<std::string>& settings,
+                        const std::vector<std::string>& program, const Variables& variables) {
+  Command command = launcher(cluster, variables);
+  command.environment.insert(command.environment.end(), {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                                         {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  command.argv = {"mpirun.openmpi", "-n", std::to_string(cluster.fabric().host_of_rank.size()),
+                  "--host", host_list(cluster)};
+  // Hosts are known by address and must stay so; control traffic, too, has to use their cable.
+  append(command.argv, {"--mca",
+                        "plm",
+                        "rsh",
+                        "--mca",
+                        "plm_rsh_agent",
+                        enter_program(),
+                        "--mca",
+                        "orte_keep_fqdn_hostnames",
+                        "1",
+                        "--mca",
+                        "oob_tcp_if_include",
+                        kHostInterface,
+                        "--mca",
+                        "btl_tcp_if_include",
+                        kHostInterface,
+                        "--mca",
+                        "pml",
+                        "ob1",
+                        "--mca",
+                        "btl",
+                        "self,vader,tcp"});
+  // All hosts share this machine's cores.
+  append(command.argv, {"--mca", "mpi_yield_when_idle", "1", "--oversubscribe", "--bind-to", "none",
+                        "--map-by", "slot"});
+  append(command.argv, settings);
+  append(command.argv, program);
+  return command;
+}
+
+Command mpich_command(const Cluster& cluster, const std::vector<std::string>& settings,
+                      const std::vector<std::string>& program, const Variables& variables) {
+  Command command = launcher(cluster, variables);
+  command.environment.emplace_back("UCX_TLS", "tcp,self");
+  command.environment.emplace_back("UCX_NET_DEVICES", kHostInterface);
+  command.argv = {"mpirun.mpich",
+                  "-n",
+                  std::to_string(cluster.fabric().host_of_rank.size()),
+                  "-hosts",
+                  host_list(cluster),
+                  "-launcher",
+                  "ssh",
+                  "-launcher-exec",
+                  enter_program(),
+                  "-iface",
+                  kHostInterface};
+  append(command.argv, settings);
+  append(command.argv, program);
+  return command;
+}
+
+std::string enter_program() {
+  const std::filesystem::path path =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "chorus-perf-enter";
+  if (::access(path.c_str(), X_OK) != 0) {
+    throw Error(path.string() + " is not there; build the target chorus-perf-enter");
+  }
+  return path.string();
+}
+
+}  // namespace chorus::perf

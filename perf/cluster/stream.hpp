@@ -1,0 +1,26 @@
+// What the cables of an emulated cluster really carry.
+#pragma once
+
+#include <vector>
+
+#include "perf/cluster/cluster.hpp"
+
+namespace chorus::perf {
+
+/// One stream from host to host.
+struct CableCheck {
+  int from = 0;
+  int to = 0;
+  double expected_bytes_per_s = 0;  ///< payload that the slowest cable on the way can carry
+  double measured_bytes_per_s = 0;
+};
+
+/// Sends from every host to the next (the last to the first), one after the other, which crosses
+/// every cable and trunk both ways where hosts are numbered switch by switch. Each takes `seconds`
+/// and as much again until the stream is steady. Throws Error.
+[[nodiscard]] std::vector<CableCheck> check_cables(const Cluster& cluster, double seconds);
+
+/// Relative difference of the worst.
+[[nodiscard]] double worst_deviation(const std::vector<CableCheck>& checks);
+
+}  // namespace chorus::perf
