@@ -161,9 +161,10 @@ void Communicator::Impl::leave() noexcept {
     }
     report_history();
     control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
-    control->exchange(place.key + "/leave", place.members, {}, options.join_timeout_ms);
+    control->exchange(place.key + "/leave", place.members, {}, options.join_timeout_ms, place.key);
+    if (const auto verdict = control->verdict(place.key)) throw CollectiveError(*verdict);
   } catch (const std::exception& error) {
-    log(LogLevel::info, who(place), error.what());
+    log(LogLevel::error, who(place), error.what());  // too late to throw it
   }
 }
 

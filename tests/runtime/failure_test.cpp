@@ -165,6 +165,22 @@ TEST_P(MismatchTest, FailsOnEveryRankWithBothSignatures) {
   }
 }
 
+TEST(MismatchInTheLastCall, IsSaidByEveryRankThoughTheCallHasReturned) {
+  World world = processes(3, "shm");
+  world.ranks = Ranks::threads;
+  ::testing::internal::CaptureStderr();
+  const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+    std::vector<float> data(100);
+    comm.broadcast<float>(data, comm.rank() == 1 ? 1 : 0);
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  for (Rank r = 0; r < 3; ++r) {
+    if (outcomes[static_cast<std::size_t>(r)].find("root 1") != std::string::npos) continue;
+    EXPECT_THAT(said,
+                ::testing::ContainsRegex(fmt::format("error: .rank {}/3.*root 0.*root 1", r)));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Calls, MismatchTest,
     ::testing::Combine(::testing::Range(0, 6), ::testing::Values("shm", "tcp")),
