@@ -217,6 +217,7 @@ void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) 
     command->add_option("topology", options.topology, kClusterHelp)->required();
     command
         ->add_option("--order", options.order, "Rank r takes the place of rank ORDER[r]: 0,2,1,3")
+        ->expected(1)
         ->delimiter(',');
     command->add_option("--mtu", options.cables.mtu, "Of all cables")
         ->check(CLI::Range(576, 65535))
@@ -239,7 +240,6 @@ void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) 
       ->check(CLI::IsMember({"ranks", "openmpi", "mpich"}))
       ->capture_default_str();
   run->add_option("PROGRAM", options.program, "The program and its arguments")->required();
-  run->positionals_at_end();
 }
 
 }  // namespace
