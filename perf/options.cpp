@@ -208,17 +208,31 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_flag("--markdown", raw.markdown, "Tables in Markdown");
 }
 
-void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) {
+/// "0,2,1,3"
+std::vector<int> parse_order(const std::string& text) {
+  std::vector<int> order;
+  for (const char* at = text.data(); at != text.data() + text.size();) {
+    int rank = 0;
+    const auto [rest, error] = std::from_chars(at, text.data() + text.size(), rank);
+    const bool ends = rest == text.data() + text.size();
+    if (error != std::errc() || (!ends && (*rest != ',' || rest[1] == '\0'))) {
+      throw InputError(fmt::format("--order {}: write the ranks as in 0,2,1,3", text));
+    }
+    order.push_back(rank);
+    at = ends ? rest : rest + 1;
+  }
+  return order;
+}
+
+void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher,
+                 std::string& order) {
   CLI::App* cluster = app.add_subcommand(
       "cluster", "Emulate a cluster on this machine (network namespaces; as root)");
   cluster->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, ClusterOptions::Action action) {
     CLI::App* command = cluster->add_subcommand(name, what);
     command->add_option("topology", options.topology, kClusterHelp)->required();
-    command
-        ->add_option("--order", options.order, "Rank r takes the place of rank ORDER[r]: 0,2,1,3")
-        ->expected(1)
-        ->delimiter(',');
+    command->add_option("--order", order, "Rank r takes the place of rank ORDER[r]: 0,2,1,3");
     command->add_option("--mtu", options.cables.mtu, "Of all cables")
         ->check(CLI::Range(576, 65535))
         ->capture_default_str();
@@ -284,7 +298,8 @@ CommandLine parse_options(int argc, const char* const* argv,
   show_app->add_flag("--markdown", raw.markdown, "Tables in Markdown");
   ClusterOptions cluster;
   std::string launcher = "ranks";
-  add_cluster(app, cluster, launcher);
+  std::string order;
+  add_cluster(app, cluster, launcher, order);
   app.require_subcommand(0, 1);
 
   try {
@@ -299,6 +314,7 @@ CommandLine parse_options(int argc, const char* const* argv,
       return show;
     }
     if (app.got_subcommand("cluster")) {
+      cluster.order = parse_order(order);
       if (launcher == "openmpi") cluster.launcher = ClusterOptions::Launcher::openmpi;
       if (launcher == "mpich") cluster.launcher = ClusterOptions::Launcher::mpich;
       return cluster;

@@ -156,6 +156,9 @@ TEST(Options, ClusterHasItsOwnCommands) {
   EXPECT_EQ(std::get<ClusterOptions>(check).cables.mtu, 9000);
   EXPECT_THAT(refused({"cluster"}), HasSubstr("subcommand"));
   EXPECT_THAT(refused({"cluster", "run", "pairs"}), HasSubstr("PROGRAM"));
+  for (const char* wrong : {"0,2,x", "0,,1", "0,1,", "-"}) {
+    EXPECT_THAT(refused({"cluster", "check", "pairs", "--order", wrong}), HasSubstr("0,2,1,3"));
+  }
 }
 
 }  // namespace
