@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh            install what is missing; nothing, in no time, if all is there
 #   scripts/setup.sh --check    only say what is missing; exit status 1 if anything is
+#   scripts/setup.sh --guest    what the tests of RDMA need besides (100 MB): an emulator and a kernel
 #
 # Needs root or sudo only where something is missing. On another system than Debian 12 it says what
 # is expected there and goes on if the essential tools can be found.
@@ -10,11 +11,12 @@ set -euo pipefail
 
 build="g++ cmake ninja-build ccache pkg-config git"
 libraries="libhwloc-dev nlohmann-json3-dev libcli11-dev libpugixml-dev libfmt-dev libhwy-dev
-           coinor-libclp-dev libz3-dev libpmix-dev"
+           coinor-libclp-dev libz3-dev libpmix-dev libibverbs-dev"
 peers="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
 tests="libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy"
 pictures="graphviz gnuplot-nox librsvg2-bin"
 tools="procps iproute2"
+guest="qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers perftest libucx0"
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
@@ -70,8 +72,14 @@ install() {
 if [ -r /etc/os-release ]; then . /etc/os-release; fi
 [ "${ID:-} ${VERSION_ID:-}" = "debian 12" ] || other_system
 
-missing=$(missing_of $build $libraries $peers $tests $pictures $tools)
-[ -n "$missing" ] || exit 0
+wanted="$build $libraries $peers $tests $pictures $tools"
+[ "${1:-}" != --guest ] || wanted=$guest
+missing=$(missing_of $wanted)
+# The kernel that the guest boots is kept in the user's cache.
+fetch_kernel() {
+  [ "${1:-}" != --guest ] || "$(dirname "$0")/../tests/rdma/guest.sh" --prepare
+}
+[ -n "$missing" ] || { fetch_kernel "$@"; exit 0; }
 [ "${1:-}" != --check ] || fail "missing: $missing"
 
 start=$SECONDS
@@ -81,4 +89,5 @@ still=$(missing_of $missing)
   grep -E '^(E|Err|W):' "$log" | tail -n 3 >&2 || true
   fail "apt-get could not install: ${still% }"
 }
+fetch_kernel "$@"
 say "done in $((SECONDS - start)) s"

@@ -35,7 +35,7 @@ struct LinkConfig {
 ///
 /// A link whose puts are all released may be destroyed while the peer's lives on: the peer still
 /// gets all that was put, and what it puts from then on vanishes without an error. A peer that
-/// died is another matter: tcp throws LinkError; shm notices nothing, and its puts vanish.
+/// died is another matter: rdma and tcp throw LinkError; shm notices nothing, and its puts vanish.
 class Link {
  public:
   virtual ~Link() = default;
@@ -75,7 +75,7 @@ class Link {
   /// empty src to publish. Empty if not.
   [[nodiscard]] virtual std::span<std::byte> peer_region() = 0;
 
-  [[nodiscard]] virtual std::string_view transport() const = 0;  ///< "shm", "tcp"
+  [[nodiscard]] virtual std::string_view transport() const = 0;  ///< "shm", "rdma", "tcp"
 };
 
 /// A way to reach peers: one object per rank and communicator, which makes the links.

@@ -8,6 +8,7 @@
 
 #include "base/secret.hpp"
 #include "transports/link.hpp"
+#include "transports/rdma_settings.hpp"
 
 namespace chorus {
 
@@ -19,9 +20,11 @@ struct TransportContext {
   /// proves knowledge of it before anything else is read.
   Secret secret;
   LinkConfig link;
-  /// Interface name or address to listen on and connect from (tcp); empty: loopback.
+  /// Interface name or address to listen on and connect from (tcp, and rdma's control connections);
+  /// empty: loopback.
   std::string interface_name;
   int tcp_sockets = 2;
+  RdmaSettings rdma;
 };
 
 struct TransportFactory {
@@ -29,7 +32,7 @@ struct TransportFactory {
   std::unique_ptr<Transport> (*make)(const TransportContext& context);
 };
 
-/// All transports of this build, best first: shm, tcp.
+/// All transports of this build, best first: shm, rdma, tcp.
 [[nodiscard]] std::span<const TransportFactory> transports();
 
 }  // namespace chorus

@@ -16,12 +16,32 @@ struct CHORUS_API Options {
   /// Longest wait for a peer inside a collective before it fails, ms. CHORUS_TIMEOUT_MS
   int timeout_ms = 600'000;
   /// Transports that may be used, best first, comma separated. CHORUS_TRANSPORTS
-  std::string transports = "shm,tcp";
+  std::string transports = "shm,rdma,tcp";
   /// Network interface (by name) or address that TCP uses; empty: the one that reaches the
   /// rendezvous. CHORUS_SOCKET_IFNAME
   std::string interface_name;
   /// Sockets per TCP link, [1, 16]. CHORUS_TCP_SOCKETS
   int tcp_sockets = 2;
+  /// RDMA adapters that may be used, as NCCL_IB_HCA has it: "mlx5_0:1,mlx5_1" by the beginnings of
+  /// their names, with ports; "=" before the list: by their whole names; "^" before it: all others.
+  /// Empty: all. CHORUS_RDMA_HCA
+  std::string rdma_hca;
+  /// Index of the GID of RoCE ports, as `show_gids` lists them; -1: the port's RoCE v2 entry over
+  /// IPv4, else over IPv6, else RoCE v1. CHORUS_RDMA_GID_INDEX
+  int rdma_gid_index = -1;
+  /// Traffic class of RDMA packets, [0, 255]. CHORUS_RDMA_TC
+  int rdma_traffic_class = 0;
+  /// Service level of RDMA packets, [0, 15]. CHORUS_RDMA_SL
+  int rdma_service_level = 0;
+  /// An RDMA packet is repeated when it is not acknowledged within 4.096 µs · 2^this, [1, 31].
+  /// CHORUS_RDMA_TIMEOUT
+  int rdma_timeout = 16;
+  /// How often, before the adapter gives the peer up, [0, 7]. CHORUS_RDMA_RETRY
+  int rdma_retry = 6;
+  /// RDMA connections per pair of adapters, [1, 4]. CHORUS_RDMA_QPS
+  int rdma_queue_pairs = 1;
+  /// RDMA ports that one link uses side by side, at most, [1, 8]. CHORUS_RDMA_RAILS
+  int rdma_rails = 4;
   /// Bytes of one staging slot, a multiple of 64. CHORUS_SLOT_BYTES
   std::size_t slot_bytes = 128 * 1024;
   /// Slots per connection, [2, 32]. Credits return by halves: with 4, a TCP ping-pong takes 10.5

@@ -24,11 +24,19 @@ constexpr std::size_t kMinSlotBytes = 1024;
 constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
 
 /// Every variable that Chorus reads, for the search for misspelt ones.
-constexpr std::array<std::string_view, 21> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+constexpr std::array<std::string_view, 29> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TIMEOUT_MS",
                                                      "CHORUS_TRANSPORTS",
                                                      "CHORUS_SOCKET_IFNAME",
                                                      "CHORUS_TCP_SOCKETS",
+                                                     "CHORUS_RDMA_HCA",
+                                                     "CHORUS_RDMA_GID_INDEX",
+                                                     "CHORUS_RDMA_TC",
+                                                     "CHORUS_RDMA_SL",
+                                                     "CHORUS_RDMA_TIMEOUT",
+                                                     "CHORUS_RDMA_RETRY",
+                                                     "CHORUS_RDMA_QPS",
+                                                     "CHORUS_RDMA_RAILS",
                                                      "CHORUS_SLOT_BYTES",
                                                      "CHORUS_SLOTS",
                                                      "CHORUS_DETERMINISTIC",
@@ -158,6 +166,14 @@ Options Options::from_env() {
   read_transports(options.transports);
   read("CHORUS_SOCKET_IFNAME", options.interface_name);
   read("CHORUS_TCP_SOCKETS", 1, 16, options.tcp_sockets);
+  read("CHORUS_RDMA_HCA", options.rdma_hca);
+  read("CHORUS_RDMA_GID_INDEX", -1, 4095, options.rdma_gid_index);
+  read("CHORUS_RDMA_TC", 0, 255, options.rdma_traffic_class);
+  read("CHORUS_RDMA_SL", 0, 15, options.rdma_service_level);
+  read("CHORUS_RDMA_TIMEOUT", 1, 31, options.rdma_timeout);
+  read("CHORUS_RDMA_RETRY", 0, 7, options.rdma_retry);
+  read("CHORUS_RDMA_QPS", 1, 4, options.rdma_queue_pairs);
+  read("CHORUS_RDMA_RAILS", 1, 8, options.rdma_rails);
   read_slot_bytes(options.slot_bytes);
   read("CHORUS_SLOTS", 2, 32, options.slots);
   int deterministic = 0;

@@ -12,6 +12,7 @@
 #include "base/blob.hpp"
 #include "base/check.hpp"
 #include "base/cores.hpp"
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
@@ -101,6 +102,14 @@ void Wiring::make_transports(const GroupPlace& place, const Options& options, co
   context.link.timeout_ms = options.join_timeout_ms;
   context.interface_name = options.interface_name.empty() ? local_address : options.interface_name;
   context.tcp_sockets = options.tcp_sockets;
+  context.rdma = {.hca = options.rdma_hca,
+                  .gid_index = options.rdma_gid_index,
+                  .traffic_class = options.rdma_traffic_class,
+                  .service_level = options.rdma_service_level,
+                  .timeout = options.rdma_timeout,
+                  .retry = options.rdma_retry,
+                  .queue_pairs = options.rdma_queue_pairs,
+                  .max_rails = options.rdma_rails};
 
   for (const std::string_view wanted : split(options.transports, ',')) {
     const auto known = chorus::transports();
@@ -114,7 +123,7 @@ void Wiring::make_transports(const GroupPlace& place, const Options& options, co
     }
     transports_.push_back(found->make(context));
   }
-  if (transports_.empty()) throw InputError("CHORUS_TRANSPORTS is empty: use shm,tcp");
+  if (transports_.empty()) throw InputError("CHORUS_TRANSPORTS is empty: use shm,rdma,tcp");
 }
 
 // A pair uses the first transport that both of its ends can use, so each tells the others what it
@@ -147,6 +156,8 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     if (!reader.ok()) throw BootstrapError(fmt::format("rank {} sent a malformed list", from));
   }
   chosen_.assign(n, -1);
+  std::vector<std::size_t> pairs(transports_.size());
+  std::string reason;  // against what the first pair could not use
   for (std::size_t a = 0; a < n; ++a) {
     for (std::size_t b = a + 1; b < n; ++b) {
       const std::uint32_t both = usable[a][b] & usable[b][a];
@@ -155,6 +166,8 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
             fmt::format("no transport connects ranks {} and {}:{}{}", a, b, why[a][b], why[b][a]));
       }
       const int first = __builtin_ctz(both);
+      ++pairs[static_cast<std::size_t>(first)];
+      if (reason.empty() && first > 0) reason = why[a][b].empty() ? why[b][a] : why[a][b];
       if (transports_[static_cast<std::size_t>(first)]->name() != "shm") {
         any_network_ = true;
         if (members_[a].host == members_[b].host) hosts_share_memory_ = false;
@@ -163,6 +176,16 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
       if (static_cast<Rank>(b) == rank_) chosen_[a] = first;
     }
   }
+  if (rank_ != 0 || n < 2 || !log_enabled(LogLevel::info)) return;
+  std::string summary;
+  for (std::size_t t = 0; t < transports_.size(); ++t) {
+    if (pairs[t] == 0) continue;
+    summary +=
+        fmt::format("{}{} by {}", summary.empty() ? "" : ", ", pairs[t], transports_[t]->name());
+  }
+  if (!reason.empty()) reason = fmt::format(" (against what comes before:{})", reason);
+  log(LogLevel::info, fmt::format("[rank 0/{}]", n),
+      fmt::format("pairs of ranks: {}{}", summary, reason));
 }
 
 Link& Wiring::link(Rank peer) {

@@ -39,7 +39,7 @@ class Wiring {
 
   [[nodiscard]] Link& link(Rank peer);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
-  /// "shm" or "tcp".
+  /// "shm", "rdma" or "tcp"; "self" for this rank.
   [[nodiscard]] std::string_view transport_of(Rank peer) const;
   /// True if any pair of the group, not only of this rank, is joined by another transport than shm.
   [[nodiscard]] bool any_network() const { return any_network_; }

@@ -45,7 +45,7 @@ class OptionsTest : public ::testing::Test {
 TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
   const Options options = Options::from_env();
   EXPECT_EQ(options.join_timeout_ms, 60'000);
-  EXPECT_EQ(options.transports, "shm,tcp");
+  EXPECT_EQ(options.transports, "shm,rdma,tcp");
   EXPECT_EQ(options.slot_bytes, 128u * 1024);
   EXPECT_FALSE(options.deterministic);
   EXPECT_EQ(options.flight_dir, "/tmp");
@@ -57,6 +57,14 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("CHORUS_TRANSPORTS", "tcp");
   set("CHORUS_SOCKET_IFNAME", "eth7");
   set("CHORUS_TCP_SOCKETS", "16");
+  set("CHORUS_RDMA_HCA", "^mlx5_2");
+  set("CHORUS_RDMA_GID_INDEX", "3");
+  set("CHORUS_RDMA_TC", "106");
+  set("CHORUS_RDMA_SL", "5");
+  set("CHORUS_RDMA_TIMEOUT", "14");
+  set("CHORUS_RDMA_RETRY", "3");
+  set("CHORUS_RDMA_QPS", "2");
+  set("CHORUS_RDMA_RAILS", "8");
   set("CHORUS_SLOT_BYTES", "65536");
   set("CHORUS_SLOTS", "2");
   set("CHORUS_DETERMINISTIC", "1");
@@ -72,6 +80,14 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_EQ(options.transports, "tcp");
   EXPECT_EQ(options.interface_name, "eth7");
   EXPECT_EQ(options.tcp_sockets, 16);
+  EXPECT_EQ(options.rdma_hca, "^mlx5_2");
+  EXPECT_EQ(options.rdma_gid_index, 3);
+  EXPECT_EQ(options.rdma_traffic_class, 106);
+  EXPECT_EQ(options.rdma_service_level, 5);
+  EXPECT_EQ(options.rdma_timeout, 14);
+  EXPECT_EQ(options.rdma_retry, 3);
+  EXPECT_EQ(options.rdma_queue_pairs, 2);
+  EXPECT_EQ(options.rdma_rails, 8);
   EXPECT_EQ(options.slot_bytes, 65536u);
   EXPECT_EQ(options.slots, 2);
   EXPECT_TRUE(options.deterministic);
@@ -89,7 +105,7 @@ TEST_F(OptionsTest, AMalformedValueIsNamedWithItsVariableAndRange) {
       {"CHORUS_TCP_SOCKETS", "4x"},    {"CHORUS_SLOTS", "1"},
       {"CHORUS_TIMEOUT_MS", "-5"},     {"CHORUS_JOIN_TIMEOUT_MS", "99999999999999999999"},
       {"CHORUS_DETERMINISTIC", "yes"}, {"CHORUS_SLOT_BYTES", "100"},
-      {"CHORUS_SPIN_US", " 5"},
+      {"CHORUS_SPIN_US", " 5"},        {"CHORUS_RDMA_RETRY", "8"},
   };
   for (const auto& [name, value] : bad) {
     set(name, value);

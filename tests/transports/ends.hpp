@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -36,6 +37,7 @@ struct Way {
   std::string interface_name;  ///< TransportContext's
   bool processes = false;
   std::string name;
+  std::array<std::string, 2> hca = {};  ///< RdmaSettings', by rank
 };
 inline void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
@@ -139,6 +141,7 @@ inline TransportContext context_for(const Way& way, const LinkConfig& config, Ra
   context.secret = Secret::parse("00112233445566778899aabbccddeeff");
   context.link = config;
   context.interface_name = way.interface_name;
+  context.rdma.hca = way.hca[static_cast<std::size_t>(rank)];
   return context;
 }
 

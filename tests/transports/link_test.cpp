@@ -8,6 +8,7 @@
 #include <random>
 
 #include "ends.hpp"
+#include "transports/rdma.hpp"
 
 namespace chorus::testing {
 namespace {
@@ -15,6 +16,11 @@ namespace {
 class LinkTest : public ::testing::TestWithParam<Way> {};
 
 constexpr std::size_t kKiB = 1024;
+
+/// Adapters are emulated where these tests have some, and slow.
+std::uint64_t fewer(const Way& way, std::uint64_t puts) {
+  return way.transport == "rdma" ? puts / 4 : puts;
+}
 
 std::size_t entries_of(const char* directory) {
   const std::filesystem::directory_iterator entries(directory);
@@ -139,15 +145,15 @@ TEST_P(LinkTest, AFullChannelDoesNotHoldUpAnother) {
 
 TEST_P(LinkTest, ASenderAheadOfASlowPeerIsHeldBackAndLosesNothing) {
   const LinkConfig config{.region_bytes = 64 * kKiB, .max_outstanding = 8};
-  static constexpr std::uint64_t kPuts = 3000;
-  run_both(GetParam(), config, [](End& end) {
+  const std::uint64_t total = fewer(GetParam(), 3000);
+  run_both(GetParam(), config, [&](End& end) {
     const auto block = pattern(64 * kKiB, 5);
     if (end.rank == 0) {
       std::uint64_t made = 0;
       std::uint64_t refused = 0;
       end.until([&] { return end.link.try_put(block, 0, 0, 0) || (end.advance(), false); },
                 "first");
-      for (made = 1; made < kPuts && refused < 1000;) {
+      for (made = 1; made < total && refused < 1000;) {
         if (end.link.try_put(block, 0, 0, static_cast<std::uint32_t>(made))) {
           ++made;
           refused = 0;
@@ -157,19 +163,19 @@ TEST_P(LinkTest, ASenderAheadOfASlowPeerIsHeldBackAndLosesNothing) {
         }
       }
       EXPECT_GE(made, 8u) << "fewer than max_outstanding";
-      EXPECT_LT(made, kPuts) << "nothing held the sender back";
+      EXPECT_LT(made, total) << "nothing held the sender back";
       EXPECT_LE(end.link.released(0), made);
       end.meet();  // from here on rank 1 reads
-      for (; made < kPuts; ++made) end.put(block, 0, 0, static_cast<std::uint32_t>(made));
+      for (; made < total; ++made) end.put(block, 0, 0, static_cast<std::uint32_t>(made));
       end.flush();
-      EXPECT_EQ(end.link.released(0), kPuts);
+      EXPECT_EQ(end.link.released(0), total);
     } else {
       end.await(0, 1);
       char byte = 0;  // meet(), but without making any progress
       ASSERT_EQ(::recv(end.side_channel, &byte, 1, 0), 1);
       ASSERT_EQ(::send(end.side_channel, "m", 1, MSG_NOSIGNAL), 1);
       std::uint64_t seen = 0;
-      while (seen < kPuts) {
+      while (seen < total) {
         end.await(0, seen + 1);
         const std::uint64_t count = end.link.arrivals(0);
         ASSERT_EQ(end.link.tag(0, count - 1), count - 1);
@@ -183,18 +189,18 @@ TEST_P(LinkTest, ASenderAheadOfASlowPeerIsHeldBackAndLosesNothing) {
 
 TEST_P(LinkTest, FloodsInBothDirectionsDoNotDeadlock) {
   const LinkConfig config{.region_bytes = 128 * kKiB, .num_channels = 2, .max_outstanding = 4};
-  run_both(GetParam(), config, [](End& end) {
+  const std::uint64_t total = fewer(GetParam(), 1500);
+  run_both(GetParam(), config, [&](End& end) {
     const auto block = pattern(128 * kKiB, end.rank);
-    constexpr std::uint64_t kPuts = 1500;
     std::uint64_t made[2] = {};
     end.until(
         [&] {
           for (ChannelId channel = 0; channel < 2; ++channel) {
-            while (made[channel] < kPuts && end.link.try_put(block, 0, channel, 0)) ++made[channel];
+            while (made[channel] < total && end.link.try_put(block, 0, channel, 0)) ++made[channel];
           }
           end.advance();
-          const bool received = end.link.arrivals(0) == kPuts && end.link.arrivals(1) == kPuts;
-          return made[0] == kPuts && made[1] == kPuts && end.link.progress() && received;
+          const bool received = end.link.arrivals(0) == total && end.link.arrivals(1) == total;
+          return made[0] == total && made[1] == total && end.link.progress() && received;
         },
         "flood");
     end.meet();
@@ -323,18 +329,18 @@ TEST_P(LinkTest, NoWakeUpIsEverLost) {
 
 // A sender that sleeps because the peer's ring is full wakes when there is room again.
 TEST_P(LinkTest, ASenderHeldBackIsWokenWhenThereIsRoom) {
-  run_both(GetParam(), {.region_bytes = 64 * kKiB, .max_outstanding = 4}, [](End& end) {
+  run_both(GetParam(), {.region_bytes = 64 * kKiB, .max_outstanding = 4}, [&](End& end) {
     const auto block = pattern(64 * kKiB, 1);
-    constexpr std::uint64_t kPuts = 3000;
+    const std::uint64_t total = fewer(GetParam(), 3200);
     if (end.rank == 1) {
-      for (std::uint64_t i = 0; i < kPuts; i += 100) {
+      for (std::uint64_t i = 0; i < total; i += 100) {
         std::this_thread::sleep_for(1ms);
         end.await(0, i + 100);
       }
       end.meet();
       return;
     }
-    for (std::uint64_t made = 0; made < kPuts;) {
+    for (std::uint64_t made = 0; made < total;) {
       end.advance();
       if (end.link.try_put(block, 0, 0, 0)) {
         ++made;
@@ -485,12 +491,29 @@ TEST_P(LinkTest, NothingIsLeftBehind) {
   EXPECT_EQ(entries_of("/dev/shm"), files);
 }
 
+/// Over all adapters side by side, and from one adapter to another.
+void add_rdma(std::vector<Way>& ways, bool processes, const std::string& suffix) {
+  if (why_no_rdma({})) return;
+  ways.push_back({"rdma", "", processes, "rdma" + suffix});
+  std::vector<std::string> adapters;
+  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband")) {
+    adapters.push_back("=" + entry.path().filename().string());
+  }
+  std::sort(adapters.begin(), adapters.end());
+  if (adapters.size() < 2) return;
+  ways.push_back({"rdma", "", processes, "rdma1" + suffix, {{adapters[0], adapters[1]}}});
+}
+
 std::vector<Way> ways() {
   std::vector<Way> ways;
   for (const bool processes : {false, true}) {
     const std::string suffix = processes ? "_processes" : "_threads";
     for (const TransportFactory& factory : transports()) {
       const std::string name(factory.name);
+      if (name == "rdma") {
+        add_rdma(ways, processes, suffix);
+        continue;
+      }
       if (name != "tcp") {
         ways.push_back({name, "", processes, name + suffix});
         continue;

@@ -1,0 +1,363 @@
+// The control connection of a link: how its rails are joined, and what happens when one ends.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.hpp"
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "transports/rdma_link.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr int kSendDepth = 256;
+/// Credits under way on a channel, at most: one per half window of two windows, and one in doubt.
+constexpr std::size_t kCreditsPerChannel = 4;
+constexpr std::uint8_t kOverControl = 0xff;
+
+std::string who(const RdmaHub& hub) { return fmt::format("[rank {}]", hub.control->rank()); }
+
+}  // namespace
+
+/// Both ends count the rails alike: as many as the better provided has ports, times the queue
+/// pairs; rail i joins port (s + i) mod n of each, with s from both ranks, so that pairs of ranks
+/// spread over the ports and rail-wired networks join like with like.
+void RdmaLink::make_rails(const RdmaAddress& own) {
+  const std::size_t here = own.num_ports;
+  const std::size_t there = peer_.num_ports;
+  const std::size_t pairs = std::max(here, there);
+  const std::size_t rails =
+      std::min<std::size_t>(kMaxRails, pairs * std::min(own.queue_pairs, peer_.queue_pairs));
+  const auto shift = static_cast<std::size_t>(own.control.rank + peer_.control.rank);
+  const int receive = static_cast<int>(outgoing_.size() * (window_ + kCreditsPerChannel));
+  for (std::size_t i = 0; i < rails; ++i) {
+    const std::size_t at = (shift + i % pairs) % here;
+    Track& track = tracks_.emplace_back();
+    track.peer_port = (shift + i % pairs) % there;
+    if (own.ports[at].ethernet != peer_.ports[track.peer_port].ethernet) continue;
+    const auto& device = hub_->devices[at];
+    try {
+      if (!device->fault().empty()) {
+        throw LinkError(fmt::format("{}: {}", device->port().name(), device->fault()));
+      }
+      track.rail = std::make_unique<RdmaRail>(
+          device, hub_->settings,
+          RdmaRail::Depths{std::min(kSendDepth, device->max_queue()), receive}, inbox_, outbox_,
+          counters_);
+    } catch (const LinkError& error) {
+      log(LogLevel::warn, who(*hub_),
+          fmt::format("rdma: to rank {}: going on without {}", peer_.control.rank, error.what()));
+    }
+  }
+  for (Track& track : tracks_) {
+    track.table_out.resize(table_bytes());
+    track.table_in.resize(table_bytes());
+  }
+}
+
+bool RdmaLink::connect_step() {
+  hub_->control->progress();
+  std::string obstacle = "it has not connected";
+  if (!control_) {
+    Fd fd;
+    if (dial_) {
+      fd = dial_->progress(*hub_->control, peer_.control.nonce);
+      obstacle = dial_->obstacle();
+      if (dial_->hopeless()) {
+        failure_ = obstacle;
+        fail();
+      }
+    } else {
+      fd = hub_->control->take(peer_.control.rank, 0);
+    }
+    if (fd) {
+      tune(fd.get(), same_kernel_);
+      dial_.reset();
+      control_.emplace(std::move(fd),
+                       outgoing_.size() * window_ * std::max<std::size_t>(1, tracks_.size()) + 512);
+      connect_out_.inbox = reinterpret_cast<std::uint64_t>(inbox_.data());
+      connect_out_.inbox_bytes = inbox_.size();
+      for (std::size_t i = 0; i < tracks_.size(); ++i) {
+        if (tracks_[i].rail) connect_out_.rails[i] = tracks_[i].rail->own_end();
+      }
+      enqueue(RdmaFrame::kConnect, 0, std::as_bytes(std::span(&connect_out_, 1)));
+    }
+  }
+  if (control_) {
+    obstacle = "it does not say how to reach its memory";
+    control_->flush(*this);
+    hear_control();
+    if (!failure_.empty()) fail();
+    if (ready_mask_ && peer_mask_) {
+      on_ready(*ready_mask_ & *peer_mask_);
+      return true;
+    }
+  }
+  if (Clock::now() < deadline_) return false;
+  failure_ = fmt::format("no connection within {} ms: {}", config_.timeout_ms, obstacle);
+  fail();
+}
+
+void RdmaLink::on_connect() {
+  connect_heard_ = true;
+  std::uint32_t mask = 0;
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    Track& track = tracks_[i];
+    if (!track.rail) continue;
+    track.rail->connect(peer_.ports[track.peer_port], connect_in_.rails[i], connect_in_.inbox);
+    if (track.rail->failure().empty()) mask |= 1u << i;
+  }
+  ready_mask_ = mask;
+  enqueue(RdmaFrame::kReady, 0, {}, mask);
+}
+
+/// Both ends know now which rails stand.
+void RdmaLink::on_ready(std::uint32_t mask) {
+  connected_ = true;
+  std::string absent;
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    Track& track = tracks_[i];
+    if ((mask >> i & 1) != 0) continue;
+    track.down = track.told = track.heard = track.settled = true;
+    if (!track.rail) continue;
+    track.rail->shut();
+    absent += fmt::format(
+        "{}{}: {}", absent.empty() ? "" : "; ", track.rail->name(),
+        track.rail->failure().empty() ? "the peer cannot use it" : track.rail->failure());
+  }
+  find_live();
+  if (absent.empty() && !live_.empty()) return;
+  log(LogLevel::warn, who(*hub_),
+      fmt::format("rdma: to rank {}: {}; going on over {}", peer_.control.rank,
+                  absent.empty() ? "no port could be used" : absent,
+                  live_.empty() ? "tcp" : tracks_[live_.front()].rail->name()));
+}
+
+void RdmaLink::find_live() {
+  live_.clear();
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    if (tracks_[i].rail && !tracks_[i].down) live_.push_back(i);
+  }
+}
+
+void RdmaLink::taken(const TcpFrame&) {}  // all payloads lie in memory that stays
+
+void RdmaLink::enqueue(std::uint16_t magic, std::size_t channel, std::span<const std::byte> payload,
+                       std::uint32_t tag) {
+  TcpFrame frame;
+  frame.magic = magic;
+  frame.channel = static_cast<std::uint16_t>(channel);
+  frame.tag = tag;
+  frame.length = payload.size();
+  control_->enqueue(frame, payload.data());
+  control_->flush(*this);
+}
+
+void RdmaLink::send_over_control(std::size_t channel, std::uint64_t number, std::size_t piece) {
+  const Put& put = outgoing_[channel].puts[number & (window_ - 1)];
+  const RdmaSlot& slot = *slot_in(outbox_, channel, number);
+  const auto bytes =
+      put.small ? std::span<const std::byte>(slot.payload, put.length) : bytes_of(put, piece);
+  TcpFrame frame;
+  frame.channel = static_cast<std::uint16_t>(channel);
+  frame.tag = slot.tag;
+  frame.length = bytes.size();
+  frame.offset = put.small
+                     ? put.offset
+                     : static_cast<std::uint64_t>(bytes.data() - outbox_.data()) - slots_bytes_;
+  frame.sequence = static_cast<std::uint32_t>(number);
+  frame.pieces = put.pieces;
+  frame.reserved = static_cast<std::uint16_t>(piece);
+  const bool idle = control_->queue_empty();
+  control_->enqueue(frame, bytes.data());
+  if (idle) control_->flush(*this);
+}
+
+std::optional<std::byte*> RdmaLink::place(const TcpFrame& frame) {
+  const auto expect = [&](bool good, const char* what) {
+    if (!good) throw LinkError(what);
+  };
+  switch (frame.magic) {
+    case RdmaFrame::kConnect:
+      expect(!connect_heard_ && frame.length == sizeof connect_in_, "a connect that does not fit");
+      return reinterpret_cast<std::byte*>(&connect_in_);
+    case RdmaFrame::kReady:
+      expect(frame.length == 0 && !peer_mask_, "a ready that does not fit");
+      return region_.data();
+    case RdmaFrame::kCredit:
+      expect(frame.length == 0 && frame.channel < outgoing_.size(), "a credit of no channel");
+      return region_.data();
+    case RdmaFrame::kResume:
+      expect(frame.channel < tracks_.size() && frame.length == table_bytes() &&
+                 !tracks_[frame.channel].heard && connected_,
+             "a report on no rail");
+      return tracks_[frame.channel].table_in.data();
+    case TcpFrame::kPut:
+      break;
+    default:
+      throw LinkError("something that is no frame");
+  }
+  expect(frame.channel < incoming_.size(), "a frame of no channel");
+  expect(frame.length <= region_.size() && frame.offset <= region_.size() - frame.length,
+         "a frame outside the region");
+  const Incoming& in = incoming_[frame.channel];
+  expect(frame.sequence - static_cast<std::uint32_t>(in.arrivals) < window_, "a put out of order");
+  expect(frame.pieces >= 1 && frame.pieces <= kMaxRails && frame.reserved < frame.pieces,
+         "a put of too many pieces");
+  return region_.data() + frame.offset;
+}
+
+void RdmaLink::arrived(const TcpFrame& frame) {
+  switch (frame.magic) {
+    case RdmaFrame::kConnect:
+      return on_connect();
+    case RdmaFrame::kReady:
+      peer_mask_ = frame.tag;
+      return;
+    case RdmaFrame::kCredit:
+      on_immediate(Immediate{Immediate::Kind::credit, 0, frame.channel, frame.tag}.pack());
+      return;
+    case RdmaFrame::kResume: {
+      Track& track = tracks_[frame.channel];
+      track.heard = true;
+      if (!track.down) take_down(frame.channel, "the peer reports it down", true);
+      return;
+    }
+    default:
+      break;
+  }
+  Incoming& in = incoming_[frame.channel];
+  const std::uint64_t put =
+      in.arrivals + (frame.sequence - static_cast<std::uint32_t>(in.arrivals));
+  Entry& entry = in.entries[put & (2 * window_ - 1)];
+  entry.tag = frame.tag;
+  entry.pieces = static_cast<std::uint8_t>(frame.pieces);
+  entry.bare = false;
+  got_piece(frame.channel, put, frame.reserved);
+}
+
+/// Receives what the control connection has, and finds out whether the peer has left, or died.
+std::size_t RdmaLink::hear_control() {
+  look_now_ = false;
+  std::size_t received = 0;
+  if (peer_lies_ || peer_left_) return 0;
+  try {
+    received = control_->receive(*this);
+  } catch (const LinkError& error) {
+    peer_lies_ = true;
+    failure_ = fmt::format("it sent {}", error.what());
+    return received;
+  }
+  if (!failure_.empty()) return received;
+  if (control_->farewell()) {
+    peer_left_ = true;
+    lost_.clear();
+    for (Outgoing& out : outgoing_) out.taken = out.made;
+  } else if (control_->broken()) {
+    failure_ = *control_->broken() == 0 ? "it closed the control connection without a farewell"
+                                        : std::strerror(*control_->broken());
+  }
+  return received;
+}
+
+void RdmaLink::take_down(std::size_t rail, const std::string& why, bool by_peer) {
+  Track& track = tracks_[rail];
+  track.down = true;
+  track.rail->shut();
+  find_live();
+  mending_ = true;
+  // One warning, from the end that noticed.
+  log(by_peer ? LogLevel::info : LogLevel::warn, who(*hub_),
+      fmt::format("rdma: {} to rank {}: {}; going on over {}", track.rail->name(),
+                  peer_.control.rank, why,
+                  live_.empty() ? "tcp" : tracks_[live_.front()].rail->name()));
+}
+
+/// Rails that are down: hears out what they still bring, tells the peer what has come, and once the
+/// peer has told the same, sends again what was lost.
+void RdmaLink::mend() {
+  mending_ = false;
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    Track& track = tracks_[i];
+    if (!track.down || track.settled) continue;
+    if (!track.told) {
+      track.rail->poll([this](std::uint32_t bits) { on_immediate(bits); });
+      if (track.rail->drained()) tell_what_came(track, i);
+    }
+    if (track.told && track.heard) {
+      find_lost(i);
+      track.settled = true;
+    } else {
+      mending_ = true;
+    }
+  }
+}
+
+std::size_t RdmaLink::table_bytes() const {
+  return incoming_.size() * (sizeof(std::uint64_t) + window_ * sizeof(std::uint16_t));
+}
+
+/// By channel: its arrivals, and for each put that may have come in part the mask of its pieces.
+void RdmaLink::tell_what_came(Track& track, std::size_t rail) {
+  std::byte* to = track.table_out.data();
+  for (Incoming& in : incoming_) {
+    std::memcpy(to, &in.arrivals, sizeof in.arrivals);
+    to += sizeof in.arrivals;
+    for (std::size_t ahead = 0; ahead < window_; ++ahead) {
+      const std::uint16_t got = in.entries[(in.arrivals + ahead) & (2 * window_ - 1)].got;
+      std::memcpy(to, &got, sizeof got);
+      to += sizeof got;
+    }
+    in.told = in.arrivals;
+  }
+  track.told = true;
+  enqueue(RdmaFrame::kResume, rail, track.table_out);
+}
+
+void RdmaLink::find_lost(std::size_t rail) {
+  const std::byte* from = tracks_[rail].table_in.data();
+  for (std::size_t channel = 0; channel < outgoing_.size(); ++channel) {
+    Outgoing& out = outgoing_[channel];
+    std::uint64_t arrivals = 0;
+    std::memcpy(&arrivals, from, sizeof arrivals);
+    const std::byte* masks = from + sizeof arrivals;
+    from = masks + window_ * sizeof(std::uint16_t);
+    if (arrivals > out.made || out.made - arrivals > window_) {
+      peer_lies_ = true;
+      failure_ = "it reports arrivals that cannot be";
+      return;
+    }
+    out.taken = std::max(out.taken, arrivals);
+    for (std::uint64_t put = out.taken; put < out.made; ++put) {
+      std::uint16_t got = 0;
+      std::memcpy(&got, masks + (put - arrivals) * sizeof got, sizeof got);
+      const Put& made = out.puts[put & (window_ - 1)];
+      for (std::uint8_t piece = 0; piece < made.pieces; ++piece) {
+        const bool lost = made.rail[piece] == rail && (got >> piece & 1) == 0;
+        if (lost) lost_.push_back({channel, put, piece});
+      }
+    }
+  }
+}
+
+/// Sends again what a rail lost; false while some of it has to wait.
+bool RdmaLink::resend() {
+  while (!lost_.empty()) {
+    const Lost lost = lost_.back();
+    Put& put = outgoing_[lost.channel].puts[lost.put & (window_ - 1)];
+    if (live_.empty()) {
+      put.rail[lost.piece] = kOverControl;
+    } else {
+      const std::size_t rail = live_[turn_of_rail_++ % live_.size()];
+      if (!tracks_[rail].rail->room(requests_for(put, lost.piece))) return false;
+      put.rail[lost.piece] = static_cast<std::uint8_t>(rail);
+    }
+    lost_.pop_back();
+    send_piece(lost.channel, lost.put, lost.piece);
+  }
+  return true;
+}
+
+}  // namespace chorus

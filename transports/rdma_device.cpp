@@ -1,0 +1,321 @@
+#include "transports/rdma_device.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "base/cores.hpp"
+#include "chorus/error.hpp"
+
+namespace chorus {
+namespace {
+
+/// Kinds of GID entries, less wanted first.
+enum class GidRank : int { unusable, roce1, roce2_link_local, roce2_ipv6, roce2_ipv4 };
+
+bool is_zero(const Gid& gid) {
+  return std::all_of(gid.begin(), gid.end(), [](std::uint8_t byte) { return byte == 0; });
+}
+
+GidRank rank_of(const ibv_gid_entry& entry, const Gid& gid) {
+  if (is_zero(gid)) return GidRank::unusable;
+  if (entry.gid_type == IBV_GID_TYPE_ROCE_V1) return GidRank::roce1;
+  if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return GidRank::unusable;
+  const bool mapped = std::all_of(gid.begin(), gid.begin() + 10, [](auto b) { return b == 0; }) &&
+                      gid[10] == 0xff && gid[11] == 0xff;
+  if (mapped) return GidRank::roce2_ipv4;
+  const bool link_local = gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
+  return link_local ? GidRank::roce2_link_local : GidRank::roce2_ipv6;
+}
+
+/// False if the port has no GID that can be used.
+bool choose_gid(const Verbs& verbs, ibv_context* context, const RdmaSettings& settings, int entries,
+                RdmaPort& port) {
+  if (!port.ethernet) {  // the subnet manager's; LIDs address the packets
+    ibv_gid_entry entry{};
+    if (verbs.query_gid_ex(context, static_cast<std::uint32_t>(port.number), 0, &entry, 0,
+                           sizeof entry) != 0) {
+      return false;
+    }
+    std::memcpy(port.gid.data(), entry.gid.raw, port.gid.size());
+    port.gid_index = 0;
+    return true;
+  }
+  GidRank best = GidRank::unusable;
+  for (int index = 0; index < entries; ++index) {
+    if (settings.gid_index >= 0 && index != settings.gid_index) continue;
+    ibv_gid_entry entry{};
+    if (verbs.query_gid_ex(context, static_cast<std::uint32_t>(port.number),
+                           static_cast<std::uint32_t>(index), &entry, 0, sizeof entry) != 0) {
+      continue;
+    }
+    Gid gid;
+    std::memcpy(gid.data(), entry.gid.raw, gid.size());
+    const GidRank rank = rank_of(entry, gid);
+    if (rank <= best) continue;
+    best = rank;
+    port.gid = gid;
+    port.gid_index = index;
+  }
+  return best != GidRank::unusable;
+}
+
+double gigabytes_per_second(int width, int speed) {
+  const double lanes = width == 1    ? 1
+                       : width == 2  ? 4
+                       : width == 4  ? 8
+                       : width == 8  ? 12
+                       : width == 16 ? 2
+                                     : 0;
+  double lane_gigabits = 0;
+  switch (speed) {
+    case 1:
+      lane_gigabits = 2;
+      break;  // SDR, 8b/10b coded
+    case 2:
+      lane_gigabits = 4;
+      break;  // DDR
+    case 4:
+      lane_gigabits = 8;
+      break;  // QDR
+    case 8:
+      lane_gigabits = 10;
+      break;  // FDR10
+    case 16:
+      lane_gigabits = 13.6;
+      break;  // FDR
+    case 32:
+      lane_gigabits = 25;
+      break;  // EDR
+    case 64:
+      lane_gigabits = 50;
+      break;  // HDR
+    case 128:
+      lane_gigabits = 100;
+      break;  // NDR
+    default:
+      break;
+  }
+  return lanes * lane_gigabits / 8;
+}
+
+int numa_node_of(const std::string& device) {
+  int node = -1;
+  std::ifstream("/sys/class/infiniband/" + device + "/device/numa_node") >> node;
+  return node;
+}
+
+/// NUMA nodes of the cores that this process may use; empty if the kernel does not say.
+std::set<int> own_numa_nodes() {
+  namespace fs = std::filesystem;
+  std::set<int> nodes;
+  for (const int core : usable_cores()) {
+    std::error_code error;
+    for (fs::directory_iterator it(fmt::format("/sys/devices/system/cpu/cpu{}", core), error), end;
+         !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (name.starts_with("node")) nodes.insert(std::atoi(name.c_str() + 4));
+    }
+  }
+  return nodes;
+}
+
+/// Keeps what is near where that is a question: a process bound to one of several nodes.
+void prefer_near(std::vector<std::shared_ptr<RdmaDevice>>& devices) {
+  const std::set<int> here = own_numa_nodes();
+  if (here.size() != 1) return;
+  const auto near = [&](const auto& device) {
+    return device->port().numa_node < 0 || here.contains(device->port().numa_node);
+  };
+  if (std::any_of(devices.begin(), devices.end(), near)) {
+    std::erase_if(devices, [&](const auto& device) { return !near(device); });
+  }
+}
+
+bool in_natural_order(const RdmaPort& a, const RdmaPort& b) {
+  // mlx5_2 before mlx5_10
+  if (a.device.size() != b.device.size()) return a.device.size() < b.device.size();
+  return a.device != b.device ? a.device < b.device : a.number < b.number;
+}
+
+/// Goes through the ports of one adapter.
+class Survey {
+ public:
+  Survey(const Verbs& verbs, const RdmaSettings& settings)
+      : verbs_(verbs), settings_(settings), list_(settings.hca) {}
+
+  void look_at(ibv_device* device) {
+    const std::string name = verbs_.get_device_name(device);
+    ibv_context* probe = verbs_.open_device(device);
+    if (probe == nullptr) {
+      refuse(fmt::format("{} cannot be opened ({})", name, std::strerror(errno)));
+      return;
+    }
+    ibv_device_attr attributes{};
+    const int ports = verbs_.query_device(probe, &attributes) == 0 ? attributes.phys_port_cnt : 0;
+    verbs_.close_device(probe);
+    for (int port = 1; port <= ports; ++port) look_at(device, name, port);
+  }
+
+  std::vector<std::shared_ptr<RdmaDevice>> found;
+  std::string refusals;
+
+ private:
+  void refuse(const std::string& why) { refusals += (refusals.empty() ? "" : "; ") + why; }
+
+  void look_at(ibv_device* device, const std::string& name, int number) {
+    RdmaPort port;
+    port.device = name;
+    port.number = number;
+    if (!list_.admits(name, number)) {
+      return refuse(fmt::format("CHORUS_RDMA_HCA={} leaves out {}", settings_.hca, port.name()));
+    }
+    ibv_context* context = verbs_.open_device(device);
+    if (context == nullptr) return;
+    ibv_port_attr attributes{};
+    if (verbs_.query_port(context, static_cast<std::uint8_t>(number), &attributes) != 0) {
+      verbs_.close_device(context);
+      return refuse(fmt::format("{} does not answer", port.name()));
+    }
+    port.ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
+    port.lid = attributes.lid;
+    port.mtu = attributes.active_mtu;
+    port.gb_s = gigabytes_per_second(attributes.active_width, attributes.active_speed);
+    port.numa_node = numa_node_of(name);
+    std::string why_not;
+    if (attributes.state != IBV_PORT_ACTIVE) {
+      why_not = "is not active (see `rdma link`)";
+    } else if (!choose_gid(verbs_, context, settings_, attributes.gid_tbl_len, port)) {
+      why_not = settings_.gid_index >= 0
+                    ? fmt::format("has no GID {} (CHORUS_RDMA_GID_INDEX)", settings_.gid_index)
+                    : "has no GID: its interface needs an address";
+    }
+    if (!why_not.empty()) {
+      verbs_.close_device(context);
+      return refuse(fmt::format("{} {}", port.name(), why_not));
+    }
+    try {
+      found.push_back(std::make_shared<RdmaDevice>(verbs_, context, port));
+    } catch (const LinkError& error) {
+      refuse(error.what());
+    }
+  }
+
+  const Verbs& verbs_;
+  const RdmaSettings& settings_;
+  const HcaList list_;
+};
+
+}  // namespace
+
+std::string RdmaPort::name() const { return fmt::format("{} port {}", device, number); }
+
+RdmaDevice::RdmaDevice(const Verbs& verbs, ibv_context* opened, RdmaPort port)
+    : verbs_(verbs), port_(std::move(port)), context_(opened) {
+  const auto never_block = [](int fd) {
+    const int flags = ::fcntl(fd, F_GETFL);
+    return flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+  };
+  domain_ = verbs_.alloc_pd(context_);
+  if (domain_ != nullptr) channel_ = verbs_.create_comp_channel(context_);
+  if (channel_ == nullptr || !never_block(channel_->fd) || !never_block(context_->async_fd) ||
+      verbs_.query_device(context_, &limits_) != 0) {
+    const int error = errno;
+    close();
+    throw LinkError(fmt::format("{} cannot be used: {}", port_.name(), std::strerror(error)));
+  }
+}
+
+RdmaDevice::~RdmaDevice() { close(); }
+
+void RdmaDevice::close() {
+  if (channel_ != nullptr) verbs_.destroy_comp_channel(channel_);
+  if (domain_ != nullptr) verbs_.dealloc_pd(domain_);
+  verbs_.close_device(context_);
+}
+
+void RdmaDevice::drain_channel() {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  while (verbs_.get_cq_event(channel_, &queue, &context) == 0) verbs_.ack_cq_events(queue, 1);
+}
+
+void RdmaDevice::hear() {
+  ibv_async_event event{};
+  while (verbs_.get_async_event(context_, &event) == 0) {
+    std::string fault;
+    switch (event.event_type) {
+      case IBV_EVENT_DEVICE_FATAL:
+        fault = "the adapter failed or was removed";
+        break;
+      case IBV_EVENT_PORT_ERR:
+        if (event.element.port_num == port_.number) fault = "the port went down";
+        break;
+      case IBV_EVENT_GID_CHANGE: {
+        ibv_gid_entry entry{};
+        const bool same = verbs_.query_gid_ex(context_, static_cast<std::uint32_t>(port_.number),
+                                              static_cast<std::uint32_t>(port_.gid_index), &entry,
+                                              0, sizeof entry) == 0 &&
+                          std::memcmp(entry.gid.raw, port_.gid.data(), port_.gid.size()) == 0;
+        if (!same) fault = fmt::format("its GID {} changed", port_.gid_index);
+        break;
+      }
+      default:  // of queues, whose completions tell it too; or good news
+        break;
+    }
+    verbs_.ack_async_event(&event);
+    if (fault_.empty()) fault_ = fault;
+  }
+}
+
+RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::size_t bytes,
+                       int access)
+    : device_(std::move(device)) {
+  region_ = device_->verbs().register_memory(device_->domain(), at, bytes, access);
+  if (region_ != nullptr) return;
+  const int error = errno;
+  rlimit limit{};
+  std::string hint;
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    hint = fmt::format("; at most {} KiB may be locked here: raise it with `ulimit -l unlimited`",
+                       limit.rlim_cur / 1024);
+  }
+  throw LinkError(fmt::format("{} cannot register {} bytes of memory: {}{}", device_->port().name(),
+                              bytes, std::strerror(error), hint));
+}
+
+RdmaMemory::~RdmaMemory() {
+  if (region_ != nullptr) device_->verbs().deregister_memory(region_);
+}
+
+std::vector<std::shared_ptr<RdmaDevice>> open_rdma_devices(const RdmaSettings& settings,
+                                                           std::string& why_not) {
+  const Verbs* verbs = Verbs::load(why_not);
+  if (verbs == nullptr) return {};
+  int count = 0;
+  ibv_device** const list = verbs->get_device_list(&count);
+  Survey survey(*verbs, settings);
+  for (int i = 0; list != nullptr && i < count; ++i) survey.look_at(list[i]);
+  if (list != nullptr) verbs->free_device_list(list);
+  auto& devices = survey.found;
+  if (devices.empty()) {
+    why_not = count > 0 ? survey.refusals : "this machine has no RDMA adapter";
+    return {};
+  }
+  std::sort(devices.begin(), devices.end(),
+            [](const auto& a, const auto& b) { return in_natural_order(a->port(), b->port()); });
+  prefer_near(devices);
+  if (devices.size() > static_cast<std::size_t>(settings.max_rails)) {
+    devices.resize(static_cast<std::size_t>(settings.max_rails));
+  }
+  return std::move(devices);
+}
+
+}  // namespace chorus

@@ -1,0 +1,99 @@
+// RDMA adapters: which there are, which of their ports are fit for use, and what each gives.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transports/rdma_settings.hpp"
+#include "transports/rdma_verbs.hpp"
+
+namespace chorus {
+
+using Gid = std::array<std::uint8_t, 16>;
+
+/// A port as its adapter describes it.
+struct RdmaPort {
+  std::string device;  ///< "mlx5_0"
+  int number = 1;
+  bool ethernet = false;  ///< RoCE; otherwise InfiniBand
+  Gid gid{};
+  int gid_index = 0;
+  std::uint16_t lid = 0;
+  int mtu = 0;      ///< ibv_mtu
+  double gb_s = 0;  ///< each direction, nominal
+  int numa_node = -1;
+
+  [[nodiscard]] std::string name() const;  ///< "mlx5_0 port 1"
+};
+
+/// A port in use: the open adapter, its protection domain, and the channel that wakes a sleeper.
+class RdmaDevice {
+ public:
+  /// Throws LinkError if the adapter gives none of these.
+  RdmaDevice(const Verbs& verbs, ibv_context* opened, RdmaPort port);
+  ~RdmaDevice();
+  RdmaDevice(const RdmaDevice&) = delete;
+  RdmaDevice& operator=(const RdmaDevice&) = delete;
+
+  [[nodiscard]] const Verbs& verbs() const { return verbs_; }
+  [[nodiscard]] const RdmaPort& port() const { return port_; }
+  [[nodiscard]] ibv_context* context() const { return context_; }
+  [[nodiscard]] ibv_pd* domain() const { return domain_; }
+  [[nodiscard]] ibv_comp_channel* channel() const { return channel_; }
+  [[nodiscard]] int max_queue() const { return limits_.max_qp_wr; }
+  [[nodiscard]] int max_completions() const { return limits_.max_cqe; }
+
+  /// Takes completion events off the channel.
+  void drain_channel();
+  /// Hears of asynchronous events. From the first that ends the port's use on, fault() says it.
+  void hear();
+  [[nodiscard]] const std::string& fault() const { return fault_; }
+
+ private:
+  void close();
+
+  const Verbs& verbs_;
+  const RdmaPort port_;
+  ibv_context* context_ = nullptr;
+  ibv_pd* domain_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_device_attr limits_{};
+  std::string fault_;
+};
+
+/// Memory that the adapter may reach.
+class RdmaMemory {
+ public:
+  RdmaMemory() = default;
+  /// Throws LinkError, with the limit on locked memory where that is the likely cause.
+  RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::size_t bytes, int access);
+  RdmaMemory(RdmaMemory&& other) noexcept
+      : device_(std::move(other.device_)), region_(std::exchange(other.region_, nullptr)) {}
+  RdmaMemory& operator=(RdmaMemory&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(region_, other.region_);
+    return *this;
+  }
+  ~RdmaMemory();
+
+  [[nodiscard]] std::uint32_t lkey() const { return region_ == nullptr ? 0 : region_->lkey; }
+  [[nodiscard]] std::uint32_t rkey() const { return region_ == nullptr ? 0 : region_->rkey; }
+
+ private:
+  std::shared_ptr<RdmaDevice> device_;
+  ibv_mr* region_ = nullptr;
+};
+
+/// The ports that this rank uses, in an order that is the same on every host built alike: active,
+/// admitted by the settings, on the NUMA node of this process's cores where it has one of its own
+/// and adapters are there. Empty if there is none, with the reason in `why_not`.
+[[nodiscard]] std::vector<std::shared_ptr<RdmaDevice>> open_rdma_devices(
+    const RdmaSettings& settings, std::string& why_not);
+
+}  // namespace chorus

@@ -1,0 +1,178 @@
+// A link over reliable connections of one or several adapters, with the control connection of its
+// pair as the last resort.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "transports/link.hpp"
+#include "transports/mapping.hpp"
+#include "transports/rdma_rail.hpp"
+#include "transports/tcp_dial.hpp"
+#include "transports/tcp_hub.hpp"
+#include "transports/tcp_stream.hpp"
+
+namespace chorus {
+
+class RdmaLink;
+
+/// What the links of one transport share, and what outlives the transport with them.
+struct RdmaHub {
+  std::shared_ptr<TcpHub> control;
+  RdmaSettings settings;
+  std::vector<std::shared_ptr<RdmaDevice>> devices;
+  std::vector<RdmaLink*> links;
+};
+
+class RdmaLink final : public Link, private FrameHandler {
+ public:
+  RdmaLink(std::shared_ptr<RdmaHub> hub, const LinkConfig& config, const RdmaAddress& own,
+           const RdmaAddress& peer, bool same_kernel);
+  ~RdmaLink() override;
+  RdmaLink(const RdmaLink&) = delete;
+  RdmaLink& operator=(const RdmaLink&) = delete;
+
+  bool try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
+               std::uint32_t tag) override;
+  std::uint64_t released(ChannelId channel) const override;
+  std::uint64_t arrivals(ChannelId channel) override;
+  std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
+  bool progress() override;
+  std::span<std::byte> region() override { return region_; }
+  std::span<std::byte> peer_region() override { return {}; }
+  std::string_view transport() const override { return "rdma"; }
+
+  void arm();
+  void look_at_control() { look_now_ = true; }
+  void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+
+  [[nodiscard]] const RdmaCounters& counters() const { return counters_; }
+  /// Rails that carry traffic now; 0 once connected: the control connection does.
+  [[nodiscard]] std::size_t live_rails() const { return live_.size(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// A put as its sender must know it until the peer has taken it. Its bytes lie in the outbox.
+  struct Put {
+    std::uint64_t offset = 0;
+    std::uint64_t length = 0;
+    std::uint8_t pieces = 1;
+    bool small = false;  ///< wholly in its slot
+    bool bare = false;   ///< with the tag of the put before it
+    std::uint8_t rail[kMaxRails] = {};
+  };
+  struct Outgoing {
+    std::uint64_t made = 0;
+    std::uint64_t taken = 0;  ///< by the peer, as far as known
+    std::uint32_t last_tag = 0;
+    std::vector<Put> puts;  // [window]
+  };
+  /// A put coming in.
+  struct Entry {
+    std::uint32_t tag = 0;
+    std::uint16_t got = 0;    ///< bit mask of pieces
+    std::uint8_t pieces = 0;  ///< 0: not yet known
+    bool bare = false;
+  };
+  struct Incoming {
+    std::uint64_t arrivals = 0;
+    std::uint64_t told = 0;      ///< of these, as the peer knows
+    std::vector<Entry> entries;  // [2 · window]: past tags and puts to come
+  };
+  /// A rail and how far its end has been dealt with.
+  struct Track {
+    std::unique_ptr<RdmaRail> rail;
+    std::size_t peer_port = 0;
+    bool down = false;
+    bool told = false;     ///< the peer, what had come over it
+    bool heard = false;    ///< what had come there
+    bool settled = false;  ///< what was lost has been sent again
+    std::vector<std::byte> table_out;
+    std::vector<std::byte> table_in;
+  };
+  struct Lost {
+    std::size_t channel;
+    std::uint64_t put;
+    std::uint8_t piece;
+  };
+
+  // rdma_link.cpp: puts and arrivals
+  [[nodiscard]] std::size_t index_of(ChannelId channel) const;
+  [[nodiscard]] RdmaSlot* slot_in(std::span<std::byte> box, std::size_t channel,
+                                  std::uint64_t put) const;
+  [[nodiscard]] std::span<const std::byte> bytes_of(const Put& put, std::size_t piece) const;
+  [[nodiscard]] std::optional<std::size_t> choose_rails(Put& put);
+  [[nodiscard]] std::size_t requests_for(const Put& put, std::size_t piece) const;
+  void send_piece(std::size_t channel, std::uint64_t put, std::size_t piece);
+  void send_over_control(std::size_t channel, std::uint64_t number, std::size_t piece);
+  void on_immediate(std::uint32_t bits);
+  void on_slot(std::size_t channel, std::uint64_t put);
+  void got_piece(std::size_t channel, std::uint64_t put, std::uint32_t piece);
+  [[nodiscard]] bool send_credits();
+  [[nodiscard]] std::size_t poll_rails();
+  void linger();
+  [[noreturn]] void fail() const;
+
+  // rdma_control.cpp: connecting, and what happens when a rail ends
+  void make_rails(const RdmaAddress& own);
+  bool connect_step();
+  void on_connect();
+  void on_ready(std::uint32_t mask);
+  void taken(const TcpFrame& frame) override;
+  std::optional<std::byte*> place(const TcpFrame& frame) override;
+  void arrived(const TcpFrame& frame) override;
+  void enqueue(std::uint16_t magic, std::size_t channel, std::span<const std::byte> payload,
+               std::uint32_t tag = 0);
+  std::size_t hear_control();
+  void take_down(std::size_t rail, const std::string& why, bool by_peer);
+  void find_live();
+  void mend();
+  void tell_what_came(Track& track, std::size_t rail);
+  void find_lost(std::size_t rail);
+  [[nodiscard]] bool resend();
+  [[nodiscard]] std::size_t table_bytes() const;
+
+  const std::shared_ptr<RdmaHub> hub_;
+  const LinkConfig config_;
+  const std::size_t window_;  // puts of a channel that may be ahead of what the peer has taken
+  const RdmaAddress peer_;
+  const bool same_kernel_;
+  const Clock::time_point deadline_;
+  const std::size_t slots_bytes_;
+  Mapping inbox_memory_;
+  Mapping outbox_memory_;
+  std::span<std::byte> inbox_;   // slots, then the region
+  std::span<std::byte> outbox_;  // what the peer's inbox shall hold, at the same places
+  std::span<std::byte> region_;
+
+  RdmaCounters counters_;
+  std::vector<Track> tracks_;
+  std::vector<std::size_t> live_;
+  std::size_t turn_of_rail_ = 0;
+  std::vector<Lost> lost_;
+  bool mending_ = false;
+
+  std::optional<TcpDial> dial_;
+  std::optional<TcpStream> control_;
+  RdmaConnect connect_out_;
+  RdmaConnect connect_in_;
+  bool connect_heard_ = false;
+  std::optional<std::uint32_t> ready_mask_;  // own
+  std::optional<std::uint32_t> peer_mask_;
+  bool connected_ = false;
+  bool look_now_ = true;
+  std::uint64_t turn_ = 0;
+
+  std::vector<Outgoing> outgoing_;  // [num_channels]
+  std::vector<Incoming> incoming_;  // [num_channels]
+  bool credits_owed_ = false;
+  bool peer_left_ = false;
+  bool peer_lies_ = false;
+  std::string failure_;
+};
+
+}  // namespace chorus
