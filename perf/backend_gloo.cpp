@@ -106,7 +106,8 @@ class GlooBackend final : public Backend {
     const std::string files = directory + "/rendezvous";
     std::filesystem::create_directories(files);
     gloo::transport::tcp::attr address;
-    address.iface = "lo";
+    const char* interface = std::getenv("CHORUS_PERF_INTERFACE");
+    address.iface = interface != nullptr ? interface : "lo";
     auto device = gloo::transport::tcp::CreateDevice(address);
     gloo::rendezvous::FileStore store(files);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank_, world_size_);

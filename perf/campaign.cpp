@@ -9,6 +9,10 @@
 #include <optional>
 
 #include "chorus/error.hpp"
+#include "model/bounds.hpp"
+#include "model/contract.hpp"
+#include "model/json.hpp"
+#include "perf/cluster/command.hpp"
 #include "perf/data.hpp"
 #include "perf/statistics.hpp"
 #include "perf/table.hpp"
@@ -18,16 +22,25 @@ namespace {
 
 constexpr int kMostFailures = 3;
 
-/// One library over one transport: its session, as long as it lives.
+/// Where libraries meet: a transport of this machine or an emulated cluster.
+struct Place {
+  std::string transport;  ///< "shm", "tcp", or the cluster's name
+  int ranks = 0;
+  const Cluster* cluster = nullptr;
+  const Topology* topology = nullptr;  ///< the cluster's
+  std::string topology_file = {};      ///< what Chorus is told of it
+};
+
+/// One library in one place: its session, as long as it lives.
 class Runner {
  public:
-  Runner(const Library& library, std::string transport, const Settings& settings,
+  Runner(const Library& library, const Place& place, const Settings& settings,
          const Scratch& scratch)
       : library_(library),
-        transport_(std::move(transport)),
+        place_(place),
         settings_(settings),
         scratch_(scratch),
-        reason_(why_not(library, transport_)),
+        reason_(place.cluster == nullptr ? why_not(library, place.transport) : ""),
         given_up_(!reason_.empty()) {}
 
   [[nodiscard]] const std::string& name() const { return library_.name; }
@@ -60,13 +73,17 @@ class Runner {
  private:
   void start() {
     const std::string directory =
-        fmt::format("{}/{}-{}-{}", scratch_.path(), library_.name, transport_, ++starts_);
+        fmt::format("{}/{}-{}-{}", scratch_.path(), library_.name,
+                    place_.cluster != nullptr ? "cluster" : place_.transport, ++starts_);
     std::filesystem::create_directories(directory);
-    const Launch launch = launch_for(library_, transport_, settings_.ranks, directory);
-    session_ = std::make_unique<Session>(launch, directory, settings_.ranks,
+    const Launch launch =
+        place_.cluster != nullptr
+            ? launch_on(*place_.cluster, library_, place_.topology_file, directory)
+            : launch_for(library_, place_.transport, place_.ranks, directory);
+    session_ = std::make_unique<Session>(launch, directory, place_.ranks,
                                          Session::Seconds(settings_.timeout_s));
     peer_ = Peer{.name = library_.name,
-                 .transport = transport_,
+                 .transport = place_.transport,
                  .version = session_->version(),
                  .command = described(launch.commands.front())};
   }
@@ -75,7 +92,8 @@ class Runner {
   [[nodiscard]] std::string described(const Command& command) const {
     std::string text;
     for (const auto& [key, value] : command.environment) {
-      if (key != "TMPDIR") text += fmt::format("{}={} ", key, value);
+      if (key != "TMPDIR" && key != "CHORUS_SECRET" && key != kHostsVariable)
+        text += fmt::format("{}={} ", key, value);
     }
     for (const std::string& word : command.argv) {
       text += (word.starts_with("/") ? std::filesystem::path(word).filename().string() : word);
@@ -86,7 +104,7 @@ class Runner {
   }
 
   Library library_;
-  std::string transport_;
+  const Place& place_;
   const Settings& settings_;
   const Scratch& scratch_;
   std::unique_ptr<Session> session_;
@@ -104,12 +122,12 @@ struct Collected {
   std::vector<double> p50, p99, fastest;
 };
 
-Job job_for(const Settings& s, Kind kind, std::uint64_t bytes, std::uint32_t seed) {
+Job job_for(const Settings& s, int ranks, Kind kind, std::uint64_t bytes, std::uint32_t seed) {
   Job job{.kind = kind,
           .type = s.type,
           .op = s.op,
           .root = s.root,
-          .count = block_count(kind, bytes, s.type, s.ranks),
+          .count = block_count(kind, bytes, s.type, ranks),
           .in_place = s.in_place,
           .dirty = s.dirty,
           .seed = seed};
@@ -171,33 +189,38 @@ Row finish(Collected& collected, Kind kind, int ranks) {
   return row;
 }
 
-Row empty_row(const Settings& s, Kind kind, std::uint64_t bytes, const std::string& transport,
+Row empty_row(const Settings& s, const Place& place, Kind kind, std::uint64_t bytes,
               const std::string& library) {
   const Benchmark& entry = benchmark(kind);
   Row row;
   row.collective = entry.name;
-  row.transport = transport;
+  row.transport = place.transport;
   row.library = library;
-  row.ranks = entry.point_to_point ? 2 : s.ranks;
+  row.ranks = entry.point_to_point ? 2 : place.ranks;
   row.bytes = bytes;
-  row.count = block_count(kind, bytes, s.type, s.ranks);
+  row.count = block_count(kind, bytes, s.type, place.ranks);
   row.type = name_of(s.type);
   row.op = entry.reduces ? name_of(s.op) : "";
+  if (place.topology != nullptr && !entry.point_to_point && kind != Kind::barrier) {
+    const CollectiveKind collective = parse_collective_kind(entry.name);
+    const Bound bound = lower_bound(*place.topology, {.kind = collective, .root = s.root});
+    row.bound_us = 1e6 * bound.seconds_per_byte * static_cast<double>(bytes);
+  }
   return row;
 }
 
-void check(const Settings& s) {
+void check(const Settings& s, int ranks) {
   if (s.libraries.empty()) {
     throw InputError("no library to measure was found beside chorus-perf; build its workers");
   }
-  if (s.ranks < 2) throw InputError("at least two ranks are needed; use --ranks 2 or more");
-  if (s.root < 0 || s.root >= s.ranks) {
-    throw InputError(fmt::format("--root {} is no rank of {}", s.root, s.ranks));
+  if (ranks < 2) throw InputError("at least two ranks are needed; use --ranks 2 or more");
+  if (s.root < 0 || s.root >= ranks) {
+    throw InputError(fmt::format("--root {} is no rank of {}", s.root, ranks));
   }
   for (const Kind kind : s.kinds) {
     if (!benchmark(kind).reduces) continue;
     const std::string why = why_uncheckable(
-        {.type = s.type, .op = s.op, .reduced = true, .world_size = s.ranks, .seed = 0});
+        {.type = s.type, .op = s.op, .reduced = true, .world_size = ranks, .seed = 0});
     if (!why.empty()) throw InputError(why);
   }
 }
@@ -218,18 +241,85 @@ std::vector<std::uint64_t> sizes_between(std::uint64_t begin, std::uint64_t end,
   return sizes;
 }
 
-std::vector<std::uint64_t> real_sizes(const Settings& settings, Kind kind) {
+std::string ClusterPlace::name() const {
+  const std::string last = std::filesystem::path(topology).filename().string();
+  return order.empty() ? last : fmt::format("{} {}", last, fmt::join(order, ","));
+}
+
+std::vector<std::uint64_t> real_sizes(const Settings& settings, Kind kind, int ranks) {
   std::vector<std::uint64_t> sizes;
   for (const std::uint64_t wanted : settings.sizes) {
-    const std::size_t count = block_count(kind, wanted, settings.type, settings.ranks);
-    const std::uint64_t size = size_bytes(kind, count, settings.type, settings.ranks);
+    const std::size_t count = block_count(kind, wanted, settings.type, ranks);
+    const std::uint64_t size = size_bytes(kind, count, settings.type, ranks);
     if (sizes.empty() || size > sizes.back()) sizes.push_back(size);
   }
   return sizes;
 }
 
+namespace {
+
+/// Measures everything in one place, and adds it to `report`.
+void measure_in(const Place& place, const Settings& settings, const Scratch& scratch,
+                const std::function<void(const Step&)>& progress, Step& step, Report& report) {
+  std::vector<Runner> runners;
+  runners.reserve(settings.libraries.size());
+  for (const Library& library : settings.libraries) {
+    runners.emplace_back(library, place, settings, scratch);
+  }
+  auto seed = static_cast<std::uint32_t>(report.rows.size()) * 100'000 + 1;
+  for (const Kind kind : settings.kinds) {
+    for (const std::uint64_t bytes : real_sizes(settings, kind, place.ranks)) {
+      std::vector<Collected> collected(runners.size());
+      for (std::size_t i = 0; i < runners.size(); ++i) {
+        collected[i].row = empty_row(settings, place, kind, bytes, runners[i].name());
+      }
+      for (int round = 0; round < settings.rounds; ++round) {
+        const Job job = job_for(settings, place.ranks, kind, bytes, seed += 1000);
+        for (std::size_t turn = 0; turn < runners.size(); ++turn) {
+          const std::size_t i = (turn + static_cast<std::size_t>(round)) % runners.size();
+          step.what = fmt::format("{} {} {} {}, round {}", benchmark(kind).name, place.transport,
+                                  human_bytes(bytes), runners[i].name(), round + 1);
+          progress(step);
+          ++step.done;
+          Collected& c = collected[i];
+          if (!c.row.reason.empty()) continue;  // it failed or refused in an earlier round
+          if (const auto samples = runners[i].run(job, c.meter)) {
+            add_round(c, job, *samples);
+          } else {
+            c.row.reason = runners[i].reason();
+          }
+        }
+      }
+      for (Collected& c : collected) report.rows.push_back(finish(c, kind, place.ranks));
+    }
+  }
+  for (const Runner& runner : runners) {
+    if (runner.peer()) report.peers.push_back(*runner.peer());
+  }
+}
+
+int steps_of(const Settings& settings, int ranks) {
+  int steps = 0;
+  for (const Kind kind : settings.kinds) {
+    steps += static_cast<int>(real_sizes(settings, kind, ranks).size() * settings.libraries.size());
+  }
+  return steps * settings.rounds;
+}
+
+/// `settings.clusters` as they will stand, one after another.
+std::vector<Topology> topologies_of(const Settings& settings) {
+  std::vector<Topology> topologies;
+  for (const ClusterPlace& cluster : settings.clusters) {
+    topologies.push_back(cluster_topology(cluster.topology, cluster.order));
+    (void)fabric_of(topologies.back());  // refuse before anything is measured
+  }
+  return topologies;
+}
+
+}  // namespace
+
 Report measure_all(const Settings& settings, const std::function<void(const Step&)>& progress) {
-  check(settings);
+  const std::vector<Topology> topologies = topologies_of(settings);
   Report report;
   report.machine = this_machine();
   report.date = utc_now();
@@ -238,47 +328,32 @@ Report measure_all(const Settings& settings, const std::function<void(const Step
   report.dirty = settings.dirty;
 
   Step step;
-  for (const Kind kind : settings.kinds) {
-    step.total += static_cast<int>(real_sizes(settings, kind).size() * settings.transports.size() *
-                                   settings.libraries.size()) *
-                  settings.rounds;
+  for (const Topology& topology : topologies) {
+    check(settings, topology.world_size());
+    step.total += steps_of(settings, topology.world_size());
+  }
+  if (topologies.empty()) {
+    check(settings, settings.ranks);
+    step.total = steps_of(settings, settings.ranks) * static_cast<int>(settings.transports.size());
   }
   const Scratch scratch;
-  std::uint32_t seed = 1;
-  for (const std::string& transport : settings.transports) {
-    std::vector<Runner> runners;
-    runners.reserve(settings.libraries.size());
-    for (const Library& library : settings.libraries) {
-      runners.emplace_back(library, transport, settings, scratch);
+  for (std::size_t i = 0; i < topologies.size(); ++i) {
+    const ClusterPlace& wanted = settings.clusters[i];
+    const Cluster cluster(fabric_of(topologies[i]), wanted.cables);
+    Place place{.transport = wanted.name(),
+                .ranks = topologies[i].world_size(),
+                .cluster = &cluster,
+                .topology = &topologies[i]};
+    if (wanted.described) {
+      place.topology_file = fmt::format("{}/topology-{}.json", scratch.path(), i);
+      save_text(place.topology_file, to_json(topologies[i]));
     }
-    for (const Kind kind : settings.kinds) {
-      for (const std::uint64_t bytes : real_sizes(settings, kind)) {
-        std::vector<Collected> collected(runners.size());
-        for (std::size_t i = 0; i < runners.size(); ++i) {
-          collected[i].row = empty_row(settings, kind, bytes, transport, runners[i].name());
-        }
-        for (int round = 0; round < settings.rounds; ++round) {
-          const Job job = job_for(settings, kind, bytes, seed += 1000);
-          for (std::size_t turn = 0; turn < runners.size(); ++turn) {
-            const std::size_t i = (turn + static_cast<std::size_t>(round)) % runners.size();
-            step.what = fmt::format("{} {} {} {}, round {}", benchmark(kind).name, transport,
-                                    human_bytes(bytes), runners[i].name(), round + 1);
-            progress(step);
-            ++step.done;
-            Collected& c = collected[i];
-            if (!c.row.reason.empty()) continue;  // it failed or refused in an earlier round
-            if (const auto samples = runners[i].run(job, c.meter)) {
-              add_round(c, job, *samples);
-            } else {
-              c.row.reason = runners[i].reason();
-            }
-          }
-        }
-        for (Collected& c : collected) report.rows.push_back(finish(c, kind, settings.ranks));
-      }
-    }
-    for (const Runner& runner : runners) {
-      if (runner.peer()) report.peers.push_back(*runner.peer());
+    measure_in(place, settings, scratch, progress, step, report);
+  }
+  if (topologies.empty()) {
+    for (const std::string& transport : settings.transports) {
+      const Place place{.transport = transport, .ranks = settings.ranks};
+      measure_in(place, settings, scratch, progress, step, report);
     }
   }
   step.what = "done";

@@ -7,15 +7,28 @@
 #include <vector>
 
 #include "perf/benchmark.hpp"
+#include "perf/cluster/fabric.hpp"
 #include "perf/libraries.hpp"
 #include "perf/report.hpp"
 
 namespace chorus::perf {
 
+/// An emulated cluster to measure on, in place of a transport.
+struct ClusterPlace {
+  std::string topology;    ///< a name or a file of Chorus JSON
+  std::vector<int> order;  ///< of ranks; empty: as in the topology
+  CableOptions cables = {};
+  bool described = true;  ///< Chorus is told the topology
+
+  /// "pairs", "pairs 0,2,1,3": what the rows say in place of a transport.
+  [[nodiscard]] std::string name() const;
+};
+
 /// What to measure.
 struct Settings {
   std::vector<Kind> kinds = {Kind::all_reduce};
   std::vector<std::string> transports = {"shm"};
+  std::vector<ClusterPlace> clusters;  ///< if any: these, with their ranks, and no transports
   std::vector<Library> libraries;
   int ranks = 2;
   std::vector<std::uint64_t> sizes;  ///< bytes, ascending
@@ -38,7 +51,7 @@ struct Settings {
                                                        double factor);
 
 /// The sizes, in bytes, that `kind` really has when `wanted` are cut into whole blocks.
-[[nodiscard]] std::vector<std::uint64_t> real_sizes(const Settings& settings, Kind kind);
+[[nodiscard]] std::vector<std::uint64_t> real_sizes(const Settings& settings, Kind kind, int ranks);
 
 /// Told before every block.
 struct Step {

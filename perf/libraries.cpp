@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "chorus/error.hpp"
+#include "perf/cluster/start.hpp"
 
 namespace chorus::perf {
 namespace {
@@ -48,6 +49,7 @@ Command openmpi(const Library& library, std::string_view transport, int ranks,
   } else {
     add({"--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"});
   }
+  command.argv.insert(command.argv.end(), library.settings.begin(), library.settings.end());
   command.argv.push_back(library.worker);
   command.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -85,6 +87,11 @@ Command chorus_run(const Library& library, std::string_view transport, int ranks
   return command;
 }
 
+/// Whether `library` is `name` itself or a variant of it ("openmpi-ring").
+bool is_kind_of(const Library& library, const std::string& name) {
+  return library.name == name || library.name.starts_with(name + "-");
+}
+
 }  // namespace
 
 int usable_cpus() {
@@ -115,7 +122,7 @@ std::string why_not(const Library& library, std::string_view transport) {
 
 Launch launch_for(const Library& library, std::string_view transport, int ranks,
                   const std::string& directory) {
-  if (library.name == "openmpi") return {{openmpi(library, transport, ranks, directory)}};
+  if (is_kind_of(library, "openmpi")) return {{openmpi(library, transport, ranks, directory)}};
   if (library.name == "mpich") return {{mpich(library, transport, ranks, directory)}};
   if (library.name == "chorus" || !library.plan.empty())
     return {{chorus_run(library, transport, ranks)}};
@@ -128,6 +135,63 @@ Launch launch_for(const Library& library, std::string_view transport, int ranks,
     launch.commands.push_back(std::move(command));
   }
   return launch;
+}
+
+Launch launch_on(const Cluster& cluster, const Library& library, const std::string& topology_file,
+                 const std::string& directory) {
+  const std::vector<std::string> program = {library.worker};
+  const Variables files = {{"TMPDIR", directory}};
+  if (is_kind_of(library, "openmpi")) {
+    return {{openmpi_command(cluster, library.settings, program, files)}};
+  }
+  if (is_kind_of(library, "mpich")) {
+    return {{mpich_command(cluster, library.settings, program, files)}};
+  }
+  Variables variables;
+  if (is_kind_of(library, "chorus")) {
+    if (!topology_file.empty()) variables.emplace_back("CHORUS_TOPOLOGY", topology_file);
+    if (!library.plan.empty()) variables.emplace_back("CHORUS_PLAN", library.plan);
+    return {rank_commands(cluster, program, variables)};
+  }
+  Launch launch{rank_commands(cluster, program, variables)};
+  for (std::size_t rank = 0; rank < launch.commands.size(); ++rank) {
+    Variables& environment = launch.commands[rank].environment;
+    environment.emplace_back("CHORUS_PERF_RANK", std::to_string(rank));
+    environment.emplace_back("CHORUS_PERF_WORLD_SIZE", std::to_string(launch.commands.size()));
+    environment.emplace_back("CHORUS_PERF_INTERFACE", kHostInterface);
+  }
+  return launch;
+}
+
+std::vector<Library> tuned_variants(const std::vector<Library>& libraries) {
+  const auto plain = std::find_if(libraries.begin(), libraries.end(),
+                                  [](const Library& library) { return library.name == "openmpi"; });
+  if (plain == libraries.end()) return {};
+  struct Choice {
+    const char* collective;
+    const char* ring;
+    const char* tree;
+  };
+  // The numbers are those of `ompi_info --param coll tuned`: ring, ring, ring, pairwise, pipeline;
+  // Rabenseifner, recursive doubling, recursive halving, linear, scatter and all-gather.
+  constexpr std::array kChoices = {Choice{"allreduce", "4", "6"}, Choice{"allgather", "4", "3"},
+                                   Choice{"reduce_scatter", "3", "2"}, Choice{"alltoall", "2", "1"},
+                                   Choice{"bcast", "3", "8"}};
+  std::vector<Library> variants;
+  for (const bool ring : {true, false}) {
+    Library variant = *plain;
+    variant.name += ring ? "-ring" : "-tree";
+    variant.settings = {"--mca", "coll_tuned_use_dynamic_rules", "1"};
+    for (const Choice& choice : kChoices) {
+      for (const std::string& word :
+           {std::string("--mca"), fmt::format("coll_tuned_{}_algorithm", choice.collective),
+            std::string(ring ? choice.ring : choice.tree)}) {
+        variant.settings.push_back(word);
+      }
+    }
+    variants.push_back(std::move(variant));
+  }
+  return variants;
 }
 
 }  // namespace chorus::perf

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "perf/cluster/cluster.hpp"
 #include "perf/session.hpp"
 
 namespace chorus::perf {
@@ -15,6 +16,8 @@ struct Library {
   std::string name;       ///< "chorus", "openmpi", "mpich", "gloo", or the name given with --worker
   std::string worker;     ///< path of the executable
   std::string plan = {};  ///< Chorus: the plan to run; empty: what it chooses itself
+  /// Open MPI: further words for mpirun, before the program.
+  std::vector<std::string> settings = {};
 };
 
 /// The workers in `directory`, Chorus first; by default where this program lies.
@@ -32,6 +35,15 @@ struct Library {
 /// CHORUS_PERF_RANK and CHORUS_PERF_WORLD_SIZE in their environment.
 [[nodiscard]] Launch launch_for(const Library& library, std::string_view transport, int ranks,
                                 const std::string& directory);
+
+/// The same on the hosts of an emulated cluster, one process per rank of its topology, over TCP.
+/// `topology_file` is what Chorus is told of the wiring; empty: nothing.
+[[nodiscard]] Launch launch_on(const Cluster& cluster, const Library& library,
+                               const std::string& topology_file, const std::string& directory);
+
+/// Open MPI with algorithms that users choose for large messages on networks, as libraries of
+/// their own: rings, and recursive halving or trees. Nothing if Open MPI is not among `libraries`.
+[[nodiscard]] std::vector<Library> tuned_variants(const std::vector<Library>& libraries);
 
 /// CPUs that this process may use.
 [[nodiscard]] int usable_cpus();

@@ -9,6 +9,7 @@
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "perf/cluster/cluster.hpp"
+#include "perf/cluster/table.hpp"
 #include "perf/commit.hpp"
 #include "perf/options.hpp"
 #include "perf/plot.hpp"
@@ -28,6 +29,7 @@ void print_report(const Report& report, Style style, bool details) {
   const std::string comparison = comparison_table(report, style);
   if (details || comparison.empty()) text += detail_tables(report, style);
   if (!comparison.empty()) text += comparison;
+  text += bound_table(report, style);
   fmt::print("{}", text);
 }
 

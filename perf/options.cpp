@@ -45,6 +45,10 @@ struct Raw {
   std::vector<std::string> libraries;
   std::vector<std::string> workers;
   std::vector<std::string> transports = {"shm"};
+  std::vector<std::string> clusters;
+  std::string congestion;
+  bool undescribed = false, tuned = false;
+  std::string sizes;
   std::string plan;
   std::string begin = "4", end = "256M", type = "float32", op = "sum";
   double factor = 4;
@@ -132,6 +136,22 @@ void make_quick(const CLI::App& app, Raw& raw, MeasureOptions& options) {
   options.details = false;
 }
 
+/// "0,2,1,3"
+std::vector<int> parse_order(const std::string& text) {
+  std::vector<int> order;
+  for (const char* at = text.data(); at != text.data() + text.size();) {
+    int rank = 0;
+    const auto [rest, error] = std::from_chars(at, text.data() + text.size(), rank);
+    const bool ends = rest == text.data() + text.size();
+    if (error != std::errc() || (!ends && (*rest != ',' || rest[1] == '\0'))) {
+      throw InputError(fmt::format("--order {}: write the ranks as in 0,2,1,3", text));
+    }
+    order.push_back(rank);
+    at = ends ? rest : rest + 1;
+  }
+  return order;
+}
+
 void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available,
             MeasureOptions& options) {
   Settings& settings = options.settings;
@@ -149,6 +169,26 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   settings.transports = raw.transports;
   settings.type = known(type_named(raw.type), "--type", raw.type);
   settings.op = known(op_named(raw.op), "--op", raw.op);
+  for (const std::string& cluster : raw.clusters) {
+    const std::size_t at = cluster.find('@');
+    ClusterPlace place;
+    place.topology = cluster.substr(0, at);
+    place.described = !raw.undescribed;
+    if (at != cluster.npos) place.order = parse_order(cluster.substr(at + 1));
+    place.cables.congestion = raw.congestion;
+    settings.clusters.push_back(std::move(place));
+  }
+  if (raw.tuned) {
+    for (Library& variant : tuned_variants(settings.libraries)) {
+      settings.libraries.push_back(std::move(variant));
+    }
+  }
+  for (std::size_t at = 0; at < raw.sizes.size();) {
+    const std::size_t end = std::min(raw.sizes.find(',', at), raw.sizes.size());
+    settings.sizes.push_back(parse_size(raw.sizes.substr(at, end - at)));
+    at = end + 1;
+  }
+  std::sort(settings.sizes.begin(), settings.sizes.end());
   if (settings.sizes.empty()) {
     settings.sizes = sizes_between(parse_size(raw.begin), parse_size(raw.end), raw.factor);
   }
@@ -171,6 +211,22 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_option("-t,--transport", raw.transports, "shm, tcp, rdma, or several of them")
       ->delimiter(',')
       ->capture_default_str();
+  app.add_option(
+         "--cluster", raw.clusters,
+         "Measure on an emulated cluster, as root (docs/emulated-clusters.md): a topology, or "
+         "TOPOLOGY@0,2,1,3 with the order of ranks; may be repeated")
+      ->expected(1)
+      ->take_all()
+      ->excludes("--transport")
+      ->excludes("--plan");
+  app.add_option("--congestion", raw.congestion, "Congestion control on the clusters' hosts")
+      ->needs("--cluster");
+  app.add_flag("--undescribed", raw.undescribed, "Chorus is not told the cluster's topology")
+      ->needs("--cluster");
+  app.add_flag(
+      "--tuned", raw.tuned,
+      "Open MPI also with rings and with trees for all sizes (openmpi-ring, openmpi-tree)");
+  app.add_option("--sizes", raw.sizes, "Just these sizes: 4,64K,16M");
   app.add_option("-n,--ranks", s.ranks, "Ranks, all on this machine")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
@@ -206,22 +262,6 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_option("--json", options.json, "Write the result to this file");
   app.add_option("--svg", options.svg, "Draw time and bandwidth against size (needs gnuplot)");
   app.add_flag("--markdown", raw.markdown, "Tables in Markdown");
-}
-
-/// "0,2,1,3"
-std::vector<int> parse_order(const std::string& text) {
-  std::vector<int> order;
-  for (const char* at = text.data(); at != text.data() + text.size();) {
-    int rank = 0;
-    const auto [rest, error] = std::from_chars(at, text.data() + text.size(), rank);
-    const bool ends = rest == text.data() + text.size();
-    if (error != std::errc() || (!ends && (*rest != ',' || rest[1] == '\0'))) {
-      throw InputError(fmt::format("--order {}: write the ranks as in 0,2,1,3", text));
-    }
-    order.push_back(rank);
-    at = ends ? rest : rest + 1;
-  }
-  return order;
 }
 
 void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher,

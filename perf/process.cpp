@@ -65,7 +65,8 @@ void say_why(int output) {
 
 /// Between fork and exec: nothing but system calls.
 [[noreturn]] void become(const Command& command, std::vector<char*>& argv,
-                         std::vector<char*>& environment, int output, pid_t parent) {
+                         std::vector<char*>& environment, int output, pid_t parent,
+                         const char* directory) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // it died before we asked to be told
@@ -80,7 +81,9 @@ void say_why(int output) {
   }
   if (command.namespaces_of >= 0) {
     const auto host = static_cast<int>(::syscall(SYS_pidfd_open, command.namespaces_of, 0));
-    if (host < 0 || ::setns(host, CLONE_NEWNET | CLONE_NEWUTS) != 0) {
+    // Entering other mounts loses the working directory.
+    if (host < 0 || ::setns(host, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0 ||
+        ::chdir(directory) != 0) {
       say_why(output);
       ::_exit(127);
     }
@@ -151,9 +154,11 @@ Child::Child(const Command& command) {
   environment.push_back(nullptr);
 
   const pid_t parent = ::getpid();
+  std::error_code unknown;
+  const std::string directory = fs::current_path(unknown).string();
   pid_ = ::fork();
   if (pid_ < 0) fail("fork");
-  if (pid_ == 0) become(command, argv, environment, write_end.get(), parent);
+  if (pid_ == 0) become(command, argv, environment, write_end.get(), parent, directory.c_str());
   ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   output_ = std::move(read_end);
 }

@@ -16,7 +16,7 @@ struct Command {
   std::vector<std::string> argv;
   std::vector<std::pair<std::string, std::string>> environment;  ///< added to our own
   int cpu = -1;  ///< the one CPU it may use, or -1 for all
-  /// A process whose network and host name it shares (Cluster::keeper), or -1 for our own.
+  /// A process whose network, host name and mounts it shares (Cluster::keeper), or -1 for ours.
   pid_t namespaces_of = -1;
   bool shares_output = false;  ///< writes where we write, not into a pipe for us
 };

@@ -50,7 +50,8 @@ Json row_json(const Row& row) {
           {"idle_share", row.idle_share},
           {"others_share", row.others_share},
           {"reason", row.reason},
-          {"note", row.note}};
+          {"note", row.note},
+          {"bound_us", row.bound_us}};
 }
 
 Row row_from(const Json& json) {
@@ -76,6 +77,7 @@ Row row_from(const Json& json) {
   row.others_share = json.at("others_share").get<double>();
   row.reason = json.at("reason").get<std::string>();
   row.note = json.at("note").get<std::string>();
+  row.bound_us = json.value("bound_us", 0.0);  // results of before emulated clusters have none
   if (row.p50_us && *row.p50_us <= 0) throw InputError("a row's p50_us is not positive");
   return row;
 }

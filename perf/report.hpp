@@ -33,6 +33,8 @@ struct Row {
   double idle_share = 0, others_share = 0;  ///< Load while this row was measured
   std::string reason;                       ///< why (some) rounds are missing
   std::string note;                         ///< algorithm chosen for the library, if any
+  /// What no algorithm can beat on an emulated cluster's cables (docs/bounds.md); 0: no such row.
+  double bound_us = 0;
 
   bool operator==(const Row&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/secret.hpp"
 #include "perf/report.hpp"
 
 namespace chorus::perf {
@@ -28,6 +30,14 @@ std::pair<Fd, Fd> make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(fmt::format("pipe: {}", std::strerror(errno)));
   return {Fd(ends[0]), Fd(ends[1])};
+}
+
+/// As the kernel writes it: 8-4-4-4-12 hex digits.
+std::string boot_id_of(const Secret& random) {
+  const std::string digits = random.text();
+  const std::string_view all = digits;
+  return fmt::format("{}-{}-{}-{}-{}", all.substr(0, 8), all.substr(8, 4), all.substr(12, 4),
+                     all.substr(16, 4), all.substr(20));
 }
 
 /// Reads until the other end closes.
@@ -50,15 +60,27 @@ void close_all_but(const std::vector<Fd>& kept) {
   ::close_range(first, ~0U, 0);
 }
 
+/// What programs read about interfaces becomes that of this namespace, and the kernel's boot that
+/// of a machine of its own, by which programs tell whether they may share memory.
+bool look_like_a_host(const std::string& name, const std::string& boot_id) {
+  return ::sethostname(name.c_str(), name.size()) == 0 &&
+         ::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0 &&
+         (::umount2("/sys", MNT_DETACH) == 0 || errno == EINVAL) &&
+         ::mount("sysfs", "/sys", "sysfs", MS_RDONLY, nullptr) == 0 &&
+         ::mount(boot_id.c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) ==
+             0;
+}
+
 /// In a namespace of its own, says how that went in one byte (an errno, 0 for well) and sleeps
 /// until its parent dies.
-[[noreturn]] void keep(int report, const std::string& name, pid_t parent) {
+[[noreturn]] void keep(int report, const std::string& name, const std::string& boot_id,
+                       pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(0);
   ::setsid();  // a signal to the parent's group must not reach it
   ::prctl(PR_SET_NAME, "chorus-perf-net");
   const bool well =
-      ::unshare(CLONE_NEWNET | CLONE_NEWUTS) == 0 && ::sethostname(name.c_str(), name.size()) == 0;
+      ::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) == 0 && look_like_a_host(name, boot_id);
   const auto code = static_cast<unsigned char>(well ? 0 : errno);
   (void)!::write(report, &code, 1);
   ::close_range(0, ~0U, 0);
@@ -137,9 +159,11 @@ void Cluster::start_keepers() {
   for (std::size_t i = 0; i <= fabric_.hosts.size(); ++i) {
     auto [ready, report] = make_pipe();
     const std::string name = i < fabric_.hosts.size() ? fmt::format("host{}", i) : "switches";
+    const std::string boot_id = fmt::format("{}/boot{}", scratch_.path(), i);
+    save_text(boot_id, fmt::format("{}\n", boot_id_of(Secret::random())));
     const pid_t pid = ::fork();
     if (pid < 0) throw Error(fmt::format("fork: {}", std::strerror(errno)));
-    if (pid == 0) keep(report.get(), name, parent);
+    if (pid == 0) keep(report.get(), name, boot_id, parent);
     keepers_.push_back(pid);
     report.reset();
     unsigned char code = 0;

@@ -23,8 +23,8 @@ struct NotAllowed : Error {
 /// once, and a cluster whose owner is killed goes too: its keepers die with the owner, and a
 /// guardian ends whatever else still runs inside.
 ///
-/// Every host has a name of its own (host0, …: a UTS namespace), one interface, and shares the
-/// file system with this machine.
+/// Every host has a name (host0, …), a boot id and one interface of its own, and shares the files
+/// of this machine.
 class Cluster {
  public:
   /// Throws NotAllowed without CAP_SYS_ADMIN and CAP_NET_ADMIN, Error if ip or tc fail (iproute2).

@@ -52,8 +52,11 @@ int main(int argc, char** argv) {
   const Host host = find_host(argv[i++]);
   std::string command;
   for (; i < argc; ++i) command += (command.empty() ? "" : " ") + std::string(argv[i]);
+  char directory[4096];
+  if (::getcwd(directory, sizeof directory) == nullptr) std::strcpy(directory, "/");
   const auto keeper = static_cast<int>(::syscall(SYS_pidfd_open, host.keeper, 0));
-  if (keeper < 0 || ::setns(keeper, CLONE_NEWNET | CLONE_NEWUTS) != 0) {
+  if (keeper < 0 || ::setns(keeper, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0 ||
+      ::chdir(directory) != 0) {
     fail(host.name + " cannot be entered: " + std::strerror(errno));
   }
   ::setenv("TMPDIR", host.directory.c_str(), 1);

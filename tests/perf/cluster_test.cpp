@@ -93,6 +93,11 @@ TEST(Cluster, HostsHaveNamesAddressesAndNothingOfThisMachine) {
   const std::string addresses = output_of(on(*cluster, 2, "ip -o -4 addr show"));
   EXPECT_THAT(addresses, HasSubstr("10.231.7.3/24"));
   EXPECT_EQ(output_of(on(*cluster, 2, "ip -o link show | wc -l")), "2\n");  // lo and net0
+  EXPECT_EQ(output_of(on(*cluster, 2, "ls /sys/class/net")), "lo\nnet0\n");
+  const std::string boot = "cat /proc/sys/kernel/random/boot_id";
+  EXPECT_EQ(output_of(on(*cluster, 2, boot)).size(), 37U);
+  EXPECT_NE(output_of(on(*cluster, 2, boot)), output_of(on(*cluster, 1, boot)));
+  EXPECT_EQ(output_of(on(*cluster, 0, "pwd")), fs::current_path().string() + "\n");
 }
 
 TEST(Cluster, SeveralStandAtOnceWithoutMeeting) {

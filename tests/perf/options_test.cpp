@@ -137,9 +137,9 @@ TEST(Sizes, AreRoundedToWholeBlocksWithoutRepeats) {
   Settings s;
   s.ranks = 4;
   s.sizes = {4, 8, 16, 64, 100};
-  EXPECT_EQ(real_sizes(s, Kind::all_gather), (std::vector<std::uint64_t>{16, 64, 96}));
-  EXPECT_EQ(real_sizes(s, Kind::all_reduce), s.sizes);
-  EXPECT_EQ(real_sizes(s, Kind::barrier), std::vector<std::uint64_t>{0});
+  EXPECT_EQ(real_sizes(s, Kind::all_gather, s.ranks), (std::vector<std::uint64_t>{16, 64, 96}));
+  EXPECT_EQ(real_sizes(s, Kind::all_reduce, s.ranks), s.sizes);
+  EXPECT_EQ(real_sizes(s, Kind::barrier, s.ranks), std::vector<std::uint64_t>{0});
 }
 
 TEST(Options, ClusterHasItsOwnCommands) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -113,15 +112,12 @@ TEST(Greedy, PipelinesABroadcast) {
   EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.10 * bound_s);
 }
 
-TEST(Greedy, TwoHundredFiftySixRanksTakeThreeSecondsAtMost) {
+TEST(Greedy, UsesAllFourLinksOfTwoHundredFiftySixRanks) {
   const Topology topology = topology_from_name("torus:16x16");
   const Network network(topology);
-  const auto begin = std::chrono::steady_clock::now();
   const auto schedule = greedy(network, {all_gather}, 1e9, Effort{});
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   // Four links of 1 GB/s into every rank.
   EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.02 * 255 / 256 / 4);
-  EXPECT_LT(took.count(), 15) << "0.7 s when nothing else runs";
 }
 
 TEST(Greedy, GivesTheSameScheduleOnAnyNumberOfThreads) {
