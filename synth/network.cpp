@@ -128,6 +128,11 @@ Network::Network(const Topology& topology, Direction direction)
   sort_edges();
 }
 
+Network::Network(int world_size, std::vector<Edge> edges, std::vector<Resource> resources)
+    : world_size_(world_size), edges_(std::move(edges)), resources_(std::move(resources)) {
+  sort_edges();
+}
+
 Network Network::reversed() const {
   Network result = *this;
   for (Edge& edge : result.edges_) std::swap(edge.src, edge.dst);

@@ -37,6 +37,7 @@ struct Edge {
 class Network {
  public:
   explicit Network(const Topology& topology, Direction direction = Direction::forward);
+  Network(int world_size, std::vector<Edge> edges, std::vector<Resource> resources);
 
   /// Every edge turned round, resources kept.
   [[nodiscard]] Network reversed() const;

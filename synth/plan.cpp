@@ -16,7 +16,9 @@
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
+#include "model/symmetry.hpp"
 #include "synth/predict.hpp"
+#include "synth/repeated.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {
@@ -29,12 +31,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kLittleLost = 1.1;
 constexpr long kMostComposedChunks = 4096;
 constexpr std::size_t kMostSimulated = 130'000;  // transfers; beyond, seconds each and more
-
-std::size_t transfers_of(const Schedule& schedule) {
-  std::size_t transfers = 0;
-  for (const Step& step : schedule.steps) transfers += step.size();
-  return transfers;
-}
 
 /// A proved schedule and its predicted times at the sizes of the plan.
 struct Pooled {
@@ -59,13 +55,10 @@ class Planner {
       : options_(options),
         strategies_(strategies),
         effort_(effort),
-        forward_{topology, Network(topology), Routes(topology)},
+        forward_(topology),
         symmetric_(symmetric(topology)) {
-    require_connected(topology, forward_.network);
-    if (!symmetric_) {
-      const Topology turned = reversed(topology);
-      backward_.emplace(Side{turned, Network(turned), Routes(turned)});
-    }
+    if (forward_.repeated() == nullptr) require_connected(topology, forward_.network());
+    if (!symmetric_) backward_.emplace(reversed(topology));
     // What all_reduce is composed of is made as well.
     for (const CollectiveKind kind : options.kinds) {
       if (kind == all_reduce) kinds_.insert({reduce_scatter, all_gather});
@@ -76,9 +69,9 @@ class Planner {
 
   Planned run() {
     Planned result;
-    result.plan.topology_fingerprint = fingerprint(forward_.topology);
-    result.plan.topology = forward_.topology;
-    result.plan.world_size = forward_.topology.world_size();
+    result.plan.topology_fingerprint = fingerprint(forward_.topology());
+    result.plan.topology = forward_.topology();
+    result.plan.world_size = forward_.topology().world_size();
     for (const CollectiveKind kind : kinds_) {
       if (kind != all_reduce) fill(kind);
     }
@@ -94,12 +87,6 @@ class Planner {
   }
 
  private:
-  struct Side {
-    Topology topology;
-    Network network;
-    Routes routes;
-  };
-
   /// A quarter of the time that is left, at most: few calls need a part worth mentioning, and those
   /// must not be cut short by the many.
   [[nodiscard]] Effort slice() const {
@@ -125,6 +112,7 @@ class Planner {
       for (const Strategy& strategy : strategies_) {
         if (calls_left_ > 0) --calls_left_;
         if (s > 0 && !strategy.every_size) continue;
+        if (forward_.repeated() != nullptr && !strategy.folds) continue;
         if (mirror_known && !strategy.combines) continue;
         if (good_enough(kind, s)) continue;
         if (effort_.spent()) {
@@ -134,6 +122,10 @@ class Planner {
         ask(strategy, kind, s);
       }
     }
+  }
+
+  static Task task_on(const Wiring& wiring, CollectiveKind kind, double size) {
+    return {wiring.topology(), wiring.network(), {kind, 0}, size, wiring.repeated()};
   }
 
   void ask(const Strategy& strategy, CollectiveKind kind, std::size_t size_index) {
@@ -147,12 +139,11 @@ class Planner {
     part.say(fmt::format("{} of {:.0f} bytes: {}", name_of(kind), size, strategy.name));
     const bool mirror = spreading(kind) != kind;
     if (strategy.combines) {
-      const Task task{forward_.topology, forward_.network, {kind, 0}, size};
+      const Task task = task_on(forward_, kind, size);
       for (Schedule& schedule : strategy.make(task, part))
         add(std::move(schedule), strategy.name, made_for);
     } else if (kind != all_reduce) {
-      const Side& side = mirror && backward_ ? *backward_ : forward_;
-      const Task task{side.topology, side.network, {spreading(kind), 0}, size};
+      const Task task = task_on(mirror && backward_ ? *backward_ : forward_, spreading(kind), size);
       for (Schedule& schedule : strategy.make(task, part)) {
         add(mirror ? mirrored(schedule) : std::move(schedule), strategy.name, made_for);
       }
@@ -166,6 +157,8 @@ class Planner {
       if (known.schedule == schedule) return;
     }
     if (options_.accepts && !options_.accepts(schedule)) return;
+    // Of the many that a folded wiring allows only those that win are worth a proof.
+    if (forward_.repeated() != nullptr && !wins(schedule)) return;
     if (const auto fault = first_fault(schedule)) {
       CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
                                       name_of(schedule.collective.kind), *fault)
@@ -187,6 +180,16 @@ class Planner {
     pool.push_back(std::move(entry));
   }
 
+  [[nodiscard]] bool wins(const Schedule& schedule) const {
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+      const auto size = static_cast<double>(options_.sizes[s]);
+      const Pooled* known = best(schedule.collective.kind, s);
+      if (known == nullptr) return true;
+      if (forward_.predict(schedule, size).seconds < known->at_sizes[s].seconds) return true;
+    }
+    return false;
+  }
+
   /// Both halves with their chunks cut so that they are equal.
   void compose(const Pooled& first, const Pooled& second) {
     const long chunks = std::lcm(long{first.schedule.num_chunks}, long{second.schedule.num_chunks});
@@ -194,8 +197,8 @@ class Planner {
       return static_cast<int>(chunks / half.schedule.num_chunks);
     };
     const std::size_t transfers =
-        transfers_of(first.schedule) * static_cast<std::size_t>(pieces_of(first)) +
-        transfers_of(second.schedule) * static_cast<std::size_t>(pieces_of(second));
+        num_transfers(first.schedule) * static_cast<std::size_t>(pieces_of(first)) +
+        num_transfers(second.schedule) * static_cast<std::size_t>(pieces_of(second));
     const bool equal = first.schedule.num_chunks == second.schedule.num_chunks;
     if (!equal && (chunks > kMostComposedChunks || transfers > kMostSimulated)) return;
     Schedule whole = all_reduce_of(split_chunks(first.schedule, pieces_of(first)),
@@ -212,14 +215,14 @@ class Planner {
   [[nodiscard]] Prediction predict_if_best(const Pooled& entry, const Pool& pool,
                                            std::size_t size_index, double size) const {
     const Schedule& schedule = entry.schedule;
-    if (transfers_of(schedule) > kMostSimulated) {
+    if (num_transfers(schedule) > kMostSimulated && forward_.repeated() == nullptr) {
       if (entry.made_for && *entry.made_for != size_index) return {kNever, Method::replayed};
       double best = kNever;
       for (const Pooled& other : pool) best = std::min(best, other.at_sizes[size_index].seconds);
-      const auto least = least_seconds(schedule, forward_.network, size);
+      const auto least = least_seconds(schedule, forward_.network(), size);
       if (least && *least >= best) return {kNever, Method::replayed};
     }
-    return predict(schedule, forward_.topology, forward_.network, forward_.routes, size);
+    return forward_.predict(schedule, size);
   }
 
   [[nodiscard]] const Pooled* best(CollectiveKind kind, std::size_t size_index,
@@ -273,8 +276,8 @@ class Planner {
       const Pooled* winner = best(kind, s);
       if (winner == nullptr) {
         throw SynthesisError(fmt::format("no strategy makes {} for the {} ranks of '{}'{}",
-                                         name_of(kind), forward_.topology.world_size(),
-                                         forward_.topology.name,
+                                         name_of(kind), forward_.topology().world_size(),
+                                         forward_.topology().name,
                                          complete_ ? "" : " in the time given; give it more"));
       }
       winners.push_back(winner);
@@ -309,11 +312,8 @@ class Planner {
     const double low = static_cast<double>(from);
     const double high =
         static_cast<double>(std::min(until, std::max(2 * from, options_.sizes.back())));
-    const double first =
-        predict(chosen.schedule, forward_.topology, forward_.network, forward_.routes, low).seconds;
-    const double second =
-        predict(chosen.schedule, forward_.topology, forward_.network, forward_.routes, high)
-            .seconds;
+    const double first = forward_.predict(chosen.schedule, low).seconds;
+    const double second = forward_.predict(chosen.schedule, high).seconds;
     return {.min_bytes = from,
             .max_bytes = until,
             .schedule = chosen.schedule,
@@ -324,9 +324,9 @@ class Planner {
   const PlanOptions& options_;
   const std::vector<Strategy>& strategies_;
   const Effort& effort_;
-  Side forward_;
+  Wiring forward_;
   bool symmetric_;
-  std::optional<Side> backward_;
+  std::optional<Wiring> backward_;
   std::set<CollectiveKind> kinds_;
   std::map<CollectiveKind, Pool> pools_;
   std::size_t calls_ = 0, calls_left_ = 0;
@@ -372,18 +372,37 @@ bool symmetric(const Topology& topology) {
   return sorted(false) == sorted(true) && groups(false) == groups(true);
 }
 
-Prediction predict(const Schedule& schedule, const Topology& topology, const Network& network,
-                   const Routes& routes, double size_bytes) {
-  if (transfers_of(schedule) <= kMostSimulated) {
-    return {simulate(schedule, topology, routes, size_bytes).seconds, Method::simulated};
+Wiring::Wiring(const Topology& topology)
+    : topology_(topology),
+      repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology)
+                                                    : std::nullopt),
+      network_(repeated_ ? Network(topology.world_size(), {}, {}) : Network(topology)) {
+  if (!repeated_) routes_.emplace(topology_);
+}
+
+Prediction Wiring::predict(const Schedule& schedule, double size_bytes) const {
+  if (repeated_) {
+    const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostSimulated;
+    const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
+                               : replayed_seconds(schedule, *repeated_, size_bytes);
+    if (!seconds) {
+      throw InputError(fmt::format(
+          "'{}' on {} ranks has not the symmetry of '{}': schedules of so many ranks are timed by it",
+          schedule.name, schedule.world_size, topology_.name));
+    }
+    return {*seconds, quick ? Method::simulated : Method::replayed};
   }
+  if (num_transfers(schedule) <= kMostSimulated) {
+    return {simulate(schedule, topology_, *routes_, size_bytes).seconds, Method::simulated};
+  }
+  if (!schedule.symmetry.empty()) return predict(expanded(schedule), size_bytes);
   // With a barrier after every step; where that loses little, or where nothing could overlap.
-  const double stepwise = cost(schedule, topology, routes).seconds(size_bytes);
-  const std::optional<double> least = least_seconds(schedule, network, size_bytes);
+  const double stepwise = cost(schedule, topology_, *routes_).seconds(size_bytes);
+  const std::optional<double> least = least_seconds(schedule, network_, size_bytes);
   if (!least || schedule.steps.size() == 1 || stepwise <= kLittleLost * *least) {
     return {stepwise, Method::cost};
   }
-  return {*replayed_seconds(schedule, network, size_bytes), Method::replayed};
+  return {*replayed_seconds(schedule, network_, size_bytes), Method::replayed};
 }
 
 Planned make_plan(const Topology& topology, const PlanOptions& options,

@@ -12,6 +12,7 @@
 #include "model/cost.hpp"
 #include "synth/effort.hpp"
 #include "synth/network.hpp"
+#include "synth/repeated_network.hpp"
 
 namespace chorus::synth {
 
@@ -28,6 +29,9 @@ struct Task {
   const Network& network;  ///< of `topology`
   Collective collective;
   double size_bytes = 0;  ///< counted as PlanEntry does
+  /// Not null: the wiring has too many ranks to list their edges (`network` is empty), but repeats
+  /// itself; strategies that fold it are asked alone, and return symmetric schedules.
+  const RepeatedNetwork* repeated = nullptr;
 };
 
 /// One way to make schedules. A strategy that serves only collectives which copy (all_gather,
@@ -40,6 +44,7 @@ struct Strategy {
   bool combines = false;  ///< also asked for reduce_scatter, reduce and all_reduce themselves
   bool every_size =
       true;  ///< false: asked once per collective, its schedules do not depend on size
+  bool folds = false;  ///< serves tasks that have a repeated network
 };
 
 /// Those that need no solver: in every program that links the library.
@@ -61,8 +66,8 @@ struct PlanOptions {
   std::function<void(Collective, std::uint64_t size_bytes, const Schedule&, double seconds)> better;
 };
 
-/// How a time was predicted: by simulate(); where that would take too long, by replayed_seconds();
-/// where that cannot, by cost().
+/// How a time was predicted: by simulate(); where that would take too long, or the network is
+/// folded, by replayed_seconds(); where that cannot, by cost().
 enum class Method : std::uint8_t { simulated, replayed, cost };
 
 struct Prediction {
@@ -70,9 +75,29 @@ struct Prediction {
   Method method = Method::simulated;
 };
 
-/// `network` and `routes` are of `topology`.
-[[nodiscard]] Prediction predict(const Schedule& schedule, const Topology& topology,
-                                 const Network& network, const Routes& routes, double size_bytes);
+/// A wiring ready for predictions: all edges and routes, or, beyond kMostListed ranks, folded if it
+/// repeats itself.
+class Wiring {
+ public:
+  explicit Wiring(const Topology& topology);
+
+  [[nodiscard]] const Topology& topology() const { return topology_; }
+  /// Empty if the wiring is folded.
+  [[nodiscard]] const Network& network() const { return network_; }
+  [[nodiscard]] const RepeatedNetwork* repeated() const {
+    return repeated_ ? &*repeated_ : nullptr;
+  }
+  /// Throws InputError for a schedule without symmetry if the wiring is folded.
+  [[nodiscard]] Prediction predict(const Schedule& schedule, double size_bytes) const;
+
+ private:
+  Topology topology_;
+  std::optional<RepeatedNetwork> repeated_;
+  Network network_;
+  std::optional<Routes> routes_;
+};
+/// Ranks whose n² edges are still listed one by one where they could be folded.
+inline constexpr int kMostListed = 256;
 
 /// The best schedule for one collective and size, and what it was compared with.
 struct Choice {

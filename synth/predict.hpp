@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 
 #include "chorus/schedule.hpp"
@@ -33,6 +34,12 @@ class Predictor {
 /// n·log n in the number of transfers. Nothing if a transfer is no edge of the network.
 [[nodiscard]] std::optional<double> replayed_seconds(const Schedule& schedule,
                                                      const Network& network, double size_bytes);
+
+/// The same where edges are found otherwise: `edge` gives an index into network.edges().
+using EdgeOf = std::function<std::optional<int>(Rank src, Rank dst)>;
+[[nodiscard]] std::optional<double> replayed_seconds(const Schedule& schedule,
+                                                     const Network& network, double size_bytes,
+                                                     const EdgeOf& edge);
 
 /// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
 /// replay or simulation is faster. Nothing if a transfer is no edge of the network.

@@ -6,6 +6,7 @@
 #include "synth/hierarchical.hpp"
 #include "synth/packing.hpp"
 #include "synth/plan.hpp"
+#include "synth/repeated.hpp"
 #include "synth/routing.hpp"
 
 namespace chorus::synth {
@@ -21,6 +22,15 @@ std::vector<Schedule> one(std::optional<Schedule> schedule) {
   std::vector<Schedule> schedules;
   if (schedule) schedules.push_back(*std::move(schedule));
   return schedules;
+}
+
+std::vector<Schedule> repeated(const Task& task, const Effort& effort) {
+  if (task.repeated == nullptr) return {};
+  return repeated_schedules(*task.repeated, task.collective.kind, task.size_bytes, effort);
+}
+
+std::vector<Schedule> reduced(const Task& task, const Effort& effort) {
+  return task.collective.kind == all_reduce ? repeated(task, effort) : std::vector<Schedule>{};
 }
 
 std::vector<Schedule> packed(const Task& task, const Effort& effort) {
@@ -50,6 +60,8 @@ std::vector<Schedule> matched(const Task& task, const Effort& effort) {
 std::vector<Strategy> built_in_strategies() {
   return {
       {.name = "hierarchical", .make = hierarchical},
+      {.name = "repeated", .make = repeated, .combines = false, .every_size = true, .folds = true},
+      {.name = "repeated", .make = reduced, .combines = true, .every_size = false, .folds = true},
       {.name = "trees", .make = packed},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},

@@ -228,6 +228,10 @@ void run(const Arguments& arguments) {
                     topology.name, topology.world_size(), topology.world_size() == 1 ? "" : "s"));
   }
   synth::PlanOptions options;
+  if (arguments.collectives.empty() && topology.world_size() > synth::kMostListed &&
+      synth::RepeatedNetwork::of(topology)) {
+    std::erase_if(options.kinds, is_rooted);  // whose schedules have no symmetry to fold by
+  }
   if (!arguments.collectives.empty()) {
     options.kinds.clear();
     for (const std::string& name : arguments.collectives) {
@@ -287,7 +291,8 @@ void add_synth(CLI::App& app, int& exit_code) {
                       "plan file to write; - for standard output");
   command
       ->add_option("-c,--collectives", arguments->collectives,
-                   "default: all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce")
+                   "default: all_reduce,all_gather,reduce_scatter,all_to_all and, up to 256 "
+                   "ranks, broadcast,reduce")
       ->delimiter(',');
   command
       ->add_option("-b,--bytes", arguments->sizes,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
@@ -20,23 +21,42 @@ namespace {
 constexpr std::array<std::string_view, 3> kMethodNames{"simulated", "replayed", "cost"};
 constexpr std::array<std::string_view, 3> kMethodNotes{"", "  (replayed)", "  (by cost)"};
 
-constexpr int kManyRanks = 256;  // a ring of so many takes n² transfers
+constexpr int kManyRanks = 256;   // a ring of so many takes n² transfers
+constexpr int kMostRanks = 2048;  // whose n² routes and transfers are listed for a comparison
 
-/// Predicted seconds of the first of these classic schedules that serves the collective; 0 if none.
-double classic_seconds(std::initializer_list<std::string_view> names, CollectiveKind kind,
-                       const Topology& topology, const synth::Network& network,
-                       const Routes& routes, double size_bytes) {
-  const AlgorithmInput input{.kind = kind, .world_size = topology.world_size(), .levels = {}};
-  for (const std::string_view name : names) {
-    const Algorithm& chosen = algorithm(name);
-    if (chosen.why_not(input)) continue;
-    const Schedule schedule = chosen.make(input);
-    if (topology.world_size() > kManyRanks)
-      return cost(schedule, topology, routes).seconds(size_bytes);
-    return synth::predict(schedule, topology, network, routes, size_bytes).seconds;
+/// Predicted times of the first of these classic schedules that serves a collective.
+class Classic {
+ public:
+  Classic(std::initializer_list<std::string_view> names, CollectiveKind kind,
+          const synth::Wiring& wiring, const Routes* routes)
+      : wiring_(wiring) {
+    const int n = wiring.topology().world_size();
+    if (n > kMostRanks) return;
+    const AlgorithmInput input{.kind = kind, .world_size = n, .levels = {}};
+    for (const std::string_view name : names) {
+      const Algorithm& chosen = algorithm(name);
+      if (chosen.why_not(input)) continue;
+      Schedule schedule = chosen.make(input);
+      if (routes != nullptr) {
+        cost_ = cost(schedule, wiring.topology(), *routes);
+      } else {
+        schedule_ = std::move(schedule);
+      }
+      return;
+    }
   }
-  return 0;
-}
+
+  /// 0 if there is none.
+  [[nodiscard]] double seconds(double size_bytes) const {
+    if (schedule_) return wiring_.predict(*schedule_, size_bytes).seconds;
+    return cost_ ? cost_->seconds(size_bytes) : 0;
+  }
+
+ private:
+  const synth::Wiring& wiring_;
+  std::optional<Schedule> schedule_;
+  std::optional<Cost> cost_;
+};
 
 std::string gain(double other_s, double seconds) {
   return other_s > 0 ? fmt::format("{:.2f}x", other_s / seconds) : "-";
@@ -99,10 +119,14 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
                          const std::vector<CollectiveKind>& kinds,
                          const std::vector<std::uint64_t>& sizes, const Limits& limits)
     : name_(topology.name), world_size_(topology.world_size()) {
-  const Routes routes(topology);
-  const synth::Network network(topology);
+  const synth::Wiring wiring(topology);
+  std::optional<Routes> routes;
+  if (world_size_ > kManyRanks && world_size_ <= kMostRanks) routes.emplace(topology);
   for (const CollectiveKind kind : kinds) {
     const Bound& bound = limits.bound(kind);
+    const Routes* listed = routes ? &*routes : nullptr;
+    const Classic ring({"ring", "chain"}, kind, wiring, listed);
+    const Classic tree({"double_binary_tree", "binomial_tree", "bruck"}, kind, wiring, listed);
     notes_.push_back(fmt::format("{}: {:.2f} us or bytes / {:.4g} GB/s, by {}{}", name_of(kind),
                                  bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
                                  bound.cut.empty() ? "" : ": " + bound.cut));
@@ -113,8 +137,7 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
           });
       if (entry == plan.entries.end()) continue;
       const auto bytes = static_cast<double>(size);
-      const synth::Prediction time =
-          synth::predict(entry->schedule, topology, network, routes, bytes);
+      const synth::Prediction time = wiring.predict(entry->schedule, bytes);
       rows_.push_back(
           {.kind = kind,
            .size_bytes = size,
@@ -124,9 +147,8 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
            .seconds = time.seconds,
            .method = time.method,
            .limit_s = limits.seconds(kind, bytes),
-           .ring_s = classic_seconds({"ring", "chain"}, kind, topology, network, routes, bytes),
-           .tree_s = classic_seconds({"double_binary_tree", "binomial_tree", "bruck"}, kind,
-                                     topology, network, routes, bytes)});
+           .ring_s = ring.seconds(bytes),
+           .tree_s = tree.seconds(bytes)});
     }
   }
 }

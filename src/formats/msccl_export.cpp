@@ -19,6 +19,7 @@
 #include "model/delivery.hpp"
 #include "model/hazards.hpp"
 #include "model/placement.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -421,6 +422,7 @@ int longest(const MscclAlgo& algo) {
 }  // namespace
 
 MscclAlgo msccl_programs(const Schedule& schedule, const MscclXmlOptions& options) {
+  if (!schedule.symmetry.empty()) return msccl_programs(expanded(schedule), options);
   if (const auto fault = first_fault(schedule)) {
     throw InputError(fmt::format("'{}' is wrong and is not written: {}", schedule.name, *fault));
   }

@@ -7,6 +7,7 @@
 #include "formats/msccl_export.hpp"
 #include "formats/msccl_program.hpp"
 #include "formats/msccl_xml.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -93,6 +94,7 @@ std::string write_msccl_xml(const MscclAlgo& algo) {
 }
 
 std::string to_msccl_xml(const Schedule& schedule, const MscclXmlOptions& options) {
+  if (!schedule.symmetry.empty()) return to_msccl_xml(expanded(schedule), options);
   const MscclAlgo algo = msccl_programs(schedule, options);
   refuse_what_msccl_does_not_load(algo);
   return write_msccl_xml(algo);

@@ -11,6 +11,7 @@
 #include "formats/msccl_replay.hpp"
 #include "model/contract.hpp"
 #include "model/json_reader.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -242,6 +243,7 @@ class Plan {
 }  // namespace
 
 std::string to_mscclpp_plan(const Schedule& schedule, const MscclppOptions& options) {
+  if (!schedule.symmetry.empty()) return to_mscclpp_plan(expanded(schedule), options);
   switch (schedule.collective.kind) {
     case CollectiveKind::all_reduce:
     case CollectiveKind::all_gather:

@@ -12,6 +12,7 @@
 #include "formats/msccl_xml.hpp"
 #include "model/contract.hpp"
 #include "model/json_reader.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus::formats {
 namespace {
@@ -411,6 +412,7 @@ void refuse_losing_copies(const Schedule& schedule) {
 }  // namespace
 
 std::string to_sccl_json(const Schedule& schedule) {
+  if (!schedule.symmetry.empty()) return to_sccl_json(expanded(schedule));
   if (const auto fault = first_fault(schedule)) {
     throw InputError(fmt::format("'{}' is wrong and is not written: {}", schedule.name, *fault));
   }

@@ -12,10 +12,13 @@
 #include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/bounds_network.hpp"
+#include "model/automorphism.hpp"
 #include "model/contract.hpp"
 
 namespace chorus {
 namespace {
+
+constexpr int kMostAlone = 128;  // ranks whose distances are found one by one
 
 using bounds::Direction;
 using bounds::Network;
@@ -60,8 +63,9 @@ bool needs(const Collective& collective, Rank src, Rank dst) {
 }
 
 /// Latency and steps: the farthest pair of ranks that must hear of each other. Also finds the
-/// pairs that cannot.
-void find_latency(const Topology& topology, const Collective& collective, Bound& bound) {
+/// pairs that cannot. Ranks from `sources` on are like others before.
+void find_latency(const Topology& topology, const Collective& collective, Rank sources,
+                  Bound& bound) {
   std::vector<std::vector<int>> out(topology.nodes.size());
   std::vector<char> terminal(topology.nodes.size(), 0);
   for (std::size_t link = 0; link < topology.links.size(); ++link) {
@@ -69,7 +73,7 @@ void find_latency(const Topology& topology, const Collective& collective, Bound&
   }
   for (const int node : topology.rank_nodes) terminal[at(node)] = 1;
   bound.steps = topology.world_size() > 1 ? 1 : 0;
-  for (Rank src = 0; src < topology.world_size(); ++src) {
+  for (Rank src = 0; src < sources; ++src) {
     if (!sends(collective, src)) continue;
     const int source = topology.rank_nodes[at(src)];
     const auto alpha =
@@ -189,7 +193,8 @@ Bound lower_bound(const Topology& topology, Collective collective) {
   if (!is_rooted(collective.kind)) collective.root = 0;
   Bound bound{.method = "latency only", .tight = true, .cut = "no bytes to carry"};
   if (n == 0) return bound;
-  find_latency(topology, collective, bound);
+  const bool alike = !is_rooted(collective.kind) && n > kMostAlone;
+  find_latency(topology, collective, alike ? repetition_of(topology).cells.size() : n, bound);
   const bool one_node = std::all_of(topology.rank_nodes.begin(), topology.rank_nodes.end(),
                                     [&](int node) { return node == topology.rank_nodes[0]; });
   if (collective.kind != CollectiveKind::barrier && !one_node) {

@@ -19,10 +19,23 @@ namespace {
 constexpr int kMaxRounds = 500;  // of cutting planes; a few dozen are enough in practice
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-/// Calls visit(from, to) for enough pairs that every cut between two terminals separates one.
+/// Calls visit(from, to) for enough pairs that every cut between two terminals separates one; for
+/// few, which shows fewer cuts, where the wiring is large and repeats itself.
 template <class Visit>
 void each_separating_pair(const Network& network, Visit visit) {
   const int first = network.terminals.front();
+  if (network.repetition) {  // some of them: a move of each kind, and within the cell
+    std::vector<int> others = network.representatives;
+    for (const Automorphism& generator : network.repetition->generators) {
+      others.push_back(generator.nodes[static_cast<std::size_t>(first)]);
+    }
+    for (const int node : others) {
+      if (node == first) continue;
+      visit(first, node);
+      visit(node, first);
+    }
+    return;
+  }
   for (const int node : network.terminals) {
     if (node == first) continue;
     visit(first, node);

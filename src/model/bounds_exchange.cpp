@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/check.hpp"
@@ -11,6 +12,7 @@
 #include "model/bounds_lp.hpp"
 #include "model/bounds_network.hpp"
 #include "model/bounds_partitions.hpp"
+#include "model/max_flow.hpp"
 
 namespace chorus::bounds {
 namespace {
@@ -209,17 +211,48 @@ struct ShortestPaths {
   }
 };
 
+/// What the cells of each level of the repetition have to cross to leave it: the least cut around
+/// the first, both ways.
+void add_blocks(const Network& network, std::vector<Side>& sides) {
+  int ranks = network.repetition->cells.size();
+  for (const int radix : network.repetition->cells.radices()) {
+    for (const bool leaving : {true, false}) {
+      const int outer = network.num_nodes();
+      MaxFlow flow(outer + 2);
+      for (const Network::Arc& arc : network.arcs) flow.add_arc(arc.src, arc.dst, arc.capacity);
+      for (const int node : network.terminals) {
+        const bool inside = network.ranks_on[at(node)].front() < ranks;
+        if (inside == leaving) {
+          flow.add_arc(outer, node, network.unlimited);
+        } else {
+          flow.add_arc(node, outer + 1, network.unlimited);
+        }
+      }
+      (void)flow.solve(outer, outer + 1);
+      Side side = flow.source_side();
+      side.resize(at(outer));
+      sides.push_back(std::move(side));
+    }
+    ranks *= radix;
+  }
+}
+
 /// Both sides of every part of the natural partitions.
 std::vector<Side> candidate_sides(const Network& network) {
   std::vector<Side> sides;
   for (const Partition& partition : natural_partitions(network)) {
-    for (int part = 0; part < partition.parts; ++part) {
+    std::set<int> parts;  // others are like one of them
+    for (const int node : network.representatives) {
+      if (partition.part_of[at(node)] >= 0) parts.insert(partition.part_of[at(node)]);
+    }
+    for (const int part : parts) {
       sides.push_back(partition.side(part));
       Side others = sides.back();
       for (char& side : others) side = static_cast<char>(side == 0 ? 1 : 0);
       sides.push_back(std::move(others));
     }
   }
+  if (network.repetition) add_blocks(network, sides);
   return sides;
 }
 
@@ -230,6 +263,24 @@ double demand_across(const Network& network, const Side& side) {
     (side[at(node)] != 0 ? inside : outside) += network.weight(node);
   }
   return inside * outside;
+}
+
+/// From what one cell's commodities load each arc with to what those of all cells do.
+void share_out(const Network& network, std::vector<double>& load) {
+  std::vector<const std::vector<int>*> maps;
+  for (const Automorphism& generator : network.repetition->generators) {
+    maps.push_back(&generator.links);
+  }
+  const std::vector<int> orbit = orbits(load.size(), maps);
+  std::vector<double> sum(load.size(), 0);
+  std::vector<int> members(load.size(), 0);
+  for (std::size_t arc = 0; arc < load.size(); ++arc) {
+    sum[at(orbit[arc])] += load[arc];
+    ++members[at(orbit[arc])];
+  }
+  for (std::size_t arc = 0; arc < load.size(); ++arc) {
+    load[arc] = sum[at(orbit[arc])] * network.repetition->cells.count() / members[at(orbit[arc])];
+  }
 }
 
 /// The exchange over shortest paths, and the simplest limits: the exits and entrances of terminals,
@@ -252,6 +303,10 @@ QuickExchange quick_exchange(const Network& network, const std::vector<Commodity
     for (std::size_t node = 0; node < commodity.demand.size(); ++node) {
       hops += commodity.demand[node] * shortest.distance[node];
     }
+  }
+  if (network.repetition) {
+    share_out(network, load);
+    hops *= network.repetition->cells.count();
   }
   double capacity = 0;
   for (std::size_t arc = 0; arc < load.size(); ++arc) {
@@ -287,14 +342,16 @@ QuickExchange quick_exchange(const Network& network, const std::vector<Commodity
 
 Rate exchange_rate(const Network& network) {
   std::vector<Commodity> all;
-  for (const int node : network.terminals) all.push_back(commodity_from(network, node));
+  // Where the wiring repeats itself, one cell's commodities; shared out over each orbit of links
+  // they load it as all do.
+  for (const int node : network.representatives) all.push_back(commodity_from(network, node));
   QuickExchange quick = quick_exchange(network, all);
   if (quick.reached >= quick.limit.gb_s * (1 - kSame)) {
     quick.limit.tight = true;
     quick.limit.method += ", reached by shortest paths";
     return quick.limit;
   }
-  if (all.size() * network.arcs.size() > kMaxVariables) {
+  if (network.terminals.size() * network.arcs.size() > kMaxVariables) {
     quick.limit.method += " (too large for the LP)";
     return quick.limit;
   }

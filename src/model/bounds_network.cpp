@@ -13,6 +13,8 @@
 namespace chorus::bounds {
 namespace {
 
+constexpr std::size_t kMostAlone = 128;  // terminals that are looked at one by one
+
 /// GB/s, or 0 for "no limit". Takes back the rounding of 1/x where x was a round figure, so that
 /// sums of capacities are exact.
 double capacity_of(double beta_s_per_byte) {
@@ -93,6 +95,15 @@ Network::Network(const Topology& t, Direction d) : topology(t), direction(d) {
   for (int node = 0; node < num_nodes(); ++node) {
     if (is_terminal(node)) terminals.push_back(node);
   }
+  representatives = terminals;
+  if (terminals.size() <= kMostAlone) return;
+  Repetition found = repetition_of(t);
+  if (found.cells.count() == 1) return;
+  repetition = std::move(found);
+  std::erase_if(representatives, [&](int node) {
+    return std::none_of(ranks_on[at(node)].begin(), ranks_on[at(node)].end(),
+                        [&](Rank rank) { return rank < repetition->cells.size(); });
+  });
 }
 
 bool Network::plain() const {

@@ -1,10 +1,12 @@
 // A topology as the bounds see it: capacities instead of betas, nodes instead of ranks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "chorus/topology.hpp"
+#include "model/automorphism.hpp"
 #include "model/bounds.hpp"
 
 namespace chorus::bounds {
@@ -50,6 +52,10 @@ struct Network {
   std::vector<Group> groups;
   std::vector<std::vector<int>> ranks_on;  ///< by node
   std::vector<int> terminals;              ///< ascending
+  /// Of every set of terminals that the wiring makes alike, the first. All terminals where nothing
+  /// repeats itself or there are few: what limits one limits its likes.
+  std::vector<int> representatives;
+  std::optional<Repetition> repetition;  ///< what the representatives stand for; none: all
   double total = 0;                        ///< of all real capacities: above every real rate
   /// Capacity that stands for "no limit" (beta 0): far above everything real.
   double unlimited = 0;

@@ -38,11 +38,19 @@ Side all_but(const Network& network, int node) {
   return side;
 }
 
+/// Terminals that limit as much as all do: the representatives, if all sources are alike.
+const std::vector<int>& alike(const Network& network, const std::vector<double>& sources) {
+  const bool all_alike = std::all_of(network.terminals.begin(), network.terminals.end(),
+                                     [&](int node) { return sources[at(node)] == network.weight(node); });
+  return all_alike ? network.representatives : network.terminals;
+}
+
 /// Newton's method on the ratio (Dinkelbach 1967): at the present x look for a set S with
 /// B(S) < x·w(S); its own ratio is the next x. Ends, after a few rounds, on the exact least ratio,
 /// with no fraction to round: the ratio of a real cut.
 Rate least_ratio(const Network& network, const std::vector<double>& sources) {
   Rate rate{.gb_s = kNoLimit, .method = "max-flow"};
+  const std::vector<int>& targets = alike(network, sources);
   const auto try_side = [&](const Side& side) {
     const double within = inside(sources, side);
     if (within <= 0) return false;
@@ -52,12 +60,12 @@ Rate least_ratio(const Network& network, const std::vector<double>& sources) {
     rate.side = side;
     return true;
   };
-  for (const int node : network.terminals) try_side(all_but(network, node));
+  for (const int node : targets) try_side(all_but(network, node));
   const double total = sum_of(sources);
   FedFlow flow(network, sources);
   for (bool again = true; again;) {
     again = false;
-    for (const int node : network.terminals) {
+    for (const int node : targets) {
       flow.set_rate(rate.gb_s);
       const double wanted = total * rate.gb_s;
       if (flow.flow_to(node) < wanted * (1 - 1e-10) && try_side(flow.side())) again = true;
@@ -94,6 +102,25 @@ Rate spread_by_cutting_planes(const Network& network, const std::vector<double>&
   return rate;
 }
 
+/// The images of `sets` under every move, unless those are too many to keep.
+void add_images(const Network& network, std::vector<Side>& sets) {
+  constexpr std::size_t kMost = 64'000'000;  // bytes
+  std::set<Side> known(sets.begin(), sets.end());
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    for (const Automorphism& generator : network.repetition->generators) {
+      Side image(sets[i].size());
+      for (std::size_t node = 0; node < image.size(); ++node) {
+        image[at(generator.nodes[node])] = sets[i][node];
+      }
+      if (!known.insert(image).second) continue;
+      sets.push_back(std::move(image));
+      if (sets.size() * sets[i].size() <= kMost) continue;
+      sets.clear();  // part of them would be no partition
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Side> tight_sets(const Network& network) {
@@ -103,10 +130,11 @@ std::vector<Side> tight_sets(const Network& network) {
   FedFlow flow(network, shares);
   flow.set_rate(slightly_more);
   std::vector<Side> sets;
-  for (const int node : network.terminals) {
+  for (const int node : network.representatives) {
     if (flow.flow_to(node) >= sum_of(shares) * slightly_more * (1 - 1e-9)) continue;
     sets.push_back(flow.far_side());
   }
+  if (network.repetition) add_images(network, sets);
   return sets;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
@@ -218,17 +219,22 @@ std::optional<std::string> malformed_sizes(const Schedule& schedule) {
   if (kind == CollectiveKind::barrier && schedule.num_chunks != 1) {
     return fmt::format("{} chunks, but barrier has one token", schedule.num_chunks);
   }
-  return std::nullopt;
+  return malformed_symmetry(schedule);
 }
 
 }  // namespace
 
 std::optional<std::string> malformed(const Schedule& schedule) {
   if (auto fault = malformed_sizes(schedule)) return fault;
+  const ChunkId named = num_named_chunks(schedule);
   for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
     for (const Transfer& transfer : schedule.steps[step]) {
       if (auto fault = malformed_transfer(schedule, transfer)) {
         return fmt::format("step {}: {}", step, *fault);
+      }
+      if (transfer.chunk >= named) {
+        return fmt::format("step {}: chunk {} is not in [0, {}), the chunks of cell 0", step,
+                           transfer.chunk, named);
       }
     }
   }
@@ -236,6 +242,7 @@ std::optional<std::string> malformed(const Schedule& schedule) {
 }
 
 Schedule rotated(const Schedule& schedule, int shift) {
+  if (!schedule.symmetry.empty()) return rotated(expanded(schedule), shift);
   const int n = schedule.world_size;
   const Layout layout = contract_of(schedule.collective.kind).layout;
   const int k = chunks_per_block(schedule);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "chorus/error.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
@@ -104,6 +105,7 @@ void require_routes(const Schedule& schedule, const Topology& topology, const Ro
 }
 
 Cost cost(const Schedule& schedule, const Topology& topology, const Routes& routes) {
+  if (!schedule.symmetry.empty()) return cost(expanded(schedule), topology, routes);
   require_routes(schedule, topology, routes);
   const double chunk_share = chunk_bytes(schedule, 1.0);
   Load load(topology);

@@ -2,12 +2,35 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
 
 namespace chorus {
+
+/// The way from one rank to another.
+struct Route {
+  std::vector<int> path;  ///< links in order; empty if not connected, or on one node
+  double alpha_s = 0;     ///< sum along the path
+  bool connected = false;
+  bool relayed = false;  ///< passes through nodes of other ranks
+};
+
+/// Finds the routes that Routes keeps, one source at a time: for who needs few of many.
+class RouteFinder {
+ public:
+  explicit RouteFinder(const Topology& topology);  ///< keeps a reference
+  ~RouteFinder();
+
+  [[nodiscard]] std::vector<Route> from(Rank src) const;  ///< by destination
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 /// Paths between ranks, computed once per topology.
 ///
@@ -24,14 +47,14 @@ class Routes {
   [[nodiscard]] bool connected(Rank src, Rank dst) const;
   /// Sum of alpha along the path, seconds.
   [[nodiscard]] double alpha_s(Rank src, Rank dst) const;
+  /// By src · world size + dst.
+  [[nodiscard]] const std::vector<Route>& all() const { return routes_; }
 
  private:
   [[nodiscard]] std::size_t index(Rank src, Rank dst) const;
 
   int world_size_ = 0;
-  std::vector<std::vector<int>> paths_;  // [src · world_size + dst]
-  std::vector<double> alpha_s_;
-  std::vector<char> connected_;
+  std::vector<Route> routes_;  // [src · world_size + dst]
 };
 
 /// Bytes of one chunk of `schedule` when the whole collective has `size_bytes`.
@@ -99,5 +122,14 @@ struct Simulation {
 /// as require_routes() does.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Topology& topology,
                                   const Routes& routes, double size_bytes);
+
+/// Gives an index into a list of routes.
+using RouteOf = std::function<std::size_t(Rank src, Rank dst)>;
+/// The same for the transfers that `schedule` names, whatever its symmetry, over routes that several
+/// pairs of ranks may share: who has the same route and action is of one lane. Of `resources` only
+/// links and port groups count. A route that names a link m times takes m shares of it.
+[[nodiscard]] double simulated_seconds(const Schedule& schedule, const Topology& resources,
+                                       const std::vector<Route>& routes, const RouteOf& route_of,
+                                       double size_bytes);
 
 }  // namespace chorus

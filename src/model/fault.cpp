@@ -8,6 +8,7 @@
 
 #include "model/contract.hpp"
 #include "model/replay.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
@@ -138,11 +139,13 @@ class CombiningReplay {
   std::vector<std::uint8_t> values_;  // [arrived · n]
 };
 
+/// With symmetry the chunks of cell 0 stand for all: what happens to any other chunk is the image
+/// of what happens to one of them, and so is what the collective promises of it.
 template <class Replay>
 Fault replay_all(const Schedule& schedule) {
   ByChunk transfers(schedule);
   Replay replay(schedule);
-  for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
+  for (ChunkId chunk = 0; chunk < num_named_chunks(schedule); ++chunk) {
     if (Fault fault = replay.run(chunk, transfers.of(chunk))) {
       return fault;
     }
@@ -157,8 +160,7 @@ std::optional<std::string> first_fault(const Schedule& schedule) {
   if (schedule.world_size == 1) return std::nullopt;  // well formed, so without transfers
   // At least half of all chunks must move, whatever the kind. Seen before memory is taken for each
   // of the chunks that a short file can announce.
-  std::size_t transfers = 0;
-  for (const Step& step : schedule.steps) transfers += step.size();
+  const std::size_t transfers = num_transfers(schedule);
   if (transfers < static_cast<std::size_t>(schedule.num_chunks) / 2) {
     return fmt::format("{} transfers cannot deliver the {} chunks of {} on {} ranks", transfers,
                        schedule.num_chunks, name_of(schedule.collective.kind), schedule.world_size);

@@ -41,6 +41,10 @@ void add(Hasher& hasher, const Schedule& schedule) {
   hasher.add(schedule.collective.root);
   hasher.add(schedule.world_size);
   hasher.add(schedule.num_chunks);
+  if (!schedule.symmetry.empty()) {
+    hasher.add(-1);  // no number of steps
+    for (const int radix : schedule.symmetry) hasher.add(radix);
+  }
   hasher.add(schedule.steps.size());
   for (const Step& step : schedule.steps) {
     hasher.add(step.size());

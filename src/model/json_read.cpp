@@ -125,6 +125,11 @@ Schedule read_schedule(const Node& node) {
     node.member("root").fail(
         fmt::format("{} has no root: remove it", name_of(schedule.collective.kind)));
   }
+  if (node.has("symmetry")) {
+    for_each_item(node.member("symmetry"), [&](const Node& radix) {
+      schedule.symmetry.push_back(radix.integer(2, schedule.world_size));
+    });
+  }
   for_each_item(node.member("steps"), [&](const Node& transfers) {
     Step& step = schedule.steps.emplace_back();
     for_each_item(transfers,
@@ -141,7 +146,8 @@ PlanEntry read_entry(const Node& node, const Plan& plan) {
       {"min_bytes", "max_bytes", "min_bytes_time_s", "per_byte_time_s", "schedule"});
   const Node max_bytes = node.member("max_bytes");
   const Node schedule = node.member("schedule");
-  schedule.expect_members({"name", "collective", "world_size", "num_chunks", "steps"}, {"root"});
+  schedule.expect_members({"name", "collective", "world_size", "num_chunks", "steps"},
+                          {"root", "symmetry"});
   PlanEntry entry{.min_bytes = node.member("min_bytes").whole(0, UINT64_MAX),
                   .max_bytes = max_bytes.is_null() ? UINT64_MAX : max_bytes.whole(0, UINT64_MAX),
                   .schedule = read_schedule(schedule),
@@ -230,7 +236,8 @@ Schedule schedule_from_json(std::string_view text, std::string_view where) {
   const Node root(value, where);
   json::expect_format(root, "chorus-schedule", kFormatVersion);
   root.expect_members(
-      {"format", "version", "name", "collective", "world_size", "num_chunks", "steps"}, {"root"});
+      {"format", "version", "name", "collective", "world_size", "num_chunks", "steps"},
+                          {"root", "symmetry"});
   return read_schedule(root);
 }
 

@@ -67,12 +67,17 @@ std::string schedule_members(const Schedule& schedule, int indent) {
                        kActionNames[static_cast<std::size_t>(t.action)]);
   };
   const auto step = [&](const Step& transfers) { return row(transfers, transfer); };
+  const std::string symmetry =
+      schedule.symmetry.empty()
+          ? ""
+          : fmt::format("{:{}}\"symmetry\": {},\n", "", indent,
+                        row(schedule.symmetry, [](int radix) { return radix; }));
   return fmt::format("{:{}}\"name\": {},\n", "", indent, quoted(schedule.name)) +
          collective_members(schedule.collective, indent) +
          fmt::format(
-             "{0:{1}}\"world_size\": {2},\n{0:{1}}\"num_chunks\": {3},\n"
-             "{0:{1}}\"steps\": {4}\n",
-             "", indent, schedule.world_size, schedule.num_chunks,
+             "{0:{1}}\"world_size\": {2},\n{0:{1}}\"num_chunks\": {3},\n{4}"
+             "{0:{1}}\"steps\": {5}\n",
+             "", indent, schedule.world_size, schedule.num_chunks, symmetry,
              lines(schedule.steps, indent, step));
 }
 

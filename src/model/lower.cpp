@@ -18,6 +18,7 @@
 #include "model/hazards.hpp"
 #include "model/placement.hpp"
 #include "model/program.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
@@ -58,8 +59,8 @@ class Sets {
 
 class Lowering {
  public:
-  Lowering(const Schedule& schedule, bool coalesce)
-      : schedule_(schedule), made_(deliveries(schedule, coalesce)) {
+  Lowering(const Schedule& schedule, Deliveries made)
+      : schedule_(schedule), made_(std::move(made)) {
     unfusable_.resize(made_.list.size());
     const auto copies = [](const Delivery& d) { return d.action == Action::copy; };
     if (is_combining(schedule.collective.kind)) {
@@ -80,6 +81,30 @@ class Lowering {
       result.push_back(program(rank, hazards));
     }
     return result;
+  }
+
+  /// The program of one rank, all of whose deliveries and messages are known, the others' perhaps
+  /// not: one instruction per delivery and per message.
+  Program program_alone(Rank rank) {
+    forwards_.assign(made_.list.size(), {});
+    scratch_.resize(schedule_.world_size);
+    received_.resize(schedule_.world_size);
+    sent_.resize(schedule_.world_size);
+    for (std::size_t i = 0; i < made_.list.size(); ++i) {
+      const Delivery& delivery = made_.list[i];
+      for (const Sender& sender : delivery.senders) {
+        if (sender.rank == rank) sent_[rank].emplace_back(static_cast<int>(i), sender);
+      }
+      if (delivery.dst != rank) continue;
+      received_[rank].push_back(static_cast<int>(i));
+      if (delivery.destination == Buffer::scratch) scratch_[rank].push_back(delivery.chunk);
+    }
+    std::vector<ChunkId>& chunks = scratch_[rank];
+    std::sort(chunks.begin(), chunks.end());
+    chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+    Hazards hazards(schedule_);
+    delivery_at_.resize(schedule_.world_size);
+    return program(rank, hazards);
   }
 
   /// Where these instructions receive and send on, do the two apart from now on. False if none of
@@ -331,6 +356,45 @@ class Lowering {
   std::map<std::pair<Rank, int>, int> outgoing_;
 };
 
+/// The deliveries to `rank` and the messages from it, as images of those of cell 0's chunks.
+Deliveries images_at(const Schedule& schedule, const Deliveries& named, Rank rank) {
+  const Cells cells = cells_of(schedule);
+  const int cell = cells.cell_of(rank);
+  const auto is_likes = [&](Rank other) { return other % cells.size() == rank % cells.size(); };
+  Deliveries result;
+  const auto add = [&](const Delivery& delivery, int by) {
+    Delivery& image = result.list.emplace_back(delivery);
+    image.dst = cells.moved(delivery.dst, by);
+    image.chunk = moved_chunk(schedule, cells, delivery.chunk, by);
+    for (Sender& sender : image.senders) {
+      sender.rank = cells.moved(sender.rank, by);
+      sender.producer = -1;
+    }
+    std::sort(image.senders.begin(), image.senders.end(),
+              [](const Sender& a, const Sender& b) { return a.rank < b.rank; });
+  };
+  for (const Delivery& delivery : named.list) {
+    std::vector<int> by;
+    if (is_likes(delivery.dst)) by.push_back(cells.minus(cell, cells.cell_of(delivery.dst)));
+    for (const Sender& sender : delivery.senders) {
+      if (is_likes(sender.rank)) by.push_back(cells.minus(cell, cells.cell_of(sender.rank)));
+    }
+    std::sort(by.begin(), by.end());
+    by.erase(std::unique(by.begin(), by.end()), by.end());
+    for (const int g : by) add(delivery, g);
+  }
+  std::sort(result.list.begin(), result.list.end(), [](const Delivery& a, const Delivery& b) {
+    return std::tie(a.step, a.dst, a.chunk) < std::tie(b.step, b.dst, b.chunk);
+  });
+  for (const auto& [holder, chunk] : named.early_copies) {
+    if (!is_likes(holder)) continue;
+    const int by = cells.minus(cell, cells.cell_of(holder));
+    result.early_copies.emplace_back(rank, moved_chunk(schedule, cells, chunk, by));
+  }
+  std::sort(result.early_copies.begin(), result.early_copies.end());
+  return result;
+}
+
 std::vector<Issue> stuck(std::span<const Program> programs) {
   AbstractRun run(programs, kFewestSlots, 1);
   run.run([](const Issue&) {});
@@ -339,11 +403,18 @@ std::vector<Issue> stuck(std::span<const Program> programs) {
 
 }  // namespace
 
+Program lower_alone(const Schedule& schedule, Rank rank) {
+  const Deliveries named = deliveries(schedule, /*coalesce=*/false);
+  if (schedule.symmetry.empty()) return Lowering(schedule, named).program_alone(rank);
+  return Lowering(schedule, images_at(schedule, named, rank)).program_alone(rank);
+}
+
 std::vector<Program> lower(const Schedule& schedule) {
+  if (!schedule.symmetry.empty()) return lower(expanded(schedule));
   // Forwarding ties an incoming port to an outgoing one and can close a circle of ranks that all
   // wait for a slot. Then it is given up where the circle is.
   for (const bool coalesce : {true, false}) {
-    Lowering lowering(schedule, coalesce);
+    Lowering lowering(schedule, deliveries(schedule, coalesce));
     for (bool again = true; again;) {
       std::vector<Program> programs = lowering.programs();
       const std::vector<Issue> waiting = stuck(programs);

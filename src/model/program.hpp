@@ -101,6 +101,13 @@ struct Program {
 /// Cuts `schedule` into one Program per rank, index = rank. The schedule must be correct.
 [[nodiscard]] std::vector<Program> lower(const Schedule& schedule);
 
+/// The program of one rank alone, from a symmetric schedule in memory and time that grow with the
+/// transfers that it names, not with all of them. One chunk per message, nothing sent on by the
+/// instruction that receives it: so the programs of all ranks fit together without a look at the
+/// others, and none can wait for itself: of all that is left to do, what comes first by (step,
+/// chunk, sending before receiving) can always be done, whatever the slots.
+[[nodiscard]] Program lower_alone(const Schedule& schedule, Rank rank);
+
 /// Runs the programs of all ranks against each other on contribution counts, for `tiles` tiles,
 /// with `slots` messages in flight per port at most. Returns the first fault as a sentence:
 /// a deadlock (naming the ranks, lanes and instructions that wait for each other), a message that

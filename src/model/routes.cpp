@@ -85,35 +85,46 @@ std::vector<int> walk_back(const Topology& topology, const std::vector<int>& via
 
 }  // namespace
 
+struct RouteFinder::Impl {
+  Graph graph;
+};
+
+RouteFinder::RouteFinder(const Topology& topology) : impl_(new Impl{Graph(topology)}) {}
+RouteFinder::~RouteFinder() = default;
+
+std::vector<Route> RouteFinder::from(Rank src) const {
+  const Topology& topology = impl_->graph.topology;
+  const int source = topology.rank_nodes[static_cast<std::size_t>(src)];
+  const std::vector<int> direct = best_links(impl_->graph, source, /*through_ranks=*/false);
+  std::vector<int> relayed;  // found only if somebody needs it
+  std::vector<Route> routes(topology.rank_nodes.size());
+  for (std::size_t dst = 0; dst < routes.size(); ++dst) {
+    Route& route = routes[dst];
+    const int target = topology.rank_nodes[dst];
+    if (target == source) {
+      route.connected = true;
+      continue;
+    }
+    route.path = walk_back(topology, direct, source, target);
+    if (route.path.empty()) {
+      if (relayed.empty()) relayed = best_links(impl_->graph, source, /*through_ranks=*/true);
+      route.path = walk_back(topology, relayed, source, target);
+      route.relayed = true;
+    }
+    route.connected = !route.path.empty();
+    for (const int link : route.path) {
+      route.alpha_s += topology.links[static_cast<std::size_t>(link)].alpha_s;
+    }
+  }
+  return routes;
+}
+
 Routes::Routes(const Topology& topology) : world_size_(topology.world_size()) {
   const auto n = static_cast<std::size_t>(world_size_);
-  paths_.resize(n * n);
-  alpha_s_.assign(n * n, 0.0);
-  connected_.assign(n * n, 0);
-  const Graph graph(topology);
-  for (std::size_t src = 0; src < n; ++src) {
-    const int source = topology.rank_nodes[src];
-    const std::vector<int> direct = best_links(graph, source, /*through_ranks=*/false);
-    std::vector<int> relayed;  // found only if somebody needs it
-    for (std::size_t dst = 0; dst < n; ++dst) {
-      const std::size_t pair = src * n + dst;
-      const int target = topology.rank_nodes[dst];
-      if (target == source) {
-        connected_[pair] = 1;
-        continue;
-      }
-      std::vector<int> path = walk_back(topology, direct, source, target);
-      if (path.empty()) {
-        if (relayed.empty()) relayed = best_links(graph, source, /*through_ranks=*/true);
-        path = walk_back(topology, relayed, source, target);
-      }
-      if (path.empty()) continue;
-      connected_[pair] = 1;
-      for (const int link : path) {
-        alpha_s_[pair] += topology.links[static_cast<std::size_t>(link)].alpha_s;
-      }
-      paths_[pair] = std::move(path);
-    }
+  routes_.reserve(n * n);
+  const RouteFinder finder(topology);
+  for (Rank src = 0; src < world_size_; ++src) {
+    for (Route& route : finder.from(src)) routes_.push_back(std::move(route));
   }
 }
 
@@ -124,10 +135,10 @@ std::size_t Routes::index(Rank src, Rank dst) const {
          static_cast<std::size_t>(dst);
 }
 
-const std::vector<int>& Routes::path(Rank src, Rank dst) const { return paths_[index(src, dst)]; }
+const std::vector<int>& Routes::path(Rank src, Rank dst) const { return routes_[index(src, dst)].path; }
 
-bool Routes::connected(Rank src, Rank dst) const { return connected_[index(src, dst)] != 0; }
+bool Routes::connected(Rank src, Rank dst) const { return routes_[index(src, dst)].connected; }
 
-double Routes::alpha_s(Rank src, Rank dst) const { return alpha_s_[index(src, dst)]; }
+double Routes::alpha_s(Rank src, Rank dst) const { return routes_[index(src, dst)].alpha_s; }
 
 }  // namespace chorus

@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/index.hpp"
 #include "model/cost.hpp"
+#include "model/symmetry.hpp"
 #include "model/simulate_sharing.hpp"
 
 namespace chorus {
@@ -91,7 +92,8 @@ class Readiness {
 
 class Simulator {
  public:
-  Simulator(const Schedule& schedule, const Topology& topology, const Routes& routes, double bytes)
+  Simulator(const Schedule& schedule, const Topology& topology, const std::vector<Route>& routes,
+            const RouteOf& route_of, double bytes)
       : topology_(topology),
         groups_of_(port_groups_of_links(topology)),
         routes_(routes),
@@ -101,6 +103,7 @@ class Simulator {
     for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
       for (const Transfer& transfer : schedule.steps[step]) {
         entries_.push_back({static_cast<int>(step), transfer, 0, -1});
+        route_.push_back(route_of(transfer.src, transfer.dst));
       }
     }
     queue_up();
@@ -158,15 +161,13 @@ class Simulator {
     }
   };
 
-  const std::vector<int>& path(int id) const {
-    const Transfer& transfer = entries_[at(id)].transfer;
-    return routes_.path(transfer.src, transfer.dst);
-  }
+  const Route& route(int id) const { return routes_[route_[at(id)]]; }
+  const std::vector<int>& path(int id) const { return route(id).path; }
 
   /// What the port groups of its route take for a message, whatever its size.
-  double overhead_s(const Transfer& transfer) const {
+  double overhead_s(int id) const {
     double seconds = 0;
-    for (const int link : routes_.path(transfer.src, transfer.dst)) {
+    for (const int link : path(id)) {
       for (const int group : groups_of_[at(link)])
         seconds += topology_.port_groups[at(group)].message_s;
     }
@@ -175,13 +176,11 @@ class Simulator {
 
   /// Lanes: transfers with one source, destination and action go in the order of the schedule.
   void queue_up() {
-    const auto n = static_cast<std::int64_t>(topology_.world_size());
-    std::unordered_map<std::int64_t, int> last;
+    std::unordered_map<std::size_t, int> last;
     turns_.resize(entries_.size());
     for (std::size_t id = 0; id < entries_.size(); ++id) {
       const Transfer& transfer = entries_[id].transfer;
-      const std::int64_t lane =
-          (transfer.src * n + transfer.dst) * 2 + (transfer.action == Action::reduce ? 1 : 0);
+      const std::size_t lane = route_[id] * 2 + (transfer.action == Action::reduce ? 1 : 0);
       const auto [before, is_first] = last.try_emplace(lane, -1);
       if (is_first) {
         turns_[id].has_turn = true;
@@ -195,9 +194,7 @@ class Simulator {
   void begin(int id, double now_s) {
     TimelineEntry& entry = entries_[at(id)];
     entry.begin_s = now_s;
-    const double alpha_s =
-        routes_.alpha_s(entry.transfer.src, entry.transfer.dst) + overhead_s(entry.transfer);
-    events_.push({now_s + alpha_s, false, id, 0});
+    events_.push({now_s + route(id).alpha_s + overhead_s(id), false, id, 0});
   }
 
   /// The transfer is prepared: its bytes follow when those before it in its lane have left.
@@ -215,9 +212,8 @@ class Simulator {
     if (!turn.prepared) return;
     TimelineEntry& entry = entries_[at(next)];
     // Chunks of one step between the same ranks are one message.
-    const double message_s = entry.step == entries_[at(id)].step ? 0 : overhead_s(entry.transfer);
-    entry.begin_s =
-        std::max(entry.begin_s, now_s - routes_.alpha_s(entry.transfer.src, entry.transfer.dst));
+    const double message_s = entry.step == entries_[at(id)].step ? 0 : overhead_s(next);
+    entry.begin_s = std::max(entry.begin_s, now_s - route(next).alpha_s);
     turn.prepared = false;
     events_.push({now_s + message_s, false, next, 0});
   }
@@ -267,7 +263,7 @@ class Simulator {
 
   const Topology& topology_;
   const std::vector<std::vector<int>> groups_of_;
-  const Routes& routes_;
+  const std::vector<Route>& routes_;
   double bytes_;
   Readiness readiness_;
   FairSharing sharing_;
@@ -278,6 +274,7 @@ class Simulator {
   };
 
   std::vector<TimelineEntry> entries_;
+  std::vector<std::size_t> route_;  // by transfer
   std::vector<Turn> turns_;  // by transfer
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<double> busy_since_s_;  // by link
@@ -291,8 +288,24 @@ class Simulator {
 
 Simulation simulate(const Schedule& schedule, const Topology& topology, const Routes& routes,
                     double size_bytes) {
+  if (!schedule.symmetry.empty()) {
+    return simulate(expanded(schedule), topology, routes, size_bytes);
+  }
   require_routes(schedule, topology, routes);
-  return Simulator(schedule, topology, routes, chunk_bytes(schedule, size_bytes)).run();
+  const std::size_t n = at(schedule.world_size);
+  return Simulator(
+             schedule, topology, routes.all(),
+             [n](Rank src, Rank dst) { return at(src) * n + at(dst); },
+             chunk_bytes(schedule, size_bytes))
+      .run();
+}
+
+double simulated_seconds(const Schedule& schedule, const Topology& resources,
+                         const std::vector<Route>& routes, const RouteOf& route_of,
+                         double size_bytes) {
+  return Simulator(schedule, resources, routes, route_of, chunk_bytes(schedule, size_bytes))
+      .run()
+      .seconds;
 }
 
 }  // namespace chorus

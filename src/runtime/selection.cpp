@@ -8,10 +8,12 @@
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
 
+constexpr std::size_t kMostLowered = 1 << 18;  // transfers, of symmetric schedules
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
 // FNV-1a over everything that decides what a rank does.
@@ -21,6 +23,7 @@ std::uint32_t hash_of(const Schedule& schedule) {
   mix(static_cast<std::uint64_t>(schedule.collective.kind));
   mix(static_cast<std::uint64_t>(schedule.collective.root));
   mix(static_cast<std::uint64_t>(schedule.num_chunks));
+  for (const int radix : schedule.symmetry) mix(static_cast<std::uint64_t>(radix));
   for (const Step& step : schedule.steps) {
     mix(step.size());
     for (const Transfer& transfer : step) {
@@ -220,6 +223,12 @@ Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) cons
   const Schedule mine = root == 0 ? schedule : rotated(schedule, root);
   if (const auto fault = first_fault(mine)) {
     throw SynthesisError(fmt::format("schedule '{}' is wrong: {}", mine.name, *fault));
+  }
+  if (!mine.symmetry.empty() && num_transfers(mine) > kMostLowered) {
+    // Too many to cut for all ranks: programs that ranks cut alone cannot wait in a circle.
+    Program program = lower_alone(mine, rank_);
+    const int longest = max_message_chunks(program);
+    return {.routine = make_routine(std::move(program), longest, hash_of(mine)), .name = mine.name};
   }
   std::vector<Program> programs = lower(mine);
   // Lanes repeat from tile to tile; two show whether one tile can block the next. Very large
