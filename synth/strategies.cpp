@@ -2,6 +2,7 @@
 #include <optional>
 #include <utility>
 
+#include "synth/exchange.hpp"
 #include "synth/greedy.hpp"
 #include "synth/hierarchical.hpp"
 #include "synth/packing.hpp"
@@ -60,6 +61,7 @@ std::vector<Schedule> matched(const Task& task, const Effort& effort) {
 std::vector<Strategy> built_in_strategies() {
   return {
       {.name = "hierarchical", .make = hierarchical},
+      {.name = "exchange", .make = exchanging, .combines = true, .every_size = false},
       {.name = "repeated", .make = repeated, .combines = false, .every_size = true, .folds = true},
       {.name = "repeated", .make = reduced, .combines = true, .every_size = false, .folds = true},
       {.name = "trees", .make = packed},

@@ -88,8 +88,9 @@ void add_plan(const SynthesisContext& context, std::string_view name, double mos
   for (const SynthRow& row : report.rows()) {
     // At small sizes latency and bytes add up; neither alone is near.
     const Bound& bound = limits.bound(row.kind);
+    const auto bytes = static_cast<double>(row.size_bytes);
     const double added_s =
-        bound.latency_s + bound.seconds_per_byte * static_cast<double>(row.size_bytes);
+        std::max(bound.latency_s + bound.seconds_per_byte * bytes, bound.seconds(bytes));
     const double ratio = row.seconds / (row.size_bytes == kSmall ? added_s : row.limit_s);
     const double target = row.size_bytes == kSmall   ? kSmallTarget
                           : row.size_bytes == kLarge ? large_target

@@ -39,8 +39,7 @@ void print_text(const Considered& considered, const Topology& topology, const Bo
                       bound.cut.empty() ? "" : ": " + bound.cut);
   for (const std::uint64_t size : arguments.sizes) {
     text += "\n" + explain(considered, kind, static_cast<double>(size));
-    const double limit =
-        std::max(bound.latency_s, bound.seconds_per_byte * static_cast<double>(size));
+    const double limit = bound.seconds(static_cast<double>(size));
     text += fmt::format("  {:<27} {:>12.2f} us\n", "(limit)", limit * 1e6);
   }
   chorus::print(text);

@@ -58,6 +58,22 @@ class Classic {
   std::optional<Cost> cost_;
 };
 
+/// Which crossing limits a small size more than latency and bandwidth do, if one does.
+std::string crossing_text(const Bound& bound, double size_bytes) {
+  const double simple_s = std::max(bound.latency_s, bound.seconds_per_byte * size_bytes);
+  const Bound::Crossing* most = nullptr;
+  for (const Bound::Crossing& crossing : bound.crossings) {
+    if (most == nullptr || crossing.seconds(size_bytes) > most->seconds(size_bytes)) {
+      most = &crossing;
+    }
+  }
+  if (most == nullptr || most->seconds(size_bytes) <= simple_s * 1.001) return "";
+  return fmt::format(
+      "; {:.0f} bytes: {:.2f} us, by the crossing from {} ranks to {}: what is combined before it or "
+      "handed on behind it waits for those hops, the rest crosses one by one",
+      size_bytes, most->seconds(size_bytes) * 1e6, most->far_ranks, most->near_ranks);
+}
+
 std::string gain(double other_s, double seconds) {
   return other_s > 0 ? fmt::format("{:.2f}x", other_s / seconds) : "-";
 }
@@ -111,8 +127,7 @@ Limits::Limits(const Topology& topology, const std::vector<CollectiveKind>& kind
 }
 
 double Limits::seconds(CollectiveKind kind, double size_bytes) const {
-  const Bound& bound = bounds_.at(kind);
-  return std::max(bound.latency_s, bound.seconds_per_byte * size_bytes);
+  return bounds_.at(kind).seconds(size_bytes);
 }
 
 SynthReport::SynthReport(const Topology& topology, const Plan& plan,
@@ -130,6 +145,7 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
     notes_.push_back(fmt::format("{}: {:.2f} us or bytes / {:.4g} GB/s, by {}{}", name_of(kind),
                                  bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
                                  bound.cut.empty() ? "" : ": " + bound.cut));
+    if (!sizes.empty()) notes_.back() += crossing_text(bound, static_cast<double>(sizes.front()));
     for (const std::uint64_t size : sizes) {
       const auto entry =
           std::find_if(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& e) {

@@ -28,7 +28,7 @@ class Limits {
  public:
   Limits(const Topology& topology, const std::vector<CollectiveKind>& kinds);
 
-  /// Seconds no schedule can beat: max(latency, bytes over bandwidth). For all_reduce the bandwidth
+  /// Seconds no schedule can beat: Bound::seconds(). For all_reduce the bandwidth
   /// is that of the best reduce-scatter and all-gather where direct ways are not known to be
   /// faster.
   [[nodiscard]] double seconds(CollectiveKind kind, double size_bytes) const;

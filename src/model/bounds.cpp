@@ -199,6 +199,13 @@ Bound lower_bound(const Topology& topology, Collective collective) {
                                     [&](int node) { return node == topology.rank_nodes[0]; });
   if (collective.kind != CollectiveKind::barrier && !one_node) {
     bandwidth_bound(topology, collective, bound);
+    const CollectiveKind kind = collective.kind;
+    const bool gathers = kind == CollectiveKind::all_gather;
+    const bool scatters = kind == CollectiveKind::reduce_scatter;
+    if (gathers || scatters || kind == CollectiveKind::all_reduce) {
+      bound.crossings =
+          bounds::crossings(Network(topology, Direction::forward), !gathers, !scatters);
+    }
   }
   return bound;
 }

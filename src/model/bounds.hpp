@@ -36,6 +36,28 @@ struct Bound {
   std::vector<int> cut_links = {};
   std::vector<int> cut_port_groups = {};
   std::string cut = {};  ///< the cut in words: "into gpu0: 6 nvlink, 150 GB/s"
+
+  /// So many ranks are within a time of the best placed one.
+  struct Reached {
+    double after_s = 0;
+    int ranks = 1;
+  };
+  /// Small sizes: a message that crosses a cut brings what could be combined before it left to
+  /// those that it can be handed on to afterwards, and both take time (docs/bounds.md).
+  struct Crossing {
+    double alpha_s = 0;           ///< of the shortest hop across
+    double pairs_s_per_byte = 0;  ///< to bring each far rank's share to each near rank alone
+    std::vector<Reached> before = {};  ///< whose shares a message can hold; empty: one rank's
+    std::vector<Reached> behind = {};  ///< to whom it can go on; empty: to one rank
+    int far_ranks = 0, near_ranks = 0;
+
+    /// What `size_bytes` takes at least.
+    [[nodiscard]] double seconds(double size_bytes) const;
+  };
+  /// all_reduce, all_gather and reduce_scatter.
+  std::vector<Crossing> crossings = {};
+  /// No schedule is faster: the largest of latency, bytes over bandwidth, and the crossings.
+  [[nodiscard]] double seconds(double size_bytes) const;
 };
 
 /// Links are directed and data may be relayed by any node. Switches neither copy nor combine; a

@@ -211,32 +211,6 @@ struct ShortestPaths {
   }
 };
 
-/// What the cells of each level of the repetition have to cross to leave it: the least cut around
-/// the first, both ways.
-void add_blocks(const Network& network, std::vector<Side>& sides) {
-  int ranks = network.repetition->cells.size();
-  for (const int radix : network.repetition->cells.radices()) {
-    for (const bool leaving : {true, false}) {
-      const int outer = network.num_nodes();
-      MaxFlow flow(outer + 2);
-      for (const Network::Arc& arc : network.arcs) flow.add_arc(arc.src, arc.dst, arc.capacity);
-      for (const int node : network.terminals) {
-        const bool inside = network.ranks_on[at(node)].front() < ranks;
-        if (inside == leaving) {
-          flow.add_arc(outer, node, network.unlimited);
-        } else {
-          flow.add_arc(node, outer + 1, network.unlimited);
-        }
-      }
-      (void)flow.solve(outer, outer + 1);
-      Side side = flow.source_side();
-      side.resize(at(outer));
-      sides.push_back(std::move(side));
-    }
-    ranks *= radix;
-  }
-}
-
 /// Both sides of every part of the natural partitions.
 std::vector<Side> candidate_sides(const Network& network) {
   std::vector<Side> sides;
@@ -252,7 +226,7 @@ std::vector<Side> candidate_sides(const Network& network) {
       sides.push_back(std::move(others));
     }
   }
-  if (network.repetition) add_blocks(network, sides);
+  for (Side& side : block_sides(network)) sides.push_back(std::move(side));
   return sides;
 }
 
@@ -339,6 +313,33 @@ QuickExchange quick_exchange(const Network& network, const std::vector<Commodity
 }
 
 }  // namespace
+
+std::vector<Side> block_sides(const Network& network) {
+  std::vector<Side> sides;
+  if (!network.repetition) return sides;
+  int ranks = network.repetition->cells.size();
+  for (const int radix : network.repetition->cells.radices()) {
+    for (const bool leaving : {true, false}) {
+      const int outer = network.num_nodes();
+      MaxFlow flow(outer + 2);
+      for (const Network::Arc& arc : network.arcs) flow.add_arc(arc.src, arc.dst, arc.capacity);
+      for (const int node : network.terminals) {
+        const bool inside = network.ranks_on[at(node)].front() < ranks;
+        if (inside == leaving) {
+          flow.add_arc(outer, node, network.unlimited);
+        } else {
+          flow.add_arc(node, outer + 1, network.unlimited);
+        }
+      }
+      (void)flow.solve(outer, outer + 1);
+      Side side = flow.source_side();
+      side.resize(at(outer));
+      sides.push_back(std::move(side));
+    }
+    ranks *= radix;
+  }
+  return sides;
+}
 
 Rate exchange_rate(const Network& network) {
   std::vector<Commodity> all;

@@ -89,6 +89,14 @@ struct Rate {
 /// The largest z at which the root's node can send weight·z to every other terminal at once.
 [[nodiscard]] Rate scatter_rate(const Network& network, int root_node);
 
+/// What crosses each natural cut, both ways. Forward networks.
+[[nodiscard]] std::vector<Bound::Crossing> crossings(const Network& network, bool combines,
+                                                     bool spreads);
+
+/// What the cells of each level of the repetition must cross to leave (or to be entered): the
+/// nodes on the source's side of the least cut around the first. None without repetition.
+[[nodiscard]] std::vector<std::vector<char>> block_sides(const Network& network);
+
 /// The limit in words: "into gpu0: 6 nvlink, 150 GB/s".
 [[nodiscard]] std::string describe(const Network& network, const Rate& rate);
 

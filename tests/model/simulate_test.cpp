@@ -280,7 +280,7 @@ TEST(SimulateOnRandomWirings, NoScheduleBeatsTheLowerBound) {
         test::random_schedule(kKinds[trial % 9], n, static_cast<std::uint32_t>(random()));
     const Bound bound = lower_bound(topology, schedule.collective);
     for (const double size : {0.0, 1e3, 1e6, 1e9}) {
-      const double limit = std::max(bound.latency_s, bound.seconds_per_byte * size);
+      const double limit = bound.seconds(size);
       const double seconds = simulate(schedule, topology, routes, size).seconds;
       ASSERT_GE(seconds, limit * (1 - 1e-6))
           << name_of(schedule.collective.kind) << " of " << size << " bytes, trial " << trial;

@@ -92,7 +92,7 @@ TEST_P(PlanFor, IsProvedCoversEverySizeAndIsNearTheLimit) {
   for (const Choice& choice : planned.choices) {
     const Bound bound = lower_bound(topology, {choice.kind, 0});
     const auto size = static_cast<double>(choice.size_bytes);
-    const double limit = std::max(bound.latency_s, bound.seconds_per_byte * size);
+    const double limit = bound.seconds(size);
     EXPECT_GE(choice.seconds, limit * (1 - 1e-9)) << name_of(choice.kind);
     if (choice.size_bytes == 1 << 30) {
       EXPECT_LE(choice.seconds, 1.2 * limit) << name_of(choice.kind);
