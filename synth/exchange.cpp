@@ -58,8 +58,8 @@ class Maker {
   /// Shares inside levels [0, inner), swapped across the others.
   std::optional<Schedule> in_shares(int inner) const {
     const std::vector<Rank> box = likes_of(levels_, 0, 0, inner);
-    Schedule schedule = empty(fmt::format("swap shares of {}", box.size()),
-                              static_cast<int>(box.size()));
+    Schedule schedule =
+        empty(fmt::format("swap shares of {}", box.size()), static_cast<int>(box.size()));
     schedule.steps.resize(3);
     for (Rank rank = 0; rank < network_.world_size(); ++rank) {
       const std::vector<Rank> inside = likes_of(levels_, rank, 0, inner);

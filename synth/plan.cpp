@@ -374,8 +374,7 @@ bool symmetric(const Topology& topology) {
 
 Wiring::Wiring(const Topology& topology)
     : topology_(topology),
-      repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology)
-                                                    : std::nullopt),
+      repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology) : std::nullopt),
       network_(repeated_ ? Network(topology.world_size(), {}, {}) : Network(topology)) {
   if (!repeated_) routes_.emplace(topology_);
 }
@@ -386,9 +385,10 @@ Prediction Wiring::predict(const Schedule& schedule, double size_bytes) const {
     const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
                                : replayed_seconds(schedule, *repeated_, size_bytes);
     if (!seconds) {
-      throw InputError(fmt::format(
-          "'{}' on {} ranks has not the symmetry of '{}': schedules of so many ranks are timed by it",
-          schedule.name, schedule.world_size, topology_.name));
+      throw InputError(
+          fmt::format("'{}' on {} ranks has not the symmetry of '{}': schedules of so many ranks "
+                      "are timed by it",
+                      schedule.name, schedule.world_size, topology_.name));
     }
     return {*seconds, quick ? Method::simulated : Method::replayed};
   }

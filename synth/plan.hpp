@@ -43,7 +43,7 @@ struct Strategy {
   std::function<std::vector<Schedule>(const Task&, const Effort&)> make;
   bool combines = false;  ///< also asked for reduce_scatter, reduce and all_reduce themselves
   bool every_size =
-      true;  ///< false: asked once per collective, its schedules do not depend on size
+      true;            ///< false: asked once per collective, its schedules do not depend on size
   bool folds = false;  ///< serves tasks that have a repeated network
 };
 

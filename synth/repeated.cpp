@@ -22,8 +22,8 @@ using enum CollectiveKind;
 
 constexpr std::size_t kMostHops = 300'000;  // of cell 0's chunks
 
-/// Levels that are served together, outermost stage first: digits [first, last) of the cells' number;
-/// none: the ranks of a cell.
+/// Levels that are served together, outermost stage first: digits [first, last) of the cells'
+/// number; none: the ranks of a cell.
 struct Stage {
   int first = 0;
   int last = 0;
@@ -168,7 +168,8 @@ Schedule in_order(std::string name, const RepeatedNetwork& network, CollectiveKi
   std::vector<Job>& jobs = graph.jobs();
   for (std::size_t i = jobs.size(); i-- > 0;) {
     auto& [way_s, reaches, chunk] = jobs[i].urgency;
-    way_s += edges[at(jobs[i].edge)].alpha_s + chunk_bytes * edges[at(jobs[i].edge)].beta_s_per_byte;
+    way_s +=
+        edges[at(jobs[i].edge)].alpha_s + chunk_bytes * edges[at(jobs[i].edge)].beta_s_per_byte;
     if (brought_by[i] < 0) continue;
     auto& [way_before_s, reaches_before, chunk_before] = jobs[at(brought_by[i])].urgency;
     way_before_s = std::max(way_before_s, way_s);
@@ -267,8 +268,8 @@ std::vector<Schedule> gathers(const RepeatedNetwork& network, double size_bytes,
                              [&](const Stage& stage) { return way.serve(stage); });
       }
       if (!served) break;
-      schedules.push_back(in_order(name_of(stages, cells), network, all_gather, n * pieces, hops,
-                                   block / pieces));
+      schedules.push_back(
+          in_order(name_of(stages, cells), network, all_gather, n * pieces, hops, block / pieces));
     }
   }
   return schedules;

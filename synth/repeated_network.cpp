@@ -88,8 +88,8 @@ class Orbits {
         const int unit = least[at(resource)];
         edges[i].resources.insert(edges[i].resources.end(), at((times + unit - 1) / unit),
                                   resource);
-        edges[i].beta_s_per_byte = std::max(
-            edges[i].beta_s_per_byte, times * resources[at(resource)].beta_s_per_byte);
+        edges[i].beta_s_per_byte =
+            std::max(edges[i].beta_s_per_byte, times * resources[at(resource)].beta_s_per_byte);
       }
     }
     for (std::size_t i = 0; i < resources.size(); ++i) {

@@ -69,7 +69,8 @@ std::string crossing_text(const Bound& bound, double size_bytes) {
   }
   if (most == nullptr || most->seconds(size_bytes) <= simple_s * 1.001) return "";
   return fmt::format(
-      "; {:.0f} bytes: {:.2f} us, by the crossing from {} ranks to {}: what is combined before it or "
+      "; {:.0f} bytes: {:.2f} us, by the crossing from {} ranks to {}: what is combined before it "
+      "or "
       "handed on behind it waits for those hops, the rest crosses one by one",
       size_bytes, most->seconds(size_bytes) * 1e6, most->far_ranks, most->near_ranks);
 }
@@ -154,17 +155,16 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
       if (entry == plan.entries.end()) continue;
       const auto bytes = static_cast<double>(size);
       const synth::Prediction time = wiring.predict(entry->schedule, bytes);
-      rows_.push_back(
-          {.kind = kind,
-           .size_bytes = size,
-           .schedule = entry->schedule.name,
-           .steps = entry->schedule.steps.size(),
-           .chunks = entry->schedule.num_chunks,
-           .seconds = time.seconds,
-           .method = time.method,
-           .limit_s = limits.seconds(kind, bytes),
-           .ring_s = ring.seconds(bytes),
-           .tree_s = tree.seconds(bytes)});
+      rows_.push_back({.kind = kind,
+                       .size_bytes = size,
+                       .schedule = entry->schedule.name,
+                       .steps = entry->schedule.steps.size(),
+                       .chunks = entry->schedule.num_chunks,
+                       .seconds = time.seconds,
+                       .method = time.method,
+                       .limit_s = limits.seconds(kind, bytes),
+                       .ring_s = ring.seconds(bytes),
+                       .tree_s = tree.seconds(bytes)});
     }
   }
 }

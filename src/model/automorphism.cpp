@@ -51,9 +51,9 @@ std::vector<Hash> refined(const Topology& topology, std::span<const Rank> label)
     before = now;
     const auto plain = [&](std::size_t index) {
       const Topology::Link& link = topology.links[index];
-      return mixed(mixed(mixed(hash_of(link.alpha_s), hash_of(link.beta_s_per_byte)),
-                         colours[at(link.src)]),
-                   colours[at(link.dst)]);
+      return mixed(
+          mixed(mixed(hash_of(link.alpha_s), hash_of(link.beta_s_per_byte)), colours[at(link.src)]),
+          colours[at(link.dst)]);
     };
     std::vector<Hash> groups;
     for (const Topology::PortGroup& group : topology.port_groups) {

@@ -11,8 +11,8 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
-#include "model/bounds_network.hpp"
 #include "model/automorphism.hpp"
+#include "model/bounds_network.hpp"
 #include "model/contract.hpp"
 
 namespace chorus {

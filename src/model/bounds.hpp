@@ -45,8 +45,8 @@ struct Bound {
   /// Small sizes: a message that crosses a cut brings what could be combined before it left to
   /// those that it can be handed on to afterwards, and both take time (docs/bounds.md).
   struct Crossing {
-    double alpha_s = 0;           ///< of the shortest hop across
-    double pairs_s_per_byte = 0;  ///< to bring each far rank's share to each near rank alone
+    double alpha_s = 0;                ///< of the shortest hop across
+    double pairs_s_per_byte = 0;       ///< to bring each far rank's share to each near rank alone
     std::vector<Reached> before = {};  ///< whose shares a message can hold; empty: one rank's
     std::vector<Reached> behind = {};  ///< to whom it can go on; empty: to one rank
     int far_ranks = 0, near_ranks = 0;

@@ -115,8 +115,8 @@ std::vector<Bound::Reached> profile(const Network& network, bool backwards) {
     const double by_s = time_s * (1 + 1e-9);
     std::ptrdiff_t most = 1;
     for (const std::vector<double>& reached : all) {
-      most = std::max(most, std::upper_bound(reached.begin(), reached.end(), by_s) -
-                                reached.begin());
+      most =
+          std::max(most, std::upper_bound(reached.begin(), reached.end(), by_s) - reached.begin());
     }
     if (!steps.empty() && steps.back().ranks == most) continue;
     steps.push_back({time_s * (1 - 1e-9), static_cast<int>(most)});

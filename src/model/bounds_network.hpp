@@ -56,7 +56,7 @@ struct Network {
   /// repeats itself or there are few: what limits one limits its likes.
   std::vector<int> representatives;
   std::optional<Repetition> repetition;  ///< what the representatives stand for; none: all
-  double total = 0;                        ///< of all real capacities: above every real rate
+  double total = 0;                      ///< of all real capacities: above every real rate
   /// Capacity that stands for "no limit" (beta 0): far above everything real.
   double unlimited = 0;
 };

@@ -40,8 +40,9 @@ Side all_but(const Network& network, int node) {
 
 /// Terminals that limit as much as all do: the representatives, if all sources are alike.
 const std::vector<int>& alike(const Network& network, const std::vector<double>& sources) {
-  const bool all_alike = std::all_of(network.terminals.begin(), network.terminals.end(),
-                                     [&](int node) { return sources[at(node)] == network.weight(node); });
+  const bool all_alike =
+      std::all_of(network.terminals.begin(), network.terminals.end(),
+                  [&](int node) { return sources[at(node)] == network.weight(node); });
   return all_alike ? network.representatives : network.terminals;
 }
 

@@ -125,9 +125,10 @@ struct Simulation {
 
 /// Gives an index into a list of routes.
 using RouteOf = std::function<std::size_t(Rank src, Rank dst)>;
-/// The same for the transfers that `schedule` names, whatever its symmetry, over routes that several
-/// pairs of ranks may share: who has the same route and action is of one lane. Of `resources` only
-/// links and port groups count. A route that names a link m times takes m shares of it.
+/// The same for the transfers that `schedule` names, whatever its symmetry, over routes that
+/// several pairs of ranks may share: who has the same route and action is of one lane. Of
+/// `resources` only links and port groups count. A route that names a link m times takes m shares
+/// of it.
 [[nodiscard]] double simulated_seconds(const Schedule& schedule, const Topology& resources,
                                        const std::vector<Route>& routes, const RouteOf& route_of,
                                        double size_bytes);

@@ -237,7 +237,7 @@ Schedule schedule_from_json(std::string_view text, std::string_view where) {
   json::expect_format(root, "chorus-schedule", kFormatVersion);
   root.expect_members(
       {"format", "version", "name", "collective", "world_size", "num_chunks", "steps"},
-                          {"root", "symmetry"});
+      {"root", "symmetry"});
   return read_schedule(root);
 }
 

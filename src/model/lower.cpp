@@ -57,15 +57,21 @@ class Sets {
   std::vector<int> parent_;
 };
 
+bool copies(const Schedule& schedule) {
+  return std::any_of(schedule.steps.begin(), schedule.steps.end(), [](const Step& step) {
+    return std::any_of(step.begin(), step.end(),
+                       [](const Transfer& t) { return t.action == Action::copy; });
+  });
+}
+
 class Lowering {
  public:
   Lowering(const Schedule& schedule, Deliveries made)
       : schedule_(schedule), made_(std::move(made)) {
     unfusable_.resize(made_.list.size());
-    const auto copies = [](const Delivery& d) { return d.action == Action::copy; };
     if (is_combining(schedule.collective.kind)) {
       copy_channel_ = 1;
-      num_channels_ = std::any_of(made_.list.begin(), made_.list.end(), copies) ? 2 : 1;
+      num_channels_ = copies(schedule) ? 2 : 1;
     }
   }
 
@@ -87,7 +93,7 @@ class Lowering {
   /// not: one instruction per delivery and per message.
   Program program_alone(Rank rank) {
     forwards_.assign(made_.list.size(), {});
-    scratch_.resize(schedule_.world_size);
+    places_ = Placement(schedule_, made_.list, [](int) { return true; });
     received_.resize(schedule_.world_size);
     sent_.resize(schedule_.world_size);
     for (std::size_t i = 0; i < made_.list.size(); ++i) {
@@ -95,13 +101,8 @@ class Lowering {
       for (const Sender& sender : delivery.senders) {
         if (sender.rank == rank) sent_[rank].emplace_back(static_cast<int>(i), sender);
       }
-      if (delivery.dst != rank) continue;
-      received_[rank].push_back(static_cast<int>(i));
-      if (delivery.destination == Buffer::scratch) scratch_[rank].push_back(delivery.chunk);
+      if (delivery.dst == rank) received_[rank].push_back(static_cast<int>(i));
     }
-    std::vector<ChunkId>& chunks = scratch_[rank];
-    std::sort(chunks.begin(), chunks.end());
-    chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
     Hazards hazards(schedule_);
     delivery_at_.resize(schedule_.world_size);
     return program(rank, hazards);

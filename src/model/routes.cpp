@@ -135,7 +135,9 @@ std::size_t Routes::index(Rank src, Rank dst) const {
          static_cast<std::size_t>(dst);
 }
 
-const std::vector<int>& Routes::path(Rank src, Rank dst) const { return routes_[index(src, dst)].path; }
+const std::vector<int>& Routes::path(Rank src, Rank dst) const {
+  return routes_[index(src, dst)].path;
+}
 
 bool Routes::connected(Rank src, Rank dst) const { return routes_[index(src, dst)].connected; }
 

@@ -10,8 +10,8 @@
 #include "base/check.hpp"
 #include "base/index.hpp"
 #include "model/cost.hpp"
-#include "model/symmetry.hpp"
 #include "model/simulate_sharing.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
@@ -275,7 +275,7 @@ class Simulator {
 
   std::vector<TimelineEntry> entries_;
   std::vector<std::size_t> route_;  // by transfer
-  std::vector<Turn> turns_;  // by transfer
+  std::vector<Turn> turns_;         // by transfer
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<double> busy_since_s_;  // by link
   std::vector<int> ending_;

@@ -455,7 +455,8 @@ TEST(Bounds, AreTheSameEveryTime) {
 
 TEST(Crossings, LetWhatIsNotCombinedCrossInFull) {
   // 8 ranks need 8 shares each over 8 NICs of 25 GB/s, or wait 0.7 us for a hop inside.
-  const Bound bound = lower_bound(topology_from_name("2*dgx-a100"), {CollectiveKind::all_reduce, 0});
+  const Bound bound =
+      lower_bound(topology_from_name("2*dgx-a100"), {CollectiveKind::all_reduce, 0});
   EXPECT_NEAR(bound.seconds(1024), 1.7e-6 + 8 * 1024 / 25e9, 1e-12);
   // Beyond the time for a hop on either side each message does for more.
   EXPECT_LT(bound.seconds(16384), 1.7e-6 + 8 * 16384 / 25e9);

@@ -25,9 +25,8 @@ struct Shape {
 };
 
 const std::vector<Shape>& shapes() {
-  static const std::vector<Shape> all = {{1, {2}},       {1, {5}},    {1, {2, 3}}, {2, {3}},
-                                         {3, {2, 2}},    {4, {2, 2}}, {1, {2, 2, 2}},
-                                         {2, {2, 3}}};
+  static const std::vector<Shape> all = {{1, {2}},    {1, {5}},    {1, {2, 3}},    {2, {3}},
+                                         {3, {2, 2}}, {4, {2, 2}}, {1, {2, 2, 2}}, {2, {2, 3}}};
   return all;
 }
 

@@ -25,7 +25,8 @@ TEST(Repetition, IsFoundInClustersAndNowhereElse) {
   };
   EXPECT_EQ(radices("16*dgx-h100,leaf=4,over=2"), (std::vector<int>{8, 4, 4}));
   EXPECT_EQ(radices("4*dgx-a100"), (std::vector<int>{8, 4}));
-  EXPECT_EQ(radices("3*ndv2"), (std::vector<int>{3}));  // no turn maps the mesh in a box onto itself
+  EXPECT_EQ(radices("3*ndv2"),
+            (std::vector<int>{3}));  // no turn maps the mesh in a box onto itself
   EXPECT_EQ(radices("dgx-h100"), (std::vector<int>{8}));
   EXPECT_EQ(radices("dgx1"), (std::vector<int>{}));
   Topology uneven = topology_from_name("4*dgx-a100");
@@ -50,8 +51,7 @@ TEST(Repetition, IsMadeOfMapsThatKeepEveryLink) {
 }
 
 TEST(Repeated, SchedulesAreRightAndTimedAsTheWholeIs) {
-  for (const std::string name :
-       {"8*dgx-h100,leaf=4,over=2", "4*dgx-a100", "3*ndv2", "2*dgx2"}) {
+  for (const std::string name : {"8*dgx-h100,leaf=4,over=2", "4*dgx-a100", "3*ndv2", "2*dgx2"}) {
     const Topology topology = topology_from_name(name);
     const auto network = RepeatedNetwork::of(topology);
     ASSERT_TRUE(network) << name;
