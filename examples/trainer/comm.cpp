@@ -1,0 +1,201 @@
+#include "comm.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <thread>
+
+namespace trainer {
+namespace {
+
+double seconds(std::chrono::steady_clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+std::size_t sum(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
+/// Bytes of the whole vector and bytes that this rank must send.
+std::pair<std::uint64_t, std::uint64_t> volume(const chorus::Call& call, std::uint64_t ranks,
+                                               std::size_t rank) {
+  const std::uint64_t size = size_of(call.type);
+  const std::uint64_t block = call.count * size;
+  switch (call.kind) {
+    case Kind::all_reduce:
+      return {block, 2 * block * (ranks - 1) / ranks};
+    case Kind::all_gather:
+    case Kind::reduce_scatter:
+    case Kind::all_to_all:
+      return {block * ranks, block * (ranks - 1)};
+    case Kind::all_to_all_v:
+      return {sum(call.send_counts) * size,
+              (sum(call.send_counts) - call.send_counts[rank]) * size};
+    case Kind::broadcast:
+      return {block, static_cast<std::size_t>(call.peer) == rank ? block : 0};
+    case Kind::send:
+      return {block, block};
+    default:
+      return {block, 0};
+  }
+}
+
+}  // namespace
+
+const char* name_of(Kind kind) {
+  static constexpr const char* kNames[kKinds] = {
+      "all_reduce", "all_gather", "reduce_scatter", "all_to_all",   "broadcast", "reduce",
+      "gather",     "scatter",    "barrier",        "all_to_all_v", "send",      "recv"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::uint64_t CommLog::sent_bytes(Axis axis) const {
+  std::uint64_t bytes = 0;
+  for (const Traffic& t : table[static_cast<std::size_t>(axis)]) bytes += t.sent_bytes;
+  return bytes;
+}
+
+double CommLog::exposed_s() const {
+  double total = 0;
+  for (const auto& axis : table) {
+    for (const Traffic& t : axis) total += t.exposed_s;
+  }
+  return total;
+}
+
+Pending Flights::start(chorus::Communicator& on, const chorus::Call& call, Axis axis,
+                       std::uint64_t message_bytes, std::uint64_t sent_bytes) {
+  if (busy_.capacity() < slots_.size()) busy_.reserve(slots_.size());
+  if (busy_.size() == slots_.size()) wait_all();
+  do {
+    next_ = (next_ + 1) % static_cast<int>(slots_.size());
+  } while (slots_[static_cast<std::size_t>(next_)].busy);
+  Slot& slot = slots_[static_cast<std::size_t>(next_)];
+  slot.request = on.start(call);
+  slot.on = &on;
+  slot.busy = true;
+  slot.axis = axis;
+  slot.kind = call.kind;
+  slot.started = Clock::now();
+  busy_.push_back(next_);
+  Traffic& traffic = log_.at(axis, call.kind);
+  ++traffic.calls;
+  traffic.sent_bytes += sent_bytes;
+  ++traffic.sizes[std::min<std::size_t>(std::bit_width(message_bytes | 1U) - 1U, 39U)];
+  return {next_, slot.generation};
+}
+
+void Flights::complete(Slot& slot) {
+  log_.at(slot.axis, slot.kind).in_flight_s += seconds(Clock::now() - slot.started);
+  slot.busy = false;
+  ++slot.generation;
+}
+
+void Flights::poll() {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < busy_.size(); ++i) {
+    Slot& slot = slots_[static_cast<std::size_t>(busy_[i])];
+    if (slot.request.test()) {
+      complete(slot);
+    } else {
+      busy_[kept++] = busy_[i];
+    }
+  }
+  busy_.resize(kept);
+}
+
+void Flights::poll_now_and_then() {
+  if (busy_.empty()) return;
+  const Clock::time_point now = Clock::now();
+  if (now - polled_ < std::chrono::microseconds(500)) return;
+  poll();
+  polled_ = Clock::now();
+}
+
+/// Whether everything in flight is on one communicator, whose wait() then moves all of it.
+bool Flights::alone(const Slot& slot) const {
+  return std::ranges::all_of(
+      busy_, [&](int i) { return slots_[static_cast<std::size_t>(i)].on == slot.on; });
+}
+
+bool Flights::done(const Pending& pending) const {
+  if (pending.slot < 0) return true;
+  return slots_[static_cast<std::size_t>(pending.slot)].generation != pending.generation;
+}
+
+void Flights::wait(Pending& pending) {
+  if (done(pending)) return;
+  Slot& slot = slots_[static_cast<std::size_t>(pending.slot)];
+  const Clock::time_point begin = Clock::now();
+  for (int turn = 0; !done(pending); ++turn) {
+    if (alone(slot)) {
+      slot.request.wait();
+      poll();
+      break;
+    }
+    poll();
+    if (turn > 200) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  log_.at(slot.axis, slot.kind).exposed_s += seconds(Clock::now() - begin);
+}
+
+void Flights::wait_all() {
+  while (!busy_.empty()) {
+    const int first = busy_.front();
+    Pending pending{first, slots_[static_cast<std::size_t>(first)].generation};
+    wait(pending);
+  }
+}
+
+Pending Group::collective(const chorus::Call& call) {
+  if (size() == 1) return {};
+  const auto [message, sent] =
+      volume(call, static_cast<std::uint64_t>(size()), static_cast<std::size_t>(rank()));
+  return flights_->start(*members_, call, axis_, message, sent);
+}
+
+Place place_of(const Layout& layout, int rank) {
+  Place place{};
+  place.tp = rank % layout.tp;
+  place.dp = rank / layout.tp % layout.dp;
+  place.pp = rank / (layout.tp * layout.dp);
+  place.ep = place.dp % layout.ep;
+  place.edp = place.dp / layout.ep;
+  return place;
+}
+
+Groups::Groups(const Layout& layout, int rank, CommLog& log)
+    : flights(log),
+      place(place_of(layout, rank)),
+      world(layout.world_size(), rank),
+      data(layout.dp, place.dp),
+      expert_data(layout.dp / layout.ep, place.edp),
+      tensor(layout.tp, place.tp),
+      expert(layout.ep, place.ep),
+      ahead(layout.pp, place.pp),
+      back(layout.pp, place.pp) {}
+
+Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log)
+    : flights(log), place(place_of(layout, everyone.rank())) {
+  const Place at = place;
+  // Every rank takes part in every split, in the same order; axes of one rank need no group.
+  const auto group = [&](Axis axis, int members, int color) {
+    if (members == 1) return Group{};
+    return Group(everyone.split(color, everyone.rank()), axis, flights);
+  };
+  const int columns = at.pp * layout.tp + at.tp;  // a replica's shard, counted over the world
+  world = group(Axis::world, everyone.world_size(), 0);
+  tensor = group(Axis::tensor, layout.tp, at.pp * layout.dp + at.dp);
+  data = group(Axis::data, layout.dp, columns);
+  expert = group(Axis::expert, layout.ep, columns * layout.dp + at.edp);
+  expert_data = group(Axis::expert_data, layout.dp / layout.ep, columns * layout.dp + at.ep);
+  const int line = at.dp * layout.tp + at.tp;
+  ahead = group(Axis::pipeline, layout.pp, line);
+  back = group(Axis::pipeline, layout.pp, line);
+  const bool end = at.pp == 0 || at.pp == layout.pp - 1;
+  if (tied && layout.pp > 1) {
+    tie = Group(everyone.split(end ? line : -1, everyone.rank()), Axis::tie, flights);
+  }
+}
+
+}  // namespace trainer

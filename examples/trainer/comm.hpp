@@ -1,0 +1,228 @@
+// Groups of ranks by axis, calls in flight, and the log of every call.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+#include "config.hpp"
+
+namespace trainer {
+
+/// The dimension of the layout along which a call goes.
+enum class Axis : std::uint8_t { data, expert_data, tensor, pipeline, expert, tie, world };
+inline constexpr std::array<const char*, 7> kAxisNames = {
+    "data", "expert-data", "tensor", "pipeline", "expert", "tied-embedding", "world"};
+
+using Kind = chorus::Call::Kind;
+inline constexpr int kKinds = 12;
+[[nodiscard]] const char* name_of(Kind kind);
+
+/// Calls of one kind on one axis.
+struct Traffic {
+  std::uint64_t calls = 0;
+  /// What this rank must send, whatever the algorithm: 2m(d−1)/d for an all_reduce of m bytes over
+  /// d ranks, m(d−1)/d for an all_gather to or a reduce_scatter from m bytes, what leaves the rank
+  /// for all_to_all and send.
+  std::uint64_t sent_bytes = 0;
+  double in_flight_s = 0;                    ///< from start to seen complete
+  double exposed_s = 0;                      ///< of which the rank stood still
+  std::array<std::uint64_t, 40> sizes = {};  ///< calls by floor(log2(m))
+};
+
+/// Counts calls without slowing or ordering them: plain additions on the rank's own table.
+struct CommLog {
+  std::array<std::array<Traffic, kKinds>, 7> table = {};
+
+  [[nodiscard]] Traffic& at(Axis axis, Kind kind) {
+    return table[static_cast<std::size_t>(axis)][static_cast<std::size_t>(kind)];
+  }
+  [[nodiscard]] const Traffic& at(Axis axis, Kind kind) const {
+    return table[static_cast<std::size_t>(axis)][static_cast<std::size_t>(kind)];
+  }
+  [[nodiscard]] std::uint64_t sent_bytes(Axis axis) const;
+  [[nodiscard]] double exposed_s() const;
+  void clear() { table = {}; }
+};
+
+/// A call that was started; wait for it by Flights::wait. Copyable; a default one is complete.
+struct Pending {
+  int slot = -1;
+  std::uint64_t generation = 0;
+};
+
+/// The calls in flight on all groups of a rank. Chorus moves data only while its caller waits or
+/// polls, and a wait on one communicator moves nothing on another: hence poll() and wait() here
+/// turn all of them.
+class Flights {
+ public:
+  explicit Flights(CommLog& log) : log_(log), slots_(512) {}
+
+  Pending start(chorus::Communicator& on, const chorus::Call& call, Axis axis,
+                std::uint64_t message_bytes, std::uint64_t sent_bytes);
+  /// Moves everything that is in flight.
+  void poll();
+  /// poll(), at most every half millisecond: where ranks outnumber cores a poll that finds nothing
+  /// to do gives the core away, which a rank that computes cannot afford after every operation.
+  void poll_now_and_then();
+  /// Returns when the call is complete; the time counts as exposed.
+  void wait(Pending& pending);
+  void wait_all();
+  [[nodiscard]] bool done(const Pending& pending) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Slot {
+    chorus::Request request;
+    const chorus::Communicator* on = nullptr;
+    std::uint64_t generation = 0;
+    bool busy = false;
+    Axis axis = Axis::world;
+    Kind kind = Kind::barrier;
+    Clock::time_point started;
+  };
+  void complete(Slot& slot);
+  [[nodiscard]] bool alone(const Slot& slot) const;
+
+  CommLog& log_;
+  std::vector<Slot> slots_;
+  std::vector<int> busy_;
+  Clock::time_point polled_ = Clock::now();
+  int next_ = 0;
+};
+
+/// The ranks along one axis. A group of one does nothing and logs nothing.
+class Group {
+ public:
+  Group() = default;
+  Group(std::optional<chorus::Communicator> members, Axis axis, Flights& flights)
+      : members_(std::move(members)), axis_(axis), flights_(&flights) {
+    if (!members_) return;
+    size_ = members_->world_size();
+    rank_ = members_->rank();
+  }
+
+  /// A group that is only imagined, to count what a layout needs.
+  Group(int size, int rank) : size_(size), rank_(rank) {}
+
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] int rank() const { return rank_; }
+
+  template <class R>
+  Pending all_reduce(R* data, std::size_t count, chorus::Reduction how = {}) {
+    return collective({.kind = Kind::all_reduce,
+                       .input = data,
+                       .output = data,
+                       .count = count,
+                       .type = chorus::kDataType<R>,
+                       .reduction = how});
+  }
+  /// mine [count] → all [size · count]; in place if mine is all's block of this rank.
+  template <class R>
+  Pending all_gather(const R* mine, R* all, std::size_t count) {
+    return collective({.kind = Kind::all_gather,
+                       .input = mine,
+                       .output = all,
+                       .count = count,
+                       .type = chorus::kDataType<R>});
+  }
+  /// all [size · count] → mine [count]
+  template <class R>
+  Pending reduce_scatter(const R* all, R* mine, std::size_t count) {
+    return collective({.kind = Kind::reduce_scatter,
+                       .input = all,
+                       .output = mine,
+                       .count = count,
+                       .type = chorus::kDataType<R>});
+  }
+  template <class R>
+  Pending broadcast(R* data, std::size_t count, int root) {
+    return collective({.kind = Kind::broadcast,
+                       .input = data,
+                       .output = data,
+                       .count = count,
+                       .type = chorus::kDataType<R>,
+                       .peer = root});
+  }
+  /// in, out [size · count]: block i goes to rank i.
+  template <class R>
+  Pending all_to_all(const R* in, R* out, std::size_t count) {
+    return collective({.kind = Kind::all_to_all,
+                       .input = in,
+                       .output = out,
+                       .count = count,
+                       .type = chorus::kDataType<R>});
+  }
+  /// Counts and offsets in elements, each [size], which must outlive the call.
+  template <class R>
+  Pending all_to_all_v(const R* in, std::span<const std::size_t> send_counts,
+                       std::span<const std::size_t> send_offsets, R* out,
+                       std::span<const std::size_t> recv_counts,
+                       std::span<const std::size_t> recv_offsets) {
+    return collective({.kind = Kind::all_to_all_v,
+                       .input = in,
+                       .output = out,
+                       .type = chorus::kDataType<R>,
+                       .send_counts = send_counts,
+                       .send_offsets = send_offsets,
+                       .recv_counts = recv_counts,
+                       .recv_offsets = recv_offsets});
+  }
+  template <class R>
+  Pending send(const R* data, std::size_t count, int peer) {
+    return collective({.kind = Kind::send,
+                       .input = data,
+                       .count = count,
+                       .type = chorus::kDataType<R>,
+                       .peer = peer});
+  }
+  template <class R>
+  Pending recv(R* data, std::size_t count, int peer) {
+    return collective({.kind = Kind::recv,
+                       .output = data,
+                       .count = count,
+                       .type = chorus::kDataType<R>,
+                       .peer = peer});
+  }
+
+  void wait(Pending pending) const {
+    if (flights_ != nullptr) flights_->wait(pending);
+  }
+
+ private:
+  Pending collective(const chorus::Call& call);
+
+  std::optional<chorus::Communicator> members_;
+  int size_ = 1;
+  int rank_ = 0;
+  Axis axis_ = Axis::world;
+  Flights* flights_ = nullptr;
+};
+
+/// Where a rank stands on each axis. Tensor parallelism, which talks most, takes neighbouring
+/// ranks; then expert, data and pipeline parallelism: rank = ((pp · dp) + dp index) · tp + tp
+/// index.
+struct Place {
+  int dp, tp, pp, ep, edp;
+};
+[[nodiscard]] Place place_of(const Layout& layout, int rank);
+
+/// One group per axis of a rank.
+struct Groups {
+  /// Collective over `everyone`.
+  Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log);
+  /// The groups that `rank` would have.
+  Groups(const Layout& layout, int rank, CommLog& log);
+
+  Flights flights;
+  Place place;
+  Group world, data, expert_data, tensor, expert, tie;
+  Group ahead, back;  ///< the pipeline twice: activations forward, gradients backward
+};
+
+}  // namespace trainer

@@ -1,0 +1,205 @@
+#include "config.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <numbers>
+#include <numeric>
+
+#include "chorus/error.hpp"
+
+namespace trainer {
+namespace {
+
+[[noreturn]] void reject(const std::string& sentence) { throw chorus::InputError(sentence); }
+
+/// The divisor of `whole` that is nearest to `wanted`.
+int nearest_divisor(int whole, int wanted) {
+  int best = 1;
+  for (int d = 1; d <= whole; ++d) {
+    if (whole % d == 0 && std::abs(d - wanted) < std::abs(best - wanted)) best = d;
+  }
+  return best;
+}
+
+void must_divide(int parts, std::string_view option, int whole, std::string_view what) {
+  if (whole % parts == 0) return;
+  reject(fmt::format("{} {} does not divide {} {}; the nearest that does is {} {}", option, parts,
+                     whole, what, option, nearest_divisor(whole, parts)));
+}
+
+void at_least(long value, long least, std::string_view what) {
+  if (value < least) reject(fmt::format("{} is {}; it must be at least {}", what, value, least));
+}
+
+void check_model(const Model& m) {
+  at_least(m.vocab, 2, "the vocabulary (--vocab)");
+  at_least(m.context, 2, "the sequence length (--context)");
+  at_least(m.layers, 1, "the number of layers (--layers)");
+  at_least(m.width, 1, "the width (--width)");
+  at_least(m.heads, 1, "the number of heads (--heads)");
+  at_least(m.experts, 0, "the number of experts (--experts)");
+  must_divide(m.heads, "--heads", m.width, "columns (--width)");
+  if (m.experts > 0 && (m.top_k < 1 || m.top_k > m.experts)) {
+    reject(fmt::format("--top-k {} is not between 1 and the {} experts", m.top_k, m.experts));
+  }
+}
+
+void check_pipeline(const Layout& l, const Model& m) {
+  if (l.virtual_stages > 1 && l.pipeline != Pipeline::interleaved) {
+    reject(fmt::format("--virtual-stages {} needs --schedule interleaved, not {}", l.virtual_stages,
+                       name_of(l.pipeline)));
+  }
+  if (l.pipeline == Pipeline::interleaved && l.pp > 1 && l.micro_batches % l.pp != 0) {
+    reject(
+        fmt::format("the interleaved schedule needs micro-batches in multiples of --pp {}: {} is "
+                    "not, {} is",
+                    l.pp, l.micro_batches, (l.micro_batches + l.pp - 1) / l.pp * l.pp));
+  }
+  if (l.chunks() > m.layers) {
+    reject(fmt::format(
+        "{} layers cannot fill {} chunks (--pp {} x --virtual-stages {}); use at most "
+        "--pp {}",
+        m.layers, l.chunks(), l.pp, l.virtual_stages, std::max(1, m.layers / l.virtual_stages)));
+  }
+  if (l.partition.empty()) return;
+  const int sum = std::accumulate(l.partition.begin(), l.partition.end(), 0);
+  if (static_cast<int>(l.partition.size()) != l.chunks() || sum != m.layers ||
+      std::ranges::min(l.partition) < 1) {
+    reject(
+        fmt::format("--partition {} must give each of the {} chunks one layer or more, {} in all",
+                    fmt::join(l.partition, ","), l.chunks(), m.layers));
+  }
+}
+
+}  // namespace
+
+std::string Model::signature() const {
+  return fmt::format("V={} T={} L={} h={} a={} f={} tied={} E={} k={}", vocab, context, layers,
+                     width, heads, f(), tied ? 1 : 0, experts, experts > 0 ? top_k : 0);
+}
+
+void check(const Config& config, int world_size) {
+  const Model& m = config.model;
+  const Layout& l = config.layout;
+  check_model(m);
+  at_least(l.dp, 1, "--dp");
+  at_least(l.tp, 1, "--tp");
+  at_least(l.pp, 1, "--pp");
+  at_least(l.ep, 1, "--ep");
+  at_least(l.micro_batches, 1, "--micro-batches");
+  at_least(l.virtual_stages, 1, "--virtual-stages");
+  at_least(config.training.batch, 1, "--batch");
+  if (l.zero < 0 || l.zero > 3) reject(fmt::format("--zero {} is not 0, 1, 2 or 3", l.zero));
+  if (l.world_size() != world_size) {
+    const int rest = l.tp * l.pp;
+    reject(fmt::format("--dp {} x --tp {} x --pp {} is {} ranks, but {} were started{}", l.dp, l.tp,
+                       l.pp, l.world_size(), world_size,
+                       world_size % rest == 0
+                           ? fmt::format("; --dp {} would fit", world_size / rest)
+                           : fmt::format("; with --dp 1 --pp 1, --tp {} would fit",
+                                         nearest_divisor(world_size, l.tp))));
+  }
+  must_divide(l.tp, "--tp", m.heads, "heads");
+  must_divide(l.tp, "--tp", m.f(), "feed-forward columns");
+  must_divide(l.tp, "--tp", m.vocab, "vocabulary entries");
+  if (l.sequence_parallel) {
+    must_divide(l.tp, "--tp", config.training.batch * m.context, "tokens of a micro-batch");
+  }
+  if (l.ep > 1 && m.experts == 0) reject(fmt::format("--ep {} needs --experts", l.ep));
+  must_divide(l.ep, "--ep", l.dp, "replicas (--dp)");
+  if (m.experts > 0) must_divide(l.ep, "--ep", m.experts, "experts");
+  check_pipeline(l, m);
+}
+
+double learning_rate(const Config& config, int step) {
+  const Training& t = config.training;
+  const int sequences = t.batch * config.layout.dp * config.layout.micro_batches;
+  const double scale = t.base_batch > 0 ? static_cast<double>(sequences) / t.base_batch : 1.0;
+  if (step < t.warmup_steps) return scale * t.learning_rate * (step + 1) / t.warmup_steps;
+  const double past =
+      static_cast<double>(step - t.warmup_steps) / std::max(1, t.steps - t.warmup_steps);
+  const double share = 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, past)));
+  return scale * (t.min_learning_rate + share * (t.learning_rate - t.min_learning_rate));
+}
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> list = [] {
+    const auto gpt = [](int vocab, int context, int layers, int width, int heads, bool tied) {
+      return Model{.vocab = vocab,
+                   .context = context,
+                   .layers = layers,
+                   .width = width,
+                   .heads = heads,
+                   .tied = tied};
+    };
+    const auto llama = [](int layers, int width, int heads) {
+      return Model{.vocab = 32000,
+                   .context = 2048,
+                   .layers = layers,
+                   .width = width,
+                   .heads = heads,
+                   .tied = false};
+    };
+    return std::vector<Preset>{
+        {"tiny", "0.1 M; bytes; for trying things", gpt(256, 64, 2, 64, 4, true)},
+        {"small", "0.9 M; bytes; learns English spelling in minutes",
+         gpt(256, 256, 4, 128, 4, true)},
+        {"19M", "GPT-NeoX 19M", gpt(50304, 2048, 6, 512, 8, false)},
+        {"125M", "GPT-NeoX 125M", gpt(50304, 2048, 12, 768, 12, false)},
+        {"1.3B", "GPT-NeoX 1.3B", gpt(50304, 2048, 24, 2048, 16, false)},
+        {"13B", "GPT-NeoX 13B", gpt(50304, 2048, 40, 5120, 40, false)},
+        {"gpt3-125M", "GPT-3 Small (Brown et al., 2020, table 2.1)",
+         gpt(50304, 2048, 12, 768, 12, true)},
+        {"gpt3-350M", "GPT-3 Medium", gpt(50304, 2048, 24, 1024, 16, true)},
+        {"gpt3-760M", "GPT-3 Large", gpt(50304, 2048, 24, 1536, 16, true)},
+        {"gpt3-1.3B", "GPT-3 XL", gpt(50304, 2048, 24, 2048, 16, true)},
+        {"gpt3-2.7B", "GPT-3 2.7B", gpt(50304, 2048, 32, 2560, 32, true)},
+        {"gpt3-6.7B", "GPT-3 6.7B", gpt(50304, 2048, 32, 4096, 32, true)},
+        {"gpt3-13B", "GPT-3 13B (width 5120: the table's 5140 is not 40 heads of 128)",
+         gpt(50304, 2048, 40, 5120, 40, true)},
+        {"gpt3-175B", "GPT-3 175B", gpt(50304, 2048, 96, 12288, 96, true)},
+        {"llama-7B", "LLaMA's widths and depths in GPT-2's form", llama(32, 4096, 32)},
+        {"llama-13B", "LLaMA 13B", llama(40, 5120, 40)},
+        {"llama-33B", "LLaMA 33B", llama(60, 6656, 52)},
+        {"llama-65B", "LLaMA 65B", llama(80, 8192, 64)},
+    };
+  }();
+  return list;
+}
+
+Model preset(std::string_view name) {
+  std::string names;
+  for (const Preset& p : presets()) {
+    if (p.name == name) return p.model;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", p.name);
+  }
+  reject(fmt::format("there is no preset '{}'; there are {}", name, names));
+}
+
+namespace {
+constexpr std::string_view kPipelineNames[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
+constexpr std::string_view kRecomputeNames[] = {"none", "selective", "full"};
+
+template <class Kind, std::size_t n>
+Kind by_name(const std::string_view (&names)[n], std::string_view name, std::string_view option) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (names[i] == name) return static_cast<Kind>(i);
+  }
+  reject(fmt::format("{} {} is none of {}", option, name, fmt::join(names, ", ")));
+}
+}  // namespace
+
+std::string_view name_of(Pipeline p) { return kPipelineNames[static_cast<int>(p)]; }
+std::string_view name_of(Recompute r) { return kRecomputeNames[static_cast<int>(r)]; }
+Pipeline pipeline_of(std::string_view name) {
+  return by_name<Pipeline>(kPipelineNames, name, "--schedule");
+}
+Recompute recompute_of(std::string_view name) {
+  return by_name<Recompute>(kRecomputeNames, name, "--recompute");
+}
+
+}  // namespace trainer

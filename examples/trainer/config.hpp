@@ -1,0 +1,107 @@
+// What is trained, how it is laid out over the ranks, and how the optimizer works.
+//
+// The letters of all shapes: V vocabulary, T tokens per sequence, L layers, h width, a heads,
+// f feed-forward width, E experts, k experts per token, B sequences per micro-batch and replica.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainer {
+
+struct Model {
+  int vocab = 256;
+  int context = 128;  ///< T
+  int layers = 4;
+  int width = 128;
+  int heads = 4;
+  int feed_forward = 0;  ///< 0: 4 · width
+  bool tied = true;      ///< one matrix for embedding and output
+  int experts = 0;       ///< 0: dense; else every layer's feed-forward is a mixture of experts
+  int top_k = 2;
+  /// Most (token, expert) pairs that an expert takes from one rank's micro-batch, as a share of an
+  /// even distribution; 0: no limit (dropless).
+  double capacity = 0;
+  double balance_loss = 0.01;  ///< weight of the load-balancing loss
+
+  [[nodiscard]] int f() const { return feed_forward > 0 ? feed_forward : 4 * width; }
+  [[nodiscard]] int head_width() const { return width / heads; }
+
+  /// Everything that must agree for a checkpoint to fit.
+  [[nodiscard]] std::string signature() const;
+  bool operator==(const Model&) const = default;
+};
+
+enum class Pipeline : std::uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };
+enum class Recompute : std::uint8_t { none, selective, full };
+
+/// How the world is divided: world size = dp · tp · pp. Experts are spread over ep ranks of dp.
+struct Layout {
+  int dp = 1;
+  int tp = 1;
+  int pp = 1;
+  int ep = 1;    ///< divides dp
+  int zero = 0;  ///< 0: replicas keep everything; 1, 2, 3: shard optimizer, gradients, parameters
+  bool sequence_parallel = false;  ///< activations between tensor-parallel blocks are sharded too
+  int micro_batches = 1;           ///< per step and replica
+  int virtual_stages = 1;          ///< chunks of layers per pipeline rank (interleaved)
+  Pipeline pipeline = Pipeline::one_f_one_b;
+  Recompute recompute = Recompute::none;
+  bool overlap = true;  ///< communication of data parallelism runs under the backward pass
+  std::size_t bucket_bytes = 4U << 20;  ///< gradients reduced at once without ZeRO
+  /// Layers of each chunk in order, [pp · virtual_stages]; empty: the planner's choice.
+  std::vector<int> partition = {};
+
+  [[nodiscard]] int world_size() const { return dp * tp * pp; }
+  [[nodiscard]] int chunks() const { return pp * virtual_stages; }
+  bool operator==(const Layout&) const = default;
+};
+
+struct Training {
+  int batch = 4;  ///< B
+  int steps = 100;
+  double learning_rate = 1e-3;
+  double min_learning_rate = 1e-4;  ///< reached by a cosine at the last step
+  int warmup_steps = 10;
+  int base_batch = 0;  ///< > 0: the rate grows linearly with sequences per step over this many
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;  ///< largest gradient norm; 0: no clipping
+  std::uint64_t seed = 1;
+  std::string data = {};  ///< file of bytes; empty: a seeded synthetic source
+};
+
+struct Config {
+  std::string name = "custom";
+  Model model;
+  Layout layout;
+  Training training;
+};
+
+/// A named model with the figures its authors published.
+struct Preset {
+  std::string_view name;
+  std::string_view about;
+  Model model;
+};
+[[nodiscard]] const std::vector<Preset>& presets();
+
+/// Throws chorus::InputError for an unknown name, with the list of names.
+[[nodiscard]] Model preset(std::string_view name);
+
+/// Throws chorus::InputError with the numbers and the nearest values that work.
+void check(const Config& config, int world_size);
+
+/// The learning rate of `step` (0-based): linear warm-up, then a cosine.
+[[nodiscard]] double learning_rate(const Config& config, int step);
+
+[[nodiscard]] std::string_view name_of(Pipeline pipeline);
+[[nodiscard]] std::string_view name_of(Recompute recompute);
+[[nodiscard]] Pipeline pipeline_of(std::string_view name);
+[[nodiscard]] Recompute recompute_of(std::string_view name);
+
+}  // namespace trainer

@@ -1,0 +1,171 @@
+// The model's two ends: embedding, and output with the loss.
+#include <algorithm>
+
+#include "layer.hpp"
+
+namespace trainer {
+namespace {
+
+/// Rows of logits that exist at the same time.
+constexpr int kLogitRows = 256;
+
+Param token_matrix(const Config& config, const char* name, int rank) {
+  const Model& m = config.model;
+  const int rows = m.vocab / config.layout.tp;
+  return {.name = name,
+          .rows = m.vocab,
+          .cols = m.width,
+          .row = rows * rank,
+          .row_count = rows,
+          .col_count = m.width,
+          .init = Init::normal,
+          .deviation = 0.02,
+          .decays = true};
+}
+
+}  // namespace
+
+template <class R>
+Embedding<R>::Embedding(Workshop<R>& shop) : shop_(shop) {
+  const Model& m = shop.config.model;
+  tokens_ = shop.store.add("tokens", {token_matrix(shop.config, "tokens", shop.groups.place.tp)},
+                           false, true);
+  tokens_->tied = m.tied && shop.config.layout.pp > 1;
+  positions_ = shop.store.add("positions",
+                              {{.name = "positions",
+                                .rows = m.context,
+                                .cols = m.width,
+                                .row_count = m.context,
+                                .col_count = m.width,
+                                .init = Init::normal,
+                                .deviation = 0.01,
+                                .decays = true,
+                                .partial = shop.config.layout.sequence_parallel}},
+                              false, true);
+}
+
+template <class R>
+void Embedding<R>::forward(const std::int32_t* tokens, R* x) {
+  Workshop<R>& w = shop_;
+  w.store.acquire(*tokens_);
+  w.store.acquire(*positions_);
+  const Param& table = tokens_->params[0];
+  w.ops.embed(w.partial_for(x), tokens, tokens_->value(0), table.row, table.row_count, w.n, w.h);
+  w.groups.tensor.wait(w.reduce(x));
+  w.ops.add_positions(x, positions_->value(0), w.s < w.n ? w.s * w.groups.place.tp : 0,
+                      w.config.model.context, w.s, w.h);
+  w.store.release(*tokens_);
+  w.store.release(*positions_);
+}
+
+template <class R>
+void Embedding<R>::backward(const std::int32_t* tokens, const R* dx, bool last) {
+  Workshop<R>& w = shop_;
+  w.store.acquire_gradients(*tokens_);
+  w.store.acquire_gradients(*positions_);
+  w.ops.add_positions_backward(positions_->gradient(0), dx, w.s < w.n ? w.s * w.groups.place.tp : 0,
+                               w.config.model.context, w.s, w.h);
+  const Param& table = tokens_->params[0];
+  w.ops.embed_backward(tokens_->gradient(0), tokens, w.gathered(dx, w.full), table.row,
+                       table.row_count, w.n, w.h);
+  w.store.release_gradients(*tokens_, last);
+  w.store.release_gradients(*positions_, last);
+}
+
+template <class R>
+Head<R>::Head(Workshop<R>& shop, Segment<R>* shared)
+    : shop_(shop), matrix_(shared), shared_(shared != nullptr) {
+  const Config& config = shop.config;
+  const int h = config.model.width;
+  const bool partial = config.layout.sequence_parallel;
+  norm_ = shop.store.add(
+      "final",
+      {{.name = "final.gain", .cols = h, .col_count = h, .init = Init::ones, .partial = partial},
+       {.name = "final.bias", .cols = h, .col_count = h, .partial = partial}},
+      false, true);
+  if (shared_) return;
+  const bool tied = config.model.tied;
+  matrix_ = shop.store.add("output",
+                           {token_matrix(config, tied ? "tokens" : "output", shop.groups.place.tp)},
+                           false, true);
+  matrix_->tied = tied;
+  matrix_->counted = !tied;
+}
+
+template <class R>
+void Head<R>::lay_out(Arena& arena) {
+  const Workshop<R>& w = shop_;
+  const auto rows = static_cast<std::size_t>(w.s);
+  const auto take = [&](std::size_t count) { return arena.take<R>(count, Use::scratch); };
+  normal_ = take(rows * w.h);
+  slope_ = take(rows * w.h);
+  mean_ = take(rows);
+  scale_ = take(rows);
+  logits_ = take(static_cast<std::size_t>(kLogitRows) * w.config.model.vocab / w.t);
+  most_ = take(kLogitRows);
+  sums_ = take(2 * kLogitRows);
+}
+
+/// Vocabulary-parallel cross entropy: two sums over ranks of a few numbers per token.
+template <class R>
+double Head<R>::rows(int begin, int count, const R* in, const std::int32_t* targets, bool train) {
+  Workshop<R>& w = shop_;
+  const Param& p = matrix_->params[0];
+  const int v = p.row_count;
+  const R* x = in + static_cast<std::size_t>(begin) * w.h;
+  w.linear(logits_, x, matrix_->value(0), nullptr, count, w.h, v);
+  w.ops.row_max(most_, logits_, count, v);
+  w.groups.tensor.wait(
+      w.groups.tensor.all_reduce(most_, static_cast<std::size_t>(count), chorus::ReduceOp::max));
+  w.ops.exp_rows(logits_, sums_, most_, targets + begin, p.row, count, v);
+  w.groups.tensor.wait(w.groups.tensor.all_reduce(sums_, 2 * static_cast<std::size_t>(count)));
+  const double tokens =
+      static_cast<double>(w.n) * w.config.layout.dp * w.config.layout.micro_batches;
+  const double loss =
+      w.ops.loss_rows(logits_, sums_, targets + begin, p.row, R(1 / tokens), count, v);
+  if (train) {
+    R* dx = w.partial_for(slope_) + static_cast<std::size_t>(begin) * w.h;
+    w.ops.gemm(Op::as_is, Op::as_is, count, w.h, v, logits_, v, matrix_->value(0), w.h, R(0), dx,
+               w.h);
+    w.ops.gemm(Op::transposed, Op::as_is, v, w.h, count, logits_, v, x, w.h, R(1),
+               matrix_->gradient(0), w.h);
+  }
+  return loss;
+}
+
+template <class R>
+double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
+  Workshop<R>& w = shop_;
+  const bool train = dx != nullptr;
+  w.store.acquire(*norm_);
+  w.store.acquire(*matrix_);
+  if (train) {
+    w.store.acquire_gradients(*norm_);
+    w.store.acquire_gradients(*matrix_);
+  }
+  w.ops.layer_norm(normal_, mean_, scale_, x, norm_->value(0), norm_->value(1), w.s, w.h);
+  const R* in = w.gathered(normal_, w.full);
+  double loss = 0;
+  for (int begin = 0; begin < w.n; begin += kLogitRows) {
+    loss += rows(begin, std::min(kLogitRows, w.n - begin), in, targets, train);
+  }
+  if (train) {
+    w.groups.tensor.wait(w.reduce(slope_));
+    w.ops.zero(dx, static_cast<std::size_t>(w.s) * w.h);
+    w.ops.layer_norm_dx(dx, slope_, x, mean_, scale_, norm_->value(0), w.s, w.h);
+    w.ops.layer_norm_dw(norm_->gradient(0), norm_->gradient(1), slope_, x, mean_, scale_, w.s, w.h);
+    w.store.release_gradients(*norm_, last);
+    // A shared matrix is complete when the embedding has added its part.
+    if (!shared_) w.store.release_gradients(*matrix_, last);
+  }
+  w.store.release(*norm_);
+  w.store.release(*matrix_);
+  return loss;
+}
+
+template class Embedding<float>;
+template class Embedding<double>;
+template class Head<float>;
+template class Head<double>;
+
+}  // namespace trainer

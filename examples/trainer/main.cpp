@@ -1,0 +1,233 @@
+// train: trains a transformer over the ranks it is launched with, e.g. by `chorus run -n 4 --
+// train`.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+
+#include "report.hpp"
+#include "volume.hpp"
+
+namespace trainer {
+namespace {
+
+struct Arguments {
+  Config config;
+  std::string preset = "tiny";
+  std::string schedule = "1f1b";
+  std::string recompute = "none";
+  bool dry_run = false;
+  bool list_presets = false;
+  bool no_overlap = false;
+  bool untied = false;
+  bool deterministic = false;
+  bool report = false;
+  int evaluate_every = 0;
+  int print_every = 10;
+  std::string report_json;
+};
+
+void add_model_options(CLI::App& app, Arguments& a) {
+  Model& m = a.config.model;
+  app.add_flag("--presets", a.list_presets, "list the presets");
+  app.add_option("--preset", a.preset, "model to begin with");
+  app.add_option("--vocab", m.vocab, "entries of the vocabulary")->group("Model");
+  app.add_option("--context", m.context, "tokens per sequence")->group("Model");
+  app.add_option("--layers", m.layers)->group("Model");
+  app.add_option("--width", m.width)->group("Model");
+  app.add_option("--heads", m.heads)->group("Model");
+  app.add_option("--feed-forward", m.feed_forward, "0: 4 x width")->group("Model");
+  app.add_flag("--untied", a.untied, "an output matrix of its own")->group("Model");
+  app.add_option("--experts", m.experts, "experts per layer; 0: dense")->group("Model");
+  app.add_option("--top-k", m.top_k, "experts per token")->group("Model");
+  app.add_option("--capacity", m.capacity, "of an expert over an even share; 0: no limit")
+      ->group("Model");
+  app.add_option("--balance-loss", m.balance_loss, "weight of the load-balancing loss")
+      ->group("Model");
+}
+
+void add_layout_options(CLI::App& app, Arguments& a) {
+  Layout& l = a.config.layout;
+  const char* group = "Layout";
+  app.add_option("--dp", l.dp, "replicas")->group(group);
+  app.add_option("--tp", l.tp, "tensor-parallel ranks")->group(group);
+  app.add_option("--pp", l.pp, "pipeline stages")->group(group);
+  app.add_option("--ep", l.ep, "ranks of dp that share the experts")->group(group);
+  app.add_option("--zero", l.zero, "shard: 1 optimizer, 2 gradients, 3 parameters")->group(group);
+  app.add_flag("--sequence-parallel", l.sequence_parallel)->group(group);
+  app.add_option("--micro-batches", l.micro_batches, "per step and replica")->group(group);
+  app.add_option("--virtual-stages", l.virtual_stages, "chunks per rank (interleaved)")
+      ->group(group);
+  app.add_option("--schedule", a.schedule, "gpipe, 1f1b, interleaved, zero-bubble")->group(group);
+  app.add_option("--recompute", a.recompute, "none, selective, full")->group(group);
+  app.add_option("--partition", l.partition, "layers of each chunk; default: the planner's")
+      ->delimiter(',')
+      ->group(group);
+  app.add_option("--bucket-bytes", l.bucket_bytes, "gradients reduced at once")->group(group);
+  app.add_flag("--no-overlap", a.no_overlap, "reduce gradients after the backward pass")
+      ->group(group);
+}
+
+void add_training_options(CLI::App& app, Arguments& a) {
+  Training& t = a.config.training;
+  const char* group = "Training";
+  app.add_option("--batch", t.batch, "sequences per micro-batch and replica")->group(group);
+  app.add_option("--steps", t.steps)->group(group);
+  app.add_option("--learning-rate", t.learning_rate)->group(group);
+  app.add_option("--min-learning-rate", t.min_learning_rate)->group(group);
+  app.add_option("--warmup-steps", t.warmup_steps)->group(group);
+  app.add_option("--base-batch", t.base_batch, "scale the rate by sequences per step over this")
+      ->group(group);
+  app.add_option("--weight-decay", t.weight_decay)->group(group);
+  app.add_option("--clip", t.clip, "largest gradient norm; 0: none")->group(group);
+  app.add_option("--seed", t.seed)->group(group);
+  app.add_option("--data", t.data, "file of bytes; default: a synthetic source")->group(group);
+}
+
+void add_other_options(CLI::App& app, Arguments& a) {
+  app.add_flag("--dry-run", a.dry_run, "count parameters, memory and communication, and end");
+  app.add_flag("--report", a.report, "print the communication report at the end");
+  app.add_option("--report-json", a.report_json, "write it as JSON to this file");
+  app.add_option("--evaluate-every", a.evaluate_every, "steps between held-out losses");
+  app.add_option("--print-every", a.print_every, "steps between lines")->check(CLI::PositiveNumber);
+  app.add_flag("--deterministic", a.deterministic, "fold contributions in the order of ranks");
+}
+
+/// The preset must be known before the options that change it are bound to it.
+std::string preset_in(int argc, char** argv, const std::string& otherwise) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--preset" && i + 1 < argc) return argv[i + 1];
+    if (argument.starts_with("--preset=")) return std::string(argument.substr(9));
+  }
+  return otherwise;
+}
+
+void list_presets() {
+  for (const Preset& p : presets()) {
+    fmt::print("{:<11} {:>16} parameters  {}\n", p.name, parameters(p.model), p.about);
+  }
+}
+
+class Screen {
+ public:
+  Screen(const Arguments& arguments, bool speaks, double peak)
+      : a_(arguments), speaks_(speaks), terminal_(isatty(STDERR_FILENO) != 0), peak_(peak) {}
+
+  void step(const StepResult& r) {
+    if (!speaks_) return;
+    seconds_ += r.seconds;
+    const int steps = a_.config.training.steps;
+    if (terminal_) {
+      const int filled = 30 * r.step / steps;
+      fmt::print(stderr, "\r[{:<30}] {}/{}\033[K",
+                 std::string(static_cast<std::size_t>(filled), '='), r.step, steps);
+      if (r.step == steps) fmt::print(stderr, "\r\033[K");
+    }
+    if (r.step != 1 && r.step % a_.print_every != 0 && r.step != steps) return;
+    if (terminal_) fmt::print(stderr, "\r\033[K");
+    const double speed = static_cast<double>(r.tokens) / r.seconds;
+    const double used = speed * flops_per_token(a_.config.model);
+    fmt::print(
+        "step {:>5}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:>8.0f} tokens/s  MFU {:4.1f} %  "
+        "waiting {:4.1f} %{}\n",
+        r.step, r.loss, r.gradient_norm, r.learning_rate, speed, 100 * used / peak_,
+        100 * r.exposed_s / r.seconds, r.dropped > 0 ? fmt::format("  dropped {}", r.dropped) : "");
+    std::fflush(stdout);
+  }
+  [[nodiscard]] double seconds() const { return seconds_; }
+
+ private:
+  const Arguments& a_;
+  bool speaks_;
+  bool terminal_;
+  double peak_;
+  double seconds_ = 0;
+};
+
+void train(const Arguments& a) {
+  chorus::Options options = chorus::Options::from_env();
+  options.deterministic = options.deterministic || a.deterministic;
+  auto world = chorus::Communicator::join(options);
+  const bool speaks = world.rank() == 0;
+  Trainer<float> trainer(world, a.config);
+  // The peak of all ranks at the same time, since they may share cores.
+  world.barrier();
+  double peak = measured_gemm_peak();
+  world.all_reduce<double>(std::span<double>(&peak, 1));
+  if (speaks) {
+    fmt::print("{} ranks, {} parameters, {} per rank; {:.0f} GFLOP/s of matrix products in all\n",
+               world.world_size(), parameters(a.config.model),
+               human_bytes(static_cast<double>(trainer.memory().used_bytes())), peak / 1e9);
+  }
+  Screen screen(a, speaks, peak);
+  for (int i = 0; i < a.config.training.steps; ++i) {
+    screen.step(trainer.step());
+    const bool end = i + 1 == a.config.training.steps;
+    if (a.evaluate_every > 0 && (end || (i + 1) % a.evaluate_every == 0)) {
+      const CommLog log = trainer.log();
+      const double loss = trainer.evaluate(4);
+      trainer.log() = log;  // the report is of training
+      if (speaks)
+        fmt::print("held out: {:.4f} nats, {:.3f} bits per byte\n", loss, loss / std::log(2));
+    }
+  }
+  if (!speaks) return;
+  const int steps = trainer.steps_done();
+  if (a.report) {
+    fmt::print("\n{}", comm_report(a.config, trainer.log(), 0, steps, screen.seconds()));
+  }
+  if (a.report_json.empty()) return;
+  std::ofstream file(a.report_json);
+  file << comm_json(a.config, trainer.log(), 0, steps, screen.seconds());
+  if (!file.flush()) throw chorus::InputError("cannot write " + a.report_json);
+}
+
+int run(int argc, char** argv) {
+  Arguments a;
+  CLI::App app{"Trains a GPT over the ranks that `chorus run` (or mpirun, srun, torchrun) starts."};
+  a.preset = preset_in(argc, argv, a.preset);
+  a.config.model = preset(a.preset);
+  a.config.name = a.preset;
+  add_model_options(app, a);
+  add_layout_options(app, a);
+  add_training_options(app, a);
+  add_other_options(app, a);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (a.untied) a.config.model.tied = false;
+  a.config.layout.overlap = !a.no_overlap;
+  a.config.layout.pipeline = pipeline_of(a.schedule);
+  a.config.layout.recompute = recompute_of(a.recompute);
+  if (a.list_presets) {
+    list_presets();
+  } else if (a.dry_run) {
+    check(a.config, a.config.layout.world_size());
+    fmt::print("{}", dry_run_report(a.config));
+  } else {
+    train(a);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace trainer
+
+int main(int argc, char** argv) {
+  try {
+    return trainer::run(argc, argv);
+  } catch (const chorus::InputError& error) {
+    // Every rank reads the same arguments: one says what is wrong with them.
+    if (chorus::Launch::from_env().rank == 0) std::fprintf(stderr, "train: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train: %s\n", error.what());
+    return 1;
+  }
+}

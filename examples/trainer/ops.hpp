@@ -1,0 +1,111 @@
+// The operations that the trainer needs of a device.
+//
+// All matrices are row-major. The trainer sees memory as pointers that only a backend follows, so a
+// backend may keep it wherever it computes. R is the type of computation: float to train, double
+// where gradients are checked against differences.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace trainer {
+
+enum class Op : std::uint8_t { as_is, transposed };
+
+struct AdamW {
+  double learning_rate, beta1, beta2, epsilon, weight_decay;
+  double scale;  ///< multiplies the gradient: clipping
+  int step;      ///< 1-based, for the correction of the moments
+};
+
+template <class R>
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  /// Called between pieces of work, some thousand times a second: communication moves here.
+  std::function<void()> idle = [] {};
+
+  /// C [m, n] = op(A) · op(B) + beta · C; lda, ldb, ldc: elements from row to row.
+  virtual void gemm(Op a, Op b, int m, int n, int k, const R* A, int lda, const R* B, int ldb,
+                    R beta, R* C, int ldc) = 0;
+
+  /// y [n, h] += bias [h]
+  virtual void add_bias(R* y, const R* bias, int n, int h) = 0;
+  /// sums [h] += column sums of x [n, h]
+  virtual void add_column_sums(R* sums, const R* x, int n, int h) = 0;
+  /// y [n] += x [n]
+  virtual void add(R* y, const R* x, std::size_t n) = 0;
+  /// y [n] += factor · x [n]
+  virtual void add_scaled(R* y, const R* x, R factor, std::size_t n) = 0;
+  /// Σ x · y
+  virtual R dot(const R* x, const R* y, std::size_t n) = 0;
+  virtual void copy(R* y, const R* x, std::size_t n) = 0;
+  virtual void zero(R* y, std::size_t n) = 0;
+
+  /// y [n, h] = normalized x · gain + bias; mean, scale [n] are kept for the backward pass.
+  virtual void layer_norm(R* y, R* mean, R* scale, const R* x, const R* gain, const R* bias, int n,
+                          int h) = 0;
+  /// dx [n, h] += the gradient through the normalization.
+  virtual void layer_norm_dx(R* dx, const R* dy, const R* x, const R* mean, const R* scale,
+                             const R* gain, int n, int h) = 0;
+  /// dgain, dbias [h] += theirs.
+  virtual void layer_norm_dw(R* dgain, R* dbias, const R* dy, const R* x, const R* mean,
+                             const R* scale, int n, int h) = 0;
+
+  /// y [n] = gelu(x), the tanh form.
+  virtual void gelu(R* y, const R* x, std::size_t n) = 0;
+  /// d [n] = gelu'(x) · d
+  virtual void gelu_backward(R* d, const R* x, std::size_t n) = 0;
+
+  /// Causal attention. qkv [batch · T, heads · 3 · hd]: per head query, key, value side by side.
+  /// out [batch · T, heads · hd]; lse [batch · heads · T] is kept for the backward pass. Memory
+  /// beyond that does not grow with T².
+  virtual void attention(R* out, R* lse, const R* qkv, int batch, int T, int heads, int hd) = 0;
+  virtual void attention_backward(R* dqkv, const R* dout, const R* out, const R* lse, const R* qkv,
+                                  int batch, int T, int heads, int hd) = 0;
+
+  /// x [n, h] = table[id − first] where first ≤ id < first + rows, else 0.
+  virtual void embed(R* x, const std::int32_t* ids, const R* table, int first, int rows, int n,
+                     int h) = 0;
+  virtual void embed_backward(R* dtable, const std::int32_t* ids, const R* dx, int first, int rows,
+                              int n, int h) = 0;
+  /// x [n, h] += table[(begin + row) mod T]
+  virtual void add_positions(R* x, const R* table, int begin, int T, int n, int h) = 0;
+  virtual void add_positions_backward(R* dtable, const R* dx, int begin, int T, int n, int h) = 0;
+
+  /// y [n, h]: row i is x's row order[i] (gather), or row order[i] is x's row i (scatter).
+  virtual void gather_rows(R* y, const R* x, const std::int32_t* order, std::size_t n, int h) = 0;
+  virtual void scatter_rows(R* y, const R* x, const std::int32_t* order, std::size_t n, int h) = 0;
+  /// x [n, v]: each row becomes its softmax.
+  virtual void softmax_rows(R* x, int n, int v) = 0;
+
+  // The loss over a vocabulary that may be spread over ranks: each holds columns [first, first +
+  // v) of logits [n, v].
+  /// most [n] = the largest logit here
+  virtual void row_max(R* most, const R* logits, int n, int v) = 0;
+  /// logits become exp(logit − most); sums[i] their sum, sums[n + i] the logit of the target less
+  /// most, where the target is here, else 0.
+  virtual void exp_rows(R* logits, R* sums, const R* most, const std::int32_t* targets, int first,
+                        int n, int v) = 0;
+  /// logits become (logit / sum − [column is the target]) · scale: the gradient. Returns Σ
+  /// log(sum) − target logit over the rows, in double.
+  virtual double loss_rows(R* logits, const R* sums, const std::int32_t* targets, int first,
+                           R scale, int n, int v) = 0;
+
+  /// Σ x², in double.
+  virtual double sum_of_squares(const R* x, std::size_t n) = 0;
+  /// One AdamW step on x [n] (Loshchilov & Hutter, 2019), with moments m, v.
+  virtual void adamw(R* x, R* m, R* v, const R* gradient, std::size_t n, const AdamW& how) = 0;
+};
+
+/// OpenBLAS on one thread, and loops that the compiler turns into vector code. Scratch memory of
+/// attention for sequences of up to `context` tokens is allocated here, once.
+template <class R>
+std::unique_ptr<Ops<R>> make_cpu_ops(int context);
+
+/// Multiplications and additions per second of this rank's matrix product, ×2; takes 0.1 s.
+double measured_gemm_peak();
+
+}  // namespace trainer

@@ -1,0 +1,337 @@
+#include "params.hpp"
+
+#include <algorithm>
+
+#include "random.hpp"
+
+namespace trainer {
+
+/// The slot of a Pending whose result has been added.
+constexpr int kSettled = -2;
+
+template <class R>
+Segment<R>* Store<R>::add(std::string name, std::vector<Param> params, bool expert, bool end) {
+  auto segment = std::make_unique<Segment<R>>();
+  Segment<R>& s = *segment;
+  s.name = std::move(name);
+  s.params = std::move(params);
+  s.expert = expert;
+  s.end = end;
+  s.group = expert ? &groups_.expert_data : &groups_.data;
+  for (Param& p : s.params) {
+    p.offset = s.count;
+    s.count += p.count();
+  }
+  const auto replicas = static_cast<std::size_t>(s.group->size());
+  s.padded = (s.count + replicas - 1) / replicas * replicas;
+  s.shard = config_.layout.zero > 0 ? s.padded / replicas : s.padded;
+  s.begin = config_.layout.zero > 0 ? s.shard * static_cast<std::size_t>(s.group->rank()) : 0;
+  segments_.push_back(std::move(segment));
+  return segments_.back().get();
+}
+
+template <class R>
+void Store<R>::lay_out(Arena& arena) {
+  const int zero = config_.layout.zero;
+  for (auto& s : segments_) {
+    if (zero < 3) {
+      s->values = arena.take<R>(s->padded, Use::parameters);
+      s->own_values = s->values == nullptr ? nullptr : s->values + s->begin;
+    } else {
+      s->own_values = arena.take<R>(s->shard, Use::parameters);
+    }
+    s->moment1 = arena.take<R>(s->shard, Use::optimizer);
+    s->moment2 = arena.take<R>(s->shard, Use::optimizer);
+    s->holders = 0;
+  }
+  lay_out_gradients(arena);
+  lay_out_buffers(arena);
+  partial_count_ = 0;
+  for_each_own([&](Segment<R>&, const Param& p, std::size_t, std::size_t n) {
+    if (p.partial) partial_count_ += n;
+  });
+  partials_ = arena.take<R>(partial_count_, Use::scratch);
+}
+
+/// Without ZeRO the gradients lie in the order in which the backward pass completes them, so that a
+/// bucket is one piece of memory.
+template <class R>
+void Store<R>::lay_out_gradients(Arena& arena) {
+  const Layout& layout = config_.layout;
+  buckets_.clear();
+  for (const bool expert : {false, true}) {
+    std::size_t total = 0;
+    for (auto& s : segments_) total += s->expert == expert ? s->padded : 0;
+    if (layout.zero >= 2 || total == 0) continue;
+    R* at = arena.take<R>(total, Use::gradients);
+    for (auto s = segments_.rbegin(); s != segments_.rend(); ++s) {
+      Segment<R>& segment = **s;
+      if (segment.expert != expert) continue;
+      segment.gradients = at;
+      segment.own_gradients = at == nullptr ? nullptr : at + segment.begin;
+      const bool fits = !buckets_.empty() && buckets_.back().group == segment.group &&
+                        buckets_.back().count * sizeof(R) < layout.bucket_bytes && layout.zero == 0;
+      if (!fits) buckets_.push_back({.begin = at, .group = segment.group, .pending = {}});
+      buckets_.back().count += segment.padded;
+      ++buckets_.back().members;
+      segment.bucket = static_cast<int>(buckets_.size()) - 1;
+      if (at != nullptr) at += segment.padded;
+    }
+  }
+}
+
+template <class R>
+void Store<R>::lay_out_buffers(Arena& arena) {
+  const int zero = config_.layout.zero;
+  for (const bool expert : {false, true}) {
+    value_buffers_[expert].clear();
+    gradient_buffers_[expert].clear();
+    std::size_t largest = 0;
+    for (auto& s : segments_) {
+      if (s->expert != expert) continue;
+      if (zero >= 2) s->own_gradients = arena.take<R>(s->shard, Use::gradients);
+      if (!s->end) largest = std::max(largest, s->padded);
+    }
+    const auto buffers = [&](std::vector<Buffer>& pool, Use use) {
+      for (int i = 0; i < 2 && largest > 0; ++i) {
+        pool.push_back(
+            {.memory = arena.take<R>(largest, use), .user = nullptr, .reducing = {kSettled, 0}});
+      }
+      for (auto& s : segments_) {
+        if (s->expert == expert && s->end) {
+          pool.push_back({.memory = arena.take<R>(s->padded, use),
+                          .user = s.get(),
+                          .reducing = {kSettled, 0}});
+        }
+      }
+    };
+    if (zero >= 3) buffers(value_buffers_[expert], Use::parameters);
+    if (zero >= 2) buffers(gradient_buffers_[expert], Use::gradients);
+  }
+}
+
+template <class R>
+void Store<R>::initialize() {
+  for (auto& s : segments_) {
+    for (const Param& p : s->params) {
+      const std::uint64_t stream = stream_of(p.name);
+      const std::size_t first = std::max(p.offset, s->begin);
+      const std::size_t last = std::min(p.offset + p.count(), s->begin + s->shard);
+      const bool all = config_.layout.zero < 3;
+      for (std::size_t i = all ? p.offset : first; i < (all ? p.offset + p.count() : last); ++i) {
+        const std::size_t row = static_cast<std::size_t>(p.row) + (i - p.offset) / p.col_count;
+        const std::size_t col = static_cast<std::size_t>(p.col) + (i - p.offset) % p.col_count;
+        R value = p.init == Init::ones ? R(1) : R(0);
+        if (p.init == Init::normal) {
+          value = R(p.deviation * random_normal(config_.training.seed, stream, row * p.cols + col));
+        }
+        (all ? s->values[i] : s->own_values[i - s->begin]) = value;
+      }
+    }
+  }
+}
+
+/// Calls visit(segment, param, index in the shard, count) for the part of each param that this rank
+/// updates.
+template <class R>
+template <class Visit>
+void Store<R>::for_each_own(Visit visit) {
+  for (auto& s : segments_) {
+    for (const Param& p : s->params) {
+      const std::size_t first = std::max(p.offset, s->begin);
+      const std::size_t last = std::min(p.offset + p.count(), s->begin + s->shard);
+      if (first < last) visit(*s, p, first - s->begin, last - first);
+    }
+  }
+}
+
+/// A buffer of `segment`: its own at the ends, else one that nobody holds.
+template <class R>
+typename Store<R>::Buffer& Store<R>::buffer_for(Segment<R>& segment, std::vector<Buffer>& pool) {
+  for (Buffer& b : pool) {
+    if (b.user == &segment) return b;
+  }
+  for (Buffer& b : pool) {
+    if (b.user == nullptr) return b;
+  }
+  throw chorus::Error("no buffer is free for " + segment.name);
+}
+
+template <class R>
+void Store<R>::prefetch(Segment<R>* segment) {
+  if (segment == nullptr || config_.layout.zero < 3 || segment->values != nullptr) return;
+  auto& pool = value_buffers_[segment->expert];
+  const bool room =
+      segment->end || std::ranges::any_of(pool, [](const Buffer& b) { return b.user == nullptr; });
+  if (!room) return;
+  Buffer& buffer = buffer_for(*segment, pool);
+  buffer.user = segment;
+  segment->values = buffer.memory;
+  // In place: the shard goes to its block, the other replicas' blocks come beside it.
+  ops_.copy(segment->values + segment->begin, segment->own_values, segment->shard);
+  segment->gathering =
+      segment->group->all_gather(segment->values + segment->begin, segment->values, segment->shard);
+}
+
+template <class R>
+void Store<R>::acquire(Segment<R>& segment) {
+  if (config_.layout.zero >= 3 && segment.values == nullptr) {
+    // A prefetched segment that is not in use makes room.
+    auto& pool = value_buffers_[segment.expert];
+    const bool room =
+        segment.end || std::ranges::any_of(pool, [](const Buffer& b) { return b.user == nullptr; });
+    for (Buffer& b : pool) {
+      if (room || b.user == nullptr || b.user->end || b.user->holders > 0) continue;
+      groups_.flights.wait(b.user->gathering);
+      b.user->values = nullptr;
+      b.user = nullptr;
+      break;
+    }
+    prefetch(&segment);
+  }
+  groups_.flights.wait(segment.gathering);
+  ++segment.holders;
+}
+
+template <class R>
+void Store<R>::release(Segment<R>& segment) {
+  --segment.holders;
+  if (config_.layout.zero < 3 || segment.holders > 0) return;
+  segment.values = nullptr;
+  for (Buffer& b : value_buffers_[segment.expert]) {
+    if (b.user == &segment && !segment.end) b.user = nullptr;
+  }
+}
+
+/// Waits for the reduction out of `buffer` and adds this rank's block to its shard.
+template <class R>
+void Store<R>::settle(Buffer& buffer) {
+  Segment<R>* s = buffer.user;
+  if (s == nullptr || s->gradients != nullptr || buffer.reducing.slot == kSettled) return;
+  groups_.flights.wait(buffer.reducing);
+  ops_.add(s->own_gradients, buffer.memory + s->begin, s->shard);
+  buffer.reducing.slot = kSettled;
+  if (!s->end) buffer.user = nullptr;
+}
+
+template <class R>
+void Store<R>::acquire_gradients(Segment<R>& segment) {
+  if (config_.layout.zero < 2 || segment.gradients != nullptr) return;
+  auto& pool = gradient_buffers_[segment.expert];
+  for (Buffer& b : pool) {
+    if (b.user == &segment || (!segment.end && b.user != nullptr && !b.user->end)) settle(b);
+    if (!segment.end && b.user == nullptr) break;
+  }
+  Buffer& buffer = buffer_for(segment, pool);
+  buffer.user = &segment;
+  buffer.reducing = {};
+  segment.gradients = buffer.memory;
+  ops_.zero(segment.gradients, segment.padded);
+}
+
+template <class R>
+void Store<R>::release_gradients(Segment<R>& segment, bool last) {
+  const Layout& layout = config_.layout;
+  if (layout.zero >= 2) {
+    for (Buffer& b : gradient_buffers_[segment.expert]) {
+      if (b.user != &segment) continue;
+      segment.gradients = nullptr;
+      b.reducing = segment.group->reduce_scatter(b.memory, b.memory + segment.begin, segment.shard);
+      if (!layout.overlap) settle(b);
+    }
+    return;
+  }
+  if (!last) return;
+  Bucket& bucket = buckets_[static_cast<std::size_t>(segment.bucket)];
+  if (--bucket.waiting > 0 || !layout.overlap) return;
+  bucket.pending = layout.zero == 0 ? bucket.group->all_reduce(bucket.begin, bucket.count)
+                                    : segment.group->reduce_scatter(
+                                          segment.gradients, segment.own_gradients, segment.shard);
+}
+
+template <class R>
+void Store<R>::zero_gradients() {
+  for (auto& s : segments_) {
+    ops_.zero(config_.layout.zero >= 2 ? s->own_gradients : s->gradients,
+              config_.layout.zero >= 2 ? s->shard : s->padded);
+  }
+  for (Bucket& b : buckets_) {
+    b.waiting = b.members;
+    b.pending = {};
+  }
+}
+
+template <class R>
+void Store<R>::finish_gradients() {
+  const Layout& layout = config_.layout;
+  if (layout.zero >= 2) {
+    for (auto& pool : gradient_buffers_) {
+      for (Buffer& b : pool) settle(b);
+    }
+  } else if (!layout.overlap) {
+    for (auto& s : segments_) {
+      Bucket& bucket = buckets_[static_cast<std::size_t>(s->bucket)];
+      if (bucket.waiting != 0) continue;
+      bucket.waiting = -1;
+      Pending pending = layout.zero == 0
+                            ? bucket.group->all_reduce(bucket.begin, bucket.count)
+                            : s->group->reduce_scatter(s->gradients, s->own_gradients, s->shard);
+      groups_.flights.wait(pending);
+    }
+  }
+  for (Bucket& b : buckets_) groups_.flights.wait(b.pending);
+  for (auto& s : segments_) {
+    if (s->tied) groups_.tie.wait(groups_.tie.all_reduce(s->own_gradients, s->shard));
+  }
+  add_partials_over_tensor();
+}
+
+template <class R>
+void Store<R>::add_partials_over_tensor() {
+  if (partial_count_ == 0 || groups_.tensor.size() == 1) return;
+  std::size_t at = 0;
+  for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
+    if (!p.partial) return;
+    ops_.copy(partials_ + at, s.own_gradients + index, n);
+    at += n;
+  });
+  groups_.tensor.wait(groups_.tensor.all_reduce(partials_, partial_count_));
+  at = 0;
+  for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
+    if (!p.partial) return;
+    ops_.copy(s.own_gradients + index, partials_ + at, n);
+    at += n;
+  });
+}
+
+template <class R>
+double Store<R>::sum_of_squares() {
+  double sum = 0;
+  for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
+    const bool copy_elsewhere = (!p.sliced() && groups_.tensor.rank() > 0) || !s.counted ||
+                                (config_.layout.zero == 0 && s.group->rank() > 0);
+    if (!copy_elsewhere) sum += ops_.sum_of_squares(s.own_gradients + index, n);
+  });
+  return sum;
+}
+
+template <class R>
+void Store<R>::update(AdamW how) {
+  const double decay = how.weight_decay;
+  for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
+    how.weight_decay = p.decays ? decay : 0;
+    ops_.adamw(s.own_values + index, s.moment1 + index, s.moment2 + index, s.own_gradients + index,
+               n, how);
+  });
+  const int zero = config_.layout.zero;
+  if (zero != 1 && zero != 2) return;
+  for (auto& s : segments_) {
+    s->gathering = s->group->all_gather(s->own_values, s->values, s->shard);
+    if (!config_.layout.overlap) groups_.flights.wait(s->gathering);
+  }
+}
+
+template class Store<float>;
+template class Store<double>;
+
+}  // namespace trainer

@@ -1,0 +1,137 @@
+// Parameters, their gradients and optimizer states: sliced over tensor-parallel ranks, sharded over
+// replicas as ZeRO says.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arena.hpp"
+#include "comm.hpp"
+#include "ops.hpp"
+
+namespace trainer {
+
+enum class Init : std::uint8_t { zeros, ones, normal };
+
+/// This rank's rectangle of one tensor [rows, cols]. The value of each element at the start depends
+/// on the name and the place in the whole tensor alone.
+struct Param {
+  std::string name;
+  int rows = 1, cols = 1;
+  int row = 0, row_count = 1;  ///< rows [row, row + row_count) are here
+  int col = 0, col_count = 1;
+  Init init = Init::zeros;
+  double deviation = 0;
+  bool decays = false;
+  /// Every tensor-parallel rank sees only a part of the gradient: they must be added.
+  bool partial = false;
+  std::size_t offset = 0;  ///< in its segment
+
+  [[nodiscard]] std::size_t count() const {
+    return static_cast<std::size_t>(row_count) * static_cast<std::size_t>(col_count);
+  }
+  [[nodiscard]] bool sliced() const { return row_count < rows || col_count < cols; }
+};
+
+/// Parameters that are gathered, reduced and updated together: one layer's, say.
+template <class R>
+struct Segment {
+  std::string name;
+  std::vector<Param> params;
+  Group* group = nullptr;   ///< the replicas that hold the same
+  bool expert = false;      ///< spread over expert-parallel ranks
+  bool end = false;         ///< embedding or output: has buffers of its own under ZeRO-2 and 3
+  bool counted = true;      ///< false for the second copy of a tied matrix
+  bool tied = false;        ///< gradient is added to that of the copy at the pipeline's other end
+  std::size_t count = 0;    ///< elements
+  std::size_t padded = 0;   ///< to a multiple of the replicas
+  std::size_t shard = 0;    ///< elements that this rank updates
+  std::size_t begin = 0;    ///< of the shard, in the segment
+  R* values = nullptr;      ///< [padded] while acquired
+  R* gradients = nullptr;   ///< [padded] while acquired
+  R* own_values = nullptr;  ///< [shard]
+  R* own_gradients = nullptr;
+  R* moment1 = nullptr;
+  R* moment2 = nullptr;
+  Pending gathering;
+  int holders = 0;
+  int bucket = -1;
+
+  [[nodiscard]] const R* value(std::size_t param) const { return values + params[param].offset; }
+  [[nodiscard]] R* gradient(std::size_t param) const { return gradients + params[param].offset; }
+};
+
+/// The segments of one rank.
+///
+/// Around the use of values: acquire(), release(); around additions to gradients:
+/// acquire_gradients(), release_gradients(). What moves when:
+///   ZeRO-0  the last release of a bucket starts its all_reduce
+///   ZeRO-1  the last release starts a reduce_scatter; the update ends in an all_gather
+///   ZeRO-2  every release starts a reduce_scatter out of one of two buffers
+///   ZeRO-3  also acquire() gathers the values into one of two buffers (prefetch() earlier)
+template <class R>
+class Store {
+ public:
+  Store(const Config& config, Ops<R>& ops, Groups& groups)
+      : config_(config), ops_(ops), groups_(groups) {}
+
+  /// Adds a segment; its params get their offsets. Before lay_out().
+  Segment<R>* add(std::string name, std::vector<Param> params, bool expert, bool end);
+  void lay_out(Arena& arena);
+  /// Fills this rank's values by their names.
+  void initialize();
+
+  void acquire(Segment<R>& segment);
+  void prefetch(Segment<R>* segment);
+  void release(Segment<R>& segment);
+
+  void acquire_gradients(Segment<R>& segment);
+  /// `last`: no further micro-batch adds to it in this step.
+  void release_gradients(Segment<R>& segment, bool last);
+  void zero_gradients();
+  /// Completes all reductions.
+  void finish_gradients();
+  /// Σ of squares of the gradient elements that this rank counts for the world.
+  [[nodiscard]] double sum_of_squares();
+  /// Updates the shards and sends them to the other replicas.
+  void update(AdamW how);
+
+  [[nodiscard]] const std::vector<std::unique_ptr<Segment<R>>>& segments() const {
+    return segments_;
+  }
+
+ private:
+  struct Buffer {
+    R* memory = nullptr;
+    Segment<R>* user = nullptr;
+    Pending reducing;
+  };
+  struct Bucket {
+    R* begin = nullptr;
+    std::size_t count = 0;
+    int members = 0;
+    int waiting = 0;
+    Group* group = nullptr;
+    Pending pending;
+  };
+  void lay_out_gradients(Arena& arena);
+  void lay_out_buffers(Arena& arena);
+  Buffer& buffer_for(Segment<R>& segment, std::vector<Buffer>& pool);
+  void settle(Buffer& buffer);
+  void add_partials_over_tensor();
+  template <class Visit>
+  void for_each_own(Visit visit);
+
+  const Config& config_;
+  Ops<R>& ops_;
+  Groups& groups_;
+  std::vector<std::unique_ptr<Segment<R>>> segments_;
+  std::vector<Bucket> buckets_;
+  std::vector<Buffer> value_buffers_[2], gradient_buffers_[2];  ///< [expert]
+  R* partials_ = nullptr;
+  std::size_t partial_count_ = 0;
+};
+
+}  // namespace trainer

@@ -1,0 +1,345 @@
+#include "trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+namespace trainer {
+namespace {
+
+enum Total : std::size_t { loss_sum, square_sum, balance_sum, dropped_sum, num_totals };
+
+}  // namespace
+
+template <class R>
+Trainer<R>::Trainer(chorus::Communicator& world, const Config& config) : config_(config) {
+  check(config_, world.world_size());
+  data_ = std::make_unique<Data>(config_);
+  groups_ = std::make_unique<Groups>(world, config_.layout, config_.model.tied, log_);
+  build();
+  Arena measure;
+  lay_out(measure);
+  arena_ = std::make_unique<Arena>(measure.used_bytes());
+  lay_out(*arena_);
+  store_->initialize();
+  ops_->idle = [this] { groups_->flights.poll_now_and_then(); };
+}
+
+template <class R>
+Trainer<R>::Trainer(const Config& config, int rank) : config_(config) {
+  check(config_, config_.layout.world_size());
+  groups_ = std::make_unique<Groups>(config_.layout, rank, log_);
+  build();
+  arena_ = std::make_unique<Arena>();
+  lay_out(*arena_);
+}
+
+template <class R>
+Trainer<R>::~Trainer() = default;
+
+template <class R>
+void Trainer<R>::build() {
+  const Layout& layout = config_.layout;
+  ops_ = make_cpu_ops<R>(config_.model.context);
+  store_ = std::make_unique<Store<R>>(config_, *ops_, *groups_);
+  shop_ = std::make_unique<Workshop<R>>(config_, *ops_, *groups_, *store_);
+  const std::vector<int> sizes = partition_of(config_.model, layout);
+  const int stage = groups_->place.pp;
+  for (int c = 0; c < layout.virtual_stages; ++c) {
+    const int global = c * layout.pp + stage;
+    Chunk chunk;
+    chunk.first = global == 0;
+    chunk.last = global == layout.chunks() - 1;
+    const int begin = std::accumulate(sizes.begin(), sizes.begin() + global, 0);
+    if (chunk.first) embedding_ = std::make_unique<Embedding<R>>(*shop_);
+    for (int l = begin; l < begin + sizes[static_cast<std::size_t>(global)]; ++l) {
+      chunk.layers.push_back(std::make_unique<Layer<R>>(*shop_, l));
+    }
+    if (chunk.last) {
+      const bool shares = config_.model.tied && embedding_;
+      head_ = std::make_unique<Head<R>>(*shop_, shares ? embedding_->tokens() : nullptr);
+    }
+    chunks_.push_back(std::move(chunk));
+  }
+  order_ = pipeline_order(layout)[static_cast<std::size_t>(stage)];
+  for (const Work& work : order_) {
+    const Chunk& chunk = chunks_[static_cast<std::size_t>(work.chunk)];
+    if (work.pass == Pass::forward && !chunk.first) x_order_.push_back(work);
+    if (work.pass == Pass::backward && !chunk.last) dy_order_.push_back(work);
+  }
+}
+
+template <class R>
+void Trainer<R>::lay_out(Arena& arena) {
+  store_->lay_out(arena);
+  shop_->lay_out(arena);
+  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
+  const Layer<R>& any = *chunks_[0].layers[0];
+  const bool anew = config_.layout.recompute != Recompute::none;
+  if (anew) shared_ = any.lay_out_saved(arena, nullptr);
+  spare_ = arena.take<R>(rows, Use::scratch);
+  slopes_ = any.lay_out_slopes(arena);
+  any.lay_out_scratch(arena);
+  for (R*& p : ping_) p = arena.take<R>(rows, Use::scratch);
+  if (head_) head_->lay_out(arena);
+  tokens_ = arena.take<std::int32_t>(static_cast<std::size_t>(shop_->n), Use::scratch);
+  targets_ = arena.take<std::int32_t>(static_cast<std::size_t>(shop_->n), Use::scratch);
+  totals_ = arena.take<double>(num_totals, Use::scratch);
+  for (std::size_t c = 0; c < chunks_.size(); ++c) {
+    lay_out_chunk(chunks_[c], static_cast<int>(c), arena);
+  }
+}
+
+template <class R>
+void Trainer<R>::lay_out_chunk(Chunk& chunk, int index, Arena& arena) {
+  const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
+  const Saved<R>* shared = config_.layout.recompute != Recompute::none ? &shared_ : nullptr;
+  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
+  chunk.slots.assign(static_cast<std::size_t>(most_alive(order_, index)), Slot{});
+  for (Slot& slot : chunk.slots) {
+    for (auto& layer : chunk.layers) {
+      slot.saved.push_back(layer->lay_out_saved(arena, shared));
+      slot.slopes.push_back(split ? layer->lay_out_slopes(arena) : slopes_);
+      slot.between.push_back(split ? arena.take<R>(rows, Use::activations) : nullptr);
+    }
+    slot.out = arena.take<R>(rows, Use::activations);
+    slot.dy = arena.take<R>(rows, Use::activations);
+    slot.dx = arena.take<R>(rows, Use::activations);
+  }
+}
+
+template <class R>
+void Trainer<R>::load(int micro_batch, bool held_out) {
+  const Layout& layout = config_.layout;
+  const int batch = config_.training.batch;
+  const int T = config_.model.context;
+  // Micro-batch m of replica r holds the sequences that micro-batch m · dp + r of one replica
+  // would: a step sees the same sequences however it is spread.
+  const auto step = static_cast<std::uint64_t>(held_out ? 0 : steps_done_);
+  const std::uint64_t first =
+      ((step * static_cast<std::uint64_t>(layout.micro_batches) + micro_batch) * layout.dp +
+       groups_->place.dp) *
+      batch;
+  for (int b = 0; b < batch; ++b) {
+    const std::size_t at = static_cast<std::size_t>(b) * T;
+    data_->sequence(first + static_cast<std::uint64_t>(b), held_out, tokens_ + at, targets_ + at);
+  }
+}
+
+template <class R>
+void Trainer<R>::post_receives() {
+  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
+  const int pp = config_.layout.pp;
+  const int stage = groups_->place.pp;
+  for (; next_x_ < x_order_.size(); ++next_x_) {
+    Slot& slot = slot_of(x_order_[next_x_]);
+    if (slot.micro_batch >= 0) break;
+    slot.micro_batch = x_order_[next_x_].micro_batch;
+    slot.x_arrives = groups_->ahead.recv(slot.saved[0].x, rows, (stage + pp - 1) % pp);
+  }
+  for (; next_dy_ < dy_order_.size(); ++next_dy_) {
+    Slot& slot = slot_of(dy_order_[next_dy_]);
+    if (slot.micro_batch != dy_order_[next_dy_].micro_batch) break;
+    slot.dy_arrives = groups_->back.recv(slot.dy, rows, (stage + 1) % pp);
+  }
+}
+
+template <class R>
+void Trainer<R>::run(const Work& work) {
+  Chunk& chunk = chunks_[static_cast<std::size_t>(work.chunk)];
+  Slot& slot = slot_of(work);
+  const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
+  switch (work.pass) {
+    case Pass::forward:
+      slot.micro_batch = work.micro_batch;
+      post_receives();
+      forward(chunk, slot, work.micro_batch, true);
+      break;
+    case Pass::backward:
+      backward(chunk, slot, work.micro_batch);
+      if (!split) slot.micro_batch = -1;
+      break;
+    case Pass::weights:
+      weights(chunk, slot, work.micro_batch);
+      slot.micro_batch = -1;
+      break;
+  }
+  post_receives();
+}
+
+template <class R>
+void Trainer<R>::forward(Chunk& chunk, Slot& slot, int micro_batch, bool train) {
+  const int pp = config_.layout.pp;
+  const int stage = groups_->place.pp;
+  if (chunk.first || chunk.last) load(micro_batch, !train);
+  if (chunk.first) {
+    embedding_->forward(tokens_, slot.saved[0].x);
+  } else {
+    groups_->flights.wait(slot.x_arrives);
+  }
+  groups_->flights.wait(slot.out_leaves);
+  for (std::size_t l = 0; l < chunk.layers.size(); ++l) {
+    const bool more = l + 1 < chunk.layers.size();
+    chunk.layers[l]->acquire();
+    if (more) chunk.layers[l + 1]->prefetch();
+    chunk.layers[l]->forward(slot.saved[l], more ? slot.saved[l + 1].x : slot.out);
+    chunk.layers[l]->release();
+  }
+  if (chunk.last) {
+    loss_ += head_->run(slot.out, targets_, train ? slot.dy : nullptr, is_last(micro_batch));
+  } else {
+    slot.out_leaves =
+        groups_->ahead.send(static_cast<const R*>(slot.out),
+                            static_cast<std::size_t>(shop_->s) * shop_->h, (stage + 1) % pp);
+  }
+}
+
+template <class R>
+void Trainer<R>::backward(Chunk& chunk, Slot& slot, int micro_batch) {
+  const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
+  const bool last = is_last(micro_batch);
+  groups_->flights.wait(slot.dy_arrives);
+  groups_->flights.wait(slot.dx_leaves);
+  const R* dy = slot.dy;
+  for (std::size_t l = chunk.layers.size(); l-- > 0;) {
+    Layer<R>& layer = *chunk.layers[l];
+    R* dx = l == 0 ? slot.dx : (split ? slot.between[l] : ping_[l % 2]);
+    layer.acquire();
+    if (l > 0) chunk.layers[l - 1]->prefetch();
+    if (config_.layout.recompute == Recompute::full) layer.forward(slot.saved[l], spare_);
+    layer.backward(slot.saved[l], slot.slopes[l], dy, dx, !split, last);
+    layer.release();
+    dy = dx;
+  }
+  if (!chunk.first) {
+    const int pp = config_.layout.pp;
+    slot.dx_leaves = groups_->back.send(static_cast<const R*>(slot.dx),
+                                        static_cast<std::size_t>(shop_->s) * shop_->h,
+                                        (groups_->place.pp + pp - 1) % pp);
+  } else if (!split) {
+    load(micro_batch, false);
+    embedding_->backward(tokens_, slot.dx, last);
+  }
+}
+
+template <class R>
+void Trainer<R>::weights(Chunk& chunk, Slot& slot, int micro_batch) {
+  const Recompute recompute = config_.layout.recompute;
+  const bool last = is_last(micro_batch);
+  for (std::size_t l = chunk.layers.size(); l-- > 0;) {
+    Layer<R>& layer = *chunk.layers[l];
+    if (recompute != Recompute::none) layer.acquire();
+    if (recompute == Recompute::full) layer.forward(slot.saved[l], spare_);
+    layer.weights(slot.saved[l], slot.slopes[l], last);
+    if (recompute != Recompute::none) layer.release();
+  }
+  if (!chunk.first) return;
+  load(micro_batch, false);
+  embedding_->backward(tokens_, slot.dx, last);
+}
+
+template <class R>
+void Trainer<R>::compute_gradients() {
+  loss_ = 0;
+  next_x_ = next_dy_ = 0;
+  store_->zero_gradients();
+  post_receives();
+  for (const Work& work : order_) run(work);
+  for (Chunk& chunk : chunks_) {
+    for (Slot& slot : chunk.slots) {
+      groups_->flights.wait(slot.out_leaves);
+      groups_->flights.wait(slot.dx_leaves);
+    }
+  }
+  store_->finish_gradients();
+}
+
+template <class R>
+StepResult Trainer<R>::summary() {
+  const bool counts = groups_->place.tp == 0;
+  double balance = 0;
+  std::uint64_t dropped = 0;
+  for (Chunk& chunk : chunks_) {
+    for (auto& layer : chunk.layers) {
+      balance += layer->take_balance_loss();
+      dropped += layer->take_dropped();
+    }
+  }
+  totals_[loss_sum] = counts ? loss_ : 0;
+  totals_[square_sum] = store_->sum_of_squares();
+  totals_[balance_sum] = counts ? balance : 0;
+  totals_[dropped_sum] = counts ? static_cast<double>(dropped) : 0;
+  groups_->world.wait(groups_->world.all_reduce(totals_, num_totals));
+  StepResult result;
+  result.tokens = static_cast<std::uint64_t>(shop_->n) *
+                  static_cast<std::uint64_t>(config_.layout.dp * config_.layout.micro_batches);
+  result.loss = totals_[loss_sum] / static_cast<double>(result.tokens);
+  result.balance_loss = totals_[balance_sum];
+  result.gradient_norm = std::sqrt(totals_[square_sum]);
+  result.dropped = static_cast<std::uint64_t>(totals_[dropped_sum]);
+  result.learning_rate = learning_rate(config_, steps_done_);
+  result.step = steps_done_ + 1;
+  return result;
+}
+
+template <class R>
+StepResult Trainer<R>::gradients() {
+  compute_gradients();
+  return summary();
+}
+
+template <class R>
+StepResult Trainer<R>::step() {
+  const auto begin = std::chrono::steady_clock::now();
+  const double exposed = log_.exposed_s();
+  compute_gradients();
+  StepResult result = summary();
+  if (!std::isfinite(result.gradient_norm) || !std::isfinite(result.loss)) {
+    throw chorus::Error(fmt::format(
+        "step {}: the loss is {} and the gradient's norm {}; go on from the last checkpoint with a "
+        "lower --learning-rate than {}",
+        result.step, result.loss, result.gradient_norm, config_.training.learning_rate));
+  }
+  const Training& t = config_.training;
+  const double scale = t.clip > 0 ? std::min(1.0, t.clip / (result.gradient_norm + 1e-6)) : 1.0;
+  store_->update({.learning_rate = result.learning_rate,
+                  .beta1 = t.beta1,
+                  .beta2 = t.beta2,
+                  .epsilon = t.epsilon,
+                  .weight_decay = t.weight_decay,
+                  .scale = static_cast<double>(static_cast<float>(scale)),
+                  .step = result.step});
+  ++steps_done_;
+  result.exposed_s = log_.exposed_s() - exposed;
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+template <class R>
+double Trainer<R>::evaluate(int micro_batches) {
+  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
+  const int pp = config_.layout.pp;
+  loss_ = 0;
+  for (int m = 0; m < micro_batches; ++m) {
+    for (Chunk& chunk : chunks_) {
+      Slot& slot = chunk.slots[0];
+      if (!chunk.first) {
+        slot.x_arrives =
+            groups_->ahead.recv(slot.saved[0].x, rows, (groups_->place.pp + pp - 1) % pp);
+      }
+      forward(chunk, slot, m, false);
+      groups_->flights.wait(slot.out_leaves);
+    }
+  }
+  totals_[0] = groups_->place.tp == 0 ? loss_ : 0;
+  groups_->world.wait(groups_->world.all_reduce(totals_, 1));
+  return totals_[0] / (static_cast<double>(shop_->n) * config_.layout.dp * micro_batches);
+}
+
+template class Trainer<float>;
+template class Trainer<double>;
+
+}  // namespace trainer

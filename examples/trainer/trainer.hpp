@@ -1,0 +1,111 @@
+// One rank of a training run.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "data.hpp"
+#include "layer.hpp"
+#include "schedule.hpp"
+
+namespace trainer {
+
+struct StepResult {
+  int step = 0;     ///< 1-based
+  double loss = 0;  ///< nats per token, the mean over the step
+  double balance_loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double seconds = 0;
+  double exposed_s = 0;       ///< of which this rank waited for communication
+  std::uint64_t tokens = 0;   ///< over all ranks
+  std::uint64_t dropped = 0;  ///< (token, expert) pairs over the capacity
+};
+
+/// The model's slice, memory, groups and position in the pipeline of one rank.
+template <class R>
+class Trainer {
+ public:
+  /// Collective over `world`, which must outlive this.
+  Trainer(chorus::Communicator& world, const Config& config);
+  /// What `rank` of a run would be, without its memory and peers: only memory() may be asked.
+  Trainer(const Config& config, int rank);
+  ~Trainer();
+
+  /// Collective. Throws chorus::Error when the gradient is not finite.
+  StepResult step();
+  /// Computes the gradients of the next step without updating; for tests of gradients.
+  StepResult gradients();
+  /// Collective: the mean loss over held-out sequences.
+  double evaluate(int micro_batches);
+
+  [[nodiscard]] const Arena& memory() const { return *arena_; }
+  [[nodiscard]] CommLog& log() { return log_; }
+  [[nodiscard]] const Config& config() const { return config_; }
+  [[nodiscard]] Store<R>& store() { return *store_; }
+  [[nodiscard]] Groups& groups() { return *groups_; }
+  [[nodiscard]] int steps_done() const { return steps_done_; }
+  /// The step to go on from, after the states were restored.
+  void resume_at(int steps_done) { steps_done_ = steps_done; }
+
+ private:
+  struct Slot {
+    int micro_batch = -1;  ///< whose activations are here
+    std::vector<Saved<R>> saved;
+    std::vector<Slopes<R>> slopes;  ///< one per layer under zero-bubble
+    std::vector<R*> between;        ///< gradients between layers, under zero-bubble
+    R *out = nullptr, *dy = nullptr, *dx = nullptr;
+    Pending x_arrives, dy_arrives, out_leaves, dx_leaves;
+  };
+  struct Chunk {
+    bool first = false, last = false;
+    std::vector<std::unique_ptr<Layer<R>>> layers;
+    std::vector<Slot> slots;
+  };
+
+  void build();
+  void lay_out(Arena& arena);
+  void lay_out_chunk(Chunk& chunk, int index, Arena& arena);
+  void compute_gradients();
+  StepResult summary();
+  void run(const Work& work);
+  void forward(Chunk& chunk, Slot& slot, int micro_batch, bool train);
+  void backward(Chunk& chunk, Slot& slot, int micro_batch);
+  void weights(Chunk& chunk, Slot& slot, int micro_batch);
+  /// Posts the receives whose buffers are free, in the order in which the peers send.
+  void post_receives();
+  void load(int micro_batch, bool held_out);
+  [[nodiscard]] bool is_last(int micro_batch) const {
+    return micro_batch == config_.layout.micro_batches - 1;
+  }
+  Slot& slot_of(const Work& work) {
+    auto& slots = chunks_[static_cast<std::size_t>(work.chunk)].slots;
+    return slots[static_cast<std::size_t>(work.micro_batch) % slots.size()];
+  }
+
+  Config config_;
+  CommLog log_;
+  std::unique_ptr<Ops<R>> ops_;
+  std::unique_ptr<Groups> groups_;
+  std::unique_ptr<Store<R>> store_;
+  std::unique_ptr<Workshop<R>> shop_;
+  std::unique_ptr<Data> data_;
+  std::unique_ptr<Embedding<R>> embedding_;
+  std::unique_ptr<Head<R>> head_;
+  std::vector<Chunk> chunks_;
+  std::unique_ptr<Arena> arena_;
+  Order order_;
+  std::vector<Work> x_order_, dy_order_;
+  std::size_t next_x_ = 0, next_dy_ = 0;
+  Saved<R> shared_{};
+  Slopes<R> slopes_{};
+  R* ping_[2] = {};
+  R* spare_ = nullptr;
+  std::int32_t *tokens_ = nullptr, *targets_ = nullptr;
+  double* totals_ = nullptr;
+  double loss_ = 0;
+  int steps_done_ = 0;
+};
+
+}  // namespace trainer

@@ -1,0 +1,211 @@
+#include "volume.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "schedule.hpp"
+
+namespace trainer {
+namespace {
+
+using Bytes = std::uint64_t;
+
+Bytes padded(Bytes count, Bytes ranks) { return (count + ranks - 1) / ranks * ranks; }
+
+/// Sent by one rank of d: an all_reduce of m bytes; an all_gather or reduce_scatter over m bytes.
+Bytes reduced(Bytes m, Bytes d) { return 2 * m * (d - 1) / d; }
+Bytes scattered(Bytes m, Bytes d) { return m / d * (d - 1); }
+
+/// Elements of one rank's segments.
+struct Sizes {
+  Bytes layer, experts, tokens, positions, final, output;
+  Bytes layer_partial, gate;
+};
+
+Sizes sizes_of(const Config& config) {
+  const Model& m = config.model;
+  const auto t = static_cast<Bytes>(config.layout.tp);
+  const auto h = static_cast<Bytes>(m.width);
+  const auto f = static_cast<Bytes>(m.f());
+  const auto experts = static_cast<Bytes>(m.experts);
+  Sizes s{};
+  const Bytes attention = (4 * h * h + 3 * h) / t + h;
+  const Bytes feed_forward = (2 * f * h + f) / t + h;
+  s.layer_partial = 4 * h;
+  s.gate = experts * h;
+  s.layer = attention + 4 * h + (experts > 0 ? s.gate : feed_forward);
+  s.experts = experts / static_cast<Bytes>(config.layout.ep) * feed_forward;
+  s.tokens = s.output = static_cast<Bytes>(m.vocab) * h / t;
+  s.positions = static_cast<Bytes>(m.context) * h;
+  s.final = 2 * h;
+  return s;
+}
+
+/// One rank's share of the model.
+struct Share {
+  Bytes layers = 0;
+  bool first = false, last = false;
+  Bytes sends_ahead = 0, sends_back = 0;  ///< chunks with a successor, with a predecessor
+};
+
+Share share_of(const Config& config, int stage) {
+  const Layout& l = config.layout;
+  const std::vector<int> sizes = partition_of(config.model, l);
+  Share share;
+  for (int c = stage; c < l.chunks(); c += l.pp) {
+    share.layers += static_cast<Bytes>(sizes[static_cast<std::size_t>(c)]);
+    share.first |= c == 0;
+    share.last |= c == l.chunks() - 1;
+    share.sends_ahead += c + 1 < l.chunks() ? 1 : 0;
+    share.sends_back += c > 0 ? 1 : 0;
+  }
+  return share;
+}
+
+/// Bytes for one segment of `count` elements over d replicas; `gathers` per micro-batch: how often
+/// ZeRO-3 needs its values.
+Bytes replicas(const Layout& l, Bytes count, Bytes d, Bytes gathers, Bytes size) {
+  const Bytes p = padded(count, d) * size;
+  const auto m = static_cast<Bytes>(l.micro_batches);
+  switch (l.zero) {
+    case 0:
+      return reduced(p, d);
+    case 1:
+      return 2 * scattered(p, d);
+    case 2:
+      return (m + 1) * scattered(p, d);
+    default:
+      return m * (1 + gathers) * scattered(p, d);
+  }
+}
+
+/// How often the values of a layer are gathered per micro-batch.
+Bytes uses_of_layer(const Layout& l) {
+  const bool again = l.pipeline == Pipeline::zero_bubble && l.recompute != Recompute::none;
+  return again ? 3 : 2;
+}
+
+Bytes tensor_bytes(const Config& config, const Share& share, Bytes size) {
+  const Layout& l = config.layout;
+  const auto t = static_cast<Bytes>(l.tp);
+  if (t == 1) return 0;
+  const Bytes n = static_cast<Bytes>(config.training.batch) * config.model.context;
+  const Bytes activations = n * static_cast<Bytes>(config.model.width) * size;
+  const bool split = l.pipeline == Pipeline::zero_bubble;
+  const Bytes forwards = l.recompute != Recompute::full ? 1 : (split ? 3 : 2);
+  Bytes calls = 0;  // of all_gather or reduce_scatter; an all_reduce is two
+  if (l.sequence_parallel) {
+    // Forward 2 + 2; backward 4 + 2, of which two gather the inputs of weight gradients anew.
+    calls = share.layers * (forwards * 4 + 6) + (share.first ? 2 : 0) + (share.last ? 2 : 0);
+  } else {
+    calls = 2 * (share.layers * (forwards * 2 + 2) + (share.first ? 1 : 0) + (share.last ? 1 : 0));
+  }
+  Bytes loss = 0;
+  for (Bytes begin = 0; share.last && begin < n; begin += 256) {
+    const Bytes rows = std::min<Bytes>(256, n - begin) * size;
+    loss += reduced(rows, t) + reduced(2 * rows, t);
+  }
+  return static_cast<Bytes>(l.micro_batches) * (calls * scattered(activations, t) + loss);
+}
+
+/// Gradients of which every tensor-parallel rank has a part: the parts that this rank updates.
+Bytes partial_bytes(const Config& config, const Share& share, const Sizes& s, const Place& place,
+                    Bytes size) {
+  const Layout& l = config.layout;
+  if (l.tp == 1) return 0;
+  const auto d = static_cast<Bytes>(l.dp);
+  // Elements of [from, from + count) in this rank's shard of a segment of `all`.
+  const auto mine = [&](Bytes from, Bytes count, Bytes all) {
+    const Bytes shard = l.zero > 0 ? padded(all, d) / d : padded(all, d);
+    const Bytes begin = l.zero > 0 ? shard * static_cast<Bytes>(place.dp) : 0;
+    const Bytes first = std::max(from, begin);
+    const Bytes last = std::min(from + count, begin + shard);
+    return first < last ? last - first : 0;
+  };
+  const auto h = static_cast<Bytes>(config.model.width);
+  const auto t = static_cast<Bytes>(l.tp);
+  Bytes elements = 0;
+  if (l.sequence_parallel) {
+    const Bytes second = 2 * h + (4 * h * h + 3 * h) / t + h;
+    elements += share.layers * (mine(0, 2 * h, s.layer) + mine(second, 2 * h, s.layer));
+    if (share.first) elements += mine(0, s.positions, s.positions);
+    if (share.last) elements += mine(0, s.final, s.final);
+  }
+  if (config.model.experts > 0) elements += share.layers * mine(s.layer - s.gate, s.gate, s.layer);
+  return reduced(elements * size, t);
+}
+
+}  // namespace
+
+Volume predicted_volume(const Config& config, int rank, std::size_t element_bytes) {
+  const Layout& l = config.layout;
+  const Bytes size = element_bytes;
+  const Sizes s = sizes_of(config);
+  const Place place = place_of(l, rank);
+  const Share share = share_of(config, place.pp);
+  const auto d = static_cast<Bytes>(l.dp);
+  const auto m = static_cast<Bytes>(l.micro_batches);
+  const bool one_matrix = config.model.tied && l.pp == 1;
+  const auto at = [](Axis axis) { return static_cast<std::size_t>(axis); };
+  Volume volume{};
+  if (d > 1) {
+    Bytes& bytes = volume[at(Axis::data)];
+    bytes = share.layers * replicas(l, s.layer, d, uses_of_layer(l), size);
+    if (share.first) {
+      bytes += replicas(l, s.tokens, d, one_matrix ? 2 : 1, size);
+      bytes += replicas(l, s.positions, d, 1, size);
+    }
+    if (share.last) bytes += replicas(l, s.final, d, 1, size);
+    if (share.last && !one_matrix) bytes += replicas(l, s.output, d, 1, size);
+  }
+  const Bytes twins = d / static_cast<Bytes>(l.ep);
+  if (config.model.experts > 0 && twins > 1) {
+    volume[at(Axis::expert_data)] =
+        share.layers * replicas(l, s.experts, twins, uses_of_layer(l), size);
+  }
+  volume[at(Axis::tensor)] =
+      tensor_bytes(config, share, size) + partial_bytes(config, share, s, place, size);
+  const Bytes rows = static_cast<Bytes>(config.training.batch) * config.model.context /
+                     static_cast<Bytes>(l.sequence_parallel ? l.tp : 1);
+  if (l.pp > 1) {
+    volume[at(Axis::pipeline)] = m * (share.sends_ahead + share.sends_back) * rows *
+                                 static_cast<Bytes>(config.model.width) * size;
+  }
+  if (config.model.tied && l.pp > 1 && (share.first || share.last)) {
+    volume[at(Axis::tie)] = reduced(padded(s.tokens, d) / (l.zero > 0 ? d : Bytes{1}) * size, 2);
+  }
+  if (l.ep > 1) {
+    const bool again = l.recompute == Recompute::full;
+    const Bytes forwards = again ? uses_of_layer(l) : 1;
+    volume[at(Axis::expert)] = m * share.layers * forwards *
+                               static_cast<Bytes>(config.model.experts / l.ep) * 4 *
+                               static_cast<Bytes>(l.ep - 1);
+  }
+  if (l.world_size() > 1) {
+    volume[at(Axis::world)] = reduced(4 * sizeof(double), static_cast<Bytes>(l.world_size()));
+  }
+  return volume;
+}
+
+std::uint64_t parameters(const Model& model) {
+  Config whole;
+  whole.model = model;
+  const Sizes s = sizes_of(whole);
+  return static_cast<Bytes>(model.layers) * (s.layer + s.experts) + s.tokens + s.positions +
+         s.final + (model.tied ? 0 : s.output);
+}
+
+double parameters_by_equation_1(const Model& m) {
+  const double h = m.width;
+  return 2.0 * m.vocab * h + double(m.context) * h + m.layers * (12 * h * h + 8 * h) + 2 * h;
+}
+
+double flops_per_token(const Model& m) {
+  const double h = m.width;
+  const double visited = m.experts > 0 ? m.top_k : 1;
+  const double gate = m.experts > 0 ? h * m.experts : 0;
+  const double matrices = m.layers * (4 * h * h + visited * 2 * h * m.f() + gate) + h * m.vocab;
+  return 6 * matrices + 12.0 * m.layers * m.context * h;
+}
+
+}  // namespace trainer
