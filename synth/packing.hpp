@@ -20,6 +20,9 @@ struct SpanningTree {
   bool operator==(const SpanningTree&) const = default;
 };
 
+/// Ranks of a tree, parents first.
+[[nodiscard]] std::vector<Rank> from_root(const SpanningTree& tree);
+
 /// Spanning out-trees, the same number from every source, each of which carries as much.
 struct TreePacking {
   int trees_per_root = 0;

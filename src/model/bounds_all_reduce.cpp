@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/bounds_carry.hpp"
@@ -133,7 +135,8 @@ Rate by_cutting_planes(const Network& network, const std::vector<Volume>& volume
 }  // namespace
 
 Rate all_reduce_rate(const Network& network) {
-  const std::vector<Partition> partitions = natural_partitions(network);
+  std::vector<Partition> partitions = natural_partitions(network);
+  if (auto merged = merged_partition(network)) partitions.push_back(*std::move(merged));
   const std::vector<Volume> volumes = volumes_of(network, partitions);
   return network.plain() ? by_cuts_and_volumes(network, volumes)
                          : by_cutting_planes(network, volumes);

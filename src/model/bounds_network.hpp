@@ -8,6 +8,7 @@
 #include "chorus/topology.hpp"
 #include "model/automorphism.hpp"
 #include "model/bounds.hpp"
+#include "model/least_ratio.hpp"
 
 namespace chorus::bounds {
 
@@ -16,11 +17,7 @@ enum class Direction { forward, reversed };
 /// Capacities in GB/s. Node numbers, arc numbers (= link numbers) and group numbers are the
 /// topology's. A terminal is a node with at least one rank on it.
 struct Network {
-  struct Arc {
-    int src = 0;
-    int dst = 0;
-    double capacity = 0;  ///< no more than that of any of its groups
-  };
+  using Arc = CapacityArc;  ///< capacity: no more than that of any of its groups
   struct Group {
     std::vector<int> arcs;  ///< sorted; an arc named twice is crossed once
     double capacity = 0;

@@ -106,4 +106,54 @@ std::vector<Partition> natural_partitions(const Network& network) {
   return found;
 }
 
+std::optional<Partition> merged_partition(const Network& network) {
+  constexpr std::size_t kMost = 128;
+  const std::size_t n = network.terminals.size();
+  if (n < 2 || n > kMost) return std::nullopt;
+  Partition now = from_labels(network, own_labels(network));
+  std::vector<std::vector<double>> joined(n, std::vector<double>(n, 0));
+  double between = 0;
+  for (const Network::Arc& arc : network.arcs) {
+    const int src = now.part_of[at(arc.src)];
+    const int dst = now.part_of[at(arc.dst)];
+    if (src < 0 || dst < 0 || src == dst) continue;
+    joined[at(src)][at(dst)] += arc.capacity;
+    joined[at(dst)][at(src)] += arc.capacity;
+    between += arc.capacity;
+  }
+  std::vector<int> alive(n);
+  std::iota(alive.begin(), alive.end(), 0);
+  Partition best = now;
+  double least = between / static_cast<double>(n - 1);
+  while (alive.size() > 2) {
+    std::pair<int, int> pair(alive[0], alive[1]);
+    for (const int a : alive) {
+      for (const int b : alive) {
+        if (a < b && joined[at(a)][at(b)] > joined[at(pair.first)][at(pair.second)]) pair = {a, b};
+      }
+    }
+    const auto [into, gone] = pair;
+    between -= joined[at(into)][at(gone)];
+    for (const int other : alive) {
+      if (other == into || other == gone) continue;
+      joined[at(into)][at(other)] += joined[at(gone)][at(other)];
+      joined[at(other)][at(into)] = joined[at(into)][at(other)];
+    }
+    std::erase(alive, gone);
+    for (int& part : now.part_of) {
+      if (part == gone) part = into;
+    }
+    const double ratio = between / static_cast<double>(alive.size() - 1);
+    if (ratio >= least * (1 - 1e-9)) continue;
+    least = ratio;
+    best = now;
+    best.parts = static_cast<int>(alive.size());
+  }
+  std::map<int, int> numbers;
+  for (int& part : best.part_of) {
+    if (part >= 0) part = numbers.try_emplace(part, static_cast<int>(numbers.size())).first->second;
+  }
+  return best;
+}
+
 }  // namespace chorus::bounds

@@ -1,6 +1,7 @@
 // Ways to divide a network into parts, in search of the cuts that limit it.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/bounds_network.hpp"
@@ -21,6 +22,11 @@ struct Partition {
 /// cluster, their sockets); the parts that tight_sets() make. Which ones are looked at decides how
 /// sharp a bound is, never whether it holds.
 [[nodiscard]] std::vector<Partition> natural_partitions(const Network& network);
+
+/// Terminals one by one, then what is joined most strongly merged, step by step, into one: of these
+/// partitions the one with the least capacity between parts per part but one. Nothing for one
+/// terminal, or too many.
+[[nodiscard]] std::optional<Partition> merged_partition(const Network& network);
 
 /// The smallest sets of nodes into which an all-gather cannot be faster than spread_rate() by the
 /// plain capacities: around each terminal that has such a set.

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/index.hpp"
@@ -17,7 +17,6 @@ namespace chorus::bounds {
 namespace {
 
 constexpr int kMaxRounds = 500;  // of cutting planes; a few dozen are enough in practice
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 double sum_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
@@ -46,33 +45,10 @@ const std::vector<int>& alike(const Network& network, const std::vector<double>&
   return all_alike ? network.representatives : network.terminals;
 }
 
-/// Newton's method on the ratio (Dinkelbach 1967): at the present x look for a set S with
-/// B(S) < x·w(S); its own ratio is the next x. Ends, after a few rounds, on the exact least ratio,
-/// with no fraction to round: the ratio of a real cut.
-Rate least_ratio(const Network& network, const std::vector<double>& sources) {
-  Rate rate{.gb_s = kNoLimit, .method = "max-flow"};
-  const std::vector<int>& targets = alike(network, sources);
-  const auto try_side = [&](const Side& side) {
-    const double within = inside(sources, side);
-    if (within <= 0) return false;
-    const double ratio = network.crossing(side) / within;
-    if (ratio >= rate.gb_s * (1 - 1e-12)) return false;
-    rate.gb_s = ratio;
-    rate.side = side;
-    return true;
-  };
-  for (const int node : targets) try_side(all_but(network, node));
-  const double total = sum_of(sources);
-  FedFlow flow(network, sources);
-  for (bool again = true; again;) {
-    again = false;
-    for (const int node : targets) {
-      flow.set_rate(rate.gb_s);
-      const double wanted = total * rate.gb_s;
-      if (flow.flow_to(node) < wanted * (1 - 1e-10) && try_side(flow.side())) again = true;
-    }
-  }
-  return rate;
+Rate rate_of_least_cut(const Network& network, const std::vector<double>& sources) {
+  LeastRatio least = least_ratio(network.arcs, sources, alike(network, sources),
+                                 [&](const Side& side) { return network.crossing(side); });
+  return {.gb_s = least.ratio, .method = "max-flow", .side = std::move(least.side)};
 }
 
 /// spread_rate() where port groups or lopsided switches couple the links.
@@ -127,7 +103,7 @@ void add_images(const Network& network, std::vector<Side>& sets) {
 std::vector<Side> tight_sets(const Network& network) {
   std::vector<double> shares(at(network.num_nodes()), 0);
   for (const int node : network.terminals) shares[at(node)] = network.weight(node);
-  const double slightly_more = least_ratio(network, shares).gb_s * (1 + 1e-6);
+  const double slightly_more = rate_of_least_cut(network, shares).gb_s * (1 + 1e-6);
   FedFlow flow(network, shares);
   flow.set_rate(slightly_more);
   std::vector<Side> sets;
@@ -140,8 +116,8 @@ std::vector<Side> tight_sets(const Network& network) {
 }
 
 Rate spread_rate(const Network& network, const std::vector<double>& sources) {
-  Rate rate =
-      network.plain() ? least_ratio(network, sources) : spread_by_cutting_planes(network, sources);
+  Rate rate = network.plain() ? rate_of_least_cut(network, sources)
+                              : spread_by_cutting_planes(network, sources);
   if (rate.arcs.empty() && !rate.side.empty()) rate.arcs = network.arcs_across(rate.side);
   return rate;
 }

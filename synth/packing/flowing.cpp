@@ -81,21 +81,6 @@ class Jobs {
     return index;
   }
 
-  static std::vector<Rank> from_root(const SpanningTree& tree) {
-    std::vector<std::vector<Rank>> children(tree.parent.size());
-    for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
-      if (tree.parent[rank] >= 0) {
-        children[at(tree.parent[rank])].push_back(static_cast<Rank>(rank));
-      }
-    }
-    std::vector<Rank> order = {tree.root};
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const std::vector<Rank>& below = children[at(order[i])];
-      order.insert(order.end(), below.begin(), below.end());
-    }
-    return order;
-  }
-
   void spread(int index, int piece, const std::vector<int>& complete) {
     const SpanningTree& tree = flow_.spread->trees[at(index)];
     std::vector<int> brought_by(at(n_), -1);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/index.hpp"
-#include "model/max_flow.hpp"
+#include "model/least_ratio.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -107,55 +107,22 @@ bool RoutePieces::contain(const std::vector<int>& first, const std::vector<int>&
 }
 
 double cut_rate(const CapacityGraph& graph, const std::vector<int>& weights) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   double finite = 1;
   for (const CapacityGraph::Arc& arc : graph.arcs) finite += arc.gb_s == kNoLimit ? 0 : arc.gb_s;
-  const auto capacity = [&](const CapacityGraph::Arc& arc) {
-    return arc.gb_s == kNoLimit ? 1e5 * finite : arc.gb_s;
+  std::vector<CapacityArc> arcs;
+  for (const CapacityGraph::Arc& arc : graph.arcs) {
+    arcs.push_back({arc.src, arc.dst, arc.gb_s == kNoLimit ? 1e5 * finite : arc.gb_s});
+  }
+  std::vector<double> by_node(at(graph.num_nodes), 0);
+  for (std::size_t node = 0; node < weights.size(); ++node) by_node[node] = weights[node];
+  const auto crossing = [&](const std::vector<char>& side) {
+    double sum = 0;
+    for (const CapacityArc& arc : arcs) {
+      if (side[at(arc.src)] != 0 && side[at(arc.dst)] == 0) sum += arc.capacity;
+    }
+    return sum;
   };
-  const int feeder = graph.num_nodes;
-  MaxFlow flow(graph.num_nodes + 1);
-  for (const CapacityGraph::Arc& arc : graph.arcs) flow.add_arc(arc.src, arc.dst, capacity(arc));
-  std::vector<int> feeds(weights.size(), -1);
-  for (const int node : graph.terminals) {
-    if (weights[at(node)] > 0) feeds[at(node)] = flow.add_arc(feeder, node, 0);
-  }
-  // Newton's method on the ratio of a cut (Dinkelbach 1967), as lower_bound() does it.
-  double rate = kNoLimit;
-  const auto try_side = [&](const std::vector<char>& side) {
-    double inside = 0;
-    for (std::size_t node = 0; node < weights.size(); ++node) {
-      inside += side[node] != 0 ? weights[node] : 0;
-    }
-    if (inside <= 0) return false;
-    double crossing = 0;
-    for (const CapacityGraph::Arc& arc : graph.arcs) {
-      if (side[at(arc.src)] != 0 && side[at(arc.dst)] == 0) crossing += capacity(arc);
-    }
-    if (crossing / inside >= rate * (1 - 1e-12)) return false;
-    rate = crossing / inside;
-    return true;
-  };
-  for (const int node : graph.terminals) {
-    std::vector<char> side(at(graph.num_nodes), 1);
-    side[at(node)] = 0;
-    try_side(side);
-  }
-  for (bool again = rate != kNoLimit; again;) {
-    again = false;
-    for (const int node : graph.terminals) {
-      if (weights[at(node)] == total) continue;  // the only source
-      for (const int source : graph.terminals) {
-        if (feeds[at(source)] >= 0) {
-          flow.set_capacity(feeds[at(source)], weights[at(source)] * rate);
-        }
-      }
-      if (flow.solve(feeder, node) < total * rate * (1 - 1e-10) && try_side(flow.source_side())) {
-        again = true;
-      }
-    }
-  }
-  return rate;
+  return least_ratio(arcs, by_node, graph.terminals, crossing).ratio;
 }
 
 }  // namespace chorus::synth

@@ -18,22 +18,6 @@ namespace {
 constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs more than its data
 constexpr int kMostTransfers = 60'000;
 
-/// Ranks of a tree, parents first.
-std::vector<Rank> from_root(const SpanningTree& tree) {
-  std::vector<std::vector<Rank>> children(tree.parent.size());
-  for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
-    if (tree.parent[rank] >= 0) {
-      children[at(tree.parent[rank])].push_back(static_cast<Rank>(rank));
-    }
-  }
-  std::vector<Rank> order = {tree.root};
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const std::vector<Rank>& below = children[at(order[i])];
-    order.insert(order.end(), below.begin(), below.end());
-  }
-  return order;
-}
-
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
 /// before the last rank begins to receive.
 double seconds_to_fill(const TreePacking& packing, const Network& network) {
@@ -227,6 +211,21 @@ class TreeSchedule {
 };
 
 }  // namespace
+
+std::vector<Rank> from_root(const SpanningTree& tree) {
+  std::vector<std::vector<Rank>> children(tree.parent.size());
+  for (std::size_t rank = 0; rank < tree.parent.size(); ++rank) {
+    if (tree.parent[rank] >= 0) {
+      children[at(tree.parent[rank])].push_back(static_cast<Rank>(rank));
+    }
+  }
+  std::vector<Rank> order = {tree.root};
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::vector<Rank>& below = children[at(order[i])];
+    order.insert(order.end(), below.begin(), below.end());
+  }
+  return order;
+}
 
 std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,
                               const Effort& effort, Decomposition decomposition) {
