@@ -86,6 +86,71 @@ std::vector<fs::path> entries(const fs::path& directory) {
   return found;
 }
 
+/// A GID as people write it: an IPv4 address where it holds one, else as the kernel lists it.
+std::string gid_text(const std::string& gid) {
+  constexpr std::string_view kMapped = "0000:0000:0000:0000:0000:ffff:";
+  if (!gid.starts_with(kMapped) || gid.size() != kMapped.size() + 9) return gid;
+  const auto byte = [&](std::size_t at) {
+    return std::strtol(gid.substr(kMapped.size() + at, 2).c_str(), nullptr, 16);
+  };
+  return fmt::format("{}.{}.{}.{}", byte(0), byte(2), byte(5), byte(7));
+}
+
+/// The entry of a RoCE port's table that would be used: RoCE v2 over IPv4, else whatever v2 there
+/// is, else v1. "GID 3 10.0.0.2, RoCE v2"; empty if there is none.
+std::string roce_gid(const fs::path& port) {
+  std::string best;
+  int best_rank = 0;
+  for (int index = 0; index < 256; ++index) {
+    const std::string number = std::to_string(index);
+    const std::string type = first_line(port / "gid_attrs/types" / number);
+    if (type.empty()) continue;
+    const std::string gid = first_line(port / "gids" / number);
+    const std::string text = gid_text(gid);
+    const bool v2 = type == "RoCE v2";
+    const int rank = !v2 ? 1 : gid.starts_with("fe80") ? 2 : text == gid ? 3 : 4;
+    if (rank <= best_rank) continue;
+    best_rank = rank;
+    best = fmt::format("GID {} {}, {}", index, text, type);
+  }
+  return best;
+}
+
+/// An Ethernet interface that an RDMA adapter drives, too.
+struct Roce {
+  std::string detail;  ///< "RDMA mlx5_0 port 1 (GID 3 10.0.0.2, RoCE v2)"
+  double gb_s = 0;
+  bool software = false;
+};
+
+/// By interface.
+std::map<std::string, Roce> roce_ports(const fs::path& sys) {
+  std::map<std::string, Roce> found;
+  for (const fs::path& adapter : entries(sys / "class/infiniband")) {
+    for (const fs::path& port : entries(adapter / "ports")) {
+      if (first_line(port / "link_layer") != "Ethernet") continue;
+      std::string interface;
+      for (int index = 0; interface.empty() && index < 16; ++index) {
+        interface = first_line(port / "gid_attrs/ndevs" / std::to_string(index));
+      }
+      if (interface.empty()) interface = first_line(adapter / "parent");  // Soft-RoCE
+      if (interface.empty()) continue;
+      Roce roce;
+      roce.software = !fs::exists(adapter / "device");
+      roce.gb_s = roce.software ? 0 : infiniband_rate(first_line(port / "rate"));
+      const std::string gid = roce_gid(port);
+      const bool active = first_line(port / "state").find("ACTIVE") != std::string::npos;
+      roce.detail = fmt::format("{} {} port {} ({})", roce.software ? "Soft-RoCE" : "RDMA",
+                                adapter.filename().string(), port.filename().string(),
+                                !active       ? "down"
+                                : gid.empty() ? "no GID"
+                                              : gid);
+      found.emplace(interface, std::move(roce));
+    }
+  }
+  return found;
+}
+
 std::vector<NetInterface> infiniband_ports(const fs::path& sys) {
   std::vector<NetInterface> found;
   for (const fs::path& adapter : entries(sys / "class/infiniband")) {
@@ -112,6 +177,7 @@ std::vector<NetInterface> linux_interfaces(const std::string& sys) {
   constexpr int kLoopbackType = 772;   // ARPHRD_LOOPBACK
   constexpr int kInfinibandType = 32;  // ARPHRD_INFINIBAND: its adapter is listed instead
   const auto address_of = addresses();
+  const auto roce_of = roce_ports(sys);
   std::vector<NetInterface> found = infiniband_ports(sys);
   for (const fs::path& path : entries(fs::path(sys) / "class/net")) {
     if (!fs::is_directory(path)) continue;
@@ -132,6 +198,12 @@ std::vector<NetInterface> linux_interfaces(const std::string& sys) {
                             : address != address_of.end() ? address->second
                                                           : "no address";
     if (interface.port.is_virtual) interface.port.detail += ", virtual";
+    if (const auto roce = roce_of.find(interface.port.name); roce != roce_of.end()) {
+      interface.port.detail += ", " + roce->second.detail;
+      // Software carries its packets no faster than the interface carries others.
+      if (!roce->second.software) interface.port.type = "roce";
+      if (interface.port.gb_s <= 0) interface.port.gb_s = roce->second.gb_s;
+    }
     interface.pci = pci_of(path / "device");
     found.push_back(std::move(interface));
   }

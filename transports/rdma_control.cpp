@@ -191,7 +191,7 @@ std::optional<std::byte*> RdmaLink::place(const TcpFrame& frame) {
       return region_.data();
     case RdmaFrame::kResume:
       expect(frame.channel < tracks_.size() && frame.length == table_bytes() &&
-                 !tracks_[frame.channel].heard && connected_,
+                 !tracks_[frame.channel].heard && peer_mask_,
              "a report on no rail");
       return tracks_[frame.channel].table_in.data();
     case TcpFrame::kPut:
@@ -324,15 +324,18 @@ void RdmaLink::find_lost(std::size_t rail) {
     std::memcpy(&arrivals, from, sizeof arrivals);
     const std::byte* masks = from + sizeof arrivals;
     from = masks + window_ * sizeof(std::uint16_t);
-    if (arrivals > out.made || out.made - arrivals > window_) {
+    if (arrivals > out.made) {
       peer_lies_ = true;
       failure_ = "it reports arrivals that cannot be";
       return;
     }
     out.taken = std::max(out.taken, arrivals);
     for (std::uint64_t put = out.taken; put < out.made; ++put) {
+      // The report may be older than the latest credits; what lies beyond it has not come.
       std::uint16_t got = 0;
-      std::memcpy(&got, masks + (put - arrivals) * sizeof got, sizeof got);
+      if (put - arrivals < window_) {
+        std::memcpy(&got, masks + (put - arrivals) * sizeof got, sizeof got);
+      }
       const Put& made = out.puts[put & (window_ - 1)];
       for (std::uint8_t piece = 0; piece < made.pieces; ++piece) {
         const bool lost = made.rail[piece] == rail && (got >> piece & 1) == 0;

@@ -100,8 +100,8 @@ class RdmaRail {
   void fail(std::string why);
   /// No byte goes out or comes in any more; what had come can still be polled.
   void shut();
-  /// After shut(): every request has completed one way or the other, so that the peer's bytes are
-  /// here or never will be; or the adapter has been silent for too long to be waited for.
+  /// After shut(): every receive has come back, used or not, so that the peer's bytes are here or
+  /// never will be; or the adapter has been silent for too long to be waited for.
   [[nodiscard]] bool drained() const;
 
  private:

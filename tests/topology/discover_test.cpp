@@ -218,6 +218,40 @@ TEST_F(FakeSys, InterfacesComeWithTheirSpeedsAndAdapters) {
   EXPECT_DOUBLE_EQ(found[3].port.gb_s, 0);
 }
 
+TEST_F(FakeSys, AnInterfaceSaysWhichRdmaAdapterDrivesItAndByWhichGid) {
+  interface("chorus0", "1", "up");
+  device("class/net/chorus0/device", "0000:3b:00.1");
+  const std::string mlx = "class/infiniband/mlx9_0/ports/1/";
+  put(mlx + "link_layer", "Ethernet");
+  put(mlx + "state", "4: ACTIVE");
+  put(mlx + "rate", "100 Gb/sec (4X EDR)");
+  put(mlx + "gid_attrs/ndevs/0", "chorus0");
+  put(mlx + "gid_attrs/types/0", "IB/RoCE v1");
+  put(mlx + "gids/0", "fe80:0000:0000:0000:688c:08ff:fedb:2bb1");
+  put(mlx + "gid_attrs/types/1", "RoCE v2");
+  put(mlx + "gids/1", "fe80:0000:0000:0000:688c:08ff:fedb:2bb1");
+  put(mlx + "gid_attrs/types/3", "RoCE v2");
+  put(mlx + "gids/3", "0000:0000:0000:0000:0000:ffff:0a4d:00fe");
+  device("class/infiniband/mlx9_0/device", "0000:3b:00.1");
+  interface("chorus-veth", "1", "up");
+  put("class/infiniband/rxe9/parent", "chorus-veth");
+  put("class/infiniband/rxe9/ports/1/link_layer", "Ethernet");
+  put("class/infiniband/rxe9/ports/1/state", "1: DOWN");
+  put("class/infiniband/rxe9/ports/1/rate", "2.5 Gb/sec (1X SDR)");
+
+  const std::vector<NetInterface> found = linux_interfaces(root_.string());
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].port.type, "ethernet") << "Soft-RoCE is no faster";
+  EXPECT_DOUBLE_EQ(found[0].port.gb_s, 0);
+  EXPECT_NE(found[0].port.detail.find("Soft-RoCE rxe9 port 1 (down)"), std::string::npos)
+      << found[0].port.detail;
+  EXPECT_EQ(found[1].port.type, "roce");
+  EXPECT_DOUBLE_EQ(found[1].port.gb_s, 12.5);
+  EXPECT_NE(found[1].port.detail.find("RDMA mlx9_0 port 1 (GID 3 10.77.0.254, RoCE v2)"),
+            std::string::npos)
+      << found[1].port.detail;
+}
+
 TEST_F(FakeSys, AMachineWithoutInterfacesIsNoError) {
   EXPECT_TRUE(linux_interfaces(root_.string()).empty());
 }

@@ -496,8 +496,10 @@ void add_rdma(std::vector<Way>& ways, bool processes, const std::string& suffix)
   if (why_no_rdma({})) return;
   ways.push_back({"rdma", "", processes, "rdma" + suffix});
   std::vector<std::string> adapters;
-  for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband")) {
-    adapters.push_back("=" + entry.path().filename().string());
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/sys/class/infiniband", error), last;
+       !error && it != last; it.increment(error)) {
+    adapters.push_back("=" + it->path().filename().string());
   }
   std::sort(adapters.begin(), adapters.end());
   if (adapters.size() < 2) return;

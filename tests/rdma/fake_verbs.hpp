@@ -1,0 +1,42 @@
+// A libibverbs without hardware: reliable connections between the threads of one process, whose
+// adapters fail when a test says so.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace chorus::fake {
+
+/// What a test sets of an adapter; its one port is RoCE, with GIDs of all kinds.
+struct Adapter {
+  bool port_active = true;
+  bool infiniband = false;
+  bool only_roce1 = false;
+  bool refuses_memory = false;  ///< registration fails as over the limit on locked memory
+  bool refuses_pairs = false;
+  int max_inline = 64;
+  /// After so many more send requests the adapter breaks; -1: never.
+  long breaks_after = -1;
+  /// Of the requests then under way, how many still reach the peer although this end never hears.
+  int unheard = 0;
+  ibv_wc_status breaks_with = IBV_WC_RETRY_EXC_ERR;
+};
+
+/// Forgets everything; afterwards there are `count` adapters, fake0 and so on.
+void reset(int count);
+Adapter& adapter(int index);
+/// An asynchronous event of every open context of an adapter.
+void raise(int index, ibv_event_type event);
+
+/// Requests that no honest caller makes (outside registered memory, beyond a queue's depth, without
+/// a receive to take it), and objects that were not destroyed.
+std::vector<std::string> violations();
+/// Send requests over an adapter that reached their peer.
+std::uint64_t delivered(int index);
+/// Connections that were made.
+std::uint64_t connected();
+
+}  // namespace chorus::fake

@@ -1,0 +1,298 @@
+// The rdma link over adapters that fail on command (fake_verbs.cpp): at any moment, with what was
+// under way lost, or delivered and never acknowledged.
+#include <gmock/gmock.h>
+
+#include <random>
+
+#include "rdma/fake_verbs.hpp"
+#include "runtime/reference.hpp"
+#include "runtime/world.hpp"
+#include "transports/ends.hpp"
+#include "transports/rdma.hpp"
+#include "transports/rdma_link.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const Way kWay{.transport = "rdma", .interface_name = "", .processes = false, .name = "rdma"};
+constexpr std::size_t kKiB = 1024;
+
+class RdmaMockTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fake::reset(2); }
+  void TearDown() override { EXPECT_THAT(fake::violations(), IsEmpty()); }
+
+  static RdmaLink& rdma(End& end) { return dynamic_cast<RdmaLink&>(end.link); }
+};
+
+constexpr int kChannels = 2;
+constexpr std::uint64_t kSlots = 4;
+constexpr std::size_t kSlot = 160 * kKiB;  // beyond what is striped
+const LinkConfig kTraffic{.region_bytes = kChannels * kSlots * kSlot,
+                          .num_channels = 2 * kChannels,  // data, and credits beside it
+                          .max_outstanding = kSlots};
+
+/// Both directions and all channels at once, sizes at random, every byte checked.
+void random_traffic(End& end, std::uint64_t seed, std::uint64_t puts,
+                    const std::function<void()>& midway = {}) {
+  bool midway_done = !midway;
+  const auto size_of_put = [&](Rank from, int channel, std::uint64_t i) -> std::size_t {
+    std::mt19937_64 random(seed * 7919 + i * 64 + static_cast<std::uint64_t>(channel * 2 + from));
+    const auto kind = random() % 4;
+    return kind == 0 ? random() % (kSlot + 1) : kind == 1 ? random() % 20'000 : random() % 300;
+  };
+  const auto seed_of = [&](Rank from, int channel, std::uint64_t i) {
+    return seed + i * 64 + static_cast<std::uint64_t>(channel * 2 + from);
+  };
+  std::uint64_t sent[kChannels] = {};
+  std::uint64_t received[kChannels] = {};
+  end.until(
+      [&] {
+        bool done = true;
+        if (!midway_done && sent[0] == puts / 3) {
+          midway_done = true;
+          midway();
+        }
+        for (int c = 0; c < kChannels; ++c) {
+          const auto at = [c](std::uint64_t i) { return (c * kSlots + i % kSlots) * kSlot; };
+          if (sent[c] < puts && sent[c] < end.link.arrivals(kChannels + c) + kSlots) {
+            auto src = pattern(size_of_put(end.rank, c, sent[c]), seed_of(end.rank, c, sent[c]));
+            // Tags repeat, so that some puts need not carry theirs.
+            const auto tag = static_cast<std::uint32_t>(sent[c] / 3);
+            if (end.link.try_put(src, at(sent[c]), c, tag)) ++sent[c];
+            EXPECT_EQ(end.link.released(c), sent[c]);
+          }
+          if (received[c] < end.link.arrivals(c)) {
+            const std::uint64_t i = received[c];
+            const Rank peer = 1 - end.rank;
+            EXPECT_EQ(end.link.tag(c, i), i / 3);
+            EXPECT_TRUE(end.matches(at(i), pattern(size_of_put(peer, c, i), seed_of(peer, c, i))))
+                << "put " << i << " of channel " << c;
+            end.signal(kChannels + c, 0);
+            ++received[c];
+          }
+          done = done && sent[c] == puts && received[c] == puts;
+        }
+        end.advance();
+        return done && end.link.progress();
+      },
+      "random traffic");
+  end.meet();
+}
+
+TEST_F(RdmaMockTest, AnAdapterMayBreakAtAnyMomentAndNothingIsLostOrDoubled) {
+  std::mt19937_64 random(5);
+  ::testing::internal::CaptureStderr();
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    fake::reset(2);
+    fake::Adapter& breaking = fake::adapter(static_cast<int>(seed % 2));
+    breaking.breaks_after = static_cast<long>(1 + random() % 300);
+    breaking.unheard = static_cast<int>(random() % 8);
+    run_both(kWay, kTraffic, [&](End& end) { random_traffic(end, seed, 60); });
+    EXPECT_THAT(fake::violations(), IsEmpty()) << "seed " << seed;
+    if (HasFailure()) break;
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("going on over fake"));
+}
+
+TEST_F(RdmaMockTest, WhenAllAdaptersBreakTheControlConnectionCarriesTheRest) {
+  std::mt19937_64 random(9);
+  ::testing::internal::CaptureStderr();
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    fake::reset(2);
+    for (int i = 0; i < 2; ++i) {
+      fake::adapter(i).breaks_after = static_cast<long>(1 + random() % 200);
+      fake::adapter(i).unheard = static_cast<int>(random() % 8);
+    }
+    run_both(kWay, kTraffic, [&](End& end) { random_traffic(end, seed, 60); });
+    EXPECT_THAT(fake::violations(), IsEmpty()) << "seed " << seed;
+    if (HasFailure()) break;
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("going on over tcp"));
+}
+
+/// What is said while traffic goes on, whatever `disturb` does midway.
+std::string said_during(const std::function<void()>& disturb) {
+  ::testing::internal::CaptureStderr();
+  run_both(kWay, kTraffic, [&](End& end) {
+    random_traffic(end, 1, 60, end.rank == 0 ? disturb : std::function<void()>());
+  });
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST_F(RdmaMockTest, AFailureIsToldWithRankDevicePortPeerAndStatus) {
+  const std::string said = said_during([] {
+    fake::adapter(1).breaks_with = IBV_WC_REM_ACCESS_ERR;
+    fake::adapter(1).breaks_after = 1;
+  });
+  EXPECT_THAT(said, HasSubstr("remote access error (verbs status 10, vendor error 0x81)"));
+  EXPECT_THAT(said, HasSubstr("rdma: fake1 port 1 to rank"));
+  EXPECT_THAT(said, HasSubstr("going on over fake0 port 1"));
+  EXPECT_THAT(said, HasSubstr("[rank "));
+}
+
+TEST_F(RdmaMockTest, APortThatGoesDownIsLeftWithoutWaitingForRetries) {
+  const std::string said = said_during([] { fake::raise(0, IBV_EVENT_PORT_ERR); });
+  EXPECT_THAT(said, AllOf(HasSubstr("fake0 port 1"), HasSubstr("the port went down"),
+                          HasSubstr("going on over fake1 port 1")));
+}
+
+TEST_F(RdmaMockTest, AnAdapterThatIsRemovedIsLeft) {
+  const std::string said = said_during([] { fake::raise(1, IBV_EVENT_DEVICE_FATAL); });
+  EXPECT_THAT(said, AllOf(HasSubstr("fake1 port 1"), HasSubstr("failed or was removed")));
+}
+
+TEST_F(RdmaMockTest, AGidThatChangesIsNoticedAndOneThatDoesNotIsNoCause) {
+  EXPECT_EQ(said_during([] { fake::raise(0, IBV_EVENT_GID_CHANGE); }), "");
+  const std::string said = said_during([] {
+    fake::adapter(0).only_roce1 = true;
+    fake::raise(0, IBV_EVENT_GID_CHANGE);
+  });
+  EXPECT_THAT(said, HasSubstr("its GID 3 changed"));
+}
+
+TEST_F(RdmaMockTest, AnAdapterThatRefusesMemoryOrConnectionsIsDoneWithout) {
+  fake::adapter(0).refuses_memory = true;
+  EXPECT_THAT(said_during([] {}), AllOf(HasSubstr("fake0 port 1 cannot register"),
+                                        HasSubstr("Cannot allocate memory")));
+  fake::reset(2);
+  fake::adapter(1).refuses_pairs = true;
+  EXPECT_THAT(said_during([] {}), HasSubstr("fake1 port 1 gives no queue pair"));
+  fake::reset(2);
+  fake::adapter(0).refuses_memory = fake::adapter(1).refuses_memory = true;
+  EXPECT_THAT(said_during([] {}), HasSubstr("going on over tcp"));
+  fake::reset(2);
+  fake::adapter(0).max_inline = 0;
+  EXPECT_EQ(said_during([] {}), "");
+}
+
+TEST_F(RdmaMockTest, PortsAreChosenByStateAndListAndGidsByQuery) {
+  std::string why_not;
+  RdmaSettings settings;
+  EXPECT_EQ(open_rdma_devices(settings, why_not).at(0)->port().gid_index, 3) << "IPv4";
+  settings.gid_index = 1;
+  EXPECT_EQ(open_rdma_devices(settings, why_not).at(0)->port().gid_index, 1);
+  settings.gid_index = 9;
+  EXPECT_THAT(open_rdma_devices(settings, why_not), IsEmpty());
+  EXPECT_THAT(why_not, HasSubstr("fake0 port 1 has no GID 9 (CHORUS_RDMA_GID_INDEX)"));
+  settings = {};
+  fake::adapter(0).only_roce1 = true;
+  EXPECT_EQ(open_rdma_devices(settings, why_not).at(0)->port().gid_index, 0);
+  fake::adapter(0).port_active = false;
+  EXPECT_EQ(open_rdma_devices(settings, why_not).size(), 1u);
+  settings.hca = "^fake1";
+  EXPECT_THAT(open_rdma_devices(settings, why_not), IsEmpty());
+  EXPECT_THAT(why_not, AllOf(HasSubstr("fake0 port 1 is not active"),
+                             HasSubstr("CHORUS_RDMA_HCA=^fake1 leaves out fake1")));
+  fake::reset(8);
+  settings = {};
+  settings.max_rails = 3;
+  EXPECT_EQ(open_rdma_devices(settings, why_not).size(), 3u);
+}
+
+TEST(HcaList, SelectsAsOperatorsKnowItFromNccl) {
+  const HcaList all("");
+  EXPECT_TRUE(all.admits("mlx5_0", 1));
+  const HcaList some("mlx5_0:1,mlx5_1");
+  EXPECT_TRUE(some.admits("mlx5_0", 1));
+  EXPECT_FALSE(some.admits("mlx5_0", 2));
+  EXPECT_TRUE(some.admits("mlx5_1", 2));
+  EXPECT_TRUE(some.admits("mlx5_10", 1)) << "by the beginning of the name";
+  const HcaList exact("=mlx5_1");
+  EXPECT_TRUE(exact.admits("mlx5_1", 2));
+  EXPECT_FALSE(exact.admits("mlx5_10", 1));
+  const HcaList none("^=mlx5_1:2");
+  EXPECT_TRUE(none.admits("mlx5_1", 1));
+  EXPECT_FALSE(none.admits("mlx5_1", 2));
+  EXPECT_TRUE(none.admits("mlx5_3", 2));
+  for (const char* bad : {"^", "=", "mlx5_0:", "mlx5_0:x", "mlx5_0:0", ":1", "mlx5_0,,mlx5_1"}) {
+    EXPECT_THROW((void)HcaList(bad), InputError) << bad;
+  }
+}
+
+// The cost of a put in calls of the verbs library, and in copies.
+TEST_F(RdmaMockTest, ASmallPutIsOneRequestAndALargeOneIsNoMoreThanItsPieces) {
+  const LinkConfig config{.region_bytes = 256 * kKiB, .num_channels = 1, .max_outstanding = 32};
+  run_both(kWay, config, [](End& end) {
+    end.meet();
+    const RdmaCounters start = rdma(end).counters();
+    const auto since = [&](RdmaCounters& from) {
+      RdmaCounters now = rdma(end).counters();
+      const RdmaCounters change{now.work_requests - from.work_requests,
+                                now.doorbells - from.doorbells, now.signalled - from.signalled,
+                                now.arrivals - from.arrivals, now.copied_bytes - from.copied_bytes};
+      from = now;
+      return change;
+    };
+    RdmaCounters last = start;
+    const auto bytes = pattern(64 * kKiB, 1);
+    if (end.rank == 0) {
+      end.put(std::span(bytes).first(100), 0, 0, 1);
+      RdmaCounters cost = since(last);
+      EXPECT_EQ(cost.work_requests, 1u) << "small";
+      EXPECT_EQ(cost.doorbells, 1u);
+      EXPECT_EQ(cost.copied_bytes, 100u);
+      end.put(std::span(bytes).first(8 * kKiB), 0, 0, 2);
+      cost = since(last);
+      EXPECT_EQ(cost.work_requests, 2u) << "with a new tag: its bytes, and its slot";
+      EXPECT_EQ(cost.doorbells, 1u);
+      EXPECT_EQ(cost.copied_bytes, 8 * kKiB);
+      end.put(std::span(bytes).first(8 * kKiB), 0, 0, 2);
+      cost = since(last);
+      EXPECT_EQ(cost.work_requests, 1u) << "with the same tag: the number says it all";
+      end.put(bytes, 0, 0, 2);
+      cost = since(last);
+      EXPECT_EQ(cost.work_requests, 3u) << "striped over two rails: two pieces and a slot";
+      EXPECT_EQ(cost.doorbells, 2u);
+      for (int i = 0; i < 400; ++i) end.put(std::span(bytes).first(8), 0, 0, 2);
+      cost = since(last);
+      EXPECT_EQ(cost.work_requests, 400u);
+      EXPECT_LE(cost.signalled, 400u / 64 + 1) << "of a queue of 256";
+    } else {
+      end.await(0, 404);
+      const RdmaCounters cost = since(last);
+      EXPECT_EQ(cost.arrivals, 405u);                  // one more piece
+      EXPECT_LE(cost.work_requests, 404u / 32 + 1) << "credits by half windows";
+    }
+    end.meet();
+  });
+}
+
+TEST_F(RdmaMockTest, RanksThatNeverTalkAreNeverConnected) {
+  World world{.size = 4, .ranks = Ranks::threads};
+  world.options.transports = "rdma";
+  world.options.flight_dir.clear();
+  world.options.algorithm = "ring";
+  expect_all_well(run_world(world, [](Communicator& comm) {
+    run_case(comm, {.kind = Call::Kind::all_reduce, .type = DataType::float32, .count = 50'000});
+  }));
+  // Four neighbours of a ring, two rails each, counted at both ends.
+  EXPECT_EQ(fake::connected(), 16u);
+}
+
+TEST_F(RdmaMockTest, CollectivesGoOnWhileAdaptersBreak) {
+  World world{.size = 3, .ranks = Ranks::threads};
+  world.options.transports = "rdma";
+  world.options.flight_dir.clear();
+  world.options.slot_bytes = 4096;
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 10; ++i) {
+    fake::reset(2);
+    fake::adapter(i % 2).breaks_after = 50 + 37 * i;
+    fake::adapter(i % 2).unheard = i;
+    expect_all_well(run_world(world, [](Communicator& comm) {
+      for (const std::size_t count : {100, 20'000, 7}) {
+        run_case(comm, {.kind = Call::Kind::all_reduce, .type = DataType::float32, .count = count});
+        run_case(comm, {.kind = Call::Kind::all_to_all, .type = DataType::int32, .count = count});
+      }
+    }));
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("going on over"));
+}
+
+}  // namespace
+}  // namespace chorus::testing
