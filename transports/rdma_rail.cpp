@@ -259,8 +259,6 @@ void RdmaRail::shut() {
   device_->verbs().modify_qp(pair_, &attr, IBV_QP_STATE);  // an adapter that is gone refuses
 }
 
-bool RdmaRail::drained() const {
-  return receives_posted_ == 0 || Clock::now() > patience_ends_;
-}
+bool RdmaRail::drained() const { return receives_posted_ == 0 || Clock::now() > patience_ends_; }
 
 }  // namespace chorus

@@ -255,7 +255,7 @@ TEST_F(RdmaMockTest, ASmallPutIsOneRequestAndALargeOneIsNoMoreThanItsPieces) {
     } else {
       end.await(0, 404);
       const RdmaCounters cost = since(last);
-      EXPECT_EQ(cost.arrivals, 405u);                  // one more piece
+      EXPECT_EQ(cost.arrivals, 405u);  // one more piece
       EXPECT_LE(cost.work_requests, 404u / 32 + 1) << "credits by half windows";
     }
     end.meet();
