@@ -1,0 +1,274 @@
+// The wiring is found from rates alone: on invented networks whose truth is known.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "topology/probing/infer.hpp"
+#include "topology/probing/prober.hpp"
+
+namespace chorus::probing {
+namespace {
+
+constexpr double kMb = 1e6;
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+// What a real network would answer: fair rates, scattered, and now and then disturbed.
+class Network {
+ public:
+  Network(HostTree truth, unsigned seed, double scatter = 0.02, double disturbed = 0.02)
+      : truth_(std::move(truth)), random_(seed), scatter_(scatter), disturbed_(disturbed) {}
+
+  std::vector<double> run(const std::vector<Flow>& flows) {
+    std::vector<double> rates = fair_rates(truth_, flows);
+    std::normal_distribution<double> noise(0, scatter_);
+    std::uniform_real_distribution<double> chance(0, 1);
+    for (double& rate : rates) {
+      rate *= std::max(0.5, 1 - std::abs(noise(random_)));
+      if (chance(random_) < disturbed_) rate *= 0.6;
+    }
+    return rates;
+  }
+
+ private:
+  HostTree truth_;
+  std::mt19937 random_;
+  double scatter_, disturbed_;
+};
+
+Prober probed(Network network, int hosts) {
+  Prober prober(hosts);
+  while (const auto flows = prober.next()) prober.take(network.run(*flows));
+  return prober;
+}
+
+HostTree flat(int hosts, double rate) {
+  return {.out = std::vector<double>(at(hosts), rate),
+          .in = std::vector<double>(at(hosts), rate),
+          .groups = {}};
+}
+
+std::vector<std::vector<int>> groups_of(const HostTree& tree) {
+  std::vector<std::vector<int>> groups;
+  for (const auto& group : tree.groups) groups.push_back(group.hosts);
+  std::sort(groups.begin(), groups.end());
+  return groups;
+}
+
+using Groups = std::vector<std::vector<int>>;
+
+void expect_rate(double found, double truth, const std::string& what) {
+  EXPECT_NEAR(found / truth, 1, 0.05) << what;
+}
+
+TEST(Tournament, LetsEveryPairMeetOnceAndNobodyTwiceInARound) {
+  for (int n = 2; n <= 17; ++n) {
+    std::vector<int> met(at(n) * at(n), 0);
+    for (const auto& round : tournament(n)) {
+      std::vector<int> busy(at(n), 0);
+      for (const Flow& flow : round) {
+        ++met[at(flow.src) * at(n) + at(flow.dst)];
+        ++busy[at(flow.src)];
+      }
+      EXPECT_LE(*std::max_element(busy.begin(), busy.end()), 1) << n;
+    }
+    for (int a = 0; a < n; ++a) {
+      for (int b = 0; b < n; ++b) EXPECT_EQ(met[at(a) * at(n) + at(b)], a == b ? 0 : 1) << n;
+    }
+  }
+}
+
+TEST(Probing, FindsEqualHostsOnOneSwitch) {
+  for (const int n : {2, 3, 4, 7, 8, 16, 40}) {
+    for (unsigned seed = 0; seed < 10; ++seed) {
+      const HostTree tree = probed(Network(flat(n, 239 * kMb), seed), n).tree();
+      EXPECT_EQ(groups_of(tree), Groups{}) << n << " hosts, seed " << seed;
+      EXPECT_EQ(tree.core, 0) << n << " hosts, seed " << seed;
+      for (int h = 0; h < n; ++h) expect_rate(tree.out[at(h)], 239 * kMb, "cable");
+    }
+  }
+}
+
+TEST(Probing, FindsTwoFastPairsBehindASlowTrunkInAnyOrder) {
+  std::vector<int> order = {0, 1, 2, 3};
+  do {
+    HostTree truth = flat(4, 239 * kMb);
+    std::vector<int> group = {order[0], order[1]};
+    std::sort(group.begin(), group.end());
+    group = smaller_side(4, group);
+    truth.groups.push_back({group, 24 * kMb, 24 * kMb});
+    const HostTree tree = probed(Network(truth, 3), 4).tree();
+    ASSERT_EQ(groups_of(tree), Groups{group});
+    expect_rate(tree.groups[0].out, 24 * kMb, "trunk out");
+    expect_rate(tree.groups[0].in, 24 * kMb, "trunk in");
+    for (int h = 0; h < 4; ++h) expect_rate(tree.out[at(h)], 239 * kMb, "cable");
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(Probing, FindsOneSlowHostAndNoTrunk) {
+  for (int slow = 0; slow < 4; ++slow) {
+    HostTree truth = flat(4, 239 * kMb);
+    truth.out[at(slow)] = truth.in[at(slow)] = 24 * kMb;
+    const HostTree tree = probed(Network(truth, 5), 4).tree();
+    EXPECT_EQ(groups_of(tree), Groups{});
+    for (int h = 0; h < 4; ++h) {
+      expect_rate(tree.out[at(h)], truth.out[at(h)], "cable out");
+      expect_rate(tree.in[at(h)], truth.in[at(h)], "cable in");
+    }
+  }
+}
+
+// A – 500 – B – 200 – C, three islands of 3, 3 and 2 hosts in a line.
+TEST(Probing, FindsThreeUnequalIslandsInALine) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    HostTree truth = flat(8, 119 * kMb);
+    truth.groups.push_back({{0, 3, 5}, 60 * kMb, 60 * kMb});
+    truth.groups.push_back({{2, 7}, 24 * kMb, 24 * kMb});
+    const Prober prober = probed(Network(truth, seed), 8);
+    const HostTree tree = prober.tree();
+    ASSERT_EQ(groups_of(tree), (Groups{{0, 3, 5}, {2, 7}})) << seed;
+    for (const auto& group : tree.groups) {
+      expect_rate(group.out, group.hosts.size() == 3 ? 60 * kMb : 24 * kMb, "trunk");
+    }
+    EXPECT_LE(prober.done(), 40);
+  }
+}
+
+// No pair alone shows it: each trunk is twice as fast as a cable, and four hosts share it.
+TEST(Probing, FindsSwitchesWhoseTrunksAreOversubscribed) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    HostTree truth = flat(8, 119 * kMb);
+    truth.groups.push_back({{1, 3, 5, 7}, 240 * kMb, 240 * kMb});
+    const HostTree tree = probed(Network(truth, seed), 8).tree();
+    ASSERT_EQ(groups_of(tree), (Groups{{1, 3, 5, 7}})) << seed;
+    expect_rate(tree.groups[0].out, 240 * kMb, "trunk");
+  }
+}
+
+TEST(Probing, FindsACableFasterThanItsPeers) {
+  HostTree truth = flat(6, 100 * kMb);
+  truth.out[4] = truth.in[4] = 300 * kMb;
+  truth.out[2] = truth.in[2] = 50 * kMb;
+  const HostTree tree = probed(Network(truth, 1), 6).tree();
+  EXPECT_EQ(groups_of(tree), Groups{});
+  for (int h = 0; h < 6; ++h) expect_rate(tree.out[at(h)], truth.out[at(h)], "cable");
+}
+
+TEST(Probing, FindsACoreThatIsSlowerThanItsPorts) {
+  HostTree truth = flat(8, 100 * kMb);
+  truth.core = 400 * kMb;
+  const HostTree tree = probed(Network(truth, 2), 8).tree();
+  EXPECT_EQ(groups_of(tree), Groups{});
+  expect_rate(tree.core, 400 * kMb, "core");
+}
+
+TEST(Probing, FindsDirectionsApart) {
+  HostTree truth = flat(4, 100 * kMb);
+  for (double& rate : truth.in) rate = 100 * kMb;
+  truth.out[1] = 20 * kMb;
+  const HostTree tree = probed(Network(truth, 2), 4).tree();
+  expect_rate(tree.out[1], 20 * kMb, "out");
+  expect_rate(tree.in[1], 100 * kMb, "in");
+}
+
+struct Invented {
+  HostTree tree;
+  std::string text;
+};
+
+// Islands, perhaps nested, with trunks that limit a pair, several pairs or nothing.
+Invented invent(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  const int n = pick(4, 16);
+  Invented invented{flat(n, 120 * kMb), std::to_string(n) + " hosts"};
+  HostTree& tree = invented.tree;
+  std::vector<int> order(at(n));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  const int islands = std::min(pick(1, 4), n / 2);
+  for (int i = 0; i + 1 < islands; ++i) {
+    std::vector<int> hosts;
+    for (int k = i * n / islands; k < (i + 1) * n / islands; ++k) hosts.push_back(order[at(k)]);
+    std::sort(hosts.begin(), hosts.end());
+    hosts = smaller_side(n, hosts);
+    const double shares[] = {0.1, 0.25, 0.5};
+    const double rate = 120 * kMb * shares[pick(0, 2)] * (pick(0, 1) + 1);
+    tree.groups.push_back({hosts, rate, rate});
+    invented.text += ", " + std::to_string(hosts.size()) + " at " + std::to_string(rate / kMb);
+  }
+  if (pick(0, 2) == 0) {
+    const int slow = pick(0, n - 1);
+    tree.out[at(slow)] = tree.in[at(slow)] = 30 * kMb;
+    invented.text += ", slow host " + std::to_string(slow);
+  }
+  return invented;
+}
+
+// Traffic that was never measured is predicted as the truth would have it.
+TEST(Probing, PredictsTrafficItNeverSawOnManyInventedNetworks) {
+  int wrong = 0;
+  int total = 0;
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    const Invented invented = invent(seed);
+    const int n = invented.tree.hosts();
+    const HostTree found = probed(Network(invented.tree, seed + 1000), n).tree();
+    std::mt19937 random(seed);
+    double error = 0;
+    constexpr int kTrials = 12;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      std::vector<Flow> flows;
+      for (int i = 0; i < 2 * n; ++i) {
+        const int src = static_cast<int>(random() % at(n));
+        const int dst = static_cast<int>(random() % at(n));
+        if (src != dst) flows.push_back({src, dst});
+      }
+      const auto truth = fair_rates(invented.tree, flows);
+      const auto guess = fair_rates(found, flows);
+      const double slowest = *std::min_element(truth.begin(), truth.end());
+      const double guessed = *std::min_element(guess.begin(), guess.end());
+      error = std::max(error, std::abs(std::log(guessed / slowest)));
+    }
+    ++total;
+    if (error > 0.2) {
+      ++wrong;
+      std::string text = "seed " + std::to_string(seed) + ": " + invented.text + "; found";
+      for (const auto& group : found.groups) {
+        text += " {";
+        for (const int host : group.hosts) text += std::to_string(host) + " ";
+        text += "} at " + std::to_string(group.out / kMb);
+      }
+      text += "; truth";
+      for (const auto& group : invented.tree.groups) {
+        text += " {";
+        for (const int host : group.hosts) text += std::to_string(host) + " ";
+        text += "}";
+      }
+      std::printf("%s, error %.2f\n", text.c_str(), error);
+    }
+  }
+  EXPECT_LE(wrong * 100, total * 5);
+}
+
+TEST(Probing, AsksFewerThanSquareQuestionsOfManyHosts) {
+  for (const int n : {32, 64}) {
+    HostTree truth = flat(n, 100 * kMb);
+    std::vector<int> half(at(n) / 2);
+    std::iota(half.begin(), half.end(), n / 2);
+    truth.groups.push_back({half, 50 * kMb, 50 * kMb});
+    const Prober prober = probed(Network(truth, 1), n);
+    EXPECT_EQ(groups_of(prober.tree()), Groups{half});
+    std::size_t flows = 0;
+    for (const Experiment& e : prober.experiments()) flows += e.flows.size();
+    EXPECT_LE(flows, at(n) * static_cast<std::size_t>(8 * std::log2(n))) << n;
+  }
+}
+
+}  // namespace
+}  // namespace chorus::probing

@@ -1,0 +1,386 @@
+#include "topology/probing/prober.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "topology/probing/infer.hpp"
+
+namespace chorus::probing {
+namespace {
+
+// Up to here every pair meets in the tournament.
+constexpr int kWholeTournament = 16;
+// Runs of one cut: the best counts, because disturbances only slow down.
+constexpr int kCutRuns = 2;
+constexpr int kMostHidden = 4;
+constexpr int kHiddenRuns = 2;
+constexpr double kExplained = 0.8;
+constexpr std::size_t kMostSlow = 12;
+constexpr std::uint32_t kSeed = 20130807;
+
+using Hosts = std::vector<int>;
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+void both_ways(std::vector<Flow>& flows, int a, int b) {
+  flows.push_back({a, b});
+  flows.push_back({b, a});
+}
+
+int log2_up(int n) {
+  int log = 0;
+  while ((1 << log) < n) ++log;
+  return log;
+}
+
+}  // namespace
+
+std::vector<std::vector<Flow>> tournament(int hosts) {
+  const int seats = hosts + hosts % 2;  // an odd host out sits opposite an empty seat
+  std::vector<std::vector<Flow>> rounds;
+  for (int round = 0; round + 1 < seats; ++round) {
+    std::vector<Flow> flows;
+    const auto meet = [&](int a, int b) {
+      if (a < hosts && b < hosts) both_ways(flows, std::min(a, b), std::max(a, b));
+    };
+    const int moving = seats - 1;  // all but the last seat move on by one each round
+    meet(round, seats - 1);
+    for (int i = 1; i < seats / 2; ++i) {
+      meet((round + i) % moving, (round + moving - i) % moving);
+    }
+    rounds.push_back(std::move(flows));
+  }
+  return rounds;
+}
+
+Prober::Prober(int hosts) : hosts_(hosts) { begin_tournament(); }
+
+void Prober::begin_tournament() {
+  phase_ = "rounds of all hosts";
+  if (hosts_ < 2) {
+    step_ = Step::finished;
+    return;
+  }
+  if (hosts_ <= kWholeTournament) {
+    // Few hosts meet in few rounds: once more, so that a disturbance is not believed.
+    const int runs = hosts_ == 2 ? 3 : hosts_ <= 5 ? 2 : 1;
+    for (int run = 0; run < runs; ++run) {
+      for (auto& round : tournament(hosts_)) queue_.push_back(std::move(round));
+    }
+    return;
+  }
+  ask_random_rounds(2 * log2_up(hosts_));
+}
+
+void Prober::ask_random_rounds(int rounds) {
+  std::mt19937 random(kSeed);
+  for (int round = 0; round < rounds; ++round) {
+    Hosts order(at(hosts_));
+    std::iota(order.begin(), order.end(), 0);
+    for (std::size_t i = order.size() - 1; i > 0; --i) {
+      std::swap(order[i], order[random() % (i + 1)]);
+    }
+    std::vector<Flow> flows;
+    for (std::size_t i = 0; i + 1 < order.size(); i += 2) both_ways(flows, order[i], order[i + 1]);
+    queue_.push_back(std::move(flows));
+  }
+}
+
+std::optional<std::vector<Flow>> Prober::next() {
+  while (queue_.empty() && step_ != Step::finished) {
+    switch (step_) {
+      case Step::tournament:
+        step_ = Step::crowd;
+        ask_one_alone();
+        break;
+      case Step::crowd:
+        step_ = Step::pairs;
+        if (one_was_crowded()) ask_all_alone();
+        break;
+      case Step::pairs:
+        if (pivot_ == 0) pair_parts_ = near_hosts(hosts_, experiments_);
+        ask_pairs();
+        if (!queue_.empty()) break;
+        step_ = Step::cuts;
+        groups_ = nested_groups(hosts_, experiments_);
+        phase_ = "trunks";
+        ask_cuts(groups_, kCutRuns);
+        break;
+      case Step::cuts:
+        step_ = Step::slow;
+        ask_where_slow_hosts_are();
+        break;
+      case Step::slow:
+        step_ = Step::hidden;
+        phase_ = "shared trunks";
+        if (unexplained()) ask_random_rounds(3 * log2_up(hosts_));
+        break;
+      case Step::hidden:
+        ask_hidden();
+        if (queue_.empty() || ++hidden_runs_ == kHiddenRuns) step_ = Step::fans;
+        break;
+      case Step::fans:
+        ask_fans();
+        if (queue_.empty()) step_ = Step::finished;
+        break;
+      case Step::finished:
+        break;
+    }
+  }
+  if (queue_.empty()) return std::nullopt;
+  return queue_.front();
+}
+
+void Prober::take(std::span<const double> bytes_per_s) {
+  experiments_.push_back({std::move(queue_.front()), {bytes_per_s.begin(), bytes_per_s.end()}});
+  queue_.erase(queue_.begin());
+}
+
+HostTree Prober::tree() const { return infer(hosts_, experiments_, groups_); }
+
+// The first two of the largest part, with nothing beside them.
+void Prober::ask_one_alone() {
+  phase_ = "pairs alone";
+  const std::vector<Hosts> parts = near_hosts(hosts_, experiments_);
+  const Hosts& largest = *std::max_element(
+      parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  if (hosts_ < 4 || largest.size() < 2) return;
+  queue_.emplace_back();
+  both_ways(queue_.back(), largest[0], largest[1]);
+}
+
+// Did the pair gain from being alone? Then the whole tournament was too crowded to tell what a
+// cable carries.
+bool Prober::one_was_crowded() const {
+  const Experiment& last = experiments_.back();
+  if (hosts_ < 4 || last.flows.size() != 2) return false;
+  double before = 0;
+  for (std::size_t i = 0; i + 1 < experiments_.size(); ++i) {
+    const Experiment& e = experiments_[i];
+    for (std::size_t f = 0; f < e.flows.size(); ++f) {
+      if (e.flows[f] == last.flows[0]) before = std::max(before, e.bytes_per_s[f]);
+    }
+  }
+  return before < kSame * last.bytes_per_s[0];
+}
+
+void Prober::ask_all_alone() {
+  const std::vector<Flow> round = experiments_[0].flows;
+  for (std::size_t f = 0; f + 1 < round.size(); f += 2) {
+    queue_.push_back({round[f], round[f + 1]});
+  }
+}
+
+// What a slow host gets from others does not tell which side of a trunk it is on. What a trunk
+// carries when the host joins in does.
+void Prober::ask_where_slow_hosts_are() {
+  const HostTree now = tree();
+  const double fastest = *std::max_element(now.out.begin(), now.out.end());
+  std::vector<Hosts> joined;
+  for (const Hosts& part : near_hosts(hosts_, experiments_)) {
+    const bool slow = std::all_of(part.begin(), part.end(),
+                                  [&](int host) { return now.out[at(host)] < kSame * fastest; });
+    if (!slow) continue;
+    for (const HostTree::Group& group : now.groups) {
+      Hosts both;
+      std::set_union(group.hosts.begin(), group.hosts.end(), part.begin(), part.end(),
+                     std::back_inserter(both));
+      Hosts without;
+      std::set_difference(group.hosts.begin(), group.hosts.end(), part.begin(), part.end(),
+                          std::back_inserter(without));
+      for (const Hosts& changed : {both, without}) {
+        if (changed == group.hosts || changed.size() < 2 || changed.size() + 2 > at(hosts_)) {
+          continue;
+        }
+        joined.push_back(smaller_side(hosts_, changed));
+      }
+    }
+  }
+  std::sort(joined.begin(), joined.end());
+  joined.erase(std::unique(joined.begin(), joined.end()), joined.end());
+  if (joined.size() > kMostSlow) joined.resize(kMostSlow);
+  groups_.insert(groups_.end(), joined.begin(), joined.end());
+  ask_cuts(joined, 1);
+}
+
+// One pivot after another meets the others alone. The rate of a pair is a bottleneck along a path:
+// where two parts are differently far from an earlier pivot, they are as far from each other as the
+// farther is from it, and need not be asked.
+void Prober::ask_pairs() {
+  phase_ = "pairs alone";
+  const std::size_t parts = pair_parts_.size();
+  const std::size_t most = std::max<std::size_t>(3, 2 * at(log2_up(static_cast<int>(parts))));
+  const HostTree tree = infer(hosts_, experiments_, {});
+  std::vector<int> speaker;
+  for (const Hosts& part : pair_parts_) {
+    speaker.push_back(*std::max_element(part.begin(), part.end(), [&](int a, int b) {
+      return tree.out[at(a)] + tree.in[at(a)] < tree.out[at(b)] + tree.in[at(b)];
+    }));
+  }
+  const auto alone = [&](int a, int b) {
+    double rate = 0;
+    for (const Experiment& e : experiments_) {
+      if (e.flows.size() != 2 || e.flows[0].src != std::min(a, b) ||
+          e.flows[0].dst != std::max(a, b)) {
+        continue;
+      }
+      rate = std::max(rate, std::min(e.bytes_per_s[0], e.bytes_per_s[1]));
+    }
+    return rate;
+  };
+  for (; queue_.empty() && pivot_ < std::min(most, parts); ++pivot_) {
+    for (std::size_t other = pivot_ + 1; other < parts; ++other) {
+      const int a = speaker[pivot_];
+      const int b = speaker[other];
+      if (alone(a, b) > 0) continue;
+      bool known = false;
+      for (std::size_t before = 0; before < pivot_ && !known; ++before) {
+        const double to_a = alone(speaker[before], a);
+        const double to_b = alone(speaker[before], b);
+        known = to_a > 0 && to_b > 0 && std::min(to_a, to_b) < kSame * std::max(to_a, to_b);
+      }
+      if (known) continue;
+      std::vector<Flow> flows;
+      both_ways(flows, std::min(a, b), std::max(a, b));
+      queue_.push_back(std::move(flows));
+    }
+  }
+}
+
+std::vector<Flow> Prober::cut_flows(const Hosts& group) const {
+  const HostTree tree = infer(hosts_, experiments_, {});
+  const auto faster = [&](int a, int b) {
+    const double x = tree.out[at(a)] + tree.in[at(a)];
+    const double y = tree.out[at(b)] + tree.in[at(b)];
+    return x != y ? x > y : a < b;
+  };
+  Hosts inside = group;
+  std::sort(inside.begin(), inside.end(), faster);
+  // Outside, one of each near part in turn, so that no other trunk is met before this one.
+  std::vector<Hosts> parts;
+  for (const Hosts& part : near_hosts(hosts_, experiments_)) {
+    Hosts rest;
+    for (const int host : part) {
+      if (!std::binary_search(group.begin(), group.end(), host)) rest.push_back(host);
+    }
+    std::sort(rest.begin(), rest.end(), faster);
+    if (!rest.empty()) parts.push_back(std::move(rest));
+  }
+  Hosts outside;
+  for (std::size_t i = 0; outside.size() + group.size() < at(hosts_); ++i) {
+    for (const Hosts& part : parts) {
+      if (i < part.size()) outside.push_back(part[i]);
+    }
+  }
+  std::vector<Flow> flows;
+  for (std::size_t i = 0; i < std::min(inside.size(), outside.size()); ++i) {
+    both_ways(flows, inside[i], outside[i]);
+  }
+  return flows;
+}
+
+void Prober::ask_cuts(const std::vector<Hosts>& groups, int runs) {
+  for (int run = 0; run < runs; ++run) {
+    for (const Hosts& group : groups) queue_.push_back(cut_flows(group));
+  }
+}
+
+// Is there a round that all cables and trunks known so far should have let go much faster?
+bool Prober::unexplained() const {
+  const HostTree now = tree();
+  return std::any_of(experiments_.begin(), experiments_.end(), [&](const Experiment& e) {
+    const std::vector<double> predicted = fair_rates(now, e.flows);
+    const double expected = std::accumulate(predicted.begin(), predicted.end(), 0.0);
+    const double measured = std::accumulate(e.bytes_per_s.begin(), e.bytes_per_s.end(), 0.0);
+    return e.flows.size() > 2 && measured < kExplained * expected;
+  });
+}
+
+void Prober::ask_hidden() {
+  if (!unexplained()) return;
+  const auto found = oversubscribed_groups(tree(), experiments_, kMostHidden);
+  groups_.insert(groups_.end(), found.begin(), found.end());
+  ask_cuts(found, kCutRuns);
+}
+
+// A host without an equal may have seen slow ways only: it exchanges with two different parts.
+void Prober::ask_fans_of_single_hosts(const std::vector<Hosts>& parts) {
+  const std::size_t n = parts.size();
+  for (std::size_t p = 0; p < n && n >= 3; ++p) {
+    if (parts[p].size() != 1) continue;
+    std::vector<std::pair<std::size_t, std::size_t>> peers = {{1, 2}};
+    if (n == 4) peers = {{1, 2}, {2, 3}, {1, 3}};
+    for (const auto& [first, second] : peers) {
+      std::vector<Flow> flows;
+      both_ways(flows, parts[p][0], parts[(p + first) % n][0]);
+      both_ways(flows, parts[p][0], parts[(p + second) % n][0]);
+      queue_.push_back(std::move(flows));
+    }
+  }
+}
+
+// Near hosts in threes: the first exchanges with the other two. Whoever gets more than from one
+// peer is asked again with twice as many.
+void Prober::ask_fans() {
+  constexpr int kRotations = 3;
+  phase_ = "cables faster than their peers'";
+  const std::vector<Hosts> parts = near_hosts(hosts_, experiments_);
+  if (fan_ < 0) {
+    fan_ = 0;
+    ask_fans_of_single_hosts(parts);
+  }
+  while (queue_.empty() && fan_ < kRotations) {
+    std::vector<Flow> flows;
+    for (const Hosts& part : parts) {
+      for (std::size_t i = 0; i + 3 <= part.size(); i += 3) {
+        const auto host = [&](int k) { return part[i + at((k + fan_) % 3)]; };
+        both_ways(flows, host(0), host(1));
+        both_ways(flows, host(0), host(2));
+      }
+      // Those left over take their turns with hosts that sit in threes already.
+      const std::size_t left = part.size() % 3;
+      if (part.size() > 3 && left > 0 && fan_ < static_cast<int>(left)) {
+        const int center = part[part.size() - 1 - at(fan_)];
+        std::vector<Flow> extra;
+        both_ways(extra, center, part[0]);
+        both_ways(extra, center, part[1]);
+        queue_.push_back(std::move(extra));
+      }
+    }
+    ++fan_;
+    if (!flows.empty()) queue_.push_back(std::move(flows));
+  }
+  if (!queue_.empty() || fan_ >= kRotations + log2_up(hosts_)) return;
+  const int peers = 1 << (fan_ - kRotations + 2);
+  ++fan_;
+  std::vector<double> single(at(hosts_), 0);
+  std::vector<double> together(at(hosts_), 0);
+  for (const Experiment& e : experiments_) {
+    std::vector<double> sum(at(hosts_), 0);
+    std::vector<int> count(at(hosts_), 0);
+    for (std::size_t f = 0; f < e.flows.size(); ++f) {
+      single[at(e.flows[f].src)] = std::max(single[at(e.flows[f].src)], e.bytes_per_s[f]);
+      sum[at(e.flows[f].src)] += e.bytes_per_s[f];
+      ++count[at(e.flows[f].src)];
+    }
+    for (std::size_t h = 0; h < sum.size(); ++h) {
+      if (count[h] == peers / 2) together[h] = std::max(together[h], sum[h]);
+    }
+  }
+  for (const Hosts& part : parts) {
+    for (const int center : part) {
+      if (together[at(center)] * kSame < single[at(center)] * peers / 4) continue;
+      std::vector<Flow> flows;
+      for (const int host : part) {
+        if (host != center && static_cast<int>(flows.size()) < 2 * peers) {
+          both_ways(flows, center, host);
+        }
+      }
+      if (static_cast<int>(flows.size()) > peers) queue_.push_back(std::move(flows));
+    }
+  }
+}
+
+}  // namespace chorus::probing

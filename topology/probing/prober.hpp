@@ -1,0 +1,79 @@
+// Decides which flows to measure next.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "topology/probing/host_tree.hpp"
+
+namespace chorus::probing {
+
+/// Asks for experiments until the wiring between hosts is understood.
+///
+/// 1. Tournament: rounds in which every host exchanges with one other, both ways; all rounds for up
+///    to 16 hosts, 2·log₂ n of them beyond. Hosts that reach their best rate together are near.
+/// 2. Pairs alone: whether the tournament was too crowded; then one host of each near group:
+///    which groups are far from which, and how far.
+/// 3. Cuts: as many hosts as can of one group exchange with as many outside, twice. What they get
+///    together is the trunk's, however fast a pair alone was.
+/// 4. Where a round is still slower than its cables and trunks explain: random rounds, then the
+///    groups that would explain them, asked for in the same way.
+/// 5. Fans: one host exchanges with several, where its cable may be faster than any single peer's.
+///
+/// O(n log n) flows in all. Pure: the same answers give the same questions.
+class Prober {
+ public:
+  explicit Prober(int hosts);
+
+  /// The flows to run next, all at the same time; nothing once all is known. Call take() for each.
+  [[nodiscard]] std::optional<std::vector<Flow>> next();
+  /// The rates of the flows that next() gave.
+  void take(std::span<const double> bytes_per_s);
+
+  [[nodiscard]] int done() const { return static_cast<int>(experiments_.size()); }
+  /// Experiments foreseen so far; grows when something is found.
+  [[nodiscard]] int total() const { return done() + static_cast<int>(queue_.size()); }
+  /// What it is doing, for people: "rounds of all hosts".
+  [[nodiscard]] const std::string& phase() const { return phase_; }
+  [[nodiscard]] std::span<const Experiment> experiments() const { return experiments_; }
+
+  /// What is known so far.
+  [[nodiscard]] HostTree tree() const;
+
+ private:
+  enum class Step { tournament, crowd, pairs, cuts, slow, hidden, fans, finished };
+
+  void begin_tournament();
+  void ask_pairs();
+  void ask_one_alone();
+  [[nodiscard]] bool one_was_crowded() const;
+  void ask_all_alone();
+  void ask_cuts(const std::vector<std::vector<int>>& groups, int runs);
+  void ask_where_slow_hosts_are();
+  void ask_random_rounds(int rounds);
+  [[nodiscard]] bool unexplained() const;
+  void ask_hidden();
+  void ask_fans_of_single_hosts(const std::vector<std::vector<int>>& parts);
+  void ask_fans();
+  [[nodiscard]] std::vector<Flow> cut_flows(const std::vector<int>& group) const;
+
+  int hosts_;
+  Step step_ = Step::tournament;
+  std::string phase_;
+  std::vector<std::vector<Flow>> queue_;  // asked from the front
+  std::vector<Experiment> experiments_;
+  std::vector<std::vector<int>> groups_;  // candidates
+  std::vector<std::vector<int>> pair_parts_;
+  std::size_t pivot_ = 0;
+  int hidden_runs_ = 0;
+  int fan_ = -1;
+};
+
+/// Rounds in which everybody meets somebody: perfect matchings of [0, hosts) (with one host idle
+/// where the number is odd), every pair once in hosts − 1 rounds (hosts, if odd). Circle method.
+[[nodiscard]] std::vector<std::vector<Flow>> tournament(int hosts);
+
+}  // namespace chorus::probing
