@@ -56,8 +56,16 @@ struct CHORUS_API Options {
   std::string topology_file;
   /// JSON file of a plan to load, or empty. CHORUS_PLAN
   std::string plan_file;
-  /// Where the topology is described (topology_file) and there is no plan: the longest that rank 0
-  /// synthesizes one when the communicator is made, ms; 0: never. CHORUS_SYNTHESIS_MS
+  /// Where ranks are on several hosts and nobody described the topology: the longest that they
+  /// probe the network when the communicator is made, ms; 0: never. CHORUS_PROBE_MS
+  int probe_ms = 5'000;
+  /// Directory that keeps what was probed; empty: nowhere. Options::from_env(): the user's cache
+  /// directory ($XDG_CACHE_HOME/chorus or ~/.cache/chorus). CHORUS_PROBE_CACHE
+  std::string probe_cache;
+  /// Age beyond which a kept probe is made again, s. CHORUS_PROBE_MAX_AGE_S
+  int probe_max_age_s = 86'400;
+  /// Where the topology is described (topology_file) or probed and there is no plan: the longest
+  /// that rank 0 synthesizes one when the communicator is made, ms; 0: never. CHORUS_SYNTHESIS_MS
   int synthesis_ms = 1'000;
   /// Where a rank writes its flight record when a collective fails; empty: nowhere.
   /// CHORUS_FLIGHT_DIR

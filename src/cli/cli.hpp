@@ -26,6 +26,7 @@ void add_algorithms(CLI::App& app, int& exit_code);
 void add_convert(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_flight(CLI::App& app, int& exit_code);
+void add_probe(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);
 void add_synth(CLI::App& app, int& exit_code);

@@ -105,8 +105,8 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   Options options = impl_->options;
   options.topology_file.clear();
   options.plan_file.clear();
-  return Communicator(
-      std::make_unique<Impl>(impl_->keep_alive, impl_->control, std::move(mine_now), options));
+  return Communicator(std::make_unique<Impl>(impl_->keep_alive, impl_->control, std::move(mine_now),
+                                             options, impl_->probed ? &*impl_->probed : nullptr));
 }
 
 Request Communicator::start(const Call& call) {

@@ -61,8 +61,10 @@ std::string who(const GroupPlace& place) {
 
 }  // namespace
 
+int message_channel() { return kMessageChannel; }
+
 Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> joined,
-                         GroupPlace position, const Options& settings)
+                         GroupPlace position, const Options& settings, const Probed* known)
     : keep_alive(std::move(guard)),
       control(std::move(joined)),
       options(settings),
@@ -97,11 +99,11 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   control->open_group(place.key, place.members);
   const std::string agreement = fmt::format(
       "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
-      "transports {}, synthesis {} ms",
+      "transports {}, synthesis {} ms, probing {} ms",
       CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
       options.deterministic, options.slots, options.slot_bytes, options.transports,
-      options.synthesis_ms);
+      options.synthesis_ms, options.probe_ms);
   wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
 
@@ -109,14 +111,16 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   const std::size_t hosts = num_hosts(members);
   if (wiring->any_network()) instances = kNetworkInstances;
   const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
-  if (!options.topology_file.empty() && options.plan_file.empty() && free_to_choose &&
+  if (options.topology_file.empty()) {
+    if (hosts > 1 && options.plan_file.empty() && free_to_choose) learn_network(known);
+    described = probed ? probed->topology : assumed_topology(members, wiring->hosts_share_memory());
+  }
+  if ((probed || !options.topology_file.empty()) && options.plan_file.empty() && free_to_choose &&
       options.synthesis_ms > 0 && members.size() > 1) {
     plan = synthesize_together(*control, place, described, options);
   }
-  selector = std::make_unique<Selector>(
-      options.topology_file.empty() ? assumed_topology(members, wiring->hosts_share_memory())
-                                    : std::move(described),
-      levels_of(members), options, std::move(plan), place.rank, layout.guaranteed_slots());
+  selector = std::make_unique<Selector>(std::move(described), levels_of(members), options,
+                                        std::move(plan), place.rank, layout.guaranteed_slots());
 
   message_routines_.resize(2 * members.size());
   messages_.resize(2 * members.size());
@@ -137,6 +141,32 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
     log(LogLevel::info, who(place),
         fmt::format("{} ranks on {} hosts, transports {}, {} reductions", members.size(), hosts,
                     options.transports, reduce_instruction_set()));
+  }
+}
+
+// A part of a network that is known need not be probed again.
+void Communicator::Impl::learn_network(const Probed* known) {
+  if (options.probe_ms == 0) return;
+  if (known != nullptr) {
+    const HostList hosts = hosts_of(*wiring);
+    Probed part;
+    part.network = probing::restricted(known->network, hosts.names);
+    part.parts = hosts.parts;
+    part.topology = probing::topology_of(part.network, part.parts);
+    part.cached = true;
+    probed = std::move(part);
+    return;
+  }
+  probed = probe_together(*control, *wiring, *engine, place, options, layout, kMessageChannel,
+                          {.budget_ms = options.probe_ms});
+  if (place.rank == 0 && log_enabled(LogLevel::info)) {
+    log(LogLevel::info, who(place),
+        probed->cached
+            ? fmt::format("the network was probed before (CHORUS_PROBE_CACHE):\n{}",
+                          probing::describe(probed->network))
+            : fmt::format("probed the network in {:.0f} ms with {:.1f} MB:\n{}",
+                          probed->seconds * 1e3, static_cast<double>(probed->bytes) * 1e-6,
+                          probing::describe(probed->network)));
   }
 }
 

@@ -11,14 +11,16 @@
 #include "runtime/control.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/flight_recorder.hpp"
+#include "runtime/probe.hpp"
 #include "runtime/selection.hpp"
 #include "runtime/wiring.hpp"
 
 namespace chorus {
 
 struct Communicator::Impl {
+  /// `known`: what the communicator that this one is split from knows of the network.
   Impl(std::shared_ptr<void> keep_alive, std::shared_ptr<Control> control, GroupPlace place,
-       const Options& options);
+       const Options& options, const Probed* known = nullptr);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -46,6 +48,7 @@ struct Communicator::Impl {
   std::unique_ptr<Wiring> wiring;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Selector> selector;
+  std::optional<Probed> probed;  // the network, where hosts are several and nobody described it
   FlightRecorder flight;
   std::string flight_name;
   int instances = 1;
@@ -62,6 +65,7 @@ struct Communicator::Impl {
   void give_back(std::vector<Job*>& jobs);
   void leave() noexcept;
   void report_history();
+  void learn_network(const Probed* known);
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);
   [[nodiscard]] std::shared_ptr<const Routine> message_routine(Rank peer, bool sending);
@@ -76,6 +80,9 @@ struct Request::Impl {
   Communicator::Impl* communicator = nullptr;
   std::vector<Job*> jobs;
 };
+
+/// The data channel of messages from rank to rank; collectives use those before it.
+[[nodiscard]] int message_channel();
 
 /// Throws InputError, naming the argument, for a call that cannot be right on any rank.
 void check_call(const Call& call, Rank rank, int world_size);

@@ -24,7 +24,7 @@ constexpr std::size_t kMinSlotBytes = 1024;
 constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
 
 /// Every variable that Chorus reads, for the search for misspelt ones.
-constexpr std::array<std::string_view, 29> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+constexpr std::array<std::string_view, 32> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TIMEOUT_MS",
                                                      "CHORUS_TRANSPORTS",
                                                      "CHORUS_SOCKET_IFNAME",
@@ -44,6 +44,9 @@ constexpr std::array<std::string_view, 29> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TOPOLOGY",
                                                      "CHORUS_PLAN",
                                                      "CHORUS_SYNTHESIS_MS",
+                                                     "CHORUS_PROBE_MS",
+                                                     "CHORUS_PROBE_CACHE",
+                                                     "CHORUS_PROBE_MAX_AGE_S",
                                                      "CHORUS_FLIGHT_DIR",
                                                      "CHORUS_SPIN_US",
                                                      "CHORUS_LOG",
@@ -91,6 +94,13 @@ void read(const char* name, std::string& value) {
 /// A variable whose empty value means "nothing", not "the default".
 void read_or_empty(const char* name, std::string& value) {
   if (const char* given = std::getenv(name)) value = given;
+}
+
+/// Of the user who runs this; empty if that is nowhere.
+std::string user_cache_directory() {
+  if (const auto cache = env("XDG_CACHE_HOME")) return *cache + "/chorus";
+  if (const auto home = env("HOME")) return *home + "/.cache/chorus";
+  return {};
 }
 
 void read_slot_bytes(std::size_t& value) {
@@ -182,6 +192,10 @@ Options Options::from_env() {
   read("CHORUS_ALGORITHM", options.algorithm);
   read("CHORUS_TOPOLOGY", options.topology_file);
   read("CHORUS_PLAN", options.plan_file);
+  read("CHORUS_PROBE_MS", 0, 3'600'000, options.probe_ms);
+  options.probe_cache = user_cache_directory();
+  read_or_empty("CHORUS_PROBE_CACHE", options.probe_cache);
+  read("CHORUS_PROBE_MAX_AGE_S", 0, INT_MAX, options.probe_max_age_s);
   read("CHORUS_SYNTHESIS_MS", 0, 3'600'000, options.synthesis_ms);
   read_or_empty("CHORUS_FLIGHT_DIR", options.flight_dir);
   read("CHORUS_SPIN_US", 0, 1'000'000, options.spin_us);

@@ -68,7 +68,8 @@ std::vector<int> HostTree::group_of_hosts() const {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const int host : groups[g].hosts) {
       int& best = smallest[static_cast<std::size_t>(host)];
-      if (best < 0 || groups[g].hosts.size() < groups[static_cast<std::size_t>(best)].hosts.size()) {
+      if (best < 0 ||
+          groups[g].hosts.size() < groups[static_cast<std::size_t>(best)].hosts.size()) {
         best = static_cast<int>(g);
       }
     }

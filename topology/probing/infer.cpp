@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -79,6 +80,15 @@ class Parts {
   std::vector<int> parent_;
 };
 
+// The largest, unless it stands far above all others: one wrong measurement must not be a rate.
+double credible_most(std::vector<double> values) {
+  constexpr double kFarAbove = 1.4;
+  std::sort(values.begin(), values.end(), std::greater<>());
+  std::size_t i = 0;
+  while (i + 2 < values.size() && values[i] > kFarAbove * values[i + 1] && values[i + 2] > 0) ++i;
+  return values.empty() ? 0 : values[i];
+}
+
 // Disjoint or one within the other.
 bool compatible(const Hosts& a, const Hosts& b) {
   Hosts both;
@@ -118,8 +128,7 @@ void set_core(HostTree& tree, std::span<const Experiment> experiments) {
 double need(const std::vector<Limit::Kind>& kinds, int index, const HostTree& tree,
             std::span<const Experiment> experiments) {
   const auto is_it = [&](const Limit& limit) {
-    return limit.index == index &&
-           std::find(kinds.begin(), kinds.end(), limit.kind) != kinds.end();
+    return limit.index == index && std::find(kinds.begin(), kinds.end(), limit.kind) != kinds.end();
   };
   double most = 1;
   for (const Experiment& e : experiments) {
@@ -145,10 +154,15 @@ double need(const std::vector<Limit::Kind>& kinds, int index, const HostTree& tr
   return most;
 }
 
-// The measured sums of the experiments in which the limit is what stops all of its flows.
-std::vector<double> sums_at_limit(Limit::Kind kind, int index, const HostTree& tree,
-                                  std::span<const Experiment> experiments) {
-  std::vector<double> sums;
+// What was measured where the limit is what stops all of its flows.
+struct AtLimit {
+  std::vector<double> alone;  // with one pair in the network
+  std::vector<double> among_others;
+};
+
+AtLimit sums_at_limit(Limit::Kind kind, int index, const HostTree& tree,
+                      std::span<const Experiment> experiments) {
+  AtLimit sums;
   for (const Experiment& e : experiments) {
     const std::vector<Limit> limits = limits_of(tree, e.flows);
     const std::vector<double> rates = fair_rates(limits, e.flows.size());
@@ -162,17 +176,25 @@ std::vector<double> sums_at_limit(Limit::Kind kind, int index, const HostTree& t
       }
       // Where something disturbed the measurement by half it says nothing.
       if (predicted >= 0.97 * limit.bytes_per_s && measured > 0.5 * limit.bytes_per_s) {
-        sums.push_back(measured);
+        (e.flows.size() <= 2 ? sums.alone : sums.among_others).push_back(measured);
       }
     }
   }
-  std::sort(sums.begin(), sums.end());
   return sums;
 }
 
-// Disturbances only ever slow a flow down, so the upper quartile says more than the middle.
-double settled(const std::vector<double>& sorted, double otherwise) {
-  return sorted.empty() ? otherwise : sorted[(sorted.size() * 3 - 1) / 4];
+// A pair alone is measured best, and disturbances only slow it down. Flows that compete scatter
+// both ways, but are slowed down more often than not: their upper quartile, which also shows
+// whether the pair alone was disturbed.
+double settled(AtLimit sums, double otherwise) {
+  constexpr double kDisturbed = 1.15;
+  double rate = 0;
+  if (!sums.alone.empty()) rate = *std::max_element(sums.alone.begin(), sums.alone.end());
+  std::vector<double>& others = sums.among_others;
+  if (others.empty()) return rate > 0 ? rate : otherwise;
+  std::sort(others.begin(), others.end());
+  const double quartile = others[(others.size() * 3 - 1) / 4];
+  return quartile > kDisturbed * rate ? quartile : rate;
 }
 
 // Removes what explains least, one group after another. Groups that contradict each other may both
@@ -210,8 +232,8 @@ void refine(HostTree& tree, std::span<const Experiment> experiments) {
   }
   for (std::size_t g = 0; g < tree.groups.size(); ++g) {
     const int index = static_cast<int>(g);
-    refined.groups[g].out = settled(
-        sums_at_limit(Limit::Kind::group_out, index, tree, experiments), tree.groups[g].out);
+    refined.groups[g].out = settled(sums_at_limit(Limit::Kind::group_out, index, tree, experiments),
+                                    tree.groups[g].out);
     refined.groups[g].in =
         settled(sums_at_limit(Limit::Kind::group_in, index, tree, experiments), tree.groups[g].in);
   }
@@ -224,9 +246,8 @@ void pool(const std::vector<double*>& values) {
   for (double* value : values) {
     if (*value > 0) order.push_back(value);
   }
-  std::stable_sort(order.begin(), order.end(), [](const double* a, const double* b) {
-    return *a < *b;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const double* a, const double* b) { return *a < *b; });
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin + 1;
     while (end < order.size() && *order[end] < kPooled * *order[end - 1] &&
@@ -385,6 +406,31 @@ std::vector<int> smaller_side(int hosts, std::vector<int> group) {
     if (!contains(group, h)) other.push_back(h);
   }
   return other;
+}
+
+std::vector<Experiment> believable(int hosts, std::span<const Experiment> experiments) {
+  std::vector<std::vector<double>> outs(at(hosts));
+  std::vector<std::vector<double>> ins(at(hosts));
+  for (const Experiment& e : experiments) {
+    for (std::size_t f = 0; f < e.flows.size(); ++f) {
+      outs[at(e.flows[f].src)].push_back(e.bytes_per_s[f]);
+      ins[at(e.flows[f].dst)].push_back(e.bytes_per_s[f]);
+    }
+  }
+  std::vector<double> most_out(at(hosts));
+  std::vector<double> most_in(at(hosts));
+  for (std::size_t h = 0; h < at(hosts); ++h) {
+    most_out[h] = credible_most(std::move(outs[h]));
+    most_in[h] = credible_most(std::move(ins[h]));
+  }
+  std::vector<Experiment> result(experiments.begin(), experiments.end());
+  for (Experiment& e : result) {
+    for (std::size_t f = 0; f < e.flows.size(); ++f) {
+      e.bytes_per_s[f] =
+          std::min({e.bytes_per_s[f], most_out[at(e.flows[f].src)], most_in[at(e.flows[f].dst)]});
+    }
+  }
+  return result;
 }
 
 std::vector<std::vector<int>> near_hosts(int hosts, std::span<const Experiment> experiments) {

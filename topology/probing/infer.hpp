@@ -12,6 +12,12 @@ namespace chorus::probing {
 /// measurements scatter.
 inline constexpr double kSame = 0.75;
 
+/// The experiments without the rates that no other measurement of the same host comes near: a host
+/// that was kept from its cores for a while sees what piled up meanwhile arrive at once. Such rates
+/// become the host's next fastest.
+[[nodiscard]] std::vector<Experiment> believable(int hosts,
+                                                 std::span<const Experiment> experiments);
+
 /// Hosts that send to each other as fast as either is ever seen to send: parts of all hosts, each
 /// ascending, ordered by first host. Cables of one speed at one switch make one part; so do
 /// switches whose trunks never limit a single pair.

@@ -12,6 +12,8 @@ namespace {
 
 // Up to here every pair meets in the tournament.
 constexpr int kWholeTournament = 16;
+// Up to here every host is also measured alone.
+constexpr int kFewHosts = 8;
 // Runs of one cut: the best counts, because disturbances only slow down.
 constexpr int kCutRuns = 2;
 constexpr int kMostHidden = 4;
@@ -65,7 +67,7 @@ void Prober::begin_tournament() {
   }
   if (hosts_ <= kWholeTournament) {
     // Few hosts meet in few rounds: once more, so that a disturbance is not believed.
-    const int runs = hosts_ == 2 ? 3 : hosts_ <= 5 ? 2 : 1;
+    const int runs = hosts_ <= 4 ? 4 : hosts_ <= kFewHosts ? 2 : 1;
     for (int run = 0; run < runs; ++run) {
       for (auto& round : tournament(hosts_)) queue_.push_back(std::move(round));
     }
@@ -93,11 +95,11 @@ std::optional<std::vector<Flow>> Prober::next() {
     switch (step_) {
       case Step::tournament:
         step_ = Step::crowd;
-        ask_one_alone();
+        ask_alone();
         break;
       case Step::crowd:
         step_ = Step::pairs;
-        if (one_was_crowded()) ask_all_alone();
+        if (tournament_was_crowded()) ask_all_alone();
         break;
       case Step::pairs:
         if (pivot_ == 0) pair_parts_ = near_hosts(hosts_, experiments_);
@@ -134,42 +136,45 @@ std::optional<std::vector<Flow>> Prober::next() {
 }
 
 void Prober::take(std::span<const double> bytes_per_s) {
-  experiments_.push_back({std::move(queue_.front()), {bytes_per_s.begin(), bytes_per_s.end()}});
+  measured_.push_back({std::move(queue_.front()), {bytes_per_s.begin(), bytes_per_s.end()}});
+  experiments_ = believable(hosts_, measured_);
   queue_.erase(queue_.begin());
 }
 
 HostTree Prober::tree() const { return infer(hosts_, experiments_, groups_); }
 
-// The first two of the largest part, with nothing beside them.
-void Prober::ask_one_alone() {
+// Every host once with nothing beside it, and twice where that shows how crowded the tournament
+// was: then it could not tell what a cable carries. Of many hosts only two to begin with.
+void Prober::ask_alone() {
   phase_ = "pairs alone";
-  const std::vector<Hosts> parts = near_hosts(hosts_, experiments_);
-  const Hosts& largest = *std::max_element(
-      parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  if (hosts_ < 4 || largest.size() < 2) return;
-  queue_.emplace_back();
-  both_ways(queue_.back(), largest[0], largest[1]);
-}
-
-// Did the pair gain from being alone? Then the whole tournament was too crowded to tell what a
-// cable carries.
-bool Prober::one_was_crowded() const {
-  const Experiment& last = experiments_.back();
-  if (hosts_ < 4 || last.flows.size() != 2) return false;
-  double before = 0;
-  for (std::size_t i = 0; i + 1 < experiments_.size(); ++i) {
-    const Experiment& e = experiments_[i];
-    for (std::size_t f = 0; f < e.flows.size(); ++f) {
-      if (e.flows[f] == last.flows[0]) before = std::max(before, e.bytes_per_s[f]);
+  for (const Hosts& part : near_hosts(hosts_, experiments_)) {
+    for (std::size_t i = 0; i + 1 < part.size(); i += 2) {
+      if (hosts_ > kFewHosts && !queue_.empty()) break;
+      queue_.emplace_back();
+      both_ways(queue_.back(), part[i], part[i + 1]);
     }
   }
-  return before < kSame * last.bytes_per_s[0];
+}
+
+bool Prober::tournament_was_crowded() const {
+  return std::any_of(experiments_.begin(), experiments_.end(), [&](const Experiment& alone) {
+    if (alone.flows.size() != 2) return false;
+    double before = 0;
+    for (const Experiment& e : experiments_) {
+      for (std::size_t f = 0; f < e.flows.size() && e.flows.size() > 2; ++f) {
+        if (e.flows[f] == alone.flows[0]) before = std::max(before, e.bytes_per_s[f]);
+      }
+    }
+    return before > 0 && before < kSame * alone.bytes_per_s[0];
+  });
 }
 
 void Prober::ask_all_alone() {
   const std::vector<Flow> round = experiments_[0].flows;
-  for (std::size_t f = 0; f + 1 < round.size(); f += 2) {
-    queue_.push_back({round[f], round[f + 1]});
+  for (int run = 0; run < 2; ++run) {
+    for (std::size_t f = 0; f + 1 < round.size(); f += 2) {
+      queue_.push_back({round[f], round[f + 1]});
+    }
   }
 }
 
@@ -287,15 +292,17 @@ void Prober::ask_cuts(const std::vector<Hosts>& groups, int runs) {
   }
 }
 
-// Is there a round that all cables and trunks known so far should have let go much faster?
+// Are there rounds that all cables and trunks known so far should have let go much faster?
 bool Prober::unexplained() const {
   const HostTree now = tree();
-  return std::any_of(experiments_.begin(), experiments_.end(), [&](const Experiment& e) {
-    const std::vector<double> predicted = fair_rates(now, e.flows);
-    const double expected = std::accumulate(predicted.begin(), predicted.end(), 0.0);
-    const double measured = std::accumulate(e.bytes_per_s.begin(), e.bytes_per_s.end(), 0.0);
-    return e.flows.size() > 2 && measured < kExplained * expected;
-  });
+  const auto slow =
+      std::count_if(experiments_.begin(), experiments_.end(), [&](const Experiment& e) {
+        const std::vector<double> predicted = fair_rates(now, e.flows);
+        const double expected = std::accumulate(predicted.begin(), predicted.end(), 0.0);
+        const double measured = std::accumulate(e.bytes_per_s.begin(), e.bytes_per_s.end(), 0.0);
+        return e.flows.size() > 2 && measured < kExplained * expected;
+      });
+  return slow >= 2;  // one alone was disturbed
 }
 
 void Prober::ask_hidden() {

@@ -30,6 +30,8 @@ class Prober {
 
   /// The flows to run next, all at the same time; nothing once all is known. Call take() for each.
   [[nodiscard]] std::optional<std::vector<Flow>> next();
+  /// What is asked next, in order, whatever the answers; filled by next().
+  [[nodiscard]] std::span<const std::vector<Flow>> pending() const { return queue_; }
   /// The rates of the flows that next() gave.
   void take(std::span<const double> bytes_per_s);
 
@@ -38,7 +40,8 @@ class Prober {
   [[nodiscard]] int total() const { return done() + static_cast<int>(queue_.size()); }
   /// What it is doing, for people: "rounds of all hosts".
   [[nodiscard]] const std::string& phase() const { return phase_; }
-  [[nodiscard]] std::span<const Experiment> experiments() const { return experiments_; }
+  /// As measured.
+  [[nodiscard]] std::span<const Experiment> experiments() const { return measured_; }
 
   /// What is known so far.
   [[nodiscard]] HostTree tree() const;
@@ -48,8 +51,8 @@ class Prober {
 
   void begin_tournament();
   void ask_pairs();
-  void ask_one_alone();
-  [[nodiscard]] bool one_was_crowded() const;
+  void ask_alone();
+  [[nodiscard]] bool tournament_was_crowded() const;
   void ask_all_alone();
   void ask_cuts(const std::vector<std::vector<int>>& groups, int runs);
   void ask_where_slow_hosts_are();
@@ -64,7 +67,8 @@ class Prober {
   Step step_ = Step::tournament;
   std::string phase_;
   std::vector<std::vector<Flow>> queue_;  // asked from the front
-  std::vector<Experiment> experiments_;
+  std::vector<Experiment> measured_;
+  std::vector<Experiment> experiments_;   // as far as they can be believed
   std::vector<std::vector<int>> groups_;  // candidates
   std::vector<std::vector<int>> pair_parts_;
   std::size_t pivot_ = 0;

@@ -1,0 +1,205 @@
+// chorus probe: measure the network between the hosts of a job, and write down how it is wired.
+#include "runtime/probe.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "base/log.hpp"
+#include "base/progress.hpp"
+#include "chorus/error.hpp"
+#include "cli/cli.hpp"
+#include "cli/draw.hpp"
+#include "model/json.hpp"
+#include "runtime/communicator_impl.hpp"
+#include "runtime/launch.hpp"
+#include "runtime/probe_cache.hpp"
+#include "topology/probing/infer.hpp"
+
+namespace chorus {
+namespace {
+
+using probing::HostTree;
+
+struct Arguments {
+  std::string output;
+  std::string svg;
+  std::string compare;
+  int budget_ms = 10'000;
+  bool json = false;
+  bool cached = false;
+  bool keep = true;
+};
+
+// What crossed a limit in all, bytes.
+struct Traffic {
+  std::vector<std::uint64_t> out, in;  // by host
+  std::vector<std::uint64_t> group_out, group_in;
+};
+
+Traffic traffic_of(const Probed& probed) {
+  const HostTree& tree = probed.network.tree;
+  Traffic traffic;
+  traffic.out.resize(probed.network.hosts.size());
+  traffic.in.resize(probed.network.hosts.size());
+  traffic.group_out.resize(tree.groups.size());
+  traffic.group_in.resize(tree.groups.size());
+  for (std::size_t e = 0; e < probed.measured.size(); ++e) {
+    for (const probing::Limit& limit : limits_of(tree, probed.measured[e].flows)) {
+      std::uint64_t sum = 0;
+      for (const int f : limit.flows) sum += probed.measured_bytes[e][static_cast<std::size_t>(f)];
+      const auto i = static_cast<std::size_t>(limit.index);
+      if (limit.kind == probing::Limit::Kind::host_out) traffic.out[i] += sum;
+      if (limit.kind == probing::Limit::Kind::host_in) traffic.in[i] += sum;
+      if (limit.kind == probing::Limit::Kind::group_out) traffic.group_out[i] += sum;
+      if (limit.kind == probing::Limit::Kind::group_in) traffic.group_in[i] += sum;
+    }
+  }
+  return traffic;
+}
+
+std::string report_json(const Probed& probed, const std::string& complaint) {
+  const probing::ProbedNetwork& network = probed.network;
+  const Traffic traffic = traffic_of(probed);
+  nlohmann::ordered_json json;
+  json["format"] = "chorus-probe-report";
+  json["version"] = 1;
+  json["seconds"] = probed.seconds;
+  json["cached"] = probed.cached;
+  json["measured_at_s"] = network.measured_at_s;
+  json["experiments"] = probed.experiments;
+  json["bytes"] = probed.bytes;
+  json["misfit"] = probing::misfit(network.tree, probed.measured);
+  for (std::size_t h = 0; h < network.hosts.size(); ++h) {
+    json["hosts"].push_back({{"name", network.hosts[h]},
+                             {"ranks", probed.parts[h].ranks},
+                             {"out_bytes_per_s", network.tree.out[h]},
+                             {"in_bytes_per_s", network.tree.in[h]},
+                             {"alpha_s", network.cable_alpha_s[h]},
+                             {"bytes_out", traffic.out[h]},
+                             {"bytes_in", traffic.in[h]}});
+  }
+  json["trunks"] = nlohmann::ordered_json::array();
+  for (std::size_t g = 0; g < network.tree.groups.size(); ++g) {
+    const HostTree::Group& group = network.tree.groups[g];
+    std::vector<std::string> names;
+    for (const int host : group.hosts)
+      names.push_back(network.hosts[static_cast<std::size_t>(host)]);
+    json["trunks"].push_back({{"hosts", names},
+                              {"out_bytes_per_s", group.out},
+                              {"in_bytes_per_s", group.in},
+                              {"alpha_s", network.trunk_alpha_s[g]},
+                              {"bytes_out", traffic.group_out[g]},
+                              {"bytes_in", traffic.group_in[g]}});
+  }
+  json["core_bytes_per_s"] = network.tree.core;
+  for (std::size_t e = 0; e < probed.measured.size(); ++e) {
+    nlohmann::ordered_json flows;
+    for (std::size_t f = 0; f < probed.measured[e].flows.size(); ++f) {
+      flows.push_back({probed.measured[e].flows[f].src, probed.measured[e].flows[f].dst,
+                       probed.measured[e].bytes_per_s[f]});
+    }
+    json["measured"].push_back(flows);
+  }
+  json["disagreement"] = complaint;
+  return json.dump(1) + "\n";
+}
+
+std::string report_text(const Probed& probed) {
+  const Traffic traffic = traffic_of(probed);
+  std::uint64_t most = 0;
+  for (const auto* list : {&traffic.group_out, &traffic.group_in}) {
+    for (const std::uint64_t bytes : *list) most = std::max(most, bytes);
+  }
+  std::string text = fmt::format("{} hosts, {} ranks, ", probed.network.hosts.size(),
+                                 probed.topology.world_size());
+  if (probed.cached) {
+    const auto now = static_cast<std::int64_t>(std::time(nullptr));
+    text += fmt::format("probed {} s ago\n", now - probed.network.measured_at_s);
+  } else {
+    text +=
+        fmt::format("probed in {:.2f} s by {} experiments with {:.1f} MB in all", probed.seconds,
+                    probed.experiments, static_cast<double>(probed.bytes) * 1e-6);
+    if (most > 0)
+      text += fmt::format(", at most {:.1f} MB over one trunk", static_cast<double>(most) * 1e-6);
+    text += "\n";
+  }
+  return text + probing::describe(probed.network);
+}
+
+void run(const Arguments& arguments, int& exit_code) {
+  Options options = Options::from_env();
+  options.probe_ms = 0;  // below, and with questions of its own
+  options.synthesis_ms = 0;
+  options.topology_file.clear();
+  options.plan_file.clear();
+  const Launch launch = Launch::from_env();
+  std::shared_ptr<void> keep_alive;
+  const std::string id = resolve_id(launch, options, keep_alive);
+  auto control = Control::join(id, launch.rank, launch.world_size, options.join_timeout_ms);
+  GroupPlace place{.key = "world", .rank = launch.rank};
+  for (Rank r = 0; r < launch.world_size; ++r) place.members.push_back(r);
+  Communicator::Impl impl(std::move(keep_alive), std::move(control), place, options);
+
+  std::optional<Progress> bar;
+  if (launch.rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
+  const Probed probed =
+      probe_together(*impl.control, *impl.wiring, *impl.engine, impl.place, impl.options,
+                     impl.layout, message_channel(),
+                     {.budget_ms = arguments.budget_ms,
+                      .use_cache = arguments.cached,
+                      .write_cache = arguments.keep,
+                      .progress = [&](int done, int total, const std::string& phase) {
+                        if (bar) bar->show(done, total, phase);
+                      }});
+  bar.reset();
+  if (launch.rank != 0) return;
+  std::string complaint;
+  if (!arguments.compare.empty()) {
+    complaint = disagreement(topology_from_argument(arguments.compare), probed.topology,
+                             probed.parts, probed.network.hosts);
+  }
+  if (!arguments.output.empty()) write_file(arguments.output, to_json(probed.topology));
+  if (!arguments.svg.empty()) draw_svg(probed.topology, arguments.svg);
+  print(arguments.json ? report_json(probed, complaint) : report_text(probed));
+  if (complaint.empty()) return;
+  std::fflush(stdout);
+  log(LogLevel::error, {},
+      fmt::format("{} is not what was measured: {}", arguments.compare, complaint));
+  exit_code = exit_fault_found;
+}
+
+}  // namespace
+
+void add_probe(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "probe", "Measure the network between the hosts of a job: islands, trunks, slow hosts");
+  command->add_option("-o,--output", arguments->output,
+                      "Write the topology here, for CHORUS_TOPOLOGY and chorus synth");
+  command->add_option("--svg", arguments->svg, "Draw it to this file");
+  command
+      ->add_option("--compare", arguments->compare,
+                   "Topology that somebody declared: exit with 1 and say where it is wrong")
+      ->type_name("SOURCE");
+  command->add_option("--budget-ms", arguments->budget_ms, "Ask nothing more after that")
+      ->check(CLI::Range(1, 3'600'000))
+      ->capture_default_str();
+  command->add_flag("--cached", arguments->cached, "Be content with what an earlier probe found");
+  command->add_flag("!--no-cache", arguments->keep, "Do not keep what is found");
+  command->add_flag("--json", arguments->json, "Print figures, traffic and every measurement");
+  command->footer(
+      "Started as the ranks of a job; rank 0 writes. Examples:\n"
+      "  mpirun --host a,b,c,d chorus probe -o cluster.json --svg cluster.svg\n"
+      "  srun chorus probe --compare cluster.json\n"
+      "  chorus-perf cluster run pairs -- chorus probe");
+  command->callback([arguments, &exit_code] { run(*arguments, exit_code); });
+}
+
+}  // namespace chorus

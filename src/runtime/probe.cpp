@@ -1,0 +1,432 @@
+#include "runtime/probe.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <optional>
+
+#include "base/blob.hpp"
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "model/cost.hpp"
+#include "model/json.hpp"
+#include "runtime/probe_cache.hpp"
+#include "runtime/probe_flows.hpp"
+
+namespace chorus {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using probing::Flow;
+
+// Nothing of a probe lasts this long unless a rank is stuck.
+constexpr int kPatienceMs = 10'000;
+constexpr std::uint32_t kMostBatch = 1 << 16;
+
+enum class Question : std::uint32_t { round_trip, flows };
+
+// What hosts do next: questions in order, each followed by an exchange of answers.
+struct Batch {
+  std::vector<Question> kinds;
+  std::vector<std::vector<Flow>> flows;
+};
+
+void write(BlobWriter& blob, const Batch& batch) {
+  blob.u32(static_cast<std::uint32_t>(batch.flows.size()));
+  for (std::size_t i = 0; i < batch.flows.size(); ++i) {
+    blob.u32(static_cast<std::uint32_t>(batch.kinds[i]));
+    blob.u32(static_cast<std::uint32_t>(batch.flows[i].size()));
+    for (const Flow& flow : batch.flows[i]) {
+      blob.u32(static_cast<std::uint32_t>(flow.src));
+      blob.u32(static_cast<std::uint32_t>(flow.dst));
+    }
+  }
+}
+
+// Throws BootstrapError if it is not what rank 0 of this version writes.
+Batch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts) {
+  BlobReader blob(bytes);
+  Batch batch;
+  const std::uint32_t count = blob.u32();
+  bool sound = count <= kMostBatch;
+  for (std::uint32_t i = 0; i < count && sound; ++i) {
+    const std::uint32_t kind = blob.u32();
+    const std::uint32_t flows = blob.u32();
+    sound = blob.ok() && kind <= 1 && flows <= kMostBatch;
+    batch.kinds.push_back(static_cast<Question>(kind));
+    auto& list = batch.flows.emplace_back();
+    for (std::uint32_t f = 0; f < flows && sound; ++f) {
+      const std::uint32_t src = blob.u32();
+      const std::uint32_t dst = blob.u32();
+      sound = blob.ok() && src < hosts && dst < hosts && src != dst;
+      if (sound) list.push_back({static_cast<int>(src), static_cast<int>(dst)});
+    }
+  }
+  if (!sound || !blob.at_end()) throw BootstrapError("rank 0 asks for a malformed probe");
+  return batch;
+}
+
+std::string key_of(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return fmt::format("{:016x}", hash);
+}
+
+// One rank of each host asks and answers; rank 0 also thinks.
+class Session {
+ public:
+  Session(Control& control, const GroupPlace& place, const HostList& hosts, FlowRunner& runner,
+          const ProbeRequest& request, Probed& probed)
+      : control_(control),
+        place_(place),
+        runner_(runner),
+        request_(request),
+        probed_(probed),
+        start_(Clock::now()) {
+    for (std::size_t h = 0; h < hosts.parts.size(); ++h) {
+      leaders_.push_back(hosts.parts[h].ranks[0]);
+      leader_world_ranks_.push_back(place.members[static_cast<std::size_t>(leaders_.back())]);
+      if (leaders_.back() == place.rank) me_ = static_cast<int>(h);
+    }
+    // exchange() wants one order of members on all ranks, and rank 0 to be found in it.
+    for (std::size_t h = 0; h < leaders_.size(); ++h) {
+      if (leaders_[h] == 0) thinker_ = h;
+    }
+  }
+
+  [[nodiscard]] bool measures() const { return me_ >= 0; }
+
+  void run(probing::Prober* prober) {
+    prober_ = prober;
+    while (true) {
+      const Batch batch = next_batch();
+      if (batch.flows.empty()) return;
+      Answers mine;
+      for (std::size_t i = 0; i <= batch.flows.size(); ++i) {
+        const bool go_on = share(mine, batch, i);
+        if (i == batch.flows.size() || !go_on) break;
+        mine = batch.kinds[i] == Question::round_trip ? measure_trips(batch.flows[i])
+                                                      : measure_flows(batch.flows[i]);
+      }
+    }
+  }
+
+ private:
+  using Answers = std::vector<Received>;
+
+  [[nodiscard]] bool time_left() const {
+    return Clock::now() - start_ < std::chrono::milliseconds(request_.budget_ms);
+  }
+
+  Batch next_batch() {
+    BlobWriter blob;
+    if (prober_ != nullptr) {
+      Batch batch;
+      const auto flows = time_left() ? prober_->next() : std::nullopt;
+      if (flows) {
+        const auto pending = prober_->pending();
+        if (prober_->done() == 0) {
+          // Whoever meets in the tournament is also timed, once.
+          std::vector<std::vector<Flow>> seen;
+          for (const auto& round : pending) {
+            if (std::find(seen.begin(), seen.end(), round) != seen.end()) continue;
+            seen.push_back(round);
+            batch.kinds.push_back(Question::round_trip);
+            batch.flows.push_back(round);
+          }
+        }
+        for (const auto& round : pending) {
+          batch.kinds.push_back(Question::flows);
+          batch.flows.push_back(round);
+        }
+      }
+      write(blob, batch);
+    }
+    const auto blobs = exchange(blob.view());
+    return read_batch(blobs[thinker_], static_cast<std::uint32_t>(leaders_.size()));
+  }
+
+  // Tells all what came of question `index` - 1 and waits until everybody is ready for the next;
+  // false once rank 0 says that time is up.
+  bool share(const Answers& mine, const Batch& batch, std::size_t index) {
+    BlobWriter blob;
+    blob.u32(prober_ == nullptr || time_left() ? 1 : 0);
+    blob.u32(static_cast<std::uint32_t>(mine.size()));
+    for (const Received& received : mine) {
+      blob.u64(std::bit_cast<std::uint64_t>(received.bytes_per_s));
+      blob.u64(received.bytes);
+    }
+    const auto blobs = exchange(blob.view());
+    BlobReader from_thinker(blobs[thinker_]);
+    const bool go_on = from_thinker.u32() == 1;
+    if (prober_ != nullptr && index > 0) {
+      take(blobs, batch.kinds[index - 1], batch.flows[index - 1]);
+      if (request_.progress) request_.progress(prober_->done(), prober_->total(), prober_->phase());
+    }
+    return go_on;
+  }
+
+  // Rank 0: from everybody's answers to the prober's.
+  void take(const std::vector<std::vector<std::byte>>& blobs, Question kind,
+            const std::vector<Flow>& flows) {
+    std::vector<std::vector<Received>> answers(leaders_.size());
+    for (std::size_t h = 0; h < leaders_.size(); ++h) {
+      BlobReader blob(blobs[h]);
+      blob.u32();
+      const std::uint32_t count = blob.u32();
+      std::size_t expected = 0;
+      for (const Flow& flow : flows) expected += answers_from(kind, flow) == static_cast<int>(h);
+      for (std::uint32_t i = 0; i < count && blob.ok() && i < expected; ++i) {
+        const auto rate = std::bit_cast<double>(blob.u64());
+        answers[h].push_back({rate, blob.u64()});
+        if (!std::isfinite(rate) || rate < 0) {
+          throw BootstrapError(fmt::format("rank {} measured an impossible {}", leaders_[h], rate));
+        }
+      }
+      if (!blob.ok() || !blob.at_end() || answers[h].size() != expected) {
+        throw BootstrapError(fmt::format("rank {} sent malformed measurements", leaders_[h]));
+      }
+    }
+    std::vector<std::size_t> next(leaders_.size(), 0);
+    std::vector<double> rates;
+    std::vector<std::uint64_t> bytes;
+    for (const Flow& flow : flows) {
+      const int host = answers_from(kind, flow);
+      if (host < 0) continue;
+      const Received& received =
+          answers[static_cast<std::size_t>(host)][next[static_cast<std::size_t>(host)]++];
+      if (kind == Question::round_trip) {
+        latencies_.push_back({flow.src, flow.dst, received.bytes_per_s});
+        continue;
+      }
+      rates.push_back(received.bytes_per_s);
+      bytes.push_back(received.bytes);
+      probed_.bytes += received.bytes;
+    }
+    if (kind == Question::round_trip) return;
+    prober_->take(rates);
+    probed_.measured_bytes.push_back(std::move(bytes));
+  }
+
+  // The host that measures a flow: its receiver; of a round trip the lower one; -1: nobody.
+  static int answers_from(Question kind, const Flow& flow) {
+    if (kind == Question::flows) return flow.dst;
+    return flow.src < flow.dst ? flow.src : -1;
+  }
+
+  Answers measure_flows(const std::vector<Flow>& flows) {
+    std::vector<Rank> to;
+    std::vector<Rank> from;
+    for (const Flow& flow : flows) {
+      if (flow.src == me_) to.push_back(leaders_[static_cast<std::size_t>(flow.dst)]);
+      if (flow.dst == me_) from.push_back(leaders_[static_cast<std::size_t>(flow.src)]);
+    }
+    if (to.empty() && from.empty()) return {};
+    return runner_.exchange(to, from, {});
+  }
+
+  Answers measure_trips(const std::vector<Flow>& flows) {
+    Answers answers;
+    for (const Flow& flow : flows) {
+      if (flow.src > flow.dst || (flow.src != me_ && flow.dst != me_)) continue;
+      const bool first = flow.src == me_;
+      const int peer = first ? flow.dst : flow.src;
+      const double alpha_s =
+          runner_.half_round_trip(leaders_[static_cast<std::size_t>(peer)], first);
+      if (first) answers.push_back({alpha_s, 0});
+    }
+    return answers;
+  }
+
+  std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> mine) {
+    return control_.exchange(fmt::format("{}/probe/{}", place_.key, exchanges_++),
+                             leader_world_ranks_, mine, kPatienceMs, place_.key);
+  }
+
+ public:
+  [[nodiscard]] const std::vector<probing::PairLatency>& latencies() const { return latencies_; }
+
+ private:
+  Control& control_;
+  const GroupPlace& place_;
+  FlowRunner& runner_;
+  const ProbeRequest& request_;
+  Probed& probed_;
+  Clock::time_point start_;
+  probing::Prober* prober_ = nullptr;  // rank 0 only
+  std::vector<Rank> leaders_;          // by host: group rank
+  std::vector<Rank> leader_world_ranks_;
+  std::size_t thinker_ = 0;  // the host of rank 0
+  int me_ = -1;              // this rank's host, if it is its leader
+  int exchanges_ = 0;
+  std::vector<probing::PairLatency> latencies_;
+};
+
+// Everything that makes a network another one: machines, interfaces, transports.
+std::string cache_key(Control& control, const GroupPlace& place, const HostList& hosts,
+                      const Options& options) {
+  const std::string mine = interface_identity(
+      options.interface_name.empty() ? control.local_address() : options.interface_name);
+  const auto all = control.exchange(place.key + "/probe/interfaces", place.members,
+                                    std::as_bytes(std::span(mine)), options.join_timeout_ms);
+  std::string text = options.transports + "/" + std::to_string(options.tcp_sockets);
+  for (std::size_t h = 0; h < hosts.parts.size(); ++h) {
+    const auto& interface = all[static_cast<std::size_t>(hosts.parts[h].ranks[0])];
+    text += "\n" + hosts.identities[h] + " ";
+    text.append(reinterpret_cast<const char*>(interface.data()), interface.size());
+  }
+  return key_of(text);
+}
+
+std::int64_t unix_time_s() { return static_cast<std::int64_t>(std::time(nullptr)); }
+
+// Rank 0 gives what it knows to all, who check that they make the same of it.
+void agree(Control& control, const GroupPlace& place, const HostList& hosts, int patience_ms,
+           Probed& probed) {
+  const std::string text = place.rank == 0 ? to_json(probed.network) : std::string();
+  const auto said = control.exchange(place.key + "/probe/result", place.members,
+                                     std::as_bytes(std::span(text)), patience_ms);
+  const std::string_view theirs(reinterpret_cast<const char*>(said[0].data()), said[0].size());
+  try {
+    probed.network = probed_network_from_json(theirs, "what rank 0 probed");
+  } catch (const InputError& error) {
+    throw BootstrapError(error.what());
+  }
+  if (probed.network.hosts != hosts.names) {
+    throw BootstrapError("rank 0 probed other hosts than this communicator has");
+  }
+  probed.topology = probing::topology_of(probed.network, probed.parts);
+  const std::string hash = fingerprint(probed.topology);
+  const auto hashes = control.exchange(place.key + "/probe/agreed", place.members,
+                                       std::as_bytes(std::span(hash)), patience_ms);
+  for (std::size_t r = 0; r < hashes.size(); ++r) {
+    const std::string other(reinterpret_cast<const char*>(hashes[r].data()), hashes[r].size());
+    if (other != hash) {
+      throw BootstrapError(
+          fmt::format("ranks {} and {} understood different topologies from one probe: {} and {}",
+                      place.rank, r, hash, other));
+    }
+  }
+}
+
+void measure(Control& control, const GroupPlace& place, const HostList& hosts, FlowRunner& runner,
+             const ProbeRequest& request, Probed& probed) {
+  Session session(control, place, hosts, runner, request, probed);
+  if (!session.measures()) return;
+  std::optional<probing::Prober> prober;
+  if (place.rank == 0) prober.emplace(static_cast<int>(hosts.parts.size()));
+  session.run(prober ? &*prober : nullptr);
+  if (!prober) return;
+  probed.network.tree = prober->tree();
+  probed.network.measured_at_s = unix_time_s();
+  probing::fit_latencies(probed.network, session.latencies());
+  probed.experiments = prober->done();
+  probed.measured.assign(prober->experiments().begin(), prober->experiments().end());
+}
+
+}  // namespace
+
+HostList hosts_of(const Wiring& wiring) {
+  std::map<std::string, probing::HostPart> by_host;  // ascending, whatever the order of ranks
+  const auto& members = wiring.members();
+  for (std::size_t r = 0; r < members.size(); ++r) {
+    probing::HostPart& part = by_host[members[r].host];
+    part.ranks.push_back(static_cast<Rank>(r));
+    part.cores = members[r].host_cores;
+    part.shared_memory = wiring.hosts_share_memory();
+  }
+  HostList hosts;
+  std::map<std::string, int> used;
+  for (auto& [identity, part] : by_host) {
+    std::string name = identity.substr(0, identity.find('/'));
+    if (name.empty()) name = "host";
+    const int number = used[name]++;
+    if (number > 0) name += fmt::format("#{}", number + 1);
+    part.host = static_cast<int>(hosts.parts.size());
+    hosts.identities.push_back(identity);
+    hosts.names.push_back(std::move(name));
+    hosts.parts.push_back(std::move(part));
+  }
+  return hosts;
+}
+
+Probed probe_together(Control& control, Wiring& wiring, Engine& engine, const GroupPlace& place,
+                      const Options& options, const SlotLayout& layout, int channel,
+                      const ProbeRequest& request) {
+  const auto start = Clock::now();
+  const HostList hosts = hosts_of(wiring);
+  Probed probed;
+  probed.parts = hosts.parts;
+  probed.network.hosts = hosts.names;
+  const std::string key = cache_key(control, place, hosts, options);
+
+  // Only rank 0's cache counts: all must know the same.
+  std::uint32_t known = 0;
+  if (place.rank == 0 && request.use_cache) {
+    auto cached = load_probe(options.probe_cache, key, options.probe_max_age_s, unix_time_s());
+    if (cached && cached->hosts == hosts.names) {
+      probed.network = std::move(*cached);
+      known = 1;
+    }
+  }
+  const auto said = control.exchange(place.key + "/probe/cached", place.members,
+                                     std::as_bytes(std::span(&known, 1)), options.join_timeout_ms);
+  probed.cached = !said[0].empty() && said[0][0] != std::byte{0};
+  if (!probed.cached && hosts.parts.size() > 1) {
+    FlowRunner runner(control, wiring, engine, place, layout, channel,
+                      std::min(options.timeout_ms, kPatienceMs));
+    measure(control, place, hosts, runner, request, probed);
+  } else if (!probed.cached) {
+    probed.network.tree = {.out = {1e9}, .in = {1e9}, .groups = {}};
+    probed.network.cable_alpha_s = {0};
+  }
+  agree(control, place, hosts, options.join_timeout_ms + request.budget_ms + kPatienceMs, probed);
+  if (place.rank == 0 && !probed.cached && request.write_cache && hosts.parts.size() > 1) {
+    save_probe(options.probe_cache, key, probed.network);
+  }
+  probed.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return probed;
+}
+
+std::string disagreement(const Topology& declared, const Topology& measured,
+                         const std::vector<probing::HostPart>& parts,
+                         const std::vector<std::string>& names) {
+  if (declared.world_size() != measured.world_size()) {
+    return fmt::format("it is for {} ranks, not {}", declared.world_size(), measured.world_size());
+  }
+  const Routes declared_routes(declared);
+  const Routes measured_routes(measured);
+  const auto rate = [](const Topology& topology, const Routes& routes, Rank a, Rank b) {
+    double beta = 0;
+    for (const int link : routes.path(a, b)) {
+      beta = std::max(beta, topology.links[static_cast<std::size_t>(link)].beta_s_per_byte);
+    }
+    return beta > 0 ? 1 / beta : 0;
+  };
+  constexpr double kWorthSaying = 1.33;
+  double worst = kWorthSaying;
+  std::string text;
+  for (const auto& from : parts) {
+    for (const auto& to : parts) {
+      if (from.host == to.host) continue;
+      const double said = rate(declared, declared_routes, from.ranks[0], to.ranks[0]);
+      const double seen = rate(measured, measured_routes, from.ranks[0], to.ranks[0]);
+      if (said <= 0 || seen <= 0) continue;
+      const double factor = std::max(said / seen, seen / said);
+      if (factor <= worst) continue;
+      worst = factor;
+      text = fmt::format(
+          "from {} to {} {:.1f} MB/s were measured, {:.1f} x {} than the {:.1f} MB/s declared",
+          names[static_cast<std::size_t>(from.host)], names[static_cast<std::size_t>(to.host)],
+          seen * 1e-6, factor, seen < said ? "slower" : "faster", said * 1e-6);
+    }
+  }
+  return text;
+}
+
+}  // namespace chorus

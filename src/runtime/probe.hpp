@@ -1,0 +1,65 @@
+// Probing: the ranks of a communicator measure the network between their hosts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "chorus/options.hpp"
+#include "chorus/topology.hpp"
+#include "runtime/control.hpp"
+#include "runtime/engine.hpp"
+#include "runtime/wiring.hpp"
+#include "topology/probing/probed_network.hpp"
+#include "topology/probing/prober.hpp"
+
+namespace chorus {
+
+/// What a communicator knows of the network between its hosts, and how it came to know it.
+struct Probed {
+  probing::ProbedNetwork network;
+  std::vector<probing::HostPart> parts;
+  Topology topology;
+  bool cached = false;      ///< by an earlier probe
+  double seconds = 0;       ///< that probing took
+  std::uint64_t bytes = 0;  ///< sent between hosts, in all
+  int experiments = 0;
+  /// Rank 0 only: every experiment, with the bytes of each flow, in order.
+  std::vector<probing::Experiment> measured = {};
+  std::vector<std::vector<std::uint64_t>> measured_bytes = {};
+};
+
+struct ProbeRequest {
+  int budget_ms = 0;      ///< no question is asked after that
+  bool use_cache = true;  ///< what an earlier probe of these hosts found will do
+  bool write_cache = true;
+  /// Rank 0 only: experiments behind, foreseen, and what is being done.
+  std::function<void(int done, int total, const std::string& phase)> progress = {};
+};
+
+/// Collective over the communicator, which is not in use otherwise: one rank of each host measures,
+/// rank 0 infers and gives the result to all, who check that they have understood the same.
+/// `channel` is a data channel of `layout`. Throws CollectiveError or BootstrapError naming the
+/// rank that failed.
+[[nodiscard]] Probed probe_together(Control& control, Wiring& wiring, Engine& engine,
+                                    const GroupPlace& place, const Options& options,
+                                    const SlotLayout& layout, int channel,
+                                    const ProbeRequest& request);
+
+/// The hosts of the members, in an order that does not depend on that of the ranks, and who is on
+/// each. Names are the machines' own, made distinct.
+struct HostList {
+  std::vector<std::string> identities;  ///< Member::host, ascending
+  std::vector<std::string> names;
+  std::vector<probing::HostPart> parts;  ///< one per host; ranks are group ranks
+};
+[[nodiscard]] HostList hosts_of(const Wiring& wiring);
+
+/// Where `declared` contradicts what was measured: the worst pair of hosts, as a sentence; empty if
+/// all agree within a third.
+[[nodiscard]] std::string disagreement(const Topology& declared, const Topology& measured,
+                                       const std::vector<probing::HostPart>& parts,
+                                       const std::vector<std::string>& names);
+
+}  // namespace chorus

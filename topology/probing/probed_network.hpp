@@ -1,0 +1,57 @@
+// A probed network as a value, and the Topology it means for a communicator.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chorus/topology.hpp"
+#include "topology/probing/host_tree.hpp"
+
+namespace chorus::probing {
+
+/// What a probe found out.
+struct ProbedNetwork {
+  std::vector<std::string> hosts;  ///< names, in the order of the tree
+  HostTree tree;
+  std::vector<double> cable_alpha_s;  ///< by host: its part of the latency
+  std::vector<double> trunk_alpha_s;  ///< by group
+  std::int64_t measured_at_s = 0;     ///< seconds since 1970, UTC
+
+  bool operator==(const ProbedNetwork&) const = default;
+};
+
+/// Half a round trip between two hosts, seconds.
+struct PairLatency {
+  int a = 0;
+  int b = 0;
+  double alpha_s = 0;
+};
+
+/// Shares the latencies out among the cables and trunks on each pair's way (least squares, none
+/// below 0) and writes them to `network`.
+void fit_latencies(ProbedNetwork& network, std::span<const PairLatency> pairs);
+
+/// The ranks of one host of a communicator.
+struct HostPart {
+  int host = 0;             ///< index into ProbedNetwork::hosts
+  std::vector<Rank> ranks;  ///< ascending
+  int cores = 1;            ///< that they may run on
+  bool shared_memory = true;
+};
+
+/// The network with these ranks on its hosts: every host and trunk with its measured figures
+/// (Provenance::measured); what lies inside a host is taken from the tables. Hosts without a part
+/// are left out.
+[[nodiscard]] Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> parts);
+
+/// The part of `network` that joins `hosts` (names, any order), in that order. Throws InputError
+/// naming a host that is not in it.
+[[nodiscard]] ProbedNetwork restricted(const ProbedNetwork& network,
+                                       const std::vector<std::string>& hosts);
+
+/// For people: hosts, islands and trunks with their rates, one a line.
+[[nodiscard]] std::string describe(const ProbedNetwork& network);
+
+}  // namespace chorus::probing

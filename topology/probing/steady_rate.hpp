@@ -1,0 +1,24 @@
+// The rate that a flow settles at.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace chorus::probing {
+
+/// When a receiver saw a message, and the bytes that had arrived by then.
+struct ArrivalSample {
+  double at_s = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Bytes per second of a flow whose sender sent for `duration_s`; 0 if there is too little to say.
+///
+/// What a token bucket lets through at first does not count: the first quarter is left out, as is
+/// what came after `duration_s` (others may have ended by then) where enough remains. A receiver
+/// that was kept from its core sees arrivals late, never early, and catches up at once: the points
+/// that were seen in time are the upper convex hull of the curve. The result is the slope of the
+/// hull in the middle of the time it spans.
+[[nodiscard]] double steady_rate(std::span<const ArrivalSample> samples, double duration_s);
+
+}  // namespace chorus::probing
