@@ -1,5 +1,6 @@
 // Figures of whole plans: how near their schedules are to the limits, and how long they take.
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -55,18 +56,25 @@ Made make(const Topology& topology, const synth::PlanOptions& wanted, const Limi
   return made;
 }
 
+/// The most memory that this process has held so far.
+double resident_gib() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / (1 << 20);
+}
+
 std::string gain(std::string_view over, double other_s, double seconds) {
   return other_s > 0 ? fmt::format(", {:.1f}x {}", other_s / seconds, over) : "";
 }
 
 /// One row for the plan's time and one for each of its schedules.
-void add_plan(const SynthesisContext& context, std::string_view name, double most_seconds,
-              double large_target) {
+void add_plan(const SynthesisContext& context, std::string_view name,
+              const std::vector<CollectiveKind>& kinds, double most_seconds, double large_target) {
   context.say(name);
   const Topology topology = topology_from_name(name);
-  const Limits limits(topology, four());
+  const Limits limits(topology, kinds);
   synth::PlanOptions options;
-  options.kinds = four();
+  options.kinds = kinds;
   options.sizes = {kSmall, 1 << 20, kLarge};
   Made made;
   try {
@@ -79,12 +87,14 @@ void add_plan(const SynthesisContext& context, std::string_view name, double mos
                  .note = error.what()});
     return;
   }
-  context.add({.name = fmt::format("{} whole plan", name),
-               .seconds = made.cpu_s,
-               .target = fmt::format("at most {:.0f} s", most_seconds),
-               .met = made.cpu_s <= most_seconds && made.planned.complete,
-               .note = made.planned.complete ? "" : "stopped early"});
-  const SynthReport report(topology, made.planned.plan, four(), options.sizes, limits);
+  context.add(
+      {.name = fmt::format("{} whole plan", name),
+       .seconds = made.cpu_s,
+       .target = fmt::format("at most {:.0f} s", most_seconds),
+       .met = made.cpu_s <= most_seconds && made.planned.complete,
+       .note = fmt::format("{}at most {:.1f} GiB resident",
+                           made.planned.complete ? "" : "stopped early; ", resident_gib())});
+  const SynthReport report(topology, made.planned.plan, kinds, options.sizes, limits);
   for (const SynthRow& row : report.rows()) {
     // At small sizes latency and bytes add up; neither alone is near.
     const Bound& bound = limits.bound(row.kind);
@@ -137,12 +147,13 @@ Topology random_wiring(unsigned seed) {
 void measure_plans(const SynthesisContext& context) {
   for (const std::string_view name :
        {"2*ndv2", "2*dgx2", "2*dgx-a100", "4*dgx-h100", "2*mi250", "nvl72"}) {
-    add_plan(context, name, 120, kLargeTarget);
+    add_plan(context, name, four(), 120, kLargeTarget);
   }
 }
 
 void measure_cluster(const SynthesisContext& context) {
-  add_plan(context, "128*dgx-h100,leaf=16,over=2", 60, 1.15);
+  add_plan(context, "128*dgx-h100,leaf=16,over=2", four(), 60, 1.15);
+  add_plan(context, "2048*dgx-h100,leaf=16,over=2", {all_reduce, all_gather}, 300, 1.15);
 }
 
 void measure_random(const SynthesisContext& context) {

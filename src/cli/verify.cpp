@@ -15,8 +15,8 @@
 namespace chorus {
 namespace {
 
-constexpr std::size_t kMostLowered = 1
-                                     << 18;  // transfers whose programs are run against each other
+/// Transfers of a symmetric schedule whose programs are still run against each other.
+constexpr std::size_t kMostLowered = 1 << 16;
 
 // The first fault of the schedule or of the programs it is cut into; nothing if it can run.
 std::optional<std::string> fault_of(const Schedule& schedule) {

@@ -13,7 +13,7 @@
 namespace chorus {
 namespace {
 
-constexpr std::size_t kMostLowered = 1 << 18;  // transfers, of symmetric schedules
+constexpr std::size_t kMostLowered = 1 << 16;  // transfers, of symmetric schedules
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
 // FNV-1a over everything that decides what a rank does.

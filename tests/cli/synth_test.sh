@@ -59,6 +59,21 @@ expect 2 "no local rank 4" synth "$dir/box.json" --sketch "$dir/wrong.json"
 sed 's/"0": \[1\]/"a": [1]/' "$dir/sketch.json" >"$dir/wrong.json"
 expect 2 "internode_conn/a" synth "$dir/box.json" --sketch "$dir/wrong.json"
 
+# Hundreds of ranks: schedules that repeat themselves, proved for the chunks of one rank.
+expect 0 "512 ranks" synth '64*dgx-a100' -b 1K -o "$dir/many.json"
+expect 0 "512 cells of 1 rank" "$chorus" verify "$dir/many.json"
+sed 's/\[0, 1, 0, "copy"\], //' "$dir/many.json" >"$dir/wrong.json"
+expect 1 "rank 1 never receives chunk 0" "$chorus" verify "$dir/wrong.json"
+cat >"$dir/turns.json" <<'JSON'
+{"format": "chorus-plan", "version": 1, "topology": "0123456789abcdef", "world_size": 4, "entries": [
+ {"min_bytes": 0, "max_bytes": null, "min_bytes_time_s": 0, "per_byte_time_s": 0, "schedule":
+  {"name": "turns", "collective": "all_reduce", "world_size": 4, "num_chunks": 4, "symmetry": [4],
+   "steps": [[[1, 0, 0, "reduce"], [2, 0, 0, "reduce"], [3, 0, 0, "reduce"]],
+             [[0, 1, 0, "copy"], [0, 2, 0, "copy"], [0, 3, 0, "copy"]]]}}]}
+JSON
+expect 0 "proved" "$chorus" verify "$dir/turns.json"
+expect 0 "" env CHORUS_PLAN="$dir/turns.json" "$chorus" run -n 4 -- "$example"
+
 # Ctrl-C: the best found so far, and exit 0.
 timeout -s INT 1.5 "$chorus" synth --cache "$dir/cache" 8*dgx-a100 -b 1M,1G >"$dir/out" 2>&1
 [ $? -eq 124 ] || fail "did not run until it was interrupted"
