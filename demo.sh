@@ -96,4 +96,14 @@ show chorus-perf --quick --brief --json build/demo/quick.json
 show chorus-perf all_reduce all_gather all_to_all --plan build/demo/here.json -l chorus --brief \
   -b 1K -e 1M -f 32
 
+heading "Does it train?"
+if [ -x build/release/examples/trainer/train ]; then
+  PATH="$PWD/build/release/examples/trainer:$PATH"
+  show train --preset 13B --dp 16 --tp 8 --pp 4 --zero 1 --micro-batches 16 --dry-run
+  show chorus run -n 4 -- train --preset tiny --dp 2 --tp 2 --zero 1 --batch 8 --steps 200 \
+    --learning-rate 5e-3 --print-every 40 --data tests/trainer/data/genesis.txt --report
+else
+  echo "(the trainer was left out: build/log/ says why)"
+fi
+
 heading "done in $((SECONDS - start)) s"

@@ -147,6 +147,15 @@ void Flights::wait_all() {
   }
 }
 
+void Flights::finish() noexcept {
+  try {
+    wait_all();
+  } catch (const chorus::Error&) {
+    // The failure was reported where it was first seen.
+  }
+  for (Slot& slot : slots_) slot.request = chorus::Request();
+}
+
 Pending Group::collective(const chorus::Call& call) {
   if (size() == 1) return {};
   const auto [message, sent] =

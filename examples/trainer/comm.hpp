@@ -73,6 +73,8 @@ class Flights {
   /// Returns when the call is complete; the time counts as exposed.
   void wait(Pending& pending);
   void wait_all();
+  /// Completes what is in flight, or lets go of it where the peers have failed.
+  void finish() noexcept;
   [[nodiscard]] bool done(const Pending& pending) const;
 
  private:
@@ -218,6 +220,10 @@ struct Groups {
   Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log);
   /// The groups that `rank` would have.
   Groups(const Layout& layout, int rank, CommLog& log);
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+  /// Calls in flight end before their communicators.
+  ~Groups() { flights.finish(); }
 
   Flights flights;
   Place place;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cpu_math.hpp"
@@ -176,7 +177,8 @@ class CpuOps final : public Ops<R> {
     // Row by row of the table, each summed apart and added once (as in add_column_sums).
     by_id_.resize(static_cast<std::size_t>(n));
     std::iota(by_id_.begin(), by_id_.end(), 0);
-    std::ranges::stable_sort(by_id_, {}, [&](int i) { return ids[i]; });
+    std::ranges::sort(by_id_,
+                      [&](int a, int b) { return std::pair(ids[a], a) < std::pair(ids[b], b); });
     column_.resize(static_cast<std::size_t>(h));
     for (std::size_t i = 0; i < by_id_.size();) {
       const std::int32_t id = ids[by_id_[i]];

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "checkpoint.hpp"
 #include "report.hpp"
 #include "volume.hpp"
 
@@ -28,6 +29,9 @@ struct Arguments {
   int evaluate_every = 0;
   int print_every = 10;
   std::string report_json;
+  std::string checkpoint;
+  int checkpoint_every = 0;
+  bool resume = false;
 };
 
 void add_model_options(CLI::App& app, Arguments& a) {
@@ -65,6 +69,7 @@ void add_layout_options(CLI::App& app, Arguments& a) {
   app.add_option("--recompute", a.recompute, "none, selective, full")->group(group);
   app.add_option("--partition", l.partition, "layers of each chunk; default: the planner's")
       ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   app.add_option("--bucket-bytes", l.bucket_bytes, "gradients reduced at once")->group(group);
   app.add_flag("--no-overlap", a.no_overlap, "reduce gradients after the backward pass")
@@ -91,19 +96,24 @@ void add_other_options(CLI::App& app, Arguments& a) {
   app.add_flag("--dry-run", a.dry_run, "count parameters, memory and communication, and end");
   app.add_flag("--report", a.report, "print the communication report at the end");
   app.add_option("--report-json", a.report_json, "write it as JSON to this file");
+  app.add_option("--checkpoint", a.checkpoint, "directory of checkpoints")->group("Checkpoints");
+  app.add_option("--checkpoint-every", a.checkpoint_every, "steps; default: at the end")
+      ->group("Checkpoints");
+  app.add_flag("--resume", a.resume, "go on from the last checkpoint, if there is one")
+      ->group("Checkpoints");
   app.add_option("--evaluate-every", a.evaluate_every, "steps between held-out losses");
   app.add_option("--print-every", a.print_every, "steps between lines")->check(CLI::PositiveNumber);
   app.add_flag("--deterministic", a.deterministic, "fold contributions in the order of ranks");
 }
 
-/// The preset must be known before the options that change it are bound to it.
-std::string preset_in(int argc, char** argv, const std::string& otherwise) {
+/// The preset must be known before the options that change it are bound to it. The last one counts.
+std::string preset_in(int argc, char** argv, std::string name) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    if (argument == "--preset" && i + 1 < argc) return argv[i + 1];
-    if (argument.starts_with("--preset=")) return std::string(argument.substr(9));
+    if (argument == "--preset" && i + 1 < argc) name = argv[i + 1];
+    if (argument.starts_with("--preset=")) name = argument.substr(9);
   }
-  return otherwise;
+  return name;
 }
 
 void list_presets() {
@@ -163,10 +173,19 @@ void train(const Arguments& a) {
                world.world_size(), parameters(a.config.model),
                human_bytes(static_cast<double>(trainer.memory().used_bytes())), peak / 1e9);
   }
+  if (a.resume) {
+    const auto last = last_checkpoint(a.checkpoint);
+    if (last) load_checkpoint(trainer, *last);
+    if (speaks && last) fmt::print("going on from {}\n", *last);
+    if (speaks && !last) fmt::print("no checkpoint in {}: beginning anew\n", a.checkpoint);
+  }
+  const int first = trainer.steps_done();
   Screen screen(a, speaks, peak);
-  for (int i = 0; i < a.config.training.steps; ++i) {
+  for (int i = first; i < a.config.training.steps; ++i) {
     screen.step(trainer.step());
     const bool end = i + 1 == a.config.training.steps;
+    const bool due = a.checkpoint_every > 0 && (i + 1) % a.checkpoint_every == 0;
+    if (!a.checkpoint.empty() && (end || due)) save_checkpoint(trainer, a.checkpoint);
     if (a.evaluate_every > 0 && (end || (i + 1) % a.evaluate_every == 0)) {
       const CommLog log = trainer.log();
       const double loss = trainer.evaluate(4);
@@ -175,8 +194,9 @@ void train(const Arguments& a) {
         fmt::print("held out: {:.4f} nats, {:.3f} bits per byte\n", loss, loss / std::log(2));
     }
   }
+  trainer.groups().flights.wait_all();  // the last update's values: all bytes are counted
   if (!speaks) return;
-  const int steps = trainer.steps_done();
+  const int steps = std::max(1, trainer.steps_done() - first);
   if (a.report) {
     fmt::print("\n{}", comm_report(a.config, trainer.log(), 0, steps, screen.seconds()));
   }
@@ -192,6 +212,7 @@ int run(int argc, char** argv) {
   a.preset = preset_in(argc, argv, a.preset);
   a.config.model = preset(a.preset);
   a.config.name = a.preset;
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_model_options(app, a);
   add_layout_options(app, a);
   add_training_options(app, a);
@@ -200,6 +221,9 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (a.checkpoint.empty() && (a.resume || a.checkpoint_every > 0)) {
+    throw chorus::InputError("--resume and --checkpoint-every need --checkpoint DIR");
   }
   if (a.untied) a.config.model.tied = false;
   a.config.layout.overlap = !a.no_overlap;

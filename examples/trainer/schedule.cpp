@@ -64,11 +64,11 @@ std::vector<Order> zero_bubble(const Layout& layout) {
       const bool input = r == 0 || before[i - 1].forward > b.forward;
       const bool gradient =
           b.backward < b.forward && (r == pp - 1 || before[i + 1].backward > b.backward);
-      if (gradient) {
-        orders[i].push_back({Pass::backward, 0, at[i].backward++});
-      } else if (b.forward < total && input && b.forward - b.weights < pp &&
-                 b.forward - b.backward < pp - r) {
+      if (b.forward < total && input && b.forward - b.weights < pp &&
+          b.forward - b.backward < pp - r) {
         orders[i].push_back({Pass::forward, 0, at[i].forward++});
+      } else if (gradient) {
+        orders[i].push_back({Pass::backward, 0, at[i].backward++});
       } else if (b.weights < b.backward) {
         orders[i].push_back({Pass::weights, 0, at[i].weights++});
       }

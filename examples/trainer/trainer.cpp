@@ -37,8 +37,11 @@ Trainer<R>::Trainer(const Config& config, int rank) : config_(config) {
   lay_out(*arena_);
 }
 
+/// Updated values may still travel out of the arena.
 template <class R>
-Trainer<R>::~Trainer() = default;
+Trainer<R>::~Trainer() {
+  groups_->flights.finish();
+}
 
 template <class R>
 void Trainer<R>::build() {
@@ -316,6 +319,12 @@ StepResult Trainer<R>::step() {
   result.exposed_s = log_.exposed_s() - exposed;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
+}
+
+template <class R>
+void Trainer<R>::barrier() {
+  totals_[0] = 0;
+  groups_->world.wait(groups_->world.all_reduce(totals_, 1));
 }
 
 template <class R>

@@ -46,6 +46,8 @@ class Trainer {
   [[nodiscard]] Store<R>& store() { return *store_; }
   [[nodiscard]] Groups& groups() { return *groups_; }
   [[nodiscard]] int steps_done() const { return steps_done_; }
+  /// Returns when every rank has called it.
+  void barrier();
   /// The step to go on from, after the states were restored.
   void resume_at(int steps_done) { steps_done_ = steps_done; }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -70,12 +71,15 @@ void collect(Trainer<R>& trainer, bool gradients, Tensors& into) {
   }
 }
 
+/// `sabotage` is given every rank's trainer before its first step.
 template <class R = float>
-Outcome train(const Config& config, int steps) {
+Outcome train(const Config& config, int steps,
+              const std::function<void(Trainer<R>&)>& sabotage = nullptr) {
   Outcome run;
   std::mutex mutex;
   on_ranks(config.layout.world_size(), [&](chorus::Communicator& world) {
     Trainer<R> trainer(world, config);
+    if (sabotage) sabotage(trainer);
     for (int i = 0; i < steps; ++i) {
       const StepResult result = trainer.step();
       const std::lock_guard lock(mutex);

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# The command as people run it: train_test.sh CHORUS TRAIN TEXT
+#
+#   - 2, 4 and 8 processes end at the loss of one;
+#   - text is learned;
+#   - what cannot be is refused in one sentence, with exit status 2;
+#   - a killed rank ends the job by name, and a restart from its checkpoint ends at the same loss.
+set -uo pipefail
+chorus=$1
+train=$2
+text=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export CHORUS_FLIGHT_DIR=$work OPENBLAS_NUM_THREADS=1
+failures=0
+
+fail() {
+  printf 'FAIL: %s\n' "$*"
+  failures=$((failures + 1))
+}
+
+# last_loss RANKS ARGUMENT...: the loss of the last step.
+last_loss() {
+  local ranks=$1
+  shift
+  "$chorus" run -n "$ranks" --timeout 120 -- "$train" --preset tiny --print-every 1 --batch 1 "$@" \
+    >"$work/out" 2>"$work/err" || { cat "$work/err" >&2; return 1; }
+  sed -n 's/^step .* loss \([0-9.]*\) .*/\1/p' "$work/out" | tail -n 1
+}
+
+# near A B TOLERANCE
+near() { awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(a != "" && d < t && -d < t) }'; }
+
+one=$(last_loss 1 --steps 4 --micro-batches 4)
+while read -r ranks layout; do
+  # shellcheck disable=SC2086
+  several=$(last_loss "$ranks" --steps 4 $layout)
+  near "$several" "$one" 0.0002 || fail "$ranks ranks ($layout) end at '$several', one at '$one'"
+done <<'LAYOUTS'
+2 --dp 2 --micro-batches 2 --zero 1
+2 --pp 2 --micro-batches 4
+4 --dp 4 --zero 3
+4 --tp 4 --micro-batches 4 --sequence-parallel
+8 --dp 2 --tp 2 --pp 2 --micro-batches 2
+LAYOUTS
+
+first=$(last_loss 2 --dp 2 --data "$text" --steps 1)
+last=$(last_loss 2 --dp 2 --data "$text" --steps 60 --batch 4 --learning-rate 3e-3)
+near "$first" 5.6 0.2 || fail "the first loss on text is '$first', not about ln 256"
+awk -v a="$last" 'BEGIN { exit !(a != "" && a < 3.3) }' || fail "60 steps on text end at '$last'"
+
+# refused WORDS ARGUMENT...: one rank; the sentence holds WORDS.
+refused() {
+  local words=$1 status
+  shift
+  "$train" --preset tiny "$@" >"$work/out" 2>"$work/err"
+  status=$?
+  [ "$status" = 2 ] || fail "exit status $status for: $*"
+  [ "$(wc -l <"$work/err")" = 1 ] || fail "not one line for: $*: $(cat "$work/err")"
+  grep -qF -- "$words" "$work/err" || fail "'$words' is not in: $(cat "$work/err")"
+}
+refused "is 3 ranks, but 1 were started" --dp 3
+refused "nearest that does is --heads 4" --heads 5
+refused "--tp 2" --tp 3 --dry-run
+refused "--ep 2 needs --experts" --dp 2 --ep 2 --dry-run
+refused "use at most --pp 2" --pp 4 --dry-run
+refused "8 is" --layers 8 --pp 4 --micro-batches 6 --schedule interleaved --dry-run
+refused "needs --schedule interleaved" --virtual-stages 2 --dry-run
+refused "--partition 1,2" --pp 2 --partition 1,2 --dry-run
+refused "there is no preset" --preset 9000B
+refused "is none of gpipe" --schedule fastest
+refused "not between 1 and the 4 experts" --experts 4 --top-k 5
+refused "cannot be opened" --data "$work/absent"
+: >"$work/empty"
+refused "0 bytes" --data "$work/empty"
+printf 'short' >"$work/short"
+refused "5 bytes" --data "$work/short"
+refused "need --checkpoint" --resume
+refused "must be at least 1" --batch 0
+
+# A rank is killed in the middle; the restart ends where the uninterrupted run does.
+common=(--dp 2 --zero 1 --steps 40 --deterministic)
+whole=$(last_loss 2 "${common[@]}")
+"$chorus" run -n 2 --timeout 120 -- "$train" --preset tiny --print-every 1 --batch 1 --steps 1000000 \
+  --dp 2 --zero 1 --checkpoint "$work/ckpt" --checkpoint-every 1 >"$work/out" 2>"$work/err" &
+job=$!
+for _ in $(seq 300); do
+  [ -d "$work/ckpt/step-00000002" ] && break
+  sleep 0.1
+done
+victim=$(pgrep -P "$job" | tail -n 1)
+kill -KILL "$victim"
+wait "$job" && fail "the job outlived its rank"
+grep -q 'rank' "$work/err" || fail "nobody names the killed rank: $(cat "$work/err")"
+rm -rf "$work/ckpt"
+last_loss 2 "${common[@]}" --steps 40 --checkpoint "$work/ckpt" --checkpoint-every 15 >/dev/null
+rm -rf "$work/ckpt/step-00000040"
+resumed=$(last_loss 2 "${common[@]}" --checkpoint "$work/ckpt" --resume)
+grep -q 'going on from .*step-00000030' "$work/out" || fail "it did not go on from step 30"
+[ -n "$whole" ] && [ "$resumed" = "$whole" ] || fail "resumed it ends at '$resumed', whole at '$whole'"
+
+[ "$failures" = 0 ] && echo "all as expected"
+exit "$((failures > 0))"
