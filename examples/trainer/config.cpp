@@ -16,6 +16,19 @@ namespace {
 
 [[noreturn]] void reject(const std::string& sentence) { throw chorus::InputError(sentence); }
 
+constexpr std::string_view kPipelineNames[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
+constexpr std::string_view kRecomputeNames[] = {"none", "selective", "full"};
+
+constexpr std::string_view kCompressionNames[] = {"none", "qsgd", "1bit", "topk"};
+
+template <class Kind, std::size_t n>
+Kind by_name(const std::string_view (&names)[n], std::string_view name, std::string_view option) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (names[i] == name) return static_cast<Kind>(i);
+  }
+  reject(fmt::format("{} {} is none of {}", option, name, fmt::join(names, ", ")));
+}
+
 /// The divisor of `whole` that is nearest to `wanted`.
 int nearest_divisor(int whole, int wanted) {
   int best = 1;
@@ -113,6 +126,16 @@ void check(const Config& config, int world_size) {
   must_divide(l.ep, "--ep", l.dp, "replicas (--dp)");
   if (m.experts > 0) must_divide(l.ep, "--ep", m.experts, "experts");
   check_pipeline(l, m);
+  const Training& t = config.training;
+  if (t.compression == Compression::none) return;
+  if (l.zero > 0) {
+    reject(fmt::format(
+        "--compress {} adds up whole gradients, which --zero {} never has; use --zero 0",
+        kCompressionNames[static_cast<int>(t.compression)], l.zero));
+  }
+  if (t.levels < 1 || t.levels > 127)
+    reject(fmt::format("--levels {} is not in 1 … 127", t.levels));
+  if (!(t.share > 0 && t.share <= 1)) reject(fmt::format("--share {} is not in (0, 1]", t.share));
 }
 
 double learning_rate(const Config& config, int step) {
@@ -180,19 +203,6 @@ Model preset(std::string_view name) {
   reject(fmt::format("there is no preset '{}'; there are {}", name, names));
 }
 
-namespace {
-constexpr std::string_view kPipelineNames[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
-constexpr std::string_view kRecomputeNames[] = {"none", "selective", "full"};
-
-template <class Kind, std::size_t n>
-Kind by_name(const std::string_view (&names)[n], std::string_view name, std::string_view option) {
-  for (std::size_t i = 0; i < n; ++i) {
-    if (names[i] == name) return static_cast<Kind>(i);
-  }
-  reject(fmt::format("{} {} is none of {}", option, name, fmt::join(names, ", ")));
-}
-}  // namespace
-
 std::string_view name_of(Pipeline p) { return kPipelineNames[static_cast<int>(p)]; }
 std::string_view name_of(Recompute r) { return kRecomputeNames[static_cast<int>(r)]; }
 Pipeline pipeline_of(std::string_view name) {
@@ -200,6 +210,10 @@ Pipeline pipeline_of(std::string_view name) {
 }
 Recompute recompute_of(std::string_view name) {
   return by_name<Recompute>(kRecomputeNames, name, "--recompute");
+}
+
+Compression compression_of(std::string_view name) {
+  return by_name<Compression>(kCompressionNames, name, "--compress");
 }
 
 }  // namespace trainer

@@ -59,6 +59,8 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+enum class Compression : std::uint8_t { none, qsgd, one_bit, top_k };
+
 struct Training {
   int batch = 4;  ///< B
   int steps = 100;
@@ -70,7 +72,11 @@ struct Training {
   double beta2 = 0.95;
   double epsilon = 1e-8;
   double weight_decay = 0.1;
-  double clip = 1.0;  ///< largest gradient norm; 0: no clipping
+  double clip = 1.0;                            ///< largest gradient norm; 0: no clipping
+  Compression compression = Compression::none;  ///< of gradients between replicas
+  int levels = 127;                             ///< of QSGD
+  double share = 0.01;                          ///< of the gradient that top-k sends
+  bool error_feedback = true;  ///< what compression lost is added to the next gradient
   std::uint64_t seed = 1;
   std::string data = {};  ///< file of bytes; empty: a seeded synthetic source
 };
@@ -103,5 +109,6 @@ void check(const Config& config, int world_size);
 [[nodiscard]] std::string_view name_of(Recompute recompute);
 [[nodiscard]] Pipeline pipeline_of(std::string_view name);
 [[nodiscard]] Recompute recompute_of(std::string_view name);
+[[nodiscard]] Compression compression_of(std::string_view name);
 
 }  // namespace trainer

@@ -20,6 +20,8 @@ struct Arguments {
   std::string preset = "tiny";
   std::string schedule = "1f1b";
   std::string recompute = "none";
+  std::string compress = "none";
+  bool no_error_feedback = false;
   bool dry_run = false;
   bool list_presets = false;
   bool no_overlap = false;
@@ -88,6 +90,12 @@ void add_training_options(CLI::App& app, Arguments& a) {
       ->group(group);
   app.add_option("--weight-decay", t.weight_decay)->group(group);
   app.add_option("--clip", t.clip, "largest gradient norm; 0: none")->group(group);
+  app.add_option("--compress", a.compress, "gradients between replicas: none, qsgd, 1bit, topk")
+      ->group(group);
+  app.add_option("--levels", t.levels, "of qsgd, up to 127")->group(group);
+  app.add_option("--share", t.share, "of the gradient that topk sends")->group(group);
+  app.add_flag("--no-error-feedback", a.no_error_feedback, "forget what compression lost")
+      ->group(group);
   app.add_option("--seed", t.seed)->group(group);
   app.add_option("--data", t.data, "file of bytes; default: a synthetic source")->group(group);
 }
@@ -229,6 +237,8 @@ int run(int argc, char** argv) {
   a.config.layout.overlap = !a.no_overlap;
   a.config.layout.pipeline = pipeline_of(a.schedule);
   a.config.layout.recompute = recompute_of(a.recompute);
+  a.config.training.compression = compression_of(a.compress);
+  a.config.training.error_feedback = !a.no_error_feedback;
   if (a.list_presets) {
     list_presets();
   } else if (a.dry_run) {

@@ -1,6 +1,7 @@
 #include "params.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "random.hpp"
 
@@ -8,6 +9,20 @@ namespace trainer {
 
 /// The slot of a Pending whose result has been added.
 constexpr int kSettled = -2;
+
+std::unique_ptr<chorus::compress::Compressor> make_compressor(const Training& training) {
+  switch (training.compression) {
+    case Compression::qsgd:
+      return std::make_unique<chorus::compress::Qsgd>(training.levels);
+    case Compression::one_bit:
+      return std::make_unique<chorus::compress::OneBit>();
+    case Compression::top_k:
+      return std::make_unique<chorus::compress::TopK>(training.share);
+    case Compression::none:
+      break;
+  }
+  return nullptr;
+}
 
 template <class R>
 Segment<R>* Store<R>::add(std::string name, std::vector<Param> params, bool expert, bool end) {
@@ -43,7 +58,17 @@ void Store<R>::lay_out(Arena& arena) {
     s->moment1 = arena.take<R>(s->shard, Use::optimizer);
     s->moment2 = arena.take<R>(s->shard, Use::optimizer);
     s->holders = 0;
+    if (compressor_ && config_.training.error_feedback) {
+      s->error = arena.take<R>(s->padded, Use::gradients);
+    }
   }
+  std::size_t payloads = 0;
+  for (auto& s : segments_) {
+    if (!compressor_) break;
+    payloads = std::max(payloads,
+                        compressor_->bytes(s->padded) * static_cast<std::size_t>(s->group->size()));
+  }
+  payloads_ = arena.take<std::uint8_t>(payloads, Use::scratch);
   lay_out_gradients(arena);
   lay_out_buffers(arena);
   partial_count_ = 0;
@@ -241,7 +266,7 @@ void Store<R>::release_gradients(Segment<R>& segment, bool last) {
     }
     return;
   }
-  if (!last) return;
+  if (!last || compressor_) return;
   Bucket& bucket = buckets_[static_cast<std::size_t>(segment.bucket)];
   if (--bucket.waiting > 0 || !layout.overlap) return;
   bucket.pending = layout.zero == 0 ? bucket.group->all_reduce(bucket.begin, bucket.count)
@@ -268,6 +293,8 @@ void Store<R>::finish_gradients() {
     for (auto& pool : gradient_buffers_) {
       for (Buffer& b : pool) settle(b);
     }
+  } else if (compressor_) {
+    for (auto& s : segments_) reduce_compressed(*s);
   } else if (!layout.overlap) {
     for (auto& s : segments_) {
       Bucket& bucket = buckets_[static_cast<std::size_t>(s->bucket)];
@@ -284,6 +311,31 @@ void Store<R>::finish_gradients() {
     if (s->tied) groups_.tie.wait(groups_.tie.all_reduce(s->own_gradients, s->shard));
   }
   add_partials_over_tensor();
+}
+
+/// Every replica's compressed gradient, added in the order of ranks: all end with the same bits.
+template <class R>
+void Store<R>::reduce_compressed(Segment<R>& s) {
+  if constexpr (!std::is_same_v<R, float>) {
+    throw chorus::InputError("gradients can be compressed in float32 only");
+  } else {
+    ++reductions_;
+    const auto replicas = static_cast<std::size_t>(s.group->size());
+    if (replicas == 1) return;
+    const std::size_t size = compressor_->bytes(s.padded);
+    std::uint8_t* mine = payloads_ + size * static_cast<std::size_t>(s.group->rank());
+    const std::span<float> values(s.gradients, s.padded);
+    const std::span<float> error(s.error, s.error == nullptr ? 0 : s.padded);
+    const std::uint64_t seed = random_bits(config_.training.seed, reductions_,
+                                           static_cast<std::uint64_t>(groups_.world.rank()));
+    chorus::compress::encode_with_feedback(*compressor_, values, error, seed,
+                                           std::as_writable_bytes(std::span(mine, size)));
+    s.group->wait(s.group->all_gather(mine, payloads_, size));
+    ops_.zero(s.gradients, s.padded);
+    for (std::size_t r = 0; r < replicas; ++r) {
+      compressor_->add(std::as_bytes(std::span(payloads_ + r * size, size)), 1.0F, values);
+    }
+  }
 }
 
 template <class R>

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "chorus/compress.hpp"
 #include "comm.hpp"
 #include "ops.hpp"
 
@@ -53,6 +54,7 @@ struct Segment {
   R* gradients = nullptr;   ///< [padded] while acquired
   R* own_values = nullptr;  ///< [shard]
   R* own_gradients = nullptr;
+  R* error = nullptr;  ///< [padded] what compression lost so far
   R* moment1 = nullptr;
   R* moment2 = nullptr;
   Pending gathering;
@@ -62,6 +64,10 @@ struct Segment {
   [[nodiscard]] const R* value(std::size_t param) const { return values + params[param].offset; }
   [[nodiscard]] R* gradient(std::size_t param) const { return gradients + params[param].offset; }
 };
+
+/// The compressor that `training` names; null for none.
+[[nodiscard]] std::unique_ptr<chorus::compress::Compressor> make_compressor(
+    const Training& training);
 
 /// The segments of one rank.
 ///
@@ -75,7 +81,10 @@ template <class R>
 class Store {
  public:
   Store(const Config& config, Ops<R>& ops, Groups& groups)
-      : config_(config), ops_(ops), groups_(groups) {}
+      : config_(config),
+        ops_(ops),
+        groups_(groups),
+        compressor_(make_compressor(config.training)) {}
 
   /// Adds a segment; its params get their offsets. Before lay_out().
   Segment<R>* add(std::string name, std::vector<Param> params, bool expert, bool end);
@@ -120,6 +129,7 @@ class Store {
   void lay_out_buffers(Arena& arena);
   Buffer& buffer_for(Segment<R>& segment, std::vector<Buffer>& pool);
   void settle(Buffer& buffer);
+  void reduce_compressed(Segment<R>& segment);
   void add_partials_over_tensor();
   template <class Visit>
   void for_each_own(Visit visit);
@@ -130,6 +140,9 @@ class Store {
   std::vector<std::unique_ptr<Segment<R>>> segments_;
   std::vector<Bucket> buckets_;
   std::vector<Buffer> value_buffers_[2], gradient_buffers_[2];  ///< [expert]
+  std::unique_ptr<chorus::compress::Compressor> compressor_;
+  std::uint8_t* payloads_ = nullptr;  ///< of all replicas, for the largest segment
+  std::uint64_t reductions_ = 0;      ///< seeds random rounding
   R* partials_ = nullptr;
   std::size_t partial_count_ = 0;
 };

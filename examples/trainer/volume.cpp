@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "params.hpp"
 #include "schedule.hpp"
 
 namespace trainer {
@@ -64,7 +65,11 @@ Share share_of(const Config& config, int stage) {
 
 /// Bytes for one segment of `count` elements over d replicas; `gathers` per micro-batch: how often
 /// ZeRO-3 needs its values.
-Bytes replicas(const Layout& l, Bytes count, Bytes d, Bytes gathers, Bytes size) {
+Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes gathers, Bytes size) {
+  const Layout& l = config.layout;
+  if (const auto compressor = make_compressor(config.training)) {
+    return (d - 1) * compressor->bytes(padded(count, d));
+  }
   const Bytes p = padded(count, d) * size;
   const auto m = static_cast<Bytes>(l.micro_batches);
   switch (l.zero) {
@@ -150,18 +155,18 @@ Volume predicted_volume(const Config& config, int rank, std::size_t element_byte
   Volume volume{};
   if (d > 1) {
     Bytes& bytes = volume[at(Axis::data)];
-    bytes = share.layers * replicas(l, s.layer, d, uses_of_layer(l), size);
+    bytes = share.layers * replicas(config, s.layer, d, uses_of_layer(l), size);
     if (share.first) {
-      bytes += replicas(l, s.tokens, d, one_matrix ? 2 : 1, size);
-      bytes += replicas(l, s.positions, d, 1, size);
+      bytes += replicas(config, s.tokens, d, one_matrix ? 2 : 1, size);
+      bytes += replicas(config, s.positions, d, 1, size);
     }
-    if (share.last) bytes += replicas(l, s.final, d, 1, size);
-    if (share.last && !one_matrix) bytes += replicas(l, s.output, d, 1, size);
+    if (share.last) bytes += replicas(config, s.final, d, 1, size);
+    if (share.last && !one_matrix) bytes += replicas(config, s.output, d, 1, size);
   }
   const Bytes twins = d / static_cast<Bytes>(l.ep);
   if (config.model.experts > 0 && twins > 1) {
     volume[at(Axis::expert_data)] =
-        share.layers * replicas(l, s.experts, twins, uses_of_layer(l), size);
+        share.layers * replicas(config, s.experts, twins, uses_of_layer(l), size);
   }
   volume[at(Axis::tensor)] =
       tensor_bytes(config, share, size) + partial_bytes(config, share, s, place, size);

@@ -77,6 +77,9 @@ printf 'short' >"$work/short"
 refused "5 bytes" --data "$work/short"
 refused "need --checkpoint" --resume
 refused "must be at least 1" --batch 0
+refused "use --zero 0" --compress topk --dp 2 --zero 2 --dry-run
+refused "is none of none, qsgd" --compress zip
+refused "not in (0, 1]" --compress topk --share 0 --dp 2 --dry-run
 
 # A rank is killed in the middle; the restart ends where the uninterrupted run does.
 common=(--dp 2 --zero 1 --steps 40 --deterministic)

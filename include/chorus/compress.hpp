@@ -1,0 +1,207 @@
+// Communication-efficient sums: compressors with error feedback over all_gather. Header only, on
+// the public API.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+
+namespace chorus::compress {
+
+/// Turns a vector of floats into fewer bytes and back.
+class Compressor {
+ public:
+  virtual ~Compressor() = default;
+
+  /// Bytes of what encode() writes for `count` values: the same on every rank.
+  [[nodiscard]] virtual std::size_t bytes(std::size_t count) const = 0;
+
+  /// payload [bytes(values.size())]. `seed` drives random rounding; the same input and seed give
+  /// the same bytes.
+  virtual void encode(std::span<const float> values, std::uint64_t seed,
+                      std::span<std::byte> payload) const = 0;
+
+  /// sum [count] += factor · what `payload` decodes to.
+  virtual void add(std::span<const std::byte> payload, float factor,
+                   std::span<float> sum) const = 0;
+};
+
+namespace detail {
+/// Uniform in [0, 1) by position (SplitMix64's finalizer).
+inline float uniform(std::uint64_t seed, std::uint64_t index) {
+  std::uint64_t x = seed + (index + 1) * 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-24F;
+}
+template <class T>
+void put(std::span<std::byte> bytes, std::size_t at, T value) {
+  std::memcpy(bytes.data() + at, &value, sizeof value);
+}
+template <class T>
+T get(std::span<const std::byte> bytes, std::size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+}  // namespace detail
+
+/// QSGD (Alistarh et al., 2017) with 8 bits per value: in each block of 512, |x| over the largest
+/// is rounded up or down to one of `levels` steps at random, so that the mean is x. Unbiased; the
+/// error of a value is at most largest / levels, its variance at most (largest / levels)² / 4.
+class Qsgd final : public Compressor {
+ public:
+  /// levels in [1, 127]
+  explicit Qsgd(int levels = 127) : levels_(std::clamp(levels, 1, 127)) {}
+
+  [[nodiscard]] std::size_t bytes(std::size_t count) const override {
+    return blocks(count) * sizeof(float) + count;
+  }
+  void encode(std::span<const float> values, std::uint64_t seed,
+              std::span<std::byte> payload) const override {
+    const std::size_t codes = blocks(values.size()) * sizeof(float);
+    for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+      const std::size_t end = std::min(values.size(), begin + kBlock);
+      float largest = 0;
+      for (std::size_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+      detail::put(payload, begin / kBlock * sizeof(float), largest);
+      const float scale = largest > 0 ? static_cast<float>(levels_) / largest : 0;
+      for (std::size_t i = begin; i < end; ++i) {
+        const float steps = std::floor(std::abs(values[i]) * scale + detail::uniform(seed, i));
+        const float bounded = std::min(steps, static_cast<float>(levels_));
+        detail::put(payload, codes + i,
+                    static_cast<std::int8_t>(values[i] < 0 ? -bounded : bounded));
+      }
+    }
+  }
+  void add(std::span<const std::byte> payload, float factor, std::span<float> sum) const override {
+    const std::size_t codes = blocks(sum.size()) * sizeof(float);
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      const auto step =
+          detail::get<float>(payload, i / kBlock * sizeof(float)) / static_cast<float>(levels_);
+      sum[i] += factor * step * static_cast<float>(detail::get<std::int8_t>(payload, codes + i));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 512;
+  static std::size_t blocks(std::size_t count) { return (count + kBlock - 1) / kBlock; }
+  int levels_;
+};
+
+/// 1-bit SGD (Seide et al., 2014): the sign of each value, and per block of 512 the mean of the
+/// values of either sign. Contractive: ‖C(x) − x‖² ≤ ‖x‖²; needs error feedback.
+class OneBit final : public Compressor {
+ public:
+  [[nodiscard]] std::size_t bytes(std::size_t count) const override {
+    return blocks(count) * 2 * sizeof(float) + (count + 7) / 8;
+  }
+  void encode(std::span<const float> values, std::uint64_t /*seed*/,
+              std::span<std::byte> payload) const override {
+    const std::size_t signs = blocks(values.size()) * 2 * sizeof(float);
+    std::fill(payload.begin() + static_cast<std::ptrdiff_t>(signs), payload.end(), std::byte{0});
+    for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+      const std::size_t end = std::min(values.size(), begin + kBlock);
+      float sums[2] = {0, 0};
+      float counts[2] = {0, 0};
+      for (std::size_t i = begin; i < end; ++i) {
+        const bool negative = values[i] < 0;
+        sums[negative] += values[i];
+        counts[negative] += 1;
+        if (negative) payload[signs + i / 8] |= std::byte(1U << (i % 8));
+      }
+      for (std::size_t side = 0; side < 2; ++side) {
+        detail::put(payload, (begin / kBlock * 2 + side) * sizeof(float),
+                    counts[side] > 0 ? sums[side] / counts[side] : 0.0F);
+      }
+    }
+  }
+  void add(std::span<const std::byte> payload, float factor, std::span<float> sum) const override {
+    const std::size_t signs = blocks(sum.size()) * 2 * sizeof(float);
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      const auto bit = static_cast<std::size_t>(payload[signs + i / 8] >> (i % 8)) & 1U;
+      sum[i] += factor * detail::get<float>(payload, (i / kBlock * 2 + bit) * sizeof(float));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 512;
+  static std::size_t blocks(std::size_t count) { return (count + kBlock - 1) / kBlock; }
+};
+
+/// The k = share · count values of largest magnitude, with their places (ties: the first).
+/// Contractive: ‖C(x) − x‖² ≤ (1 − k/d)·‖x‖² (Stich et al., 2018); needs error feedback.
+class TopK final : public Compressor {
+ public:
+  /// share in (0, 1]
+  explicit TopK(double share = 0.01) : share_(std::clamp(share, 1e-9, 1.0)) {}
+
+  [[nodiscard]] std::size_t kept(std::size_t count) const {
+    return std::min(count, std::max<std::size_t>(
+                               1, static_cast<std::size_t>(share_ * static_cast<double>(count))));
+  }
+  [[nodiscard]] std::size_t bytes(std::size_t count) const override { return 8 * kept(count); }
+  void encode(std::span<const float> values, std::uint64_t /*seed*/,
+              std::span<std::byte> payload) const override {
+    std::vector<std::uint32_t> order(values.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint32_t>(i);
+    const std::size_t k = kept(values.size());
+    const auto larger = [&](std::uint32_t a, std::uint32_t b) {
+      const float x = std::abs(values[a]);
+      const float y = std::abs(values[b]);
+      return x > y || (x == y && a < b);
+    };
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - 1, order.end(),
+                     larger);
+    std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
+    for (std::size_t i = 0; i < k; ++i) {
+      detail::put(payload, 8 * i, order[i]);
+      detail::put(payload, 8 * i + 4, values[order[i]]);
+    }
+  }
+  void add(std::span<const std::byte> payload, float factor, std::span<float> sum) const override {
+    for (std::size_t i = 0; i < payload.size() / 8; ++i) {
+      const auto place = detail::get<std::uint32_t>(payload, 8 * i);
+      if (place < sum.size()) sum[place] += factor * detail::get<float>(payload, 8 * i + 4);
+    }
+  }
+
+ private:
+  double share_;
+};
+
+/// encode() with error feedback (Karimireddy et al., 2019): values [n] += error, and error becomes
+/// what the payload does not hold. An empty `error`: without.
+inline void encode_with_feedback(const Compressor& how, std::span<float> values,
+                                 std::span<float> error, std::uint64_t seed,
+                                 std::span<std::byte> payload) {
+  for (std::size_t i = 0; i < error.size(); ++i) values[i] += error[i];
+  how.encode(values, seed, payload);
+  if (error.empty()) return;
+  std::copy(values.begin(), values.end(), error.begin());
+  how.add(payload, -1.0F, error);
+}
+
+/// Replaces `values` by the sum over ranks of what each compressed. Every rank sends
+/// (world_size − 1) · bytes(n); contributions are added in the order of ranks, so all ranks end
+/// with the same bits.
+inline void all_reduce(Communicator& ranks, const Compressor& how, std::span<float> values,
+                       std::span<float> error, std::uint64_t seed) {
+  const std::size_t size = how.bytes(values.size());
+  const auto n = static_cast<std::size_t>(ranks.world_size());
+  std::vector<std::uint8_t> all(n * size);
+  const auto block = [&](std::size_t r) { return std::span(all).subspan(r * size, size); };
+  const auto mine = block(static_cast<std::size_t>(ranks.rank()));
+  encode_with_feedback(how, values, error, seed, std::as_writable_bytes(mine));
+  ranks.all_gather<std::uint8_t>(mine, all);
+  std::fill(values.begin(), values.end(), 0.0F);
+  for (std::size_t r = 0; r < n; ++r) how.add(std::as_bytes(block(r)), 1.0F, values);
+}
+
+}  // namespace chorus::compress

@@ -1,0 +1,169 @@
+// Compressors keep their papers' promises, and training with them comes to where dense training
+// does.
+#include "chorus/compress.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "random.hpp"
+#include "volume.hpp"
+#include "world.hpp"
+
+namespace trainer::testing {
+namespace {
+
+namespace compress = chorus::compress;
+
+std::vector<float> normal(std::size_t n, std::uint64_t stream) {
+  std::vector<float> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>(random_normal(7, stream, i));
+  return x;
+}
+
+std::vector<float> compressed(const compress::Compressor& how, const std::vector<float>& x,
+                              std::uint64_t seed = 1) {
+  std::vector<std::byte> payload(how.bytes(x.size()));
+  how.encode(x, seed, payload);
+  std::vector<float> y(x.size());
+  how.add(payload, 1.0F, y);
+  return y;
+}
+
+double square_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
+  return sum;
+}
+
+TEST(Qsgd, IsUnbiasedWithBoundedVariance) {
+  constexpr int kDraws = 20000;
+  for (const int levels : {1, 4, 127}) {
+    const compress::Qsgd how(levels);
+    const std::vector<float> x = normal(8, 1);
+    const auto steps = static_cast<float>(levels);
+    float largest = 0;
+    for (const float v : x) largest = std::max(largest, std::abs(v));
+    std::vector<double> mean(x.size()), spread(x.size());
+    for (int draw = 0; draw < kDraws; ++draw) {
+      const std::vector<float> y =
+          compressed(how, x, random_bits(3, 5, static_cast<unsigned>(draw)));
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        mean[i] += y[i] / double(kDraws);
+        spread[i] += (y[i] - x[i]) * (y[i] - x[i]) / double(kDraws);
+      }
+    }
+    const double step = largest / steps;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      EXPECT_NEAR(mean[i], x[i], 4 * step / 2 / std::sqrt(double(kDraws)) + 1e-6) << levels;
+      EXPECT_LE(spread[i], step * step / 4 * 1.05 + 1e-12) << levels;
+    }
+  }
+}
+
+TEST(TopK, IsContractive) {
+  for (const double share : {0.01, 0.1, 0.5, 1.0}) {
+    const compress::TopK how(share);
+    const std::vector<float> x = normal(1000, 2);
+    const double whole = square_distance(x, std::vector<float>(1000));
+    const double kept = static_cast<double>(how.kept(1000)) / 1000;
+    EXPECT_LE(square_distance(compressed(how, x), x), (1 - kept) * whole + 1e-9);
+  }
+}
+
+TEST(OneBit, IsContractiveAndKeepsBlockMeans) {
+  const compress::OneBit how;
+  const std::vector<float> x = normal(700, 3);
+  const std::vector<float> y = compressed(how, x);
+  EXPECT_LT(square_distance(y, x), square_distance(x, std::vector<float>(700)));
+  double sums[2] = {0, 0};
+  for (std::size_t i = 0; i < 512; ++i) {
+    sums[0] += x[i];
+    sums[1] += y[i];
+  }
+  EXPECT_NEAR(sums[0], sums[1], 1e-3);
+}
+
+TEST(Compressors, SendTheBytesTheySay) {
+  EXPECT_EQ(compress::Qsgd().bytes(1024), 1024U + 2 * 4);
+  EXPECT_EQ(compress::OneBit().bytes(1024), 1024U / 8 + 2 * 2 * 4);
+  EXPECT_EQ(compress::TopK(0.01).bytes(1000), 10U * 8);
+  EXPECT_EQ(compress::TopK(0.01).bytes(3), 8U);
+}
+
+TEST(ErrorFeedback, KeepsExactlyWhatWasLost) {
+  const std::unique_ptr<compress::Compressor> all[] = {std::make_unique<compress::Qsgd>(4),
+                                                       std::make_unique<compress::OneBit>(),
+                                                       std::make_unique<compress::TopK>(0.1)};
+  for (const auto& how : all) {
+    std::vector<float> error = normal(600, 5);
+    std::vector<float> values = normal(600, 6);
+    std::vector<float> sum(600);
+    for (std::size_t i = 0; i < 600; ++i) sum[i] = values[i] + error[i];
+    std::vector<std::byte> payload(how->bytes(600));
+    compress::encode_with_feedback(*how, values, error, 9, payload);
+    std::vector<float> sent(600);
+    how->add(payload, 1.0F, sent);
+    for (std::size_t i = 0; i < 600; ++i) EXPECT_EQ(error[i], sum[i] - sent[i]);
+  }
+}
+
+TEST(AllReduce, AddsWhatEachRankCompressedAndLeavesTheSameBits) {
+  std::vector<std::vector<float>> results(3);
+  on_ranks(3, [&](chorus::Communicator& ranks) {
+    const auto r = static_cast<std::size_t>(ranks.rank());
+    std::vector<float> values = normal(777, 10 + r);
+    compress::all_reduce(ranks, compress::OneBit(), values, {}, 1);
+    results[r] = values;
+  });
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+  std::vector<float> expected(777);
+  for (std::size_t r = 0; r < 3; ++r) {
+    const std::vector<float> y = compressed(compress::OneBit(), normal(777, 10 + r));
+    for (std::size_t i = 0; i < 777; ++i) expected[i] += y[i];
+  }
+  EXPECT_EQ(results[0], expected);
+}
+
+double final_loss(Config config) {
+  const Outcome run = train(config, config.training.steps);
+  double mean = 0;
+  for (std::size_t i = run.losses.size() - 10; i < run.losses.size(); ++i)
+    mean += run.losses[i] / 10;
+  return mean;
+}
+
+TEST(Training, WithCompressedGradientsComesToTheDenseLoss) {
+  Config config = small();
+  config.layout.dp = 2;
+  config.training.batch = 8;
+  config.training.steps = 300;
+  const double dense = final_loss(config);
+  EXPECT_LT(dense, 1.6);
+  config.training.share = 0.1;
+  for (const Compression how : {Compression::qsgd, Compression::one_bit, Compression::top_k}) {
+    config.training.compression = how;
+    const double loss = final_loss(config);
+    const double share = how == Compression::qsgd ? 0.01 : 0.05;
+    EXPECT_NEAR(loss, dense, share * dense) << static_cast<int>(how);
+    std::printf("compression %d: %.4f, dense %.4f\n", static_cast<int>(how), loss, dense);
+  }
+}
+
+TEST(Training, SendsTheCompressorsBytes) {
+  Config config = small();
+  config.layout = {.dp = 4, .tp = 2};
+  for (const Compression how : {Compression::qsgd, Compression::one_bit, Compression::top_k}) {
+    config.training.compression = how;
+    on_ranks(8, [&](chorus::Communicator& world) {
+      Trainer<float> trainer(world, config);
+      trainer.step();
+      EXPECT_EQ(trainer.log().sent_bytes(Axis::data),
+                predicted_volume(config, world.rank(), sizeof(float))[0]);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace trainer::testing
