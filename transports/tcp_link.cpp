@@ -12,8 +12,13 @@
 namespace chorus {
 namespace {
 
-/// Puts from this size on are cut into one piece per socket; smaller ones go whole to the socket
-/// with the least to send, the first if several have none.
+/// Puts up to this size go through the first socket, which carries nothing else where there are
+/// several. Signals and credits among them must not queue behind data that the kernel has taken and
+/// the wire has not: where both directions of a slow wire are busy, credits behind data halve both
+/// (200 Mb/s cable, all-gather: 72 % of the cable against 95 %).
+constexpr std::size_t kExpressBytes = 8 * 1024;
+/// Puts from this size on are cut into one piece per data socket; those between go whole to the
+/// data socket with the least to send.
 constexpr std::size_t kStripeBytes = 512 * 1024;
 
 /// A look at a socket is a call of the kernel, 0.2 µs or more. So a socket beside the first that
@@ -83,15 +88,20 @@ bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, Channe
 }
 
 void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
-  const std::size_t sockets = streams_.size();
+  const std::size_t express = streams_.size() > 1 ? 1 : 0;
+  const std::size_t sockets = streams_.size() - express;  // for data
   const bool striped = sockets > 1 && src.size() >= kStripeBytes;
   frame.pieces = static_cast<std::uint16_t>(striped ? sockets : 1);
   outgoing_[frame.channel].pieces_left[frame.sequence & (window_ - 1)] =
       static_cast<std::uint8_t>(frame.pieces);
   if (!striped) {
-    TcpStream& stream = *std::min_element(
-        streams_.begin(), streams_.end(),
-        [](const TcpStream& a, const TcpStream& b) { return a.queued_bytes() < b.queued_bytes(); });
+    const auto data = streams_.begin() + static_cast<std::ptrdiff_t>(express);
+    TcpStream& stream =
+        src.size() <= kExpressBytes
+            ? streams_.front()
+            : *std::min_element(data, streams_.end(), [](const TcpStream& a, const TcpStream& b) {
+                return a.queued_bytes() < b.queued_bytes();
+              });
     frame.length = src.size();
     const bool idle = stream.queue_empty();
     stream.enqueue(frame, src.data());
@@ -106,8 +116,8 @@ void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
     const std::size_t at = i * piece;
     frame.offset = start + at;
     frame.length = std::min(piece, src.size() - at);
-    streams_[i].enqueue(frame, src.data() + at);
-    streams_[i].flush(*this);
+    streams_[express + i].enqueue(frame, src.data() + at);
+    streams_[express + i].flush(*this);
   }
 }
 
