@@ -122,12 +122,13 @@ struct Collected {
   std::vector<double> p50, p99, fastest;
 };
 
-Job job_for(const Settings& s, int ranks, Kind kind, std::uint64_t bytes, std::uint32_t seed) {
+Job job_for(const Settings& s, const Place& place, Kind kind, std::uint64_t bytes,
+            std::uint32_t seed) {
   Job job{.kind = kind,
           .type = s.type,
           .op = s.op,
           .root = s.root,
-          .count = block_count(kind, bytes, s.type, ranks),
+          .count = block_count(kind, bytes, s.type, place.ranks),
           .in_place = s.in_place,
           .dirty = s.dirty,
           .seed = seed};
@@ -136,8 +137,11 @@ Job job_for(const Settings& s, int ranks, Kind kind, std::uint64_t bytes, std::u
                        : bytes <= 256 * 1024       ? 500
                        : bytes <= 16 * 1024 * 1024 ? 100
                                                    : 30;
+  // On slow cables one takes seconds, and all take the same.
+  const bool slow = place.cluster != nullptr && bytes > 1024 * 1024 && s.max_iterations == 0;
+  if (slow) job.max_iterations = 3;
   job.min_iterations = std::min(5, job.max_iterations);
-  job.warmup = s.warmup != 0 ? s.warmup : 2;
+  job.warmup = s.warmup != 0 ? s.warmup : slow ? 1 : 2;
   job.budget_us = std::int64_t{s.budget_ms} * 1000;
   job.window = s.window != 0 ? s.window : window_messages(bytes);
   if (kind == Kind::bandwidth || kind == Kind::bibandwidth) {
@@ -274,7 +278,7 @@ void measure_in(const Place& place, const Settings& settings, const Scratch& scr
         collected[i].row = empty_row(settings, place, kind, bytes, runners[i].name());
       }
       for (int round = 0; round < settings.rounds; ++round) {
-        const Job job = job_for(settings, place.ranks, kind, bytes, seed += 1000);
+        const Job job = job_for(settings, place, kind, bytes, seed += 1000);
         for (std::size_t turn = 0; turn < runners.size(); ++turn) {
           const std::size_t i = (turn + static_cast<std::size_t>(round)) % runners.size();
           step.what = fmt::format("{} {} {} {}, round {}", benchmark(kind).name, place.transport,

@@ -47,7 +47,7 @@ struct Raw {
   std::vector<std::string> transports = {"shm"};
   std::vector<std::string> clusters;
   std::string congestion;
-  bool undescribed = false, tuned = false;
+  bool undescribed = false, tuned = false, cluster_table = false;
   std::string sizes;
   std::string plan;
   std::string begin = "4", end = "256M", type = "float32", op = "sum";
@@ -136,6 +136,18 @@ void make_quick(const CLI::App& app, Raw& raw, MeasureOptions& options) {
   options.details = false;
 }
 
+/// The comparison on emulated clusters, as far as the arguments do not say otherwise.
+void make_cluster_table(const CLI::App& app, Raw& raw, MeasureOptions& options) {
+  if (app.count("benchmark") == 0) {
+    raw.benchmarks = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+  }
+  if (raw.clusters.empty()) raw.clusters = {"homo", "pairs", "pairs@0,2,1,3", "slow", "islands"};
+  if (raw.sizes.empty()) raw.sizes = "4,64K,16M,64M";
+  if (app.count("--rounds") == 0) options.settings.rounds = 1;
+  if (app.count("--timeout-s") == 0) options.settings.timeout_s = 120;
+  raw.tuned = true;
+}
+
 /// "0,2,1,3"
 std::vector<int> parse_order(const std::string& text) {
   std::vector<int> order;
@@ -157,6 +169,7 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   Settings& settings = options.settings;
   options.details = !raw.brief;
   if (raw.quick) make_quick(app, raw, options);
+  if (raw.cluster_table) make_cluster_table(app, raw, options);
   if (raw.benchmarks.empty()) raw.benchmarks = {"all_reduce"};
   settings.kinds = kinds_of(raw.benchmarks);
   settings.libraries = libraries_named(raw, available);
@@ -226,6 +239,12 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_flag(
       "--tuned", raw.tuned,
       "Open MPI also with rings and with trees for all sizes (openmpi-ring, openmpi-tree)");
+  app.add_flag(
+         "--cluster-table", raw.cluster_table,
+         "What docs/benchmarks.md shows: homo, pairs in two orders of ranks, slow and islands; "
+         "four collectives at four sizes; --tuned; most of an hour")
+      ->excludes("--transport")
+      ->excludes("--plan");
   app.add_option("--sizes", raw.sizes, "Just these sizes: 4,64K,16M");
   app.add_option("-n,--ranks", s.ranks, "Ranks, all on this machine")
       ->check(CLI::Range(2, 1024))

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "chorus/error.hpp"
@@ -190,7 +191,11 @@ Fd start_connecting(const Endpoint& from, const Endpoint& peer) {
 void tune(int fd, bool same_kernel) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  if (same_kernel) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+  char name[16] = {};
+  socklen_t size = sizeof name - 1;
+  ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size);
+  const bool paces = std::string_view(name).starts_with("bbr");
+  if (same_kernel || paces) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
 }  // namespace chorus

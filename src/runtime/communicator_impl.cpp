@@ -55,6 +55,18 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
+/// Between hosts data and credits wait in queues of the network, both ways at once, so more has to
+/// be under way than inside a host: with 8 slots an all-reduce of 16 MB over two trunks of 200 Mb/s
+/// reached 51 % of them, with 32 it reached 93 %. A job whose ranks meet on loopback is on one
+/// host.
+int slots_for(const Control& control, const Options& options) {
+  constexpr int kNetworkSlots = 32;
+  const std::string address = control.local_address();
+  const bool one_host = address.starts_with("127.") || address == "::1";
+  const bool chosen = options.slots != Options{}.slots;
+  return one_host || chosen ? options.slots : kNetworkSlots;
+}
+
 std::string who(const GroupPlace& place) {
   return fmt::format("[rank {}/{}]", place.rank, place.members.size());
 }
@@ -71,7 +83,7 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
       place(std::move(position)) {
   set_log_level(parse_log_level(options.log_level));
   layout = {.data_channels = kMessageChannel + 1,
-            .slots = options.slots,
+            .slots = slots_for(*control, options),
             .slot_bytes = options.slot_bytes};
   Topology described;
   if (!options.topology_file.empty()) {
@@ -102,7 +114,7 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
       "transports {}, synthesis {} ms, probing {} ms",
       CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
-      options.deterministic, options.slots, options.slot_bytes, options.transports,
+      options.deterministic, layout.slots, options.slot_bytes, options.transports,
       options.synthesis_ms, options.probe_ms);
   wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);

@@ -344,6 +344,38 @@ TEST(Tcp, PiecesOfAPutMustFitTogether) {
   EXPECT_NE(words.find("do not fit together"), std::string::npos) << words;
 }
 
+TEST(Tcp, ASignalDoesNotWaitBehindData) {
+  constexpr std::size_t kPiece = 1 << 20;
+  constexpr int kPieces = 64;  // more than sockets buffer
+  const LinkConfig config{.region_bytes = kPiece, .num_channels = 2, .max_outstanding = kPieces};
+  const auto low = make(0, config);
+  const auto high = make(1, config);
+  const auto from = low->connect(1, high->address());
+  const auto to = high->connect(0, low->address());
+  const auto bytes = pattern(kPiece, 1);
+  const auto deadline = Clock::now() + 20s;
+  for (int made = 0; made < kPieces;) {
+    ASSERT_LT(Clock::now(), deadline);
+    if (from->try_put(bytes, 0, 0, 7)) {
+      ++made;
+    } else {
+      static_cast<void>(from->progress());
+      if (made == 0) static_cast<void>(to->progress());  // still connecting
+    }
+  }
+  ASSERT_TRUE(from->try_put({}, 0, 1, 9));
+  while (to->arrivals(1) == 0) {
+    ASSERT_LT(Clock::now(), deadline);
+    static_cast<void>(to->progress());  // the sender rests: what it could not send stays there
+  }
+  EXPECT_LT(to->arrivals(0), std::uint64_t{kPieces});
+  while (to->arrivals(0) < std::uint64_t{kPieces}) {
+    ASSERT_LT(Clock::now(), deadline);
+    static_cast<void>(from->progress());
+    static_cast<void>(to->progress());
+  }
+}
+
 TEST(Tcp, LargePutsTravelInPiecesAndCountOnce) {
   for (const int sockets : {1, 2, 3, 16}) {
     const LinkConfig config{.region_bytes = 4 << 20, .max_outstanding = 4};
