@@ -28,6 +28,8 @@ constexpr std::uint64_t kGrowth = 24;
 constexpr std::int64_t kSpinNs = 60'000;
 constexpr int kVerdictGraceMs = 1500;
 constexpr int kRoundTrips = 24;
+// The one that counts, from the fastest: most are spoilt where hosts share a machine.
+constexpr int kFastTrip = 2;
 constexpr std::size_t kSmall = 8;
 
 std::int64_t now_ns() {
@@ -235,8 +237,8 @@ double FlowRunner::half_round_trip(Rank peer, bool first) {
     return done;
   });
   if (!first) return 0;
-  std::nth_element(trips.begin(), trips.begin() + kRoundTrips / 4, trips.end());
-  return trips[kRoundTrips / 4] / 2;
+  std::nth_element(trips.begin(), trips.begin() + kFastTrip, trips.end());
+  return trips[kFastTrip] / 2;
 }
 
 }  // namespace chorus

@@ -57,6 +57,11 @@ class Selector {
   [[nodiscard]] const Choice& choose(Collective collective, std::uint64_t size_bytes);
   [[nodiscard]] std::string explain(CollectiveKind kind, std::uint64_t size_bytes);
   [[nodiscard]] const Topology& topology() const { return topology_; }
+  [[nodiscard]] const Plan& plan() const { return plan_; }
+  /// Everything that choose() chooses from. Throws SynthesisError if nothing serves `kind`.
+  [[nodiscard]] const Considered& considered(CollectiveKind kind) {
+    return *prepare(kind).considered;
+  }
 
  private:
   struct PerKind {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -80,14 +79,17 @@ class Parts {
   std::vector<int> parent_;
 };
 
-// The largest, unless it stands far above all others: one wrong measurement must not be a rate.
-double credible_most(std::vector<double> values) {
-  constexpr double kFarAbove = 1.4;
-  std::sort(values.begin(), values.end(), std::greater<>());
-  std::size_t i = 0;
-  while (i + 2 < values.size() && values[i] > kFarAbove * values[i + 1] && values[i + 2] > 0) ++i;
-  return values.empty() ? 0 : values[i];
-}
+// The largest rate of one host, unless it is doubtful and stands alone.
+struct Fastest {
+  double certain = 0, first = 0, second = 0;
+
+  void see(double rate, bool doubtful) {
+    if (!doubtful) certain = std::max(certain, rate);
+    second = std::max(second, std::min(first, rate));
+    first = std::max(first, rate);
+  }
+  [[nodiscard]] double credible() const { return std::max(certain, second); }
+};
 
 // Disjoint or one within the other.
 bool compatible(const Hosts& a, const Hosts& b) {
@@ -409,25 +411,26 @@ std::vector<int> smaller_side(int hosts, std::vector<int> group) {
 }
 
 std::vector<Experiment> believable(int hosts, std::span<const Experiment> experiments) {
-  std::vector<std::vector<double>> outs(at(hosts));
-  std::vector<std::vector<double>> ins(at(hosts));
+  constexpr double kDoubtful = 2;  // so many times faster than the way back at the same time
+  std::vector<Fastest> out(at(hosts));
+  std::vector<Fastest> in(at(hosts));
   for (const Experiment& e : experiments) {
     for (std::size_t f = 0; f < e.flows.size(); ++f) {
-      outs[at(e.flows[f].src)].push_back(e.bytes_per_s[f]);
-      ins[at(e.flows[f].dst)].push_back(e.bytes_per_s[f]);
+      bool doubtful = false;
+      for (std::size_t back = 0; back < e.flows.size(); ++back) {
+        const bool other_way =
+            e.flows[back].src == e.flows[f].dst && e.flows[back].dst == e.flows[f].src;
+        doubtful = doubtful || (other_way && e.bytes_per_s[f] > kDoubtful * e.bytes_per_s[back]);
+      }
+      out[at(e.flows[f].src)].see(e.bytes_per_s[f], doubtful);
+      in[at(e.flows[f].dst)].see(e.bytes_per_s[f], doubtful);
     }
-  }
-  std::vector<double> most_out(at(hosts));
-  std::vector<double> most_in(at(hosts));
-  for (std::size_t h = 0; h < at(hosts); ++h) {
-    most_out[h] = credible_most(std::move(outs[h]));
-    most_in[h] = credible_most(std::move(ins[h]));
   }
   std::vector<Experiment> result(experiments.begin(), experiments.end());
   for (Experiment& e : result) {
     for (std::size_t f = 0; f < e.flows.size(); ++f) {
-      e.bytes_per_s[f] =
-          std::min({e.bytes_per_s[f], most_out[at(e.flows[f].src)], most_in[at(e.flows[f].dst)]});
+      e.bytes_per_s[f] = std::min({e.bytes_per_s[f], out[at(e.flows[f].src)].credible(),
+                                   in[at(e.flows[f].dst)].credible()});
     }
   }
   return result;

@@ -12,9 +12,9 @@ namespace chorus::probing {
 /// measurements scatter.
 inline constexpr double kSame = 0.75;
 
-/// The experiments without the rates that no other measurement of the same host comes near: a host
-/// that was kept from its cores for a while sees what piled up meanwhile arrive at once. Such rates
-/// become the host's next fastest.
+/// The experiments without rates that are twice those of the way back and that no other measurement
+/// of the same host reaches: a host that was kept from its cores for a while sees what piled up
+/// meanwhile arrive at once. Such rates become the host's next fastest.
 [[nodiscard]] std::vector<Experiment> believable(int hosts,
                                                  std::span<const Experiment> experiments);
 

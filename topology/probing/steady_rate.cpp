@@ -46,7 +46,8 @@ double steady_rate(std::span<const ArrivalSample> samples, double duration_s) {
   const double whole = samples.back().at_s - begin;
   const double until = std::min(duration_s, whole);
   auto window = between(samples, begin + kDiscounted * until, begin + until);
-  if (window.size() < kFewest) window = between(samples, begin + kDiscounted * whole, begin + whole);
+  if (window.size() < kFewest)
+    window = between(samples, begin + kDiscounted * whole, begin + whole);
   // Kept from its core for so long that nothing is left: the whole must do.
   if (window.size() < 2 || window.back().at_s - window.front().at_s < kLeastSpan * until) {
     window = samples;

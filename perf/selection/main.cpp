@@ -1,0 +1,93 @@
+// chorus-perf-selection: started as the ranks of a job; measures every schedule that could run at
+// each point of a grid, and counts where the chosen one is not the fastest.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+
+#include "chorus/error.hpp"
+#include "model/contract.hpp"
+#include "perf/selection/selection.hpp"
+#include "runtime/assumed_topology.hpp"
+#include "runtime/launch.hpp"
+
+namespace chorus::perf {
+namespace {
+
+constexpr int kBadInput = 2;
+
+struct Arguments {
+  std::vector<std::string> kinds = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                    "broadcast"};
+  std::uint64_t least = 4;
+  std::uint64_t most = 16 << 20;
+  double milliseconds = 20;
+  bool explain = false;
+  std::string output;
+};
+
+void run(const Arguments& arguments) {
+  Grid grid;
+  grid.seconds_per_contender = arguments.milliseconds * 1e-3;
+  for (const std::string& kind : arguments.kinds) grid.kinds.push_back(parse_collective_kind(kind));
+  for (std::uint64_t size = arguments.least; size <= arguments.most; size *= 4) {
+    grid.sizes.push_back(size);
+  }
+  const Options options = Options::from_env();
+  const Launch launch = Launch::from_env();
+  std::shared_ptr<void> keep_alive;
+  const std::string id = resolve_id(launch, options, keep_alive);
+  auto control = Control::join(id, launch.rank, launch.world_size, options.join_timeout_ms);
+  GroupPlace place{.key = "world", .rank = launch.rank};
+  for (Rank r = 0; r < launch.world_size; ++r) place.members.push_back(r);
+  Communicator::Impl communicator(std::move(keep_alive), std::move(control), place, options);
+
+  const std::vector<Point> points = measure(communicator, grid);
+  if (launch.rank != 0) return;
+  fmt::print("{}", text(points, arguments.explain));
+  if (arguments.output.empty()) return;
+  std::ofstream file(arguments.output, std::ios::binary);
+  file << json(points, launch.world_size,
+               static_cast<int>(num_hosts(communicator.wiring->members())));
+  if (!file.flush()) throw InputError("cannot write " + arguments.output);
+}
+
+int main(int argc, char** argv) {
+  CLI::App app("Measure every schedule that could run beside the one that would.\nExit code: 0 well, "
+               "1 a failure, 2 bad input or usage.");
+  Arguments arguments;
+  app.add_option("collectives", arguments.kinds, "all_reduce, all_gather, …")->capture_default_str();
+  app.add_option("--min", arguments.least, "least bytes")->transform(CLI::AsSizeValue(false));
+  app.add_option("--max", arguments.most, "most bytes; sizes grow by four")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("--ms", arguments.milliseconds, "time for each schedule at each size")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--explain", arguments.explain, "Print every schedule, predicted and measured");
+  app.add_option("--json", arguments.output, "Write all figures to this file");
+  app.footer("Example: chorus run -n 4 -- chorus-perf-selection all_reduce --explain");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return kBadInput;
+  }
+  try {
+    run(arguments);
+    return 0;
+  } catch (const InputError& error) {
+    fmt::print(stderr, "chorus-perf-selection: {}\n", error.what());
+    return kBadInput;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "chorus-perf-selection: {}\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace chorus::perf
+
+int main(int argc, char** argv) { return chorus::perf::main(argc, argv); }

@@ -1,0 +1,168 @@
+// Ranks that believe themselves on different hosts probe what is between them. The hosts are this
+// machine under several names, which takes the right to make a UTS namespace.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "chorus/error.hpp"
+#include "runtime/probe_cache.hpp"
+#include "world.hpp"
+
+namespace chorus::testing {
+namespace {
+
+bool can_rename_hosts() {
+  // In a child: this process keeps its name.
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::unshare(CLONE_NEWUTS) == 0 ? 0 : 1);
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
+void live_on_a_host_of_its_own(Rank rank) {
+  const std::string name = "probe-test-" + std::to_string(rank);
+  if (::unshare(CLONE_NEWUTS) != 0 || ::sethostname(name.data(), name.size()) != 0) ::_exit(9);
+}
+
+Options tcp_only() {
+  Options options;
+  options.transports = "tcp";
+  options.flight_dir.clear();
+  return options;
+}
+
+std::string all_reduced(Communicator& communicator) {
+  std::vector<int> data(1000, communicator.rank() + 1);
+  communicator.all_reduce(std::span(data));
+  const int n = communicator.world_size();
+  for (const int value : data) EXPECT_EQ(value, n * (n + 1) / 2);
+  return {};
+}
+
+class Probe : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_rename_hosts()) GTEST_SKIP() << "no right to make a UTS namespace";
+  }
+};
+
+TEST_F(Probe, HostsThatNobodyDescribedAreProbedAndThenServed) {
+  const auto directory =
+      std::filesystem::temp_directory_path() / ("probe-test-" + std::to_string(::getpid()));
+  Options options = tcp_only();
+  options.probe_cache = directory.string();
+  World world{.size = 3, .ranks = Ranks::processes, .options = options};
+  for (int run = 0; run < 2; ++run) {  // the second time from the cache
+    expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+      live_on_a_host_of_its_own(rank);
+      Communicator communicator = Communicator::join(id, rank, 3, options);
+      all_reduced(communicator);
+      auto part = communicator.split(rank == 2 ? 1 : 0);
+      all_reduced(*part);
+    }));
+  }
+  int kept = 0;
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(directory)) ++kept;
+  EXPECT_EQ(kept, 1);
+  std::filesystem::remove_all(directory);
+}
+
+TEST_F(Probe, ARankThatDiesMeanwhileIsNamed) {
+  const Options options = tcp_only();
+  World world{.size = 3, .ranks = Ranks::processes, .options = options, .timeout_s = 60};
+  const Outcomes outcomes = run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    live_on_a_host_of_its_own(rank);
+    if (rank == 1) {
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(150));
+        ::kill(::getpid(), SIGKILL);
+      }).detach();
+    }
+    Communicator::join(id, rank, 3, options);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
+    throw CollectiveError("the probe was over before the end of the other");
+  });
+  for (const Rank rank : {0, 2}) {
+    EXPECT_NE(outcomes[static_cast<std::size_t>(rank)].find("rank 1"), std::string::npos)
+        << outcomes[static_cast<std::size_t>(rank)];
+  }
+}
+
+TEST_F(Probe, ARankThatStallsMeanwhileIsNamedWithinTheDeadline) {
+  Options options = tcp_only();
+  options.timeout_ms = 1500;
+  World world{.size = 2, .ranks = Ranks::processes, .options = options, .timeout_s = 10};
+  const Outcomes outcomes = run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    live_on_a_host_of_its_own(rank);
+    if (rank == 1) {
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        ::kill(::getpid(), SIGSTOP);
+      }).detach();
+    }
+    Communicator::join(id, rank, 2, options);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
+    throw CollectiveError("the probe was over before rank 1 stalled");
+  });
+  EXPECT_NE(outcomes[0].find("rank 1"), std::string::npos) << outcomes[0];
+}
+
+probing::ProbedNetwork sample() {
+  probing::ProbedNetwork network;
+  network.hosts = {"a", "b \"quoted\"", "c", "d"};
+  network.tree.out = {1e8, 2.5e8, 1e8 / 3, 1e8};
+  network.tree.in = {1e8, 1e8, 1e8, 1e8};
+  network.tree.groups = {{{1, 3}, 2e7, 3e7}};
+  network.tree.core = 4e8;
+  network.cable_alpha_s = {1e-5, 0, 1e-5, 2e-5};
+  network.trunk_alpha_s = {5e-6};
+  network.measured_at_s = 1'700'000'000;
+  return network;
+}
+
+TEST(ProbeCache, GivesBackWhatWasSavedWhileItIsYoung) {
+  EXPECT_EQ(probed_network_from_json(to_json(sample()), "here"), sample());
+  const auto directory =
+      std::filesystem::temp_directory_path() / ("probe-cache-" + std::to_string(::getpid()));
+  save_probe(directory.string(), "key", sample());
+  EXPECT_EQ(load_probe(directory.string(), "key", 100, 1'700'000'100), sample());
+  EXPECT_EQ(load_probe(directory.string(), "key", 100, 1'700'000'101), std::nullopt);
+  EXPECT_EQ(load_probe(directory.string(), "key", 100, 1'600'000'000), std::nullopt);
+  EXPECT_EQ(load_probe(directory.string(), "other", 100, 1'700'000'000), std::nullopt);
+  EXPECT_EQ(load_probe("", "key", 100, 1'700'000'000), std::nullopt);
+  std::filesystem::remove_all(directory);
+}
+
+TEST(ProbeCache, RefusesWhatCannotBeANetwork) {
+  const std::string good = to_json(sample());
+  const auto refused = [&](const std::string& what, const std::string& by) {
+    std::string bad = good;
+    const auto at = bad.find(what);
+    ASSERT_NE(at, std::string::npos) << what;
+    bad.replace(at, what.size(), by);
+    EXPECT_THROW((void)probed_network_from_json(bad, "here"), InputError) << bad;
+  };
+  refused("\"version\": 1", "\"version\": 2");
+  refused("\"hosts\": [1, 3]", "\"hosts\": [3, 1]");
+  refused("\"hosts\": [1, 3]", "\"hosts\": [1, 4]");
+  refused("\"hosts\": [1, 3]", "\"hosts\": [1, 2, 3]");
+  refused("\"hosts\": [1, 3]", "\"hosts\": []");
+  refused("\"c\"", "\"a\"");
+  refused("30000000", "0");
+  refused("\"trunk_alpha_s\": [5e-06]", "\"trunk_alpha_s\": []");
+  refused("250000000", "-1");
+  for (std::size_t cut = 0; cut + 2 < good.size(); cut += 7) {
+    EXPECT_THROW((void)probed_network_from_json(good.substr(0, cut), "here"), InputError);
+  }
+}
+
+}  // namespace
+}  // namespace chorus::testing
