@@ -183,7 +183,7 @@ share() {
     -device "virtio-9p-pci,fsdev=$1,mount_tag=$1"
 }
 machine=(qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none
-  -machine pc -accel tcg,thread=multi,tb-size=512 -cpu max -smp 2 -m 2048
+  -machine pc -accel tcg,thread=multi,tb-size=512 -cpu max,-erms,-fsrm -smp 2 -m 2048
   -kernel "$cache/vmlinux" -initrd "$cache/initrd"
   -append "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr nopti no_timer_check audit=0 cryptomgr.notests"
   -chardev "file,id=console,path=$work/console" -serial chardev:console
