@@ -20,6 +20,14 @@ namespace chorus {
 void fold(void* out, std::span<const void* const> sources, std::size_t count, DataType type,
           ReduceOp op, int divisor = 1);
 
+/// The same into several places, each [count]; none may overlap another, and each may equal one of
+/// the sources. `streams`: past the caches, for results that are too large to be found there.
+void fold(std::span<void* const> outs, std::span<const void* const> sources, std::size_t count,
+          DataType type, ReduceOp op, int divisor, bool streams);
+
+/// Copies, past the caches if `streams`. The two must not overlap unless they are equal.
+void copy(void* out, const void* in, std::size_t size_bytes, bool streams);
+
 /// out[i] = round(in[i] · factor), any alignment; in may equal out.
 ///
 /// The product is taken in double (types narrower than float32: in float32, by the factor rounded

@@ -60,6 +60,11 @@ class Backend {
   /// the sends are free again. Messages between two ranks match in their order.
   virtual void exchange(std::span<const Message> sends, std::span<const Message> receives) = 0;
 
+  /// Memory for a buffer of a collective, zero or not, aligned to a page where it is that large;
+  /// null: ordinary private memory will do.
+  [[nodiscard]] virtual std::byte* allocate(std::size_t /*bytes*/) { return nullptr; }
+  virtual void deallocate(std::byte* /*memory*/) {}
+
   /// Which of the library's algorithms the last prepare() chose, if that was a choice of ours.
   [[nodiscard]] virtual std::string note() const { return {}; }
 };
@@ -69,6 +74,8 @@ struct WorkerArguments {
   std::string control;    ///< path of the driver's socket
   std::string line;       ///< path of the page of the StartLine
   std::string directory;  ///< of this job alone: for rendezvous files
+  /// Buffers come from the library's own allocator; otherwise they are ordinary memory.
+  bool library_buffers = false;
 };
 
 /// Defined once in every worker executable: joins the job that this process was started in.

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "chorus/communicator.hpp"
+#include "chorus/memory.hpp"
 #include "perf/backend.hpp"
 
 namespace chorus::perf {
@@ -47,7 +48,8 @@ auto with_type(DataType type, Body body) {
 
 class ChorusBackend final : public Backend {
  public:
-  ChorusBackend() : communicator_(Communicator::join()) {}
+  explicit ChorusBackend(bool own_buffers)
+      : communicator_(Communicator::join()), own_buffers_(own_buffers) {}
 
   [[nodiscard]] int rank() const override { return communicator_.rank(); }
   [[nodiscard]] int world_size() const override { return communicator_.world_size(); }
@@ -57,6 +59,11 @@ class ChorusBackend final : public Backend {
   [[nodiscard]] std::function<void()> prepare(const Operation& operation) override {
     return with_type(operation.type, [&]<class T>(T) { return typed<T>(operation); });
   }
+
+  [[nodiscard]] std::byte* allocate(std::size_t bytes) override {
+    return own_buffers_ ? static_cast<std::byte*>(chorus::allocate(bytes)) : nullptr;
+  }
+  void deallocate(std::byte* memory) override { chorus::deallocate(memory); }
 
   void exchange(std::span<const Message> sends, std::span<const Message> receives) override {
     const bool several = sends.size() + receives.size() > 1;
@@ -120,12 +127,13 @@ class ChorusBackend final : public Backend {
   }
 
   Communicator communicator_;
+  bool own_buffers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const WorkerArguments& /*arguments*/) {
-  return std::make_unique<ChorusBackend>();
+std::unique_ptr<Backend> make_backend(const WorkerArguments& arguments) {
+  return std::make_unique<ChorusBackend>(arguments.library_buffers);
 }
 
 }  // namespace chorus::perf

@@ -9,8 +9,14 @@
 
 namespace chorus::perf {
 
-HostMemory::HostMemory(std::size_t bytes) {
+HostMemory::HostMemory(std::size_t bytes, Backend* library) {
   if (bytes == 0) return;
+  if (library != nullptr) data_ = library->allocate(bytes);
+  if (data_ != nullptr) {
+    library_ = library;
+    bytes_ = bytes;
+    return;
+  }
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(fmt::format("no memory for a buffer of {} bytes; measure smaller sizes", bytes));
@@ -20,7 +26,11 @@ HostMemory::HostMemory(std::size_t bytes) {
 }
 
 HostMemory::~HostMemory() {
-  if (data_ != nullptr) ::munmap(data_, bytes_);
+  if (library_ != nullptr) {
+    library_->deallocate(data_);
+  } else if (data_ != nullptr) {
+    ::munmap(data_, bytes_);
+  }
 }
 
 std::size_t CollectiveData::input_count() const {
@@ -58,7 +68,7 @@ std::size_t CollectiveData::output_count() const {
   }
 }
 
-CollectiveData::CollectiveData(const Job& job, int rank, int world_size)
+CollectiveData::CollectiveData(const Job& job, int rank, int world_size, Backend* library)
     : job_(job), rank_(rank), n_(world_size), element_(size_of(job.type)) {
   operation_ = {
       .kind = job.kind, .type = job.type, .op = job.op, .root = job.root, .count = job.count};
@@ -66,16 +76,16 @@ CollectiveData::CollectiveData(const Job& job, int rank, int world_size)
   const std::size_t out = output_count() * element_;
   const std::size_t own = static_cast<std::size_t>(rank) * job.count * element_;
   if (!job.in_place || in == 0 || out == 0) {
-    in_ = HostMemory(in);
-    out_ = HostMemory(out);
+    in_ = HostMemory(in, library);
+    out_ = HostMemory(out, library);
     operation_.input = in_.data();
     operation_.output = out_.data();
   } else if (in >= out) {  // the output is the input, or one block of it
-    in_ = HostMemory(in);
+    in_ = HostMemory(in, library);
     operation_.input = in_.data();
     operation_.output = in == out ? in_.data() : in_.data() + own;
   } else {  // the input is one block of the output
-    out_ = HostMemory(out);
+    out_ = HostMemory(out, library);
     operation_.input = out_.data() + own;
     operation_.output = out_.data();
   }

@@ -16,12 +16,15 @@ class HostMemory {
  public:
   HostMemory() = default;
   /// Throws chorus::Error naming the size if there is no such memory.
-  explicit HostMemory(std::size_t bytes);
+  explicit HostMemory(std::size_t bytes, Backend* library = nullptr);
   HostMemory(HostMemory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        library_(std::exchange(other.library_, nullptr)) {}
   HostMemory& operator=(HostMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(library_, other.library_);
     return *this;
   }
   ~HostMemory();
@@ -32,12 +35,14 @@ class HostMemory {
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  Backend* library_ = nullptr;  // that gave the memory, or null
 };
 
 /// Input and output of one collective, laid out as Operation says.
 class CollectiveData {
  public:
-  CollectiveData(const Job& job, int rank, int world_size);
+  /// `library` may give the memory.
+  CollectiveData(const Job& job, int rank, int world_size, Backend* library = nullptr);
 
   [[nodiscard]] const Operation& operation() const { return operation_; }
 

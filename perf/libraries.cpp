@@ -34,7 +34,7 @@ Command openmpi(const Library& library, std::string_view transport, int ranks,
                   "--oversubscribe",
                   "--mca",
                   "pml",
-                  transport == "rdma" ? "ucx" : "ob1",
+                  transport == "rdma" || library.name == "openmpi-ucx" ? "ucx" : "ob1",
                   "--mca",
                   "btl",
                   transport == "shm"   ? "self,vader"
@@ -54,7 +54,12 @@ Command openmpi(const Library& library, std::string_view transport, int ranks,
   command.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                          {"TMPDIR", directory}};
-  if (transport == "rdma") command.environment.emplace_back("UCX_TLS", "rc,self");
+  if (transport == "rdma") {
+    command.environment.emplace_back("UCX_TLS", "rc,self");
+  } else if (library.name == "openmpi-ucx") {
+    command.environment.emplace_back("UCX_TLS",
+                                     transport == "shm" ? "posix,sysv,cma,self" : "tcp,self");
+  }
   return command;
 }
 
@@ -84,6 +89,7 @@ Command chorus_run(const Library& library, std::string_view transport, int ranks
                   std::to_string(ranks),   "--",  library.worker};
   command.environment = {{"CHORUS_TRANSPORTS", std::string(transport)}};
   if (!library.plan.empty()) command.environment.emplace_back("CHORUS_PLAN", library.plan);
+  command.argv.insert(command.argv.end(), library.settings.begin(), library.settings.end());
   return command;
 }
 
@@ -124,7 +130,7 @@ Launch launch_for(const Library& library, std::string_view transport, int ranks,
                   const std::string& directory) {
   if (is_kind_of(library, "openmpi")) return {{openmpi(library, transport, ranks, directory)}};
   if (library.name == "mpich") return {{mpich(library, transport, ranks, directory)}};
-  if (library.name == "chorus" || !library.plan.empty())
+  if (is_kind_of(library, "chorus") || !library.plan.empty())
     return {{chorus_run(library, transport, ranks)}};
   Launch launch;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -161,6 +167,27 @@ Launch launch_on(const Cluster& cluster, const Library& library, const std::stri
     environment.emplace_back("CHORUS_PERF_INTERFACE", kHostInterface);
   }
   return launch;
+}
+
+std::vector<Library> host_variants(const std::vector<Library>& libraries, int ranks) {
+  std::vector<Library> variants;
+  const auto add = [&](const char* of, const char* name, std::vector<std::string> settings) {
+    for (const Library& library : libraries) {
+      if (library.name == of) variants.push_back({name, library.worker, {}, std::move(settings)});
+    }
+  };
+  add("chorus", "chorus-allocated", {"--buffers", "library"});
+  // UCX refuses to serve a machine without a network device unless told otherwise.
+  add("openmpi", "openmpi-ucx",
+      {"--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"});
+  add("openmpi", "openmpi-han", {"--mca", "coll_han_priority", "100"});
+  const fs::path floor = own_directory() / "chorus-perf-worker-floor";
+  if (ranks == 2 && ::access(floor.c_str(), X_OK) == 0) variants.push_back({"floor", floor.string()});
+  return variants;
+}
+
+bool is_yardstick(std::string_view library) {
+  return library == "floor" || library.starts_with("chorus");
 }
 
 std::vector<Library> tuned_variants(const std::vector<Library>& libraries) {

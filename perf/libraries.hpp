@@ -16,7 +16,7 @@ struct Library {
   std::string name;       ///< "chorus", "openmpi", "mpich", "gloo", or the name given with --worker
   std::string worker;     ///< path of the executable
   std::string plan = {};  ///< Chorus: the plan to run; empty: what it chooses itself
-  /// Open MPI: further words for mpirun, before the program.
+  /// Open MPI: further words for mpirun, before the program. Chorus: for its worker.
   std::vector<std::string> settings = {};
 };
 
@@ -44,6 +44,13 @@ struct Library {
 /// Open MPI with algorithms that users choose for large messages on networks, as libraries of
 /// their own: rings, and recursive halving or trees. Nothing if Open MPI is not among `libraries`.
 [[nodiscard]] std::vector<Library> tuned_variants(const std::vector<Library>& libraries);
+
+/// What a comparison on one host needs besides: Chorus with buffers of its own allocator, Open MPI
+/// over UCX and with its hierarchical collectives, and for 2 ranks the floor (backend_floor.cpp).
+[[nodiscard]] std::vector<Library> host_variants(const std::vector<Library>& libraries, int ranks);
+
+/// Chorus in another form, or the floor: nothing that Chorus is compared with as a peer.
+[[nodiscard]] bool is_yardstick(std::string_view library);
 
 /// CPUs that this process may use.
 [[nodiscard]] int usable_cpus();

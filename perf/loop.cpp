@@ -56,7 +56,7 @@ void timed_loop(const Job& job, std::uint64_t iterations, One one, Agree agree) 
 }
 
 Sample measure_collective(Backend& backend, StartLine& line, const Job& job) {
-  CollectiveData data(job, backend.rank(), backend.world_size());
+  CollectiveData data(job, backend.rank(), backend.world_size(), &backend);
   Sample sample;
   sample.refused = backend.refuse(data.operation());
   if (!sample.refused.empty()) return sample;

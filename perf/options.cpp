@@ -47,7 +47,7 @@ struct Raw {
   std::vector<std::string> transports = {"shm"};
   std::vector<std::string> clusters;
   std::string congestion;
-  bool undescribed = false, tuned = false, cluster_table = false;
+  bool undescribed = false, tuned = false, cluster_table = false, host = false;
   std::string sizes;
   std::string plan;
   std::string begin = "4", end = "256M", type = "float32", op = "sum";
@@ -196,6 +196,11 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
       settings.libraries.push_back(std::move(variant));
     }
   }
+  if (raw.host) {
+    for (Library& variant : host_variants(settings.libraries, settings.ranks)) {
+      settings.libraries.push_back(std::move(variant));
+    }
+  }
   for (std::size_t at = 0; at < raw.sizes.size();) {
     const std::size_t end = std::min(raw.sizes.find(',', at), raw.sizes.size());
     settings.sizes.push_back(parse_size(raw.sizes.substr(at, end - at)));
@@ -220,6 +225,9 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       ->delimiter(',');
   app.add_option("--plan", raw.plan,
                  "A plan of chorus synth: measured as one more library, chorus-plan");
+  app.add_flag("--host", raw.host,
+               "Also Chorus with buffers of its own allocator, Open MPI over UCX and with han, and "
+               "(2 ranks, all_reduce) the floor");
   app.add_option("--worker", raw.workers, "A further worker executable, NAME=PATH");
   app.add_option("-t,--transport", raw.transports, "shm, tcp, rdma, or several of them")
       ->delimiter(',')

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "chorus/error.hpp"
+#include "perf/libraries.hpp"
 #include "perf/statistics.hpp"
 
 namespace chorus::perf {
@@ -183,7 +184,7 @@ std::string comparison_table(const Report& report, Style style) {
       cells.push_back(microseconds(theirs));
       cells.push_back(mine && theirs ? ratio_text(*mine / *theirs) : std::string(kDash));
       if (mine && theirs) ratios[peer].push_back(*mine / *theirs);
-      if (theirs && (!best || *theirs < *best)) {
+      if (theirs && !is_yardstick(peer) && (!best || *theirs < *best)) {
         best = theirs;
         best_name = peer;
       }

@@ -53,6 +53,7 @@ WorkerArguments parse(int argc, char** argv) {
     if (key == "--control") arguments.control = argv[i + 1];
     if (key == "--line") arguments.line = argv[i + 1];
     if (key == "--directory") arguments.directory = argv[i + 1];
+    if (key == "--buffers") arguments.library_buffers = argv[i + 1] == std::string_view("library");
   }
   if (arguments.control.empty() || arguments.line.empty() || arguments.directory.empty()) {
     throw InputError("this program is started by chorus-perf; run that");

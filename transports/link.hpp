@@ -25,6 +25,7 @@ struct LinkConfig {
   /// the owner's protocol never has more under way on a channel than this.
   int max_outstanding = 32;
   int timeout_ms = 60'000;  ///< for connecting
+  std::size_t slot_bytes = 0;  ///< of the slots of the Commons
 };
 
 /// A connection between this rank and one peer, carrying independent ordered channels.
@@ -78,6 +79,8 @@ class Link {
   [[nodiscard]] virtual std::string_view transport() const = 0;  ///< "shm", "rdma", "tcp"
 };
 
+class Commons;
+
 /// A way to reach peers: one object per rank and communicator, which makes the links.
 class Transport {
  public:
@@ -98,6 +101,12 @@ class Transport {
   /// if it can be known at once that it cannot be made.
   [[nodiscard]] virtual std::unique_ptr<Link> connect(Rank peer,
                                                       std::span<const std::byte> peer_address) = 0;
+
+  /// Where all ranks can share memory: what they have in common, given the addresses of all
+  /// [world_size]; else null. Who sleeps in prepare_to_sleep() is woken by Commons::wake_sleepers().
+  /// Throws LinkError if a peer that why_not() found reachable is no longer.
+  [[nodiscard]] virtual std::unique_ptr<Commons> open_commons(
+      std::span<const std::vector<std::byte>> addresses);
 
   /// Accepts connections and the like. Called by the executor now and then and after wake-ups.
   virtual void progress() = 0;

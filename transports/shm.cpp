@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
+#include "transports/commons.hpp"
 #include "transports/shm_memory.hpp"
 
 namespace chorus {
@@ -209,6 +210,38 @@ class ShmTransport final : public Transport {
     }
     return std::make_unique<ShmLink>(own.rank, peer, own.geometry, owned_.block(peer),
                                      std::move(*opened));
+  }
+
+  std::unique_ptr<Commons> open_commons(
+      std::span<const std::vector<std::byte>> addresses) override {
+    const ShmAddress& own = owned_.address();
+    std::vector<Commons::Peer> peers(addresses.size());
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      const auto rank = static_cast<Rank>(i);
+      Commons::Peer& peer = peers[i];
+      peer.pid = ::getpid();
+      peer.same_process = true;
+      if (rank == own.rank) {
+        peer.memory = owned_.part();
+        continue;
+      }
+      std::string reason;
+      auto opened = open_peer(own, secret_, addresses[i], reason);
+      const auto address = ShmAddress::parse(addresses[i]);
+      if (!opened || address->rank != rank) {
+        throw LinkError(fmt::format("rank {}: shm cannot reach rank {}: {}", own.rank, rank,
+                                    opened ? "the address is another rank's" : reason),
+                        rank);
+      }
+      peer.memory = Mapping(opened->memory.get(), own.geometry.part_offset(),
+                            Commons::part_bytes(own.geometry.slot_bytes));
+      peer.pid = address->pid;
+      peer.same_process = address->pid == ::getpid();
+      peer.sleeping = &opened->sleeping();
+      peer.header = std::move(opened->header);
+      peer.pipe = std::move(opened->pipe);
+    }
+    return std::make_unique<Commons>(own.rank, own.geometry.slot_bytes, std::move(peers));
   }
 
   void progress() override {}

@@ -12,6 +12,7 @@
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
+#include "transports/commons.hpp"
 
 namespace chorus {
 namespace {
@@ -54,8 +55,9 @@ Fd open_foreign(int pid, int fd, mode_t kind, std::uint64_t inode, int flags, st
 }
 
 std::string describe(const ShmGeometry& geometry) {
-  return fmt::format("{} ranks, {} channels of {} slots, {} bytes", geometry.world_size,
-                     geometry.num_channels, geometry.ring_slots, geometry.region_bytes);
+  return fmt::format("{} ranks, {} channels of {} slots, {} bytes, slots of {}", geometry.world_size,
+                     geometry.num_channels, geometry.ring_slots, geometry.region_bytes,
+                     geometry.slot_bytes);
 }
 
 }  // namespace
@@ -65,7 +67,8 @@ ShmGeometry::ShmGeometry(const TransportContext& context)
       num_channels(static_cast<std::uint32_t>(context.link.num_channels)),
       // Twice what the protocol has under way: the receiver publishes its progress by quarters.
       ring_slots(2 * std::bit_ceil(static_cast<std::uint32_t>(context.link.max_outstanding))),
-      region_bytes(context.link.region_bytes) {
+      region_bytes(context.link.region_bytes),
+      slot_bytes(context.link.slot_bytes) {
   CHORUS_CHECK(context.world_size > 0 && context.rank >= 0 && context.rank < context.world_size,
                "rank outside the world");
   CHORUS_CHECK(context.link.num_channels > 0 && context.link.num_channels <= 4096,
@@ -83,7 +86,10 @@ std::size_t ShmGeometry::block_bytes() const {
 std::size_t ShmGeometry::block_offset(Rank peer) const {
   return kPage + static_cast<std::size_t>(peer) * block_bytes();
 }
-std::size_t ShmGeometry::total_bytes() const { return block_offset(static_cast<Rank>(world_size)); }
+std::size_t ShmGeometry::part_offset() const { return block_offset(static_cast<Rank>(world_size)); }
+std::size_t ShmGeometry::total_bytes() const {
+  return part_offset() + round_up(Commons::part_bytes(slot_bytes), kPage);
+}
 
 std::optional<ShmAddress> ShmAddress::parse(std::span<const std::byte> bytes) {
   ShmAddress address;
@@ -137,6 +143,12 @@ ShmOwned::ShmOwned(const TransportContext& context) {
   address_.pipe_inode = inode_of(pipe_write_.get());
 
   header_ = Mapping(memory_.get(), 0, kPage);
+  // What peers find in the part when they look whether they can read this process's memory.
+  part_ = Mapping(memory_.get(), address_.geometry.part_offset(),
+                  Commons::part_bytes(address_.geometry.slot_bytes));
+  auto* part = reinterpret_cast<Commons::Part*>(part_.span().data());
+  part->self = reinterpret_cast<std::uint64_t>(part);
+  std::memcpy(&part->probe, address_.nonce.data(), sizeof part->probe);
   auto* header = reinterpret_cast<ShmHeader*>(header_.span().data());
   header->proof = prove(shm_secret(context), address_.bytes());
 }
@@ -147,6 +159,11 @@ std::atomic<std::uint32_t>& ShmOwned::sleeping() const {
 
 ShmBlock ShmOwned::block(Rank peer) const {
   return ShmBlock(memory_.get(), address_.geometry, peer);
+}
+
+Mapping ShmOwned::part() const {
+  return Mapping(memory_.get(), address_.geometry.part_offset(),
+                 Commons::part_bytes(address_.geometry.slot_bytes));
 }
 
 void ShmOwned::drain_pipe() const {
@@ -203,6 +220,20 @@ std::optional<ShmOpened> open_peer(const ShmAddress& own, const Secret& secret,
     return std::nullopt;
   }
   return opened;
+}
+
+Fd open_segment(int pid, int fd, std::uint64_t inode, std::uint64_t size_bytes,
+                std::string& reason) {
+  Fd file = open_foreign(pid, fd, S_IFREG, inode, O_RDWR, reason);
+  if (!file) return file;
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
+  struct stat status {};
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(file.get(), &status) != 0 ||
+      static_cast<std::uint64_t>(status.st_size) != size_bytes) {
+    reason = "has a segment that is not as large as it says, or could shrink";
+    return {};
+  }
+  return file;
 }
 
 Secret shm_secret(const TransportContext& context) { return context.secret.derive("shm"); }

@@ -50,7 +50,8 @@ struct ShmHeader {
 
 /// The sizes that both ends must agree on, and where things lie. A rank's memory is
 ///
-///   header page | block of peer 0 | block of peer 1 | … | block of peer world_size − 1
+///   header page | block of peer 0 | block of peer 1 | … | block of peer world_size − 1 | part of the
+///   commons
 ///
 /// and block p, written by rank p alone (but for the consumed counters), is
 ///
@@ -64,6 +65,7 @@ struct ShmGeometry {
   std::uint32_t ring_slots = 0;  ///< a power of two
   std::uint32_t reserved = 0;
   std::uint64_t region_bytes = 0;
+  std::uint64_t slot_bytes = 0;  ///< of the commons
 
   bool operator==(const ShmGeometry&) const = default;
 
@@ -73,6 +75,7 @@ struct ShmGeometry {
   [[nodiscard]] std::size_t region_offset() const;  ///< inside a block
   [[nodiscard]] std::size_t block_bytes() const;
   [[nodiscard]] std::size_t block_offset(Rank peer) const;  ///< inside the memory
+  [[nodiscard]] std::size_t part_offset() const;
   [[nodiscard]] std::size_t total_bytes() const;
 };
 
@@ -127,6 +130,8 @@ class ShmOwned {
   [[nodiscard]] std::atomic<std::uint32_t>& sleeping() const;
   [[nodiscard]] int wake_fd() const { return pipe_read_.get(); }
   [[nodiscard]] ShmBlock block(Rank peer) const;
+  /// The own part of the commons, mapped.
+  [[nodiscard]] Mapping part() const;
   void drain_pipe() const;
 
  private:
@@ -134,6 +139,7 @@ class ShmOwned {
   Fd pipe_read_;
   Fd pipe_write_;
   Mapping header_;
+  Mapping part_;
   ShmAddress address_;
 };
 
@@ -151,6 +157,11 @@ struct ShmOpened {
 [[nodiscard]] std::optional<ShmOpened> open_peer(const ShmAddress& own, const Secret& secret,
                                                  std::span<const std::byte> peer_address,
                                                  std::string& reason);
+
+/// Descriptor `fd` of process `pid`, if it is a file of that inode which holds `size_bytes` and
+/// cannot shrink; else nothing, and why in `reason`, as a clause.
+[[nodiscard]] Fd open_segment(int pid, int fd, std::uint64_t inode, std::uint64_t size_bytes,
+                              std::string& reason);
 
 /// The secret that shm proofs are made with.
 [[nodiscard]] Secret shm_secret(const TransportContext& context);

@@ -1,10 +1,16 @@
 #include "transports/transports.hpp"
 
 #include "transports/rdma.hpp"
+#include "transports/commons.hpp"
 #include "transports/shm.hpp"
 #include "transports/tcp.hpp"
 
 namespace chorus {
+
+std::unique_ptr<Commons> Transport::open_commons(
+    std::span<const std::vector<std::byte>> /*addresses*/) {
+  return nullptr;
+}
 
 std::span<const TransportFactory> transports() {
   static constexpr TransportFactory kTransports[] = {

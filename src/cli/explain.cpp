@@ -129,8 +129,10 @@ void run(const Arguments& arguments) {
       arguments.topology.empty() ? job_topology(shape) : topology_from_argument(arguments.topology);
   std::vector<int> levels;
   if (arguments.topology.empty()) levels = {shape.ranks_per_host, shape.hosts};
-  const Considered considered =
-      consider(kind, topology, Routes(topology), levels, Options::from_env());
+  // What one host's ranks do: they reach each other's memory.
+  const bool shared = arguments.topology.empty() && shape.hosts == 1 && shape.ranks_per_host > 1;
+  const Considered considered = consider(kind, topology, Routes(topology), levels,
+                                         Options::from_env(), shared ? shape.cores_per_host : 0);
   const Bound bound = lower_bound(topology, {.kind = kind});
   (arguments.json ? print_json : print_text)(considered, topology, bound, kind, arguments);
 }

@@ -121,8 +121,7 @@ void Communicator::run(const Call& call) {
     impl_->group_calls.push_back(call);
     return;
   }
-  impl_->launch(call, impl_->blocking_jobs);
-  impl_->finish(impl_->blocking_jobs);
+  impl_->run(call);
 }
 
 void Communicator::group_start() { ++impl_->group_depth; }

@@ -132,7 +132,8 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
     plan = synthesize_together(*control, place, described, options);
   }
   selector = std::make_unique<Selector>(std::move(described), levels_of(members), options,
-                                        std::move(plan), place.rank, layout.guaranteed_slots());
+                                        std::move(plan), place.rank, layout.guaranteed_slots(),
+                                        shared_cores());
 
   message_routines_.resize(2 * members.size());
   messages_.resize(2 * members.size());
@@ -187,6 +188,10 @@ Communicator::Impl::~Impl() {
   control->close_group(place.key);
 }
 
+int Communicator::Impl::shared_cores() const {
+  return wiring->commons() == nullptr ? 0 : wiring->members()[0].host_cores;
+}
+
 // Leaving is collective: a socket that closes while a peer still reads from it could take messages
 // with it. A rank that leaves because something was thrown tells the others, who would wait in
 // vain.
@@ -229,7 +234,8 @@ void Communicator::Impl::use(const Plan& plan) {
     }
   }
   selector = std::make_unique<Selector>(selector->topology(), levels_of(wiring->members()), options,
-                                        plan, place.rank, layout.guaranteed_slots());
+                                        plan, place.rank, layout.guaranteed_slots(),
+                                        shared_cores());
 }
 
 void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
@@ -245,14 +251,39 @@ void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
         jobs.push_back(&launch_message(call, 0));
         break;
       default:
-        jobs.push_back(&launch_collective(call));
+        jobs.push_back(&prepare_collective(call));
+        engine->enqueue(*jobs.back());
     }
   } catch (const LinkError& error) {  // a link is made with the first call that needs it
     engine->lost(error.peer(), error.what());
   }
 }
 
-Job& Communicator::Impl::launch_collective(const Call& call) {
+// The frequent case: nothing else is under way, so nothing has to be queued.
+void Communicator::Impl::run(const Call& call) {
+  if (call.kind > Call::Kind::barrier || !engine->idle_now()) {
+    launch(call, blocking_jobs);
+    finish(blocking_jobs);
+    return;
+  }
+  check_call(call, place.rank, static_cast<int>(place.members.size()));
+  Job* job = nullptr;
+  try {
+    job = &prepare_collective(call);
+  } catch (const LinkError& error) {  // a link is made with the first call that needs it
+    engine->lost(error.peer(), error.what());
+  }
+  if (job->is_direct) {
+    engine->run_alone(*job);
+    free_jobs_.push_back(job);
+    return;
+  }
+  engine->enqueue(*job);
+  blocking_jobs.push_back(job);
+  finish(blocking_jobs);
+}
+
+Job& Communicator::Impl::prepare_collective(const Call& call) {
   const auto kind = static_cast<CollectiveKind>(call.kind);
   const auto n = static_cast<std::size_t>(place.members.size());
   const std::size_t blocks = num_blocks(kind, static_cast<int>(n)) == 1 ? 1 : n;
@@ -263,21 +294,31 @@ Job& Communicator::Impl::launch_collective(const Call& call) {
   Job& job = take_job(call, 0);
   job.sequence = ++sequence;
   job.flight_record = flight.begin(job.sequence, call, choice.name);
+  // Carries all calls before: those that did not match may both have completed (two roots that
+  // broadcast), and show here.
+  history_ = mix(std::uint64_t{history_} << 32 |
+                 tag_of(call, job.sequence, choice.routine->hash));
   Work work{.input = static_cast<const std::byte*>(call.input),
             .output = static_cast<std::byte*>(call.output),
             .count = call.count,
             .type = call.type,
             .op = call.reduction.op,
             .divisor = call.reduction.op == ReduceOp::avg ? static_cast<int>(n) : 1,
-            .tag = tag_of(call, job.sequence, choice.routine->hash),
+            .tag = history_,
             .instances = instances};
   if (kind == CollectiveKind::barrier) work.count = 0;
   prepare_input(
       job, work, call,
       static_cast<std::size_t>(input_blocks(collective, static_cast<int>(n), place.rank)),
       static_cast<std::size_t>(output_blocks(collective, static_cast<int>(n), place.rank)));
-  job.execution.reset(choice.routine, work, layout, *engine);
-  engine->enqueue(job);
+  Commons* const commons = wiring->commons();
+  job.is_direct = choice.routine->direct != nullptr && commons != nullptr &&
+                  DirectExecution::fits(*choice.routine->direct, work, *commons);
+  if (job.is_direct) {
+    job.direct.reset(choice.routine, work, *commons, shared_calls_);
+  } else {
+    job.execution.reset(choice.routine, work, layout, *engine);
+  }
   return job;
 }
 
@@ -401,7 +442,7 @@ Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {
   job.call = call;
   job.self = place.rank;
   job.resource = resource;
-  job.running = job.complete = false;
+  job.running = job.complete = job.is_direct = false;
   return job;
 }
 

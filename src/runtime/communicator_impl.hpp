@@ -28,13 +28,15 @@ struct Communicator::Impl {
   /// Checks the call, prepares it, and runs it or queues it behind calls that use the same ports.
   /// all_to_all_v becomes several jobs.
   void launch(const Call& call, std::vector<Job*>& jobs);
+  /// Runs the call to its end.
+  void run(const Call& call);
   /// Drives all jobs to completion and gives them back.
   void finish(std::vector<Job*>& jobs);
   [[nodiscard]] bool test(std::vector<Job*>& jobs);
   /// Collective; the plan has been judged.
   void use(const Plan& plan);
 
-  Job& launch_collective(const Call& call);
+  Job& prepare_collective(const Call& call);
   Job& launch_message(const Call& call, std::uint32_t salt);
   void launch_all_to_all_v(const Call& call, std::vector<Job*>& jobs);
 
@@ -61,6 +63,7 @@ struct Communicator::Impl {
   int plans = 0;
 
  private:
+  [[nodiscard]] int shared_cores() const;
   Job& take_job(const Call& call, std::size_t resource);
   void give_back(std::vector<Job*>& jobs);
   void leave() noexcept;
@@ -70,6 +73,8 @@ struct Communicator::Impl {
                      std::size_t blocks_out);
   [[nodiscard]] std::shared_ptr<const Routine> message_routine(Rank peer, bool sending);
 
+  DirectCount shared_calls_;
+  std::uint32_t history_ = 0;  ///< of the collectives so far: alike on all ranks, or they differ
   std::vector<std::unique_ptr<Job>> all_jobs_;
   std::vector<Job*> free_jobs_;
   std::vector<std::shared_ptr<const Routine>> message_routines_;  // [2 · peer + sending]

@@ -83,6 +83,7 @@ void Engine::complete(Job& job) {
   job.complete = true;
   job.running = false;
   if (on_complete) on_complete(job);
+  if (queues_.size() <= job.resource || queues_[job.resource].empty()) return;  // it runs alone
   auto& queue = queues_[job.resource];
   queue.erase(queue.begin());
   if (!queue.empty()) run(*queue.front());
@@ -91,12 +92,39 @@ void Engine::complete(Job& job) {
 void Engine::run(Job& job) {
   job.running = true;
   running_.push_back(&job);
+  if (job.is_direct) return;
   for (Link* link : job.execution.links()) {
     if (link->peer_region().empty() &&
         std::find(busy_links_.begin(), busy_links_.end(), link) == busy_links_.end()) {
       busy_links_.push_back(link);
     }
   }
+}
+
+void Engine::run_alone(Job& job) {
+  // What idle(), sleep() and a failure look at; spinning needs none of it.
+  job.running = true;
+  running_.push_back(&job);
+  try {
+    while (!job.finished()) {
+      if (job.step()) {
+        idle_rounds_ = 0;
+      } else if (job.mismatch() >= 0) {
+        mismatched(job);
+      } else {
+        idle(job);
+      }
+      if (job.complete) break;  // while it was about to sleep
+    }
+  } catch (const LinkError& error) {
+    lost(error.peer(), error.what());
+  }
+  idle_rounds_ = 0;
+  if (job.complete) return;
+  running_.clear();
+  job.complete = true;
+  job.running = false;
+  if (on_complete) on_complete(job);
 }
 
 bool Engine::progress() {
@@ -107,10 +135,10 @@ bool Engine::progress() {
     for (Link* link : busy_links_) flushed = link->progress() && flushed;
     for (std::size_t i = 0; i < running_.size();) {
       Job& job = *running_[i];
-      moved = job.execution.step() || moved;
-      if (job.execution.mismatch() >= 0) mismatched(job);
+      moved = job.step() || moved;
+      if (job.mismatch() >= 0) mismatched(job);
       // Credits that are still queued here would hold up a peer while this rank computes.
-      if (job.execution.finished() && settled(flushed)) {
+      if (job.finished() && settled(flushed)) {
         running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
         complete(job);
         moved = true;
@@ -160,6 +188,7 @@ void Engine::idle(const Job& job) {
   for (InPort* port : in_use_) {
     if (port->owes_credit(layout_)) port->credit(layout_);
   }
+  if (wiring_.commons() != nullptr) wiring_.commons()->wake_sleepers();
   if (!busy_links_.empty()) {
     try {
       wiring_.progress();
@@ -216,7 +245,7 @@ void Engine::check_stall(const Job& job) {
   const std::int64_t now = now_ns();
   if (now >= next_report_ns_) {
     next_report_ns_ = now + kReportEveryNs;
-    report(job, job.execution.waiting().peer);
+    report(job, job.waiting().peer);
   }
   if (now - idle_since_ns_ > std::int64_t{options_.timeout_ms} * 1'000'000) {
     const std::string reason =
@@ -259,7 +288,7 @@ void Engine::lost(Rank peer, const std::string& why) {
 }
 
 void Engine::mismatched(const Job& job) {
-  const Rank peer = job.execution.mismatch();
+  const Rank peer = job.mismatch();
   report(job, peer);
   if (const auto verdict = control_.await_verdict(place_.key, kVerdictGraceMs)) fail(*verdict);
   const std::string reason =
@@ -273,6 +302,8 @@ void Engine::fail(const std::string& reason) {
   if (!failure_) {
     const std::string waiting = running_.empty() ? "" : describe_waiting(*running_.front());
     failure_ = fmt::format("rank {}: {}", place_.rank, reason);
+    // What this rank offered is the caller's again once this has thrown.
+    if (wiring_.commons() != nullptr) wiring_.commons()->withdraw();
     if (on_failure) on_failure(*failure_, waiting);
   }
   throw CollectiveError(*failure_);
@@ -286,7 +317,7 @@ std::string Job::describe() const {
 }
 
 std::string Engine::describe_waiting(const Job& job) const {
-  const Waiting waiting = job.execution.waiting();
+  const Waiting waiting = job.waiting();
   const std::string call = fmt::format("call {} {}", job.sequence, job.describe());
   if (waiting.peer < 0) return fmt::format("{}: waiting for its own messages to leave", call);
   return fmt::format("{}: step {} of {}, channel {}: waiting for rank {} to {}", call,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/control.hpp"
+#include "runtime/direct_execution.hpp"
 #include "runtime/execution.hpp"
 #include "runtime/wiring.hpp"
 
@@ -17,6 +18,8 @@ namespace chorus {
 /// One started call until it is complete.
 struct Job {
   Execution execution;
+  DirectExecution direct;
+  bool is_direct = false;  ///< which of the two runs it
   std::uint64_t sequence = 0;
   Call call;  ///< for its signature
   Rank self = 0;
@@ -26,6 +29,16 @@ struct Job {
   bool complete = false;
   std::vector<std::byte> copy;  ///< of the input, where the call needs one
 
+  bool step() { return is_direct ? direct.step() : execution.step(); }
+  [[nodiscard]] bool finished() const {
+    return is_direct ? direct.finished() : execution.finished();
+  }
+  [[nodiscard]] Rank mismatch() const {
+    return is_direct ? direct.mismatch() : execution.mismatch();
+  }
+  [[nodiscard]] Waiting waiting() const {
+    return is_direct ? direct.waiting() : execution.waiting();
+  }
   /// The call as its peers must have made it too.
   [[nodiscard]] std::string describe() const;
 };
@@ -41,6 +54,11 @@ class Engine final : public Execution::Ports {
 
   /// Runs a prepared job, after those of the same Job::resource that were queued before.
   void enqueue(Job& job);
+
+  /// True if nothing runs: then run_alone() may run a prepared job that needs no links.
+  [[nodiscard]] bool idle_now() const { return running_.empty() && !failure_; }
+  /// Runs it to its end, without queues. Throws CollectiveError.
+  void run_alone(Job& job);
 
   /// One round over all running jobs; true if anything moved. Throws CollectiveError.
   bool progress();

@@ -20,7 +20,8 @@ std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 std::shared_ptr<const Routine> make_routine(Program program, int max_message_chunks,
-                                            std::uint32_t hash) {
+                                            std::uint32_t hash,
+                                            std::shared_ptr<const DirectRoutine> direct) {
   auto routine = std::make_shared<Routine>();
   routine->max_message_chunks = max_message_chunks;
   routine->chunks_per_block =
@@ -31,6 +32,7 @@ std::shared_ptr<const Routine> make_routine(Program program, int max_message_chu
     }
   }
   routine->hash = hash;
+  routine->direct = std::move(direct);
   routine->program = std::move(program);
   return routine;
 }

@@ -14,6 +14,8 @@
 
 namespace chorus {
 
+struct DirectRoutine;
+
 /// A Program made ready for this rank: derived figures that do not change from call to call.
 struct Routine {
   Program program;
@@ -21,11 +23,15 @@ struct Routine {
   int max_message_chunks = 1;
   int max_sends = 1;       ///< most Instruction::sends
   std::uint32_t hash = 0;  ///< of the schedule: ranks that run different ones notice
+  /// The same for ranks that share memory; null if the schedule needs messages, or the ranks do.
+  std::shared_ptr<const DirectRoutine> direct = nullptr;
 };
 /// `max_message_chunks` is that of all ranks' programs together: it decides how the data is cut
 /// into tiles, which must be alike everywhere.
 [[nodiscard]] std::shared_ptr<const Routine> make_routine(Program program, int max_message_chunks,
-                                                          std::uint32_t hash);
+                                                          std::uint32_t hash,
+                                                          std::shared_ptr<const DirectRoutine>
+                                                              direct = nullptr);
 
 /// What one call gives a Routine to work on.
 struct Work {

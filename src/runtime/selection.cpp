@@ -9,6 +9,8 @@
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
 #include "model/symmetry.hpp"
+#include "runtime/direct_cost.hpp"
+#include "runtime/direct_execution.hpp"
 
 namespace chorus {
 namespace {
@@ -100,7 +102,7 @@ std::vector<PlanEntry> lower_envelope(const std::vector<Candidate>& candidates,
 }  // namespace
 
 Considered consider(CollectiveKind kind, const Topology& topology, const Routes& routes,
-                    const std::vector<int>& levels, const Options& options) {
+                    const std::vector<int>& levels, const Options& options, int shared_cores) {
   Considered considered;
   std::vector<Schedule> schedules;
   const AlgorithmInput input{.kind = kind, .world_size = topology.world_size(), .levels = levels};
@@ -119,7 +121,13 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
       schedule = algorithm.make(input);
       candidate.steps = static_cast<int>(schedule.steps.size());
       try {
-        candidate.cost = cost(schedule, topology, routes);
+        const auto forms = shared_cores > 0 ? direct(schedule) : std::nullopt;
+        if (shared_cores > 0 && !forms && topology.world_size() <= kMostFlat &&
+            algorithm.name != options.algorithm) {
+          candidate.why_not = "relays, but all ranks reach each other's memory";
+        }
+        candidate.cost =
+            forms ? direct_cost(*forms, shared_cores) : cost(schedule, topology, routes);
       } catch (const TopologyError& error) {
         candidate.why_not = error.what();
       }
@@ -171,14 +179,15 @@ std::string explain(const Considered& considered, CollectiveKind kind, double si
 }
 
 Selector::Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan,
-                   Rank rank, int guaranteed_slots)
+                   Rank rank, int guaranteed_slots, int shared_cores)
     : topology_(std::move(topology)),
       routes_(topology_),
       levels_(std::move(levels)),
       options_(options),
       plan_(std::move(plan)),
       rank_(rank),
-      guaranteed_slots_(guaranteed_slots) {}
+      guaranteed_slots_(guaranteed_slots),
+      shared_cores_(shared_cores) {}
 
 Selector::PerKind& Selector::prepare(CollectiveKind kind) {
   PerKind& per_kind = kinds_[static_cast<std::size_t>(kind)];
@@ -190,7 +199,7 @@ Selector::PerKind& Selector::prepare(CollectiveKind kind) {
   // What a plan leaves open, the classic schedules serve.
   if (considered.entries.empty() || considered.entries.front().min_bytes != 0 ||
       considered.entries.back().max_bytes != kNoLimit) {
-    Considered classic = consider(kind, topology_, routes_, levels_, options_);
+    Considered classic = consider(kind, topology_, routes_, levels_, options_, shared_cores_);
     if (classic.entries.empty()) {
       throw SynthesisError(fmt::format("no schedule serves {} on {} ranks:\n{}", name_of(kind),
                                        topology_.world_size(), chorus::explain(classic, kind, 0)));
@@ -242,8 +251,17 @@ Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) cons
   }
   int longest = 1;
   for (const Program& program : programs) longest = std::max(longest, max_message_chunks(program));
+  std::shared_ptr<const DirectRoutine> shared;
+  if (shared_cores_ > 0) {
+    if (const auto forms = direct(mine)) {
+      if (const auto fault = first_fault(*forms)) {
+        throw SynthesisError(fmt::format("the direct form of '{}' is wrong: {}", mine.name, *fault));
+      }
+      shared = std::make_shared<const DirectRoutine>(make_direct_routine(*forms, rank_));
+    }
+  }
   return {.routine = make_routine(std::move(programs[static_cast<std::size_t>(rank_)]), longest,
-                                  hash_of(mine)),
+                                  hash_of(mine), std::move(shared)),
           .name = mine.name};
 }
 

@@ -33,10 +33,12 @@ struct Considered {
   std::vector<PlanEntry> entries;     ///< the lower envelope of their costs
 };
 
-/// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput.
+/// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput. `shared_cores` > 0:
+/// all ranks share memory, and that many cores. Then schedules with a direct form (model/direct.hpp)
+/// are priced by what that moves, and up to kMostFlat ranks only those are considered.
 [[nodiscard]] Considered consider(CollectiveKind kind, const Topology& topology,
                                   const Routes& routes, const std::vector<int>& levels,
-                                  const Options& options);
+                                  const Options& options, int shared_cores = 0);
 
 /// For people: what runs for `size_bytes`, at what cost, and why not the others.
 [[nodiscard]] std::string explain(const Considered& considered, CollectiveKind kind,
@@ -47,7 +49,7 @@ struct Considered {
 class Selector {
  public:
   Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan, Rank rank,
-           int guaranteed_slots);
+           int guaranteed_slots, int shared_cores = 0);
 
   struct Choice {
     std::shared_ptr<const Routine> routine;
@@ -79,6 +81,7 @@ class Selector {
   Plan plan_;
   Rank rank_;
   int guaranteed_slots_;
+  int shared_cores_;  ///< of ranks that all share memory; else 0
   std::array<PerKind, kNumCollectiveKinds> kinds_;
 };
 

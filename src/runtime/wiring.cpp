@@ -88,6 +88,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   }
   links_.resize(members_.size());
   choose(control, place, options);
+  open_commons();
 }
 
 void Wiring::make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
@@ -99,6 +100,7 @@ void Wiring::make_transports(const GroupPlace& place, const Options& options, co
   context.link.region_bytes = layout.region_bytes();
   context.link.num_channels = 2 * layout.data_channels;  // data and credits
   context.link.max_outstanding = 32;
+  context.link.slot_bytes = layout.slot_bytes;
   context.link.timeout_ms = options.join_timeout_ms;
   context.interface_name = options.interface_name.empty() ? local_address : options.interface_name;
   context.tcp_sockets = options.tcp_sockets;
@@ -186,6 +188,16 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
   if (!reason.empty()) reason = fmt::format(" (against what comes before:{})", reason);
   log(LogLevel::info, fmt::format("[rank 0/{}]", n),
       fmt::format("pairs of ranks: {}{}", summary, reason));
+}
+
+void Wiring::open_commons() {
+  const std::size_t n = members_.size();
+  if (any_network_ || n < 2 || n > Commons::kMaxRanks) return;
+  const std::size_t other = rank_ == 0 ? 1 : 0;
+  const auto transport = static_cast<std::size_t>(chosen_[other]);
+  std::vector<std::vector<std::byte>> addresses;
+  for (const auto& of_peer : addresses_) addresses.push_back(of_peer[transport]);
+  commons_ = transports_[transport]->open_commons(addresses);
 }
 
 Link& Wiring::link(Rank peer) {

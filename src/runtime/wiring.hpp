@@ -10,6 +10,7 @@
 #include "chorus/options.hpp"
 #include "runtime/control.hpp"
 #include "runtime/ports.hpp"
+#include "transports/commons.hpp"
 #include "transports/transports.hpp"
 
 namespace chorus {
@@ -49,6 +50,8 @@ class Wiring {
     return transports_;
   }
   [[nodiscard]] const std::vector<std::unique_ptr<Link>>& links() const { return links_; }
+  /// Where all ranks of the group share memory, what they have in common; else null.
+  [[nodiscard]] Commons* commons() const { return commons_.get(); }
   /// Moves connections forward.
   void progress();
 
@@ -56,6 +59,7 @@ class Wiring {
   void make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
                        const std::string& local_address, const SlotLayout& layout);
   void choose(Control& control, const GroupPlace& place, const Options& options);
+  void open_commons();
 
   Rank rank_ = 0;
   bool any_network_ = false;
@@ -64,6 +68,7 @@ class Wiring {
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::vector<std::vector<std::byte>>> addresses_;  // [peer][transport]
   std::vector<int> chosen_;                                     // [peer]: index of transport
+  std::unique_ptr<Commons> commons_;
   std::vector<std::unique_ptr<Link>> links_;                    // [peer], null until needed
 };
 

@@ -1,0 +1,144 @@
+// The host executor for ranks that share memory: runs one DirectProgram on one rank's buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/direct.hpp"
+#include "runtime/execution.hpp"
+#include "transports/commons.hpp"
+
+namespace chorus {
+
+/// A DirectProgram made ready for its rank: what it says of the moves of the others too.
+struct DirectRoutine {
+  /// Chunks in this rank's input that others read, or in its output that another rank stores.
+  struct Run {
+    Rank rank = 0;  ///< who stores it
+    ChunkId chunk = 0;
+    int count = 1;
+    int index = 0;
+  };
+  DirectProgram program;
+  int chunks_per_block = 1;
+  int most_blocks = 1;  ///< of any rank's input or output
+  int input_blocks = 0;
+  int output_blocks = 0;
+  std::vector<Run> staged;     ///< of the input, read by others
+  std::vector<Run> collected;  ///< of the output, stored by others
+  std::vector<Rank> readers;   ///< others that read this rank's input
+  std::vector<Rank> writers;   ///< others that store into its output
+  std::vector<Rank> partners;  ///< others whose input it reads or whose output it stores into
+};
+[[nodiscard]] DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank);
+
+/// How many calls and tiles went through the commons: counted alike by all ranks.
+struct DirectCount {
+  std::uint64_t calls = 0;
+  std::uint64_t tiles = 0;
+};
+
+/// One running call. Tile by tile, each rank (A) offers its input: by telling where it lies, or by
+/// copying into its slots what others need; (B) does its moves once the inputs it reads are there,
+/// storing into the outputs of others or, where it cannot reach them, into its slots; (C) collects
+/// what others left for it in theirs. Which of the two is the owner's choice, buffer by buffer.
+///
+/// Reusable: reset() prepares it for the next.
+class DirectExecution {
+ public:
+  /// True if the commons can carry the call; alike on all ranks.
+  [[nodiscard]] static bool fits(const DirectRoutine& routine, const Work& work,
+                                 const Commons& commons);
+
+  void reset(std::shared_ptr<const Routine> routine, const Work& work, Commons& commons,
+             DirectCount& count);
+
+  /// Goes as far as it can without waiting; true if anything moved.
+  bool step();
+  [[nodiscard]] bool finished() const { return finished_; }
+  /// The peer whose offer does not belong to this call, or -1.
+  [[nodiscard]] Rank mismatch() const { return mismatch_; }
+  [[nodiscard]] Waiting waiting() const;
+
+ private:
+  /// What a partner offered, and where that is in this process.
+  struct Offered {
+    bool known = false;
+    Reference input;
+    Reference output;
+    std::byte* input_at = nullptr;   ///< null: staged, or to be read by the kernel
+    std::byte* output_at = nullptr;  ///< null: not offered, or to be written by the kernel
+    const std::byte* payload = nullptr;
+  };
+  /// Where to tell others that a buffer lies: asked again only when the buffer changes.
+  struct Known {
+    const void* memory = nullptr;
+    std::size_t size_bytes = 0;
+    std::uint64_t generation = 0;
+    bool foreign = false;
+    Reference reference;
+  };
+
+  void choose_tiles();
+  void choose_exposure();
+  [[nodiscard]] Reference refer(Known& known, const void* memory, std::size_t size_bytes);
+  [[nodiscard]] bool may_write_slot(std::uint64_t tile);
+  [[nodiscard]] bool stage();
+  void copy_to_slot(int tile, std::byte* slot) const;
+  void offer();
+  [[nodiscard]] bool offers_known();
+  void learn(Rank peer, const Offer& offer);
+  [[nodiscard]] bool sources_staged(std::uint64_t tile);
+  [[nodiscard]] bool fold_tile();
+  void make(const Move& move, int tile);
+  [[nodiscard]] const std::byte* source(const Place& place, const Move& move, int tile,
+                                        std::size_t bytes, std::size_t index);
+  [[nodiscard]] bool collect_tile();
+  [[nodiscard]] bool left_alone();
+
+  [[nodiscard]] std::size_t tile_elements(int tile) const;
+  /// Elements before chunk `index` mod k of a block, in this tile.
+  [[nodiscard]] std::size_t ahead(int index, int tile) const;
+  [[nodiscard]] std::size_t run_bytes(int chunk, int count, int tile) const;
+  /// Bytes before place `index` of a user buffer, or of a slot.
+  [[nodiscard]] std::size_t in_buffer(int index, int tile) const;
+  [[nodiscard]] std::size_t in_slot(int index, int tile) const;
+  [[nodiscard]] std::byte* scratch(std::size_t index, std::size_t bytes);
+
+  std::shared_ptr<const Routine> routine_;
+  const DirectRoutine* direct_ = nullptr;
+  Commons* commons_ = nullptr;
+  Work work_;
+  std::size_t element_bytes_ = 1;
+  std::size_t k_ = 1;
+  std::size_t tile_count_ = 0;  ///< elements of one block per tile
+  int num_tiles_ = 1;
+  std::uint64_t number_ = 0;  ///< of this call
+  std::uint64_t base_ = 0;    ///< tiles before this call
+
+  Reference input_;
+  Reference output_;
+  Known known_input_;
+  Known known_output_;
+  std::vector<Offered> offered_;  // [world_size]
+  std::size_t num_known_ = 0;
+  bool touches_ = false;   // memory of others outside their parts
+  bool results_ = false;   // others collect from this rank's slots
+  bool streams_ = false;   // the output is too large to be found in the cache afterwards
+  bool offers_ = false;    // somebody waits for this rank's offer
+  int staged_ = 0;         // tiles of this call
+  int folded_ = 0;
+  int collected_ = 0;
+  bool finished_ = true;
+  Rank mismatch_ = -1;
+  Waiting waiting_;
+  std::uint64_t slots_until_ = 0;  // tiles below may be written into slots
+  std::vector<std::vector<std::byte>> scratch_;
+  std::vector<const void*> sources_;
+  std::vector<void*> targets_;
+};
+
+}  // namespace chorus

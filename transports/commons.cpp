@@ -1,0 +1,210 @@
+#include "transports/commons.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/check.hpp"
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "transports/segments.hpp"
+#include "transports/shm_memory.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+// Slots at multiples of a page would share the same sets of every cache.
+constexpr std::size_t kSkew = 33 * kCacheLine;
+// After a failure, how long to wait for a peer that is in the middle of an access.
+constexpr auto kWithdrawal = std::chrono::milliseconds(250);
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+std::size_t stride_of(std::size_t slot_bytes) { return round_up(slot_bytes, kPage) + kSkew; }
+
+std::size_t slots_offset() { return round_up(sizeof(Commons::Part), kPage); }
+
+}  // namespace
+
+std::size_t Commons::part_bytes(std::size_t slot_bytes) {
+  return round_up(slots_offset() + 2 * kSlots * stride_of(slot_bytes), kPage);
+}
+
+Commons::Commons(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers)
+    : rank_(rank),
+      slot_bytes_(slot_bytes),
+      stride_(stride_of(slot_bytes)),
+      peers_(std::move(peers)),
+      own_(nullptr),
+      registered_(kMaxSegments) {
+  for (Peer& peer : peers_) {
+    peer.part = reinterpret_cast<Part*>(peer.memory.span().data());
+    peer.slots = peer.memory.span().data() + slots_offset();
+    peer.segments.resize(kMaxSegments);
+    one_process_ = one_process_ && peer.same_process;
+  }
+  own_ = peers_[static_cast<std::size_t>(rank)].part;
+  probe_peers();
+}
+
+// Whether this process may read and write others' memory is found out by trying: ptrace rules,
+// containers and seccomp filters can each forbid it.
+void Commons::probe_peers() {
+  for (Rank peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank_) continue;
+    const Part& theirs = part(peer);
+    std::uint64_t found = 0;
+    const iovec local{&found, sizeof found};
+    iovec remote{reinterpret_cast<void*>(theirs.self + offsetof(Part, probe)), sizeof found};
+    // Written back as it is: permission to write is the same, but a filter may forbid the call.
+    const bool can = ::process_vm_readv(at(peer).pid, &local, 1, &remote, 1, 0) == sizeof found &&
+                     found == theirs.probe &&
+                     ::process_vm_writev(at(peer).pid, &local, 1, &remote, 1, 0) == sizeof found;
+    own_->reads[peer].store(can ? 1 : 2, std::memory_order_release);
+    if (!can && !at(peer).same_process) {
+      log(LogLevel::info, fmt::format("[rank {}/{}]", rank_, world_size()),
+          fmt::format("shm: the memory of rank {} cannot be read from here ({}): large messages in "
+                      "ordinary buffers are copied twice",
+                      peer, std::strerror(errno)));
+    }
+  }
+}
+
+bool Commons::all_read_me() {
+  if (everybody_reads_me_) return true;
+  for (Rank peer = 0; peer < world_size(); ++peer) {
+    if (peer != rank_ && part(peer).reads[rank_].load(std::memory_order_acquire) != 1) return false;
+  }
+  return everybody_reads_me_ = true;
+}
+
+Reference Commons::refer(const void* memory, std::size_t size_bytes, bool foreign) {
+  const auto address = reinterpret_cast<std::uint64_t>(memory);
+  if (one_process_) return {Reference::kOwnSpace, address};
+  if (const auto segment = segment_of(memory, size_bytes)) {
+    const int index = register_segment(*segment);
+    if (index >= 0) {
+      return {static_cast<std::uint16_t>(Reference::kSegment + index),
+              address - reinterpret_cast<std::uint64_t>(segment->base)};
+    }
+  }
+  if (foreign && all_read_me()) return {Reference::kOwnSpace, address};
+  return {};
+}
+
+int Commons::register_segment(const Segment& segment) {
+  for (std::size_t i = 0; i < kMaxSegments; ++i) {
+    if (registered_[i] == segment.id) return static_cast<int>(i);
+  }
+  for (std::size_t i = 0; i < kMaxSegments; ++i) {
+    if (registered_[i] != 0 && segment_lives(registered_[i])) continue;
+    SegmentEntry& entry = own_->segments[i];
+    entry.id.store(0, std::memory_order_relaxed);
+    entry.size_bytes = segment.size_bytes;
+    entry.inode = segment.inode;
+    entry.fd = segment.fd;
+    entry.id.store(segment.id, std::memory_order_release);
+    registered_[i] = segment.id;
+    return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::byte* Commons::reach(Rank peer, const Reference& reference, std::size_t size_bytes) {
+  if (reference.kind < Reference::kOwnSpace) complain(peer, "refers to memory of no known kind");
+  if (reference.kind == Reference::kOwnSpace) {
+    return at(peer).same_process ? reinterpret_cast<std::byte*>(reference.where) : nullptr;
+  }
+  const std::size_t index = reference.kind - Reference::kSegment;
+  if (index >= kMaxSegments) complain(peer, "refers to a segment that cannot exist");
+  const std::span<std::byte> memory = map_segment(peer, index);
+  if (size_bytes > memory.size() || reference.where > memory.size() - size_bytes) {
+    complain(peer, "refers to memory outside its segment");
+  }
+  return memory.data() + reference.where;
+}
+
+std::span<std::byte> Commons::map_segment(Rank peer, std::size_t index) {
+  Peer& owner = peers_[static_cast<std::size_t>(peer)];
+  const SegmentEntry& entry = owner.part->segments[index];
+  const std::uint64_t id = entry.id.load(std::memory_order_acquire);
+  Peer::Mapped& mapped = owner.segments[index];
+  if (id != 0 && mapped.id == id) return mapped.memory.span();
+  const std::uint64_t size = entry.size_bytes;
+  std::string reason;
+  const Fd file = id == 0 ? Fd() : open_segment(owner.pid, entry.fd, entry.inode, size, reason);
+  if (!file) complain(peer, id == 0 ? "refers to a segment that it does not have" : reason.c_str());
+  mapped.memory = Mapping(file.get(), 0, size);
+  mapped.id = id;
+  const auto memory = mapped.memory.span();
+  ::madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
+  return memory;
+}
+
+void Commons::read(Rank peer, std::uint64_t where, std::span<std::byte> to) const {
+  const iovec local{to.data(), to.size()};
+  const iovec remote{reinterpret_cast<void*>(where), to.size()};
+  if (::process_vm_readv(at(peer).pid, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(to.size())) {
+    complain(peer, "has memory that cannot be read (any more)");
+  }
+}
+
+void Commons::write(Rank peer, std::uint64_t where, std::span<const std::byte> from) const {
+  const iovec local{const_cast<std::byte*>(from.data()), from.size()};
+  const iovec remote{reinterpret_cast<void*>(where), from.size()};
+  if (::process_vm_writev(at(peer).pid, &local, 1, &remote, 1, 0) !=
+      static_cast<ssize_t>(from.size())) {
+    complain(peer, "has memory that cannot be written (any more)");
+  }
+}
+
+// The two flags meet as in Dekker's algorithm: each side stores its own, then looks at the other's.
+bool Commons::begin_access() {
+  own_->accessing.store(1, std::memory_order_seq_cst);
+  for (const Peer& peer : peers_) {
+    if (peer.part->withdrawn.load(std::memory_order_seq_cst) == 0) continue;
+    end_access();
+    return false;
+  }
+  return true;
+}
+
+void Commons::withdraw() {
+  own_->withdrawn.store(1, std::memory_order_seq_cst);
+  own_->accessing.store(0, std::memory_order_release);
+  wake_sleepers();
+  const auto deadline = std::chrono::steady_clock::now() + kWithdrawal;
+  for (const Peer& peer : peers_) {
+    while (peer.part->accessing.load(std::memory_order_seq_cst) != 0 &&
+           std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();  // its owner may be dead, so not for ever
+    }
+  }
+}
+
+void Commons::wake_sleepers() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    Peer& peer = peers_[i];
+    if (peer.sleeping == nullptr || peer.sleeping->load(std::memory_order_relaxed) == 0) [[likely]]
+      continue;
+    if (peer.sleeping->exchange(0, std::memory_order_seq_cst) == 0) continue;
+    [[maybe_unused]] const ssize_t written = ::write(peer.pipe.get(), "", 1);
+  }
+}
+
+void Commons::complain(Rank peer, const char* what) const {
+  throw LinkError(fmt::format("rank {}: shm: rank {} {}", rank_, peer, what), peer);
+}
+
+}  // namespace chorus

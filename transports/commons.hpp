@@ -1,0 +1,180 @@
+// What the ranks of one host have in common: memory that each writes for all others to read.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "chorus/schedule.hpp"
+#include "transports/mapping.hpp"
+
+#if defined(__SANITIZE_THREAD__)
+extern "C" {
+void __tsan_acquire(void* address);
+void __tsan_release(void* address);
+}
+#endif
+
+namespace chorus {
+
+/// Where bytes of one rank lie, as it tells the others.
+struct Reference {
+  static constexpr std::uint16_t kNone = 0;
+  static constexpr std::uint16_t kStaged = 1;    ///< in its slots (or in the offer itself)
+  static constexpr std::uint16_t kOwnSpace = 2;  ///< `where` is an address of its process
+  static constexpr std::uint16_t kSegment = 3;   ///< and above: `where` counts within a segment
+
+  std::uint16_t kind = kNone;
+  std::uint64_t where = 0;
+};
+
+/// "My buffers are ready for call `number`", in one cache line with the data where that is small.
+/// Everything below `sequence` is written before it and read after it.
+struct alignas(128) Offer {
+  static constexpr std::size_t kInlineBytes = 32;
+
+  std::atomic<std::uint64_t> sequence;  ///< number + 1
+  std::uint32_t tag;
+  std::uint16_t input_kind;
+  std::uint16_t output_kind;
+  std::uint64_t input;
+  std::uint64_t output;
+  std::byte payload[kInlineBytes];
+};
+
+/// The memory that the ranks of a communicator share, one object per rank. Each rank owns a part,
+/// which it alone writes; all map all parts. A part has offers, counters and slots:
+///
+///   offers    ring of kOffers lines, one per call
+///   counters  tiles of data that this rank has staged, folded, and passed (needs no more of others)
+///   staging   ring of kSlots slots, tile t of all calls in slot t mod kSlots: data for the others
+///   results   the same for what this rank made of it
+///
+/// Whoever writes a slot first waits until all others have passed the tile that was in it. Counters
+/// never wrap and count alike on all ranks. What a peer says is believed within bounds only: a
+/// reference outside the segment, or one that the kernel refuses, is a LinkError.
+///
+/// One thread at a time. How it is found, mapped and proved: docs/transports/shm.md.
+class Commons {
+ public:
+  static constexpr std::uint64_t kOffers = 8;
+  static constexpr std::uint64_t kSlots = 4;
+  static constexpr std::size_t kMaxRanks = 256;
+  static constexpr std::size_t kMaxSegments = 512;
+
+  struct SegmentEntry {
+    std::atomic<std::uint64_t> id;  ///< 0: none; written last
+    std::uint64_t size_bytes;
+    std::uint64_t inode;
+    std::int32_t fd;
+    std::int32_t reserved;
+  };
+  /// The beginning of a part, in zeroed pages; no constructor runs.
+  struct Part {
+    std::uint64_t self;   ///< where its owner has mapped it: for the probe of reads
+    std::uint64_t probe;  ///< what a read of the owner's memory at `self` must find
+    std::uint64_t padding[14];
+    alignas(128) std::atomic<std::uint64_t> staged;  ///< tiles
+    std::atomic<std::uint64_t> folded;
+    alignas(128) std::atomic<std::uint64_t> passed;
+    alignas(128) std::atomic<std::uint32_t> accessing;  ///< memory of others, just now
+    alignas(128) std::atomic<std::uint32_t> withdrawn;  ///< its memory is no longer to be accessed
+    alignas(128) std::atomic<std::uint8_t> reads[kMaxRanks];  ///< 1: can read rank i's memory; 2: no
+    Offer offers[kOffers];
+    SegmentEntry segments[kMaxSegments];
+  };
+
+  /// A peer's part and what is needed to reach its process.
+  struct Peer {
+    Mapping memory;  ///< of the part
+    Part* part = nullptr;
+    std::byte* slots = nullptr;
+    int pid = 0;
+    bool same_process = false;
+    std::atomic<std::uint32_t>* sleeping = nullptr;
+    Mapping header;  ///< that `sleeping` lies in
+    Fd pipe;
+    struct Mapped {
+      std::uint64_t id = 0;
+      Mapping memory;
+    };
+    std::vector<Mapped> segments;  ///< by index, as they are needed
+  };
+
+  [[nodiscard]] static std::size_t part_bytes(std::size_t slot_bytes);
+
+  /// `peers` [world_size], the own part included.
+  Commons(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers);
+
+  [[nodiscard]] Rank rank() const { return rank_; }
+  [[nodiscard]] int world_size() const { return static_cast<int>(peers_.size()); }
+  [[nodiscard]] std::size_t slot_bytes() const { return slot_bytes_; }
+  [[nodiscard]] Part& own() { return *own_; }
+  [[nodiscard]] const Part& part(Rank peer) const { return *at(peer).part; }
+  [[nodiscard]] std::byte* staging(Rank peer, std::uint64_t tile) const {
+    return at(peer).slots + tile % kSlots * stride_;
+  }
+  [[nodiscard]] std::byte* results(Rank peer, std::uint64_t tile) const {
+    return at(peer).slots + (kSlots + tile % kSlots) * stride_;
+  }
+
+  /// Makes a counter of the own part visible, with all that was written before.
+  void publish(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_release(reinterpret_cast<void*>(own_->self));
+#endif
+    counter.store(value, std::memory_order_release);
+  }
+  /// Reads a counter of `peer`; what it wrote before can be read after.
+  [[nodiscard]] std::uint64_t seen(Rank peer, const std::atomic<std::uint64_t>& counter) const {
+    const std::uint64_t value = counter.load(std::memory_order_acquire);
+#if defined(__SANITIZE_THREAD__)
+    // Threads map a part at different addresses, which the sanitizer takes for different memory.
+    __tsan_acquire(reinterpret_cast<void*>(at(peer).part->self));
+#endif
+    static_cast<void>(peer);
+    return value;
+  }
+
+  /// How to tell the others of [memory, memory + size_bytes): in a segment, or by its address where
+  /// all ranks are threads of this process or (`foreign`) may read this process's memory; else none.
+  [[nodiscard]] Reference refer(const void* memory, std::size_t size_bytes, bool foreign);
+  /// The same memory in this process, null if it is in none of its mappings: then read(), write().
+  [[nodiscard]] std::byte* reach(Rank peer, const Reference& reference, std::size_t size_bytes);
+  void read(Rank peer, std::uint64_t where, std::span<std::byte> to) const;
+  void write(Rank peer, std::uint64_t where, std::span<const std::byte> from) const;
+  /// True once all others have found that they can read and write this process's memory.
+  [[nodiscard]] bool all_read_me();
+
+  /// Around every access to memory of others that is not in their parts. False: one of them has
+  /// given up and may use it for something else; do not touch it.
+  [[nodiscard]] bool begin_access();
+  void end_access() { own_->accessing.store(0, std::memory_order_release); }
+  /// After a failure: returns when nobody accesses this rank's memory any more, nor will.
+  void withdraw();
+
+  /// Wakes all who sleep. Whatever was published is seen by them before they sleep again.
+  void wake_sleepers();
+
+ private:
+  [[nodiscard]] const Peer& at(Rank peer) const { return peers_[static_cast<std::size_t>(peer)]; }
+  void probe_peers();
+  [[nodiscard]] int register_segment(const struct Segment& segment);
+  [[nodiscard]] std::span<std::byte> map_segment(Rank peer, std::size_t index);
+  [[noreturn]] void complain(Rank peer, const char* what) const;
+
+  Rank rank_;
+  std::size_t slot_bytes_;
+  std::size_t stride_;
+  std::vector<Peer> peers_;
+  Part* own_;
+  bool one_process_ = true;
+  bool everybody_reads_me_ = false;
+  std::vector<std::uint64_t> registered_;  ///< segment ids, by index
+};
+
+}  // namespace chorus
