@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh            install what is missing; nothing, in no time, if all is there
 #   scripts/setup.sh --check    only say what is missing; exit status 1 if anything is
+#   scripts/setup.sh --torch    besides, PyTorch (700 MB), for the backend of torch.distributed
 #   scripts/setup.sh --guest    what the tests of RDMA need besides (100 MB): an emulator and a kernel
 #
 # Needs root or sudo only where something is missing. On another system than Debian 12 it says what
@@ -16,6 +17,7 @@ peers="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
 tests="libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy"
 pictures="graphviz gnuplot-nox librsvg2-bin"
 tools="procps iproute2"
+torch="python3-torch libtorch-dev pybind11-dev python3-dev python3-setuptools python3-pip"
 guest="qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers perftest libucx0"
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -74,6 +76,7 @@ if [ -r /etc/os-release ]; then . /etc/os-release; fi
 
 wanted="$build $libraries $peers $tests $pictures $tools"
 [ "${1:-}" != --guest ] || wanted=$guest
+[ "${1:-}" != --torch ] || wanted="$wanted $torch"
 missing=$(missing_of $wanted)
 # The kernel that the guest boots is kept in the user's cache.
 fetch_kernel() {

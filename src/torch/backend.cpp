@@ -1,0 +1,352 @@
+#include "backend.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "elements.hpp"
+#include "work.hpp"
+
+namespace chorus_torch {
+namespace {
+
+using Kind = chorus::Call::Kind;
+
+// Gradients come by dozens of small tensors: below this together they travel as one.
+constexpr std::size_t kFlattenBytes = 1 << 20;
+
+std::byte* bytes_of(const at::Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.data_ptr());
+}
+
+// True where `parts` lie one behind the other in memory.
+bool adjacent(const Tensors& parts) {
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    if (bytes_of(parts[i - 1]) + parts[i - 1].nbytes() != bytes_of(parts[i])) return false;
+  }
+  return true;
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::string shape(const at::Tensor& tensor) {
+  return std::string(c10::toString(tensor.scalar_type())) + "[" + std::to_string(tensor.numel()) +
+         "]";
+}
+
+}  // namespace
+
+Backend::Backend(std::shared_ptr<Group> group, int rank, int size)
+    : Base(rank, size), group_(std::move(group)) {}
+
+Backend::~Backend() { group_->leave(); }
+
+Backend::Plan Backend::plan(const char* name, std::chrono::milliseconds timeout, bool message) {
+  Plan plan;
+  plan.task = std::make_shared<Task>();
+  plan.task->name = name;
+  plan.task->timeout = timeout.count() > 0 ? timeout : group_->timeout();
+  plan.message = message;
+  return plan;
+}
+
+void Backend::require(const Plan& plan, bool condition, const std::string& why) {
+  if (condition) return;
+  const std::string sentence = plan.task->name + ": " + why;
+  if (plan.message) {
+    group_->refuse_message(sentence);
+  } else {
+    group_->refuse_collective(sentence);
+  }
+  throw_torch("rank " + std::to_string(rank_) + ": " + sentence);
+}
+
+// A call on the whole of `tensor`, which is kept and must be one that can be read in place.
+chorus::Call Backend::call(Plan& plan, Kind kind, const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    require(plan, false,
+            "the tensor is on " + tensor.device().str() +
+                ", but Chorus has no executor for CUDA yet, only for the CPU");
+  }
+  require(plan, tensor.layout() == at::kStrided, "the tensor is sparse; make it dense");
+  require(plan, tensor.is_contiguous(), "the tensor is not contiguous; pass tensor.contiguous()");
+  plan.kept.push_back(tensor);
+  const Elements elements = elements_of(tensor.scalar_type());
+  return {.kind = kind,
+          .input = tensor.data_ptr(),
+          .output = tensor.data_ptr(),
+          .count = static_cast<std::size_t>(tensor.numel()) * elements.each,
+          .type = elements.type};
+}
+
+chorus::Reduction Backend::reduction(const Plan& plan, const c10d::ReduceOp& op,
+                                     const at::Tensor& tensor) {
+  std::string why;
+  const chorus::Reduction result = reduction_of(op, tensor.scalar_type(), why);
+  require(plan, why.empty(), why);
+  return result;
+}
+
+chorus::Rank Backend::root(const Plan& plan, int64_t rank) {
+  require(plan, rank >= 0 && rank < size_,
+          "rank " + std::to_string(rank) + " does not exist: the group has " +
+              std::to_string(size_) + " ranks");
+  return static_cast<chorus::Rank>(rank);
+}
+
+const at::Tensor& Backend::only(const Plan& plan, const Tensors& tensors) {
+  require(plan, tensors.size() == 1,
+          "needs one tensor, got " + std::to_string(tensors.size()));
+  return tensors.front();
+}
+
+void Backend::same_elements(const Plan& plan, const at::Tensor& a, const at::Tensor& b,
+                            const char* what) {
+  if (a.scalar_type() == b.scalar_type() && a.numel() == b.numel()) return;
+  require(plan, false, std::string(what) + ": " + shape(a) + " and " + shape(b));
+}
+
+// One tensor over `parts`, one per rank, each like `like`: where they lie, or a new one.
+at::Tensor Backend::whole(const Plan& plan, const Tensors& parts, const at::Tensor& like) {
+  require(plan, static_cast<int>(parts.size()) == size_,
+          "needs one tensor per rank: got " + std::to_string(parts.size()) + " for " +
+              std::to_string(size_) + " ranks");
+  for (const at::Tensor& part : parts) {
+    same_elements(plan, part, like, "tensors of the list and of this rank differ");
+    require(plan, part.device().is_cpu() && part.is_contiguous(),
+            "a tensor of the list is not contiguous or not on the CPU");
+  }
+  if (adjacent(parts)) return at::from_blob(parts.front().data_ptr(), {size_ * like.numel()},
+                                            like.options().requires_grad(false));
+  return at::empty({size_ * like.numel()}, like.options().requires_grad(false));
+}
+
+// `flat`, filled by the calls, goes into `parts` afterwards.
+void Backend::scatter_into(Plan& plan, at::Tensor flat, const Tensors& parts) {
+  plan.kept.insert(plan.kept.end(), parts.begin(), parts.end());
+  if (!parts.empty() && flat.data_ptr() == parts.front().data_ptr()) return;
+  plan.unpacking.push_back([flat = std::move(flat), parts] {
+    const std::byte* from = bytes_of(flat);
+    for (const at::Tensor& part : parts) {
+      copy_bytes(bytes_of(part), from, part.nbytes());
+      from += part.nbytes();
+    }
+  });
+}
+
+void Backend::gather_from(Plan& plan, at::Tensor flat, const Tensors& parts) {
+  plan.kept.insert(plan.kept.end(), parts.begin(), parts.end());
+  if (!parts.empty() && flat.data_ptr() == parts.front().data_ptr()) return;
+  plan.packing.push_back([flat = std::move(flat), parts] {
+    std::byte* to = bytes_of(flat);
+    for (const at::Tensor& part : parts) {
+      copy_bytes(to, bytes_of(part), part.nbytes());
+      to += part.nbytes();
+    }
+  });
+}
+
+WorkPtr Backend::start(Plan plan, Tensors outputs) {
+  return start(std::move(plan), c10::IValue(outputs),
+               c10::ListType::create(c10::TensorType::get()), outputs);
+}
+
+WorkPtr Backend::start(Plan plan, TensorLists outputs) {
+  const auto list = c10::ListType::create(c10::TensorType::get());
+  if (outputs.size() == 1) return start(std::move(plan), std::move(outputs.front()));
+  return start(std::move(plan), c10::IValue(outputs), c10::ListType::create(list),
+               outputs.empty() ? Tensors{} : outputs.front());
+}
+
+WorkPtr Backend::start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
+  const auto all = [](std::vector<std::function<void()>> steps) -> std::function<void()> {
+    if (steps.empty()) return {};
+    return [steps = std::move(steps)] {
+      for (const auto& step : steps) step();
+    };
+  };
+  Task& task = *plan.task;
+  task.pack = all(std::move(plan.packing));
+  task.unpack = all(std::move(plan.unpacking));
+  auto outcome = std::make_shared<Outcome>(std::move(result), std::move(type));
+  task.finished = [outcome, kept = std::move(plan.kept)](const std::string& error) {
+    outcome->finish(error);
+  };
+  try {
+    if (plan.message) {
+      group_->messages().submit(plan.task);
+    } else {
+      ++sequence_;
+      group_->collectives().submit(plan.task);
+    }
+  } catch (const chorus::Error& error) {
+    throw_torch(error.what());
+  }
+  WorkPtr work = c10::make_intrusive<TaskWork>(group_, plan.task, std::move(outcome),
+                                               std::move(outputs), plan.message);
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  Plan p = plan("broadcast", options.timeout);
+  chorus::Call c = call(p, Kind::broadcast, only(p, tensors));
+  c.peer = root(p, options.rootRank);
+  p.task->calls.push_back(c);
+  return start(std::move(p), tensors);
+}
+
+WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  Plan p = plan("all_reduce", options.timeout);
+  chorus::Call c = call(p, Kind::all_reduce, only(p, tensors));
+  c.reduction = reduction(p, options.reduceOp, tensors.front());
+  p.task->calls.push_back(c);
+  return start(std::move(p), tensors);
+}
+
+WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
+                                     const c10d::AllreduceCoalescedOptions& options) {
+  Plan p = plan("all_reduce_coalesced", options.timeout);
+  std::size_t bytes = 0;
+  bool alike = true;
+  for (const at::Tensor& tensor : tensors) {
+    chorus::Call c = call(p, Kind::all_reduce, tensor);
+    c.reduction = reduction(p, options.reduceOp, tensor);
+    p.task->calls.push_back(c);
+    bytes += tensor.nbytes();
+    alike = alike && tensor.scalar_type() == tensors.front().scalar_type();
+  }
+  if (tensors.size() > 1 && alike && bytes <= kFlattenBytes) {
+    int64_t count = 0;
+    for (const at::Tensor& tensor : tensors) count += tensor.numel();
+    const at::Tensor flat = at::empty({count}, tensors.front().options().requires_grad(false));
+    chorus::Call c = call(p, Kind::all_reduce, flat);
+    c.reduction = p.task->calls.front().reduction;
+    p.task->calls = {c};
+    gather_from(p, flat, tensors);
+    scatter_into(p, flat, tensors);
+  }
+  return start(std::move(p), tensors);
+}
+
+WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  Plan p = plan("reduce", options.timeout);
+  chorus::Call c = call(p, Kind::reduce, only(p, tensors));
+  c.reduction = reduction(p, options.reduceOp, tensors.front());
+  c.peer = root(p, options.rootRank);
+  if (c.peer != rank_) c.output = nullptr;
+  p.task->calls.push_back(c);
+  return start(std::move(p), tensors);
+}
+
+void Backend::add_all_gather(Plan& p, const at::Tensor& output, const at::Tensor& input) {
+  chorus::Call c = call(p, Kind::all_gather, input);
+  const chorus::Call all = call(p, Kind::all_gather, output);
+  require(p, output.scalar_type() == input.scalar_type() && output.numel() == size_ * input.numel(),
+          "the output must hold the input of each rank: " + shape(output) + " for " +
+              std::to_string(size_) + " times " + shape(input));
+  c.output = all.output;
+  p.task->calls.push_back(c);
+}
+
+WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                 const c10d::AllgatherOptions& options) {
+  Plan p = plan("all_gather", options.timeout);
+  add_all_gather(p, output, input);
+  return start(std::move(p), Tensors{output});
+}
+
+WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
+                           const c10d::AllgatherOptions& options) {
+  Plan p = plan("all_gather", options.timeout);
+  const at::Tensor& input = only(p, inputs);
+  require(p, outputs.size() == 1, "needs one list of outputs");
+  const at::Tensor flat = whole(p, outputs.front(), input);
+  add_all_gather(p, flat, input);
+  scatter_into(p, flat, outputs.front());
+  return start(std::move(p), outputs);
+}
+
+// outputs [world_size][inputs]
+WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                     const c10d::AllgatherOptions& options) {
+  Plan p = plan("all_gather_coalesced", options.timeout);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Tensors parts;
+    for (const Tensors& of_rank : outputs) {
+      require(p, of_rank.size() == inputs.size(), "lists of outputs and inputs differ in length");
+      parts.push_back(of_rank[i]);
+    }
+    const at::Tensor flat = whole(p, parts, inputs[i]);
+    add_all_gather(p, flat, inputs[i]);
+    scatter_into(p, flat, parts);
+  }
+  return start(std::move(p), outputs);
+}
+
+WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs,
+                        const c10d::GatherOptions& options) {
+  Plan p = plan("gather", options.timeout);
+  chorus::Call c = call(p, Kind::gather, only(p, inputs));
+  c.peer = root(p, options.rootRank);
+  c.output = nullptr;
+  if (c.peer == rank_) {
+    require(p, outputs.size() == 1, "the root needs a list of outputs");
+    const at::Tensor flat = whole(p, outputs.front(), inputs.front());
+    c.output = flat.data_ptr();
+    p.kept.push_back(flat);
+    scatter_into(p, flat, outputs.front());
+  }
+  p.task->calls.push_back(c);
+  return start(std::move(p), outputs);
+}
+
+WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ScatterOptions& options) {
+  Plan p = plan("scatter", options.timeout);
+  chorus::Call c = call(p, Kind::scatter, only(p, outputs));
+  c.peer = root(p, options.rootRank);
+  c.input = nullptr;
+  if (c.peer == rank_) {
+    require(p, inputs.size() == 1, "the root needs a list of inputs");
+    const at::Tensor flat = whole(p, inputs.front(), outputs.front());
+    c.input = flat.data_ptr();
+    p.kept.push_back(flat);
+    gather_from(p, flat, inputs.front());
+  }
+  p.task->calls.push_back(c);
+  return start(std::move(p), outputs);
+}
+
+void Backend::add_reduce_scatter(Plan& p, const at::Tensor& output, const at::Tensor& input,
+                                 const c10d::ReduceOp& op) {
+  chorus::Call c = call(p, Kind::reduce_scatter, output);
+  const chorus::Call all = call(p, Kind::reduce_scatter, input);
+  require(p, output.scalar_type() == input.scalar_type() && input.numel() == size_ * output.numel(),
+          "the input must hold the output of each rank: " + shape(input) + " for " +
+              std::to_string(size_) + " times " + shape(output));
+  c.input = all.input;
+  c.reduction = reduction(p, op, output);
+  p.task->calls.push_back(c);
+}
+
+WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                      const c10d::ReduceScatterOptions& options) {
+  Plan p = plan("reduce_scatter", options.timeout);
+  add_reduce_scatter(p, output, input, options.reduceOp);
+  return start(std::move(p), Tensors{output});
+}
+
+WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                const c10d::ReduceScatterOptions& options) {
+  Plan p = plan("reduce_scatter", options.timeout);
+  const at::Tensor& output = only(p, outputs);
+  require(p, inputs.size() == 1, "needs one list of inputs");
+  const at::Tensor flat = whole(p, inputs.front(), output);
+  gather_from(p, flat, inputs.front());
+  add_reduce_scatter(p, output, flat, options.reduceOp);
+  return start(std::move(p), outputs);
+}
+
+}  // namespace chorus_torch

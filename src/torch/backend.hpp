@@ -1,0 +1,120 @@
+// torch.distributed's backend "chorus": c10d's operations as tasks of a Group.
+#pragma once
+
+#include <torch/csrc/api/include/torch/version.h>
+#if TORCH_VERSION_MAJOR >= 2
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#else
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#endif
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+#include "group.hpp"
+
+namespace chorus_torch {
+
+#if TORCH_VERSION_MAJOR >= 2
+using Base = c10d::Backend;
+#else
+using Base = c10d::ProcessGroup;
+#endif
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+using TensorLists = std::vector<Tensors>;
+
+/// Tensors must be dense, contiguous and on the CPU. A call that is refused throws on this rank at
+/// once and on the others as soon as they notice; the group then goes on only if all refused.
+class Backend final : public Base {
+ public:
+  Backend(std::shared_ptr<Group> group, int rank, int size);
+  ~Backend() override;
+
+  const std::string getBackendName() const override { return "chorus"; }
+
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& options) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override;
+  WorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& options) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const c10d::ScatterOptions& options) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& options) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& options) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& options) override;
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  void startCoalescing() override;
+#if TORCH_VERSION_MAJOR >= 2
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override;
+  WorkPtr endCoalescing() override;
+  bool supportsCoalescing() const override { return true; }
+#else
+  void endCoalescing(std::vector<WorkPtr>& requests) override;
+#endif
+
+ private:
+  // A Task in the making, with the tensors that it must keep.
+  struct Plan {
+    std::shared_ptr<Task> task;
+    Tensors kept;
+    std::vector<std::function<void()>> packing, unpacking;
+    bool message = false;
+  };
+  Plan plan(const char* name, std::chrono::milliseconds timeout, bool message = false);
+  void require(const Plan& plan, bool condition, const std::string& why);
+  chorus::Call call(Plan& plan, chorus::Call::Kind kind, const at::Tensor& tensor);
+  chorus::Reduction reduction(const Plan& plan, const c10d::ReduceOp& op, const at::Tensor& tensor);
+  chorus::Rank root(const Plan& plan, int64_t rank);
+  const at::Tensor& only(const Plan& plan, const Tensors& tensors);
+  void same_elements(const Plan& plan, const at::Tensor& a, const at::Tensor& b,
+                     const char* what);
+  at::Tensor whole(const Plan& plan, const Tensors& parts, const at::Tensor& like);
+  void scatter_into(Plan& plan, at::Tensor flat, const Tensors& parts);
+  void gather_from(Plan& plan, at::Tensor flat, const Tensors& parts);
+  void add_all_gather(Plan& plan, const at::Tensor& output, const at::Tensor& input);
+  void add_reduce_scatter(Plan& plan, const at::Tensor& output, const at::Tensor& input,
+                          const c10d::ReduceOp& op);
+  WorkPtr exchange(Plan plan, const at::Tensor& output, std::vector<std::size_t> output_counts,
+                   const at::Tensor& input, std::vector<std::size_t> input_counts,
+                   Tensors outputs);
+  WorkPtr message(Tensors& tensors, int peer, int tag, bool sending);
+  WorkPtr start(Plan plan, Tensors outputs);
+  WorkPtr start(Plan plan, TensorLists outputs);
+  WorkPtr start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
+
+  std::shared_ptr<Group> group_;
+  uint64_t sequence_ = 0;
+  bool coalescing_ = false;
+  std::vector<WorkPtr> coalesced_;
+};
+
+}  // namespace chorus_torch

@@ -1,0 +1,170 @@
+#include "collective_driver.hpp"
+
+#include <exception>
+#include <utility>
+
+namespace chorus_torch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Long enough for a thread that means to wait to come back from Python's interpreter (10 to 60 µs),
+// short against a bucket of gradients (milliseconds).
+constexpr auto kNap = std::chrono::microseconds(200);
+// Without work for this long the thread sleeps until it is woken. A nap costs about 4 µs.
+constexpr auto kNapsAfterWork = std::chrono::milliseconds(20);
+
+}  // namespace
+
+CollectiveDriver::CollectiveDriver(chorus::Communicator communicator,
+                                   std::function<std::string(std::string)> amend)
+    : amend_(std::move(amend)), communicator_(std::move(communicator)) {
+  thread_ = std::thread([this] { work(); });
+}
+
+CollectiveDriver::~CollectiveDriver() {
+  leave({});
+  join();
+}
+
+void CollectiveDriver::submit(std::shared_ptr<Task> task) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (leaving_) throw chorus::InputError(task->name + ": the process group has been destroyed");
+    task->id = ++submitted_;
+    queue_.push_back(std::move(task));
+    wake = !napping_;
+  }
+  if (wake) work_.notify_one();
+}
+
+void CollectiveDriver::wait(const std::shared_ptr<Task>& task, std::chrono::milliseconds limit) {
+  if (task->done.load(std::memory_order_acquire)) return;
+  std::unique_lock lock(mutex_);
+  if (limit.count() > 0) {
+    // A thread that drives cannot leave before the end: let the other one do it.
+    kicked_ = true;
+    work_.notify_one();
+    ++waiters_;
+    const bool in_time = done_.wait_for(lock, limit, [&] { return task->done.load(); });
+    --waiters_;
+    if (in_time) return;
+    lock.unlock();
+    abort(task->name + " was not complete after the " + std::to_string(limit.count()) +
+          " ms that wait() was given");
+    lock.lock();
+  }
+  while (!task->done.load()) {
+    if (limit.count() == 0 && !driving_ && !queue_.empty()) {
+      drive_head(lock);
+    } else {  // each end of driving and of a task is told to those who are counted here
+      ++waiters_;
+      done_.wait(lock);
+      --waiters_;
+    }
+  }
+}
+
+void CollectiveDriver::kick() {
+  const std::lock_guard lock(mutex_);
+  if (queue_.empty()) return;
+  kicked_ = true;
+  work_.notify_one();
+}
+
+void CollectiveDriver::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);  // the communicator must not go meanwhile
+  if (communicator_) communicator_->abort(reason);
+}
+
+void CollectiveDriver::leave(std::function<void()> before) {
+  const std::lock_guard lock(mutex_);
+  if (leaving_) return;
+  leaving_ = true;
+  before_leaving_ = std::move(before);
+  work_.notify_one();
+}
+
+void CollectiveDriver::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+// Runs the oldest task. `lock` is held on entry and on return, not between.
+void CollectiveDriver::drive_head(std::unique_lock<std::mutex>& lock) {
+  driving_ = true;
+  const std::shared_ptr<Task> task = std::move(queue_.front());
+  queue_.pop_front();
+  lock.unlock();
+  task->error = run(*task);
+  lock.lock();
+  driving_ = false;
+  if (waiters_ > 0) done_.notify_all();
+  lock.unlock();
+  // Without the lock and with the communicator free: what is told may wait for another task.
+  if (task->finished) task->finished(task->error);
+  lock.lock();
+  task->done.store(true, std::memory_order_release);
+  if (waiters_ > 0) done_.notify_all();
+}
+
+std::string CollectiveDriver::run(Task& task) {
+  try {
+    if (task.pack) task.pack();
+    if (task.calls.size() == 1) {
+      communicator_->start(task.calls.front()).wait();
+    } else {
+      std::vector<chorus::Request> requests;
+      requests.reserve(task.calls.size());
+      for (const chorus::Call& call : task.calls) requests.push_back(communicator_->start(call));
+      for (chorus::Request& request : requests) request.wait();
+    }
+    if (task.unpack) task.unpack();
+    return {};
+  } catch (const chorus::Error& error) {
+    return amend_(error.what());
+  } catch (const std::exception& error) {
+    const std::string why = task.name + ": " + error.what();
+    communicator_->abort(why);
+    return why;
+  }
+}
+
+void CollectiveDriver::work() {
+  std::unique_lock lock(mutex_);
+  std::uint64_t left_alone = 0;  // the oldest task at the last nap
+  std::uint64_t seen = 0;
+  auto last_work = Clock::now();
+  while (!leaving_ || driving_ || !queue_.empty()) {
+    if (driving_) {
+      ++waiters_;
+      done_.wait(lock);
+      --waiters_;
+      continue;
+    }
+    if (queue_.empty()) {
+      kicked_ = false;
+    } else if (kicked_ || leaving_ || queue_.front()->id == left_alone) {
+      drive_head(lock);
+      continue;
+    }
+    left_alone = queue_.empty() ? 0 : queue_.front()->id;
+    const auto now = Clock::now();
+    if (std::exchange(seen, submitted_) != submitted_) last_work = now;
+    if (now - last_work < kNapsAfterWork) {
+      work_.wait_for(lock, kNap);
+      continue;
+    }
+    napping_ = false;
+    work_.wait(lock, [&] { return leaving_ || submitted_ != seen; });
+    napping_ = true;
+  }
+  std::optional<chorus::Communicator> last = std::move(communicator_);
+  communicator_.reset();
+  const auto before = std::move(before_leaving_);
+  lock.unlock();
+  if (before) before();
+  last.reset();  // collective
+}
+
+}  // namespace chorus_torch

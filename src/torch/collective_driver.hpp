@@ -1,0 +1,62 @@
+// Runs collectives of one process group in their order, on whichever thread has the time.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "task.hpp"
+
+namespace chorus_torch {
+
+/// Chorus moves only while somebody waits, one thread at a time. A training script waits at once
+/// (then its own thread drives: no hand-over, no wake-up) or computes meanwhile (then the driver's
+/// thread must). Which of the two it is shows only later, so the driver's thread lets a new task be
+/// for a nap's length unless it is told that nobody will wait (`kick`).
+class CollectiveDriver {
+ public:
+  /// Takes over `communicator`. `amend` adds what is known to the sentence of a failure.
+  CollectiveDriver(chorus::Communicator communicator,
+                   std::function<std::string(std::string)> amend);
+  ~CollectiveDriver();
+
+  /// Any thread; never blocks on the network. Throws chorus::InputError after leave().
+  void submit(std::shared_ptr<Task> task);
+  /// Returns when the task is done, driving it and those before it from this thread if that is
+  /// free. A time limit (0: none) fails the whole group when it passes.
+  void wait(const std::shared_ptr<Task>& task, std::chrono::milliseconds limit);
+  /// The driver's thread begins at once with what is queued.
+  void kick();
+  /// Fails what runs and all that comes. Any thread; never blocks.
+  void abort(const std::string& reason);
+  /// Finishes what is queued and leaves the communicator, collectively, on the driver's thread;
+  /// `before` is called there first. Returns at once; join() waits for it.
+  void leave(std::function<void()> before);
+  void join();
+
+ private:
+  void work();
+  void drive_head(std::unique_lock<std::mutex>& lock);
+  std::string run(Task& task);
+
+  std::mutex mutex_;  // of everything below but communicator_, which belongs to who drives
+  std::condition_variable done_, work_;
+  std::deque<std::shared_ptr<Task>> queue_;
+  bool driving_ = false;
+  bool kicked_ = false;
+  bool napping_ = false;  // the thread looks at the queue by itself, soon
+  bool leaving_ = false;
+  int waiters_ = 0;
+  std::uint64_t submitted_ = 0;
+  std::function<void()> before_leaving_;
+  std::function<std::string(std::string)> amend_;
+  std::optional<chorus::Communicator> communicator_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace chorus_torch

@@ -1,0 +1,233 @@
+#include "group.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace chorus_torch {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLook = milliseconds(2);
+// What rank 0 adds to the others' patience, so that its sentence, which names who is missing,
+// comes before theirs.
+constexpr auto kGrace = milliseconds(2'000);
+constexpr char kFailed = '!';
+
+// Emulated hosts share a kernel, containers a name: both together tell hosts apart.
+std::string this_host() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return std::string(name) + " " + boot;
+}
+
+std::string ms(milliseconds time) { return std::to_string(time.count()) + " ms"; }
+
+std::string join_names(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Group>> groups;
+};
+Registry& registry() {
+  static auto* const all = new Registry;  // used while the process ends
+  return *all;
+}
+
+}  // namespace
+
+Group::Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout)
+    : store_(std::move(store)), rank_(rank), size_(size), timeout_(timeout), process_(::getpid()) {}
+
+std::string Group::text_at(const std::string& key) {
+  const auto bytes = store_->get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+void Group::tell(const std::string& key, const std::string& text) {
+  store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
+}
+
+// The value of `key`, or nothing when the time is over.
+std::string Group::wait_for(const std::string& key, milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (!store_->check({key})) {
+    if (Clock::now() > deadline) return {};
+    std::this_thread::sleep_for(kLook);
+  }
+  return text_at(key);
+}
+
+// On rank 0: waits for all ranks; the sentence that names those missing, or nothing.
+std::string Group::arrived_hosts(milliseconds timeout, bool& one_host) {
+  const auto deadline = Clock::now() + timeout;
+  std::vector<int> missing;
+  one_host = true;
+  for (int r = 0; r < size_; ++r) {
+    const auto left = std::max(
+        milliseconds(0), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+    const std::string host = wait_for("chorus/here/" + std::to_string(r), left);
+    if (host.empty()) missing.push_back(r);
+    one_host = one_host && host == this_host();
+  }
+  if (missing.empty()) return {};
+  return join_names(missing) + " of " + std::to_string(size_) +
+         " did not come to init_process_group(\"chorus\") within " + ms(timeout);
+}
+
+std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                   milliseconds timeout, const std::string& address) {
+  std::shared_ptr<Group> group(new Group(std::move(store), rank, size, timeout));
+  chorus::Options options = chorus::Options::from_env();
+  const int limit = static_cast<int>(std::min<std::int64_t>(timeout.count(), INT_MAX));
+  // torch's time limit, but for a stricter one that somebody set for Chorus.
+  const bool set_by_hand = options.timeout_ms != chorus::Options{}.timeout_ms;
+  options.timeout_ms = set_by_hand ? std::min(options.timeout_ms, limit) : limit;
+
+  chorus::UniqueId id;
+  group->tell("chorus/here/" + std::to_string(rank), this_host());
+  if (rank == 0) {
+    bool one_host = true;
+    std::string fault = group->arrived_hosts(timeout, one_host);
+    if (fault.empty()) {
+      const std::string& interface = options.interface_name;
+      try {
+        id = chorus::UniqueId::make(size, one_host || !interface.empty() ? interface : address);
+      } catch (const chorus::Error& error) {
+        fault = std::string("rank 0: ") + error.what();
+      }
+    }
+    group->tell("chorus/id", fault.empty() ? id.text : kFailed + fault);
+    if (!fault.empty()) throw chorus::BootstrapError(fault);
+  } else {
+    id.text = group->wait_for("chorus/id", timeout + kGrace);
+    if (id.text.empty()) {
+      throw chorus::BootstrapError("rank " + std::to_string(rank) +
+                                   ": rank 0 did not come to init_process_group(\"chorus\") "
+                                   "within " +
+                                   ms(timeout));
+    }
+    if (id.text.front() == kFailed) throw chorus::BootstrapError(id.text.substr(1));
+  }
+
+  auto world = chorus::Communicator::join(id, rank, size, options);
+  auto beside = world.split(0);
+  const auto amend = [self = group.get()](std::string text) { return self->amended(text); };
+  group->messages_ = std::make_unique<MessageDriver>(std::move(*beside), amend);
+  group->collectives_ = std::make_unique<CollectiveDriver>(std::move(world), amend);
+  const std::lock_guard lock(registry().mutex);
+  std::erase_if(registry().groups, [](const auto& other) { return other.expired(); });
+  registry().groups.push_back(group);
+  return group;
+}
+
+Group::~Group() {
+  if (::getpid() != process_) {  // threads and connections are the parent's
+    (void)collectives_.release();
+    (void)messages_.release();
+    return;
+  }
+  if (!collectives_) return;
+  leave();
+  collectives_->join();
+}
+
+// Adds what a rank that refused its call left in the store, and calls the limit by torch's name.
+std::string Group::amended(std::string sentence) {
+  const std::string variable = " (CHORUS_TIMEOUT_MS)";
+  if (const auto at = sentence.find(variable); at != std::string::npos) {
+    sentence.replace(at, variable.size(), ", the timeout of the process group");
+  }
+  try {
+    if (store_->check({"chorus/refused"})) sentence += "; " + text_at("chorus/refused");
+  } catch (const std::exception&) {
+    // The store went with its host; the sentence stands without it.
+  }
+  return sentence;
+}
+
+void Group::refuse_collective(const std::string& why) {
+  if (size_ == 1) return;
+  tell("chorus/refused", "rank " + std::to_string(rank_) + " refused: " + why);
+  auto task = std::make_shared<Task>();
+  task->name = "refusal";
+  task->calls.push_back({.kind = chorus::Call::Kind::barrier});
+  collectives().submit(std::move(task));
+  collectives().kick();
+}
+
+void Group::refuse_message(const std::string& why) {
+  if (size_ > 1) messages().abort("rank " + std::to_string(rank_) + " refused: " + why);
+}
+
+void Group::monitored_barrier(milliseconds timeout, bool all) {
+  const std::string place = "chorus/barrier/" + std::to_string(monitored_++) + "/";
+  tell(place + std::to_string(rank_), "here");
+  std::string fault;
+  if (rank_ == 0) {
+    const auto deadline = Clock::now() + timeout;
+    std::vector<int> missing;
+    for (int r = 1; r < size_ && (all || missing.empty()); ++r) {
+      const auto left = std::max(
+          milliseconds(0), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+      if (wait_for(place + std::to_string(r), left).empty()) missing.push_back(r);
+    }
+    if (!missing.empty()) {
+      fault = "monitored_barrier: " + join_names(missing) + " of " + std::to_string(size_) +
+              " did not call it within " + ms(timeout);
+    }
+    tell(place + "verdict", fault.empty() ? "all" : kFailed + fault);
+  } else {
+    const std::string verdict = wait_for(place + "verdict", timeout + kGrace);
+    if (verdict.empty()) {
+      fault = "monitored_barrier: rank 0 did not call it within " + ms(timeout);
+    } else if (verdict.front() == kFailed) {
+      fault = verdict.substr(1);
+    }
+  }
+  if (!fault.empty()) throw chorus::CollectiveError(fault);
+}
+
+void Group::abort(const std::string& reason) {
+  collectives().abort(reason);
+  messages().abort(reason);
+}
+
+void Group::leave() {
+  collectives().leave([this] { messages_->leave(); });
+}
+
+void Group::leave_all(const std::string& reason) {
+  std::vector<std::shared_ptr<Group>> groups;
+  {
+    const std::lock_guard lock(registry().mutex);
+    for (const auto& weak : registry().groups) {
+      if (auto group = weak.lock(); group && group->process_ == ::getpid()) {
+        groups.push_back(std::move(group));
+      }
+    }
+  }
+  for (const auto& group : groups) {
+    if (!reason.empty()) group->abort(reason);
+    group->leave();
+  }
+  for (const auto& group : groups) group->collectives().join();
+}
+
+}  // namespace chorus_torch

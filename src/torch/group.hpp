@@ -1,0 +1,65 @@
+// The two communicators of one process group, how its ranks meet, and how they part.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "collective_driver.hpp"
+#include "message_driver.hpp"
+
+namespace chorus_torch {
+
+class Group {
+ public:
+  /// Meets the other ranks through `store`, within `timeout`. Throws chorus::BootstrapError that
+  /// names who has not come. `address`: where other hosts reach this one, if the ranks are on
+  /// several.
+  static std::shared_ptr<Group> meet(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                     std::chrono::milliseconds timeout,
+                                     const std::string& address);
+  ~Group();
+
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
+  [[nodiscard]] int size() const { return size_; }
+  CollectiveDriver& collectives() { return *collectives_; }
+  MessageDriver& messages() { return *messages_; }
+
+  /// A collective that this rank refuses to make: the others, who call it, must not wait in vain.
+  /// It makes a barrier in its place, so that ranks that all refuse go on, and leaves the reason
+  /// in the store for those that do not.
+  void refuse_collective(const std::string& why);
+  /// The same for a message. It fails all messages of the group.
+  void refuse_message(const std::string& why);
+  /// Returns when all ranks have called it, else throws chorus::CollectiveError on each of them
+  /// that names those that have not (`all`: every one, else the first).
+  void monitored_barrier(std::chrono::milliseconds timeout, bool all);
+
+  void abort(const std::string& reason);
+  /// Begins to leave; the driver's thread does it.
+  void leave();
+  /// Leaves every group of this process and waits for the end. With a reason: fails them first.
+  static void leave_all(const std::string& reason);
+
+ private:
+  Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+        std::chrono::milliseconds timeout);
+  std::string text_at(const std::string& key);
+  void tell(const std::string& key, const std::string& text);
+  std::string wait_for(const std::string& key, std::chrono::milliseconds timeout);
+  std::string arrived_hosts(std::chrono::milliseconds timeout, bool& one_host);
+  std::string amended(std::string sentence);
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  int rank_;
+  int size_;
+  std::chrono::milliseconds timeout_;
+  int process_;  // a forked child owns nothing of this
+  int monitored_ = 0;
+  std::unique_ptr<MessageDriver> messages_;
+  std::unique_ptr<CollectiveDriver> collectives_;
+};
+
+}  // namespace chorus_torch

@@ -1,0 +1,182 @@
+#include "message_driver.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace chorus_torch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Who waits polls without sleeping for this long: waking another process takes 40 µs.
+constexpr auto kSpin = std::chrono::microseconds(200);
+constexpr auto kShortSleep = std::chrono::microseconds(50);
+constexpr auto kLongSleep = std::chrono::microseconds(500);
+// Messages still open when the group is left get this long.
+constexpr auto kLastWords = std::chrono::seconds(1);
+
+// One round of waiting that has lasted since `begin`.
+void pause(Clock::time_point begin) {
+  const auto waited = Clock::now() - begin;
+  if (waited < kSpin) {
+    ::sched_yield();
+  } else {
+    std::this_thread::sleep_for(waited < 40 * kSpin ? kShortSleep : kLongSleep);
+  }
+}
+
+}  // namespace
+
+MessageDriver::MessageDriver(chorus::Communicator communicator,
+                             std::function<std::string(std::string)> amend)
+    : amend_(std::move(amend)), communicator_(std::move(communicator)) {}
+
+MessageDriver::~MessageDriver() { leave(); }
+
+void MessageDriver::submit(std::shared_ptr<Task> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (leaving_) throw chorus::InputError(task->name + ": the process group has been destroyed");
+    if (task->pack) task->pack();
+    Active active{.task = std::move(task), .requests = {}};
+    std::string error;
+    try {
+      for (const chorus::Call& call : active.task->calls) {
+        active.requests.push_back(communicator_->start(call));
+      }
+    } catch (const chorus::Error& failure) {
+      error = amend_(failure.what());
+    }
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    active_.push_back(std::move(active));
+    if (error.empty()) {
+      move();
+    } else {
+      fail_all(error);
+    }
+    if (active_.size() == 1) work_.notify_one();
+  }
+  poll();
+}
+
+// Moves every message on; true when any ended. With the lock.
+bool MessageDriver::move() {
+  const auto before = ended_.size();
+  try {
+    for (auto it = active_.begin(); it != active_.end();) {
+      bool complete = true;
+      for (chorus::Request& request : it->requests) complete = request.test() && complete;
+      if (complete) {
+        if (it->task->unpack) it->task->unpack();
+        ended_.push_back(std::move(it->task));
+        it = active_.erase(it);
+        continue;
+      }
+      Task& task = *it->task;
+      if (task.timeout.count() > 0 && Clock::now() - task.begun > task.timeout) {
+        communicator_->abort(task.name + ": not complete after " +
+                             std::to_string(task.timeout.count()) +
+                             " ms, the timeout of the process group");
+        task.timeout = {};
+      }
+      ++it;
+    }
+  } catch (const chorus::Error& error) {
+    communicator_->abort(error.what());
+    fail_all(amend_(error.what()));
+  }
+  return ended_.size() != before;
+}
+
+void MessageDriver::fail_all(const std::string& why) {
+  for (Active& active : active_) {
+    active.task->error = why;
+    ended_.push_back(active.task);
+  }
+  active_.clear();  // requests of a failed communicator end at once
+}
+
+// One round for everybody; tells those whose messages ended, without the lock.
+bool MessageDriver::poll() {
+  std::vector<std::shared_ptr<Task>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!active_.empty()) move();
+    ended.swap(ended_);
+  }
+  for (const auto& task : ended) {
+    if (task->finished) task->finished(task->error);
+    task->done.store(true, std::memory_order_release);
+  }
+  return !ended.empty();
+}
+
+void MessageDriver::wait(const std::shared_ptr<Task>& task, std::chrono::milliseconds limit) {
+  const auto begin = Clock::now();
+  bool aborted = false;
+  while (!task->done.load(std::memory_order_acquire)) {
+    if (poll()) continue;
+    if (limit.count() > 0 && !aborted && Clock::now() - begin > limit) {
+      aborted = true;
+      abort(task->name + ": not complete after the " + std::to_string(limit.count()) +
+            " ms that wait() was given");
+    }
+    pause(begin);
+  }
+}
+
+void MessageDriver::kick() {}  // all move as soon as they come
+
+void MessageDriver::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (communicator_) communicator_->abort(reason);
+}
+
+void MessageDriver::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (leaving_) return;
+    leaving_ = true;
+    work_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+  std::optional<chorus::Communicator> last;
+  {
+    const std::lock_guard lock(mutex_);
+    last = std::move(communicator_);
+    communicator_.reset();
+  }
+}
+
+void MessageDriver::work() {
+  std::unique_lock lock(mutex_);
+  auto begin = Clock::now();
+  std::optional<Clock::time_point> deadline;
+  while (!leaving_ || !active_.empty()) {
+    if (active_.empty()) {
+      work_.wait(lock, [&] { return leaving_ || !active_.empty(); });
+      begin = Clock::now();
+      continue;
+    }
+    if (leaving_) {
+      if (!deadline) deadline = Clock::now() + kLastWords;
+      if (Clock::now() > *deadline) {
+        communicator_->abort("a rank left with messages that nobody took");
+        fail_all("the process group was destroyed with this message still under way");
+        break;
+      }
+    }
+    lock.unlock();
+    if (poll()) begin = Clock::now();
+    // Whoever waits spins; this thread only sees to it that nothing is forgotten.
+    std::this_thread::sleep_for(Clock::now() - begin < 40 * kSpin ? kShortSleep : kLongSleep);
+    lock.lock();
+  }
+  lock.unlock();
+  poll();
+}
+
+}  // namespace chorus_torch

@@ -1,0 +1,43 @@
+"""pip install --no-build-isolation ./src/torch: builds libchorus and chorus_torch for this Python's
+torch, with CMake and Ninja, in build/python-*, and installs both as one package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Build(build_ext):
+    def run(self):
+        import torch
+
+        build = ROOT / "build" / f"python-{sys.implementation.cache_tag}-torch-{torch.__version__}"
+        subprocess.run(
+            ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+             "-DCHORUS_BUILD_TESTS=OFF", "-DCHORUS_BUILD_TOOLS=OFF", "-DCHORUS_TORCH=ON",
+             f"-DCHORUS_PYTHON={sys.executable}"], check=True)
+        subprocess.run(["cmake", "--build", build, "--target", "chorus_torch"], check=True)
+        package = (Path(__file__).parent if self.inplace else Path(self.build_lib)) / "chorus_torch"
+        package.mkdir(parents=True, exist_ok=True)
+        for file in (build / "python" / "chorus_torch").glob("_C*"):
+            shutil.copy(file, package)
+        for file in (build / "src").glob("libchorus.so.?"):
+            shutil.copy(os.path.realpath(file), package / file.name)
+
+
+setup(
+    name="chorus-torch",
+    version="0.1.0",
+    description="Chorus as a backend of torch.distributed",
+    packages=["chorus_torch"],
+    ext_modules=[Extension("chorus_torch._C", [])],
+    cmdclass={"build_ext": Build},
+    python_requires=">=3.9",
+    install_requires=["torch"],
+)

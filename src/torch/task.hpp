@@ -1,0 +1,41 @@
+// One operation of torch.distributed on its way through a communicator; nothing of torch in here.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+
+namespace chorus_torch {
+
+/// Calls that belong together, and what has to happen around them. Whoever drives the task (the
+/// thread that waits for it, or the group's own) runs `pack`, the calls, `unpack`, then `finished`.
+struct Task {
+  /// Counts and offsets of one all_to_all_v, which its Call refers to.
+  struct Splits {
+    std::vector<std::size_t> send_counts, send_offsets, recv_counts, recv_offsets;
+  };
+
+  std::string name;  ///< "all_reduce", for messages
+  std::vector<chorus::Call> calls;
+  std::deque<Splits> splits;
+  std::function<void()> pack;    ///< copies lists of tensors into one buffer; may be empty
+  std::function<void()> unpack;  ///< and back; may throw chorus::Error
+  /// Told once, without any lock held; `error` is empty when all went well.
+  std::function<void(const std::string& error)> finished;
+  std::chrono::milliseconds timeout{0};
+  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+
+  std::uint64_t id = 0;            ///< counts from 1 in its driver
+  std::string error;               ///< valid when done
+  std::atomic<bool> done = false;  ///< set after `finished` has returned
+};
+
+}  // namespace chorus_torch

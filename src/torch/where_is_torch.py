@@ -1,0 +1,32 @@
+"""Prints what CMake needs of the torch of this Python, separated by semicolons."""
+
+import os
+import sysconfig
+
+import torch
+import torch.distributed
+from torch.utils import cpp_extension
+
+if not torch.distributed.is_available():
+    raise SystemExit("this torch has no torch.distributed")
+names = ["torch", "torch_cpu", "torch_python", "c10"]
+folders = cpp_extension.library_paths() + ["/usr/lib/" + (sysconfig.get_config_var("MULTIARCH") or "")]
+
+
+def library(name):
+    for folder in folders:
+        path = os.path.join(folder, f"lib{name}.so")
+        if os.path.exists(path):
+            return path
+    raise SystemExit(f"lib{name}.so is not in {folders}")
+
+
+includes = cpp_extension.include_paths() + [sysconfig.get_paths()["include"]]
+print(
+    torch.__version__,
+    sysconfig.get_config_var("EXT_SUFFIX"),
+    "|".join(path for path in includes if os.path.isdir(path)),
+    "|".join(library(name) for name in names),
+    int(torch.compiled_with_cxx11_abi()),
+    sep=";",
+)

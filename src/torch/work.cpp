@@ -1,0 +1,113 @@
+#include "work.hpp"
+
+#include <ATen/core/ivalue_inl.h>
+#include <c10/util/Exception.h>
+
+namespace chorus_torch {
+
+std::exception_ptr torch_error(const std::string& sentence) {
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
+#if TORCH_VERSION_MAJOR >= 2
+  return std::make_exception_ptr(c10::DistBackendError(here, sentence));
+#else
+  return std::make_exception_ptr(c10::Error(here, sentence));
+#endif
+}
+
+void throw_torch(const std::string& sentence) { std::rethrow_exception(torch_error(sentence)); }
+
+c10::intrusive_ptr<c10::ivalue::Future> Outcome::future() {
+  bool ended = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (future_) return future_;
+    future_ = c10::make_intrusive<c10::ivalue::Future>(type_);
+    ended = ended_;
+  }
+  if (ended) complete(*future_);
+  return future_;
+}
+
+void Outcome::finish(const std::string& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    error_ = error;
+    if (!future_) return;
+  }
+  complete(*future_);
+}
+
+// Without the lock: what waits for a future runs now, on this thread.
+void Outcome::complete(c10::ivalue::Future& future) {
+  if (error_.empty()) {
+    future.markCompleted(result_);
+  } else {
+    future.setError(torch_error(error_));
+  }
+}
+
+bool TaskWork::isCompleted() {
+  if (task_->done) return true;
+  if (message_) {
+    group_->messages().kick();
+  } else {
+    group_->collectives().kick();
+  }
+  return task_->done;
+}
+
+std::exception_ptr TaskWork::exception() const {
+  return task_->done && !task_->error.empty() ? torch_error(task_->error) : nullptr;
+}
+
+bool TaskWork::wait(std::chrono::milliseconds timeout) {
+  if (timeout.count() < 0) timeout = kNoTimeout;
+  if (message_) {
+    group_->messages().wait(task_, timeout);
+  } else {
+    group_->collectives().wait(task_, timeout);
+  }
+  if (!task_->error.empty()) throw_torch(task_->error);
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> TaskWork::getFuture() {
+  auto future = outcome_->future();
+  if (!message_) group_->collectives().kick();
+  return future;
+}
+
+bool JointWork::isCompleted() {
+  bool all = true;
+  for (const auto& part : parts_) all = part->isCompleted() && all;
+  return all;
+}
+
+bool JointWork::isSuccess() const {
+  for (const auto& part : parts_) {
+    if (!part->isSuccess()) return false;
+  }
+  return true;
+}
+
+std::exception_ptr JointWork::exception() const {
+  for (const auto& part : parts_) {
+    if (auto error = part->exception()) return error;
+  }
+  return nullptr;
+}
+
+bool JointWork::wait(std::chrono::milliseconds timeout) {
+  for (const auto& part : parts_) part->wait(timeout);
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> JointWork::getFuture() {
+  c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+      c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  for (const auto& part : parts_) futures.push_back(part->getFuture());
+  return c10::collectAll(futures);
+}
+
+}  // namespace chorus_torch

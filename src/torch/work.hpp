@@ -1,0 +1,81 @@
+// What torch holds of an operation in progress.
+#pragma once
+
+#include <torch/csrc/api/include/torch/version.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "group.hpp"
+
+namespace chorus_torch {
+
+/// A sentence as torch's own exception: DistBackendError of torch 2, RuntimeError of 1.13.
+std::exception_ptr torch_error(const std::string& sentence);
+[[noreturn]] void throw_torch(const std::string& sentence);
+
+/// The future of a task, made when somebody asks for it.
+class Outcome {
+ public:
+  Outcome(c10::IValue result, c10::TypePtr type)
+      : result_(std::move(result)), type_(std::move(type)) {}
+  c10::intrusive_ptr<c10::ivalue::Future> future();
+  void finish(const std::string& error);
+
+ private:
+  void complete(c10::ivalue::Future& future);
+
+  std::mutex mutex_;
+  c10::IValue result_;
+  c10::TypePtr type_;
+  bool ended_ = false;
+  std::string error_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+class TaskWork final : public c10d::Work {
+ public:
+  TaskWork(std::shared_ptr<Group> group, std::shared_ptr<Task> task,
+           std::shared_ptr<Outcome> outcome, std::vector<at::Tensor> outputs, bool message)
+      : group_(std::move(group)),
+        task_(std::move(task)),
+        outcome_(std::move(outcome)),
+        outputs_(std::move(outputs)),
+        message_(message) {}
+
+  bool isCompleted() override;
+  bool isSuccess() const override { return task_->done && task_->error.empty(); }
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override { return outputs_; }
+  void synchronize() override { wait(kNoTimeout); }
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override { group_->abort(task_->name + " was aborted"); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<Task> task_;
+  std::shared_ptr<Outcome> outcome_;
+  std::vector<at::Tensor> outputs_;
+  bool message_;
+};
+
+/// Several operations that were started together.
+class JointWork final : public c10d::Work {
+ public:
+  explicit JointWork(std::vector<c10::intrusive_ptr<c10d::Work>> parts)
+      : parts_(std::move(parts)) {}
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  void synchronize() override { wait(kNoTimeout); }
+  bool wait(std::chrono::milliseconds timeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  std::vector<c10::intrusive_ptr<c10d::Work>> parts_;
+};
+
+}  // namespace chorus_torch

@@ -1,0 +1,219 @@
+"""Every operation of the backend gives what Gloo (or arithmetic) gives."""
+
+import unittest
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import chorus_torch
+from ranks import run
+
+REDUCED = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16,
+           torch.bfloat16, torch.float32, torch.float64]
+MOVED = REDUCED + [torch.bool, torch.complex64, torch.complex128]
+COUNTS = [0, 1, 7, 1000]
+
+
+def value(rank, count, dtype, salt=0):
+    """[count], different per rank; small integers, so that sums are exact in every type."""
+    numbers = (torch.arange(count) * 3 + rank * 5 + salt) % 7 - (0 if dtype in (torch.uint8, torch.bool) else 3)
+    return (numbers % 2 == 0) if dtype == torch.bool else numbers.to(dtype)
+
+
+def equal(got, want):
+    assert got.dtype == want.dtype and torch.equal(got, want), f"{got} is not {want}"
+
+
+class Operations(unittest.TestCase):
+    def on_ranks(self, body, sizes=(1, 2, 3), **options):
+        for size in sizes:
+            with self.subTest(size=size):
+                self.assertEqual(run(size, body, **options), [""] * size)
+
+    def test_all_reduce_combines_every_type_by_every_operation(self):
+        def body(rank, size):
+            for dtype in REDUCED:
+                for count in COUNTS:
+                    all_values = torch.stack([value(r, count, dtype) for r in range(size)]).double()
+                    for op, want in [(dist.ReduceOp.SUM, all_values.sum(0)),
+                                     (dist.ReduceOp.MIN, all_values.amin(0)),
+                                     (dist.ReduceOp.MAX, all_values.amax(0)),
+                                     (dist.ReduceOp.PRODUCT, all_values.prod(0))]:
+                        got = value(rank, count, dtype)
+                        dist.all_reduce(got, op)
+                        # integers wrap
+                        want = want.to(torch.int64).to(dtype) if not dtype.is_floating_point else want.to(dtype)
+                        equal(got, want)
+                    if dtype.is_floating_point:
+                        got = value(rank, count, dtype) * size
+                        dist.all_reduce(got, dist.ReduceOp.AVG)
+                        equal(got, all_values.sum(0).to(dtype))
+        self.on_ranks(body)
+
+    def test_premul_sum_scales_each_contribution(self):
+        def body(rank, size):
+            make = getattr(dist, "_make_nccl_premul_sum", None)
+            got = torch.full((5,), float(rank + 1))
+            dist.all_reduce(got, make(0.5))
+            equal(got, torch.full((5,), size * (size + 1) / 4))
+            whole = torch.arange(size * 3.0)
+            mine = torch.empty(3)
+            dist._reduce_scatter_base(mine, whole, make(2.0))
+            equal(mine, 2.0 * size * torch.arange(3.0 * rank, 3.0 * rank + 3))
+        self.on_ranks(body)
+
+    def test_bool_sums_are_or_and_complex_sums_add_parts(self):
+        def body(rank, size):
+            got = torch.tensor([rank == 0, False, True])
+            dist.all_reduce(got)
+            equal(got, torch.tensor([True, False, True]))
+            got = torch.tensor([complex(rank, 1)])
+            dist.all_reduce(got)
+            equal(got, torch.tensor([complex(size * (size - 1) / 2, size)]))
+        self.on_ranks(body, (2,))
+
+    def test_every_type_is_moved(self):
+        def body(rank, size):
+            for dtype in MOVED:
+                for count in COUNTS:
+                    mine = [value(r, count, dtype) for r in range(size)]
+                    got = mine[rank].clone()
+                    dist.broadcast(got, size - 1)
+                    equal(got, mine[size - 1])
+                    parts = [torch.empty_like(mine[0]) for _ in range(size)]
+                    dist.all_gather(parts, mine[rank])
+                    for r in range(size):
+                        equal(parts[r], mine[r])
+                    whole = torch.empty(size * count, dtype=dtype)
+                    dist._all_gather_base(whole, mine[rank])
+                    equal(whole, torch.cat(mine))
+                    got = torch.empty_like(mine[0])
+                    dist.scatter(got, mine if rank == 0 else None, 0)
+                    equal(got, mine[rank])
+                    parts = [torch.empty_like(mine[0]) for _ in range(size)]
+                    dist.gather(mine[rank], parts if rank == size - 1 else None, size - 1)
+                    if rank == size - 1:
+                        equal(torch.cat(parts), torch.cat(mine))
+        self.on_ranks(body)
+
+    def test_reduce_and_reduce_scatter(self):
+        def body(rank, size):
+            got = torch.full((4,), float(rank))
+            dist.reduce(got, 0)
+            equal(got, torch.full((4,), size * (size - 1) / 2 if rank == 0 else float(rank)))
+            parts = [torch.full((3,), float(10 * r + rank)) for r in range(size)]
+            got = torch.empty(3)
+            dist.reduce_scatter(got, parts)
+            equal(got, torch.full((3,), float(10 * rank * size + size * (size - 1) // 2)))
+            got = torch.empty(3)
+            dist._reduce_scatter_base(got, torch.cat(parts), dist.ReduceOp.AVG)
+            equal(got, torch.full((3,), 10 * rank + (size - 1) / 2))
+        self.on_ranks(body)
+
+    def test_all_to_all_even_uneven_and_of_lists(self):
+        def body(rank, size):
+            rows = torch.arange(size * 2 * 3).reshape(size * 2, 3) + 100 * rank
+            got = torch.empty_like(rows)
+            dist.all_to_all_single(got, rows)
+            want = torch.cat([torch.arange(size * 6).reshape(size * 2, 3)[2 * rank:2 * rank + 2] + 100 * r
+                              for r in range(size)])
+            equal(got, want)
+            # rank r sends r + i rows to rank i
+            send = [rank + i for i in range(size)]
+            recv = [r + rank for r in range(size)]
+            rows = torch.cat([torch.full((n, 2), rank * 10.0 + i) for i, n in enumerate(send)])
+            got = torch.empty(sum(recv), 2)
+            dist.all_to_all_single(got, rows, recv, send)
+            equal(got, torch.cat([torch.full((n, 2), r * 10.0 + rank) for r, n in enumerate(recv)]))
+            parts = [torch.full((n,), complex(rank, i)) for i, n in enumerate(send)]
+            outs = [torch.empty(n, dtype=torch.complex64) for n in recv]
+            dist.all_to_all(outs, parts)
+            for r, out in enumerate(outs):
+                equal(out, torch.full((recv[r],), complex(r, rank)))
+        self.on_ranks(body)
+
+    def test_coalesced_operations(self):
+        def body(rank, size):
+            tensors = [torch.full((n,), float(rank)) for n in (1, 5, 300_000)]
+            dist.all_reduce_coalesced(tensors)
+            for tensor in tensors:
+                equal(tensor, torch.full_like(tensor, size * (size - 1) / 2))
+            small = [torch.full((n,), rank) for n in (1, 5)]
+            dist.all_reduce_coalesced(small)
+            equal(torch.cat(small), torch.full((6,), size * (size - 1) // 2))
+            outs = [[torch.empty(2), torch.empty(3)] for _ in range(size)]
+            dist.all_gather_coalesced(outs, [torch.full((2,), float(rank)), torch.full((3,), -float(rank))])
+            for r in range(size):
+                equal(torch.cat(outs[r]), torch.tensor([r, r, -r, -r, -r], dtype=torch.float32))
+        self.on_ranks(body)
+
+    def test_messages_arrive_whatever_the_order_of_waiting(self):
+        def body(rank, size):
+            peer = 1 - rank
+            got = [torch.empty(n) for n in (1, 100_000, 3)]
+            receives = [dist.irecv(t, peer) for t in got]
+            sends = [dist.isend(torch.full((n,), float(rank)), peer) for n in (1, 100_000, 3)]
+            for work in reversed(receives + sends):
+                work.wait()
+            for t in got:
+                equal(t, torch.full_like(t, float(peer)))
+            ops = [dist.P2POp(dist.irecv, got[0], peer), dist.P2POp(dist.isend, torch.tensor([7.0]), peer)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            equal(got[0], torch.tensor([7.0]))
+            if rank == 0:
+                dist.send(torch.tensor([1, 2]), 1, tag=5)
+            else:
+                numbers = torch.empty(2, dtype=torch.int64)
+                dist.recv(numbers, 0, tag=5)
+                equal(numbers, torch.tensor([1, 2]))
+        self.on_ranks(body, (2,))
+
+    def test_a_receive_in_one_collective_order_does_not_block_collectives(self):
+        def body(rank, size):
+            got = torch.empty(4)
+            work = dist.irecv(got, 1) if rank == 0 else None
+            total = torch.ones(10)
+            dist.all_reduce(total)
+            equal(total, torch.full((10,), float(size)))
+            if rank == 1:
+                dist.send(torch.arange(4.0), 0)
+            if work:
+                work.wait()
+                equal(got, torch.arange(4.0))
+        self.on_ranks(body, (2,))
+
+    def test_asynchronous_work_completes_without_a_wait_and_its_future_runs_callbacks(self):
+        def body(rank, size):
+            import time
+            works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]
+            futures = [w.get_future().then(lambda f: f.value()[0] * 2) for w in works]
+            deadline = time.monotonic() + 30
+            while not all(w.is_completed() for w in works):
+                assert time.monotonic() < deadline, "nobody made progress"
+                time.sleep(0.001)
+            for future in futures:
+                equal(future.wait(), torch.full((50_000,), 2.0 * size))
+        self.on_ranks(body, (2,))
+
+    def test_groups_of_some_ranks_and_sequence_numbers(self):
+        def body(rank, size):
+            pair = dist.new_group([0, 2])
+            rest = dist.new_group([1])
+            group = rest if rank == 1 else pair
+            got = torch.tensor([rank])
+            dist.all_reduce(got, group=group)
+            equal(got, torch.tensor([1 if rank == 1 else 2]))
+            backend = group._get_backend(torch.device("cpu")) if hasattr(group, "_get_backend") else group
+            assert backend._get_sequence_number_for_group() == 1
+            dist.barrier()
+            objects = [None] * size
+            dist.all_gather_object(objects, {"rank": rank})
+            assert [o["rank"] for o in objects] == list(range(size))
+            chorus_torch.monitored_barrier(timeout=timedelta(seconds=30))
+        self.on_ranks(body, (3,))
+
+
+if __name__ == "__main__":
+    unittest.main()
