@@ -165,6 +165,7 @@ void CollectiveDriver::work() {
   lock.unlock();
   if (before) before();
   last.reset();  // collective
+  left_ = true;
 }
 
 }  // namespace chorus_torch

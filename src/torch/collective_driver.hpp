@@ -1,6 +1,7 @@
 // Runs collectives of one process group in their order, on whichever thread has the time.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -38,6 +39,7 @@ class CollectiveDriver {
   /// `before` is called there first. Returns at once; join() waits for it.
   void leave(std::function<void()> before);
   void join();
+  [[nodiscard]] bool has_left() const { return left_; }
 
  private:
   void work();
@@ -56,6 +58,7 @@ class CollectiveDriver {
   std::function<void()> before_leaving_;
   std::function<std::string(std::string)> amend_;
   std::optional<chorus::Communicator> communicator_;
+  std::atomic<bool> left_ = false;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -41,9 +41,11 @@ std::string join_names(const std::vector<int>& ranks) {
   return text;
 }
 
+// Groups live until they have left: whoever drops the last reference may hold Python's lock, or be
+// the group's own thread, and must not wait for that.
 struct Registry {
   std::mutex mutex;
-  std::vector<std::weak_ptr<Group>> groups;
+  std::vector<std::shared_ptr<Group>> groups;
 };
 Registry& registry() {
   static auto* const all = new Registry;  // used while the process ends
@@ -132,7 +134,9 @@ std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int ra
   group->messages_ = std::make_unique<MessageDriver>(std::move(*beside), amend);
   group->collectives_ = std::make_unique<CollectiveDriver>(std::move(world), amend);
   const std::lock_guard lock(registry().mutex);
-  std::erase_if(registry().groups, [](const auto& other) { return other.expired(); });
+  std::erase_if(registry().groups, [](const auto& other) {
+    return other.use_count() == 1 && other->collectives().has_left();
+  });
   registry().groups.push_back(group);
   return group;
 }
@@ -217,10 +221,8 @@ void Group::leave_all(const std::string& reason) {
   std::vector<std::shared_ptr<Group>> groups;
   {
     const std::lock_guard lock(registry().mutex);
-    for (const auto& weak : registry().groups) {
-      if (auto group = weak.lock(); group && group->process_ == ::getpid()) {
-        groups.push_back(std::move(group));
-      }
+    for (const auto& group : registry().groups) {
+      if (group->process_ == ::getpid()) groups.push_back(group);
     }
   }
   for (const auto& group : groups) {
