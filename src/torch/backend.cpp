@@ -14,9 +14,7 @@ using Kind = chorus::Call::Kind;
 // Gradients come by dozens of small tensors: below this together they travel as one.
 constexpr std::size_t kFlattenBytes = 1 << 20;
 
-std::byte* bytes_of(const at::Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.data_ptr());
-}
+std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
 // True where `parts` lie one behind the other in memory.
 bool adjacent(const Tensors& parts) {
@@ -96,8 +94,7 @@ chorus::Rank Backend::root(const Plan& plan, int64_t rank) {
 }
 
 const at::Tensor& Backend::only(const Plan& plan, const Tensors& tensors) {
-  require(plan, tensors.size() == 1,
-          "needs one tensor, got " + std::to_string(tensors.size()));
+  require(plan, tensors.size() == 1, "needs one tensor, got " + std::to_string(tensors.size()));
   return tensors.front();
 }
 
@@ -117,8 +114,9 @@ at::Tensor Backend::whole(const Plan& plan, const Tensors& parts, const at::Tens
     require(plan, part.device().is_cpu() && part.is_contiguous(),
             "a tensor of the list is not contiguous or not on the CPU");
   }
-  if (adjacent(parts)) return at::from_blob(parts.front().data_ptr(), {size_ * like.numel()},
-                                            like.options().requires_grad(false));
+  if (adjacent(parts))
+    return at::from_blob(parts.front().data_ptr(), {size_ * like.numel()},
+                         like.options().requires_grad(false));
   return at::empty({size_ * like.numel()}, like.options().requires_grad(false));
 }
 
@@ -148,8 +146,8 @@ void Backend::gather_from(Plan& plan, at::Tensor flat, const Tensors& parts) {
 }
 
 WorkPtr Backend::start(Plan plan, Tensors outputs) {
-  return start(std::move(plan), c10::IValue(outputs),
-               c10::ListType::create(c10::TensorType::get()), outputs);
+  return start(std::move(plan), c10::IValue(outputs), c10::ListType::create(c10::TensorType::get()),
+               outputs);
 }
 
 WorkPtr Backend::start(Plan plan, TensorLists outputs) {
@@ -285,8 +283,7 @@ WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
   return start(std::move(p), outputs);
 }
 
-WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs,
-                        const c10d::GatherOptions& options) {
+WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   Plan p = plan("gather", options.timeout);
   chorus::Call c = call(p, Kind::gather, only(p, inputs));
   c.peer = root(p, options.rootRank);

@@ -95,8 +95,7 @@ class Backend final : public Base {
   chorus::Reduction reduction(const Plan& plan, const c10d::ReduceOp& op, const at::Tensor& tensor);
   chorus::Rank root(const Plan& plan, int64_t rank);
   const at::Tensor& only(const Plan& plan, const Tensors& tensors);
-  void same_elements(const Plan& plan, const at::Tensor& a, const at::Tensor& b,
-                     const char* what);
+  void same_elements(const Plan& plan, const at::Tensor& a, const at::Tensor& b, const char* what);
   at::Tensor whole(const Plan& plan, const Tensors& parts, const at::Tensor& like);
   void scatter_into(Plan& plan, at::Tensor flat, const Tensors& parts);
   void gather_from(Plan& plan, at::Tensor flat, const Tensors& parts);
@@ -104,8 +103,7 @@ class Backend final : public Base {
   void add_reduce_scatter(Plan& plan, const at::Tensor& output, const at::Tensor& input,
                           const c10d::ReduceOp& op);
   WorkPtr exchange(Plan plan, const at::Tensor& output, std::vector<std::size_t> output_counts,
-                   const at::Tensor& input, std::vector<std::size_t> input_counts,
-                   Tensors outputs);
+                   const at::Tensor& input, std::vector<std::size_t> input_counts, Tensors outputs);
   WorkPtr message(Tensors& tensors, int peer, int tag, bool sending);
   WorkPtr start(Plan plan, Tensors outputs);
   WorkPtr start(Plan plan, TensorLists outputs);

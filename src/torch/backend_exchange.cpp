@@ -91,11 +91,9 @@ WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
   return exchange(std::move(p), output, std::move(to), input, std::move(from), Tensors{output});
 }
 
-WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs,
-                          const c10d::AllToAllOptions& options) {
+WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   Plan p = plan("all_to_all", options.timeout);
-  require(p,
-          static_cast<int>(outputs.size()) == size_ && static_cast<int>(inputs.size()) == size_,
+  require(p, static_cast<int>(outputs.size()) == size_ && static_cast<int>(inputs.size()) == size_,
           "needs one tensor per rank in both lists");
   const auto counts = [&](const Tensors& parts) {
     Counts result;
@@ -134,8 +132,8 @@ WorkPtr Backend::message(Tensors& tensors, int peer, int tag, bool sending) {
                              .peer = c.peer});
     p.unpacking.push_back([number, tag, sending, name = p.task->name] {
       if (sending || *number == tag) return;
-      throw chorus::CollectiveError(name + ": the next message has tag " +
-                                    std::to_string(*number) + ", not " + std::to_string(tag) +
+      throw chorus::CollectiveError(name + ": the next message has tag " + std::to_string(*number) +
+                                    ", not " + std::to_string(tag) +
                                     "; messages between two ranks arrive in the order of sending");
     });
   }

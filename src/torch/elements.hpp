@@ -3,10 +3,10 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/api/include/torch/version.h>
-#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <cstddef>
 #include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "chorus/types.hpp"
 

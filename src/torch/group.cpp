@@ -82,8 +82,8 @@ std::string Group::arrived_hosts(milliseconds timeout, bool& one_host) {
   std::vector<int> missing;
   one_host = true;
   for (int r = 0; r < size_; ++r) {
-    const auto left = std::max(
-        milliseconds(0), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+    const auto left = std::max(milliseconds(0),
+                               std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
     const std::string host = wait_for("chorus/here/" + std::to_string(r), left);
     if (host.empty()) missing.push_back(r);
     one_host = one_host && host == this_host();
@@ -188,8 +188,8 @@ void Group::monitored_barrier(milliseconds timeout, bool all) {
     const auto deadline = Clock::now() + timeout;
     std::vector<int> missing;
     for (int r = 1; r < size_ && (all || missing.empty()); ++r) {
-      const auto left = std::max(
-          milliseconds(0), std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+      const auto left = std::max(milliseconds(0),
+                                 std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
       if (wait_for(place + std::to_string(r), left).empty()) missing.push_back(r);
     }
     if (!missing.empty()) {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "collective_driver.hpp"
@@ -18,8 +17,7 @@ class Group {
   /// names who has not come. `address`: where other hosts reach this one, if the ranks are on
   /// several.
   static std::shared_ptr<Group> meet(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                     std::chrono::milliseconds timeout,
-                                     const std::string& address);
+                                     std::chrono::milliseconds timeout, const std::string& address);
   ~Group();
 
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }

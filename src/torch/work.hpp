@@ -2,10 +2,10 @@
 #pragma once
 
 #include <torch/csrc/api/include/torch/version.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "group.hpp"

@@ -1,17 +1,39 @@
-"""An example prints the same losses through Chorus as through Gloo, on two ranks of torchrun."""
+"""An example prints the same losses through Chorus as through Gloo, on two ranks.
 
+The ranks get the variables that torchrun sets; Debian's own torchrun does not run on Python 3.11.
+"""
+
+import os
+import socket
 import subprocess
 import sys
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def losses(script, backend):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script, backend]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
-    if done.returncode != 0:
-        raise SystemExit(f"{backend}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
-    found = [float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("step")]
+    variables = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="2")
+    ranks = [
+        subprocess.Popen([sys.executable, script, backend], text=True, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, env=dict(variables, RANK=str(r), LOCAL_RANK=str(r)))
+        for r in range(2)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=250) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for rank, (out, err) in zip(ranks, outputs):
+        if rank.returncode != 0:
+            raise SystemExit(f"{backend}: exit {rank.returncode}\n{out}\n{err}")
+    out, err = outputs[0]
+    found = [float(line.split()[-1]) for line in out.splitlines() if line.startswith("step")]
     if len(found) < 5:
-        raise SystemExit(f"{backend}: no losses in:\n{done.stdout}\n{done.stderr}")
+        raise SystemExit(f"{backend}: no losses in:\n{out}\n{err}")
     return found
 
 

@@ -59,7 +59,7 @@ class Operations(unittest.TestCase):
             equal(got, torch.full((5,), size * (size + 1) / 4))
             whole = torch.arange(size * 3.0)
             mine = torch.empty(3)
-            dist._reduce_scatter_base(mine, whole, make(2.0))
+            dist.reduce_scatter_tensor(mine, whole, make(2.0))
             equal(mine, 2.0 * size * torch.arange(3.0 * rank, 3.0 * rank + 3))
         self.on_ranks(body)
 
@@ -86,7 +86,7 @@ class Operations(unittest.TestCase):
                     for r in range(size):
                         equal(parts[r], mine[r])
                     whole = torch.empty(size * count, dtype=dtype)
-                    dist._all_gather_base(whole, mine[rank])
+                    dist.all_gather_into_tensor(whole, mine[rank])
                     equal(whole, torch.cat(mine))
                     got = torch.empty_like(mine[0])
                     dist.scatter(got, mine if rank == 0 else None, 0)
@@ -107,7 +107,7 @@ class Operations(unittest.TestCase):
             dist.reduce_scatter(got, parts)
             equal(got, torch.full((3,), float(10 * rank * size + size * (size - 1) // 2)))
             got = torch.empty(3)
-            dist._reduce_scatter_base(got, torch.cat(parts), dist.ReduceOp.AVG)
+            dist.reduce_scatter_tensor(got, torch.cat(parts), dist.ReduceOp.AVG)
             equal(got, torch.full((3,), 10 * rank + (size - 1) / 2))
         self.on_ranks(body)
 
