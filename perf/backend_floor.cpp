@@ -1,5 +1,5 @@
-// What the machine allows: a 2-rank all-reduce of floats with nothing around it. Both ranks' buffers
-// lie in memory that both have mapped; each adds one half and stores it into both outputs
+// What the machine allows: a 2-rank all-reduce of floats with nothing around it. Both ranks'
+// buffers lie in memory that both have mapped; each adds one half and stores it into both outputs
 // (docs/benchmarks.md, "The floor"). It is no library: there are no checks, types or failures.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -65,7 +65,8 @@ class Floor final : public Backend {
     if (!file_ || ::ftruncate(file_.get(), static_cast<off_t>(2 * kHeap + 4096)) != 0) {
       throw std::runtime_error("no memory for the floor");
     }
-    void* at = ::mmap(nullptr, 2 * kHeap + 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    void* at =
+        ::mmap(nullptr, 2 * kHeap + 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
     if (at == MAP_FAILED) throw std::runtime_error("no memory for the floor");
     base_ = static_cast<std::byte*>(at);
     flags_ = reinterpret_cast<Flags*>(base_ + 2 * kHeap);
@@ -75,8 +76,8 @@ class Floor final : public Backend {
   [[nodiscard]] int world_size() const override { return 2; }
   [[nodiscard]] std::string version() const override { return "shared-direct"; }
   [[nodiscard]] std::string refuse(const Operation& o) const override {
-    const bool known = o.kind == Kind::all_reduce && o.type == DataType::float32 &&
-                       o.op == ReduceOp::sum;
+    const bool known =
+        o.kind == Kind::all_reduce && o.type == DataType::float32 && o.op == ReduceOp::sum;
     return known ? "" : "the floor is known for all_reduce of float32 sums alone";
   }
 

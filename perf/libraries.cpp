@@ -178,11 +178,11 @@ std::vector<Library> host_variants(const std::vector<Library>& libraries, int ra
   };
   add("chorus", "chorus-allocated", {"--buffers", "library"});
   // UCX refuses to serve a machine without a network device unless told otherwise.
-  add("openmpi", "openmpi-ucx",
-      {"--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"});
+  add("openmpi", "openmpi-ucx", {"--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"});
   add("openmpi", "openmpi-han", {"--mca", "coll_han_priority", "100"});
   const fs::path floor = own_directory() / "chorus-perf-worker-floor";
-  if (ranks == 2 && ::access(floor.c_str(), X_OK) == 0) variants.push_back({"floor", floor.string()});
+  if (ranks == 2 && ::access(floor.c_str(), X_OK) == 0)
+    variants.push_back({"floor", floor.string()});
   return variants;
 }
 

@@ -154,7 +154,8 @@ std::span<std::byte> Commons::map_segment(Rank peer, std::size_t index) {
 void Commons::read(Rank peer, std::uint64_t where, std::span<std::byte> to) const {
   const iovec local{to.data(), to.size()};
   const iovec remote{reinterpret_cast<void*>(where), to.size()};
-  if (::process_vm_readv(at(peer).pid, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(to.size())) {
+  if (::process_vm_readv(at(peer).pid, &local, 1, &remote, 1, 0) !=
+      static_cast<ssize_t>(to.size())) {
     complain(peer, "has memory that cannot be read (any more)");
   }
 }

@@ -50,9 +50,9 @@ struct alignas(128) Offer {
 /// which it alone writes; all map all parts. A part has offers, counters and slots:
 ///
 ///   offers    ring of kOffers lines, one per call
-///   counters  tiles of data that this rank has staged, folded, and passed (needs no more of others)
-///   staging   ring of kSlots slots, tile t of all calls in slot t mod kSlots: data for the others
-///   results   the same for what this rank made of it
+///   counters  tiles of data that this rank has staged, folded, and passed (needs no more of
+///   others) staging   ring of kSlots slots, tile t of all calls in slot t mod kSlots: data for the
+///   others results   the same for what this rank made of it
 ///
 /// Whoever writes a slot first waits until all others have passed the tile that was in it. Counters
 /// never wrap and count alike on all ranks. What a peer says is believed within bounds only: a
@@ -83,7 +83,8 @@ class Commons {
     alignas(128) std::atomic<std::uint64_t> passed;
     alignas(128) std::atomic<std::uint32_t> accessing;  ///< memory of others, just now
     alignas(128) std::atomic<std::uint32_t> withdrawn;  ///< its memory is no longer to be accessed
-    alignas(128) std::atomic<std::uint8_t> reads[kMaxRanks];  ///< 1: can read rank i's memory; 2: no
+    alignas(
+        128) std::atomic<std::uint8_t> reads[kMaxRanks];  ///< 1: can read rank i's memory; 2: no
     Offer offers[kOffers];
     SegmentEntry segments[kMaxSegments];
   };
@@ -141,7 +142,8 @@ class Commons {
   }
 
   /// How to tell the others of [memory, memory + size_bytes): in a segment, or by its address where
-  /// all ranks are threads of this process or (`foreign`) may read this process's memory; else none.
+  /// all ranks are threads of this process or (`foreign`) may read this process's memory; else
+  /// none.
   [[nodiscard]] Reference refer(const void* memory, std::size_t size_bytes, bool foreign);
   /// The same memory in this process, null if it is in none of its mappings: then read(), write().
   [[nodiscard]] std::byte* reach(Rank peer, const Reference& reference, std::size_t size_bytes);

@@ -24,7 +24,7 @@ struct LinkConfig {
   /// Arrivals of one channel whose tags are kept, and puts of one channel that always find room:
   /// the owner's protocol never has more under way on a channel than this.
   int max_outstanding = 32;
-  int timeout_ms = 60'000;  ///< for connecting
+  int timeout_ms = 60'000;     ///< for connecting
   std::size_t slot_bytes = 0;  ///< of the slots of the Commons
 };
 
@@ -103,8 +103,9 @@ class Transport {
                                                       std::span<const std::byte> peer_address) = 0;
 
   /// Where all ranks can share memory: what they have in common, given the addresses of all
-  /// [world_size]; else null. Who sleeps in prepare_to_sleep() is woken by Commons::wake_sleepers().
-  /// Throws LinkError if a peer that why_not() found reachable is no longer.
+  /// [world_size]; else null. Who sleeps in prepare_to_sleep() is woken by
+  /// Commons::wake_sleepers(). Throws LinkError if a peer that why_not() found reachable is no
+  /// longer.
   [[nodiscard]] virtual std::unique_ptr<Commons> open_commons(
       std::span<const std::vector<std::byte>> addresses);
 

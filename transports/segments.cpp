@@ -76,7 +76,8 @@ Segment make_segment(std::size_t size_bytes, std::uint64_t id) {
   segment.inode = status.st_ino;
   // Room to begin at a huge page, which the kernel needs in order to give one.
   const std::size_t reserved = segment.size_bytes + kHugePage;
-  void* at = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* at =
+      ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
     ::close(segment.fd);
     throw std::bad_alloc();

@@ -55,9 +55,9 @@ Fd open_foreign(int pid, int fd, mode_t kind, std::uint64_t inode, int flags, st
 }
 
 std::string describe(const ShmGeometry& geometry) {
-  return fmt::format("{} ranks, {} channels of {} slots, {} bytes, slots of {}", geometry.world_size,
-                     geometry.num_channels, geometry.ring_slots, geometry.region_bytes,
-                     geometry.slot_bytes);
+  return fmt::format("{} ranks, {} channels of {} slots, {} bytes, slots of {}",
+                     geometry.world_size, geometry.num_channels, geometry.ring_slots,
+                     geometry.region_bytes, geometry.slot_bytes);
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ struct ShmHeader {
 
 /// The sizes that both ends must agree on, and where things lie. A rank's memory is
 ///
-///   header page | block of peer 0 | block of peer 1 | … | block of peer world_size − 1 | part of the
-///   commons
+///   header page | block of peer 0 | block of peer 1 | … | block of peer world_size − 1 | part of
+///   the commons
 ///
 /// and block p, written by rank p alone (but for the consumed counters), is
 ///

@@ -1,7 +1,7 @@
 #include "transports/transports.hpp"
 
-#include "transports/rdma.hpp"
 #include "transports/commons.hpp"
+#include "transports/rdma.hpp"
 #include "transports/shm.hpp"
 #include "transports/tcp.hpp"
 

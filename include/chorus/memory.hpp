@@ -9,10 +9,10 @@
 
 namespace chorus {
 
-/// Memory of this process, aligned to 64 bytes (4096 from 64 KiB on) and zero when it is new. Use it
-/// for the buffers of collectives where speed matters: other ranks of this host then read and write
-/// them in place. It works as any other memory and with any communicator, also between hosts; ranks
-/// need not use it alike. Its pages are made at once, huge ones where the system gives them.
+/// Memory of this process, aligned to 64 bytes (4096 from 64 KiB on) and zero when it is new. Use
+/// it for the buffers of collectives where speed matters: other ranks of this host then read and
+/// write them in place. It works as any other memory and with any communicator, also between hosts;
+/// ranks need not use it alike. Its pages are made at once, huge ones where the system gives them.
 ///
 /// Any thread. Throws std::bad_alloc.
 [[nodiscard]] CHORUS_API void* allocate(std::size_t size_bytes);
@@ -30,7 +30,8 @@ struct Allocator {
   constexpr Allocator(const Allocator<U>& /*other*/) noexcept {}
 
   [[nodiscard]] T* allocate(std::size_t count) {
-    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) throw std::bad_array_new_length();
+    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T))
+      throw std::bad_array_new_length();
     return static_cast<T*>(chorus::allocate(count * sizeof(T)));
   }
   void deallocate(T* memory, std::size_t /*count*/) noexcept { chorus::deallocate(memory); }

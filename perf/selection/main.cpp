@@ -54,10 +54,12 @@ void run(const Arguments& arguments) {
 }
 
 int main(int argc, char** argv) {
-  CLI::App app("Measure every schedule that could run beside the one that would.\nExit code: 0 well, "
-               "1 a failure, 2 bad input or usage.");
+  CLI::App app(
+      "Measure every schedule that could run beside the one that would.\nExit code: 0 well, "
+      "1 a failure, 2 bad input or usage.");
   Arguments arguments;
-  app.add_option("collectives", arguments.kinds, "all_reduce, all_gather, …")->capture_default_str();
+  app.add_option("collectives", arguments.kinds, "all_reduce, all_gather, …")
+      ->capture_default_str();
   app.add_option("--min", arguments.least, "least bytes")->transform(CLI::AsSizeValue(false));
   app.add_option("--max", arguments.most, "most bytes; sizes grow by four")
       ->transform(CLI::AsSizeValue(false));

@@ -80,8 +80,9 @@ class Bench {
   void use(const Schedule& schedule) {
     Plan plan;
     plan.world_size = static_cast<int>(c_.place.members.size());
-    plan.entries.push_back(
-        {.min_bytes = 0, .max_bytes = std::numeric_limits<std::uint64_t>::max(), .schedule = schedule});
+    plan.entries.push_back({.min_bytes = 0,
+                            .max_bytes = std::numeric_limits<std::uint64_t>::max(),
+                            .schedule = schedule});
     c_.use(plan);
   }
 
@@ -178,9 +179,8 @@ std::vector<Point> measure(Communicator::Impl& communicator, const Grid& grid) {
     for (const std::uint64_t size : grid.sizes) {
       Point point{.kind = kind, .size_bytes = size, .chosen = {}, .contenders = {}};
       const auto entry = std::find_if(
-          considered.entries.begin(), considered.entries.end(), [&](const PlanEntry& e) {
-            return size >= e.min_bytes && size <= e.max_bytes;
-          });
+          considered.entries.begin(), considered.entries.end(),
+          [&](const PlanEntry& e) { return size >= e.min_bytes && size <= e.max_bytes; });
       if (entry == considered.entries.end()) continue;
       point.chosen = entry->schedule.name;
       const auto predicted = [&](const Schedule& schedule) {
@@ -201,13 +201,12 @@ std::vector<Point> measure(Communicator::Impl& communicator, const Grid& grid) {
         bench.run(buffers.call());
         if (expected.empty()) expected = buffers.out();
         if (buffers.out() != expected) {
-          throw CollectiveError(fmt::format("rank {}: '{}' of {} bytes gives another result than '{}'",
-                                            communicator.place.rank, candidate.schedule.name, size,
-                                            point.chosen));
+          throw CollectiveError(
+              fmt::format("rank {}: '{}' of {} bytes gives another result than '{}'",
+                          communicator.place.rank, candidate.schedule.name, size, point.chosen));
         }
-        point.contenders.push_back(
-            {candidate.schedule.name, candidate.predicted_s,
-             bench.time(buffers.call(), grid.seconds_per_contender)});
+        point.contenders.push_back({candidate.schedule.name, candidate.predicted_s,
+                                    bench.time(buffers.call(), grid.seconds_per_contender)});
       }
       // Again, in turn: what looked like an error may have been somebody else's work.
       for (int take = 0; take < kMoreTakes && point.regret() > 0.05; ++take) {

@@ -9,8 +9,9 @@
 namespace chorus::perf {
 
 std::string text(const std::vector<Point>& points, bool explain) {
-  std::string text = fmt::format("{:<15} {:>10}  {:<28} {:>12} {:>12} {:>7}  {}\n", "collective",
-                                 "bytes", "chosen", "predicted us", "measured us", "loss", "fastest");
+  std::string text =
+      fmt::format("{:<15} {:>10}  {:<28} {:>12} {:>12} {:>7}  {}\n", "collective", "bytes",
+                  "chosen", "predicted us", "measured us", "loss", "fastest");
   for (const Point& point : points) {
     const Contender& chosen = point.contenders[0];
     text += fmt::format("{:<15} {:>10}  {:<28} {:>12.2f} {:>12.2f} {:>6.1f}%  {}\n",
@@ -23,9 +24,10 @@ std::string text(const std::vector<Point>& points, bool explain) {
                           contender.predicted_s * 1e6, contender.measured_s * 1e6);
     }
   }
-  return text + fmt::format("{} points, the chosen schedule is more than 10 % slower than the "
-                            "fastest at {:.1f} % of them\n",
-                            points.size(), share_of_errors(points, 0.10) * 100);
+  return text + fmt::format(
+                    "{} points, the chosen schedule is more than 10 % slower than the "
+                    "fastest at {:.1f} % of them\n",
+                    points.size(), share_of_errors(points, 0.10) * 100);
 }
 
 std::string json(const std::vector<Point>& points, int ranks, int hosts) {

@@ -39,8 +39,8 @@ std::optional<std::map<Key, Rank>> finishers(const Schedule& schedule) {
         ++contributions[{t.dst, t.chunk}];
         continue;
       }
-      const bool finished = combining ? held == schedule.world_size - 1
-                                      : starts_at(schedule, t.chunk, t.src);
+      const bool finished =
+          combining ? held == schedule.world_size - 1 : starts_at(schedule, t.chunk, t.src);
       if (!finished || finisher.contains({t.dst, t.chunk})) return std::nullopt;
       finisher[{t.dst, t.chunk}] = combining ? t.src : t.dst;
     }

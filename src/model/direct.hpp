@@ -29,10 +29,10 @@ struct Move {
   bool operator==(const Move&) const = default;
 };
 
-/// What is left of a Schedule where every rank reaches the input and the output of every other: each
-/// chunk is folded once by the rank that the Schedule has finish it, straight from the inputs of
-/// all who contribute into the outputs of all who get it from there. There are no messages; ranks
-/// only tell each other that their buffers are ready and that they have done their moves.
+/// What is left of a Schedule where every rank reaches the input and the output of every other:
+/// each chunk is folded once by the rank that the Schedule has finish it, straight from the inputs
+/// of all who contribute into the outputs of all who get it from there. There are no messages;
+/// ranks only tell each other that their buffers are ready and that they have done their moves.
 struct DirectProgram {
   std::string name;
   Collective collective;

@@ -131,9 +131,9 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
       options.synthesis_ms > 0 && members.size() > 1) {
     plan = synthesize_together(*control, place, described, options);
   }
-  selector = std::make_unique<Selector>(std::move(described), levels_of(members), options,
-                                        std::move(plan), place.rank, layout.guaranteed_slots(),
-                                        shared_cores());
+  selector =
+      std::make_unique<Selector>(std::move(described), levels_of(members), options, std::move(plan),
+                                 place.rank, layout.guaranteed_slots(), shared_cores());
 
   message_routines_.resize(2 * members.size());
   messages_.resize(2 * members.size());
@@ -233,9 +233,9 @@ void Communicator::Impl::use(const Plan& plan) {
                                        place.rank, r, mine, theirs));
     }
   }
-  selector = std::make_unique<Selector>(selector->topology(), levels_of(wiring->members()), options,
-                                        plan, place.rank, layout.guaranteed_slots(),
-                                        shared_cores());
+  selector =
+      std::make_unique<Selector>(selector->topology(), levels_of(wiring->members()), options, plan,
+                                 place.rank, layout.guaranteed_slots(), shared_cores());
 }
 
 void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
@@ -296,8 +296,7 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   job.flight_record = flight.begin(job.sequence, call, choice.name);
   // Carries all calls before: those that did not match may both have completed (two roots that
   // broadcast), and show here.
-  history_ = mix(std::uint64_t{history_} << 32 |
-                 tag_of(call, job.sequence, choice.routine->hash));
+  history_ = mix(std::uint64_t{history_} << 32 | tag_of(call, job.sequence, choice.routine->hash));
   Work work{.input = static_cast<const std::byte*>(call.input),
             .output = static_cast<std::byte*>(call.output),
             .count = call.count,

@@ -35,7 +35,8 @@ Cost direct_cost(std::span<const DirectProgram> programs, int cores) {
       const double bytes = chunk * move.count;
       mine += bytes * static_cast<double>(move.sources.size());
       for (const Place& place : move.sources) {
-        if (place.rank == program.rank || !staged.insert({place.rank, place.index}).second) continue;
+        if (place.rank == program.rank || !staged.insert({place.rank, place.index}).second)
+          continue;
         moved[static_cast<std::size_t>(place.rank)] += bytes;
       }
       bool leaves = false;

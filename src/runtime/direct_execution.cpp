@@ -91,8 +91,8 @@ Reference DirectExecution::refer(Known& known, const void* memory, std::size_t s
   const bool foreign =
       size_bytes >= kReadByKernel && !is_combining(direct_->program.collective.kind);
   const std::uint64_t generation = segments_generation();
-  if (known.memory != memory || known.size_bytes != size_bytes ||
-      known.generation != generation || known.foreign != foreign) {
+  if (known.memory != memory || known.size_bytes != size_bytes || known.generation != generation ||
+      known.foreign != foreign) {
     known = {.memory = memory,
              .size_bytes = size_bytes,
              .generation = generation,
@@ -148,7 +148,8 @@ bool DirectExecution::stage() {
                                             Offer::kInlineBytes;
   if (copies && !small) copy_to_slot(staged_, commons_->staging(commons_->rank(), tile));
   if (staged_ == 0 && offers_) {
-    if (copies && small) copy_to_slot(0, commons_->own().offers[number_ % Commons::kOffers].payload);
+    if (copies && small)
+      copy_to_slot(0, commons_->own().offers[number_ % Commons::kOffers].payload);
     offer();
   }
   if (!copies) {
@@ -246,8 +247,8 @@ bool DirectExecution::fold_tile() {
     for (const Move& move : direct_->program.moves) {
       for (const Place& place : move.destinations) {
         const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
-        results_ = results_ || (place.rank != commons_->rank() &&
-                                offered.output.kind == Reference::kNone);
+        results_ =
+            results_ || (place.rank != commons_->rank() && offered.output.kind == Reference::kNone);
       }
     }
   }

@@ -125,11 +125,11 @@ class DirectExecution {
   Known known_output_;
   std::vector<Offered> offered_;  // [world_size]
   std::size_t num_known_ = 0;
-  bool touches_ = false;   // memory of others outside their parts
-  bool results_ = false;   // others collect from this rank's slots
-  bool streams_ = false;   // the output is too large to be found in the cache afterwards
-  bool offers_ = false;    // somebody waits for this rank's offer
-  int staged_ = 0;         // tiles of this call
+  bool touches_ = false;  // memory of others outside their parts
+  bool results_ = false;  // others collect from this rank's slots
+  bool streams_ = false;  // the output is too large to be found in the cache afterwards
+  bool offers_ = false;   // somebody waits for this rank's offer
+  int staged_ = 0;        // tiles of this call
   int folded_ = 0;
   int collected_ = 0;
   bool finished_ = true;

@@ -59,10 +59,8 @@ DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank 
         if (mine && place.rank != rank) add(routine.partners, place.rank);
         if (mine || place.rank != rank) continue;
         add(routine.writers, program.rank);
-        add(routine.collected, {.rank = program.rank,
-                                .chunk = move.chunk,
-                                .count = move.count,
-                                .index = place.index},
+        add(routine.collected,
+            {.rank = program.rank, .chunk = move.chunk, .count = move.count, .index = place.index},
             k);
       }
     }

@@ -28,10 +28,9 @@ struct Routine {
 };
 /// `max_message_chunks` is that of all ranks' programs together: it decides how the data is cut
 /// into tiles, which must be alike everywhere.
-[[nodiscard]] std::shared_ptr<const Routine> make_routine(Program program, int max_message_chunks,
-                                                          std::uint32_t hash,
-                                                          std::shared_ptr<const DirectRoutine>
-                                                              direct = nullptr);
+[[nodiscard]] std::shared_ptr<const Routine> make_routine(
+    Program program, int max_message_chunks, std::uint32_t hash,
+    std::shared_ptr<const DirectRoutine> direct = nullptr);
 
 /// What one call gives a Routine to work on.
 struct Work {

@@ -255,7 +255,8 @@ Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) cons
   if (shared_cores_ > 0) {
     if (const auto forms = direct(mine)) {
       if (const auto fault = first_fault(*forms)) {
-        throw SynthesisError(fmt::format("the direct form of '{}' is wrong: {}", mine.name, *fault));
+        throw SynthesisError(
+            fmt::format("the direct form of '{}' is wrong: {}", mine.name, *fault));
       }
       shared = std::make_shared<const DirectRoutine>(make_direct_routine(*forms, rank_));
     }

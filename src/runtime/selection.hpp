@@ -34,8 +34,9 @@ struct Considered {
 };
 
 /// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput. `shared_cores` > 0:
-/// all ranks share memory, and that many cores. Then schedules with a direct form (model/direct.hpp)
-/// are priced by what that moves, and up to kMostFlat ranks only those are considered.
+/// all ranks share memory, and that many cores. Then schedules with a direct form
+/// (model/direct.hpp) are priced by what that moves, and up to kMostFlat ranks only those are
+/// considered.
 [[nodiscard]] Considered consider(CollectiveKind kind, const Topology& topology,
                                   const Routes& routes, const std::vector<int>& levels,
                                   const Options& options, int shared_cores = 0);

@@ -69,7 +69,7 @@ class Wiring {
   std::vector<std::vector<std::vector<std::byte>>> addresses_;  // [peer][transport]
   std::vector<int> chosen_;                                     // [peer]: index of transport
   std::unique_ptr<Commons> commons_;
-  std::vector<std::unique_ptr<Link>> links_;                    // [peer], null until needed
+  std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed
 };
 
 }  // namespace chorus

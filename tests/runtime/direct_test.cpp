@@ -1,5 +1,7 @@
 // Ranks that share memory: every way in which a buffer can reach the others gives the same result,
 // and none of them outlives a failure.
+#include "model/direct.hpp"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +18,6 @@
 
 #include "chorus/memory.hpp"
 #include "collectives/algorithms.hpp"
-#include "model/direct.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {
@@ -39,8 +40,8 @@ int value(Rank rank, std::size_t i) { return rank * 1000 + static_cast<int>(i % 
   throw std::runtime_error(fmt::format("{} of {} elements: wrong at {}", what, count, at));
 }
 
-/// Each collective that moves data, of `count` elements per block beginning `shift` elements into the
-/// buffers.
+/// Each collective that moves data, of `count` elements per block beginning `shift` elements into
+/// the buffers.
 template <class Buffer>
 void check_all(Communicator& comm, std::size_t count, std::size_t shift) {
   const auto n = static_cast<std::size_t>(comm.world_size());
@@ -131,7 +132,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, DirectTest,
                                             ::testing::Values(2, 3, 5)),
                          [](const auto& param) {
                            return fmt::format(
-                               "{}{}", std::get<0>(param.param) == Ranks::threads ? "Threads" : "Processes",
+                               "{}{}",
+                               std::get<0>(param.param) == Ranks::threads ? "Threads" : "Processes",
                                std::get<1>(param.param));
                          });
 
@@ -170,7 +172,8 @@ TEST(Direct, ManyBroadcastsDoNotOverrunASlowReader) {
     std::vector<int> data(3000);
     for (int i = 0; i < 200; ++i) {
       if (comm.rank() == 0) std::fill(data.begin(), data.end(), i);
-      if (comm.rank() == 2 && i % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (comm.rank() == 2 && i % 50 == 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       comm.broadcast<int>(data, 0);
       if (data.front() != i || data.back() != i) wrong("broadcast", data.size(), 0);
     }
@@ -191,7 +194,8 @@ TEST(Direct, MemoryCanBeGivenBackAndTakenAgainBetweenCalls) {
 // The checker is why a direct form may be trusted, so it must also say no.
 TEST(DirectProgram, AnySingleMistakeIsNoticed) {
   const Schedule schedule =
-      algorithm("two_shot").make({.kind = CollectiveKind::all_reduce, .world_size = 4, .levels = {}});
+      algorithm("two_shot")
+          .make({.kind = CollectiveKind::all_reduce, .world_size = 4, .levels = {}});
   const auto good = direct(schedule);
   ASSERT_TRUE(good);
   ASSERT_EQ(first_fault(*good), std::nullopt);
@@ -214,10 +218,11 @@ TEST(DirectProgram, AnySingleMistakeIsNoticed) {
 }
 
 TEST(DirectProgram, SchedulesThatRelayHaveNone) {
-  EXPECT_FALSE(
-      direct(algorithm("ring").make({.kind = CollectiveKind::all_reduce, .world_size = 4, .levels = {}})));
-  EXPECT_TRUE(direct(
-      algorithm("one_shot").make({.kind = CollectiveKind::all_to_all, .world_size = 4, .levels = {}})));
+  EXPECT_FALSE(direct(
+      algorithm("ring").make({.kind = CollectiveKind::all_reduce, .world_size = 4, .levels = {}})));
+  EXPECT_TRUE(
+      direct(algorithm("one_shot")
+                 .make({.kind = CollectiveKind::all_to_all, .world_size = 4, .levels = {}})));
 }
 
 }  // namespace

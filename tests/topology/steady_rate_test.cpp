@@ -63,14 +63,15 @@ ProbedNetwork two_islands() {
 }
 
 TEST(ProbedNetwork, PutsEveryRankBehindItsHostsTrunk) {
-  const std::vector<HostPart> parts = {
-      {.host = 0, .ranks = {3}}, {.host = 1, .ranks = {0}}, {.host = 2, .ranks = {1, 4}},
-      {.host = 3, .ranks = {2}}};
+  const std::vector<HostPart> parts = {{.host = 0, .ranks = {3}},
+                                       {.host = 1, .ranks = {0}},
+                                       {.host = 2, .ranks = {1, 4}},
+                                       {.host = 3, .ranks = {2}}};
   const Topology topology = topology_of(two_islands(), parts);
   ASSERT_EQ(topology.world_size(), 5);
   const auto name = [&](Rank rank) {
-    return topology.nodes[static_cast<std::size_t>(
-                              topology.rank_nodes[static_cast<std::size_t>(rank)])]
+    return topology
+        .nodes[static_cast<std::size_t>(topology.rank_nodes[static_cast<std::size_t>(rank)])]
         .name;
   };
   EXPECT_EQ(name(3), "a/rank0");
@@ -80,10 +81,9 @@ TEST(ProbedNetwork, PutsEveryRankBehindItsHostsTrunk) {
     if (link.type != "trunk") continue;
     ++trunks;
     EXPECT_EQ(link.provenance, Provenance::measured);
-    EXPECT_DOUBLE_EQ(link.beta_s_per_byte, topology.nodes[static_cast<std::size_t>(link.src)].name ==
-                                                   "network"
-                                               ? 1 / 3e7
-                                               : 1 / 2e7);
+    EXPECT_DOUBLE_EQ(
+        link.beta_s_per_byte,
+        topology.nodes[static_cast<std::size_t>(link.src)].name == "network" ? 1 / 3e7 : 1 / 2e7);
   }
   EXPECT_EQ(trunks, 2);
 }

@@ -14,13 +14,14 @@ namespace {
 thread_local std::uint64_t allocations = 0;
 }  // namespace
 
-void* operator new(std::size_t size) {
+// Not inlined, or the compiler sees free() on what new gave and warns.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace trainer::testing {
 namespace {
