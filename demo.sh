@@ -99,9 +99,10 @@ show chorus-perf all_reduce all_gather all_to_all --plan build/demo/here.json -l
 heading "Does it train?"
 if [ -x build/release/examples/trainer/train ]; then
   PATH="$PWD/build/release/examples/trainer:$PATH"
+  cat docs/*.md >build/demo/text # this project's own pages
   show train --preset 13B --dp 16 --tp 8 --pp 4 --zero 1 --micro-batches 16 --dry-run
   show chorus run -n 4 -- train --preset tiny --dp 2 --tp 2 --zero 1 --batch 8 --steps 200 \
-    --learning-rate 5e-3 --print-every 40 --data tests/trainer/data/genesis.txt --report
+    --learning-rate 5e-3 --print-every 40 --data build/demo/text --report
 else
   echo "(the trainer was left out: build/log/ says why)"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The command as people run it: train_test.sh CHORUS TRAIN TEXT
+# The command as people run it: train_test.sh CHORUS TRAIN PAGES
 #
 #   - 2, 4 and 8 processes end at the loss of one;
 #   - text is learned;
@@ -8,9 +8,10 @@
 set -uo pipefail
 chorus=$1
 train=$2
-text=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+text=$work/text
+cat "$3"/*.md >"$text"
 export CHORUS_FLIGHT_DIR=$work OPENBLAS_NUM_THREADS=1
 failures=0
 
