@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <functional>
 #include <set>
 
@@ -36,7 +37,7 @@ std::string host_name() {
 }
 
 /// Processing units that a synthetic string asks for, capped well above what is allowed.
-long units_of(std::string_view description) {
+long units_of(const std::string& description) {
   constexpr long kCap = 1 << 30;
   long product = 1;
   for (std::size_t i = 0; i < description.size(); ++i) {
@@ -46,12 +47,11 @@ long units_of(std::string_view description) {
     }
     if (std::isdigit(static_cast<unsigned char>(description[i])) == 0) continue;
     if (i > 0 && std::isalpha(static_cast<unsigned char>(description[i - 1])) != 0) continue;  // L2
-    long number = 0;
-    for (; i < description.size() && std::isdigit(static_cast<unsigned char>(description[i]));
-         ++i) {
-      number = std::min(kCap, number * 10 + (description[i] - '0'));
-    }
-    product = std::min(kCap, product * std::max(1L, number));
+    char* end = nullptr;  // in the bases that hwloc reads: 0xffff is a number, too
+    const unsigned long number = std::strtoul(&description[i], &end, 0);
+    i = static_cast<std::size_t>(end - description.data()) - 1;
+    product = std::min(kCap, product * static_cast<long>(std::clamp(
+                                           number, 1UL, static_cast<unsigned long>(kCap))));
   }
   return product;
 }

@@ -82,7 +82,8 @@ TEST_F(Probe, ARankThatDiesMeanwhileIsNamed) {
     live_on_a_host_of_its_own(rank);
     if (rank == 1) {
       std::thread([] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(150));
+        // Three rounds of 40 ms are the least that it takes.
+        std::this_thread::sleep_for(std::chrono::milliseconds(70));
         ::kill(::getpid(), SIGKILL);
       }).detach();
     }

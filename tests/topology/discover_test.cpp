@@ -145,8 +145,9 @@ TEST(Discovery, SyntheticMachinesHaveARankPerCore) {
 }
 
 TEST(Discovery, BadSyntheticStringsAreRefused) {
-  for (const char* text : {"", "nonsense", "core:0 pu:0", "core:100000 pu:100000",
-                           "pu:99999999999999999999999", "numa:-1 pu:1", "core:2 pu:2)"}) {
+  for (const char* text :
+       {"", "nonsense", "core:0 pu:0", "core:100000 pu:100000", "pu:99999999999999999999999",
+        "numa:-1 pu:1", "core:2 pu:2)", "core:0xffffffff pu:1"}) {
     EXPECT_THROW((void)topology_from_synthetic(text), InputError) << text;
   }
 }
