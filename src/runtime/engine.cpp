@@ -19,8 +19,10 @@ constexpr std::int64_t kReportAfterNs = 500'000'000;
 constexpr std::int64_t kReportEveryNs = 1'000'000'000;
 // How long a rank that lost a connection waits for the coordinator's word on whose fault it is.
 constexpr int kVerdictGraceMs = 1500;
-// A spinning rank offers its core, now and then, after this long.
+// A wait that spins for so long is a sign that others need the core: this one and the next so many
+// yield in every round. Only as many short waits in a row bring plain spinning back.
 constexpr std::int64_t kYieldAfterNs = 20'000;
+constexpr int kWaitsYielding = 16;
 // Idle rounds between looks at the clock.
 constexpr std::uint32_t kRoundsPerLook = 32;
 
@@ -171,9 +173,9 @@ bool Engine::settled(bool flushed) {
 // or two ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3).
 // With more ranks than cores the peer needs this very core: yield in place of spinning.
 void Engine::idle(const Job& job) {
-  ++idle_rounds_;
+  if (++idle_rounds_ == 1 && long_waits_ > 0) --long_waits_;
   if (idle_rounds_ % kRoundsPerLook != 0) {
-    if (crowded_) {
+    if (crowded_ || long_waits_ > 0) {
       ::sched_yield();
     } else {
       pause_cpu();
@@ -197,8 +199,9 @@ void Engine::idle(const Job& job) {
     }
   }
   if (now - idle_since_ns_ < std::int64_t{options_.spin_us} * 1000) {
-    // The peer may sit on this core all the same, where nobody bound the ranks.
-    if (now - idle_since_ns_ > kYieldAfterNs) ::sched_yield();
+    // The peer may sit on this core all the same, where nobody bound the ranks or hosts are
+    // emulated: then the next waits leave the core to it from their first round on.
+    if (now - idle_since_ns_ > kYieldAfterNs) long_waits_ = kWaitsYielding;
     return;
   }
   sleep(job);

@@ -119,6 +119,7 @@ class Engine final : public Execution::Ports {
   std::vector<Link*> busy_links_;  // links of running jobs that need progress() calls
   std::optional<std::string> failure_;
   bool crowded_ = false;  // more ranks than cores on this machine: spinning only harms
+  int long_waits_ = 0;    // waits still to come that yield, since one lasted long
   std::uint32_t idle_rounds_ = 0;
   std::int64_t idle_since_ns_ = 0;
   std::int64_t next_report_ns_ = 0;
