@@ -271,6 +271,7 @@ class CHORUS_API Communicator {
   struct CHORUS_LOCAL Impl;  ///< the library's own
 
  private:
+  friend class DeviceCommunicator;
   explicit Communicator(std::unique_ptr<Impl> impl);
   void run(const Call& call);
   static void require(bool condition, const char* why);

@@ -1,0 +1,97 @@
+// Collectives over GPU memory, ordered on CUDA streams: what the C API stands on.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "chorus/communicator.hpp"
+
+namespace chorus {
+
+/// One call and the stream it is ordered on.
+struct DeviceCall {
+  /// As for Communicator::start(), with memory that the GPU can access. all_to_all_v is not taken:
+  /// a group of sends and receives is the same.
+  Call call;
+  /// A CUstream (a cudaStream_t is the same); null: the legacy default stream.
+  void* stream = nullptr;
+  /// Where the factor of a scaled sum lies in memory that the GPU can access: one element of
+  /// call.type, read when the call runs. Null: call.reduction.scale.
+  const void* scale_at = nullptr;
+};
+
+/// What a pointer is to the driver.
+enum class MemoryKind {
+  host,     ///< ordinary memory: the GPU cannot access it
+  pinned,   ///< host memory that the GPU can access
+  device,   ///< memory of the GPU `device`
+  managed,  ///< wanders
+};
+struct MemoryPlace {
+  MemoryKind kind = MemoryKind::host;
+  int device = -1;  ///< ordinal; -1 for host memory
+};
+
+/// A Communicator's ranks, each with a GPU. Several ranks may share one.
+///
+/// enqueue() returns when the work is in the stream: nothing is allocated, synchronized or copied
+/// by the host after the first call of a shape (kind, root, size class). All of it may be captured
+/// into CUDA graphs, the first call too. All ranks make the same calls in the same order.
+///
+/// One thread at a time, except abort() and error(). Uses one thread of its own, which watches for
+/// ranks that die, fail or abort; the communicator must outlive this object and may be used
+/// meanwhile for calls on host memory.
+class DeviceCommunicator {
+ public:
+  /// Why no GPU can be used by this process, as a sentence ("libcuda.so.1 is not installed");
+  /// nothing if one can.
+  [[nodiscard]] static std::optional<std::string> why_not();
+  /// The calling thread's current device, or -1 where it has none.
+  [[nodiscard]] static int current_device();
+  /// Never throws: memory that no GPU knows is host memory.
+  [[nodiscard]] static MemoryPlace place_of(const void* memory);
+  /// The same for allocate() and free() (ncclMemAlloc). Throws InputError.
+  [[nodiscard]] static void* allocate(int device, std::size_t size_bytes);
+  static void free(void* memory);
+
+  /// Collective over all ranks of `communicator`, each naming the ordinal of its GPU. Throws
+  /// InputError where why_not() says so or `device` does not exist, TopologyError naming the two
+  /// ranks whose GPUs cannot reach each other, with the reason.
+  DeviceCommunicator(Communicator& communicator, int device);
+  /// Waits until what was enqueued has run (or failed). Not collective, but all ranks must have
+  /// finished their calls before any rank's memory goes: it waits for the others' farewell, and
+  /// not after a failure.
+  ~DeviceCommunicator();
+  DeviceCommunicator(const DeviceCommunicator&) = delete;
+  DeviceCommunicator& operator=(const DeviceCommunicator&) = delete;
+
+  [[nodiscard]] int device() const;
+
+  /// Enqueues one call. Throws InputError for arguments that can be judged locally (host memory,
+  /// memory of another GPU, null where data is needed), CollectiveError once the communicator has
+  /// failed.
+  void enqueue(const DeviceCall& call) { enqueue(std::span(&call, 1)); }
+  /// Enqueues a group: its sends and receives cannot block each other, its collectives run in
+  /// their order. If it names several streams, it begins when all have come so far and all go on
+  /// when it is done.
+  void enqueue(std::span<const DeviceCall> group);
+
+  /// Ends all calls, enqueued ones and those to come, on every rank, with `reason`. Kernels that
+  /// wait end within milliseconds; what they would have written is undefined. From any thread.
+  void abort(std::string_view reason);
+
+  /// The failure of the communicator, naming rank, peer and collective; null while there is none.
+  /// From any thread; neither locks nor blocks. The string lives as long as this object.
+  [[nodiscard]] const std::string* error() const noexcept;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace chorus
