@@ -27,7 +27,8 @@ struct CHORUS_API UniqueId {
 
   /// Starts listening for ranks on `interface_name` (name or address; empty: loopback) and
   /// returns the id they need. The listener lives in this process until every rank that joined
-  /// has left. Throws BootstrapError naming the interface and the cause.
+  /// has left. `world_size` 0: as many as the first rank that joins says.
+  /// Throws BootstrapError naming the interface and the cause.
   static UniqueId make(int world_size, std::string_view interface_name = {});
 };
 
@@ -112,9 +113,19 @@ class CHORUS_API Communicator {
   /// rank. A negative color gets none.
   [[nodiscard]] std::optional<Communicator> split(int color, int key = 0);
 
-  /// Runs any call; the typed forms below are thin shells over this. Throws InputError for
-  /// arguments that can be judged locally, CollectiveError otherwise.
+  /// Collective among all ranks but `excluded` (any order, without repeats, not this rank): those
+  /// form a new communicator in the same order. Works also after a failure, as long as the process
+  /// that made the id lives; this communicator is then of no more use. Throws InputError for ranks
+  /// that do not exist, BootstrapError if another member has died or excludes other ranks.
+  [[nodiscard]] Communicator shrink(std::span<const Rank> excluded);
+
+  /// Starts any call. Throws InputError for arguments that can be judged locally, CollectiveError
+  /// otherwise.
   Request start(const Call& call);
+
+  /// Runs any call to its end (inside a group: at the group's); the typed forms below are thin
+  /// shells over this.
+  void run(const Call& call);
 
   /// Calls made between group_start() and group_end() start together: sends and receives of one
   /// group cannot block each other. Blocking forms return at once inside a group; group_end()
@@ -126,6 +137,10 @@ class CHORUS_API Communicator {
   /// any thread; never blocks.
   void abort(std::string_view reason);
 
+  /// Why this communicator has failed, as far as is known by now. Callable from any thread, while
+  /// another one waits in a call, too; never blocks on the network.
+  [[nodiscard]] std::optional<std::string> failure() const;
+
   /// Collective: from now on run the schedules of `plan`, the same on every rank; what it leaves
   /// open the built-in ones serve. Throws InputError if the plan is for another world size,
   /// SynthesisError naming the first fault of a wrong schedule, BootstrapError if ranks differ.
@@ -133,6 +148,9 @@ class CHORUS_API Communicator {
 
   /// What would run for `call`, at what predicted cost, and why not the others; for people.
   [[nodiscard]] std::string explain(const Call& call) const;
+
+  /// Seconds that a collective `call` should take by the cost model; 0 for messages.
+  [[nodiscard]] double predicted_s(const Call& call);
 
   // In each form below a span's size gives the count; all ranks pass the same.
 
@@ -273,7 +291,6 @@ class CHORUS_API Communicator {
  private:
   friend class DeviceCommunicator;
   explicit Communicator(std::unique_ptr<Impl> impl);
-  void run(const Call& call);
   static void require(bool condition, const char* why);
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
   std::unique_ptr<Impl> impl_;

@@ -101,12 +101,36 @@ std::optional<Communicator> Communicator::split(int color, int key) {
     if (chosen[i].rank == place.rank) mine_now.rank = static_cast<Rank>(i);
     mine_now.members.push_back(place.members[static_cast<std::size_t>(chosen[i].rank)]);
   }
-  // A topology or plan file describes the whole world, not a part of it.
-  Options options = impl_->options;
-  options.topology_file.clear();
-  options.plan_file.clear();
-  return Communicator(std::make_unique<Impl>(impl_->keep_alive, impl_->control, std::move(mine_now),
-                                             options, impl_->probed ? &*impl_->probed : nullptr));
+  return Communicator(impl_->part(std::move(mine_now)));
+}
+
+Communicator Communicator::shrink(std::span<const Rank> excluded) {
+  const GroupPlace& place = impl_->place;
+  GroupPlace smaller{.key = fmt::format("{}.shrunk{}", place.key, impl_->shrinks++)};
+  std::vector<bool> leaves(place.members.size());
+  for (const Rank rank : excluded) {
+    if (rank < 0 || rank >= world_size()) {
+      throw InputError(fmt::format("rank {} cannot be excluded: the communicator has ranks 0 to {}",
+                                   rank, world_size() - 1));
+    }
+    if (rank == place.rank || leaves[static_cast<std::size_t>(rank)]) {
+      throw InputError(fmt::format("rank {} is {}", rank,
+                                   rank == place.rank
+                                       ? "excluded but calls shrink(): only those that stay do"
+                                       : "excluded twice"));
+    }
+    leaves[static_cast<std::size_t>(rank)] = true;
+  }
+  for (std::size_t r = 0; r < leaves.size(); ++r) {
+    if (leaves[r]) continue;
+    if (static_cast<Rank>(r) == place.rank) {
+      smaller.rank = static_cast<Rank>(smaller.members.size());
+    }
+    smaller.members.push_back(place.members[r]);
+  }
+  auto part = impl_->part(std::move(smaller));
+  impl_->control->survived();
+  return Communicator(std::move(part));
 }
 
 Request Communicator::start(const Call& call) {
@@ -139,7 +163,13 @@ void Communicator::group_end() {
 }
 
 void Communicator::abort(std::string_view reason) {
+  impl_->aborted.store(true, std::memory_order_relaxed);
   impl_->control->abort(impl_->place.key, reason);
+}
+
+std::optional<std::string> Communicator::failure() const {
+  impl_->control->poll();
+  return impl_->control->verdict(impl_->place.key);
 }
 
 void Communicator::use(const Plan& plan) {
@@ -163,6 +193,20 @@ std::string Communicator::explain(const Call& call) const {
   const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
   return impl_->selector->explain(
       kind, static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type));
+}
+
+double Communicator::predicted_s(const Call& call) {
+  if (call.kind > Call::Kind::barrier) return 0;
+  check_call(call, rank(), world_size());
+  const auto kind = static_cast<CollectiveKind>(call.kind);
+  const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
+  const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type);
+  for (const PlanEntry& entry : impl_->selector->considered(kind).entries) {
+    if (bytes < entry.min_bytes || bytes > entry.max_bytes) continue;
+    return entry.min_bytes_time_s +
+           entry.per_byte_time_s * static_cast<double>(bytes - entry.min_bytes);
+  }
+  return 0;
 }
 
 void Communicator::require(bool condition, const char* why) {

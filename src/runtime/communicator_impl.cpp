@@ -202,12 +202,21 @@ int Communicator::Impl::shared_cores() const {
   return wiring->commons() == nullptr ? 0 : wiring->members()[0].host_cores;
 }
 
+std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members) const {
+  // A topology or plan file describes the whole world, not a part of it.
+  Options smaller = options;
+  smaller.topology_file.clear();
+  smaller.plan_file.clear();
+  return std::make_unique<Impl>(keep_alive, control, std::move(members), smaller,
+                                probed ? &*probed : nullptr);
+}
+
 // Leaving is collective: a socket that closes while a peer still reads from it could take messages
 // with it. A rank that leaves because something was thrown tells the others, who would wait in
 // vain.
 void Communicator::Impl::leave() noexcept {
   try {
-    if (engine->failure()) return;
+    if (engine->failure() || aborted) return;
     if (std::uncaught_exceptions() > 0) {
       control->abort(place.key, "left because of an exception");
       return;

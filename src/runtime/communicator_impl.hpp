@@ -1,6 +1,7 @@
 // What a Communicator is made of.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,8 @@ struct Communicator::Impl {
   [[nodiscard]] bool test(std::vector<Job*>& jobs);
   /// Collective; the plan has been judged.
   void use(const Plan& plan);
+  /// Some ranks of this communicator, this one among them, as a communicator of their own.
+  [[nodiscard]] std::unique_ptr<Impl> part(GroupPlace members) const;
 
   Job& prepare_collective(const Call& call);
   Job& launch_message(const Call& call, std::uint32_t salt);
@@ -60,6 +63,8 @@ struct Communicator::Impl {
   std::vector<Job*> blocking_jobs;  // of the blocking call under way; kept for its memory
   std::uint64_t sequence = 0;       // collectives started
   int splits = 0;
+  int shrinks = 0;
+  std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
   int plans = 0;
 
  private:

@@ -360,6 +360,11 @@ void Control::abort(const std::string& group, std::string_view reason) {
   impl_->send(Writer(Type::abort).text(group).text(reason).share());
 }
 
+void Control::survived() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->failure.reset();
+}
+
 std::optional<std::string> Control::await_verdict(const std::string& group, int grace_ms) {
   std::unique_lock lock(impl_->mutex);
   std::optional<std::string> sentence;

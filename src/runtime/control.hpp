@@ -30,7 +30,8 @@ class Coordinator {
     bool joined_often = false;
   };
   /// Listens on `interface_name` (name or address; empty: loopback) and `port` (0: any free one)
-  /// and starts its thread. Throws BootstrapError.
+  /// and starts its thread. `world_size` 0: what the first rank to join says. Throws
+  /// BootstrapError.
   Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
               const Secret& secret, Host host);
   Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
@@ -110,6 +111,9 @@ class Control {
   [[nodiscard]] std::string who_is_missing(const std::string& group, std::uint64_t sequence);
   /// Fails the group with `reason`, said by this rank. Callable from any thread.
   void abort(const std::string& group, std::string_view reason);
+
+  /// The failures so far were overcome: who leaves now does not leave because of them.
+  void survived();
 
   /// Blocks until there is a verdict on `group`, at most `grace_ms`.
   std::optional<std::string> await_verdict(const std::string& group, int grace_ms);

@@ -162,9 +162,9 @@ bool Coordinator::finished() const { return impl_->finished.load(); }
 Coordinator::Impl::Impl(int world_size, std::string_view interface_name, std::uint16_t port,
                         const Secret& known, Host kind)
     : world_size_(world_size), host_(kind) {
-  if (world_size < 1 || world_size > wire::kMaxWorld) {
+  if (world_size < 0 || world_size > wire::kMaxWorld) {
     throw InputError(
-        fmt::format("a world of {} ranks: must be in [1, {}]", world_size, wire::kMaxWorld));
+        fmt::format("a world of {} ranks: must be in [0, {}]", world_size, wire::kMaxWorld));
   }
   make_room_for_descriptors(world_size);
   listener_ = net::listen_on(net::local_endpoint(interface_name, port));
@@ -297,10 +297,17 @@ std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hel
   if (hello.version != wire::version()) {
     why = fmt::format("{} has Chorus {}, the coordinator {}: install one version everywhere", who,
                       hello.version, wire::version());
-  } else if (hello.world_size != world_size_) {
+  } else if (world_size_ == 0 && (hello.world_size < 1 || hello.world_size > wire::kMaxWorld)) {
+    return fmt::format("{} joins a world of {} ranks: must be in [1, {}]", who, hello.world_size,
+                       wire::kMaxWorld);
+  } else if (world_size_ == 0) {
+    world_size_ = hello.world_size;
+    make_room_for_descriptors(world_size_);
+  }
+  if (!why && hello.world_size != world_size_) {
     why = fmt::format("{} joins a world of {} ranks, but this id is for {}", who, hello.world_size,
                       world_size_);
-  } else if (hello.rank < 0 || hello.rank >= world_size_) {
+  } else if (!why && (hello.rank < 0 || hello.rank >= world_size_)) {
     why = fmt::format("{} is outside this world of {} ranks", who, world_size_);
   }
   for (const auto& session : sessions_) {

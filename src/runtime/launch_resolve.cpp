@@ -108,21 +108,23 @@ bool greets(const net::Endpoint& endpoint) {
   }
 }
 
-void wait_for_greeting(const Launch& launch, const net::Endpoint& endpoint, int timeout_ms) {
+void wait_for_greeting(const Launch& launch, const net::Endpoint& endpoint,
+                       const std::string& named_by, int timeout_ms) {
   const auto deadline = Clock::now() + milliseconds(timeout_ms);
   while (!greets(endpoint)) {
     if (Clock::now() >= deadline) {
       throw BootstrapError(fmt::format(
-          "rank {}: no coordinator at {} (MASTER_ADDR, MASTER_PORT) after {} ms: rank 0 has not "
-          "called join(), or something else listens there",
-          launch.rank, endpoint.text(), timeout_ms));
+          "rank {}: no coordinator at {} ({}) after {} ms: rank 0 has not called join(), or "
+          "something else listens there",
+          launch.rank, endpoint.text(), named_by, timeout_ms));
     }
     std::this_thread::sleep_for(milliseconds(50));
   }
 }
 
 /// Rank 0's coordinator keeps its port as long as its process, and takes every later joining.
-std::string host_once(const Launch& launch, const net::Endpoint& endpoint, const Secret& secret) {
+std::string host_once(const Launch& launch, const net::Endpoint& endpoint,
+                      const MeetingPlace& place) {
   static std::mutex mutex;
   static std::map<std::string, std::string> hosted;
   const std::lock_guard lock(mutex);
@@ -131,17 +133,17 @@ std::string host_once(const Launch& launch, const net::Endpoint& endpoint, const
   if (endpoint.is_loopback() && launch.local_world_size > 0 &&
       launch.local_world_size < launch.world_size) {
     log(LogLevel::warn, "",
-        fmt::format("MASTER_ADDR={} means {} here, which other machines cannot reach; give the "
-                    "address of rank 0's machine",
-                    env("MASTER_ADDR").value_or(""), endpoint.host()));
+        fmt::format("'{}' ({}) means {} here, which other machines cannot reach; give the address "
+                    "of rank 0's machine",
+                    place.host, place.named_by, endpoint.host()));
   }
   try {
-    id = host_coordinator(launch.world_size, endpoint.host(), endpoint.port(), secret, true);
+    id = host_coordinator(launch.world_size, endpoint.host(), endpoint.port(), place.secret, true);
   } catch (const BootstrapError& error) {
     throw BootstrapError(fmt::format(
-        "rank 0 must listen at MASTER_ADDR={} MASTER_PORT={}: {}; choose an address of rank 0's "
-        "machine and a free port",
-        env("MASTER_ADDR").value_or(""), endpoint.port(), error.what()));
+        "rank 0 must listen at {} port {} ({}): {}; choose an address of rank 0's machine and a "
+        "free port",
+        place.host, endpoint.port(), place.named_by, error.what()));
   }
   return id;
 }
@@ -151,14 +153,22 @@ std::string by_torchrun(const Launch& launch, const Options& options) {
   // torchrun's agent then listens on the port itself.
   const std::string agent = env("TORCHELASTIC_USE_AGENT_STORE").value_or("");
   if (agent == "True" || agent == "true" || agent == "1") ++port;
-  const net::Endpoint endpoint = net::resolve(env("MASTER_ADDR").value_or("127.0.0.1"), port);
-  const Secret secret = torchrun_secret(endpoint);
-  if (launch.rank == 0) return host_once(launch, endpoint, secret);
-  wait_for_greeting(launch, endpoint, options.join_timeout_ms);
-  return net::Id{endpoint, secret}.text();
+  const std::string host = env("MASTER_ADDR").value_or("127.0.0.1");
+  return meet_at({.host = host,
+                  .port = port,
+                  .secret = torchrun_secret(net::resolve(host, port)),
+                  .named_by = "MASTER_ADDR, MASTER_PORT"},
+                 launch, options);
 }
 
 }  // namespace
+
+std::string meet_at(const MeetingPlace& place, const Launch& launch, const Options& options) {
+  const net::Endpoint endpoint = net::resolve(place.host, place.port);
+  if (launch.rank == 0) return host_once(launch, endpoint, place);
+  wait_for_greeting(launch, endpoint, place.named_by, options.join_timeout_ms);
+  return net::Id{endpoint, place.secret}.text();
+}
 
 std::string resolve_id(const Launch& launch, const Options& options,
                        std::shared_ptr<void>& keep_alive) {

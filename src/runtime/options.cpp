@@ -24,7 +24,7 @@ constexpr std::size_t kMinSlotBytes = 1024;
 constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
 
 /// Every variable that Chorus reads, for the search for misspelt ones.
-constexpr std::array<std::string_view, 32> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+constexpr std::array<std::string_view, 34> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TIMEOUT_MS",
                                                      "CHORUS_TRANSPORTS",
                                                      "CHORUS_SOCKET_IFNAME",
@@ -50,6 +50,8 @@ constexpr std::array<std::string_view, 32> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_FLIGHT_DIR",
                                                      "CHORUS_SPIN_US",
                                                      "CHORUS_LOG",
+                                                     "CHORUS_NCCL_FALLBACK",
+                                                     "CHORUS_NCCL_FALLBACK_LIBRARY",
                                                      "CHORUS_ID",
                                                      "CHORUS_RANK",
                                                      "CHORUS_WORLD_SIZE",

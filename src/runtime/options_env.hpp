@@ -1,4 +1,5 @@
-// Reading environment variables: used by Options::from_env() and Launch::from_env() alone.
+// Reading environment variables: used by Options::from_env(), Launch::from_env() and, for NCCL's
+// names, by src/nccl alone.
 #pragma once
 
 #include <climits>

@@ -78,6 +78,17 @@ TEST(UniqueId, AnUnknownInterfaceIsRefusedWithTheOnesThereAre) {
 
 // Meeting.
 
+TEST(Control, AnIdForAnyNumberOfRanksTakesThatOfTheFirst) {
+  const std::string id = UniqueId::make(0).text;
+  auto controls = join_all(id, 3);
+  leave_all(controls);
+
+  const std::string other = UniqueId::make(0).text;
+  const auto errors = run_ranks(
+      2, [&](Rank rank) { (void)Control::join(other, rank, rank == 0 ? 2 : 5, kPatience_ms); });
+  for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("joins a world of"));
+}
+
 TEST(Control, RanksMeetAndExchangeBlobs) {
   for (const int n : {1, 2, 3, 8, 33}) {
     const std::string id = UniqueId::make(n).text;

@@ -216,6 +216,52 @@ TEST(Failure, AbortFromAnotherThreadUnblocksEverybody) {
   }
 }
 
+TEST(Failure, SurvivorsShrinkAndGoOn) {
+  for (const std::string transports : {"shm", "tcp"}) {
+    const Outcomes outcomes = run_world(processes(4, transports), [](Communicator& comm) {
+      if (comm.rank() == 2) ::raise(SIGKILL);
+      std::vector<float> data(1000, 1.0F);
+      std::string failure;
+      try {
+        while (true) comm.all_reduce<float>(data);
+      } catch (const CollectiveError& error) {
+        failure = error.what();
+      }
+      if (failure.find("rank 2") == std::string::npos) throw std::runtime_error(failure);
+      Communicator smaller = comm.shrink(std::vector<Rank>{2});
+      const Rank expected = comm.rank() == 3 ? 2 : comm.rank();
+      if (smaller.rank() != expected || smaller.world_size() != 3) {
+        throw std::runtime_error(fmt::format("rank {} is rank {} of {} of the smaller one",
+                                             comm.rank(), smaller.rank(), smaller.world_size()));
+      }
+      std::vector<std::int64_t> sum(50'000, 1 << smaller.rank());
+      for (int i = 0; i < 3; ++i) smaller.all_reduce<std::int64_t>(sum);
+      if (sum.back() != 7 * 3 * 3) throw std::runtime_error(fmt::format("sum {}", sum.back()));
+      const auto half = smaller.split(smaller.rank() == 0 ? 0 : 1);
+      if (half->world_size() != (smaller.rank() == 0 ? 1 : 2)) throw std::runtime_error("split");
+    });
+    for (const Rank rank : {0, 1, 3}) EXPECT_EQ(outcomes[static_cast<std::size_t>(rank)], "");
+    EXPECT_THAT(outcomes[2], HasSubstr("signal 9"));
+  }
+}
+
+TEST(Failure, ShrinkRefusesRanksThatAreNotThereOrCallItThemselves) {
+  const Outcomes outcomes = run_world({.size = 2}, [](Communicator& comm) {
+    const auto complaint = [&](std::vector<Rank> excluded) {
+      try {
+        (void)comm.shrink(excluded);
+      } catch (const InputError& error) {
+        return std::string(error.what());
+      }
+      return std::string("nothing");
+    };
+    EXPECT_THAT(complaint({7}), HasSubstr("rank 7 cannot be excluded"));
+    EXPECT_THAT(complaint({comm.rank()}), HasSubstr("only those that stay"));
+    EXPECT_THAT(complaint({1 - comm.rank(), 1 - comm.rank()}), HasSubstr("excluded twice"));
+  });
+  expect_all_well(outcomes);
+}
+
 TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
   World world = processes(3, "shm");
   world.ranks = Ranks::threads;

@@ -235,9 +235,8 @@ TEST_F(LaunchTest, ATakenPortAndABadSecretAreExplained) {
   const std::string variables =
       fmt::format("WORLD_SIZE=2 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={} ",
                   net::local_end(taken.get()).port());
-  EXPECT_THAT(shell(variables + probe()).first,
-              AllOf(HasSubstr("rank 0 must listen at MASTER_ADDR=127.0.0.1"),
-                    HasSubstr("Address already in use")));
+  EXPECT_THAT(shell(variables + probe()).first, AllOf(HasSubstr("rank 0 must listen at 127.0.0.1"),
+                                                      HasSubstr("Address already in use")));
   EXPECT_THAT(shell(variables + "CHORUS_SECRET=short " + probe()).first,
               HasSubstr("CHORUS_SECRET: must be 32 hex digits"));
 }
