@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <thread>
 
 namespace trainer {
 namespace {
@@ -65,14 +64,16 @@ double CommLog::exposed_s() const {
 
 Pending Flights::start(chorus::Communicator& on, const chorus::Call& call, Axis axis,
                        std::uint64_t message_bytes, std::uint64_t sent_bytes) {
-  if (busy_.capacity() < slots_.size()) busy_.reserve(slots_.size());
+  if (busy_.capacity() < slots_.size()) {
+    busy_.reserve(slots_.size());
+    waited_.reserve(slots_.size());
+  }
   if (busy_.size() == slots_.size()) wait_all();
   do {
     next_ = (next_ + 1) % static_cast<int>(slots_.size());
   } while (slots_[static_cast<std::size_t>(next_)].busy);
   Slot& slot = slots_[static_cast<std::size_t>(next_)];
   slot.request = on.start(call);
-  slot.on = &on;
   slot.busy = true;
   slot.axis = axis;
   slot.kind = call.kind;
@@ -95,7 +96,7 @@ void Flights::poll() {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < busy_.size(); ++i) {
     Slot& slot = slots_[static_cast<std::size_t>(busy_[i])];
-    if (slot.request.test()) {
+    if (slot.request.poll()) {
       complete(slot);
     } else {
       busy_[kept++] = busy_[i];
@@ -112,12 +113,6 @@ void Flights::poll_now_and_then() {
   polled_ = Clock::now();
 }
 
-/// Whether everything in flight is on one communicator, whose wait() then moves all of it.
-bool Flights::alone(const Slot& slot) const {
-  return std::ranges::all_of(
-      busy_, [&](int i) { return slots_[static_cast<std::size_t>(i)].on == slot.on; });
-}
-
 bool Flights::done(const Pending& pending) const {
   if (pending.slot < 0) return true;
   return slots_[static_cast<std::size_t>(pending.slot)].generation != pending.generation;
@@ -127,14 +122,12 @@ void Flights::wait(Pending& pending) {
   if (done(pending)) return;
   Slot& slot = slots_[static_cast<std::size_t>(pending.slot)];
   const Clock::time_point begin = Clock::now();
-  for (int turn = 0; !done(pending); ++turn) {
-    if (alone(slot)) {
-      slot.request.wait();
-      poll();
-      break;
-    }
-    poll();
-    if (turn > 200) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  while (!done(pending)) {
+    waited_.clear();
+    for (const int i : busy_) waited_.push_back(&slots_[static_cast<std::size_t>(i)].request);
+    const auto at = static_cast<std::ptrdiff_t>(chorus::wait_any(waited_));
+    complete(slots_[static_cast<std::size_t>(busy_[static_cast<std::size_t>(at)])]);
+    busy_.erase(busy_.begin() + at);
   }
   log_.at(slot.axis, slot.kind).exposed_s += seconds(Clock::now() - begin);
 }

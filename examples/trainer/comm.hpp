@@ -57,8 +57,7 @@ struct Pending {
 };
 
 /// The calls in flight on all groups of a rank. Chorus moves data only while its caller waits or
-/// polls, and a wait on one communicator moves nothing on another: hence poll() and wait() here
-/// turn all of them.
+/// polls: poll() and wait() here turn all groups.
 class Flights {
  public:
   explicit Flights(CommLog& log) : log_(log), slots_(512) {}
@@ -67,8 +66,7 @@ class Flights {
                 std::uint64_t message_bytes, std::uint64_t sent_bytes);
   /// Moves everything that is in flight.
   void poll();
-  /// poll(), at most every half millisecond: where ranks outnumber cores a poll that finds nothing
-  /// to do gives the core away, which a rank that computes cannot afford after every operation.
+  /// poll(), at most every half millisecond: small operations would else be mostly polls.
   void poll_now_and_then();
   /// Returns when the call is complete; the time counts as exposed.
   void wait(Pending& pending);
@@ -81,7 +79,6 @@ class Flights {
   using Clock = std::chrono::steady_clock;
   struct Slot {
     chorus::Request request;
-    const chorus::Communicator* on = nullptr;
     std::uint64_t generation = 0;
     bool busy = false;
     Axis axis = Axis::world;
@@ -89,11 +86,11 @@ class Flights {
     Clock::time_point started;
   };
   void complete(Slot& slot);
-  [[nodiscard]] bool alone(const Slot& slot) const;
 
   CommLog& log_;
   std::vector<Slot> slots_;
   std::vector<int> busy_;
+  std::vector<chorus::Request*> waited_;
   Clock::time_point polled_ = Clock::now();
   int next_ = 0;
 };

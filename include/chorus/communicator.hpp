@@ -63,6 +63,15 @@ struct Call {
                                recv_offsets = {};
 };
 
+class Request;
+
+/// Waits for calls of any number of communicators of this thread, moving all of them: a wait on
+/// one communicator moves nothing on another, whose peers may need just that. Returns the index of
+/// a complete one (the first, if several are). Throws CollectiveError if any of them failed.
+CHORUS_API std::size_t wait_any(std::span<Request* const> requests);
+/// The same, until all are complete.
+CHORUS_API void wait_all(std::span<Request* const> requests);
+
 /// A started call. Progress is made by whoever waits or polls on this communicator, never by a
 /// hidden thread. Buffers belong to the library until it is complete. Destroying an incomplete
 /// request waits for it.
@@ -75,15 +84,36 @@ class CHORUS_API Request {
 
   /// Returns when the call is complete. Throws CollectiveError if it failed.
   void wait();
-  /// Makes some progress without blocking; true when the call is complete.
+  /// Makes some progress without blocking; true when the call is complete. Where ranks outnumber
+  /// cores it lets another rank run if there was nothing to do: for those who do nothing but test.
   [[nodiscard]] bool test();
+  /// The same, but keeps the core: for those who compute in between.
+  [[nodiscard]] bool poll();
 
   struct CHORUS_LOCAL Impl;  ///< the library's own
 
  private:
   friend class Communicator;
+  friend std::size_t wait_any(std::span<Request* const> requests);
+  friend void wait_all(std::span<Request* const> requests);
   explicit Request(std::unique_ptr<Impl> impl);
+  CHORUS_LOCAL bool look(bool give_way);
+  CHORUS_LOCAL bool settle();
+  CHORUS_LOCAL static void turn(std::span<Request* const> requests);
   std::unique_ptr<Impl> impl_;
+};
+
+/// What the calls of a communicator have moved so far, on this rank: payload, without what any
+/// transport adds.
+struct Traffic {
+  std::uint64_t messages = 0;  ///< put into links, whatever the transport
+  std::uint64_t message_bytes = 0;
+  /// Where ranks share memory and no message is sent: bytes that this rank took from the inputs of
+  /// others and made for their outputs.
+  std::uint64_t direct_bytes = 0;
+
+  [[nodiscard]] std::uint64_t bytes() const { return message_bytes + direct_bytes; }
+  bool operator==(const Traffic&) const = default;
 };
 
 /// A group of ranks that call the same collectives in the same order.
@@ -145,6 +175,12 @@ class CHORUS_API Communicator {
   /// open the built-in ones serve. Throws InputError if the plan is for another world size,
   /// SynthesisError naming the first fault of a wrong schedule, BootstrapError if ranks differ.
   void use(const Plan& plan);
+
+  /// What the ranks are taken to be wired by: described (Options::topology_file), probed, or
+  /// assumed of the machines they are on. Valid until use() or the end of this communicator.
+  [[nodiscard]] const Topology& topology() const;
+
+  [[nodiscard]] Traffic traffic() const;
 
   /// What would run for `call`, at what predicted cost, and why not the others; for people.
   [[nodiscard]] std::string explain(const Call& call) const;

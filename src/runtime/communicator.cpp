@@ -34,11 +34,54 @@ void Request::wait() {
   impl->communicator->finish(impl->jobs);
 }
 
-bool Request::test() {
+bool Request::test() { return look(true); }
+
+bool Request::poll() { return look(false); }
+
+bool Request::look(bool give_way) {
   if (!impl_) return true;
-  if (!impl_->communicator->test(impl_->jobs)) return false;
+  if (!impl_->communicator->test(impl_->jobs, give_way)) return false;
   impl_.reset();
   return true;
+}
+
+bool Request::settle() {
+  if (!impl_) return true;
+  if (!impl_->communicator->collect(impl_->jobs)) return false;
+  impl_.reset();
+  return true;
+}
+
+// One round over the communicators of `requests`, none of which is null; at least one is open.
+void Request::turn(std::span<Request* const> requests) {
+  thread_local std::vector<Engine::Pending> pending;
+  pending.clear();
+  for (const Request* request : requests) {
+    if (!request->impl_) continue;
+    Engine* const engine = request->impl_->communicator->engine.get();
+    const auto same = [&](const Engine::Pending& other) { return other.engine == engine; };
+    if (std::ranges::any_of(pending, same)) continue;
+    const auto open = std::ranges::find(request->impl_->jobs, false, &Job::complete);
+    if (open != request->impl_->jobs.end()) pending.push_back({engine, *open});
+  }
+  if (!pending.empty()) Engine::turn(pending);
+}
+
+std::size_t wait_any(std::span<Request* const> requests) {
+  if (requests.empty()) throw InputError("wait_any: there is no request to wait for");
+  for (;; Request::turn(requests)) {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i]->settle()) return i;
+    }
+  }
+}
+
+void wait_all(std::span<Request* const> requests) {
+  for (;; Request::turn(requests)) {
+    bool all = true;
+    for (Request* request : requests) all = request->settle() && all;
+    if (all) return;
+  }
 }
 
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -72,6 +115,10 @@ Communicator Communicator::join(const UniqueId& id, Rank rank, int world_size,
 Rank Communicator::rank() const { return impl_->place.rank; }
 
 int Communicator::world_size() const { return static_cast<int>(impl_->place.members.size()); }
+
+const Topology& Communicator::topology() const { return impl_->selector->topology(); }
+
+Traffic Communicator::traffic() const { return impl_->traffic(); }
 
 std::optional<Communicator> Communicator::split(int color, int key) {
   const GroupPlace& place = impl_->place;

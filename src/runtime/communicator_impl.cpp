@@ -471,17 +471,27 @@ void Communicator::Impl::finish(std::vector<Job*>& jobs) {
   give_back(jobs);
 }
 
-bool Communicator::Impl::test(std::vector<Job*>& jobs) {
+bool Communicator::Impl::test(std::vector<Job*>& jobs, bool give_way) {
   const bool moved = engine->progress();
+  if (collect(jobs)) return true;
+  if (moved) return false;
+  if (give_way) engine->give_way();
+  engine->check_now_and_then();
+  return false;
+}
+
+bool Communicator::Impl::collect(std::vector<Job*>& jobs) {
   const bool complete =
       std::all_of(jobs.begin(), jobs.end(), [](const Job* job) { return job->complete; });
-  if (complete) {
-    give_back(jobs);
-  } else if (!moved) {
-    engine->give_way();
-    engine->check_now_and_then();
-  }
+  if (complete) give_back(jobs);
   return complete;
+}
+
+Traffic Communicator::Impl::traffic() const {
+  const Engine::Sent sent = engine->sent();
+  return {.messages = sent.messages,
+          .message_bytes = sent.bytes,
+          .direct_bytes = shared_calls_.moved_bytes};
 }
 
 void Communicator::Impl::give_back(std::vector<Job*>& jobs) {

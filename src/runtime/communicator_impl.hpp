@@ -33,7 +33,12 @@ struct Communicator::Impl {
   void run(const Call& call);
   /// Drives all jobs to completion and gives them back.
   void finish(std::vector<Job*>& jobs);
-  [[nodiscard]] bool test(std::vector<Job*>& jobs);
+  /// One round; true, and the jobs given back, if all are complete. A rank that computes in between
+  /// keeps its core.
+  [[nodiscard]] bool test(std::vector<Job*>& jobs, bool give_way);
+  /// True, and the jobs given back, if all are complete.
+  [[nodiscard]] bool collect(std::vector<Job*>& jobs);
+  [[nodiscard]] Traffic traffic() const;
   /// Collective; the plan has been judged.
   void use(const Plan& plan);
   /// Some ranks of this communicator, this one among them, as a communicator of their own.

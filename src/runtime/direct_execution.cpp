@@ -44,6 +44,7 @@ void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& 
     choose_tiles();
     offered_.resize(static_cast<std::size_t>(commons.world_size()));
   }
+  count_ = &count;
   number_ = count.calls++;
   base_ = count.tiles;
   count.tiles += static_cast<std::uint64_t>(num_tiles_);
@@ -267,6 +268,10 @@ void DirectExecution::make(const Move& move, int tile) {
   const std::size_t bytes = run_bytes(move.chunk, move.count, tile);
   if (bytes == 0) return;
   const Rank me = commons_->rank();
+  const auto elsewhere = [&](const Place& place) { return place.rank != me; };
+  count_->moved_bytes +=
+      bytes * static_cast<std::uint64_t>(std::ranges::count_if(move.sources, elsewhere) +
+                                         std::ranges::count_if(move.destinations, elsewhere));
   targets_.clear();
   bool to_results = false;
   bool by_kernel = false;

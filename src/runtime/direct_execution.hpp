@@ -39,6 +39,7 @@ struct DirectRoutine {
 struct DirectCount {
   std::uint64_t calls = 0;
   std::uint64_t tiles = 0;
+  std::uint64_t moved_bytes = 0;  ///< of others' inputs that this rank read, and of outputs it made
 };
 
 /// One running call. Tile by tile, each rank (A) offers its input: by telling where it lies, or by
@@ -116,6 +117,7 @@ class DirectExecution {
   std::size_t k_ = 1;
   std::size_t tile_count_ = 0;  ///< elements of one block per tile
   int num_tiles_ = 1;
+  DirectCount* count_ = nullptr;
   std::uint64_t number_ = 0;  ///< of this call
   std::uint64_t base_ = 0;    ///< tiles before this call
 

@@ -114,7 +114,8 @@ void Engine::run_alone(Job& job) {
       } else if (job.mismatch() >= 0) {
         mismatched(job);
       } else {
-        idle(job);
+        const Pending only{this, &job};
+        idle({&only, 1});
       }
       if (job.complete) break;  // while it was about to sleep
     }
@@ -172,7 +173,7 @@ bool Engine::settled(bool flushed) {
 // Waking another core takes about 40 µs; spinning must outlast a peer that was woken and answers,
 // or two ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3).
 // With more ranks than cores the peer needs this very core: yield in place of spinning.
-void Engine::idle(const Job& job) {
+void Engine::idle(std::span<const Pending> all) {
   if (++idle_rounds_ == 1 && long_waits_ > 0) --long_waits_;
   if (idle_rounds_ % kRoundsPerLook != 0) {
     if (crowded_ || long_waits_ > 0) {
@@ -187,37 +188,48 @@ void Engine::idle(const Job& job) {
     idle_since_ns_ = now;
     next_report_ns_ = now + kReportAfterNs;
   }
-  for (InPort* port : in_use_) {
-    if (port->owes_credit(layout_)) port->credit(layout_);
-  }
-  if (wiring_.commons() != nullptr) wiring_.commons()->wake_sleepers();
-  if (!busy_links_.empty()) {
-    try {
-      wiring_.progress();
-    } catch (const LinkError& error) {
-      lost(error.peer(), error.what());
-    }
-  }
+  for (const Pending& pending : all) pending.engine->look_around();
   if (now - idle_since_ns_ < std::int64_t{options_.spin_us} * 1000) {
     // The peer may sit on this core all the same, where nobody bound the ranks or hosts are
     // emulated: then the next waits leave the core to it from their first round on.
     if (now - idle_since_ns_ > kYieldAfterNs) long_waits_ = kWaitsYielding;
     return;
   }
-  sleep(job);
-  check_stall(job);
+  sleep(all);
+  check_stall(all);
 }
 
-void Engine::sleep(const Job& job) {
+// What others may wait for while this rank does.
+void Engine::look_around() {
+  for (InPort* port : in_use_) {
+    if (port->owes_credit(layout_)) port->credit(layout_);
+  }
+  if (wiring_.commons() != nullptr) wiring_.commons()->wake_sleepers();
+  if (busy_links_.empty()) return;
+  try {
+    wiring_.progress();
+  } catch (const LinkError& error) {
+    lost(error.peer(), error.what());
+  }
+}
+
+void Engine::sleep(std::span<const Pending> all) {
   std::vector<pollfd> fds;
-  for (const auto& transport : wiring_.transports()) transport->prepare_to_sleep();
-  const auto wake = [&] {
-    for (const auto& transport : wiring_.transports()) transport->woke();
+  const auto for_each_transport = [&](auto what) {
+    for (const Pending& pending : all) {
+      for (const auto& transport : pending.engine->wiring_.transports()) what(*transport);
+    }
   };
+  const auto wake = [&] { for_each_transport([](Transport& transport) { transport.woke(); }); };
+  for_each_transport([](Transport& transport) { transport.prepare_to_sleep(); });
   try {
     // Nothing may slip between the announcement and the poll. Either way the next round runs
     // soon, so idle_rounds_ is left as it is unless something moved.
-    if (progress() || job.complete) {
+    bool moved = false;
+    for (const Pending& pending : all) {
+      moved = pending.engine->progress() || pending.job->complete || moved;
+    }
+    if (moved) {
       idle_rounds_ = 0;
       wake();
       return;
@@ -226,29 +238,36 @@ void Engine::sleep(const Job& job) {
     wake();
     throw;
   }
-  for (const auto& transport : wiring_.transports()) {
-    for (const auto& fd : transport->wake_fds()) {
+  for_each_transport([&](const Transport& transport) {
+    for (const auto& fd : transport.wake_fds()) {
       fds.push_back({fd.fd, static_cast<short>(fd.for_output ? POLLIN | POLLOUT : POLLIN), 0});
     }
+  });
+  for (const Pending& pending : all) {
+    fds.push_back({pending.engine->control_.fd(), POLLIN, 0});
   }
-  fds.push_back({control_.fd(), POLLIN, 0});
   ::poll(fds.data(), fds.size(), 100);
   wake();
-  try {
-    wiring_.progress();
-  } catch (const LinkError& error) {
-    lost(error.peer(), error.what());
+  for (const Pending& pending : all) {
+    try {
+      pending.engine->wiring_.progress();
+    } catch (const LinkError& error) {
+      pending.engine->lost(error.peer(), error.what());
+    }
   }
 }
 
 // No progress for a while: is there a verdict, has a peer called something else, is time up?
-void Engine::check_stall(const Job& job) {
-  check();
+void Engine::check_stall(std::span<const Pending> all) {
+  for (const Pending& pending : all) pending.engine->check();
   if (idle_rounds_ == 0) return;
+  const Job& job = *all.front().job;
   const std::int64_t now = now_ns();
   if (now >= next_report_ns_) {
     next_report_ns_ = now + kReportEveryNs;
-    report(job, job.waiting().peer);
+    for (const Pending& pending : all) {
+      pending.engine->report(*pending.job, pending.job->waiting().peer);
+    }
   }
   if (now - idle_since_ns_ > std::int64_t{options_.timeout_ms} * 1'000'000) {
     const std::string reason =
@@ -268,6 +287,24 @@ void Engine::check() {
   if (failure_) throw CollectiveError(*failure_);
   control_.poll();
   if (const auto verdict = control_.verdict(place_.key)) fail(*verdict);
+}
+
+void Engine::turn(std::span<const Pending> all) {
+  bool moved = false;
+  for (const Pending& pending : all) moved = pending.engine->progress() || moved;
+  Engine& first = *all.front().engine;
+  if (!moved) return first.idle(all);
+  for (const Pending& pending : all) pending.engine->idle_rounds_ = 0;
+}
+
+Engine::Sent Engine::sent() const {
+  Sent sum;
+  for (const auto& port : outs_) {
+    if (!port) continue;
+    sum.messages += port->sent;
+    sum.bytes += port->sent_bytes;
+  }
+  return sum;
 }
 
 void Engine::give_way() const {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,16 @@ class Engine final : public Execution::Ports {
   /// One round over all running jobs; true if anything moved. Throws CollectiveError.
   bool progress();
 
+  /// A call that is not complete, and who runs it.
+  struct Pending {
+    Engine* engine = nullptr;
+    const Job* job = nullptr;
+  };
+  /// One round over the running jobs of several engines, each named once; if nothing moved, spins,
+  /// yields, then sleeps until something can on any of them. What it blames when nothing happens
+  /// for the timeout is the first. Throws CollectiveError.
+  static void turn(std::span<const Pending> all);
+
   /// Makes progress until `done`; spins, yields, then sleeps. `waiting_for` is what to blame when
   /// nothing happens for the timeout. Throws CollectiveError naming the culprit.
   template <class Done>
@@ -71,11 +82,19 @@ class Engine final : public Execution::Ports {
       if (progress()) {
         idle_rounds_ = 0;
       } else if (!done()) {
-        idle(waiting_for);
+        const Pending only{this, &waiting_for};
+        idle({&only, 1});
       }
     }
     idle_rounds_ = 0;
   }
+
+  /// Messages put so far and their bytes.
+  struct Sent {
+    std::uint64_t messages = 0;
+    std::uint64_t bytes = 0;
+  };
+  [[nodiscard]] Sent sent() const;
 
   /// Set once the communicator has failed: every call throws this.
   [[nodiscard]] const std::optional<std::string>& failure() const { return failure_; }
@@ -99,9 +118,10 @@ class Engine final : public Execution::Ports {
   void run(Job& job);
   void complete(Job& job);
   [[nodiscard]] bool settled(bool flushed);
-  void idle(const Job& job);
-  void sleep(const Job& job);
-  void check_stall(const Job& job);
+  void idle(std::span<const Pending> all);
+  void sleep(std::span<const Pending> all);
+  void look_around();
+  void check_stall(std::span<const Pending> all);
   void report(const Job& job, Rank waiting_for);
   [[noreturn]] void mismatched(const Job& job);
   [[nodiscard]] std::string describe_waiting(const Job& job) const;

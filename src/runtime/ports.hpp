@@ -34,7 +34,8 @@ struct SlotLayout {
 struct OutPort {
   Link* link = nullptr;
   int channel = 0;
-  std::uint64_t sent = 0;      ///< messages put so far
+  std::uint64_t sent = 0;  ///< messages put so far
+  std::uint64_t sent_bytes = 0;
   std::uint64_t consumed = 0;  ///< of these, known to be taken by the peer
 
   /// True if the peer has a slot for the next message.
@@ -53,6 +54,7 @@ struct OutPort {
     const auto src = in_place ? std::span<const std::byte>() : message;
     if (!link->try_put(src, layout.offset(channel, sent), channel, tag)) return false;
     ++sent;
+    sent_bytes += message.size();
     return true;
   }
   /// True when the first `messages` messages no longer need their source.

@@ -1,0 +1,147 @@
+// What a rank that computes and talks in several groups needs: waits that move all of them, polls
+// that keep the core, and counts of what was moved.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+#include "world.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+World threads(int size, const std::string& transports, const std::string& algorithm = {}) {
+  World world{.size = size};
+  world.options.transports = transports;
+  world.options.timeout_ms = 30'000;
+  world.options.flight_dir.clear();
+  world.options.slot_bytes = 4096;
+  world.options.algorithm = algorithm;
+  return world;
+}
+
+Call message(std::vector<int>& data, bool sending, Rank peer) {
+  return {.kind = sending ? Call::Kind::send : Call::Kind::recv,
+          .input = sending ? data.data() : nullptr,
+          .output = sending ? nullptr : data.data(),
+          .count = data.size(),
+          .type = DataType::int32,
+          .peer = peer};
+}
+
+class TransportTest : public ::testing::TestWithParam<std::string> {};
+
+// Rank 1 takes what rank 0 sends on the second communicator before it sends on the first: rank 0,
+// which waits on the first, must go on sending.
+TEST_P(TransportTest, WaitingMovesEveryCommunicator) {
+  for (const bool any : {false, true}) {
+    expect_all_well(run_world(threads(2, GetParam()), [&](Communicator& first) {
+      auto second = first.split(0);
+      std::vector<int> up(200'000, 7), down(200'000, first.rank() == 0 ? -1 : 9);
+      if (first.rank() == 1) {
+        std::vector<int> got(up.size(), -1);
+        second->recv<int>(got, 0);
+        EXPECT_EQ(got, up);
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));  // long enough for a sleep
+        first.send<int>(down, 0);
+        return;
+      }
+      Request wanted = first.start(message(down, false, 1));
+      Request sent = second->start(message(up, true, 1));
+      Request* const both[] = {&wanted, &sent};
+      if (any) {
+        EXPECT_EQ(wait_any(both), 1U);
+        EXPECT_EQ(wait_any(std::span(both).first(1)), 0U);
+      } else {
+        wait_all(both);
+      }
+      EXPECT_TRUE(wanted.test() && sent.test());
+      EXPECT_EQ(down, std::vector<int>(200'000, 9));
+    }));
+  }
+}
+
+TEST_P(TransportTest, PollsComplete) {
+  expect_all_well(run_world(threads(3, GetParam()), [](Communicator& comm) {
+    std::vector<int> data(10'000, comm.rank());
+    Request request = comm.start({.kind = Call::Kind::all_reduce,
+                                  .input = data.data(),
+                                  .output = data.data(),
+                                  .count = data.size(),
+                                  .type = DataType::int32});
+    while (!request.poll()) {
+    }
+    EXPECT_EQ(data, std::vector<int>(10'000, 3));
+  }));
+}
+
+TEST_P(TransportTest, WaitsForSeveralEndWhenAPeerLeaves) {
+  const Outcomes outcomes = run_world(threads(2, GetParam()), [](Communicator& first) {
+    auto second = first.split(0);
+    if (first.rank() == 1) throw InputError("rank 1 has had enough");
+    std::vector<int> a(10), b(10);
+    Request one = first.start(message(a, false, 1));
+    Request two = second->start(message(b, false, 1));
+    Request* const both[] = {&one, &two};
+    wait_all(both);
+  });
+  EXPECT_THAT(outcomes[0], HasSubstr("rank 1"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, TransportTest, ::testing::Values("shm", "tcp"),
+                         [](const auto& each) { return each.param; });
+
+TEST(WaitAny, NeedsARequest) { EXPECT_THROW(wait_any({}), InputError); }
+
+// A rank of n sends 2m(n−1)/n for an all_reduce of m bytes by rings, m(n−1)/n for the others.
+TEST(Traffic, IsTheFormulaToTheByteOverMessages) {
+  for (const int n : {2, 3, 4}) {
+    expect_all_well(run_world(threads(n, "tcp", "ring"), [&](Communicator& comm) {
+      const auto ranks = static_cast<std::size_t>(n);
+      std::vector<int> all(60'000), mine(all.size() / ranks);
+      const std::uint64_t m = all.size() * sizeof(int);
+      EXPECT_EQ(comm.traffic().bytes(), 0U);
+      comm.all_reduce<int>(all);
+      EXPECT_EQ(comm.traffic().message_bytes, 2 * m * (ranks - 1) / ranks);
+      comm.all_gather<int>(mine, all);
+      EXPECT_EQ(comm.traffic().message_bytes, 3 * m * (ranks - 1) / ranks);
+      comm.reduce_scatter<int>(all, mine);
+      EXPECT_EQ(comm.traffic().message_bytes, 4 * m * (ranks - 1) / ranks);
+      EXPECT_EQ(comm.traffic().direct_bytes, 0U);
+      const std::uint64_t messages = comm.traffic().messages;
+      std::vector<int> few(10);
+      if (comm.rank() == 0) comm.send<int>(few, 1);
+      if (comm.rank() == 1) comm.recv<int>(few, 0);
+      EXPECT_EQ(comm.traffic().messages, messages + (comm.rank() == 0 ? 1 : 0));
+    }));
+  }
+}
+
+TEST(Traffic, IsTheSameWhereRanksReachEachOthersMemory) {
+  for (const int n : {2, 4}) {
+    expect_all_well(run_world(threads(n, "shm"), [&](Communicator& comm) {
+      const auto ranks = static_cast<std::size_t>(n);
+      std::vector<int> all(60'000), mine(all.size() / ranks);
+      const std::uint64_t m = all.size() * sizeof(int);
+      comm.all_gather<int>(mine, all);
+      EXPECT_EQ(comm.traffic(), (Traffic{.direct_bytes = m * (ranks - 1) / ranks}));
+    }));
+  }
+}
+
+TEST(Topology, IsWhatTheCommunicatorTakesItToBe) {
+  expect_all_well(run_world(threads(3, "shm"), [](Communicator& comm) {
+    EXPECT_EQ(comm.topology().world_size(), 3);
+    const auto part = comm.split(comm.rank() == 2 ? 1 : 0);
+    EXPECT_EQ(part->topology().world_size(), comm.rank() == 2 ? 1 : 2);
+  }));
+}
+
+}  // namespace
+}  // namespace chorus::testing
