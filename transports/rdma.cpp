@@ -106,6 +106,7 @@ class RdmaTransport final : public Transport {
   void progress() override {
     hub_->control->progress();
     for (const auto& device : hub_->devices) device->hear();
+    for (RdmaLink* link : hub_->links) link->tend();
   }
 
   void prepare_to_sleep() override {

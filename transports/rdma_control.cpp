@@ -15,6 +15,9 @@ namespace {
 constexpr int kSendDepth = 256;
 /// Credits under way on a channel, at most: one per half window of two windows, and one in doubt.
 constexpr std::size_t kCreditsPerChannel = 4;
+/// A rail that ends gives back all its receives, which a link that is looked at now and then takes
+/// in a few turns.
+constexpr int kDrainPolls = 64;
 constexpr std::uint8_t kOverControl = 0xff;
 
 std::string who(const RdmaHub& hub) { return fmt::format("[rank {}]", hub.control->rank()); }
@@ -283,7 +286,9 @@ void RdmaLink::mend() {
     Track& track = tracks_[i];
     if (!track.down || track.settled) continue;
     if (!track.told) {
-      track.rail->poll([this](std::uint32_t bits) { on_immediate(bits); });
+      for (int polls = 0; polls < kDrainPolls && !track.rail->drained(); ++polls) {
+        track.rail->poll([this](std::uint32_t bits) { on_immediate(bits); });
+      }
       if (track.rail->drained()) tell_what_came(track, i);
     }
     if (track.told && track.heard) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
@@ -320,19 +322,25 @@ std::size_t RdmaLink::poll_rails() {
   return received;
 }
 
+/// What came and what may go; returns how much came. `flush`: the control connection takes bytes.
+std::size_t RdmaLink::advance(bool flush) {
+  std::size_t received = poll_rails();
+  if (mending_) mend();
+  if (look_now_ || live_.empty() || mending_ || !control_->queue_empty() ||
+      ++turn_ % kControlTurns == 0) {
+    if (flush) control_->flush(*this);
+    received += hear_control();
+  }
+  return received;
+}
+
 bool RdmaLink::progress() {
   if (!connected_) {
     if (!failure_.empty()) fail();
     if (!connect_step()) return false;
   }
-  const bool failed = !failure_.empty();
-  std::size_t received = poll_rails();
-  if (mending_) mend();
-  if (look_now_ || live_.empty() || mending_ || !control_->queue_empty() ||
-      ++turn_ % kControlTurns == 0) {
-    if (!failed) control_->flush(*this);
-    received += hear_control();
-  }
+  const bool failed = !failure_.empty() && !std::exchange(failed_while_unused_, false);
+  const std::size_t received = advance(failure_.empty());
   // The bad news is told when all that came before it has been received, and was countable.
   if (failed && received == 0) fail();
   if (peer_left_) return true;
@@ -340,6 +348,16 @@ bool RdmaLink::progress() {
   const bool all_told = send_credits();
   const bool all_resent = resend();
   return all_told && all_resent && !mending_ && control_->queue_empty();
+}
+
+void RdmaLink::tend() {
+  if (!connected_ || peer_left_ || !failure_.empty()) return;
+  advance(true);
+  failed_while_unused_ = !failure_.empty();
+  if (peer_left_ || failed_while_unused_) return;
+  // What has to wait is taken up with the next call.
+  std::ignore = send_credits();
+  std::ignore = resend();
 }
 
 std::uint64_t RdmaLink::released(ChannelId channel) const {

@@ -45,6 +45,9 @@ class RdmaLink final : public Link, private FrameHandler {
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return "rdma"; }
 
+  /// Keeps up a link that no running collective uses: what a rail lost after its last put was
+  /// posted, the peer still waits for. Never throws; a failure is told when the link is used.
+  void tend();
   void arm();
   void look_at_control() { look_now_ = true; }
   void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
@@ -114,6 +117,7 @@ class RdmaLink final : public Link, private FrameHandler {
   void got_piece(std::size_t channel, std::uint64_t put, std::uint32_t piece);
   [[nodiscard]] bool send_credits();
   [[nodiscard]] std::size_t poll_rails();
+  std::size_t advance(bool flush);
   void linger();
   [[noreturn]] void fail() const;
 
@@ -173,6 +177,7 @@ class RdmaLink final : public Link, private FrameHandler {
   bool peer_left_ = false;
   bool peer_lies_ = false;
   std::string failure_;
+  bool failed_while_unused_ = false;  // what came before it has not been looked at yet
 };
 
 }  // namespace chorus

@@ -126,8 +126,7 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   BlobWriter mine;
   mine.u32(static_cast<std::uint32_t>(color));
   mine.u32(static_cast<std::uint32_t>(key));
-  const auto blobs = impl_->control->exchange(name + "/split", place.members, mine.view(),
-                                              impl_->options.join_timeout_ms);
+  const auto blobs = impl_->exchange(fmt::format("split{}", impl_->splits), mine.view());
   struct Wish {
     int key;
     Rank rank;

@@ -15,6 +15,7 @@
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "runtime/assumed_topology.hpp"
+#include "runtime/call_number.hpp"
 #include "runtime/synthesize.hpp"
 
 namespace chorus {
@@ -211,6 +212,17 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members)
                                 probed ? &*probed : nullptr);
 }
 
+std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::string& what,
+                                                                 std::span<const std::byte> mine) {
+  return control->exchange(place.key + "/" + what, place.members, mine, options.join_timeout_ms,
+                           place.key, [this] {
+                             try {
+                               wiring->progress();
+                             } catch (const LinkError&) {  // told where the link is used
+                             }
+                           });
+}
+
 // Leaving is collective: a socket that closes while a peer still reads from it could take messages
 // with it. A rank that leaves because something was thrown tells the others, who would wait in
 // vain.
@@ -227,7 +239,7 @@ void Communicator::Impl::leave() noexcept {
     }
     report_history();
     control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
-    control->exchange(place.key + "/leave", place.members, {}, options.join_timeout_ms, place.key);
+    exchange("leave", {});
     if (const auto verdict = control->verdict(place.key)) throw CollectiveError(*verdict);
   } catch (const std::exception& error) {
     log(LogLevel::error, who(place), error.what());  // too late to throw it
@@ -243,8 +255,7 @@ void Communicator::Impl::report_history() {
 
 void Communicator::Impl::use(const Plan& plan) {
   const std::string mine = fingerprint(plan);
-  const auto all = control->exchange(fmt::format("{}/plan{}", place.key, plans++), place.members,
-                                     std::as_bytes(std::span(mine)), options.join_timeout_ms);
+  const auto all = exchange(fmt::format("plan{}", plans++), std::as_bytes(std::span(mine)));
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::string theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
     if (theirs != mine) {
@@ -373,14 +384,16 @@ Job& Communicator::Impl::launch_message(const Call& call, std::uint32_t salt) {
   const auto peer = static_cast<std::size_t>(call.peer);
   Job& job = take_job(call, sending ? 1 + peer : 1 + n + peer);
   const std::uint64_t number = ++messages_[2 * peer + (sending ? 1 : 0)];
-  // Both ends describe the message alike; the top bit keeps it apart from collectives.
-  const auto from = static_cast<std::uint64_t>(sending ? place.rank : call.peer);
-  const auto to = static_cast<std::uint64_t>(sending ? call.peer : place.rank);
-  job.sequence = 1ULL << 63 | from << 47 | to << 31 | (number & 0x7fffffff);
+  // Both ends describe the message alike.
+  const Rank to = sending ? call.peer : place.rank;
+  job.sequence = MessageNumber{.from = sending ? place.rank : call.peer,
+                               .to = to,
+                               .index = static_cast<std::uint32_t>(number)}
+                     .pack();
   job.flight_record = flight.begin(number, call, "message");
   Call as_sent = call;
   as_sent.kind = Call::Kind::send;
-  as_sent.peer = static_cast<Rank>(to);
+  as_sent.peer = to;
   const Work work{.input = static_cast<const std::byte*>(call.input),
                   .output = static_cast<std::byte*>(call.output),
                   .count = call.count,

@@ -72,6 +72,10 @@ struct Communicator::Impl {
   std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
   int plans = 0;
 
+  /// Control::exchange() among the members, during which links are kept up.
+  std::vector<std::vector<std::byte>> exchange(const std::string& what,
+                                               std::span<const std::byte> mine);
+
  private:
   [[nodiscard]] int shared_cores() const;
   Job& take_job(const Call& call, std::size_t resource);

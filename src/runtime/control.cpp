@@ -244,7 +244,8 @@ std::string Control::local_address() const { return impl_->address; }
 std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
                                                       std::span<const Rank> members,
                                                       std::span<const std::byte> blob,
-                                                      int timeout_ms, const std::string& group) {
+                                                      int timeout_ms, const std::string& group,
+                                                      const std::function<void()>& meanwhile) {
   CHORUS_CHECK(!key.empty() && key.size() <= wire::kMaxKey, "the key of an exchange is short");
   CHORUS_CHECK(contains(members, rank()), "a rank exchanges among others");
   if (blob.size() > wire::kMaxBlob) {
@@ -275,7 +276,7 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
     }
     return why.has_value();
   };
-  if (!impl_->wait(lock, deadline, settled)) {
+  if (!impl_->wait(lock, deadline, settled, meanwhile)) {
     impl_->send(Writer(Type::exchange_query).text(key).share());
     impl_->wait(lock, Impl::Clock::now() + kAnswer, [&] { return settled() || mine.missing; });
     if (!mine.blobs && !why) {

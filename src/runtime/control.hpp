@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -78,11 +79,14 @@ class Control {
   /// All-gather of small blobs (≤ 1 MiB) among `members` (world ranks, this one included, the same
   /// list on all), for `key`, which names one exchange. Blocks. Result: [members]. Throws
   /// BootstrapError naming the members still missing after timeout_ms, or the one that died, or
-  /// with the verdict on `group` if one is given and it fails meanwhile.
+  /// with the verdict on `group` if one is given and it fails meanwhile. `meanwhile` is called
+  /// every 50 ms or so: links of this rank may owe others something that keeps them from joining
+  /// in.
   std::vector<std::vector<std::byte>> exchange(const std::string& key,
                                                std::span<const Rank> members,
                                                std::span<const std::byte> blob, int timeout_ms,
-                                               const std::string& group = {});
+                                               const std::string& group = {},
+                                               const std::function<void()>& meanwhile = {});
 
   // Failure. A "group" is a communicator: `key` names it, the same on all members.
 

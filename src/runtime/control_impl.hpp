@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -79,14 +80,20 @@ struct Control::Impl {
   void judge_by_disconnection(Group& group);
   [[nodiscard]] std::string disconnection(const std::vector<Rank>* members) const;
 
-  /// Pumps, releasing the mutex while it sleeps, until `done()`; false at the deadline.
+  /// Pumps, releasing the mutex while it sleeps, until `done()`; false at the deadline. `meanwhile`
+  /// is called between sleeps of at most 50 ms.
   template <typename Done>
-  bool wait(std::unique_lock<std::mutex>& lock, Time deadline, Done done) {
+  bool wait(std::unique_lock<std::mutex>& lock, Time deadline, Done done,
+            const std::function<void()>& meanwhile = {}) {
     for (;;) {
       pump();
       if (done()) return true;
       if (Clock::now() >= deadline) return false;
       sleep(lock, deadline);
+      if (!meanwhile) continue;
+      lock.unlock();
+      meanwhile();
+      lock.lock();
     }
   }
 

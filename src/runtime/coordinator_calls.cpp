@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/call_number.hpp"
 #include "runtime/coordinator_judge.hpp"
 
 namespace chorus {
@@ -221,8 +222,10 @@ void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
     throw Malformed("a rank waited for outside the group");
   }
   Group::Seat& mine = group.seats[*seat];
-  mine.reported = true;
-  mine.last_call = std::max(mine.last_call, call);
+  if (!MessageNumber::is_message(call)) {
+    mine.reported = true;
+    mine.last_call = std::max(mine.last_call, call);
+  }
   const auto [first, is_first] = group.calls.try_emplace(call, Group::Called{signature, *seat});
   if (!is_first && first->second.signature != signature) {
     const auto say = [&](std::size_t who, const std::string& what) {
@@ -232,17 +235,17 @@ void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
     const std::string ours = say(*seat, signature);
     const bool they_first = first->second.seat < *seat;
     decide(key, group,
-           fmt::format("{} but {} as call {} of this communicator", they_first ? theirs : ours,
-                       they_first ? ours : theirs, call));
+           fmt::format("{} but {} as {} of this communicator", they_first ? theirs : ours,
+                       they_first ? ours : theirs, name_of_call(call)));
   }
   if (group.calls.size() > kCallsRemembered) group.calls.erase(group.calls.begin());
   if (waiting_for >= 0) {
     const Group::Seat& other = group.seats[static_cast<std::size_t>(waiting_for)];
     if (other.closed && other.closed_at + kLeftHold <= now) {
       decide(key, group,
-             fmt::format("{} left while {} waited for it in call {}, {}",
+             fmt::format("{} left while {} waited for it in {}, {}",
                          seat_name(group, static_cast<std::size_t>(waiting_for), true),
-                         seat_name(group, *seat, false), call, signature));
+                         seat_name(group, *seat, false), name_of_call(call), signature));
     }
   }
   send(rank,
@@ -254,6 +257,11 @@ std::string Judge::not_in_call(const Group& group, std::uint64_t call) const {
   std::size_t missing = 0;
   for (std::size_t seat = 0; seat < group.seats.size(); ++seat) {
     const Group::Seat& each = group.seats[seat];
+    if (MessageNumber::is_message(call)) {  // concerns its ends alone, which may wait or compute
+      const auto [from, to, index] = MessageNumber::unpack(call);
+      const auto rank = static_cast<Rank>(seat);
+      if (!each.closed || (rank != from && rank != to)) continue;
+    }
     if (!each.closed && each.reported && each.last_call >= call) continue;
     if (++missing > kMaxListed) continue;
     if (!text.empty()) text += "; ";

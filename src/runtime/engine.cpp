@@ -9,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
+#include "runtime/call_number.hpp"
 #include "runtime/flight_recorder.hpp"
 
 namespace chorus {
@@ -270,9 +271,10 @@ void Engine::check_stall(std::span<const Pending> all) {
     }
   }
   if (now - idle_since_ns_ > std::int64_t{options_.timeout_ms} * 1'000'000) {
+    const std::string missing = control_.who_is_missing(place_.key, job.sequence);
     const std::string reason =
-        fmt::format("{}: nothing for {} ms{} (CHORUS_TIMEOUT_MS)", describe_waiting(job),
-                    options_.timeout_ms, control_.who_is_missing(place_.key, job.sequence));
+        fmt::format("{}: nothing for {} ms (CHORUS_TIMEOUT_MS){}{}", describe_waiting(job),
+                    options_.timeout_ms, missing.empty() ? "" : "; ", missing);
     control_.abort(place_.key, reason);
     fail(control_.await_verdict(place_.key, kVerdictGraceMs).value_or(reason));
   }
@@ -358,7 +360,10 @@ std::string Job::describe() const {
 
 std::string Engine::describe_waiting(const Job& job) const {
   const Waiting waiting = job.waiting();
-  const std::string call = fmt::format("call {} {}", job.sequence, job.describe());
+  const std::string call = MessageNumber::is_message(job.sequence)
+                               ? fmt::format("{}, number {} between them", job.describe(),
+                                             MessageNumber::unpack(job.sequence).index)
+                               : fmt::format("call {} {}", job.sequence, job.describe());
   if (waiting.peer < 0) return fmt::format("{}: waiting for its own messages to leave", call);
   return fmt::format("{}: step {} of {}, channel {}: waiting for rank {} to {}", call,
                      waiting.instruction, waiting.of, waiting.channel, waiting.peer,

@@ -378,6 +378,7 @@ FAKE int ibv_query_device(ibv_context*, ibv_device_attr* attr) {
   return 0;
 }
 FAKE int ibv_query_port(ibv_context* context, std::uint8_t, _compat_ibv_port_attr* old) {
+  const std::lock_guard lock(world().mutex);
   auto* attr = reinterpret_cast<ibv_port_attr*>(old);
   const Adapter& adapter = world().contexts.at(context)->device->adapter;
   *attr = {};
@@ -392,6 +393,7 @@ FAKE int ibv_query_port(ibv_context* context, std::uint8_t, _compat_ibv_port_att
 }
 FAKE int _ibv_query_gid_ex(ibv_context* context, std::uint32_t, std::uint32_t index,
                            ibv_gid_entry* entry, std::uint32_t, std::size_t) {
+  const std::lock_guard lock(world().mutex);
   const Device& device = *world().contexts.at(context)->device;
   if (index > 3 || (device.adapter.only_roce1 && index > 0)) return ENODATA;
   *entry = {};
