@@ -79,16 +79,20 @@ TEST(Grid, NestsTheDimensionsByWhatTheyMove) {
 
 /// Two fast islands of `size` ranks behind one slow link, numbered in turn.
 Topology islands(int size) {
-  Topology topology{.name = "islands", .nodes = {}, .links = {}, .port_groups = {}, .rank_nodes = {}};
+  Topology topology{
+      .name = "islands", .nodes = {}, .links = {}, .port_groups = {}, .rank_nodes = {}};
   const auto join = [&](int a, int b, double alpha, double gb_s) {
-    topology.links.push_back({.src = a, .dst = b, .alpha_s = alpha, .beta_s_per_byte = 1e-9 / gb_s, .type = "x"});
-    topology.links.push_back({.src = b, .dst = a, .alpha_s = alpha, .beta_s_per_byte = 1e-9 / gb_s, .type = "x"});
+    topology.links.push_back(
+        {.src = a, .dst = b, .alpha_s = alpha, .beta_s_per_byte = 1e-9 / gb_s, .type = "x"});
+    topology.links.push_back(
+        {.src = b, .dst = a, .alpha_s = alpha, .beta_s_per_byte = 1e-9 / gb_s, .type = "x"});
   };
   topology.nodes.push_back({.name = "switch0", .kind = NodeKind::gpu_switch, .detail = {}});
   topology.nodes.push_back({.name = "switch1", .kind = NodeKind::gpu_switch, .detail = {}});
   join(0, 1, 1e-5, 1);
   for (int r = 0; r < 2 * size; ++r) {
-    topology.nodes.push_back({.name = "gpu" + std::to_string(r), .kind = NodeKind::gpu, .detail = {}});
+    topology.nodes.push_back(
+        {.name = "gpu" + std::to_string(r), .kind = NodeKind::gpu, .detail = {}});
     topology.rank_nodes.push_back(r + 2);
     join(r % 2, r + 2, 1e-6, 50);
   }
@@ -98,8 +102,7 @@ Topology islands(int size) {
 TEST(Grid, FindsWhatTryingEveryMappingFinds) {
   const Topology topology = islands(3);
   const std::vector<int> sizes{1, 2, 3};
-  for (const auto& flows :
-       {training(1e9, 1e8, 0), training(1e7, 1e9, 0), training(1e8, 1e8, 0)}) {
+  for (const auto& flows : {training(1e9, 1e8, 0), training(1e7, 1e9, 0), training(1e8, 1e8, 0)}) {
     std::vector<Rank> ranks(6);
     std::iota(ranks.begin(), ranks.end(), 0);
     double best = 1e9;
@@ -115,7 +118,7 @@ TEST(Grid, PricesWhatCrossesTheSlowLinkTogether) {
   const Topology topology = islands(4);
   const std::vector<int> sizes{1, 2, 4};
   const GridMapping mapping = map_grid(topology, sizes, training(1e9, 1e8, 0));
-  EXPECT_NEAR(mapping.prices[1].beta_s_per_byte, 4e-9, 1e-15);   // 4 pairs of replicas at 1 GB/s
+  EXPECT_NEAR(mapping.prices[1].beta_s_per_byte, 4e-9, 1e-15);     // 4 pairs of replicas at 1 GB/s
   EXPECT_NEAR(mapping.prices[2].beta_s_per_byte, 0.02e-9, 1e-15);  // 50 GB/s each
   EXPECT_NEAR(mapping.prices[2].alpha_s, 2e-6, 1e-12);
   EXPECT_NEAR(mapping.seconds, 1e8 * 4e-9 + 1e9 * 0.02e-9, 1e-6);
