@@ -117,9 +117,11 @@ class BoxBuilder {
     for (const NetPort& port : numa.ports) add_nic({port}, node, 0, "");
   }
 
-  void add_device(const PciDevice& device, int above) {
+  /// `hops` cables lie between the device and the node `above`.
+  void add_device(const PciDevice& device, int above, int hops = 1) {
     const bool known = device.gb_s > 0;
-    const Wire pcie{known ? device.gb_s : kPcieUnknownGbS, kPcieHopUs, "pcie", box_.provenance};
+    const Wire pcie{known ? device.gb_s : kPcieUnknownGbS, hops * kPcieHopUs, "pcie",
+                    box_.provenance};
     std::string detail = device.address.text();
     for (const std::string& part :
          {device.detail, std::string(known ? "" : "PCIe speed unknown")}) {
@@ -127,6 +129,7 @@ class BoxBuilder {
     }
     switch (device.kind) {
       case PciDevice::Kind::bridge: {
+        if (device.parted) return add_parted(device, above, hops, pcie.gb_s);
         const int node =
             builder_.node(fmt::format("pcie{}", bridges_++), NodeKind::pcie_bridge, above, detail);
         builder_.both_ways(node, above, pcie);
@@ -141,15 +144,33 @@ class BoxBuilder {
         return;
       }
       case PciDevice::Kind::nic:
-        add_nic(device.ports, above, device.gb_s, detail);
+        add_nic(device.ports, above, device.gb_s, detail, hops);
         return;
       case PciDevice::Kind::other:
         return;
     }
   }
 
+  /// A bridge that leads to memory only is no node at which its devices meet, but a cable to it
+  /// that they share.
+  void add_parted(const PciDevice& bridge, int above, int hops, double gb_s) {
+    const std::string name = fmt::format("pcie{}", bridges_++);
+    const int before = static_cast<int>(builder_.peek().links.size());
+    for (const PciDevice& child : bridge.children) add_device(child, above, hops + 1);
+    std::vector<int> up;
+    std::vector<int> down;
+    for (int i = before; i < static_cast<int>(builder_.peek().links.size()); ++i) {
+      if (builder_.peek().links[i].dst == above) up.push_back(i);
+      if (builder_.peek().links[i].src == above) down.push_back(i);
+    }
+    if (up.empty()) return;
+    builder_.group(name + " up", std::move(up), gb_s);
+    builder_.group(name + " down", std::move(down), gb_s);
+  }
+
   /// An adapter below `above`, reached at `bus_gb_s`, and the cables of its ports.
-  void add_nic(std::vector<NetPort> ports, int above, double bus_gb_s, std::string detail) {
+  void add_nic(std::vector<NetPort> ports, int above, double bus_gb_s, std::string detail,
+               int hops = 1) {
     if (ports.empty()) ports.emplace_back();  // a source that says there is an adapter and no more
     double sum = 0;
     for (NetPort& port : ports) {
@@ -168,9 +189,10 @@ class BoxBuilder {
     ++nics_;
     const int node = builder_.node(name, NodeKind::nic, above, std::move(detail));
     const bool is_virtual = ports.front().is_virtual;
-    builder_.both_ways(above, node,
-                       {bus_gb_s > 0 ? bus_gb_s : sum, is_virtual ? 0 : kNicHopUs,
-                        is_virtual ? "memory" : "pcie", box_.provenance});
+    builder_.both_ways(
+        above, node,
+        {bus_gb_s > 0 ? bus_gb_s : sum, is_virtual ? 0 : kNicHopUs + (hops - 1) * kPcieHopUs,
+         is_virtual ? "memory" : "pcie", box_.provenance});
     for (const NetPort& port : ports) {
       if (!port.connected) continue;
       if (network_ < 0) network_ = builder_.node("network", NodeKind::network_switch);
@@ -215,7 +237,7 @@ class BoxBuilder {
       if (link.end == GpuLink::End::gpu_switch) {
         if (gpu_switch < 0) {
           gpu_switch = builder_.node(link.type == "nvlink" ? "nvswitch" : "gpu-switch",
-                                     NodeKind::gpu_switch, host_);
+                                     NodeKind::gpu_switch, host_, box_.gpu_switch_detail);
         }
         to = gpu_switch;
       } else if (link.end == GpuLink::End::numa) {

@@ -46,8 +46,11 @@ struct PciDevice {
 
   Kind kind = Kind::other;
   PciAddress address;
-  double gb_s = 0;  ///< of its link upwards, after protocol overhead; 0: unknown
-  int order = -1;   ///< of a GPU: its number, if the source gives one
+  unsigned vendor = 0;  ///< as PCI numbers them; 0: unknown
+  double gb_s = 0;      ///< of its link upwards, after protocol overhead; 0: unknown
+  /// Of a bridge: GPUs below it do not reach each other through it, but only the host's memory.
+  bool parted = false;
+  int order = -1;  ///< of a GPU: its number, if the source gives one
   std::string detail;
   std::vector<NetPort> ports;       ///< of a NIC
   std::vector<PciDevice> children;  ///< of a bridge
@@ -82,6 +85,7 @@ struct Box {
   double socket_gb_s = 10;  ///< between NUMA nodes
   /// One direction each: a cable is two of them. Several between the same ends add up.
   std::vector<GpuLink> gpu_links;
+  std::string gpu_switch_detail;  ///< of the switch between GPUs, which stands for all there are
   Provenance provenance = Provenance::declared;
 };
 

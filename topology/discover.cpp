@@ -9,8 +9,10 @@
 #include <functional>
 #include <set>
 
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "topology/hwloc_live.hpp"
+#include "topology/nvml.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -29,11 +31,6 @@ bool any_device(Box& box, const std::function<bool(PciDevice&)>& visit) {
     if (any_device(numa.devices, visit)) return true;
   }
   return false;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "this machine";
 }
 
 /// Processing units that a synthetic string asks for, capped well above what is allowed.
@@ -58,13 +55,18 @@ long units_of(const std::string& description) {
 
 }  // namespace
 
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "this machine";
+}
+
 void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces) {
   std::set<const PciDevice*> described;
   for (const NetInterface& interface : interfaces) {
     const bool placed = any_device(box, [&](PciDevice& device) {
       bool same = interface.pci && device.address == *interface.pci;
       for (const NetPort& port : device.ports) same = same || port.name == interface.port.name;
-      if (!same || device.kind == PciDevice::Kind::gpu) return false;
+      if (!same || device.kind == PciDevice::Kind::gpu || !device.children.empty()) return false;
       device.kind = PciDevice::Kind::nic;
       if (described.insert(&device).second) device.ports.clear();  // hwloc knew their names only
       device.ports.push_back(interface.port);
@@ -74,27 +76,12 @@ void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces) {
   }
 }
 
-void add_nvml(Box& box, const NvmlReport& report) {
-  for (std::size_t i = 0; i < report.gpus.size(); ++i) {
-    any_device(box, [&](PciDevice& device) {
-      if (device.address != report.gpus[i].address) return false;
-      device.kind = PciDevice::Kind::gpu;
-      device.order = static_cast<int>(i);
-      device.detail = report.gpus[i].model;
-      return true;
-    });
-  }
-  if (report.links.empty()) return;
-  std::erase_if(box.gpu_links, [](const GpuLink& link) { return link.type == "nvlink"; });
-  box.gpu_links.insert(box.gpu_links.end(), report.links.begin(), report.links.end());
-}
-
 Topology discover() {
   bool is_here = false;
   Box box = box_of(hwloc_machine(host_name(), is_here));
   if (is_here) {
     add_interfaces(box, linux_interfaces("/sys"));
-    add_nvml(box, nvml_report());
+    for (const std::string& remark : add_nvml(box, nvml_report())) log(LogLevel::warn, "", remark);
   }
   return topology_of(std::move(box));
 }

@@ -7,14 +7,14 @@
 
 #include "topology/box.hpp"
 #include "topology/linux_net.hpp"
-#include "topology/nvml.hpp"
 
 namespace chorus {
 
+/// This machine's name.
+[[nodiscard]] std::string host_name();
+
 /// Puts the kernel's speeds and states on the box's interfaces, and adds those it lacks.
 void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces);
-/// Numbers, models and NVLinks as NVML has them; its NVLinks replace hwloc's.
-void add_nvml(Box& box, const NvmlReport& report);
 
 /// A machine in hwloc's synthetic notation ("numa:2 core:4 pu:2"), named "hwloc:…".
 /// Throws InputError.

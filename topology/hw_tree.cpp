@@ -59,6 +59,7 @@ int count(const HwObject& object, Type type) {
 PciDevice device_of(const HwObject& object) {
   PciDevice device;
   device.address = object.address;
+  device.vendor = object.pci_vendor;
   device.gb_s = plausible(object.link_gb_s * kPcieEfficiency);
   if (object.type == Type::bridge) {
     device.kind = PciDevice::Kind::bridge;

@@ -139,14 +139,32 @@ HwMachine machine_of(hwloc_topology_t topology, std::string name) {
   return machine;
 }
 
-}  // namespace
-
-HwMachine hwloc_machine(std::string name, bool& is_here) {
-  const Handle topology = empty();
+Handle this_machine() {
+  Handle topology = empty();
   if (!load(topology)) {
     throw TopologyError(
         "hwloc cannot read this machine's topology: is /sys mounted, and does lstopo work?");
   }
+  return topology;
+}
+
+}  // namespace
+
+std::string hwloc_xml() {
+  const Handle topology = this_machine();
+  char* buffer = nullptr;
+  int length = 0;
+  if (hwloc_topology_export_xmlbuffer(topology.get(), &buffer, &length, 0) != 0) {
+    throw TopologyError("hwloc cannot write this machine's topology as XML: is there memory left?");
+  }
+  std::string text(buffer, static_cast<std::size_t>(length));
+  hwloc_free_xmlbuffer(topology.get(), buffer);
+  if (const auto end = text.find('\0'); end != std::string::npos) text.resize(end);
+  return text;
+}
+
+HwMachine hwloc_machine(std::string name, bool& is_here) {
+  const Handle topology = this_machine();
   is_here = hwloc_topology_is_thissystem(topology.get()) != 0;
   return machine_of(topology.get(), std::move(name));
 }

@@ -11,6 +11,9 @@ namespace chorus {
 /// environment variables name. Throws TopologyError.
 [[nodiscard]] HwMachine hwloc_machine(std::string name, bool& is_here);
 
+/// The same machine as hwloc's XML (version 2). Throws TopologyError.
+[[nodiscard]] std::string hwloc_xml();
+
 /// Throws InputError if hwloc does not understand `description`.
 [[nodiscard]] HwMachine hwloc_synthetic(const std::string& description, std::string name);
 

@@ -49,22 +49,26 @@ Topology topology_from_text(std::string_view text, std::string_view where) {
                   where));
 }
 
-Topology topology_from_file(std::string_view path) {
-  const std::string name(path);
-  std::ifstream file(name, std::ios::binary);
+std::string text_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
   std::string text;
   char buffer[1 << 16];
   while (file.read(buffer, sizeof buffer) || file.gcount() > 0) {
     text.append(buffer, static_cast<std::size_t>(file.gcount()));
     if (text.size() > kMostInputBytes) {
       throw InputError(
-          fmt::format("{}: larger than {} MiB: no topology is", name, kMostInputBytes >> 20));
+          fmt::format("{}: larger than {} MiB: no topology is", path, kMostInputBytes >> 20));
     }
   }
   if (!file.eof()) {
-    throw InputError(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
+    throw InputError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
   }
-  return topology_from_text(text, name);
+  return text;
+}
+
+Topology topology_from_file(std::string_view path) {
+  const std::string name(path);
+  return topology_from_text(text_of_file(name), name);
 }
 
 }  // namespace chorus

@@ -1,6 +1,7 @@
 // Topologies described in other programs' formats.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "chorus/topology.hpp"
@@ -14,7 +15,8 @@ namespace chorus {
 
 /// Any of the above, Chorus JSON included, told apart by content.
 [[nodiscard]] Topology topology_from_text(std::string_view text, std::string_view where);
-/// Throws InputError naming the path if it cannot be read.
+/// Throws InputError naming the path if it cannot be read or is larger than any topology.
+[[nodiscard]] std::string text_of_file(const std::string& path);
 [[nodiscard]] Topology topology_from_file(std::string_view path);
 
 }  // namespace chorus

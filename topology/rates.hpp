@@ -45,6 +45,12 @@ inline constexpr double kSwitchHopUs = 0.3;  ///< one more network switch: cable
 }
 inline constexpr double kXgmiGbS = 50;
 
+/// One PCIe lane, one direction, after encoding, by generation; 0 if unknown.
+[[nodiscard]] constexpr double pcie_lane_gb_s(int generation) {
+  constexpr double kLane[] = {0, 0.25, 0.5, 0.98462, 1.96923, 3.93846, 7.5625};
+  return generation >= 1 && generation <= 6 ? kLane[generation] : 0;
+}
+
 /// Between two sockets, each direction, as NCCL plans it for this processor.
 [[nodiscard]] double socket_gb_s(std::string_view vendor, int family, int model,
                                  std::string_view name);

@@ -36,8 +36,9 @@ void add_verify(CLI::App& app, int& exit_code);
 
 /// For options that name a topology.
 inline constexpr const char* kTopologyHelp =
-    "A file (Chorus JSON, NCCL or hwloc XML, nvidia-smi topo -m), a name or string (chorus topo "
-    "--list), or - for standard input; this machine if left out";
+    "A file (Chorus JSON, NCCL or hwloc XML, nvidia-smi topo -m), a directory (chorus topo "
+    "--record), a name or string (chorus topo --list), or - for standard input; this machine if "
+    "left out";
 /// The topology that such an option means; empty discovers this machine. `boxes` is how many there
 /// are of what a topology of TACCL describes. Throws InputError.
 [[nodiscard]] Topology topology_from_argument(const std::string& source, int boxes = 1);

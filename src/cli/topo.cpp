@@ -11,6 +11,7 @@
 #include "model/json.hpp"
 #include "topology/describe.hpp"
 #include "topology/import.hpp"
+#include "topology/record.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -19,6 +20,7 @@ namespace {
 struct Options {
   std::string source;
   std::string svg;
+  std::string record;
   bool list = false;
   bool json = false;
 };
@@ -42,6 +44,7 @@ Topology from_text(const std::string& text, const std::string& where, int boxes)
 
 void run(const Options& options) {
   if (options.list) return print(listing());
+  if (!options.record.empty()) return record_machine(options.record);
   const Topology topology = topology_from_argument(options.source);
   if (!options.svg.empty()) draw_svg(topology, options.svg);
   if (options.json) {
@@ -56,8 +59,9 @@ void run(const Options& options) {
 Topology topology_from_argument(const std::string& source, int boxes) {
   if (source.empty()) return discover();
   if (source == "-") return from_text(read_input("-"), "standard input", boxes);
-  // A file that exists is meant, and so is a name that only a file can have.
   std::error_code error;
+  if (std::filesystem::is_directory(source, error)) return topology_from_record(source);
+  // A file that exists is meant, and so is a name that only a file can have.
   const bool path_like = source.find('/') != std::string::npos || source.ends_with(".xml") ||
                          source.ends_with(".json") || source.ends_with(".txt");
   if (path_like || std::filesystem::exists(source, error)) {
@@ -71,6 +75,11 @@ void add_topo(CLI::App& app, int& /*exit_code*/) {
   CLI::App* command = app.add_subcommand("topo", "Show how a machine or network is wired");
   command->add_option("SOURCE", options->source, kTopologyHelp);
   command->add_option("--svg", options->svg, "Draw to this file (- for standard output)");
+  command
+      ->add_option("--record", options->record,
+                   "Save what this machine's sources answer (hwloc, the kernel, NVML) to this "
+                   "directory, which every command reads as a topology")
+      ->excludes("SOURCE");
   command->add_flag("--json", options->json, "Print Chorus JSON, which every command reads");
   command->add_flag("--list", options->list, "List the machines and generators known by name");
   command->footer(
@@ -78,6 +87,7 @@ void add_topo(CLI::App& app, int& /*exit_code*/) {
       "  chorus topo                       this machine\n"
       "  chorus topo '2*dgx-a100'          two boxes of the catalog\n"
       "  chorus topo torus:4x4,rate=50     a generated graph\n"
+      "  chorus topo --record node7        save this machine; elsewhere: chorus topo node7\n"
       "  nvidia-smi topo -m | chorus topo - --json > machine.json\n"
       "  chorus topo machine.json --svg machine.svg");
   command->callback([options] { run(*options); });

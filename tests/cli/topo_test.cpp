@@ -66,6 +66,24 @@ TEST_F(TopoCommand, DiscoversThisMachineByDefault) {
   EXPECT_THAT(result.output, HasSubstr("numa0"));
 }
 
+TEST_F(TopoCommand, ARecordIsReadAsTheMachineItWasMadeOn) {
+  const std::string record = file("record");
+  const Result made = chorus("topo --record " + record);
+  EXPECT_EQ(made.exit_code, 0) << made.output;
+  const Result here = chorus("topo --json");
+  const Result read = chorus("topo " + record + " --json");
+  EXPECT_EQ(read.exit_code, 0);
+  EXPECT_EQ(read.output, here.output);
+  std::filesystem::remove(record + "/nvml.json");  // a record made by hand, with lstopo
+  std::filesystem::remove(record + "/host.json");
+  EXPECT_EQ(chorus("topo " + record).exit_code, 0);
+  std::filesystem::remove(record + "/hwloc.xml");
+  const Result empty = chorus("topo " + record);
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.output, HasSubstr("holds no hwloc.xml"));
+  EXPECT_EQ(chorus("topo --record " + write("occupied", "")).exit_code, 2);
+}
+
 TEST_F(TopoCommand, JsonComesBackAsItWent) {
   const Result first = chorus("topo mi250 --json");
   EXPECT_EQ(first.exit_code, 0);

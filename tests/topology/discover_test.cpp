@@ -1,19 +1,17 @@
 #include "topology/discover.hpp"
 
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "chorus/error.hpp"
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
 #include "topology/describe.hpp"
-#include "topology/hw_tree.hpp"
 #include "topology/linux_net.hpp"
+#include "topology/record.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -24,100 +22,34 @@ using ::testing::HasSubstr;
 
 std::optional<PciAddress> address(const std::string& text) { return PciAddress::parse(text); }
 
-/// Lines "name gb_s type connected virtual pci detail"; '#' begins a comment.
-std::vector<NetInterface> recorded_interfaces(const std::filesystem::path& path) {
-  std::vector<NetInterface> found;
-  if (!std::filesystem::exists(path)) return found;
-  std::istringstream lines(test::read(path));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    NetInterface one;
-    std::string connected;
-    std::string is_virtual;
-    std::string pci;
-    words >> one.port.name >> one.port.gb_s >> one.port.type >> connected >> is_virtual >> pci >>
-        one.port.detail;
-    EXPECT_TRUE(words) << path << ": " << line;
-    one.port.connected = connected == "yes";
-    one.port.is_virtual = is_virtual == "yes";
-    one.pci = address(pci);
-    found.push_back(one);
-  }
-  return found;
-}
-
-/// Lines "gpu ADDRESS MODEL" and "link ADDRESS switch|ADDRESS - GB_S".
-NvmlReport recorded_nvml(const std::filesystem::path& path) {
-  NvmlReport report;
-  if (!std::filesystem::exists(path)) return report;
-  std::istringstream lines(test::read(path));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream words(line);
-    std::string kind;
-    std::string from;
-    words >> kind >> from;
-    if (kind == "gpu") {
-      std::string model;
-      words >> model;
-      report.gpus.push_back({address(from).value(), model});
-    } else {
-      std::string to;
-      std::string unused;
-      GpuLink link;
-      words >> to >> unused >> link.gb_s;
-      link.from = address(from).value();
-      link.end = to == "switch" ? GpuLink::End::gpu_switch : GpuLink::End::gpu;
-      link.to = address(to).value_or(PciAddress());
-      report.links.push_back(link);
-    }
-    EXPECT_TRUE(words) << path << ": " << line;
-  }
-  return report;
-}
-
-/// Discovers the machine tests/data/machines/NAME.{net,nvml} on the hwloc recording HWLOC.xml.
-Topology recorded(const std::string& name, const std::string& hwloc) {
-  const std::string xml = test::read(data("machines/" + hwloc + ".xml"));
-  Box box = box_of(machine_from_hwloc_xml(xml, name));
-  add_interfaces(box, recorded_interfaces(data("machines/" + name + ".net")));
-  add_nvml(box, recorded_nvml(data("machines/" + name + ".nvml")));
-  return topology_of(std::move(box));
+Topology recorded(const std::string& name) {
+  return topology_from_record(data("machines/" + name).string());
 }
 
 TEST(Discovery, RecordedMachinesReadAsExpected) {
   const struct {
     const char* name;
-    const char* hwloc;
     int ranks;
-  } kMachines[] = {{"two-sockets", "two-sockets", 4},
-                   {"four-gpus", "four-gpus", 4},
-                   {"four-gpus-nvswitch", "four-gpus", 4},
-                   {"virtual", "virtual", 4}};
+  } kMachines[] = {{"two-sockets", 4},
+                   {"four-gpus", 4},
+                   {"four-gpus-nvswitch", 4},
+                   {"virtual", 4},
+                   {"eight-gpus-nvswitch", 8},
+                   {"eight-gpus-mesh", 8},
+                   {"two-gpus-pcie", 2},
+                   {"one-gpu", 1},
+                   {"mig", 2}};
   for (const auto& machine : kMachines) {
-    const Topology t = recorded(machine.name, machine.hwloc);
+    const Topology t = recorded(machine.name);
     EXPECT_EQ(test::unsound(t), "") << machine.name;
     EXPECT_TRUE(test::connected(t)) << machine.name;
     EXPECT_EQ(t.world_size(), machine.ranks) << machine.name;
-    test::expect_text(describe(t), data(std::string("machines/") + machine.name + ".txt"));
-  }
-}
-
-TEST(Discovery, NvmlNumbersTheGpusAndOverrulesHwlocsNvlinks) {
-  const Topology t = recorded("four-gpus-nvswitch", "four-gpus");
-  EXPECT_THAT(t.nodes[t.rank_nodes[0]].detail, HasSubstr("0000:43:00.0"));
-  int switches = 0;
-  for (const Topology::Node& node : t.nodes) switches += node.kind == NodeKind::gpu_switch ? 1 : 0;
-  EXPECT_EQ(switches, 1);
-  for (const Topology::Link& link : t.links) {
-    if (link.type != "nvlink") continue;
-    EXPECT_NEAR(test::gb_s(link.beta_s_per_byte), 300, 1e-6);
+    test::expect_text(describe(t), data(std::string("machines/") + machine.name + "/expected.txt"));
   }
 }
 
 TEST(Discovery, ADisplayControllerIsNoGpu) {
-  const Topology t = recorded("four-gpus", "four-gpus");  // holds a VGA device of a BMC
+  const Topology t = recorded("four-gpus");  // holds a VGA device of a BMC
   for (const Topology::Node& node : t.nodes) {
     EXPECT_EQ(node.detail.find("00:1f.0"), std::string::npos) << node.name;
   }
@@ -267,23 +199,6 @@ TEST(PciAddresses, AreReadInEverySpelling) {
                           "123456789:3b:00.0", "::.", "1:2:3:4.5"}) {
     EXPECT_EQ(address(bad), std::nullopt) << bad;
   }
-}
-
-// tests/topology/fake_nvml.cpp stands in for the driver's library: two V100 with two NVLinks
-// between them and one into a switch each, and one GPU that is lost.
-TEST(Nvml, LinksAreReadThroughTheLibrary) {
-  // Stays loaded: a later dlopen by the same name gets it again.
-  ASSERT_NE(::dlopen(CHORUS_FAKE_NVML, RTLD_NOW | RTLD_LOCAL), nullptr) << ::dlerror();
-  const NvmlReport report = nvml_report();
-  ASSERT_EQ(report.gpus.size(), 2U);
-  EXPECT_EQ(report.gpus[1].address, address("0001:02:00.0"));
-  EXPECT_EQ(report.gpus[1].model, "Fake V100");
-  ASSERT_EQ(report.links.size(), 6U);
-  EXPECT_EQ(report.links[0].from, report.gpus[0].address);
-  EXPECT_EQ(report.links[0].to, report.gpus[1].address);
-  EXPECT_EQ(report.links[0].end, GpuLink::End::gpu);
-  EXPECT_EQ(report.links[2].end, GpuLink::End::gpu_switch);
-  EXPECT_DOUBLE_EQ(report.links[2].gb_s, 25);
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
 #include "topology/discover.hpp"
+#include "topology/hw_tree.hpp"
 #include "topology/import.hpp"
+#include "topology/record.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -59,9 +61,42 @@ TEST(Fuzz, NcclXml) {
 
 TEST(Fuzz, HwlocXml) {
   fuzz(topology_from_text,
-       {sample("machines/two-sockets.xml"), sample("machines/four-gpus.xml"),
-        sample("machines/virtual.xml")},
+       {sample("machines/two-sockets/hwloc.xml"), sample("machines/four-gpus/hwloc.xml"),
+        sample("machines/virtual/hwloc.xml")},
        0.4);
+}
+
+/// The answers of NVML as `text`, on a machine whose devices they may or may not be.
+Topology with_nvml(std::string_view text, std::string_view where) {
+  static const HwMachine kMachine =
+      machine_from_hwloc_xml(sample("machines/eight-gpus-mesh/hwloc.xml"), "fuzz");
+  const NvmlReport report = nvml_from_json(text, where);
+  EXPECT_EQ(nvml_from_json(to_json(report), where), report);
+  Box box = box_of(kMachine);
+  (void)add_nvml(box, report);
+  return topology_of(std::move(box));
+}
+
+TEST(Fuzz, AnswersOfNvml) {
+  fuzz(
+      with_nvml,
+      {sample("machines/eight-gpus-mesh/nvml.json"), sample("machines/mig/nvml.json"),
+       sample("machines/two-gpus-pcie/nvml.json"), sample("machines/four-gpus-nvswitch/nvml.json")},
+      0.3);
+}
+
+Topology with_host(std::string_view text, std::string_view where) {
+  static const HwMachine kMachine =
+      machine_from_hwloc_xml(sample("machines/four-gpus/hwloc.xml"), "fuzz");
+  const HostRecord host = host_from_json(text, where);
+  Box box = box_of(kMachine);
+  add_interfaces(box, host.interfaces);
+  return topology_of(std::move(box));
+}
+
+TEST(Fuzz, RecordsOfHosts) {
+  fuzz(with_host,
+       {sample("machines/four-gpus/host.json"), sample("machines/two-sockets/host.json")}, 0.15);
 }
 
 TEST(Fuzz, NvidiaSmi) {

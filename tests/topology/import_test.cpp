@@ -154,18 +154,18 @@ TEST(NvidiaSmi, MistakesAreNamedWithTheirLine) {
 
 TEST(HwlocXml, TheRecordedMachineIsRead) {
   const Topology t =
-      topology_from_text(test::read(data("machines/four-gpus.xml")), "four-gpus.xml");
+      topology_from_text(test::read(data("machines/four-gpus/hwloc.xml")), "four-gpus.xml");
   EXPECT_EQ(t.world_size(), 4);
   EXPECT_NEAR(between(t, "gpu0", "gpu1", "nvlink"), 100, 1e-9);
   EXPECT_NEAR(between(t, "gpu0", "gpu2", "nvlink"), 0, 1e-9);
 }
 
 TEST(HwlocXml, OtherVersionsAreRefusedByName) {
-  std::string text = test::read(data("machines/virtual.xml"));
+  std::string text = test::read(data("machines/virtual/hwloc.xml"));
   text.replace(text.find("version=\"2.0\""), 13, "version=\"9.0\"");
   EXPECT_THAT(refusal(text), AllOf(HasSubstr("here:3:"), HasSubstr("version 9.0")));
   EXPECT_THAT(refusal("<topology version=\"2.0\"></topology>"), HasSubstr("no <object>"));
-  EXPECT_THAT(refusal(test::read(data("machines/virtual.xml")).substr(0, 900)),
+  EXPECT_THAT(refusal(test::read(data("machines/virtual/hwloc.xml")).substr(0, 900)),
               HasSubstr("truncated"));
 }
 
