@@ -1,0 +1,138 @@
+// Memory for collectives, and buffers announced beforehand.
+#include "chorus/memory.hpp"
+
+#include <cstdint>
+#include <map>
+
+#include "nccl/comm.hpp"
+#include "nccl/window.hpp"
+
+namespace chorus::nccl {
+namespace {
+
+/// What ncclMemAlloc gave out.
+struct Given {
+  std::mutex mutex;
+  std::map<void*, std::size_t> blocks;
+};
+
+Given& given() {
+  static Given* const the_given = new Given;
+  return *the_given;
+}
+
+ncclResult_t allocate_memory(void** out, std::size_t size_bytes) {
+  if (out == nullptr || size_bytes == 0) {
+    refuse(ncclInvalidArgument, "{}",
+           out == nullptr ? "the place for the pointer is null" : "0 bytes were asked for");
+  }
+  *out = nullptr;
+  void* const memory = chorus::allocate(size_bytes);
+  const std::lock_guard lock(given().mutex);
+  given().blocks.emplace(memory, size_bytes);
+  *out = memory;
+  return ncclSuccess;
+}
+
+ncclResult_t free_memory(void* memory) {
+  if (memory == nullptr) return ncclSuccess;
+  {
+    const std::lock_guard lock(given().mutex);
+    if (given().blocks.erase(memory) == 0) {
+      refuse(ncclInvalidArgument, "{} was not given out by ncclMemAlloc, or freed before", memory);
+    }
+  }
+  chorus::deallocate(memory);
+  return ncclSuccess;
+}
+
+/// Host memory needs no registration: ranks of one host reach what ncclMemAlloc gave as it is. The
+/// handle says that it was announced.
+ncclResult_t announce(ncclComm& comm, void* buffer, std::size_t size_bytes, void** handle) {
+  if (handle == nullptr || buffer == nullptr || size_bytes == 0) {
+    refuse(ncclInvalidArgument, "{}: buffer, size and the place for the handle must be given",
+           comm.who());
+  }
+  (void)in_order(comm);
+  auto window = std::make_unique<Window>(Window{&comm, buffer, size_bytes});
+  const std::lock_guard lock(comm.mutex);
+  comm.registered.insert(window.get());
+  *handle = window.release();
+  return ncclSuccess;
+}
+
+ncclResult_t withdraw(ncclComm& comm, void* handle) {
+  const std::lock_guard lock(comm.mutex);
+  if (comm.registered.erase(handle) == 0) {
+    refuse(ncclInvalidArgument,
+           "{} is not registered with this communicator, or was deregistered before", handle);
+  }
+  delete static_cast<Window*>(handle);
+  return ncclSuccess;
+}
+
+ncclResult_t open_window(ncclComm& comm, void* buffer, std::size_t size_bytes, ncclWindow_t* out,
+                         int flags) {
+  if (out == nullptr) refuse(ncclInvalidArgument, "the place for the window is null");
+  *out = nullptr;
+  if (flags != NCCL_WIN_DEFAULT && flags != NCCL_WIN_COLL_SYMMETRIC) {
+    refuse(ncclInvalidArgument, "{}: window flags {} do not exist", comm.who(), flags);
+  }
+  if (reinterpret_cast<std::uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
+    refuse(ncclInvalidArgument,
+           "{}: the buffer of a window must begin at a multiple of {} bytes, as those of "
+           "ncclMemAlloc of 64 KiB and more do",
+           comm.who(), NCCL_WIN_REQUIRED_ALIGNMENT);
+  }
+  void* handle = nullptr;
+  (void)announce(comm, buffer, size_bytes, &handle);
+  *out = static_cast<ncclWindow_t>(handle);
+  return ncclSuccess;
+}
+
+}  // namespace
+
+const Window& known_window(ncclComm& comm, ncclWindow_t window) {
+  const std::lock_guard lock(comm.mutex);
+  if (comm.registered.count(window) == 0) {
+    refuse(ncclInvalidArgument, "{} is no window of this communicator", static_cast<void*>(window));
+  }
+  return *reinterpret_cast<const Window*>(window);
+}
+
+}  // namespace chorus::nccl
+
+using namespace chorus::nccl;
+
+extern "C" ncclResult_t pncclMemAlloc(void** ptr, size_t size) {
+  return guarded("ncclMemAlloc", [&] { return allocate_memory(ptr, size); });
+}
+CHORUS_NCCL_EXPORT(MemAlloc);
+
+extern "C" ncclResult_t pncclMemFree(void* ptr) {
+  return guarded("ncclMemFree", [&] { return free_memory(ptr); });
+}
+CHORUS_NCCL_EXPORT(MemFree);
+
+extern "C" ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size,
+                                          void** handle) {
+  return guarded("ncclCommRegister", [&] { return announce(known(comm), buff, size, handle); });
+}
+CHORUS_NCCL_EXPORT(CommRegister);
+
+extern "C" ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle) {
+  return guarded("ncclCommDeregister", [&] { return withdraw(known(comm), handle); });
+}
+CHORUS_NCCL_EXPORT(CommDeregister);
+
+extern "C" ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size,
+                                                ncclWindow_t* win, int winFlags) {
+  return guarded("ncclCommWindowRegister",
+                 [&] { return open_window(known(comm), buff, size, win, winFlags); });
+}
+CHORUS_NCCL_EXPORT(CommWindowRegister);
+
+extern "C" ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
+  return guarded("ncclCommWindowDeregister", [&] { return withdraw(known(comm), win); });
+}
+CHORUS_NCCL_EXPORT(CommWindowDeregister);
