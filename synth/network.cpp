@@ -45,19 +45,8 @@ class Numbering {
  private:
   int number(std::pair<int, int> what) {
     const auto [found, is_new] = numbers_.try_emplace(what, static_cast<int>(resources_.size()));
-    if (is_new) resources_.push_back(describe(what));
+    if (is_new) resources_.push_back(resource_of(topology_, what.first == 1, what.second));
     return found->second;
-  }
-
-  [[nodiscard]] Resource describe(std::pair<int, int> what) const {
-    if (what.first == 1) {
-      const Topology::PortGroup& group = topology_.port_groups[at(what.second)];
-      return {group.name, group.beta_s_per_byte, group.message_s};
-    }
-    const Topology::Link& link = topology_.links[at(what.second)];
-    return {fmt::format("{} -> {}", topology_.nodes[at(link.src)].name,
-                        topology_.nodes[at(link.dst)].name),
-            link.beta_s_per_byte, 0};
   }
 
   const Topology& topology_;
@@ -102,6 +91,17 @@ std::vector<Rank> unreached(const Network& network, Rank from, bool forwards) {
 }
 
 }  // namespace
+
+Resource resource_of(const Topology& topology, bool is_group, int index) {
+  if (is_group) {
+    const Topology::PortGroup& group = topology.port_groups[at(index)];
+    return {group.name, group.beta_s_per_byte, group.message_s};
+  }
+  const Topology::Link& link = topology.links[at(index)];
+  return {
+      fmt::format("{} -> {}", topology.nodes[at(link.src)].name, topology.nodes[at(link.dst)].name),
+      link.beta_s_per_byte, 0};
+}
 
 Network::Network(const Topology& topology, Direction direction)
     : world_size_(topology.world_size()) {

@@ -20,6 +20,9 @@ struct Resource {
   double message_s = 0;        ///< of the port group, per message and crossing
 };
 
+/// The resource that a link (`is_group` false) or port group of `topology` is, by its index.
+[[nodiscard]] Resource resource_of(const Topology& topology, bool is_group, int index);
+
 /// A way from one rank to another that passes through no node of a third rank: one hop of a
 /// schedule. It is the route that cost() and simulate() use for the pair.
 struct Edge {

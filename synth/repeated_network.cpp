@@ -82,7 +82,8 @@ class Orbits {
         least[at(resource)] = std::min(least[at(resource)], times);
     }
     std::vector<Resource> resources(numbers_.size());
-    for (const auto& [what, number] : numbers_) resources[at(number)] = described(what);
+    for (const auto& [what, number] : numbers_)
+      resources[at(number)] = resource_of(topology_, what.first == 1, what.second);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       for (const auto& [resource, times] : loads_[i]) {
         const int unit = least[at(resource)];
@@ -104,7 +105,7 @@ class Orbits {
     Topology result;
     result.links.resize(2 * numbers_.size());
     for (const auto& [what, number] : numbers_) {
-      const Resource facts = described(what);
+      const Resource facts = resource_of(topology_, what.first == 1, what.second);
       result.links[at(number)].beta_s_per_byte = facts.beta_s_per_byte;
       if (facts.message_s <= 0) continue;
       const int messages = number + static_cast<int>(numbers_.size());
@@ -132,17 +133,6 @@ class Orbits {
  private:
   int number(std::pair<int, int> what) {
     return numbers_.try_emplace(what, static_cast<int>(numbers_.size())).first->second;
-  }
-
-  [[nodiscard]] Resource described(std::pair<int, int> what) const {
-    if (what.first == 1) {
-      const Topology::PortGroup& group = topology_.port_groups[at(what.second)];
-      return {group.name, group.beta_s_per_byte, group.message_s};
-    }
-    const Topology::Link& link = topology_.links[at(what.second)];
-    return {fmt::format("{} -> {}", topology_.nodes[at(link.src)].name,
-                        topology_.nodes[at(link.dst)].name),
-            link.beta_s_per_byte, 0};
   }
 
   const Topology& topology_;

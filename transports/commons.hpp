@@ -49,10 +49,12 @@ struct alignas(128) Offer {
 /// The memory that the ranks of a communicator share, one object per rank. Each rank owns a part,
 /// which it alone writes; all map all parts. A part has offers, counters and slots:
 ///
-///   offers    ring of kOffers lines, one per call
-///   counters  tiles of data that this rank has staged, folded, and passed (needs no more of
-///   others) staging   ring of kSlots slots, tile t of all calls in slot t mod kSlots: data for the
-///   others results   the same for what this rank made of it
+/// - offers: a ring of kOffers lines, one per call;
+/// - counters: tiles of data that this rank has staged, has folded, and has passed (it needs no
+///   more of others);
+/// - staging: a ring of kSlots slots, tile t of all calls in slot t mod kSlots: data for the
+/// others;
+/// - results: the same for what this rank made of it.
 ///
 /// Whoever writes a slot first waits until all others have passed the tile that was in it. Counters
 /// never wrap and count alike on all ranks. What a peer says is believed within bounds only: a

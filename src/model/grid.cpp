@@ -20,8 +20,8 @@ using Groups = std::vector<std::vector<std::size_t>>;
 
 /// Places of the grid by group of `dims`, in the order of their places.
 Groups groups_of(std::span<const int> sizes, const std::vector<int>& dims) {
-  const auto places = static_cast<std::size_t>(
-      std::accumulate(sizes.begin(), sizes.end(), 1, std::multiplies<>()));
+  const auto places =
+      static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), 1, std::multiplies<>()));
   std::vector<std::size_t> group_of_key(places, places);
   Groups groups;
   for (std::size_t place = 0; place < places; ++place) {
@@ -196,10 +196,10 @@ void check(const Topology& topology, std::span<const int> sizes) {
     places = std::min(places * size, 1L << 40);
   }
   if (places != topology.world_size() || places > kMostRanks) {
-    throw InputError(fmt::format("a grid of {} is {} ranks, but the topology '{}' has {}; at most "
-                                 "{} can be mapped",
-                                 fmt::join(sizes, " x "), places, topology.name,
-                                 topology.world_size(), kMostRanks));
+    throw InputError(fmt::format(
+        "a grid of {} is {} ranks, but the topology '{}' has {}; at most "
+        "{} can be mapped",
+        fmt::join(sizes, " x "), places, topology.name, topology.world_size(), kMostRanks));
   }
 }
 

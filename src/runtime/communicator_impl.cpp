@@ -26,8 +26,6 @@ namespace {
 constexpr int kNetworkInstances = 2;
 // Channels a lowered schedule may use: one for reductions, one for copies.
 constexpr int kProgramChannels = 2;
-// How long a rank that reaches no peer waits for the coordinator's word on whose fault it is.
-constexpr int kVerdictGraceMs = 1500;
 // Past collectives whose signatures go with a report of waiting.
 constexpr std::size_t kReportedHistory = 8;
 constexpr int kMessageChannel = kNetworkInstances * kProgramChannels;
@@ -123,7 +121,7 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
     wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   } catch (const LinkError&) {
     // A peer that cannot be reached may have left because another died: that one is the cause.
-    if (const auto verdict = control->await_verdict(place.key, kVerdictGraceMs)) {
+    if (const auto verdict = control->await_verdict(place.key)) {
       throw CollectiveError(*verdict);
     }
     throw;

@@ -119,8 +119,11 @@ class Control {
   /// The failures so far were overcome: who leaves now does not leave because of them.
   void survived();
 
+  /// How long a rank that lost or reaches no peer waits for the word on whose fault it is.
+  static constexpr int kVerdictGraceMs = 1500;
   /// Blocks until there is a verdict on `group`, at most `grace_ms`.
-  std::optional<std::string> await_verdict(const std::string& group, int grace_ms);
+  std::optional<std::string> await_verdict(const std::string& group,
+                                           int grace_ms = kVerdictGraceMs);
 
   /// Becomes readable when poll() has something to do. The same descriptor for all the life of
   /// this object.

@@ -63,6 +63,7 @@ void DirectExecution::choose_tiles() {
   const std::size_t most = commons_->slot_bytes() / (blocks * element_bytes_);
   tile_count_ = work_.count;
   num_tiles_ = 1;
+  in_offer_ = blocks * work_.count * element_bytes_ <= Offer::kInlineBytes;
   if (work_.count <= most) return;
   const std::size_t line = std::max<std::size_t>(1, kAlignment / element_bytes_) * k_;
   const std::size_t step = most >= line ? line : 1;
@@ -144,15 +145,11 @@ bool DirectExecution::stage() {
   if (copies && staged_ >= collected_ + kAhead) return false;
   const std::uint64_t tile = base_ + static_cast<std::uint64_t>(staged_);
   if (offers_ && (copies || staged_ == 0) && !may_write_slot(tile)) return false;
-  const bool small = num_tiles_ == 1 && static_cast<std::size_t>(direct_->most_blocks) *
-                                                tile_count_ * element_bytes_ <=
-                                            Offer::kInlineBytes;
-  if (copies && !small) copy_to_slot(staged_, commons_->staging(commons_->rank(), tile));
-  if (staged_ == 0 && offers_) {
-    if (copies && small)
-      copy_to_slot(0, commons_->own().offers[number_ % Commons::kOffers].payload);
-    offer();
+  if (copies) {
+    Offer& own = commons_->own().offers[number_ % Commons::kOffers];
+    copy_to_slot(staged_, in_offer_ ? own.payload : commons_->staging(commons_->rank(), tile));
   }
+  if (staged_ == 0 && offers_) offer();
   if (!copies) {
     staged_ = num_tiles_;
     return true;
@@ -307,7 +304,7 @@ void DirectExecution::make(const Move& move, int tile) {
   }
   sources_.clear();
   for (std::size_t i = 0; i < move.sources.size(); ++i) {
-    sources_.push_back(source(move.sources[i], move, tile, bytes, i));
+    sources_.push_back(source(move.sources[i], tile, bytes, i));
   }
   fold(targets_, sources_, bytes / element_bytes_, work_.type, work_.op, work_.divisor,
        streams_ && !by_kernel);
@@ -323,16 +320,12 @@ void DirectExecution::make(const Move& move, int tile) {
   }
 }
 
-const std::byte* DirectExecution::source(const Place& place, const Move& /*move*/, int tile,
-                                         std::size_t bytes, std::size_t index) {
+const std::byte* DirectExecution::source(const Place& place, int tile, std::size_t bytes,
+                                         std::size_t index) {
   if (place.rank == commons_->rank()) return work_.input + in_buffer(place.index, tile);
   const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
   if (offered.input.kind == Reference::kStaged) {
-    const std::size_t whole =
-        static_cast<std::size_t>(direct_->most_blocks) * tile_count_ * element_bytes_;
-    if (num_tiles_ == 1 && whole <= Offer::kInlineBytes) {
-      return offered.payload + in_slot(place.index, tile);
-    }
+    if (in_offer_) return offered.payload + in_slot(place.index, tile);
     const std::uint64_t number = base_ + static_cast<std::uint64_t>(tile);
     return commons_->staging(place.rank, number) + in_slot(place.index, tile);
   }

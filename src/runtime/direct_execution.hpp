@@ -95,8 +95,8 @@ class DirectExecution {
   [[nodiscard]] bool sources_staged(std::uint64_t tile);
   [[nodiscard]] bool fold_tile();
   void make(const Move& move, int tile);
-  [[nodiscard]] const std::byte* source(const Place& place, const Move& move, int tile,
-                                        std::size_t bytes, std::size_t index);
+  [[nodiscard]] const std::byte* source(const Place& place, int tile, std::size_t bytes,
+                                        std::size_t index);
   [[nodiscard]] bool collect_tile();
   [[nodiscard]] bool left_alone();
 
@@ -117,6 +117,7 @@ class DirectExecution {
   std::size_t k_ = 1;
   std::size_t tile_count_ = 0;  ///< elements of one block per tile
   int num_tiles_ = 1;
+  bool in_offer_ = false;  // what is staged fits into the offer itself
   DirectCount* count_ = nullptr;
   std::uint64_t number_ = 0;  ///< of this call
   std::uint64_t base_ = 0;    ///< tiles before this call

@@ -18,8 +18,6 @@ namespace {
 // After this long without progress a rank tells the coordinator what it waits for.
 constexpr std::int64_t kReportAfterNs = 500'000'000;
 constexpr std::int64_t kReportEveryNs = 1'000'000'000;
-// How long a rank that lost a connection waits for the coordinator's word on whose fault it is.
-constexpr int kVerdictGraceMs = 1500;
 // A wait that spins for so long is a sign that others need the core: this one and the next so many
 // yield in every round. Only as many short waits in a row bring plain spinning back.
 constexpr std::int64_t kYieldAfterNs = 20'000;
@@ -276,7 +274,7 @@ void Engine::check_stall(std::span<const Pending> all) {
         fmt::format("{}: nothing for {} ms (CHORUS_TIMEOUT_MS){}{}", describe_waiting(job),
                     options_.timeout_ms, missing.empty() ? "" : "; ", missing);
     control_.abort(place_.key, reason);
-    fail(control_.await_verdict(place_.key, kVerdictGraceMs).value_or(reason));
+    fail(control_.await_verdict(place_.key).value_or(reason));
   }
 }
 
@@ -326,13 +324,13 @@ void Engine::lost(Rank peer, const std::string& why) {
   } else {  // this rank's own sockets or memory
     control_.abort(place_.key, why);
   }
-  fail(control_.await_verdict(place_.key, kVerdictGraceMs).value_or(why));
+  fail(control_.await_verdict(place_.key).value_or(why));
 }
 
 void Engine::mismatched(const Job& job) {
   const Rank peer = job.mismatch();
   report(job, peer);
-  if (const auto verdict = control_.await_verdict(place_.key, kVerdictGraceMs)) fail(*verdict);
+  if (const auto verdict = control_.await_verdict(place_.key)) fail(*verdict);
   const std::string reason =
       fmt::format("rank {} is in {}, but the next message of rank {} belongs to another call",
                   place_.rank, job.describe(), peer);

@@ -26,7 +26,6 @@ constexpr std::size_t kFirstMessage = 8 << 10;
 constexpr std::uint64_t kGrowth = 24;
 // Spinning on a core that the peer needs costs both; sleeping costs a wake-up.
 constexpr std::int64_t kSpinNs = 60'000;
-constexpr int kVerdictGraceMs = 1500;
 constexpr int kRoundTrips = 24;
 // The one that counts, from the fastest: most are spoilt where hosts share a machine.
 constexpr int kFastTrip = 2;
@@ -128,7 +127,7 @@ void FlowRunner::drive(std::span<Link* const> links, const Rank& waiting_for,
           fmt::format("probing: rank {} waits for rank {} to {}: nothing for {} ms", place_.rank,
                       waiting_for, what, patience_ms_);
       control_.abort(place_.key, reason);
-      engine_.fail(control_.await_verdict(place_.key, kVerdictGraceMs).value_or(reason));
+      engine_.fail(control_.await_verdict(place_.key).value_or(reason));
     }
   } catch (const LinkError& error) {
     engine_.lost(error.peer(), error.what());
