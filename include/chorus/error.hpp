@@ -52,6 +52,12 @@ class CHORUS_API LinkError : public Error {
   int peer_ = -1;
 };
 
+/// A GPU or its driver refused.
+class CHORUS_API DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// A collective failed: a peer died, did not call, or called something else. The communicator is
 /// finished afterwards; join again.
 class CHORUS_API CollectiveError : public Error {

@@ -58,14 +58,14 @@ void check_all_to_all_v(const Call& call, std::size_t world_size) {
 
 }  // namespace
 
-void check_call(const Call& call, Rank rank, int world_size) {
+void check_call(const Call& call, Rank rank, int world_size, bool to_itself) {
   if (static_cast<int>(call.type) >= kNumDataTypes) refuse(call, "unknown element type");
   if (static_cast<int>(call.reduction.op) >= kNumReduceOps) refuse(call, "unknown operation");
   if (has_peer(call.kind) && (call.peer < 0 || call.peer >= world_size)) {
     refuse(call, fmt::format("rank {} does not exist: the communicator has ranks 0 to {}",
                              call.peer, world_size - 1));
   }
-  if ((call.kind == Kind::send || call.kind == Kind::recv) && call.peer == rank) {
+  if (!to_itself && (call.kind == Kind::send || call.kind == Kind::recv) && call.peer == rank) {
     refuse(call, "a rank cannot send to or receive from itself");
   }
   if (call.reduction.scale != 1.0 && call.reduction.op != ReduceOp::sum) {

@@ -104,6 +104,7 @@ struct Request::Impl {
 [[nodiscard]] int message_channel();
 
 /// Throws InputError, naming the argument, for a call that cannot be right on any rank.
-void check_call(const Call& call, Rank rank, int world_size);
+/// `to_itself`: a rank may send to itself.
+void check_call(const Call& call, Rank rank, int world_size, bool to_itself = false);
 
 }  // namespace chorus

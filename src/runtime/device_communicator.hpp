@@ -36,6 +36,21 @@ struct MemoryPlace {
   int device = -1;  ///< ordinal; -1 for host memory
 };
 
+/// Which way calls go, by size. All ranks must have the same.
+struct DeviceTuning {
+  /// Messages of at most so many bytes go by flagged words, by flagged lines (docs/transports/
+  /// cuda.md).
+  std::size_t words_bytes = 8 * 1024;
+  std::size_t lines_bytes = 128 * 1024;
+  /// Calls on at least so many bytes fold straight from and into the users' buffers, where all
+  /// ranks reach those of all.
+  std::size_t direct_bytes = 256 * 1024;
+  /// Reductions of at most so many bytes times ranks take one step instead of two.
+  std::size_t one_shot_bytes = 16 * 1024;
+  int blocks = 0;     ///< of one launch; 0: so many that all ranks' fit onto the GPU twice
+  int instances = 8;  ///< copies of a program that take tiles in turn, at most
+};
+
 /// A Communicator's ranks, each with a GPU. Several ranks may share one.
 ///
 /// enqueue() returns when the work is in the stream: nothing is allocated, synchronized or copied
@@ -61,7 +76,7 @@ class DeviceCommunicator {
   /// Collective over all ranks of `communicator`, each naming the ordinal of its GPU. Throws
   /// InputError where why_not() says so or `device` does not exist, TopologyError naming the two
   /// ranks whose GPUs cannot reach each other, with the reason.
-  DeviceCommunicator(Communicator& communicator, int device);
+  DeviceCommunicator(Communicator& communicator, int device, const DeviceTuning& tuning = {});
   /// Waits until what was enqueued has run (or failed). Not collective, but all ranks must have
   /// finished their calls before any rank's memory goes: it waits for the others' farewell, and
   /// not after a failure.

@@ -11,32 +11,13 @@
 #include "model/symmetry.hpp"
 #include "runtime/direct_cost.hpp"
 #include "runtime/direct_execution.hpp"
+#include "runtime/proved.hpp"
 
 namespace chorus {
 namespace {
 
 constexpr std::size_t kMostLowered = 1 << 16;  // transfers, of symmetric schedules
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
-
-// FNV-1a over everything that decides what a rank does.
-std::uint32_t hash_of(const Schedule& schedule) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  mix(static_cast<std::uint64_t>(schedule.collective.kind));
-  mix(static_cast<std::uint64_t>(schedule.collective.root));
-  mix(static_cast<std::uint64_t>(schedule.num_chunks));
-  for (const int radix : schedule.symmetry) mix(static_cast<std::uint64_t>(radix));
-  for (const Step& step : schedule.steps) {
-    mix(step.size());
-    for (const Transfer& transfer : step) {
-      mix(static_cast<std::uint64_t>(transfer.src) << 40 ^
-          static_cast<std::uint64_t>(transfer.dst) << 20 ^
-          static_cast<std::uint64_t>(transfer.chunk) << 1 ^
-          static_cast<std::uint64_t>(transfer.action));
-    }
-  }
-  return static_cast<std::uint32_t>(hash ^ hash >> 32);
-}
 
 std::string why_not(const Algorithm& algorithm, const AlgorithmInput& input,
                     const Options& options) {
@@ -227,39 +208,22 @@ const Selector::Choice& Selector::choose(Collective collective, std::uint64_t si
   return choice;
 }
 
-// Nothing runs unproved: neither the schedule nor what lowering made of it.
 Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) const {
   const Schedule mine = root == 0 ? schedule : rotated(schedule, root);
-  if (const auto fault = first_fault(mine)) {
-    throw SynthesisError(fmt::format("schedule '{}' is wrong: {}", mine.name, *fault));
-  }
   if (!mine.symmetry.empty() && num_transfers(mine) > kMostLowered) {
+    require_correct(mine);
     // Too many to cut for all ranks: programs that ranks cut alone cannot wait in a circle.
     Program program = lower_alone(mine, rank_);
     const int longest = max_message_chunks(program);
     return {.routine = make_routine(std::move(program), longest, hash_of(mine)), .name = mine.name};
   }
-  std::vector<Program> programs = lower(mine);
-  // Lanes repeat from tile to tile; two show whether one tile can block the next. Very large
-  // groups are checked for one tile and one form, in seconds instead of minutes.
-  const bool large = mine.world_size > 64;
-  for (const bool in_place : {false, true}) {
-    if (in_place && large) continue;
-    if (const auto fault = first_fault(programs, guaranteed_slots_, in_place, large ? 1 : 2)) {
-      throw SynthesisError(fmt::format("schedule '{}' cannot run: {}", mine.name, *fault));
-    }
-  }
+  Proved proved = prove(mine, guaranteed_slots_, shared_cores_ > 0);
+  std::vector<Program>& programs = proved.programs;
   int longest = 1;
   for (const Program& program : programs) longest = std::max(longest, max_message_chunks(program));
   std::shared_ptr<const DirectRoutine> shared;
-  if (shared_cores_ > 0) {
-    if (const auto forms = direct(mine)) {
-      if (const auto fault = first_fault(*forms)) {
-        throw SynthesisError(
-            fmt::format("the direct form of '{}' is wrong: {}", mine.name, *fault));
-      }
-      shared = std::make_shared<const DirectRoutine>(make_direct_routine(*forms, rank_));
-    }
+  if (proved.direct) {
+    shared = std::make_shared<const DirectRoutine>(make_direct_routine(*proved.direct, rank_));
   }
   return {.routine = make_routine(std::move(programs[static_cast<std::size_t>(rank_)]), longest,
                                   hash_of(mine), std::move(shared)),

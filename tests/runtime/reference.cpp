@@ -159,8 +159,12 @@ std::string Case::name() const {
 }
 
 void run_case(Communicator& comm, const Case& test) {
-  const auto n = static_cast<std::size_t>(comm.world_size());
-  const Rank me = comm.rank();
+  run_case(comm.rank(), static_cast<std::size_t>(comm.world_size()), test,
+           [&](const Call& call) { comm.start(call).wait(); });
+}
+
+void run_case(Rank me, std::size_t n, const Case& test,
+              const std::function<void(const Call&)>& run) {
   const std::size_t block = test.count * size_of(test.type);
   const Shape shape = shape_of(test, me, n);
   const Bytes input = input_of(test, me, shape.in_blocks * test.count);
@@ -196,7 +200,7 @@ void run_case(Communicator& comm, const Case& test) {
       call.output = result;
     }
   }
-  comm.start(call).wait();
+  run(call);
 
   if (!std::equal(expected.begin(), expected.end(), result)) {
     std::size_t i = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,8 @@ struct Case {
 /// Runs `test` on this rank and compares every byte that the collective promises. Throws
 /// std::runtime_error naming the case, rank and element if anything differs.
 void run_case(Communicator& comm, const Case& test);
+/// The same on rank `me` of `n`, by whatever `run` runs calls with.
+void run_case(Rank me, std::size_t n, const Case& test,
+              const std::function<void(const Call&)>& run);
 
 }  // namespace chorus::testing

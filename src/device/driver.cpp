@@ -1,0 +1,138 @@
+#include "device/driver.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "chorus/error.hpp"
+
+namespace chorus::cuda {
+namespace {
+
+struct Library {
+  Api api{};
+  std::string why_not;
+};
+
+Library open_library() {
+  Library library;
+  void* const handle = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    library.why_not = "libcuda.so.1 is not installed: there is no NVIDIA driver";
+    return library;
+  }
+  const auto find = [&](const char* symbol, auto& function) {
+    void* const found = ::dlsym(handle, symbol);
+    if (found == nullptr && library.why_not.empty()) {
+      library.why_not = fmt::format("libcuda.so.1 is too old: it has no {}", symbol);
+    }
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
+  };
+#define CHORUS_CUDA_FIND(member, symbol, parameters) find(#symbol, library.api.member);
+  CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_FIND)
+#undef CHORUS_CUDA_FIND
+  if (!library.why_not.empty()) return library;
+  // Kernels of several ranks may have to run at once, each in a stream of its own: more hardware
+  // queues than the usual 8 keep one from waiting behind another. Read when the driver starts.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  Result result = library.api.init(0);
+  int devices = 0;
+  if (result == kSuccess) result = library.api.device_count(&devices);
+  if (result != kSuccess) {
+    const char* text = nullptr;
+    library.api.error_string(result, &text);
+    library.why_not = fmt::format("CUDA's driver does not start: {}", text ? text : "?");
+  } else if (devices == 0) {
+    library.why_not = "CUDA's driver finds no GPU";
+  }
+  return library;
+}
+
+const Library& library() {
+  static const Library opened = open_library();
+  return opened;
+}
+
+}  // namespace
+
+const Api* driver(std::string& why_not) {
+  why_not = library().why_not;
+  return why_not.empty() ? &library().api : nullptr;
+}
+
+const Api& driver() {
+  if (!library().why_not.empty()) throw DeviceError(library().why_not);
+  return library().api;
+}
+
+std::string describe(Result result) {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  driver().error_name(result, &name);
+  driver().error_string(result, &text);
+  return fmt::format("{} ({})", text ? text : "unknown error", name ? name : "?");
+}
+
+void check(Result result, std::string_view doing) {
+  if (result != kSuccess) throw DeviceError(fmt::format("{}: {}", doing, describe(result)));
+}
+
+PrimaryContext::PrimaryContext(Device device) : device_(device) {
+  check(driver().primary_retain(&context_, device), "using a GPU (cuDevicePrimaryCtxRetain)");
+}
+
+PrimaryContext::~PrimaryContext() {
+  if (context_ != nullptr) driver().primary_release(device_);
+}
+
+Current::Current(Context context) : mode_(kCaptureModeRelaxed) {
+  check(driver().context_push(context), "using a GPU (cuCtxPushCurrent)");
+  driver().exchange_capture_mode(&mode_);
+}
+
+Current::~Current() {
+  driver().exchange_capture_mode(&mode_);
+  Context popped = nullptr;
+  driver().context_pop(&popped);
+}
+
+// Failures to release have no remedy, and after a kernel has failed everything fails.
+void FreeMemory::operator()(Address address) const { driver().free(address); }
+void FreeHost::operator()(void* memory) const { driver().host_free(memory); }
+void CloseIpc::operator()(Address address) const { driver().ipc_close(address); }
+void DestroyStream::operator()(StreamHandle stream) const { driver().stream_destroy(stream); }
+void DestroyEvent::operator()(EventHandle event) const { driver().event_destroy(event); }
+void UnloadModule::operator()(Module module) const { driver().module_unload(module); }
+
+Memory allocate(std::size_t size_bytes) {
+  Address address = 0;
+  check(driver().alloc(&address, size_bytes),
+        fmt::format("allocating {} bytes of GPU memory", size_bytes));
+  return Memory(address);
+}
+
+PinnedMemory allocate_pinned(std::size_t size_bytes, Address& address) {
+  void* memory = nullptr;
+  check(driver().host_alloc(&memory, size_bytes, kHostMapped),
+        fmt::format("allocating {} bytes of pinned memory", size_bytes));
+  PinnedMemory pinned(memory);
+  std::memset(memory, 0, size_bytes);
+  check(driver().host_address(&address, memory, 0), "mapping pinned memory");
+  return pinned;
+}
+
+Stream make_stream() {
+  StreamHandle stream = nullptr;
+  check(driver().stream_create(&stream, kStreamNonBlocking), "making a stream");
+  return Stream(stream);
+}
+
+Event make_event() {
+  EventHandle event = nullptr;
+  check(driver().event_create(&event, kEventDisableTiming), "making an event");
+  return Event(event);
+}
+
+}  // namespace chorus::cuda

@@ -1,0 +1,109 @@
+// CUDA's driver, opened at run time; its handles as objects.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "device/driver_api.hpp"
+
+namespace chorus::cuda {
+
+/// The driver, or null and the reason: no library, too old, no device. Opened at the first call.
+[[nodiscard]] const Api* driver(std::string& why_not);
+/// Throws DeviceError with the reason.
+[[nodiscard]] const Api& driver();
+
+/// Throws DeviceError: "rank …: cuMemAlloc of 4 MB: out of memory (CUDA_ERROR_OUT_OF_MEMORY)".
+void check(Result result, std::string_view doing);
+/// The driver's words.
+[[nodiscard]] std::string describe(Result result);
+
+/// A device's primary context, which the CUDA runtime uses too. While it lives, current_of() works.
+class PrimaryContext {
+ public:
+  PrimaryContext() = default;
+  explicit PrimaryContext(Device device);
+  PrimaryContext(PrimaryContext&& other) noexcept { *this = std::move(other); }
+  PrimaryContext& operator=(PrimaryContext&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(context_, other.context_);
+    return *this;
+  }
+  ~PrimaryContext();
+  [[nodiscard]] Context get() const { return context_; }
+
+ private:
+  Device device_ = -1;
+  Context context_ = nullptr;
+};
+
+/// Makes a context this thread's current one for a scope, and lets the thread do what would spoil
+/// a capture that is under way in another stream.
+class Current {
+ public:
+  explicit Current(Context context);
+  ~Current();
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  int mode_;
+};
+
+/// What the objects below have in common: released once, moved by swapping.
+template <class Handle, class Release>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(Handle handle) : handle_(handle) {}
+  Owned(Owned&& other) noexcept : handle_(std::exchange(other.handle_, Handle{})) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Owned() {
+    if (handle_ != Handle{}) Release()(handle_);
+  }
+  [[nodiscard]] Handle get() const { return handle_; }
+  explicit operator bool() const { return handle_ != Handle{}; }
+  void reset() { *this = Owned(); }
+
+ private:
+  Handle handle_{};
+};
+struct FreeMemory {
+  void operator()(Address address) const;
+};
+struct FreeHost {
+  void operator()(void* memory) const;
+};
+struct CloseIpc {
+  void operator()(Address address) const;
+};
+struct DestroyStream {
+  void operator()(StreamHandle stream) const;
+};
+struct DestroyEvent {
+  void operator()(EventHandle event) const;
+};
+struct UnloadModule {
+  void operator()(Module module) const;
+};
+// All but the context must be destroyed while their context is current.
+using Memory = Owned<Address, FreeMemory>;
+using PinnedMemory = Owned<void*, FreeHost>;
+using Mapped = Owned<Address, CloseIpc>;
+using Stream = Owned<StreamHandle, DestroyStream>;
+using Event = Owned<EventHandle, DestroyEvent>;
+using LoadedModule = Owned<Module, UnloadModule>;
+
+[[nodiscard]] Memory allocate(std::size_t size_bytes);
+/// Host memory, zeroed, that every device reaches; `address` is how.
+[[nodiscard]] PinnedMemory allocate_pinned(std::size_t size_bytes, Address& address);
+[[nodiscard]] Stream make_stream();
+[[nodiscard]] Event make_event();
+
+}  // namespace chorus::cuda

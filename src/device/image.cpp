@@ -1,0 +1,330 @@
+#include "device/image.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "chorus/error.hpp"
+#include "device/fold.hpp"
+#include "device/interpreter.hpp"
+#include "model/contract.hpp"
+
+namespace chorus::device {
+namespace {
+
+constexpr std::uint32_t kNone = 0xffffffff;
+
+/// Writes words; refuses what does not fit the meaning of a field.
+class Writer {
+ public:
+  explicit Writer(std::string name) : name_(std::move(name)) {}
+
+  template <class T>
+  std::uint32_t put(const T& entry) {
+    static_assert(sizeof(T) % 4 == 0);
+    const auto at = size();
+    const auto* words = reinterpret_cast<const std::uint32_t*>(&entry);
+    words_.insert(words_.end(), words, words + sizeof(T) / 4);
+    return at;
+  }
+  template <class T>
+  T& at(std::uint32_t offset) {
+    return *reinterpret_cast<T*>(words_.data() + offset);
+  }
+  /// `value` in [0, limit).
+  std::uint32_t index(int value, std::size_t limit, const char* what) const {
+    if (value < 0 || static_cast<std::size_t>(value) >= limit) {
+      throw InputError(fmt::format("program '{}': {} is {}, but must be in [0, {})", name_, what,
+                                   value, limit));
+    }
+    return static_cast<std::uint32_t>(value);
+  }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(words_.size()); }
+  std::vector<std::uint32_t> take() { return std::move(words_); }
+
+ private:
+  std::string name_;
+  std::vector<std::uint32_t> words_;
+};
+
+/// Ports renumbered so that those of a lane follow each other.
+struct PortNumbers {
+  std::vector<std::uint32_t> number;  ///< [old], kNone while unused
+  std::vector<ImagePort> ports;       ///< [new]
+};
+
+void use(PortNumbers& numbers, int port, std::span<const Port> all, const Writer& writer,
+         const Program& program) {
+  const std::uint32_t old = writer.index(port, all.size(), "a port");
+  if (numbers.number[old] != kNone) return;
+  numbers.number[old] = static_cast<std::uint32_t>(numbers.ports.size());
+  const Port& entry = all[old];
+  numbers.ports.push_back(
+      {writer.index(entry.peer, static_cast<std::size_t>(program.world_size), "a peer"),
+       writer.index(entry.channel, static_cast<std::size_t>(program.num_channels), "a channel")});
+}
+
+std::uint32_t within(const PortNumbers& numbers, int port, std::uint32_t first, std::uint32_t count,
+                     const Writer& writer) {
+  const std::uint32_t number = numbers.number[static_cast<std::size_t>(port)];
+  writer.index(static_cast<int>(number) - static_cast<int>(first), count,
+               "a port that belongs to another lane");
+  return number - first;
+}
+
+class Flattening {
+ public:
+  explicit Flattening(const Program& program) : program_(program), out_(program.name) {
+    in_.number.assign(program.incoming.size(), kNone);
+    sends_.number.assign(program.outgoing.size(), kNone);
+    const int blocks = num_blocks(program.collective.kind, program.world_size);
+    chunks_per_block_ = program.num_chunks / std::max(1, blocks);
+    places_[0] = input_blocks(program.collective, program.world_size, program.rank);
+    places_[1] = output_blocks(program.collective, program.world_size, program.rank);
+    for (std::size_t& places : places_) places *= static_cast<std::size_t>(chunks_per_block_);
+    places_[2] = static_cast<std::size_t>(program.scratch_chunks);
+    // Messages between two ranks are programs too: they have both ends.
+    if (places_[0] == 0) places_[0] = static_cast<std::size_t>(program.num_chunks);
+    if (places_[1] == 0) places_[1] = static_cast<std::size_t>(program.num_chunks);
+  }
+
+  Image run() {
+    out_.put(ImageHead{});
+    const std::uint32_t lanes = out_.size();
+    for (const Lane& lane : program_.lanes) out_.put(number_ports(lane));
+    mark_awaited(lanes);
+    for (std::size_t i = 0; i < program_.lanes.size(); ++i) {
+      const auto at = lanes + static_cast<std::uint32_t>(i * sizeof(ImageLane) / 4);
+      out_.at<ImageLane>(at).instructions = out_.size();
+      const ImageLane lane = out_.at<ImageLane>(at);
+      for (const Instruction& instruction : program_.lanes[i].instructions) put(instruction, lane);
+    }
+    ImageHead head{};
+    head.num_chunks = static_cast<std::uint32_t>(program_.num_chunks);
+    head.chunks_per_block = static_cast<std::uint32_t>(chunks_per_block_);
+    head.num_channels = static_cast<std::uint32_t>(program_.num_channels);
+    head.num_lanes = static_cast<std::uint32_t>(program_.lanes.size());
+    head.lanes = lanes;
+    head.in_ports = out_.size();
+    for (const ImagePort& port : in_.ports) out_.put(port);
+    head.out_ports = out_.size();
+    for (const ImagePort& port : sends_.ports) out_.put(port);
+    head.words = out_.size();
+    out_.at<ImageHead>(0) = head;
+    return {out_.take()};
+  }
+
+ private:
+  ImageLane number_ports(const Lane& lane) {
+    ImageLane entry{};
+    entry.num_instructions = static_cast<std::uint32_t>(lane.instructions.size());
+    entry.first_in = static_cast<std::uint32_t>(in_.ports.size());
+    entry.first_out = static_cast<std::uint32_t>(sends_.ports.size());
+    for (const Instruction& instruction : lane.instructions) {
+      for (const Operand& source : instruction.sources) {
+        if (source.incoming >= 0) use(in_, source.incoming, program_.incoming, out_, program_);
+      }
+      for (const int send : instruction.sends) {
+        use(sends_, send, program_.outgoing, out_, program_);
+      }
+    }
+    entry.num_in = static_cast<std::uint32_t>(in_.ports.size()) - entry.first_in;
+    entry.num_out = static_cast<std::uint32_t>(sends_.ports.size()) - entry.first_out;
+    out_.index(static_cast<int>(entry.num_in + entry.num_out), kMostPorts + 1,
+               "the number of a lane's ports");
+    return entry;
+  }
+
+  void mark_awaited(std::uint32_t lanes) {
+    for (const Lane& lane : program_.lanes) {
+      for (const Instruction& instruction : lane.instructions) {
+        for (const Dependency& dependency : instruction.after) {
+          const std::uint32_t other =
+              out_.index(dependency.lane, program_.lanes.size(), "a lane that is waited for");
+          constexpr std::uint32_t kWords = sizeof(ImageLane) / 4;
+          out_.at<ImageLane>(lanes + other * kWords).is_awaited = 1;
+        }
+      }
+    }
+  }
+
+  std::uint32_t place(const LocalRange& range, int count) const {
+    const auto buffer = static_cast<std::size_t>(range.buffer);
+    out_.index(static_cast<int>(buffer), places_.size(), "a buffer");
+    out_.index(range.index, places_[buffer], "a place in a buffer");
+    out_.index(range.index + count - 1, places_[buffer], "the end of a place in a buffer");
+    return static_cast<std::uint32_t>(range.index);
+  }
+
+  void put(const Instruction& instruction, const ImageLane& lane) {
+    ImageInstruction entry{};
+    out_.index(instruction.count - 1, static_cast<std::size_t>(program_.num_chunks),
+               "the number of chunks");
+    entry.chunk = out_.index(instruction.chunk, static_cast<std::size_t>(program_.num_chunks),
+                             "a chunk");
+    out_.index(instruction.chunk + instruction.count - 1,
+               static_cast<std::size_t>(program_.num_chunks), "the last chunk");
+    entry.count = static_cast<std::uint32_t>(instruction.count);
+    out_.index(static_cast<int>(instruction.sources.size()) - 1, kMostRanks, "the last source");
+    // One target is the destination.
+    out_.index(static_cast<int>(instruction.sends.size()), kMostRanks, "the number of sends");
+    entry.num_sources = static_cast<std::uint32_t>(instruction.sources.size());
+    entry.num_after = static_cast<std::uint32_t>(instruction.after.size());
+    entry.num_sends = static_cast<std::uint32_t>(instruction.sends.size());
+    entry.completes = instruction.completes ? 1 : 0;
+    if (instruction.destination) {
+      entry.has_destination = 1;
+      entry.buffer = static_cast<std::uint32_t>(instruction.destination->buffer);
+      entry.index = place(*instruction.destination, instruction.count);
+    }
+    const std::uint32_t at = out_.put(entry);
+    for (const Operand& source : instruction.sources) {
+      if (source.incoming >= 0) {
+        out_.put(
+            ImageOperand{within(in_, source.incoming, lane.first_in, lane.num_in, out_), 0, 0});
+      } else {
+        out_.put(ImageOperand{kLocal, static_cast<std::uint32_t>(source.local.buffer),
+                              place(source.local, instruction.count)});
+      }
+    }
+    for (const Dependency& dependency : instruction.after) {
+      const auto& other = program_.lanes[static_cast<std::size_t>(dependency.lane)];
+      out_.put(ImageDependency{static_cast<std::uint32_t>(dependency.lane),
+                               out_.index(dependency.instruction, other.instructions.size(),
+                                          "an instruction that is waited for")});
+    }
+    for (const int send : instruction.sends) {
+      out_.put(within(sends_, send, lane.first_out, lane.num_out, out_));
+    }
+    out_.at<ImageInstruction>(at).words = out_.size() - at;
+  }
+
+  const Program& program_;
+  Writer out_;
+  PortNumbers in_;
+  PortNumbers sends_;
+  int chunks_per_block_ = 1;
+  std::array<std::size_t, 3> places_{};
+};
+
+}  // namespace
+
+Image flatten(const Program& program) { return Flattening(program).run(); }
+
+Image flatten(const DirectProgram& program) {
+  Writer out(program.name);
+  const int blocks = num_blocks(program.collective.kind, program.world_size);
+  const int per_block = program.num_chunks / std::max(1, blocks);
+  ImageHead head{};
+  out.put(head);
+  head.num_chunks = static_cast<std::uint32_t>(program.num_chunks);
+  head.chunks_per_block = static_cast<std::uint32_t>(per_block);
+  head.num_moves = static_cast<std::uint32_t>(program.moves.size());
+  head.moves = out.size();
+  const auto put_places = [&](const std::vector<Place>& places, int count, bool input) {
+    for (const Place& place : places) {
+      const std::uint32_t rank =
+          out.index(place.rank, static_cast<std::size_t>(program.world_size), "a rank");
+      const int limit =
+          per_block * (input ? input_blocks(program.collective, program.world_size, place.rank)
+                             : output_blocks(program.collective, program.world_size, place.rank));
+      out.index(place.index + count - 1, static_cast<std::size_t>(limit), "the end of a place");
+      out.put(ImagePlace{rank, out.index(place.index, static_cast<std::size_t>(limit), "a place")});
+    }
+  };
+  for (const Move& move : program.moves) {
+    out.index(static_cast<int>(move.sources.size()) - 1, kMostRanks, "the last source");
+    out.index(static_cast<int>(move.destinations.size()), kMostRanks + 1,
+              "the number of destinations");
+    out.index(move.chunk % per_block + move.count - 1, static_cast<std::size_t>(per_block),
+              "the last chunk of a move within its block");
+    const std::uint32_t at = out.put(
+        ImageMove{0, out.index(move.chunk, static_cast<std::size_t>(program.num_chunks), "a chunk"),
+                  static_cast<std::uint32_t>(move.count),
+                  static_cast<std::uint32_t>(move.sources.size()),
+                  static_cast<std::uint32_t>(move.destinations.size())});
+    put_places(move.sources, move.count, true);
+    put_places(move.destinations, move.count, false);
+    out.at<ImageMove>(at).words = out.size() - at;
+  }
+  head.words = out.size();
+  out.at<ImageHead>(0) = head;
+  return {out.take()};
+}
+
+Figures figures_of(std::span<const Program> programs, Rank rank) {
+  Figures figures;
+  const Program& mine = programs[static_cast<std::size_t>(rank)];
+  figures.chunks_per_block = static_cast<std::uint32_t>(
+      mine.num_chunks / std::max(1, num_blocks(mine.collective.kind, mine.world_size)));
+  figures.num_channels = static_cast<std::uint32_t>(std::max(1, mine.num_channels));
+  figures.scratch_chunks = static_cast<std::uint32_t>(mine.scratch_chunks);
+  const auto raise = [](std::uint32_t& most, std::size_t value) {
+    most = std::max(most, static_cast<std::uint32_t>(value));
+  };
+  for (const Program& program : programs) {
+    raise(figures.max_message_chunks, static_cast<std::size_t>(max_message_chunks(program)));
+    raise(figures.max_lanes, program.lanes.size());
+    raise(figures.max_lane_ports, program.incoming.size() + program.outgoing.size());
+  }
+  return figures;
+}
+
+std::uint32_t most_instances(const Figures& figures, const Shape& shape, const Limits& limits) {
+  std::uint32_t most = std::min(limits.instances, shape.connections / figures.num_channels);
+  // A block that takes several lanes in turn needs room for the ports of all.
+  const std::uint32_t lanes_per_block =
+      std::max(1U, std::min(kMostWorks, kMostPorts / std::max(1U, figures.max_lane_ports)));
+  most = std::min(most, limits.blocks * lanes_per_block / figures.max_lanes);
+  // More lanes than blocks only wait for each other.
+  if (figures.max_lanes < limits.blocks) most = std::min(most, limits.blocks / figures.max_lanes);
+  return std::max(1U, most);
+}
+
+std::uint64_t cut(CallArguments& call, const Figures& figures, const Shape& shape,
+                  const Limits& limits, bool always_bulk) {
+  const auto element = static_cast<std::uint64_t>(size_of(call.type));
+  const std::uint64_t k = figures.chunks_per_block;
+  const std::uint64_t m = figures.max_message_chunks;
+  const std::uint64_t message = (call.count + k - 1) / k * m * element;
+  call.protocol = always_bulk || message > limits.lines_bytes ? Protocol::bulk
+                  : message > limits.words_bytes              ? Protocol::lines
+                                                              : Protocol::words;
+  const std::uint32_t slot = shape.slot_bytes[static_cast<std::uint32_t>(call.protocol)];
+  const std::uint64_t unit = call.protocol == Protocol::words ? 16 : kLineBytes;
+  const std::uint64_t piece = wire_capacity(call.protocol, slot / m / unit * unit) / element;
+  if (piece == 0) {
+    throw InputError(fmt::format("slots of {} bytes cannot hold a message of {} chunks", slot, m));
+  }
+  Cut cutting{call.count, call.count, static_cast<std::uint32_t>(k),
+              static_cast<std::uint32_t>(element)};
+  const std::uint32_t instances = most_instances(figures, shape, limits);
+  std::uint64_t tile = call.count;
+  if (cutting.longest(tile) > piece || (call.protocol == Protocol::bulk && instances > 1)) {
+    const std::uint64_t line = std::max<std::uint64_t>(1, kLineBytes / element);
+    std::uint64_t most = piece * k;
+    if (cutting.longest(most) > piece) most = piece > line ? (piece - line) * k : k;
+    while (cutting.longest(most) > piece) most -= k;
+    // Enough tiles that every instance has some, of about equal size, none much below a line.
+    const std::uint64_t wanted = call.protocol == Protocol::bulk ? instances : 1;
+    std::uint64_t even = (call.count + wanted - 1) / wanted;
+    if (even > most) {
+      const std::uint64_t tiles = (call.count + most - 1) / most;
+      even = (call.count + tiles - 1) / tiles;
+    }
+    const std::uint64_t grain = most >= 2 * line * k ? line * k : k;
+    tile = std::max<std::uint64_t>(1, std::min(most / grain * grain, round_up(even, grain)));
+  }
+  call.tile_count = std::max<std::uint64_t>(1, tile);
+  call.num_tiles = static_cast<std::uint32_t>(
+      std::max<std::uint64_t>(1, (call.count + call.tile_count - 1) / call.tile_count));
+  call.instances = std::min(instances, call.num_tiles);
+  const std::uint64_t place =
+      round_up(cutting.longest(call.tile_count) * element, 16) / element;
+  call.scratch_stride = place * call.num_tiles;
+  return figures.scratch_chunks * call.scratch_stride * element;
+}
+
+}  // namespace chorus::device

@@ -1,0 +1,34 @@
+// What runs on the device: the interpreter over CudaMachine, and the hash by which the host knows
+// that it speaks of the same bytes.
+#include "device/cuda_machine.hpp"
+#include "device/interpreter.hpp"
+
+namespace chorus::device {
+namespace {
+
+__device__ __forceinline__ void interpret(const LaunchHead& head, const CallArguments* calls) {
+  __shared__ BlockShared shared;
+  const auto* table = reinterpret_cast<const RankTable*>(head.table);
+  CudaMachine machine(shared, table->beyond_device != 0);
+  Interpreter<CudaMachine>(machine, head, calls).run();
+}
+
+}  // namespace
+}  // namespace chorus::device
+
+using chorus::device::FewCalls;
+using chorus::device::kThreads;
+using chorus::device::ManyCalls;
+
+extern "C" __device__ __constant__ const std::uint64_t chorus_layout_hash =
+    chorus::device::layout_hash();
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    chorus_run_few(const __grid_constant__ FewCalls launch) {
+  chorus::device::interpret(launch.head, launch.calls);
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    chorus_run_many(const __grid_constant__ ManyCalls launch) {
+  chorus::device::interpret(launch.head, launch.calls);
+}

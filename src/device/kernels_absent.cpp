@@ -1,0 +1,13 @@
+// Builds without nvcc.
+#include "device/kernels.hpp"
+
+namespace chorus::device {
+
+std::span<const std::byte> kernel_image() {
+  static constexpr char kText[] = "built without nvcc";
+  return std::as_bytes(std::span(kText));
+}
+
+bool has_kernels() { return false; }
+
+}  // namespace chorus::device

@@ -1,0 +1,510 @@
+#include "runtime/device_communicator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "model/contract.hpp"
+#include "runtime/communicator_impl.hpp"
+#include "runtime/device_routines.hpp"
+#include "runtime/device_watch.hpp"
+#include "runtime/device_world.hpp"
+#include "runtime/flight_recorder.hpp"
+
+namespace chorus {
+namespace {
+
+using Kind = Call::Kind;
+
+constexpr std::uint32_t kMessageInstances = 2;
+constexpr int kLeaveMs = 2000;
+
+bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
+
+std::uint64_t address_of(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
+
+// Different for calls that do not match; the same for every replay of a captured one.
+std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
+  const bool message = is_message(call.kind);
+  const bool sending = call.kind == Kind::send;
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&](std::uint64_t value) {
+    hash = (hash ^ value) * 0x100000001b3;
+    hash ^= hash >> 29;
+  };
+  mix(static_cast<std::uint64_t>(message ? Kind::send : call.kind));
+  mix(call.count);
+  mix(static_cast<std::uint64_t>(call.type));
+  mix(static_cast<std::uint64_t>(call.reduction.op));
+  mix(static_cast<std::uint64_t>(message && sending ? rank : call.peer));
+  mix(static_cast<std::uint64_t>(message && !sending ? rank : message ? call.peer : 0));
+  mix(routine_hash);
+  hash *= 0xff51afd7ed558ccd;
+  return static_cast<std::uint32_t>(hash >> 32) | 1U;  // never 0: memory that nobody wrote
+}
+
+cuda::StreamHandle handle_of(void* stream) { return static_cast<cuda::StreamHandle>(stream); }
+
+}  // namespace
+
+struct DeviceCommunicator::Impl {
+  Impl(Communicator::Impl& communicator, int ordinal, const DeviceTuning& tuning_given);
+  ~Impl();
+
+  void enqueue(std::span<const DeviceCall> group);
+
+  /// What one call adds to a launch.
+  struct Prepared {
+    device::CallArguments arguments{};
+    std::uint32_t works = 0;  ///< lanes, over all instances; 0: a message
+  };
+  void check_memory(const DeviceCall& call) const;
+  void check_pointer(const Call& call, const void* memory, const char* what) const;
+  Prepared prepare(const DeviceCall& call, cuda::StreamHandle stream);
+  Prepared prepare_message(const DeviceCall& call);
+  void place_input(const Call& call, const DeviceRoutine& routine, Prepared& prepared,
+                   cuda::StreamHandle stream);
+  void launch(std::vector<Prepared>& calls, cuda::StreamHandle stream);
+  void join(std::span<const DeviceCall> calls, cuda::StreamHandle stream);
+  void part(std::span<const DeviceCall> calls, cuda::StreamHandle stream);
+  void number_works(std::vector<Prepared>& calls, std::uint32_t& phases, std::uint32_t& blocks);
+  std::uint64_t room(std::vector<cuda::Memory>& memories, std::size_t& size, std::size_t bytes);
+  void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, cuda::StreamHandle stream);
+
+  Communicator::Impl& base;
+  std::string group;
+  int device;
+  DeviceTuning tuning;
+  device::Limits limits;
+  cuda::PrimaryContext context;
+  // Below: made and destroyed while the context is current.
+  std::unique_ptr<DeviceWorld> world;
+  std::unique_ptr<ImageStore> store;
+  std::unique_ptr<DeviceRoutines> routines;
+  cuda::Event last_event;    ///< of the last launch outside captures
+  cuda::Event joined_event;  ///< of streams that come together for a group
+  std::vector<cuda::Memory> scratch;  ///< the last one is in use; graphs may hold the others
+  std::size_t scratch_size = 0;
+  std::vector<cuda::Memory> copies;
+  std::size_t copies_size = 0;
+  std::size_t copies_used = 0;  ///< by the group under way
+  std::unique_ptr<DeviceWatch> watch;
+
+  cuda::StreamHandle last_stream = nullptr;
+  bool launched = false;
+  bool captured = false;  ///< the group under way
+  std::uint64_t sequence = 0;
+};
+
+DeviceCommunicator::Impl::Impl(Communicator::Impl& communicator, int ordinal,
+                               const DeviceTuning& tuning_given)
+    : base(communicator),
+      group(fmt::format("{}/device{}", base.place.key, base.splits++)),
+      device(ordinal),
+      tuning(tuning_given) {
+  int devices = 0;
+  cuda::check(cuda::driver().device_count(&devices), "counting GPUs");
+  if (ordinal < 0 || ordinal >= devices) {
+    throw InputError(fmt::format("GPU {} does not exist: there are {}", ordinal, devices));
+  }
+  context = cuda::PrimaryContext(ordinal);
+  const cuda::Current current(context.get());
+  base.control->open_group(group, base.place.members);
+  world = std::make_unique<DeviceWorld>(*base.control, base.place, group, ordinal, tuning,
+                                        base.options.slot_bytes, base.options.join_timeout_ms);
+  store = std::make_unique<ImageStore>();
+  const auto n = static_cast<int>(base.place.members.size());
+  routines = std::make_unique<DeviceRoutines>(
+      base.selector->plan(), n, base.place.rank, static_cast<int>(world->shape().slots),
+      tuning.one_shot_bytes);
+  limits = {.blocks = world->blocks(),
+            .instances = static_cast<std::uint32_t>(std::max(1, tuning.instances)),
+            .words_bytes = tuning.words_bytes,
+            // Lines are whole only within one GPU (and over NVLink, which is not known here).
+            .lines_bytes = world->one_device() ? tuning.lines_bytes : 0,
+            .direct_bytes = tuning.direct_bytes};
+  last_event = cuda::make_event();
+  joined_event = cuda::make_event();
+  watch = std::make_unique<DeviceWatch>(*base.control, base.place, group, world->status(),
+                                        base.options.timeout_ms);
+}
+
+DeviceCommunicator::Impl::~Impl() {
+  try {
+    const cuda::Current current(context.get());
+    // Memory goes only when no kernel, of any rank, can touch it any more.
+    if (launched) cuda::driver().event_synchronize(last_event.get());
+    const bool well = watch->error() == nullptr;
+    try {
+      base.control->exchange(group + "/leave", base.place.members, {},
+                             well ? base.options.join_timeout_ms : kLeaveMs,
+                             well ? group : std::string());
+    } catch (const Error& error) {
+      if (well) log(LogLevel::error, fmt::format("[rank {}]", base.place.rank), error.what());
+    }
+    watch.reset();
+    base.control->close_group(group);
+    copies.clear();
+    scratch.clear();
+    joined_event.reset();
+    last_event.reset();
+    store.reset();
+    world.reset();
+  } catch (const Error& error) {
+    log(LogLevel::error, fmt::format("[rank {}]", base.place.rank), error.what());
+  }
+}
+
+// Arguments -------------------------------------------------------------------------------------
+
+void DeviceCommunicator::Impl::check_pointer(const Call& call, const void* memory,
+                                             const char* what) const {
+  const MemoryPlace place = DeviceCommunicator::place_of(memory);
+  if (place.kind == MemoryKind::host) {
+    throw InputError(fmt::format(
+        "rank {}: {}: the {} at {} is host memory, which GPU {} cannot reach (or was freed): pass "
+        "memory of the GPU, or register it (cudaHostRegister)",
+        base.place.rank, signature(call), what, memory, device));
+  }
+  if (place.kind == MemoryKind::device && place.device != device) {
+    throw InputError(fmt::format(
+        "rank {}: {}: the {} at {} is memory of GPU {}, but the communicator is on GPU {}",
+        base.place.rank, signature(call), what, memory, place.device, device));
+  }
+}
+
+void DeviceCommunicator::Impl::check_memory(const DeviceCall& device_call) const {
+  const Call& call = device_call.call;
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind), .root = call.peer};
+  const auto n = static_cast<int>(base.place.members.size());
+  bool input = call.kind == Kind::send;
+  bool output = call.kind == Kind::recv;
+  if (!is_message(call.kind) && call.kind != Kind::barrier) {
+    input = input_blocks(collective, n, base.place.rank) > 0;
+    output = output_blocks(collective, n, base.place.rank) > 0;
+  }
+  if (call.count == 0) return;
+  if (input) check_pointer(call, call.input, "input");
+  if (output) check_pointer(call, call.output, "output");
+  if (device_call.scale_at != nullptr) check_pointer(call, device_call.scale_at, "factor");
+}
+
+// Memory that grows. What was there stays: kernels and graphs may hold it.
+std::uint64_t DeviceCommunicator::Impl::room(std::vector<cuda::Memory>& memories,
+                                             std::size_t& size, std::size_t bytes) {
+  if (bytes > size) {
+    size = std::max(bytes, 2 * size);
+    memories.push_back(cuda::allocate(size));
+  }
+  return memories.empty() ? 0 : memories.back().get();
+}
+
+void DeviceCommunicator::Impl::copy(std::uint64_t to, std::uint64_t from, std::size_t bytes,
+                                    cuda::StreamHandle stream) {
+  if (bytes == 0 || to == from) return;
+  cuda::check(cuda::driver().copy(to, from, bytes, stream), "copying on the GPU");
+}
+
+// Calls -----------------------------------------------------------------------------------------
+
+DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const DeviceCall& device_call,
+                                                                     cuda::StreamHandle stream) {
+  if (is_message(device_call.call.kind)) return prepare_message(device_call);
+  const Call& call = device_call.call;
+  const auto n = static_cast<int>(base.place.members.size());
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
+                              .root = is_rooted(static_cast<CollectiveKind>(call.kind))
+                                          ? call.peer
+                                          : 0};
+  const bool barrier = call.kind == Kind::barrier;
+  const std::size_t blocks = num_blocks(collective.kind, n) == 1 ? 1 : static_cast<std::size_t>(n);
+  const std::size_t count = barrier ? 0 : call.count;
+  const std::size_t bytes = blocks * count * size_of(call.type);
+  const DeviceRoutine& routine = routines->choose(collective, bytes, *store);
+
+  Prepared prepared;
+  device::CallArguments& arguments = prepared.arguments;
+  arguments.program = routine.program;
+  arguments.count = count;
+  arguments.type = call.type;
+  arguments.op = call.reduction.op;
+  arguments.divisor = call.reduction.op == ReduceOp::avg && is_combining(collective.kind)
+                          ? static_cast<std::uint32_t>(n)
+                          : 1;
+  arguments.scale = call.reduction.scale;
+  arguments.scale_at = address_of(device_call.scale_at);
+  arguments.tag = tag_of(call, base.place.rank, routine.hash);
+  arguments.next = device::kLocal;
+  const std::uint64_t scratch_bytes =
+      device::cut(arguments, routine.figures, world->shape(), limits, barrier);
+  prepared.works = routine.num_lanes * arguments.instances;
+  arguments.scratch = room(scratch, scratch_size, scratch_bytes);
+  // Ranks that are not threads of one process cannot reach each other's buffers by address.
+  if (routine.direct != 0 && world->one_process() && n > 1 && bytes >= limits.direct_bytes) {
+    arguments.direct = routine.direct;
+  }
+  place_input(call, routine, prepared, stream);
+  return prepared;
+}
+
+// Input that must not be read where it is: broadcast out of place, exchanged in place.
+void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine& routine,
+                                           Prepared& prepared, cuda::StreamHandle stream) {
+  device::CallArguments& arguments = prepared.arguments;
+  arguments.input = address_of(call.input);
+  arguments.output = address_of(call.output);
+  const std::size_t bytes = arguments.count * size_of(call.type);
+  if (call.kind == Kind::broadcast) {
+    if (call.peer == base.place.rank) {
+      copy(arguments.output, arguments.input, bytes, stream);
+    }
+    arguments.input = arguments.output;
+    return;
+  }
+  const bool exchanged =
+      call.kind == Kind::all_to_all || (routine.copy_in_place && arguments.direct != 0);
+  if (!exchanged || call.input != call.output) return;
+  const std::size_t all = bytes * base.place.members.size();
+  const std::uint64_t memory = room(copies, copies_size, copies_used + all) + copies_used;
+  copies_used += device::round_up(all, 256);
+  copy(memory, arguments.input, all, stream);
+  arguments.input = memory;
+}
+
+DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare_message(
+    const DeviceCall& device_call) {
+  const Call& call = device_call.call;
+  const DeviceRoutine& routine =
+      routines->message(call.peer, call.kind == Kind::send, *store);
+  Prepared prepared;
+  device::CallArguments& arguments = prepared.arguments;
+  arguments.program = routine.program;
+  arguments.input = address_of(call.input);
+  arguments.output = address_of(call.output);
+  arguments.count = call.count;
+  arguments.type = call.type;
+  arguments.divisor = 1;
+  arguments.scale = 1.0;
+  arguments.tag = tag_of(call, base.place.rank, 0);
+  arguments.next = device::kLocal;
+  device::Limits few = limits;
+  few.instances = kMessageInstances;
+  few.blocks = kMessageInstances;
+  device::cut(arguments, routine.figures, world->shape(), few, call.count == 0);
+  // As many lanes for each message, so that the k-th lane of one goes on with the next one's.
+  arguments.instances = kMessageInstances;
+  return prepared;
+}
+
+void DeviceCommunicator::Impl::number_works(std::vector<Prepared>& calls, std::uint32_t& phases,
+                                            std::uint32_t& blocks) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> last;  // message by its program
+  std::uint32_t works = 0;
+  phases = 0;
+  blocks = 1;
+  bool messages = false;
+  for (std::uint32_t i = 0; i < calls.size(); ++i) {
+    device::CallArguments& arguments = calls[i].arguments;
+    const bool message = calls[i].works == 0;
+    if (!message || !messages) {
+      works = 0;
+      ++phases;
+    }
+    messages = message;
+    arguments.phase = phases - 1;
+    arguments.first_work = works;
+    if (message) {
+      const auto [before, is_first] = last.try_emplace({arguments.program, 0}, i);
+      if (!is_first) {
+        calls[before->second].arguments.next = i;
+        arguments.follows = 1;
+        before->second = i;
+        continue;
+      }
+    }
+    works += message ? arguments.instances : calls[i].works;
+    blocks = std::max(blocks, arguments.direct != 0 ? limits.blocks : works);
+    if (works > device::kProgressSlots || works > limits.blocks * device::kMostWorks) {
+      throw InputError(fmt::format(
+          "rank {}: a group has more sends and receives than the GPU can run at once: {}",
+          base.place.rank, calls.size()));
+    }
+  }
+  blocks = std::min(blocks, limits.blocks);
+}
+
+void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, cuda::StreamHandle stream) {
+  device::LaunchHead head{};
+  std::uint32_t blocks = 1;
+  number_works(calls, head.num_phases, blocks);
+  head.table = world->table();
+  head.timeout_ns = static_cast<std::uint64_t>(base.options.timeout_ms) * 1'000'000;
+  head.num_calls = static_cast<std::uint32_t>(calls.size());
+  std::vector<device::CallArguments> arguments;
+  std::uint64_t longest = 0;
+  for (const Prepared& call : calls) {
+    arguments.push_back(call.arguments);
+    const std::uint64_t bytes = call.arguments.count * size_of(call.arguments.type);
+    longest = std::max(longest, call.arguments.protocol == device::Protocol::words
+                                    ? bytes
+                                    : std::uint64_t{device::kThreads} * 16);
+  }
+  // Fewer threads meet sooner.
+  const auto threads = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(device::round_up(longest / 8, 32), 128, device::kThreads));
+  world->kernels().launch(head, arguments.data(), blocks, threads, stream);
+}
+
+void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
+  if (const std::string* error = watch->error()) throw CollectiveError(*error);
+  const auto n = static_cast<int>(base.place.members.size());
+  if (calls.size() > device::kManyCalls) {
+    throw InputError(fmt::format("rank {}: a group has {} calls; at most {} fit into one",
+                                 base.place.rank, calls.size(), device::kManyCalls));
+  }
+  for (const DeviceCall& call : calls) {
+    check_call(call.call, base.place.rank, n, true);
+    if (call.call.kind == Kind::all_to_all_v) {
+      throw InputError("all_to_all_v on the GPU is a group of sends and receives");
+    }
+  }
+  const cuda::Current current(context.get());
+  for (const DeviceCall& call : calls) check_memory(call);
+  std::vector<DeviceCall> order;
+  for (const bool messages : {false, true}) {
+    for (const DeviceCall& call : calls) {
+      if (is_message(call.call.kind) != messages) continue;
+      // Like NCCL: a collective of nothing does nothing, a message of nothing still pairs.
+      if (!messages && call.call.count == 0 && call.call.kind != Kind::barrier) continue;
+      order.push_back(call);
+    }
+  }
+  if (order.empty()) return;
+  const cuda::StreamHandle stream = handle_of(calls[0].stream);
+  join(calls, stream);
+  std::vector<Prepared> prepared;
+  copies_used = 0;
+  for (const DeviceCall& call : order) {
+    prepared.push_back(prepare(call, stream));
+    device::CallArguments& arguments = prepared.back().arguments;
+    arguments.sequence = static_cast<std::uint32_t>(++sequence);
+    watch->note(arguments.sequence, call.call);
+  }
+  launch(prepared, stream);
+  part(calls, stream);
+}
+
+// Streams ---------------------------------------------------------------------------------------
+
+// `stream` goes on when the communicator's last launch has ended and all streams of the group have
+// come so far. What is captured is ordered by its graph.
+void DeviceCommunicator::Impl::join(std::span<const DeviceCall> calls, cuda::StreamHandle stream) {
+  const cuda::Api& api = cuda::driver();
+  int capturing = cuda::kCaptureNone;
+  cuda::check(api.stream_is_capturing(stream, &capturing), "looking at a stream");
+  captured = capturing != cuda::kCaptureNone;
+  if (launched && stream != last_stream && !captured) {
+    cuda::check(api.stream_wait(stream, last_event.get(), 0), "ordering streams");
+  }
+  cuda::StreamHandle joined = stream;
+  for (const DeviceCall& call : calls) {
+    const cuda::StreamHandle other = handle_of(call.stream);
+    if (other == stream || other == joined) continue;
+    joined = other;
+    cuda::check(api.event_record(joined_event.get(), other), "ordering streams");
+    cuda::check(api.stream_wait(stream, joined_event.get(), 0), "ordering streams");
+  }
+}
+
+void DeviceCommunicator::Impl::part(std::span<const DeviceCall> calls, cuda::StreamHandle stream) {
+  const cuda::Api& api = cuda::driver();
+  const bool several = std::any_of(calls.begin(), calls.end(), [&](const DeviceCall& call) {
+    return handle_of(call.stream) != stream;
+  });
+  if (several) {
+    cuda::check(api.event_record(joined_event.get(), stream), "ordering streams");
+    for (const DeviceCall& call : calls) {
+      const cuda::StreamHandle other = handle_of(call.stream);
+      if (other == stream) continue;
+      cuda::check(api.stream_wait(other, joined_event.get(), 0), "ordering streams");
+    }
+  }
+  if (captured) return;
+  cuda::check(api.event_record(last_event.get(), stream), "marking a stream");
+  last_stream = stream;
+  launched = true;
+}
+
+// The interface ---------------------------------------------------------------------------------
+
+std::optional<std::string> DeviceCommunicator::why_not() {
+  std::string reason;
+  if (cuda::driver(reason) == nullptr) return reason;
+  return std::nullopt;
+}
+
+int DeviceCommunicator::current_device() {
+  std::string reason;
+  const cuda::Api* const api = cuda::driver(reason);
+  cuda::Device device = -1;
+  if (api == nullptr || api->context_device(&device) != cuda::kSuccess) return -1;
+  return device;
+}
+
+MemoryPlace DeviceCommunicator::place_of(const void* memory) {
+  std::string reason;
+  const cuda::Api* const api = cuda::driver(reason);
+  if (api == nullptr || memory == nullptr) return {};
+  unsigned type = 0;
+  unsigned managed = 0;
+  int ordinal = -1;
+  int attributes[] = {cuda::kPointerMemoryType, cuda::kPointerIsManaged,
+                      cuda::kPointerDeviceOrdinal};
+  void* values[] = {&type, &managed, &ordinal};
+  if (api->pointer_attributes(3, attributes, values, address_of(memory)) != cuda::kSuccess) {
+    return {};
+  }
+  if (managed != 0) return {MemoryKind::managed, -1};
+  if (type == cuda::kMemoryHost) return {MemoryKind::pinned, -1};
+  if (type == cuda::kMemoryDevice) return {MemoryKind::device, ordinal};
+  return {};
+}
+
+void* DeviceCommunicator::allocate(int device, std::size_t size_bytes) {
+  const cuda::PrimaryContext context(device);
+  const cuda::Current current(context.get());
+  cuda::Address address = 0;
+  cuda::check(cuda::driver().alloc(&address, std::max<std::size_t>(1, size_bytes)),
+              fmt::format("allocating {} bytes on GPU {}", size_bytes, device));
+  return reinterpret_cast<void*>(address);
+}
+
+void DeviceCommunicator::free(void* memory) {
+  if (memory == nullptr) return;
+  const MemoryPlace place = place_of(memory);
+  if (place.kind != MemoryKind::device) {
+    throw InputError(fmt::format("{} is not GPU memory, or was freed before", memory));
+  }
+  const cuda::PrimaryContext context(place.device);
+  const cuda::Current current(context.get());
+  cuda::check(cuda::driver().free(address_of(memory)), "freeing GPU memory");
+}
+
+DeviceCommunicator::DeviceCommunicator(Communicator& communicator, int device,
+                                       const DeviceTuning& tuning)
+    : impl_(std::make_unique<Impl>(*communicator.impl_, device, tuning)) {}
+DeviceCommunicator::~DeviceCommunicator() = default;
+
+int DeviceCommunicator::device() const { return impl_->device; }
+
+void DeviceCommunicator::enqueue(std::span<const DeviceCall> group) { impl_->enqueue(group); }
+
+void DeviceCommunicator::abort(std::string_view reason) { impl_->watch->abort(reason); }
+
+const std::string* DeviceCommunicator::error() const noexcept { return impl_->watch->error(); }
+
+}  // namespace chorus

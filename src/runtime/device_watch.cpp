@@ -1,0 +1,134 @@
+#include "runtime/device_watch.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "runtime/flight_recorder.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr int kLookEveryMs = 50;
+constexpr int kLooksPerReport = 20;
+constexpr int kVerdictGraceMs = 1500;
+
+std::uint64_t seen(const std::uint64_t& field) { return __atomic_load_n(&field, __ATOMIC_ACQUIRE); }
+
+}  // namespace
+
+DeviceWatch::DeviceWatch(Control& control, const GroupPlace& place, std::string group,
+                         device::HostStatus& status, int timeout_ms)
+    : control_(control),
+      place_(place),
+      group_(std::move(group)),
+      status_(status),
+      timeout_ms_(timeout_ms),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      thread_([this] { run(); }) {}
+
+DeviceWatch::~DeviceWatch() {
+  stop_ = true;
+  ::eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+void DeviceWatch::note(std::uint64_t sequence, const Call& call) {
+  const std::lock_guard lock(mutex_);
+  notes_[sequence % kNotes] = {sequence, call};
+}
+
+void DeviceWatch::abort(std::string_view reason) {
+  stop_kernels();
+  control_.abort(group_, reason);
+  ::eventfd_write(wake_.get(), 1);
+}
+
+void DeviceWatch::stop_kernels() { __atomic_store_n(&status_.abort, 1, __ATOMIC_RELEASE); }
+
+void DeviceWatch::run() {
+  while (!stop_) {
+    pollfd fds[] = {{control_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    // Others read from the control connection too: what it said may be known though it is quiet.
+    ::poll(fds, 2, kLookEveryMs);
+    eventfd_t count = 0;
+    static_cast<void>(::eventfd_read(wake_.get(), &count));
+    if (error_.load() == nullptr) look();
+  }
+}
+
+void DeviceWatch::look() {
+  control_.poll();
+  if (const auto verdict = control_.verdict(group_)) {
+    fail(*verdict);
+    return;
+  }
+  const auto failure = static_cast<device::Failure>(seen(status_.failure));
+  if (failure != device::Failure::none) {
+    look_at_failure(failure);
+  } else {
+    look_at_progress();
+  }
+}
+
+std::string DeviceWatch::signature_of(std::uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  const auto& [number, call] = notes_[sequence % kNotes];
+  return number == sequence ? signature(call) : "an earlier call";
+}
+
+// The coordinator knows more than a kernel: whose process ended, who called something else.
+void DeviceWatch::look_at_failure(device::Failure failure) {
+  const std::uint64_t sequence = status_.sequence;
+  const std::string call = fmt::format("call {} {}", sequence, signature_of(sequence));
+  const auto known = static_cast<Rank>(status_.peer < place_.members.size()
+                                           ? static_cast<int>(status_.peer)
+                                           : -1);
+  const std::string peer = known >= 0 ? fmt::format("rank {}", known) : "another lane";
+  std::string reason;
+  switch (failure) {
+    case device::Failure::timeout:
+      reason = fmt::format(
+          "{}: lane {}, step {}, tile {}: nothing from {} for {} ms on the GPU{} "
+          "(CHORUS_TIMEOUT_MS)",
+          call, status_.lane, status_.instruction, status_.tile, peer, timeout_ms_,
+          control_.who_is_missing(group_, sequence));
+      control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
+      break;
+    case device::Failure::mismatch:
+      control_.report_waiting(group_, sequence, signature_of(sequence), known);
+      reason = fmt::format("{}: the next message of {} belongs to another call", call, peer);
+      if (!control_.await_verdict(group_, kVerdictGraceMs)) {
+        control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
+      }
+      break;
+    default:
+      reason = fmt::format("{}: the kernel of {} failed", call, peer);
+      if (!control_.await_verdict(group_, kVerdictGraceMs)) {
+        control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
+      }
+  }
+  fail(control_.await_verdict(group_, kVerdictGraceMs).value_or(reason));
+}
+
+// A call that has been under way for long is reported, so that the coordinator can compare.
+void DeviceWatch::look_at_progress() {
+  const std::uint64_t begun = __atomic_load_n(&status_.begun, __ATOMIC_RELAXED);
+  const std::uint64_t ended = __atomic_load_n(&status_.ended, __ATOMIC_RELAXED);
+  if (begun == ended || begun != begun_) {
+    begun_ = begun;
+    looks_ = 0;
+    return;
+  }
+  if (++looks_ % kLooksPerReport == 0) {
+    control_.report_waiting(group_, begun, signature_of(begun), -1);
+  }
+}
+
+void DeviceWatch::fail(const std::string& reason) {
+  stop_kernels();
+  sentence_ = fmt::format("rank {}: {}", place_.rank, reason);
+  error_.store(&sentence_);
+}
+
+}  // namespace chorus

@@ -1,0 +1,67 @@
+// The thread that looks after one DeviceCommunicator: its caller is told of nothing, since calls
+// return before they run.
+#pragma once
+
+#include <atomic>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/fd.hpp"
+#include "chorus/communicator.hpp"
+#include "device/layout.hpp"
+#include "runtime/control.hpp"
+#include "runtime/wiring.hpp"
+
+namespace chorus {
+
+/// Ends kernels when the coordinator has a verdict, tells the coordinator when a kernel failed or
+/// has been waiting for long, and keeps the sentence for whoever asks.
+class DeviceWatch {
+ public:
+  /// `group` names the communicator's GPU calls in the control plane; its members are open.
+  DeviceWatch(Control& control, const GroupPlace& place, std::string group,
+              device::HostStatus& status, int timeout_ms);
+  ~DeviceWatch();
+  DeviceWatch(const DeviceWatch&) = delete;
+  DeviceWatch& operator=(const DeviceWatch&) = delete;
+
+  /// A call has been enqueued under this number.
+  void note(std::uint64_t sequence, const Call& call);
+  /// Null while all is well. From any thread.
+  [[nodiscard]] const std::string* error() const noexcept { return error_.load(); }
+  /// From any thread.
+  void abort(std::string_view reason);
+
+ private:
+  static constexpr std::size_t kNotes = 256;
+
+  void run();
+  void look();
+  void look_at_failure(device::Failure failure);
+  void look_at_progress();
+  void fail(const std::string& reason);
+  void stop_kernels();
+  [[nodiscard]] std::string signature_of(std::uint64_t sequence);
+
+  Control& control_;
+  const GroupPlace& place_;
+  std::string group_;
+  device::HostStatus& status_;
+  int timeout_ms_;
+  std::mutex mutex_;  // notes_
+  std::array<std::pair<std::uint64_t, Call>, kNotes> notes_;
+  std::string sentence_;
+  std::atomic<const std::string*> error_{nullptr};
+  std::atomic<bool> stop_{false};
+  std::uint64_t begun_ = 0;  // the call that was under way when last looked
+  int looks_ = 0;            // since then
+  Fd wake_;
+  std::thread thread_;
+};
+
+}  // namespace chorus

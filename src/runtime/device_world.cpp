@@ -1,0 +1,251 @@
+#include "runtime/device_world.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "base/blob.hpp"
+#include "chorus/error.hpp"
+#include "transports/host_identity.hpp"
+
+namespace chorus {
+namespace {
+
+constexpr std::uint32_t kWordsSlot = 16 * 1024;
+constexpr std::uint32_t kLinesSlot = 32 * 1024;
+// Where a rank has a GPU to itself, programs want most of it for their own kernels.
+constexpr std::uint32_t kBlocksAlone = 32;
+
+device::Shape shape_for(std::size_t ranks, std::size_t slot_bytes) {
+  const auto slot = static_cast<std::uint32_t>(device::round_up(slot_bytes, device::kLineBytes));
+  device::Shape shape{};
+  shape.ranks = static_cast<std::uint32_t>(ranks);
+  // What a rank keeps for all others grows with their number; 64 connections take 45 MB.
+  shape.connections = std::clamp<std::uint32_t>(64 / shape.ranks, 2, 16);
+  shape.slots = device::kMostSlots;
+  shape.slot_bytes[0] = std::min(kWordsSlot, slot);
+  shape.slot_bytes[1] = std::min(kLinesSlot, slot);
+  shape.slot_bytes[2] = slot;
+  return shape;
+}
+
+}  // namespace
+
+/// What each rank tells the others.
+struct DeviceWorld::Facts {
+  std::string failure;  ///< why it cannot take part
+  std::string settings;
+  HostIdentity host;
+  std::uint64_t pid = 0;
+  std::uint32_t ordinal = 0;
+  cuda::Uuid uuid{};
+  std::uint64_t resident = 0;  ///< blocks that its GPU holds at a time
+  std::uint64_t arena = 0;
+  cuda::IpcHandle handle{};
+  bool exported = false;
+
+  [[nodiscard]] std::vector<std::byte> write() const {
+    BlobWriter blob;
+    blob.text(failure);
+    blob.text(settings);
+    blob.bytes(std::as_bytes(std::span(&host, 1)));
+    blob.u64(pid);
+    blob.u32(ordinal);
+    blob.bytes(std::as_bytes(std::span(&uuid, 1)));
+    blob.u64(resident);
+    blob.u64(arena);
+    blob.bytes(std::as_bytes(std::span(&handle, 1)));
+    blob.u32(exported ? 1 : 0);
+    return {blob.view().begin(), blob.view().end()};
+  }
+  static Facts read(std::span<const std::byte> data, std::size_t rank) {
+    BlobReader blob(data);
+    Facts facts;
+    bool well = true;
+    const auto copy = [&](auto& to) {
+      const auto bytes = blob.bytes();
+      well = well && bytes.size() == sizeof to;
+      if (well) std::memcpy(&to, bytes.data(), sizeof to);
+    };
+    facts.failure = blob.text();
+    facts.settings = blob.text();
+    copy(facts.host);
+    facts.pid = blob.u64();
+    facts.ordinal = blob.u32();
+    copy(facts.uuid);
+    facts.resident = blob.u64();
+    facts.arena = blob.u64();
+    copy(facts.handle);
+    facts.exported = blob.u32() != 0;
+    if (!well || !blob.ok() || !blob.at_end()) {
+      throw BootstrapError(fmt::format("what rank {} says of its GPU cannot be read", rank));
+    }
+    return facts;
+  }
+  [[nodiscard]] bool same_host(const Facts& other) const { return host.boot == other.host.boot; }
+  [[nodiscard]] bool same_process(const Facts& other) const {
+    return same_host(other) && host.pid_namespace == other.host.pid_namespace && pid == other.pid;
+  }
+  [[nodiscard]] bool same_device(const Facts& other) const {
+    return same_host(other) && std::memcmp(&uuid, &other.uuid, sizeof uuid) == 0;
+  }
+};
+
+DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::string& key,
+                         int device, const DeviceTuning& tuning, std::size_t slot_bytes,
+                         int timeout_ms)
+    : rank_(place.rank), device_(device) {
+  Facts mine;
+  const auto n = place.members.size();
+  if (n > device::kMostRanks) {
+    throw TopologyError(fmt::format("a communicator of GPUs has at most {} ranks, not {}",
+                                    device::kMostRanks, n));
+  }
+  shape_ = shape_for(n, slot_bytes);
+  mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {} {}", slot_bytes,
+                              tuning.words_bytes, tuning.lines_bytes, tuning.direct_bytes,
+                              tuning.one_shot_bytes, tuning.blocks, tuning.instances);
+  try {
+    set_up(device, mine);
+  } catch (const Error& error) {
+    mine.failure = error.what();
+  }
+  std::vector<Facts> all;
+  const auto blobs = control.exchange(key + "/arenas", place.members, mine.write(), timeout_ms);
+  for (std::size_t r = 0; r < n; ++r) all.push_back(Facts::read(blobs[r], r));
+  for (std::size_t r = 0; r < n; ++r) {
+    if (!all[r].failure.empty()) throw DeviceError(fmt::format("rank {}: {}", r, all[r].failure));
+    if (all[r].settings != all[0].settings) {
+      throw BootstrapError(fmt::format("ranks 0 and {} disagree: {}; {}", r, all[0].settings,
+                                       all[r].settings));
+    }
+  }
+  std::string failure;
+  try {
+    std::vector<std::uint64_t> arenas(n);
+    reach(all, arenas);
+    choose_blocks(all, tuning);
+    fill_table(arenas);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  const auto outcomes = control.exchange(key + "/reached", place.members,
+                                         std::as_bytes(std::span(failure)), timeout_ms);
+  for (std::size_t r = 0; r < n; ++r) {
+    if (outcomes[r].empty()) continue;
+    const std::string text(reinterpret_cast<const char*>(outcomes[r].data()), outcomes[r].size());
+    throw TopologyError(fmt::format("rank {}: {}", r, text));
+  }
+}
+
+DeviceWorld::~DeviceWorld() = default;
+
+// What a rank can do alone.
+void DeviceWorld::set_up(int device, Facts& mine) {
+  const cuda::Api& api = cuda::driver();
+  mine.host = HostIdentity::here();
+  mine.pid = static_cast<std::uint64_t>(::getpid());
+  mine.ordinal = static_cast<std::uint32_t>(device);
+  cuda::check(api.device_uuid(&mine.uuid, device), "asking for a GPU's identity");
+  stream_ = cuda::make_stream();
+  kernels_ = std::make_unique<device::Kernels>();
+  int multiprocessors = 1;
+  cuda::check(api.device_attribute(&multiprocessors, cuda::kMultiprocessorCount, device),
+              "asking for the number of multiprocessors");
+  mine.resident = static_cast<std::uint64_t>(multiprocessors) *
+                  static_cast<std::uint64_t>(kernels_->blocks_per_multiprocessor());
+  const std::uint64_t bytes = device::Arena::size(shape_);
+  arena_ = cuda::allocate(bytes);
+  cuda::check(api.set_bytes(arena_.get(), 0, bytes, stream_.get()), "clearing GPU memory");
+  cuda::check(api.stream_synchronize(stream_.get()), "clearing GPU memory");
+  mine.arena = arena_.get();
+  // Not every system has it (WSL, some containers): then processes cannot share, threads can.
+  mine.exported = api.ipc_export(&mine.handle, arena_.get()) == cuda::kSuccess;
+  status_ = cuda::allocate_pinned(sizeof(device::HostStatus), status_address_);
+}
+
+void DeviceWorld::reach(const std::vector<Facts>& all, std::vector<std::uint64_t>& arenas) {
+  const Facts& mine = all[static_cast<std::size_t>(rank_)];
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const Facts& peer = all[r];
+    one_process_ = one_process_ && mine.same_process(peer);
+    one_device_ = one_device_ && mine.same_device(peer);
+    if (!mine.same_host(peer)) {
+      throw TopologyError(fmt::format(
+          "rank {} is on another host: collectives over GPU memory reach one host only", r));
+    }
+    if (mine.same_process(peer)) {
+      arenas[r] = peer.arena;
+      if (mine.ordinal == peer.ordinal) continue;
+      int can = 0;
+      cuda::check(cuda::driver().can_access_peer(&can, device_, static_cast<int>(peer.ordinal)),
+                  "asking whether a GPU reaches another");
+      if (can == 0) {
+        throw TopologyError(fmt::format("GPU {} cannot reach GPU {} of rank {}", device_,
+                                        peer.ordinal, r));
+      }
+      peer_contexts_.emplace_back(static_cast<int>(peer.ordinal));
+      const cuda::Result result = cuda::driver().enable_peer(peer_contexts_.back().get(), 0);
+      if (result != cuda::kPeerAlreadyEnabled) {
+        cuda::check(result, fmt::format("reaching GPU {} of rank {}", peer.ordinal, r));
+      }
+      continue;
+    }
+    if (!peer.exported) {
+      throw TopologyError(fmt::format(
+          "rank {} is another process, and this system does not let processes share GPU memory", r));
+    }
+    cuda::Address address = 0;
+    cuda::check(cuda::driver().ipc_open(&address, peer.handle, cuda::kIpcLazyPeerAccess),
+                fmt::format("opening the GPU memory of rank {}, another process", r));
+    mapped_.emplace_back(address);
+    arenas[r] = address;
+  }
+}
+
+void DeviceWorld::choose_blocks(const std::vector<Facts>& all, const DeviceTuning& tuning) {
+  if (tuning.blocks > 0) {
+    blocks_ = static_cast<std::uint32_t>(tuning.blocks);
+    return;
+  }
+  // The fewest that any rank has, so that all cut their calls alike. Half of what fits: another
+  // communicator of the same ranks may run at the same time.
+  std::uint64_t fewest = ~std::uint64_t{0};
+  for (const Facts& facts : all) {
+    const auto sharing = static_cast<std::uint64_t>(std::count_if(
+        all.begin(), all.end(), [&](const Facts& other) { return other.same_device(facts); }));
+    std::uint64_t blocks = std::max<std::uint64_t>(1, facts.resident / 2 / sharing);
+    if (sharing == 1 && all.size() > 1) blocks = std::min<std::uint64_t>(blocks, kBlocksAlone);
+    if (facts.resident < sharing) {
+      throw TopologyError(fmt::format("{} ranks share a GPU that holds {} blocks at a time",
+                                      sharing, facts.resident));
+    }
+    fewest = std::min(fewest, blocks);
+  }
+  blocks_ = static_cast<std::uint32_t>(fewest);
+}
+
+// Kernels are loaded when first launched, which may have to wait for those that run: so each is
+// launched once while nobody waits for anybody.
+void DeviceWorld::fill_table(const std::vector<std::uint64_t>& arenas) {
+  const std::uint64_t bytes = device::table_bytes(shape_.ranks);
+  std::vector<std::byte> memory(bytes);
+  auto* const table = reinterpret_cast<device::RankTable*>(memory.data());
+  table->shape = shape_;
+  table->rank = static_cast<std::uint32_t>(rank_);
+  table->beyond_device = one_device_ ? 0 : 1;
+  table->status = status_address_;
+  std::copy(arenas.begin(), arenas.end(), table->arenas);
+  const cuda::Api& api = cuda::driver();
+  table_ = cuda::allocate(bytes);
+  cuda::check(api.copy_to_device(table_.get(), memory.data(), bytes, stream_.get()),
+              "copying to the GPU");
+  cuda::check(api.stream_synchronize(stream_.get()), "copying to the GPU");
+  kernels_->warm_up(table_.get(), stream_.get());
+  cuda::check(api.stream_synchronize(stream_.get()), "running the GPU kernels");
+}
+
+}  // namespace chorus

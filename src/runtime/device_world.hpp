@@ -1,0 +1,66 @@
+// Where the GPUs of a communicator's ranks are, and how each rank reaches the others' arenas.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/driver.hpp"
+#include "device/kernels.hpp"
+#include "device/layout.hpp"
+#include "runtime/control.hpp"
+#include "runtime/device_communicator.hpp"
+#include "runtime/wiring.hpp"
+
+namespace chorus {
+
+/// The exchange that makes a DeviceCommunicator: arenas, who reaches whom and how, how many blocks
+/// each launch may have.
+class DeviceWorld {
+ public:
+  /// Collective. `context` is the rank's and current. Throws TopologyError or DeviceError, the same
+  /// sentence on all ranks, naming who cannot.
+  DeviceWorld(Control& control, const GroupPlace& place, const std::string& key, int device,
+              const DeviceTuning& tuning, std::size_t slot_bytes, int timeout_ms);
+  ~DeviceWorld();
+  DeviceWorld(const DeviceWorld&) = delete;
+  DeviceWorld& operator=(const DeviceWorld&) = delete;
+
+  [[nodiscard]] const device::Shape& shape() const { return shape_; }
+  [[nodiscard]] std::uint64_t table() const { return table_.get(); }
+  [[nodiscard]] device::HostStatus& status() const {
+    return *static_cast<device::HostStatus*>(status_.get());
+  }
+  [[nodiscard]] const device::Kernels& kernels() const { return *kernels_; }
+  /// Blocks of one launch such that those of all ranks on one GPU fit onto it together.
+  [[nodiscard]] std::uint32_t blocks() const { return blocks_; }
+  /// All ranks are threads of one process: addresses mean the same to all of them.
+  [[nodiscard]] bool one_process() const { return one_process_; }
+  /// All ranks share one GPU.
+  [[nodiscard]] bool one_device() const { return one_device_; }
+
+ private:
+  struct Facts;
+  void set_up(int device, Facts& mine);
+  void reach(const std::vector<Facts>& all, std::vector<std::uint64_t>& arenas);
+  void choose_blocks(const std::vector<Facts>& all, const DeviceTuning& tuning);
+  void fill_table(const std::vector<std::uint64_t>& arenas);
+
+  Rank rank_;
+  int device_;
+  device::Shape shape_{};
+  cuda::Stream stream_;
+  cuda::Memory arena_;
+  cuda::Memory table_;
+  cuda::PinnedMemory status_;
+  cuda::Address status_address_ = 0;
+  std::unique_ptr<device::Kernels> kernels_;
+  std::vector<cuda::Mapped> mapped_;
+  std::vector<cuda::PrimaryContext> peer_contexts_;
+  std::uint32_t blocks_ = 1;
+  bool one_process_ = true;
+  bool one_device_ = true;
+};
+
+}  // namespace chorus

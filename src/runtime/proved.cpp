@@ -1,0 +1,57 @@
+#include "runtime/proved.hpp"
+
+#include <fmt/format.h>
+
+#include "chorus/error.hpp"
+
+namespace chorus {
+
+// FNV-1a over everything that decides what a rank does.
+std::uint32_t hash_of(const Schedule& schedule) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  mix(static_cast<std::uint64_t>(schedule.collective.kind));
+  mix(static_cast<std::uint64_t>(schedule.collective.root));
+  mix(static_cast<std::uint64_t>(schedule.num_chunks));
+  for (const int radix : schedule.symmetry) mix(static_cast<std::uint64_t>(radix));
+  for (const Step& step : schedule.steps) {
+    mix(step.size());
+    for (const Transfer& transfer : step) {
+      mix(static_cast<std::uint64_t>(transfer.src) << 40 ^
+          static_cast<std::uint64_t>(transfer.dst) << 20 ^
+          static_cast<std::uint64_t>(transfer.chunk) << 1 ^
+          static_cast<std::uint64_t>(transfer.action));
+    }
+  }
+  return static_cast<std::uint32_t>(hash ^ hash >> 32);
+}
+
+void require_correct(const Schedule& schedule) {
+  if (const auto fault = first_fault(schedule)) {
+    throw SynthesisError(fmt::format("schedule '{}' is wrong: {}", schedule.name, *fault));
+  }
+}
+
+Proved prove(const Schedule& schedule, int slots, bool wants_direct) {
+  require_correct(schedule);
+  Proved proved{.programs = lower(schedule), .direct = std::nullopt};
+  // Lanes repeat from tile to tile; two show whether one tile can block the next. Very large
+  // groups are checked for one tile and one form, in seconds instead of minutes.
+  const bool large = schedule.world_size > 64;
+  for (const bool in_place : {false, true}) {
+    if (in_place && large) continue;
+    if (const auto fault = first_fault(proved.programs, slots, in_place, large ? 1 : 2)) {
+      throw SynthesisError(fmt::format("schedule '{}' cannot run: {}", schedule.name, *fault));
+    }
+  }
+  if (!wants_direct) return proved;
+  proved.direct = direct(schedule);
+  if (!proved.direct) return proved;
+  if (const auto fault = first_fault(*proved.direct)) {
+    throw SynthesisError(
+        fmt::format("the direct form of '{}' is wrong: {}", schedule.name, *fault));
+  }
+  return proved;
+}
+
+}  // namespace chorus

@@ -1,0 +1,23 @@
+// A CUDA driver without a GPU, under the driver's own name: memory is the host's, streams are
+// queues with a thread each, kernels are their twins. What real drivers refuse it refuses too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace chorus::testing {
+
+inline constexpr int kFakeDevices = 2;
+inline constexpr int kFakeMultiprocessors = 8;
+inline constexpr int kFakeBlocksPerMultiprocessor = 2;
+
+/// Calls of this function of the driver so far, in this process.
+[[nodiscard]] int fake_cuda_calls(const char* symbol);
+/// The next `times` calls of it return `result`.
+void fake_cuda_fail(const char* symbol, int result, int times = 1);
+/// From now on, kernels of launches on `device` wait before they begin, until released.
+void fake_cuda_hold(int device, bool held);
+/// Bytes allocated and not freed, device memory and pinned.
+[[nodiscard]] std::size_t fake_cuda_allocated();
+
+}  // namespace chorus::testing
