@@ -199,9 +199,8 @@ class Join {
 
   [[nodiscard]] bool switched(int index) const {
     const auto& links = report_.gpus[index].links;
-    return std::any_of(links.begin(), links.end(), [](const NvmlLink& link) {
-      return link.end == GpuLink::End::gpu_switch;
-    });
+    return std::any_of(links.begin(), links.end(),
+                       [](const NvmlLink& link) { return link.end == GpuLink::End::gpu_switch; });
   }
 
   /// Through switches a GPU reaches those whose links end at switches, too.
@@ -268,18 +267,18 @@ class Join {
     for (int i = 0; i < count(); ++i) {
       const NvmlGpu& gpu = report_.gpus[i];
       if (gpu.links.size() < most[gpu.model] && !gpu.mig) {
-        remarks_.push_back(fmt::format("GPU {} ({}) has {} active NVLinks where another {} has {}: "
-                                       "nvidia-smi nvlink -s -i {} shows which are down",
-                                       i, gpu.address.text(), gpu.links.size(), gpu.model,
-                                       most[gpu.model], i));
+        remarks_.push_back(
+            fmt::format("GPU {} ({}) has {} active NVLinks where another {} has {}: "
+                        "nvidia-smi nvlink -s -i {} shows which are down",
+                        i, gpu.address.text(), gpu.links.size(), gpu.model, most[gpu.model], i));
       }
       for (int j = 0; j < i; ++j) {
         const int there = links_between(j, i);
         const int back = links_between(i, j);
         if (there == back || gpu.mig || report_.gpus[j].mig) continue;
-        remarks_.push_back(fmt::format(
-            "GPU {} counts {} NVLinks to GPU {}, which counts {}: the lesser is taken", j, there, i,
-            back));
+        remarks_.push_back(
+            fmt::format("GPU {} counts {} NVLinks to GPU {}, which counts {}: the lesser is taken",
+                        j, there, i, back));
       }
     }
   }

@@ -16,8 +16,8 @@ class Library {
   Library& operator=(const Library&) = delete;
   ~Library();
 
-  /// False if the library, the driver or a function is missing; `why` then says so, unless it is just that
-  /// this machine has no driver.
+  /// False if the library, the driver or a function is missing; `why` then says so, unless it is
+  /// just that this machine has no driver.
   bool open(std::string& why);
 
   /// NVML's words for an error.

@@ -52,8 +52,8 @@ Topology topology_from_record(const std::string& directory) {
                                  directory, kHwlocFile, directory));
   }
   HwMachine machine = machine_from_hwloc_xml(text_of_file(hwloc), hwloc);
-  machine.name = from.has_filename() ? from.filename().string()
-                                     : from.parent_path().filename().string();
+  machine.name =
+      from.has_filename() ? from.filename().string() : from.parent_path().filename().string();
   HostRecord recorded;
   if (fs::exists(host)) recorded = host_from_json(text_of_file(host), host);
   if (!recorded.name.empty()) machine.name = recorded.name;

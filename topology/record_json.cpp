@@ -23,8 +23,8 @@ constexpr std::size_t kMostInstances = 64;
 
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 3> kEnds{"gpu", "switch", "memory"};
-constexpr std::array<std::string_view, 7> kAncestors{"unknown",     "board", "one_switch", "switches",
-                                                     "host_bridge", "node",  "system"};
+constexpr std::array<std::string_view, 7> kAncestors{
+    "unknown", "board", "one_switch", "switches", "host_bridge", "node", "system"};
 constexpr std::array<std::string_view, 7> kAccess{"unknown", "ok",       "chipset",      "gpu",
                                                   "bridge",  "disabled", "not_supported"};
 
@@ -74,8 +74,7 @@ void each(const Node& parent, std::string_view name, std::size_t most, Read read
 /// Texts, each on a line of its own.
 std::string lines(const std::vector<std::string>& items, std::string_view indent) {
   if (items.empty()) return "[]";
-  return fmt::format("[\n{0}  {1}\n{0}]", indent,
-                     fmt::join(items, fmt::format(",\n{}  ", indent)));
+  return fmt::format("[\n{0}  {1}\n{0}]", indent, fmt::join(items, fmt::format(",\n{}  ", indent)));
 }
 
 std::string text_of(const NvmlGpu& gpu) {
@@ -134,8 +133,9 @@ std::uint64_t memory_in(const Node& node) {
 }
 
 NvmlGpu gpu_from(const Node& node) {
-  node.expect_members({"pci"}, {"name", "uuid", "memory_bytes", "sm", "pcie_generation",
-                                "pcie_width", "pcie_most_width", "numa", "mig", "nvlinks", "peers"});
+  node.expect_members({"pci"},
+                      {"name", "uuid", "memory_bytes", "sm", "pcie_generation", "pcie_width",
+                       "pcie_most_width", "numa", "mig", "nvlinks", "peers"});
   NvmlGpu gpu;
   gpu.address = address_in(node.member("pci"));
   gpu.model = text_in(node, "name");
@@ -190,10 +190,10 @@ std::string to_json(const NvmlReport& report) {
 std::string to_json(const HostRecord& host) {
   std::vector<std::string> interfaces;
   for (const NetInterface& one : host.interfaces) {
-    std::string text = fmt::format(
-        R"({{"name": {}, "type": {}, "gb_s": {}, "connected": {}, "virtual": {})",
-        quoted(one.port.name), quoted(one.port.type), one.port.gb_s, one.port.connected,
-        one.port.is_virtual);
+    std::string text =
+        fmt::format(R"({{"name": {}, "type": {}, "gb_s": {}, "connected": {}, "virtual": {})",
+                    quoted(one.port.name), quoted(one.port.type), one.port.gb_s, one.port.connected,
+                    one.port.is_virtual);
     if (one.pci) text += fmt::format(R"(, "pci": "{}")", one.pci->text());
     if (!one.port.detail.empty()) text += fmt::format(R"(, "detail": {})", quoted(one.port.detail));
     interfaces.push_back(text + "}");

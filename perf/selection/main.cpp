@@ -10,7 +10,6 @@
 #include "model/contract.hpp"
 #include "perf/selection/selection.hpp"
 #include "runtime/assumed_topology.hpp"
-#include "runtime/launch.hpp"
 
 namespace chorus::perf {
 namespace {
@@ -34,21 +33,15 @@ void run(const Arguments& arguments) {
   for (std::uint64_t size = arguments.least; size <= arguments.most; size *= 4) {
     grid.sizes.push_back(size);
   }
-  const Options options = Options::from_env();
-  const Launch launch = Launch::from_env();
-  std::shared_ptr<void> keep_alive;
-  const std::string id = resolve_id(launch, options, keep_alive);
-  auto control = Control::join(id, launch.rank, launch.world_size, options.join_timeout_ms);
-  GroupPlace place{.key = "world", .rank = launch.rank};
-  for (Rank r = 0; r < launch.world_size; ++r) place.members.push_back(r);
-  Communicator::Impl communicator(std::move(keep_alive), std::move(control), place, options);
+  const auto joined = Communicator::Impl::join(Options::from_env());
+  Communicator::Impl& communicator = *joined;
 
   const std::vector<Point> points = measure(communicator, grid);
-  if (launch.rank != 0) return;
+  if (communicator.place.rank != 0) return;
   fmt::print("{}", text(points, arguments.explain));
   if (arguments.output.empty()) return;
   std::ofstream file(arguments.output, std::ios::binary);
-  file << json(points, launch.world_size,
+  file << json(points, static_cast<int>(communicator.place.members.size()),
                static_cast<int>(num_hosts(communicator.wiring->members())));
   if (!file.flush()) throw InputError("cannot write " + arguments.output);
 }

@@ -18,7 +18,6 @@
 #include "cli/draw.hpp"
 #include "model/json.hpp"
 #include "runtime/communicator_impl.hpp"
-#include "runtime/launch.hpp"
 #include "runtime/probe_cache.hpp"
 #include "topology/probing/infer.hpp"
 
@@ -139,16 +138,12 @@ void run(const Arguments& arguments, int& exit_code) {
   options.synthesis_ms = 0;
   options.topology_file.clear();
   options.plan_file.clear();
-  const Launch launch = Launch::from_env();
-  std::shared_ptr<void> keep_alive;
-  const std::string id = resolve_id(launch, options, keep_alive);
-  auto control = Control::join(id, launch.rank, launch.world_size, options.join_timeout_ms);
-  GroupPlace place{.key = "world", .rank = launch.rank};
-  for (Rank r = 0; r < launch.world_size; ++r) place.members.push_back(r);
-  Communicator::Impl impl(std::move(keep_alive), std::move(control), place, options);
+  const auto joined = Communicator::Impl::join(options);
+  Communicator::Impl& impl = *joined;
+  const Rank rank = impl.place.rank;
 
   std::optional<Progress> bar;
-  if (launch.rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
+  if (rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
   const Probed probed =
       probe_together(*impl.control, *impl.wiring, *impl.engine, impl.place, impl.options,
                      impl.layout, message_channel(),
@@ -159,7 +154,7 @@ void run(const Arguments& arguments, int& exit_code) {
                         if (bar) bar->show(done, total, phase);
                       }});
   bar.reset();
-  if (launch.rank != 0) return;
+  if (rank != 0) return;
   std::string complaint;
   if (!arguments.compare.empty()) {
     complaint = disagreement(topology_from_argument(arguments.compare), probed.topology,

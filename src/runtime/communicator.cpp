@@ -7,7 +7,6 @@
 #include "base/blob.hpp"
 #include "model/contract.hpp"
 #include "runtime/communicator_impl.hpp"
-#include "runtime/launch.hpp"
 
 namespace chorus {
 
@@ -90,14 +89,7 @@ Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 Communicator::~Communicator() = default;
 
 Communicator Communicator::join(const Options& options) {
-  const Launch launch = Launch::from_env();
-  std::shared_ptr<void> keep_alive;
-  const std::string id = resolve_id(launch, options, keep_alive);
-  auto control = Control::join(id, launch.rank, launch.world_size, options.join_timeout_ms);
-  GroupPlace place{.key = "world", .rank = launch.rank};
-  for (Rank r = 0; r < launch.world_size; ++r) place.members.push_back(r);
-  return Communicator(
-      std::make_unique<Impl>(std::move(keep_alive), std::move(control), std::move(place), options));
+  return Communicator(Impl::join(options));
 }
 
 Communicator Communicator::join(const UniqueId& id, Rank rank, int world_size,
@@ -105,11 +97,7 @@ Communicator Communicator::join(const UniqueId& id, Rank rank, int world_size,
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     throw InputError(fmt::format("rank {} of {}: ranks are 0 to world_size - 1", rank, world_size));
   }
-  auto control = Control::join(id.text, rank, world_size, options.join_timeout_ms);
-  GroupPlace place{.key = "world", .rank = rank};
-  for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
-  return Communicator(
-      std::make_unique<Impl>(nullptr, std::move(control), std::move(place), options));
+  return Communicator(Impl::join(id.text, rank, world_size, nullptr, options));
 }
 
 Rank Communicator::rank() const { return impl_->place.rank; }

@@ -16,6 +16,7 @@
 #include "model/json.hpp"
 #include "runtime/assumed_topology.hpp"
 #include "runtime/call_number.hpp"
+#include "runtime/launch.hpp"
 #include "runtime/synthesize.hpp"
 
 namespace chorus {
@@ -190,6 +191,24 @@ void Communicator::Impl::learn_network(const Probed* known) {
                           probed->seconds * 1e3, static_cast<double>(probed->bytes) * 1e-6,
                           probing::describe(probed->network)));
   }
+}
+
+std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const Options& options) {
+  const Launch launch = Launch::from_env();
+  std::shared_ptr<void> keep_alive;
+  const std::string id = resolve_id(launch, options, keep_alive);
+  return join(id, launch.rank, launch.world_size, std::move(keep_alive), options);
+}
+
+std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& id, Rank rank,
+                                                             int world_size,
+                                                             std::shared_ptr<void> keep_alive,
+                                                             const Options& options) {
+  auto control = Control::join(id, rank, world_size, options.join_timeout_ms);
+  GroupPlace place{.key = "world", .rank = rank};
+  for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
+  return std::make_unique<Impl>(std::move(keep_alive), std::move(control), std::move(place),
+                                options);
 }
 
 Communicator::Impl::~Impl() {

@@ -19,6 +19,11 @@
 namespace chorus {
 
 struct Communicator::Impl {
+  /// Joins the job that the environment names (Launch::from_env()), as all its ranks do.
+  static std::unique_ptr<Impl> join(const Options& options);
+  /// The same with what the environment would say; `keep_alive` lives as long as the communicator.
+  static std::unique_ptr<Impl> join(const std::string& id, Rank rank, int world_size,
+                                    std::shared_ptr<void> keep_alive, const Options& options);
   /// `known`: what the communicator that this one is split from knows of the network.
   Impl(std::shared_ptr<void> keep_alive, std::shared_ptr<Control> control, GroupPlace place,
        const Options& options, const Probed* known = nullptr);

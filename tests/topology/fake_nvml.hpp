@@ -13,8 +13,8 @@ struct Nvml {
   NvmlReport machine;
   /// Functions that fail, and with what.
   std::map<std::string, nvml::Return> fails;
-  /// Functions that succeed and answer rubbish: the largest numbers, texts without an end, addresses
-  /// of nothing.
+  /// Functions that succeed and answer rubbish: the largest numbers, texts without an end,
+  /// addresses of nothing.
   std::map<std::string, bool> lies;
   std::map<unsigned, nvml::Return> lost;  ///< GPUs whose handles cannot be had
   int running = 0;                        ///< calls of init less those of shutdown

@@ -27,8 +27,9 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr const char* kMachines[] = {"eight-gpus-nvswitch", "eight-gpus-mesh", "two-gpus-pcie",
-                                     "one-gpu",             "mig",             "four-gpus-nvswitch"};
+constexpr const char* kMachines[] = {
+    "eight-gpus-nvswitch", "eight-gpus-mesh", "two-gpus-pcie", "one-gpu", "mig",
+    "four-gpus-nvswitch"};
 
 NvmlReport recorded(const std::string& machine) {
   return nvml_from_json(test::read(test::data("machines/" + machine + "/nvml.json")), machine);
@@ -36,8 +37,8 @@ NvmlReport recorded(const std::string& machine) {
 
 /// The box of a recorded machine, without NVML.
 Box box(const std::string& machine) {
-  return box_of(machine_from_hwloc_xml(
-      test::read(test::data("machines/" + machine + "/hwloc.xml")), machine));
+  return box_of(machine_from_hwloc_xml(test::read(test::data("machines/" + machine + "/hwloc.xml")),
+                                       machine));
 }
 
 Topology joined(const std::string& machine, const NvmlReport& report,
@@ -89,16 +90,24 @@ TEST_F(Nvml, RecordsAreWrittenAsTheyWereRead) {
 }
 
 TEST_F(Nvml, AnyOneCallThatFailsCostsOnlyWhatItTells) {
-  const char* kOptional[] = {
-      "nvmlSystemGetDriverVersion",          "nvmlDeviceGetName",
-      "nvmlDeviceGetUUID",                   "nvmlDeviceGetMemoryInfo",
-      "nvmlDeviceGetCudaComputeCapability",  "nvmlDeviceGetMaxPcieLinkGeneration",
-      "nvmlDeviceGetMaxPcieLinkWidth",       "nvmlDeviceGetCurrPcieLinkWidth",
-      "nvmlDeviceGetMemoryAffinity",         "nvmlDeviceGetMigMode",
-      "nvmlDeviceGetMaxMigDeviceCount",      "nvmlDeviceGetNvLinkState",
-      "nvmlDeviceGetNvLinkVersion",          "nvmlDeviceGetNvLinkRemotePciInfo_v2",
-      "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetFieldValues",
-      "nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"};
+  const char* kOptional[] = {"nvmlSystemGetDriverVersion",
+                             "nvmlDeviceGetName",
+                             "nvmlDeviceGetUUID",
+                             "nvmlDeviceGetMemoryInfo",
+                             "nvmlDeviceGetCudaComputeCapability",
+                             "nvmlDeviceGetMaxPcieLinkGeneration",
+                             "nvmlDeviceGetMaxPcieLinkWidth",
+                             "nvmlDeviceGetCurrPcieLinkWidth",
+                             "nvmlDeviceGetMemoryAffinity",
+                             "nvmlDeviceGetMigMode",
+                             "nvmlDeviceGetMaxMigDeviceCount",
+                             "nvmlDeviceGetNvLinkState",
+                             "nvmlDeviceGetNvLinkVersion",
+                             "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+                             "nvmlDeviceGetNvLinkRemoteDeviceType",
+                             "nvmlDeviceGetFieldValues",
+                             "nvmlDeviceGetTopologyCommonAncestor",
+                             "nvmlDeviceGetP2PStatus"};
   for (const bool lie : {false, true}) {
     for (const char* function : kOptional) {
       for (const char* machine : kMachines) {
@@ -285,7 +294,8 @@ TEST_F(Nvml, GpusThatHwlocDoesNotSeeArePlacedByTheirWays) {
   for (const Topology::Node& node : t.nodes) {
     if (node.kind == NodeKind::gpu) ++below[t.nodes[node.parent].name];
   }
-  EXPECT_EQ(below, (std::map<std::string, int>{{"pcie0", 2}, {"pcie1", 2}, {"pcie2", 2}, {"pcie3", 2}}));
+  EXPECT_EQ(below,
+            (std::map<std::string, int>{{"pcie0", 2}, {"pcie1", 2}, {"pcie2", 2}, {"pcie3", 2}}));
   EXPECT_EQ(between_ranks(t, "nvlink"),
             between_ranks(joined("eight-gpus-mesh", recorded("eight-gpus-mesh")), "nvlink"));
 }
@@ -311,15 +321,15 @@ TEST_F(Nvml, ASlicedGpuIsNamedAndHasNoNvlinks) {
 TEST_F(Nvml, RecordsThatContradictThemselvesAreRefused) {
   const std::string good = to_json(recorded("two-gpus-pcie"));
   const std::pair<std::string, std::string> kBad[] = {
-      {"0000:04:00.0", "0000:03:00.0"},           // one address, two GPUs
-      {"0000:04:00.0", "04"},                     // no address
-      {"0000:04:00.0", ""},                       // none at all
-      {"\"sm\": 86", "\"sm\": -1"},               // out of range
-      {"one_switch", "next_door"},                // unknown word
-      {"\"version\": 1", "\"version\": 2"},       // of the future
-      {"chorus-nvml", "chorus-topology"},         // another format
-      {"\"numa\": 0", "\"node\": 0"},             // unknown member
-      {"\"nvlinks\": []", "\"mig\": 7"},          // another type
+      {"0000:04:00.0", "0000:03:00.0"},      // one address, two GPUs
+      {"0000:04:00.0", "04"},                // no address
+      {"0000:04:00.0", ""},                  // none at all
+      {"\"sm\": 86", "\"sm\": -1"},          // out of range
+      {"one_switch", "next_door"},           // unknown word
+      {"\"version\": 1", "\"version\": 2"},  // of the future
+      {"chorus-nvml", "chorus-topology"},    // another format
+      {"\"numa\": 0", "\"node\": 0"},        // unknown member
+      {"\"nvlinks\": []", "\"mig\": 7"},     // another type
       {"{\"ancestor\": \"unknown\", \"read\": \"unknown\", \"write\": \"unknown\"},", ""}};
   for (const auto& [from, to] : kBad) {
     std::string text = good;
