@@ -158,21 +158,20 @@ Group::Content Group::close() {
 ncclResult_t Group::end() { return run(close()); }
 
 ncclResult_t Group::run(Content content) {
+  if (!content.tasks.empty() && !content.operations.empty() && content.spoilt.code == ncclSuccess) {
+    content.spoilt = {ncclInvalidUsage,
+                      "a group makes (or ends) communicators or runs calls on them, not both: use "
+                      "two groups"};
+  }
   if (content.spoilt.code != ncclSuccess) {
     give_up(content.operations, content.spoilt);
     for (Task& task : content.tasks) settle(task, content.spoilt);
     throw Fault(content.spoilt.code, content.spoilt.text);
   }
-  bool blocking = true, non_blocking = false;
-  for (const Operation& each : content.operations) {
-    (each.comm->config.blocking ? blocking : non_blocking) = true;
-  }
-  for (const Task& each : content.tasks) non_blocking = non_blocking || !each.blocking;
-  blocking = !non_blocking;
-  if (!content.tasks.empty() && !content.operations.empty()) {
-    refuse(ncclInvalidUsage,
-           "a group makes (or ends) communicators or runs calls on them, not both: use two groups");
-  }
+  // All of one kind: add() has seen to it.
+  const bool blocking = content.tasks.empty() ? content.operations.empty() ||
+                                                    content.operations.front().comm->config.blocking
+                                              : content.tasks.front().blocking;
   if (!content.tasks.empty()) return run_tasks(std::move(content.tasks), blocking);
   if (content.operations.empty()) return ncclSuccess;
   return run_operations(std::move(content.operations), blocking);

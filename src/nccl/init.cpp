@@ -245,17 +245,28 @@ ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* out,
            parent.who(), color);
   }
   const auto body = parent.hold();
+  // The ranks meet in a fresh copy then.
+  const bool revoked = parent.phase == Phase::revoked;
   const std::string name = fmt::format("{}.{}c{}", body->name, body->parts++, color);
   if (color < 0) {
     (void)config_of(config, parent.config);
-    return Group::mine().add(
-        Task{.parent = &parent,
-             .blocking = parent.config.blocking,
-             .run = [body] { (void)body->communicator.split(NCCL_SPLIT_NOCOLOR); }},
-        std::move(claims));
+    return Group::mine().add(Task{.parent = &parent,
+                                  .blocking = parent.config.blocking,
+                                  .run =
+                                      [body, revoked] {
+                                        Communicator& whole = body->communicator;
+                                        if (revoked) {
+                                          (void)whole.shrink({}).split(NCCL_SPLIT_NOCOLOR);
+                                        } else {
+                                          (void)whole.split(NCCL_SPLIT_NOCOLOR);
+                                        }
+                                      }},
+                             std::move(claims));
   }
   return add_child(parent, out, config, std::move(claims), name,
-                   [color, key](Communicator& whole) { return whole.split(color, key); });
+                   [color, key, revoked](Communicator& whole) {
+                     return revoked ? whole.shrink({}).split(color, key) : whole.split(color, key);
+                   });
 }
 
 ncclResult_t shrink(ncclComm_t comm, const int* list, int count, ncclComm_t* out,
@@ -287,9 +298,7 @@ ncclResult_t shrink(ncclComm_t comm, const int* list, int count, ncclComm_t* out
   std::vector<Claim> claims;
   if (aborts) {
     // Releases the thread that may be in a call.
-    if (!body->communicator.failure()) {
-      body->communicator.abort(fmt::format("rank {} shrinks the communicator", parent.rank));
-    }
+    body->communicator.abort(fmt::format("rank {} shrinks the communicator", parent.rank));
     if (body->gpu) body->gpu->abort("the communicator is shrunk");
     parent.fail({ncclInvalidUsage, "it was shrunk with NCCL_SHRINK_ABORT"});
   } else {

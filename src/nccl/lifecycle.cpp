@@ -37,7 +37,7 @@ void abort(ncclComm& comm) {
   if (!take_end(comm)) refuse(ncclInvalidArgument, "{} is being ended already", comm.who());
   if (const auto body = comm.hold()) {
     const std::string reason = fmt::format("ncclCommAbort was called on rank {}", comm.rank);
-    if (!body->communicator.failure()) body->communicator.abort(reason);
+    body->communicator.abort(reason);
     if (body->gpu) body->gpu->abort(reason);
   }
   leave(comm, kAbortPatienceMs);
@@ -77,7 +77,7 @@ void revoke(ncclComm& comm, int flags) {
   const auto body = comm.hold();
   if (!body) return;
   const std::string reason = fmt::format("ncclCommRevoke was called on rank {}", comm.rank);
-  if (!body->communicator.failure()) body->communicator.abort(reason);
+  body->communicator.abort(reason);
   if (body->gpu) body->gpu->abort(reason);
 }
 

@@ -1,0 +1,156 @@
+// Ranks as processes: one is killed, an address stands for the id, the environment decides.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <regex>
+
+#include "ranks.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using Body = std::function<void(const ncclUniqueId& id, int rank)>;
+
+/// Rank 0 makes the id. The exit status of each process: 0 if `body` met no failed expectation.
+std::vector<int> run_processes(int ranks, const Body& body,
+                               const std::function<void(int rank)>& prepare = {}) {
+  std::vector<std::array<int, 2>> pipes(static_cast<std::size_t>(ranks));
+  for (auto& pipe : pipes) EXPECT_EQ(::pipe(pipe.data()), 0);
+  std::vector<pid_t> pids;
+  std::fflush(nullptr);
+  for (int rank = 0; rank < ranks; ++rank) {
+    pids.push_back(::fork());
+    if (pids.back() != 0) continue;
+    ::alarm(60);
+    if (prepare) prepare(rank);
+    ncclUniqueId id = {};
+    if (rank == 0) {
+      EXPECT_OK(ncclGetUniqueId(&id));
+      for (const auto& pipe : pipes) (void)!::write(pipe[1], &id, sizeof id);
+    } else {
+      (void)!::read(pipes[static_cast<std::size_t>(rank)][0], &id, sizeof id);
+    }
+    body(id, rank);
+    std::fflush(nullptr);
+    std::exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  std::vector<int> statuses;
+  for (const pid_t pid : pids) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+    statuses.push_back(status);
+  }
+  for (const auto& pipe : pipes) {
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+  }
+  return statuses;
+}
+
+TEST(Processes, SurvivorsOfAKilledRankShrinkAndGoOn) {
+  const auto statuses = run_processes(4, [](const ncclUniqueId& id, int rank) {
+    ncclComm_t comm = nullptr, rest = nullptr;
+    ASSERT_OK(ncclCommInitRank(&comm, 4, id, rank));
+    std::vector<int> x(100, 1);
+    ASSERT_OK(ncclAllReduce(x.data(), x.data(), 100, ncclInt, ncclSum, comm, nullptr));
+    if (rank == 2) ::raise(SIGKILL);
+    EXPECT_REFUSED(ncclAllReduce(x.data(), x.data(), 100, ncclInt, ncclSum, comm, nullptr),
+                   ncclRemoteError, "rank 2");
+    ncclResult_t state = ncclSuccess;
+    EXPECT_OK(ncclCommGetAsyncError(comm, &state));
+    EXPECT_EQ(state, ncclRemoteError);
+    int dead = 2;
+    EXPECT_REFUSED(ncclCommShrink(comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT),
+                   ncclRemoteError, "has failed before");
+    ASSERT_OK(ncclCommShrink(comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT));
+    int ranks = 0, mine = -1;
+    EXPECT_OK(ncclCommCount(rest, &ranks));
+    EXPECT_OK(ncclCommUserRank(rest, &mine));
+    EXPECT_EQ(ranks, 3);
+    EXPECT_EQ(mine, rank == 3 ? 2 : rank);
+    x.assign(100, 1 << mine);
+    ASSERT_OK(ncclAllReduce(x.data(), x.data(), 100, ncclInt, ncclSum, rest, nullptr));
+    EXPECT_EQ(x, std::vector<int>(100, 7));
+    EXPECT_OK(ncclCommDestroy(rest));
+    EXPECT_OK(ncclCommAbort(comm));
+  });
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(statuses[static_cast<std::size_t>(rank)], 0) << rank;
+  EXPECT_TRUE(WIFSIGNALED(statuses[2]));
+}
+
+TEST(Processes, ARankThatDiesWhileOthersJoinIsNamed) {
+  const auto statuses = run_processes(
+      3,
+      [](const ncclUniqueId& id, int rank) {
+        if (rank == 1) return;  // never joins; without a launcher only time tells
+        ncclComm_t comm = nullptr;
+        EXPECT_REFUSED(ncclCommInitRank(&comm, 3, id, rank), ncclRemoteError, "rank 1");
+        EXPECT_EQ(comm, nullptr);
+      },
+      [](int) { ::setenv("CHORUS_JOIN_TIMEOUT_MS", "700", 1); });
+  for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+TEST(Processes, AnAddressMayStandForTheId) {
+  // A port that was free a moment ago.
+  const int port = 20'000 + ::getpid() % 20'000;
+  const auto statuses = run_processes(
+      2,
+      [&](const ncclUniqueId& /*shared*/, int rank) {
+        ncclUniqueId id;
+        ASSERT_OK(ncclGetUniqueId(&id));
+        ncclComm_t comm = nullptr;
+        ASSERT_OK(ncclCommInitRank(&comm, 2, id, rank));
+        int x = 1;
+        ASSERT_OK(ncclAllReduce(&x, &x, 1, ncclInt, ncclSum, comm, nullptr));
+        EXPECT_EQ(x, 2);
+        EXPECT_OK(ncclCommDestroy(comm));
+      },
+      [&](int) { ::setenv("NCCL_COMM_ID", fmt::format("127.0.0.1:{}", port).c_str(), 1); });
+  for (const int status : statuses) EXPECT_EQ(status, 0);
+}
+
+TEST(Log, HasTheFormThatToolsParseAndNamesWhatIsIgnored) {
+  const std::string path = fmt::format("{}/nccl-{}", ::testing::TempDir(), ::getpid());
+  const auto statuses = run_processes(
+      1,
+      [](const ncclUniqueId& id, int rank) {
+        ncclComm_t comm = nullptr;
+        ASSERT_OK(ncclCommInitRank(&comm, 1, id, rank));
+        float x = 1;
+        ASSERT_OK(ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, comm, nullptr));
+        EXPECT_EQ(ncclAllReduce(&x, nullptr, 1, ncclFloat, ncclSum, comm, nullptr),
+                  ncclInvalidArgument);
+        EXPECT_OK(ncclCommDestroy(comm));
+      },
+      [&](int) {
+        ::setenv("NCCL_DEBUG", "INFO", 1);
+        ::setenv("NCCL_DEBUG_SUBSYS", "INIT,ENV,COLL", 1);
+        ::setenv("NCCL_DEBUG_FILE", (path + ".%p").c_str(), 1);
+        ::setenv("NCCL_ALGO", "Ring", 1);
+      });
+  ASSERT_EQ(statuses[0], 0);
+  const std::string command = fmt::format("cat {0}.*; rm {0}.*", path);
+  std::string log;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) log += static_cast<char>(c);
+  ::pclose(pipe);
+  EXPECT_TRUE(log.starts_with("NCCL version 2.28.9+chorus")) << log;
+  for (const char* pattern :
+       {":[0-9]+:[0-9]+ \\[0\\] NCCL INFO ncclCommInitRank comm 0x.* rank 0 nranks 1 .*Init "
+        "COMPLETE",
+        "NCCL INFO NCCL_ALGO is ignored by Chorus, though set to Ring",
+        "NCCL INFO ncclAllReduce: sendbuff 0x.* count 1 datatype 7 op 0 root 0",
+        "NCCL WARN ncclAllReduce: rank 0 of communicator .*the receive buffer is null"}) {
+    EXPECT_TRUE(std::regex_search(log, std::regex(pattern))) << pattern << "\n" << log;
+  }
+}
+
+}  // namespace
+}  // namespace chorus::testing
