@@ -7,6 +7,12 @@ install(TARGETS chorus EXPORT chorusTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+# In a folder of its own: whoever wants it in NVIDIA's place says so (docs/nccl.md).
+set_target_properties(chorus_nccl PROPERTIES EXPORT_NAME nccl)
+install(TARGETS chorus_nccl EXPORT chorusTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/chorus
+        FILE_SET nccl_headers DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
 if(CHORUS_BUILD_TOOLS)
   # chorus-perf looks for its workers, one per library it can measure, beside itself.
   get_directory_property(workers DIRECTORY ${PROJECT_SOURCE_DIR}/perf
@@ -29,5 +35,9 @@ install(FILES ${PROJECT_BINARY_DIR}/chorusConfigVersion.cmake DESTINATION ${pack
 # Paths in chorus.pc begin at the file itself, so that a prefix can be moved.
 file(RELATIVE_PATH pc_to_prefix
      ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-configure_file(${PROJECT_SOURCE_DIR}/cmake/chorus.pc.in ${PROJECT_BINARY_DIR}/chorus.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/chorus.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(package IN ITEMS chorus chorus-nccl)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/${package}.pc.in ${PROJECT_BINARY_DIR}/${package}.pc
+                 @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${package}.pc
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

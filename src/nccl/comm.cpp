@@ -3,11 +3,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <thread>
 #include <vector>
+
+#include "device/kernels.hpp"
 
 namespace chorus::nccl {
 namespace {
@@ -84,14 +87,34 @@ std::shared_ptr<Siblings> Siblings::of(const std::string& name) {
   return siblings;
 }
 
+int current_device() { return std::max(0, DeviceCommunicator::current_device()); }
+
+namespace {
+
+/// Why this rank cannot work on GPU memory; nothing if it can.
+std::optional<std::string> why_no_gpu_here(int device) {
+  auto why_not = DeviceCommunicator::why_not();
+  if (why_not || device::has_kernels()) return why_not;
+  try {
+    const cuda::PrimaryContext context(device);
+    const cuda::Current current(context.get());
+    const device::Kernels kernels;
+    return std::nullopt;
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
 Body::Body(Communicator joined, int device, std::string called)
     : communicator(std::move(joined)), name(std::move(called)), siblings(Siblings::of(name)) {
-  const auto why_not = Gpu::why_not();
+  const auto why_not = why_no_gpu_here(device);
   // A rank without a GPU among others that have one: all of them use host memory alone.
   std::int32_t with_gpu = why_not ? 0 : 1;
   communicator.all_reduce(std::span(&with_gpu, 1), ReduceOp::min);
   if (with_gpu == 1) {
-    gpu = std::make_unique<Gpu>(communicator, device);
+    gpu = std::make_unique<DeviceCommunicator>(communicator, device);
   } else {
     why_no_gpu = why_not.value_or("another rank of this communicator has no GPU");
   }

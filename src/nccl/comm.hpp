@@ -18,7 +18,7 @@
 #include "chorus/nccl.h"
 #include "nccl/config.hpp"
 #include "nccl/fault.hpp"
-#include "nccl/gpu.hpp"
+#include "runtime/device_communicator.hpp"
 
 namespace chorus::nccl {
 
@@ -41,9 +41,9 @@ struct Body {
   static std::shared_ptr<Body> make(Communicator joined, int device, std::string name);
 
   Communicator communicator;
-  std::unique_ptr<Gpu> gpu;  ///< null where not all ranks have one
-  std::string why_no_gpu;    ///< for messages
-  std::string name;          ///< the same on all ranks
+  std::unique_ptr<DeviceCommunicator> gpu;  ///< null where not all ranks have one
+  std::string why_no_gpu;                   ///< for messages
+  std::string name;                         ///< the same on all ranks
   std::shared_ptr<Siblings> siblings;
   int parts = 0;  ///< communicators split or shrunk from this one
 };
@@ -97,6 +97,9 @@ struct ncclComm {
 };
 
 namespace chorus::nccl {
+
+/// The calling thread's GPU; 0 where it has none.
+int current_device();
 
 /// A new handle, kept for ever.
 ncclComm* new_handle();

@@ -33,7 +33,17 @@ Call scaled(const Operation& operation, std::vector<std::byte>& product) {
   return call;
 }
 
+DeviceCall device_call(const Operation& operation) {
+  DeviceCall call{
+      .call = operation.call, .stream = operation.stream, .scale_at = operation.factor_at};
+  if (operation.scaled && operation.factor_at == nullptr) {
+    call.call.reduction.scale = to_double(operation.factor.data(), operation.call.type);
+  }
+  return call;
+}
+
 void run_alone(Operation& operation) {
+  if (operation.on_gpu) return operation.body->gpu->enqueue(device_call(operation));
   std::vector<std::byte> product;
   operation.body->communicator.run(scaled(operation, product));
 }
@@ -48,12 +58,7 @@ void run_on_gpus(std::vector<Operation>& operations) {
   for (Body* body : bodies) {
     std::vector<DeviceCall> calls;
     for (const Operation& each : operations) {
-      if (!each.on_gpu || each.body.get() != body) continue;
-      DeviceCall call{.call = each.call, .stream = each.stream, .scale_at = each.factor_at};
-      if (each.scaled && each.factor_at == nullptr) {
-        call.call.reduction.scale = to_double(each.factor.data(), each.call.type);
-      }
-      calls.push_back(call);
+      if (each.on_gpu && each.body.get() == body) calls.push_back(device_call(each));
     }
     body->gpu->enqueue(calls);
   }
@@ -89,7 +94,7 @@ void run_all(std::vector<Operation>& operations) {
 void execute(std::vector<Operation>& operations) {
   if (operations.empty()) return;
   try {
-    if (operations.size() == 1 && !operations.front().on_gpu) return run_alone(operations.front());
+    if (operations.size() == 1) return run_alone(operations.front());
     run_all(operations);
   } catch (...) {
     const Outcome outcome = Outcome::of_exception();

@@ -51,6 +51,8 @@ Outcome Outcome::of_exception() {
     return of_failure(error.what());
   } catch (const LinkError& error) {
     return {ncclRemoteError, error.what()};
+  } catch (const DeviceError& error) {
+    return {ncclUnhandledCudaError, error.what()};
   } catch (const TopologyError& error) {
     return {ncclSystemError, error.what()};
   } catch (const std::bad_alloc&) {

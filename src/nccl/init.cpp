@@ -194,7 +194,7 @@ ncclResult_t init(const char* function, ncclComm_t* out, int ranks, const ncclUn
     return add_join(out, {.id = text_of(id),
                           .rank = rank,
                           .ranks = ranks,
-                          .device = Gpu::current_device(),
+                          .device = current_device(),
                           .config = config_of(config),
                           .function = function});
   });

@@ -46,7 +46,7 @@ void abort(ncclComm& comm) {
 
 void destroy(ncclComm& comm) {
   // Not complete or broken: there is nothing to take leave of.
-  if (comm.phase == Phase::joining || comm.state.load() == ncclInProgress) return abort(comm);
+  if (comm.phase == Phase::joining || comm.state.load() != ncclSuccess) return abort(comm);
   const Claim claim(comm);
   if (!take_end(comm)) refuse(ncclInvalidArgument, "{} is being ended already", comm.who());
   leave(comm, kDestroyPatienceMs);

@@ -13,7 +13,7 @@ namespace {
 /// What ncclMemAlloc gave out.
 struct Given {
   std::mutex mutex;
-  std::map<void*, std::size_t> blocks;
+  std::map<void*, bool> on_gpu;  ///< by address
 };
 
 Given& given() {
@@ -27,22 +27,32 @@ ncclResult_t allocate_memory(void** out, std::size_t size_bytes) {
            out == nullptr ? "the place for the pointer is null" : "0 bytes were asked for");
   }
   *out = nullptr;
-  void* const memory = chorus::allocate(size_bytes);
+  const bool on_gpu = !DeviceCommunicator::why_not();
+  void* const memory = on_gpu ? DeviceCommunicator::allocate(current_device(), size_bytes)
+                              : chorus::allocate(size_bytes);
   const std::lock_guard lock(given().mutex);
-  given().blocks.emplace(memory, size_bytes);
+  given().on_gpu.emplace(memory, on_gpu);
   *out = memory;
   return ncclSuccess;
 }
 
 ncclResult_t free_memory(void* memory) {
   if (memory == nullptr) return ncclSuccess;
+  bool on_gpu = false;
   {
     const std::lock_guard lock(given().mutex);
-    if (given().blocks.erase(memory) == 0) {
+    const auto block = given().on_gpu.find(memory);
+    if (block == given().on_gpu.end()) {
       refuse(ncclInvalidArgument, "{} was not given out by ncclMemAlloc, or freed before", memory);
     }
+    on_gpu = block->second;
+    given().on_gpu.erase(block);
   }
-  chorus::deallocate(memory);
+  if (on_gpu) {
+    DeviceCommunicator::free(memory);
+  } else {
+    chorus::deallocate(memory);
+  }
   return ncclSuccess;
 }
 

@@ -34,7 +34,7 @@ ncclResult_t grow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, 
     }
     joining.id = text_of(*id);
     joining.config = config_of(given);
-    joining.device = Gpu::current_device();
+    joining.device = current_device();
     ncclComm* const child = handle_for(joining);
     return add_maker({.child = child,
                       .result = out,

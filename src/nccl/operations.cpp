@@ -1,4 +1,5 @@
 // Collectives and messages: from NCCL's arguments to Operations.
+#include <cmath>
 #include <cstdint>
 
 #include "nccl/elements.hpp"
@@ -119,8 +120,8 @@ void check_buffers(const Asked& asked, const ncclComm& comm, const Blocks& block
 bool belongs_on_gpu(const Asked& asked, const ncclComm& comm, const Body& body,
                     const Blocks& blocks) {
   if (asked.count == 0) return false;
-  const MemoryPlace in = blocks.in > 0 ? Gpu::place_of(asked.send) : MemoryPlace{};
-  const MemoryPlace out = blocks.out > 0 ? Gpu::place_of(asked.recv) : MemoryPlace{};
+  const MemoryPlace in = blocks.in > 0 ? DeviceCommunicator::place_of(asked.send) : MemoryPlace{};
+  const MemoryPlace out = blocks.out > 0 ? DeviceCommunicator::place_of(asked.recv) : MemoryPlace{};
   const bool in_host = in.kind == MemoryKind::host;
   const bool out_host = out.kind == MemoryKind::host;
   if ((blocks.in == 0 || in_host) && (blocks.out == 0 || out_host)) return false;
@@ -162,6 +163,26 @@ void apply_reduction(const Asked& asked, ncclComm& comm, Operation& operation) {
   operation.factor_at = sum->second.at;
 }
 
+/// The scalar must be where the call runs, and whole there.
+void check_factor(const Operation& operation, const ncclComm& comm) {
+  if (!operation.scaled) return;
+  const DataType type = operation.call.type;
+  if (operation.factor_at != nullptr) {
+    const MemoryKind kind = DeviceCommunicator::place_of(operation.factor_at).kind;
+    if (operation.on_gpu || kind != MemoryKind::device) return;
+    refuse(ncclInvalidArgument,
+           "{}: the scalar of the reduction is in GPU memory, but the data is in the host's",
+           comm.who());
+  }
+  if (!operation.on_gpu || is_float(type) || size_of(type) < 8) return;
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (std::abs(to_double(operation.factor.data(), type)) <= kExact) return;
+  refuse(ncclInvalidArgument,
+         "{}: on the GPU, factors of 64-bit integers must not exceed 2^53; multiply the data "
+         "before the call",
+         comm.who());
+}
+
 void log_call(const Asked& asked, const ncclComm& comm) {
   const Subsystem subsystem = is_message(asked.kind) ? Subsystem::p2p : Subsystem::coll;
   if (!writes(Level::info, subsystem)) return;
@@ -191,6 +212,7 @@ ncclResult_t enqueue(const Asked& asked) {
   operation.stream = asked.stream;
   if (reduces(asked.kind)) apply_reduction(asked, comm, operation);
   operation.on_gpu = belongs_on_gpu(asked, comm, *operation.body, blocks);
+  check_factor(operation, comm);
   log_call(asked, comm);
   // Messages of nothing are matched all the same; collectives of nothing are over.
   if (asked.count == 0 && !is_message(asked.kind)) return ncclSuccess;

@@ -1,0 +1,144 @@
+// GPU memory goes to kernels on the caller's stream: over the driver's fake, whose kernels are
+// twins.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "device/driver.hpp"
+#include "fake_cuda.hpp"
+#include "ranks.hpp"
+
+namespace chorus::testing {
+namespace {
+
+/// One rank's GPU, current in its thread, with a stream.
+struct Gpu {
+  explicit Gpu(int device) : context(device), current(context.get()), stream(cuda::make_stream()) {}
+
+  [[nodiscard]] cudaStream_t handle() const { return reinterpret_cast<cudaStream_t>(stream.get()); }
+  void wait() const { ASSERT_EQ(cuda::driver().stream_synchronize(stream.get()), cuda::kSuccess); }
+  /// Memory of the GPU with these values.
+  template <class T>
+  T* memory(const std::vector<T>& values) const {
+    void* made = nullptr;
+    EXPECT_OK(ncclMemAlloc(&made, values.size() * sizeof(T)));
+    EXPECT_EQ(cuda::driver().copy_to_device(reinterpret_cast<cuda::Address>(made), values.data(),
+                                            values.size() * sizeof(T), stream.get()),
+              cuda::kSuccess);
+    wait();
+    return static_cast<T*>(made);
+  }
+  template <class T>
+  std::vector<T> read(const T* from, std::size_t count) const {
+    std::vector<T> values(count);
+    EXPECT_EQ(cuda::driver().copy_to_host(values.data(), reinterpret_cast<cuda::Address>(from),
+                                          count * sizeof(T), stream.get()),
+              cuda::kSuccess);
+    wait();
+    return values;
+  }
+
+  cuda::PrimaryContext context;
+  cuda::Current current;
+  cuda::Stream stream;
+};
+
+void run_gpus(int ranks, const std::function<void(ncclComm_t, int, const Gpu&)>& body) {
+  ncclUniqueId id;
+  ASSERT_OK(ncclGetUniqueId(&id));
+  run_threads(ranks, [&](int rank) {
+    const Gpu gpu(rank % kFakeDevices);
+    ncclComm_t comm = nullptr;
+    ASSERT_OK(ncclCommInitRank(&comm, ranks, id, rank));
+    int device = -1;
+    EXPECT_OK(ncclCommCuDevice(comm, &device));
+    EXPECT_EQ(device, rank % kFakeDevices);
+    body(comm, rank, gpu);
+    gpu.wait();
+    EXPECT_OK(ncclCommDestroy(comm));
+  });
+}
+
+TEST(Gpu, CollectivesRunOnTheStream) {
+  run_gpus(2, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+    const std::size_t n = 1000;
+    float* const x = gpu.memory(std::vector<float>(n, static_cast<float>(rank + 1)));
+    float* const y = gpu.memory(std::vector<float>(2 * n, -1.0F));
+    ASSERT_OK(ncclAllReduce(x, x, n, ncclFloat, ncclSum, comm, gpu.handle()));
+    ASSERT_OK(ncclAllGather(x, y, n, ncclFloat, comm, gpu.handle()));
+    EXPECT_EQ(gpu.read(x, n), std::vector<float>(n, 3));
+    EXPECT_EQ(gpu.read(y, 2 * n), std::vector<float>(2 * n, 3));
+    float factor = static_cast<float>(rank) + 2;
+    ncclRedOp_t op;
+    ASSERT_OK(ncclRedOpCreatePreMulSum(&op, &factor, ncclFloat, ncclScalarHostImmediate, comm));
+    ASSERT_OK(ncclAllReduce(x, y, n, ncclFloat, op, comm, gpu.handle()));
+    ASSERT_OK(ncclRedOpDestroy(op, comm));
+    EXPECT_EQ(gpu.read(y, n), std::vector<float>(n, 3 * 2 + 3 * 3));
+    gpu.wait();
+    ASSERT_OK(ncclMemFree(x));
+    ASSERT_OK(ncclMemFree(y));
+    EXPECT_REFUSED(ncclMemFree(x), ncclInvalidArgument, "freed before");
+  });
+}
+
+TEST(Gpu, GroupsOfMessagesRunOnTheStream) {
+  run_gpus(3, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+    const int to = (rank + 1) % 3, from = (rank + 2) % 3;
+    int* const out = gpu.memory(std::vector<int>(5000, rank));
+    int* const in = gpu.memory(std::vector<int>(5000, -1));
+    int* const own = gpu.memory(std::vector<int>(10, -1));
+    ASSERT_OK(ncclGroupStart());
+    ASSERT_OK(ncclSend(out, 5000, ncclInt, to, comm, gpu.handle()));
+    ASSERT_OK(ncclRecv(in, 5000, ncclInt, from, comm, gpu.handle()));
+    ASSERT_OK(ncclSend(out, 10, ncclInt, rank, comm, gpu.handle()));
+    ASSERT_OK(ncclRecv(own, 10, ncclInt, rank, comm, gpu.handle()));
+    ASSERT_OK(ncclGroupEnd());
+    EXPECT_EQ(gpu.read(in, 5000), std::vector<int>(5000, from));
+    EXPECT_EQ(gpu.read(own, 10), std::vector<int>(10, rank));
+    for (int* const memory : {out, in, own}) ASSERT_OK(ncclMemFree(memory));
+  });
+}
+
+TEST(Gpu, MixturesAreRefusedAndHostMemoryStillWorks) {
+  run_gpus(2, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+    float host[4] = {1, 2, 3, 4};
+    float* const x = gpu.memory(std::vector<float>(4, 1.0F));
+    EXPECT_REFUSED(ncclAllReduce(x, host, 4, ncclFloat, ncclSum, comm, gpu.handle()),
+                   ncclInvalidArgument, "must be of one kind");
+    ASSERT_OK(ncclAllReduce(host, host, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+    EXPECT_EQ(host[3], 8);
+    std::int64_t factor = (std::int64_t{1} << 60) + 1;
+    ncclRedOp_t op;
+    ASSERT_OK(ncclRedOpCreatePreMulSum(&op, &factor, ncclInt64, ncclScalarHostImmediate, comm));
+    EXPECT_REFUSED(ncclAllReduce(x, x, 2, ncclInt64, op, comm, gpu.handle()), ncclInvalidArgument,
+                   "2^53");
+    // Memory of the other rank's GPU.
+    if (rank == 0) {
+      const cuda::PrimaryContext other(1);
+      const cuda::Current current(other.get());
+      void* there = nullptr;
+      ASSERT_OK(ncclMemAlloc(&there, 64));
+      EXPECT_REFUSED(ncclAllReduce(there, there, 4, ncclFloat, ncclSum, comm, gpu.handle()),
+                     ncclInvalidArgument, "GPU 1");
+      ASSERT_OK(ncclMemFree(there));
+    }
+    ASSERT_OK(ncclMemFree(x));
+  });
+}
+
+TEST(Gpu, AbortEndsKernelsThatWait) {
+  run_gpus(2, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+    float* const x = gpu.memory(std::vector<float>(4, 1.0F));
+    if (rank == 0) {
+      ASSERT_OK(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+      ncclResult_t state = ncclSuccess;
+      while (state == ncclSuccess) ASSERT_OK(ncclCommGetAsyncError(comm, &state));
+      EXPECT_EQ(state, ncclRemoteError);
+    } else {  // does not call
+      EXPECT_OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace chorus::testing
