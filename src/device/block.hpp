@@ -9,11 +9,11 @@ namespace chorus::device {
 
 /// One operand of a fold.
 struct Source {
-  std::uint64_t at;     ///< address: of the data, or of a slot of words or lines
-  double scale;         ///< local data is multiplied by it, where `is_scaled`
-  std::uint32_t flag;   ///< of the message, where `is_wire`
-  std::uint32_t peer;   ///< who sends it, where `is_wire`
-  std::uint8_t is_wire; ///< words or lines
+  std::uint64_t at;      ///< address: of the data, or of a slot of words or lines
+  double scale;          ///< local data is multiplied by it, where `is_scaled`
+  std::uint32_t flag;    ///< of the message, where `is_wire`
+  std::uint32_t peer;    ///< who sends it, where `is_wire`
+  std::uint8_t is_wire;  ///< words or lines
   std::uint8_t is_scaled;
 };
 /// A slot of words or lines at a peer.
@@ -62,7 +62,7 @@ struct BlockShared {
   Work works[kMostWorks];
   PortState ports[kMostPorts];
   std::uint32_t image[kCachedWords];
-  std::uint64_t cached;  ///< address of the image in `image`, or 0
+  std::uint64_t cached;        ///< address of the image in `image`, or 0
   std::uint64_t addresses[2];  ///< direct calls: what to broadcast
   std::uint32_t verdict;
 };

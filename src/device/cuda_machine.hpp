@@ -13,6 +13,9 @@ namespace chorus::device {
 
 class CudaMachine {
  public:
+  /// Looking into host memory takes a microsecond or two.
+  static constexpr std::uint32_t kSpinsPerLook = 1024;
+
   /// `beyond`: peers are on other devices, so that "everywhere" means the system.
   __device__ __forceinline__ CudaMachine(BlockShared& shared, bool beyond)
       : shared_(shared), beyond_(beyond) {}

@@ -70,6 +70,8 @@ class Owned {
   [[nodiscard]] Handle get() const { return handle_; }
   explicit operator bool() const { return handle_ != Handle{}; }
   void reset() { *this = Owned(); }
+  /// Gives it up without releasing it.
+  Handle release() { return std::exchange(handle_, Handle{}); }
 
  private:
   Handle handle_{};

@@ -36,18 +36,18 @@ struct IpcHandle {
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotReady = 600;
 inline constexpr Result kPeerAlreadyEnabled = 704;
-inline constexpr int kMultiprocessorCount = 16;        ///< of cuDeviceGetAttribute
+inline constexpr int kMultiprocessorCount = 16;  ///< of cuDeviceGetAttribute
 inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
-inline constexpr unsigned kHostMapped = 0x02 | 0x01;   ///< portable, mapped
+inline constexpr unsigned kHostMapped = 0x02 | 0x01;  ///< portable, mapped
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kCaptureModeGlobal = 0;
 inline constexpr int kCaptureModeThreadLocal = 1;
 inline constexpr int kCaptureModeRelaxed = 2;
-inline constexpr int kCaptureNone = 0;                 ///< of cuStreamIsCapturing
-inline constexpr int kPointerMemoryType = 2;           ///< of cuPointerGetAttributes
+inline constexpr int kCaptureNone = 0;        ///< of cuStreamIsCapturing
+inline constexpr int kPointerMemoryType = 2;  ///< of cuPointerGetAttributes
 inline constexpr int kPointerIsManaged = 8;
 inline constexpr int kPointerDeviceOrdinal = 9;
 inline constexpr int kPointerBufferId = 7;
@@ -55,64 +55,64 @@ inline constexpr unsigned kMemoryHost = 1;
 inline constexpr unsigned kMemoryDevice = 2;
 
 // X(member, symbol, parameters)
-#define CHORUS_CUDA_FUNCTIONS(X)                                                                 \
-  X(init, cuInit, (unsigned))                                                                    \
-  X(driver_version, cuDriverGetVersion, (int*))                                                  \
-  X(error_name, cuGetErrorName, (Result, const char**))                                          \
-  X(error_string, cuGetErrorString, (Result, const char**))                                      \
-  X(device_count, cuDeviceGetCount, (int*))                                                      \
-  X(device_get, cuDeviceGet, (Device*, int))                                                     \
-  X(device_attribute, cuDeviceGetAttribute, (int*, int, Device))                                 \
-  X(device_uuid, cuDeviceGetUuid_v2, (Uuid*, Device))                                            \
-  X(device_name, cuDeviceGetName, (char*, int, Device))                                          \
-  X(can_access_peer, cuDeviceCanAccessPeer, (int*, Device, Device))                              \
-  X(primary_retain, cuDevicePrimaryCtxRetain, (Context*, Device))                                \
-  X(primary_release, cuDevicePrimaryCtxRelease_v2, (Device))                                     \
-  X(context_push, cuCtxPushCurrent_v2, (Context))                                                \
-  X(context_pop, cuCtxPopCurrent_v2, (Context*))                                                 \
-  X(context_current, cuCtxGetCurrent, (Context*))                                                \
-  X(context_device, cuCtxGetDevice, (Device*))                                                   \
-  X(enable_peer, cuCtxEnablePeerAccess, (Context, unsigned))                                     \
-  X(module_load, cuModuleLoadData, (Module*, const void*))                                       \
-  X(module_unload, cuModuleUnload, (Module))                                                     \
-  X(module_function, cuModuleGetFunction, (Function*, Module, const char*))                      \
-  X(module_global, cuModuleGetGlobal_v2, (Address*, std::size_t*, Module, const char*))          \
-  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int*, Function, int, std::size_t))  \
-  X(launch, cuLaunchKernel,                                                                      \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,             \
-     StreamHandle, void**, void**))                                                              \
-  X(alloc, cuMemAlloc_v2, (Address*, std::size_t))                                               \
-  X(free, cuMemFree_v2, (Address))                                                               \
-  X(address_range, cuMemGetAddressRange_v2, (Address*, std::size_t*, Address))                   \
-  X(host_alloc, cuMemHostAlloc, (void**, std::size_t, unsigned))                                 \
-  X(host_free, cuMemFreeHost, (void*))                                                           \
-  X(host_address, cuMemHostGetDevicePointer_v2, (Address*, void*, unsigned))                     \
-  X(copy_to_device, cuMemcpyHtoDAsync_v2, (Address, const void*, std::size_t, StreamHandle))     \
-  X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, Address, std::size_t, StreamHandle))             \
-  X(copy, cuMemcpyDtoDAsync_v2, (Address, Address, std::size_t, StreamHandle))                   \
-  X(set_bytes, cuMemsetD8Async, (Address, unsigned char, std::size_t, StreamHandle))             \
-  X(pointer_attributes, cuPointerGetAttributes, (unsigned, int*, void**, Address))               \
-  X(ipc_export, cuIpcGetMemHandle, (IpcHandle*, Address))                                        \
-  X(ipc_open, cuIpcOpenMemHandle_v2, (Address*, IpcHandle, unsigned))                            \
-  X(ipc_close, cuIpcCloseMemHandle, (Address))                                                   \
-  X(stream_create, cuStreamCreate, (StreamHandle*, unsigned))                                    \
-  X(stream_destroy, cuStreamDestroy_v2, (StreamHandle))                                          \
-  X(stream_synchronize, cuStreamSynchronize, (StreamHandle))                                     \
-  X(stream_query, cuStreamQuery, (StreamHandle))                                                 \
-  X(stream_wait, cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                       \
-  X(stream_is_capturing, cuStreamIsCapturing, (StreamHandle, int*))                              \
-  X(capture_begin, cuStreamBeginCapture_v2, (StreamHandle, int))                                 \
-  X(capture_end, cuStreamEndCapture, (StreamHandle, Graph*))                                     \
-  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))                            \
-  X(graph_instantiate, cuGraphInstantiateWithFlags, (GraphExec*, Graph, unsigned long long))     \
-  X(graph_launch, cuGraphLaunch, (GraphExec, StreamHandle))                                      \
-  X(graph_destroy, cuGraphDestroy, (Graph))                                                      \
-  X(graph_exec_destroy, cuGraphExecDestroy, (GraphExec))                                         \
-  X(event_create, cuEventCreate, (EventHandle*, unsigned))                                       \
-  X(event_destroy, cuEventDestroy_v2, (EventHandle))                                             \
-  X(event_record, cuEventRecord, (EventHandle, StreamHandle))                                    \
-  X(event_query, cuEventQuery, (EventHandle))                                                    \
-  X(event_synchronize, cuEventSynchronize, (EventHandle))                                        \
+#define CHORUS_CUDA_FUNCTIONS(X)                                                                   \
+  X(init, cuInit, (unsigned))                                                                      \
+  X(driver_version, cuDriverGetVersion, (int*))                                                    \
+  X(error_name, cuGetErrorName, (Result, const char**))                                            \
+  X(error_string, cuGetErrorString, (Result, const char**))                                        \
+  X(device_count, cuDeviceGetCount, (int*))                                                        \
+  X(device_get, cuDeviceGet, (Device*, int))                                                       \
+  X(device_attribute, cuDeviceGetAttribute, (int*, int, Device))                                   \
+  X(device_uuid, cuDeviceGetUuid_v2, (Uuid*, Device))                                              \
+  X(device_name, cuDeviceGetName, (char*, int, Device))                                            \
+  X(can_access_peer, cuDeviceCanAccessPeer, (int*, Device, Device))                                \
+  X(primary_retain, cuDevicePrimaryCtxRetain, (Context*, Device))                                  \
+  X(primary_release, cuDevicePrimaryCtxRelease_v2, (Device))                                       \
+  X(context_push, cuCtxPushCurrent_v2, (Context))                                                  \
+  X(context_pop, cuCtxPopCurrent_v2, (Context*))                                                   \
+  X(context_current, cuCtxGetCurrent, (Context*))                                                  \
+  X(context_device, cuCtxGetDevice, (Device*))                                                     \
+  X(enable_peer, cuCtxEnablePeerAccess, (Context, unsigned))                                       \
+  X(module_load, cuModuleLoadData, (Module*, const void*))                                         \
+  X(module_unload, cuModuleUnload, (Module))                                                       \
+  X(module_function, cuModuleGetFunction, (Function*, Module, const char*))                        \
+  X(module_global, cuModuleGetGlobal_v2, (Address*, std::size_t*, Module, const char*))            \
+  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int*, Function, int, std::size_t))    \
+  X(launch, cuLaunchKernel,                                                                        \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, StreamHandle, \
+     void**, void**))                                                                              \
+  X(alloc, cuMemAlloc_v2, (Address*, std::size_t))                                                 \
+  X(free, cuMemFree_v2, (Address))                                                                 \
+  X(address_range, cuMemGetAddressRange_v2, (Address*, std::size_t*, Address))                     \
+  X(host_alloc, cuMemHostAlloc, (void**, std::size_t, unsigned))                                   \
+  X(host_free, cuMemFreeHost, (void*))                                                             \
+  X(host_address, cuMemHostGetDevicePointer_v2, (Address*, void*, unsigned))                       \
+  X(copy_to_device, cuMemcpyHtoDAsync_v2, (Address, const void*, std::size_t, StreamHandle))       \
+  X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, Address, std::size_t, StreamHandle))               \
+  X(copy, cuMemcpyDtoDAsync_v2, (Address, Address, std::size_t, StreamHandle))                     \
+  X(set_bytes, cuMemsetD8Async, (Address, unsigned char, std::size_t, StreamHandle))               \
+  X(pointer_attributes, cuPointerGetAttributes, (unsigned, int*, void**, Address))                 \
+  X(ipc_export, cuIpcGetMemHandle, (IpcHandle*, Address))                                          \
+  X(ipc_open, cuIpcOpenMemHandle_v2, (Address*, IpcHandle, unsigned))                              \
+  X(ipc_close, cuIpcCloseMemHandle, (Address))                                                     \
+  X(stream_create, cuStreamCreate, (StreamHandle*, unsigned))                                      \
+  X(stream_destroy, cuStreamDestroy_v2, (StreamHandle))                                            \
+  X(stream_synchronize, cuStreamSynchronize, (StreamHandle))                                       \
+  X(stream_query, cuStreamQuery, (StreamHandle))                                                   \
+  X(stream_wait, cuStreamWaitEvent, (StreamHandle, EventHandle, unsigned))                         \
+  X(stream_is_capturing, cuStreamIsCapturing, (StreamHandle, int*))                                \
+  X(capture_begin, cuStreamBeginCapture_v2, (StreamHandle, int))                                   \
+  X(capture_end, cuStreamEndCapture, (StreamHandle, Graph*))                                       \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))                              \
+  X(graph_instantiate, cuGraphInstantiateWithFlags, (GraphExec*, Graph, unsigned long long))       \
+  X(graph_launch, cuGraphLaunch, (GraphExec, StreamHandle))                                        \
+  X(graph_destroy, cuGraphDestroy, (Graph))                                                        \
+  X(graph_exec_destroy, cuGraphExecDestroy, (GraphExec))                                           \
+  X(event_create, cuEventCreate, (EventHandle*, unsigned))                                         \
+  X(event_destroy, cuEventDestroy_v2, (EventHandle))                                               \
+  X(event_record, cuEventRecord, (EventHandle, StreamHandle))                                      \
+  X(event_query, cuEventQuery, (EventHandle))                                                      \
+  X(event_synchronize, cuEventSynchronize, (EventHandle))                                          \
   X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))
 
 /// The functions as found in libcuda.so.1.

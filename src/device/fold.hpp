@@ -64,8 +64,8 @@ struct Words {
 
   /// 0: not there yet; 1: it is; 2: another call's.
   template <class M>
-  CHORUS_INLINE static int load(M& machine, const Source& source, std::uint64_t unit,
-                                std::uint32_t, std::uint64_t* words) {
+  CHORUS_INLINE static int load(M& machine, const Source& source, std::uint64_t unit, std::uint32_t,
+                                std::uint64_t* words) {
     std::uint64_t halves[2];
     machine.load_words(source.at + unit * 16, halves);
     const auto a = static_cast<std::uint32_t>(halves[0] >> 32);
@@ -249,7 +249,9 @@ CHORUS_NOINLINE bool fold_units(M& machine, Wait& wait, const FoldJob& job) {
 
 /// Units that a thread has under way at a time: bytes take many instructions each.
 template <DataType kType, bool kReduce>
-inline constexpr int kUnroll = !kReduce ? 4 : sizeof(typename Number<kType>::Bits) == 1 ? 1 : 4;
+inline constexpr int kUnroll = !kReduce                                    ? 4
+                               : sizeof(typename Number<kType>::Bits) == 1 ? 1
+                                                                           : 4;
 
 /// The same where every address is a multiple of 16 and nothing comes by words or lines: some
 /// units per thread are under way at a time. Returns the bytes done; fold_units() does the rest.
@@ -336,14 +338,13 @@ CHORUS_INLINE bool fold_with(M& machine, Wait& wait, FoldJob& job) {
 
 /// Types whose bits add and multiply alike share the code of one.
 template <DataType kType, ReduceOp kOp>
-inline constexpr DataType kSameBits =
-    (kOp == ReduceOp::sum || kOp == ReduceOp::prod)
-        ? (kType == DataType::int8    ? DataType::uint8
-           : kType == DataType::int16 ? DataType::uint16
-           : kType == DataType::int32 ? DataType::uint32
-           : kType == DataType::int64 ? DataType::uint64
-                                      : kType)
-        : kType;
+inline constexpr DataType kSameBits = (kOp == ReduceOp::sum || kOp == ReduceOp::prod)
+                                          ? (kType == DataType::int8    ? DataType::uint8
+                                             : kType == DataType::int16 ? DataType::uint16
+                                             : kType == DataType::int32 ? DataType::uint32
+                                             : kType == DataType::int64 ? DataType::uint64
+                                                                        : kType)
+                                          : kType;
 
 template <DataType kType, class M, class Wait>
 CHORUS_INLINE bool fold_op(M& machine, Wait& wait, FoldJob& job, ReduceOp op) {
@@ -353,8 +354,7 @@ CHORUS_INLINE bool fold_op(M& machine, Wait& wait, FoldJob& job, ReduceOp op) {
     case ReduceOp::avg:
       return fold_with<kType, ReduceOp::sum, true>(machine, wait, job);
     case ReduceOp::prod:
-      return fold_with<kSameBits<kType, ReduceOp::prod>, ReduceOp::prod, true>(machine, wait,
-                                                                                  job);
+      return fold_with<kSameBits<kType, ReduceOp::prod>, ReduceOp::prod, true>(machine, wait, job);
     case ReduceOp::min:
       return fold_with<kType, ReduceOp::min, true>(machine, wait, job);
     case ReduceOp::max:

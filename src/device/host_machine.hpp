@@ -14,6 +14,9 @@ namespace chorus::device {
 
 class HostMachine {
  public:
+  /// A thread that yields may not run again for long.
+  static constexpr std::uint32_t kSpinsPerLook = 32;
+
   HostMachine(BlockShared& shared, std::uint32_t block, std::uint32_t blocks)
       : shared_(shared), block_(block), blocks_(blocks) {}
 

@@ -36,8 +36,8 @@ class Writer {
   /// `value` in [0, limit).
   std::uint32_t index(int value, std::size_t limit, const char* what) const {
     if (value < 0 || static_cast<std::size_t>(value) >= limit) {
-      throw InputError(fmt::format("program '{}': {} is {}, but must be in [0, {})", name_, what,
-                                   value, limit));
+      throw InputError(
+          fmt::format("program '{}': {} is {}, but must be in [0, {})", name_, what, value, limit));
     }
     return static_cast<std::uint32_t>(value);
   }
@@ -162,8 +162,8 @@ class Flattening {
     ImageInstruction entry{};
     out_.index(instruction.count - 1, static_cast<std::size_t>(program_.num_chunks),
                "the number of chunks");
-    entry.chunk = out_.index(instruction.chunk, static_cast<std::size_t>(program_.num_chunks),
-                             "a chunk");
+    entry.chunk =
+        out_.index(instruction.chunk, static_cast<std::size_t>(program_.num_chunks), "a chunk");
     out_.index(instruction.chunk + instruction.count - 1,
                static_cast<std::size_t>(program_.num_chunks), "the last chunk");
     entry.count = static_cast<std::uint32_t>(instruction.count);
@@ -240,11 +240,10 @@ Image flatten(const DirectProgram& program) {
               "the number of destinations");
     out.index(move.chunk % per_block + move.count - 1, static_cast<std::size_t>(per_block),
               "the last chunk of a move within its block");
-    const std::uint32_t at = out.put(
-        ImageMove{0, out.index(move.chunk, static_cast<std::size_t>(program.num_chunks), "a chunk"),
-                  static_cast<std::uint32_t>(move.count),
-                  static_cast<std::uint32_t>(move.sources.size()),
-                  static_cast<std::uint32_t>(move.destinations.size())});
+    const std::uint32_t at = out.put(ImageMove{
+        0, out.index(move.chunk, static_cast<std::size_t>(program.num_chunks), "a chunk"),
+        static_cast<std::uint32_t>(move.count), static_cast<std::uint32_t>(move.sources.size()),
+        static_cast<std::uint32_t>(move.destinations.size())});
     put_places(move.sources, move.count, true);
     put_places(move.destinations, move.count, false);
     out.at<ImageMove>(at).words = out.size() - at;
@@ -321,8 +320,7 @@ std::uint64_t cut(CallArguments& call, const Figures& figures, const Shape& shap
   call.num_tiles = static_cast<std::uint32_t>(
       std::max<std::uint64_t>(1, (call.count + call.tile_count - 1) / call.tile_count));
   call.instances = std::min(instances, call.num_tiles);
-  const std::uint64_t place =
-      round_up(cutting.longest(call.tile_count) * element, 16) / element;
+  const std::uint64_t place = round_up(cutting.longest(call.tile_count) * element, 16) / element;
   call.scratch_stride = place * call.num_tiles;
   return figures.scratch_chunks * call.scratch_stride * element;
 }

@@ -16,10 +16,10 @@ namespace chorus::device {
 
 /// How the elements of a call are cut: into tiles, and tiles into chunks. The host cuts alike.
 struct Cut {
-  std::uint64_t count;       ///< elements of one block
+  std::uint64_t count;  ///< elements of one block
   std::uint64_t tile_count;
-  std::uint32_t chunks;      ///< per block
-  std::uint32_t element;     ///< bytes
+  std::uint32_t chunks;   ///< per block
+  std::uint32_t element;  ///< bytes
 
   CHORUS_INLINE std::uint64_t tile_elements(std::uint64_t tile) const {
     const std::uint64_t begin = tile * tile_count;
@@ -68,7 +68,8 @@ class Interpreter {
 
   /// Called by threads that wait. True: they shall not wait any longer.
   CHORUS_BOTH bool gave_up(std::uint32_t spins, std::uint32_t peer) {
-    if ((spins & 63) == 63) {
+    constexpr std::uint32_t kOften = M::kSpinsPerLook / 16;
+    if (spins % kOften == kOften - 1) {
       if (m_.load_relaxed(&arena_head_->failed) != 0) return true;
       if (m_.load_relaxed(&arena_head_->poison) != 0) {
         report(Failure::poisoned,
@@ -76,13 +77,13 @@ class Interpreter {
         return true;
       }
     }
-    if ((spins & 1023) == 1023) {
+    if (spins % M::kSpinsPerLook == M::kSpinsPerLook - 1) {
       if (m_.load_relaxed(&status_->abort) != 0) {
         report(Failure::aborted, peer);
         return true;
       }
       const std::uint64_t now = m_.now_ns();
-      if (spins == 1023) {
+      if (spins == M::kSpinsPerLook - 1) {
         waiting_since_ = now;
       } else if (now - waiting_since_ > head_.timeout_ns) {
         report(Failure::timeout, peer);
@@ -200,8 +201,8 @@ class Interpreter {
     if (m_.block() == 0) {
       for (std::uint32_t peer = m_.thread(); peer < ranks; peer += m_.threads()) {
         Offer* const offer = offer_at(peer, table_->rank);
-        offer->input = call.input;
-        offer->output = call.output;
+        offer->input = offered(call.input, call.input_segment);
+        offer->output = offered(call.output, call.output_segment);
         offer->scale = factor_of(call);
         offer->input_segment = call.input_segment;
         offer->output_segment = call.output_segment;
@@ -213,8 +214,8 @@ class Interpreter {
     bool reached = true;
     for (std::uint32_t peer = m_.thread(); peer < ranks && well; peer += m_.threads()) {
       const Offer* const offer = offer_at(table_->rank, peer);
-      for (std::uint32_t spins = 0;
-           well && m_.load_acquire(&offer->number) != direct_number_ + 1; ++spins) {
+      for (std::uint32_t spins = 0; well && m_.load_acquire(&offer->number) != direct_number_ + 1;
+           ++spins) {
         well = !gave_up(spins, peer);
       }
       if (!well) break;
@@ -222,13 +223,18 @@ class Interpreter {
         mismatch(peer);
         well = false;
       }
-      reached = reached && offer->input_segment != kNotExposed &&
-                offer->output_segment != kNotExposed;
+      reached =
+          reached && offer->input_segment != kNotExposed && offer->output_segment != kNotExposed;
     }
     exposed = m_.all(reached);
     return m_.all(well);
   }
 
+  /// How others shall find `address`: as it is, or from the beginning of a segment.
+  CHORUS_INLINE std::uint64_t offered(std::uint64_t address, std::uint32_t segment) const {
+    if (segment == 0 || segment == kNotExposed) return address;
+    return address - table_->segments[table_->rank * kMostSegments + segment - 1];
+  }
   CHORUS_INLINE std::uint64_t reach(std::uint32_t owner, std::uint64_t where,
                                     std::uint32_t segment) const {
     if (segment == 0) return where;
@@ -278,7 +284,11 @@ class Interpreter {
       if (i < move.num_sources) {
         const bool is_scaled = offer.scale != 1.0;
         job.sources[i] = {reach(place.rank, offer.input, offer.input_segment) + offset(place),
-                          offer.scale, 0, kLocal, 0, static_cast<std::uint8_t>(is_scaled)};
+                          offer.scale,
+                          0,
+                          kLocal,
+                          0,
+                          static_cast<std::uint8_t>(is_scaled)};
       } else {
         job.targets[i - move.num_sources] =
             reach(place.rank, offer.output, offer.output_segment) + offset(place);
@@ -368,8 +378,8 @@ class Interpreter {
         const auto& entry =
             as<ImageLane>(image(call.program) + head.lanes + lane * (sizeof(ImageLane) / 4));
         if (m_.thread() == 0) {
-          s_.works[found] = {c, lane, w / head.num_lanes, w / head.num_lanes, 0,
-                             entry.instructions, 0, ports, 1};
+          s_.works[found] = {
+              c, lane, w / head.num_lanes, w / head.num_lanes, 0, entry.instructions, 0, ports, 1};
         }
         ports += entry.num_in + entry.num_out;
         ++found;
@@ -451,8 +461,7 @@ class Interpreter {
     const std::uint32_t index = (outgoing ? lane.first_out : lane.first_in) + port;
     const auto& entry = as<ImagePort>(words + (outgoing ? head.out_ports : head.in_ports) +
                                       index * (sizeof(ImagePort) / 4));
-    return {entry.peer,
-            call.first_connection + work.instance * head.num_channels + entry.channel};
+    return {entry.peer, call.first_connection + work.instance * head.num_channels + entry.channel};
   }
   CHORUS_INLINE Ring* ring(std::uint32_t owner, std::uint32_t peer, std::uint32_t connection,
                            Protocol protocol) const {
@@ -503,8 +512,7 @@ class Interpreter {
       const bool outgoing = i >= lane.num_in;
       const End end = end_of(work, outgoing ? i - lane.num_in : i, outgoing);
       Ring* const own = ring(table_->rank, end.peer, end.connection, call.protocol);
-      m_.store_relaxed(outgoing ? &own->sent : &own->taken,
-                       s_.ports[work.first_port + i].position);
+      m_.store_relaxed(outgoing ? &own->sent : &own->taken, s_.ports[work.first_port + i].position);
     }
     m_.sync();
   }
@@ -570,8 +578,7 @@ class Interpreter {
     const std::uint64_t position = in_state(work, port).position;
     if (call.protocol == Protocol::bulk) {
       const Ring* const own = ring(table_->rank, end.peer, end.connection, Protocol::bulk);
-      const std::uint64_t arrived =
-          m_.load_acquire(&own->arrived[position % table_->shape.slots]);
+      const std::uint64_t arrived = m_.load_acquire(&own->arrived[position % table_->shape.slots]);
       if (static_cast<std::uint32_t>(arrived) != static_cast<std::uint32_t>(position + 1)) {
         return kWaits;
       }
@@ -613,8 +620,7 @@ class Interpreter {
 
   CHORUS_INLINE std::uint64_t* progress_of(const Work& work, std::uint32_t lane) const {
     const CallArguments& call = call_of(work);
-    const std::uint32_t index =
-        call.first_work + work.instance * head_of(work).num_lanes + lane;
+    const std::uint32_t index = call.first_work + work.instance * head_of(work).num_lanes + lane;
     return reinterpret_cast<std::uint64_t*>(arena_ + Arena::progress(table_->shape)) + index;
   }
   /// Lanes count what they have done in this phase of this launch; a number of an earlier one
@@ -657,14 +663,13 @@ class Interpreter {
             static_cast<std::uint8_t>(call.protocol != Protocol::bulk),
             0};
   }
-  CHORUS_INLINE std::uint64_t local(const CallArguments& call, const Cut& cut,
-                                    std::uint32_t buffer, std::uint32_t index,
-                                    std::uint32_t tile) const {
+  CHORUS_INLINE std::uint64_t local(const CallArguments& call, const Cut& cut, std::uint32_t buffer,
+                                    std::uint32_t index, std::uint32_t tile) const {
     constexpr std::uint32_t kScratch = 2;
     if (buffer == kScratch) {
-      return call.scratch + (index * call.scratch_stride +
-                             tile * (call.scratch_stride / call.num_tiles)) *
-                                cut.element;
+      return call.scratch +
+             (index * call.scratch_stride + tile * (call.scratch_stride / call.num_tiles)) *
+                 cut.element;
     }
     const std::uint64_t base = buffer == 0 ? call.input : call.output;
     return base + (index / cut.chunks * call.count + tile * cut.tile_count +
@@ -711,7 +716,11 @@ class Interpreter {
         if (operand.port == kLocal) {
           const double factor = operand.buffer == 0 ? factor_of(call) : 1.0;
           job.sources[i] = {local(call, cut, operand.buffer, operand.index + piece, work.tile),
-                            factor, 0, kLocal, 0, static_cast<std::uint8_t>(factor != 1.0)};
+                            factor,
+                            0,
+                            kLocal,
+                            0,
+                            static_cast<std::uint8_t>(factor != 1.0)};
         } else {
           job.sources[i] = incoming(work, operand.port, end_of(work, operand.port, false), offset);
         }
@@ -758,8 +767,7 @@ class Interpreter {
       const Wire wire{slot(end.peer, table_->rank, end.connection, call.protocol, position),
                       flag_of(call, position + 1)};
       const std::uint64_t zeros[2] = {0, 0};
-      for (std::uint64_t unit = used / 16 + m_.thread(); unit < size / 16;
-           unit += m_.threads()) {
+      for (std::uint64_t unit = used / 16 + m_.thread(); unit < size / 16; unit += m_.threads()) {
         if (call.protocol == Protocol::words) {
           Words::store(m_, wire, unit, call.tag, zeros);
         } else {

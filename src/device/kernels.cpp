@@ -23,9 +23,9 @@ void launch_with(cuda::Function kernel, const LaunchHead& head, const CallArgume
   arguments.head = head;
   std::copy_n(calls, head.num_calls, arguments.calls);
   void* parameters[] = {&arguments};
-  cuda::check(cuda::driver().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters,
-                                    nullptr),
-              "launching a collective");
+  cuda::check(
+      cuda::driver().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr),
+      "launching a collective");
 }
 
 }  // namespace

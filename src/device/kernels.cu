@@ -32,3 +32,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     chorus_run_many(const __grid_constant__ ManyCalls launch) {
   chorus::device::interpret(launch.head, launch.calls);
 }
+
+/// Two resident blocks take turns `rounds` times: what one flag there and one back cost at least.
+/// `flags`: two words, 128 bytes apart, zero.
+extern "C" __global__ void chorus_ping(std::uint64_t* flags, std::uint32_t rounds) {
+  using chorus::device::CudaMachine;
+  if (threadIdx.x != 0) return;
+  std::uint64_t* const mine = flags + 16 * blockIdx.x;
+  std::uint64_t* const theirs = flags + 16 * (1 - blockIdx.x);
+  for (std::uint32_t round = 1; round <= rounds; ++round) {
+    if (blockIdx.x == 0) CudaMachine::store_relaxed(theirs, round);
+    while (CudaMachine::load_relaxed(mine) < round) {
+    }
+    if (blockIdx.x == 1) CudaMachine::store_relaxed(theirs, round);
+  }
+}

@@ -23,19 +23,19 @@ inline constexpr std::uint32_t kNumProtocols = 3;
 inline constexpr std::uint32_t kMostSlots = 4;
 inline constexpr std::uint32_t kLineBytes = 128;
 inline constexpr std::uint32_t kLineData = 120;
-inline constexpr std::uint32_t kMostRanks = 128;     ///< of one communicator: operands of one fold
-inline constexpr std::uint32_t kMostWorks = 32;      ///< lanes that one block takes in turn
-inline constexpr std::uint32_t kMostPorts = 384;     ///< of these lanes together
+inline constexpr std::uint32_t kMostRanks = 128;  ///< of one communicator: operands of one fold
+inline constexpr std::uint32_t kMostWorks = 32;   ///< lanes that one block takes in turn
+inline constexpr std::uint32_t kMostPorts = 384;  ///< of these lanes together
 inline constexpr std::uint32_t kProgressSlots = 4096;  ///< lanes of one phase
-inline constexpr std::uint32_t kFewCalls = 24;       ///< fit into 4 KiB of kernel arguments
-inline constexpr std::uint32_t kManyCalls = 200;     ///< into 32,764 bytes
-inline constexpr std::uint32_t kThreads = 512;       ///< per block
+inline constexpr std::uint32_t kFewCalls = 24;         ///< fit into 4 KiB of kernel arguments
+inline constexpr std::uint32_t kManyCalls = 200;       ///< into 32,764 bytes
+inline constexpr std::uint32_t kThreads = 512;         ///< per block
 
 /// Sizes that all ranks of a communicator share.
 struct Shape {
   std::uint32_t ranks;
-  std::uint32_t connections;  ///< from each rank to each other
-  std::uint32_t slots;        ///< of each connection and protocol
+  std::uint32_t connections;                ///< from each rank to each other
+  std::uint32_t slots;                      ///< of each connection and protocol
   std::uint32_t slot_bytes[kNumProtocols];  ///< of one slot, flags included; multiples of 128
 };
 
@@ -65,10 +65,10 @@ inline constexpr std::uint32_t kMostSegments = 64;  ///< of one rank, that peers
 
 /// The beginning of an arena.
 struct ArenaHead {
-  alignas(128) std::uint64_t poison;  ///< by a peer whose kernel failed: its rank + 1
-  alignas(128) std::uint64_t failed;  ///< own: a block has failed, all end
-  alignas(128) std::uint64_t launch;  ///< own: launches so far
-  std::uint64_t direct_calls;         ///< own: offers made so far
+  alignas(128) std::uint64_t poison;      ///< by a peer whose kernel failed: its rank + 1
+  alignas(128) std::uint64_t failed;      ///< own: a block has failed, all end
+  alignas(128) std::uint64_t launch;      ///< own: launches so far
+  std::uint64_t direct_calls;             ///< own: offers made so far
   alignas(128) std::uint64_t arrivals;    ///< own: of this launch's blocks at its barriers
   alignas(128) std::uint64_t moved;       ///< own: the same, having done their direct moves
   alignas(128) std::uint64_t departures;  ///< own: the same, having ended
@@ -92,9 +92,8 @@ struct Arena {
   }
   CHORUS_INLINE static std::uint64_t ring(const Shape& s, std::uint32_t peer,
                                           std::uint32_t connection, Protocol protocol) {
-    const std::uint64_t index =
-        (std::uint64_t{peer} * s.connections + connection) * kNumProtocols +
-        static_cast<std::uint32_t>(protocol);
+    const std::uint64_t index = (std::uint64_t{peer} * s.connections + connection) * kNumProtocols +
+                                static_cast<std::uint32_t>(protocol);
     return rings(s) + index * sizeof(Ring);
   }
   CHORUS_INLINE static std::uint64_t all_slots(const Shape& s) { return ring(s, s.ranks, 0, {}); }
@@ -188,8 +187,8 @@ struct CallArguments {
   std::uint64_t input;
   std::uint64_t output;
   std::uint64_t scratch;
-  std::uint64_t count;       ///< elements of one block
-  std::uint64_t tile_count;  ///< of these, per tile
+  std::uint64_t count;           ///< elements of one block
+  std::uint64_t tile_count;      ///< of these, per tile
   std::uint64_t scratch_stride;  ///< elements of one chunk place, over all tiles
   double scale;
   std::uint64_t scale_at;  ///< one element; 0: `scale`
@@ -198,11 +197,11 @@ struct CallArguments {
   std::uint32_t first_connection;
   std::uint32_t tag;
   std::uint32_t divisor;
-  std::uint32_t sequence;  ///< for messages to people
-  std::uint32_t phase;  ///< calls of one phase run at once, phases one after another
+  std::uint32_t sequence;    ///< for messages to people
+  std::uint32_t phase;       ///< calls of one phase run at once, phases one after another
   std::uint32_t first_work;  ///< works of this phase before it
   std::uint32_t next;  ///< call that its lanes go on with (the next message to a peer); or kLocal
-  std::uint32_t input_segment;   ///< as in Offer
+  std::uint32_t input_segment;  ///< as in Offer
   std::uint32_t output_segment;
   DataType type;
   ReduceOp op;
@@ -246,8 +245,8 @@ struct RankTable {
   std::uint32_t rank;
   /// Ranks are on several GPUs: what they tell each other must be seen beyond this one.
   std::uint32_t beyond_device;
-  std::uint64_t status;               ///< HostStatus
-  std::uint64_t arenas[kMostRanks];   ///< as this rank reaches them
+  std::uint64_t status;              ///< HostStatus
+  std::uint64_t arenas[kMostRanks];  ///< as this rank reaches them
   /// [owner · kMostSegments + segment − 1]: where this rank reaches it.
   std::uint64_t segments[1];
 };
@@ -257,17 +256,41 @@ CHORUS_INLINE constexpr std::uint64_t table_bytes(std::uint32_t ranks) {
 
 /// A change of any of the above changes it (but not each change: it sees sizes and offsets).
 constexpr std::uint64_t layout_hash() {
-  const std::uint64_t figures[] = {
-      3,  // raise it when meanings change
-      sizeof(Shape), sizeof(Ring), sizeof(Offer), offsetof(Offer, scale), offsetof(Offer, tag),
-      sizeof(ArenaHead), offsetof(ArenaHead, failed), offsetof(ArenaHead, departures),
-      sizeof(ImageHead), sizeof(ImagePort), sizeof(ImageLane), sizeof(ImageOperand),
-      sizeof(ImageInstruction), offsetof(ImageInstruction, completes), sizeof(ImageMove),
-      sizeof(CallArguments), offsetof(CallArguments, scale), offsetof(CallArguments, phase),
-      offsetof(CallArguments, type), offsetof(CallArguments, follows), sizeof(LaunchHead),
-      offsetof(FewCalls, calls), sizeof(HostStatus), offsetof(HostStatus, failure),
-      offsetof(HostStatus, ended), sizeof(RankTable), offsetof(RankTable, arenas), kNumDataTypes,
-      kNumReduceOps, kThreads, kMostWorks, kMostPorts, kProgressSlots, kMostSegments};
+  const std::uint64_t figures[] = {3,  // raise it when meanings change
+                                   sizeof(Shape),
+                                   sizeof(Ring),
+                                   sizeof(Offer),
+                                   offsetof(Offer, scale),
+                                   offsetof(Offer, tag),
+                                   sizeof(ArenaHead),
+                                   offsetof(ArenaHead, failed),
+                                   offsetof(ArenaHead, departures),
+                                   sizeof(ImageHead),
+                                   sizeof(ImagePort),
+                                   sizeof(ImageLane),
+                                   sizeof(ImageOperand),
+                                   sizeof(ImageInstruction),
+                                   offsetof(ImageInstruction, completes),
+                                   sizeof(ImageMove),
+                                   sizeof(CallArguments),
+                                   offsetof(CallArguments, scale),
+                                   offsetof(CallArguments, phase),
+                                   offsetof(CallArguments, type),
+                                   offsetof(CallArguments, follows),
+                                   sizeof(LaunchHead),
+                                   offsetof(FewCalls, calls),
+                                   sizeof(HostStatus),
+                                   offsetof(HostStatus, failure),
+                                   offsetof(HostStatus, ended),
+                                   sizeof(RankTable),
+                                   offsetof(RankTable, arenas),
+                                   kNumDataTypes,
+                                   kNumReduceOps,
+                                   kThreads,
+                                   kMostWorks,
+                                   kMostPorts,
+                                   kProgressSlots,
+                                   kMostSegments};
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const std::uint64_t figure : figures) hash = (hash ^ figure) * 0x100000001b3;
   return hash;

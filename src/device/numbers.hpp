@@ -200,9 +200,9 @@ template <class N>
 CHORUS_INLINE typename N::Lane scaled(typename N::Lane value, double factor) {
   using Lane = typename N::Lane;
   if constexpr (std::is_integral_v<Lane>) {
-    constexpr Lane kMax = static_cast<Lane>(
-        std::is_signed_v<Lane> ? (std::uint64_t{1} << (8 * sizeof(Lane) - 1)) - 1
-                               : ~std::uint64_t{0} >> (64 - 8 * sizeof(Lane)));
+    constexpr Lane kMax =
+        static_cast<Lane>(std::is_signed_v<Lane> ? (std::uint64_t{1} << (8 * sizeof(Lane) - 1)) - 1
+                                                 : ~std::uint64_t{0} >> (64 - 8 * sizeof(Lane)));
     constexpr Lane kMin = static_cast<Lane>(std::is_signed_v<Lane> ? -kMax - 1 : 0);
     const double product = static_cast<double>(value) * factor;
     // 2^digits: the first integer beyond, which is exact where the largest one is not.

@@ -12,7 +12,7 @@
 #else
 #define CHORUS_BOTH
 #define CHORUS_INLINE inline
-#define CHORUS_NOINLINE
+#define CHORUS_NOINLINE __attribute__((noinline))
 #define CHORUS_UNROLL _Pragma("GCC unroll 8")
 #endif
 

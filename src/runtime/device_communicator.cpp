@@ -21,7 +21,6 @@ namespace {
 using Kind = Call::Kind;
 
 constexpr std::uint32_t kMessageInstances = 2;
-constexpr int kLeaveMs = 2000;
 
 bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
 
@@ -56,6 +55,8 @@ struct DeviceCommunicator::Impl {
   ~Impl();
 
   void enqueue(std::span<const DeviceCall> group);
+  void share(void* memory, std::size_t size_bytes);
+  void leave();
 
   /// What one call adds to a launch.
   struct Prepared {
@@ -85,14 +86,24 @@ struct DeviceCommunicator::Impl {
   std::unique_ptr<DeviceWorld> world;
   std::unique_ptr<ImageStore> store;
   std::unique_ptr<DeviceRoutines> routines;
-  cuda::Event last_event;    ///< of the last launch outside captures
-  cuda::Event joined_event;  ///< of streams that come together for a group
+  cuda::Event last_event;             ///< of the last launch outside captures
+  cuda::Event joined_event;           ///< of streams that come together for a group
   std::vector<cuda::Memory> scratch;  ///< the last one is in use; graphs may hold the others
   std::size_t scratch_size = 0;
   std::vector<cuda::Memory> copies;
   std::size_t copies_size = 0;
   std::size_t copies_used = 0;  ///< by the group under way
   std::unique_ptr<DeviceWatch> watch;
+
+  /// Memory that the others reach.
+  struct Shared {
+    std::uint64_t begin;
+    std::uint64_t end;
+    std::uint32_t segment;
+  };
+  std::vector<Shared> shared;
+  bool sharing = false;  ///< some rank shares something: alike on all
+  [[nodiscard]] std::uint32_t segment_of(std::uint64_t address, std::size_t bytes) const;
 
   cuda::StreamHandle last_stream = nullptr;
   bool launched = false;
@@ -118,9 +129,9 @@ DeviceCommunicator::Impl::Impl(Communicator::Impl& communicator, int ordinal,
                                         base.options.slot_bytes, base.options.join_timeout_ms);
   store = std::make_unique<ImageStore>();
   const auto n = static_cast<int>(base.place.members.size());
-  routines = std::make_unique<DeviceRoutines>(
-      base.selector->plan(), n, base.place.rank, static_cast<int>(world->shape().slots),
-      tuning.one_shot_bytes);
+  routines = std::make_unique<DeviceRoutines>(base.selector->plan(), n, base.place.rank,
+                                              static_cast<int>(world->shape().slots),
+                                              tuning.one_shot_bytes);
   limits = {.blocks = world->blocks(),
             .instances = static_cast<std::uint32_t>(std::max(1, tuning.instances)),
             .words_bytes = tuning.words_bytes,
@@ -138,14 +149,7 @@ DeviceCommunicator::Impl::~Impl() {
     const cuda::Current current(context.get());
     // Memory goes only when no kernel, of any rank, can touch it any more.
     if (launched) cuda::driver().event_synchronize(last_event.get());
-    const bool well = watch->error() == nullptr;
-    try {
-      base.control->exchange(group + "/leave", base.place.members, {},
-                             well ? base.options.join_timeout_ms : kLeaveMs,
-                             well ? group : std::string());
-    } catch (const Error& error) {
-      if (well) log(LogLevel::error, fmt::format("[rank {}]", base.place.rank), error.what());
-    }
+    leave();
     watch.reset();
     base.control->close_group(group);
     copies.clear();
@@ -156,6 +160,19 @@ DeviceCommunicator::Impl::~Impl() {
     world.reset();
   } catch (const Error& error) {
     log(LogLevel::error, fmt::format("[rank {}]", base.place.rank), error.what());
+  }
+}
+
+// Nobody's kernels may touch what this rank is about to free: all say farewell once theirs have
+// ended. Where one cannot say it any more, memory is kept rather than pulled from under a kernel.
+void DeviceCommunicator::Impl::leave() {
+  const bool well = watch->error() == nullptr;
+  try {
+    base.control->exchange(group + "/leave", base.place.members, {}, base.options.join_timeout_ms,
+                           well ? group : std::string());
+  } catch (const Error& error) {
+    if (well) log(LogLevel::error, fmt::format("[rank {}]", base.place.rank), error.what());
+    world->abandon();
   }
 }
 
@@ -194,8 +211,8 @@ void DeviceCommunicator::Impl::check_memory(const DeviceCall& device_call) const
 }
 
 // Memory that grows. What was there stays: kernels and graphs may hold it.
-std::uint64_t DeviceCommunicator::Impl::room(std::vector<cuda::Memory>& memories,
-                                             std::size_t& size, std::size_t bytes) {
+std::uint64_t DeviceCommunicator::Impl::room(std::vector<cuda::Memory>& memories, std::size_t& size,
+                                             std::size_t bytes) {
   if (bytes > size) {
     size = std::max(bytes, 2 * size);
     memories.push_back(cuda::allocate(size));
@@ -216,10 +233,9 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   if (is_message(device_call.call.kind)) return prepare_message(device_call);
   const Call& call = device_call.call;
   const auto n = static_cast<int>(base.place.members.size());
-  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
-                              .root = is_rooted(static_cast<CollectiveKind>(call.kind))
-                                          ? call.peer
-                                          : 0};
+  const Collective collective{
+      .kind = static_cast<CollectiveKind>(call.kind),
+      .root = is_rooted(static_cast<CollectiveKind>(call.kind)) ? call.peer : 0};
   const bool barrier = call.kind == Kind::barrier;
   const std::size_t blocks = num_blocks(collective.kind, n) == 1 ? 1 : static_cast<std::size_t>(n);
   const std::size_t count = barrier ? 0 : call.count;
@@ -243,12 +259,41 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
       device::cut(arguments, routine.figures, world->shape(), limits, barrier);
   prepared.works = routine.num_lanes * arguments.instances;
   arguments.scratch = room(scratch, scratch_size, scratch_bytes);
-  // Ranks that are not threads of one process cannot reach each other's buffers by address.
-  if (routine.direct != 0 && world->one_process() && n > 1 && bytes >= limits.direct_bytes) {
+  // Ranks of other processes reach only what is shared; which the kernels tell each other.
+  if (routine.direct != 0 && (world->one_process() || sharing) && n > 1 &&
+      bytes >= limits.direct_bytes) {
     arguments.direct = routine.direct;
   }
   place_input(call, routine, prepared, stream);
+  if (!world->one_process()) {
+    const auto size = [&](int num) {
+      return static_cast<std::size_t>(num) * count * size_of(call.type);
+    };
+    arguments.input_segment =
+        segment_of(arguments.input, size(input_blocks(collective, n, base.place.rank)));
+    arguments.output_segment =
+        segment_of(arguments.output, size(output_blocks(collective, n, base.place.rank)));
+  }
   return prepared;
+}
+
+std::uint32_t DeviceCommunicator::Impl::segment_of(std::uint64_t address, std::size_t bytes) const {
+  if (bytes == 0) return 0;
+  for (const Shared& memory : shared) {
+    if (address >= memory.begin && address + bytes <= memory.end) return memory.segment;
+  }
+  return device::kNotExposed;
+}
+
+void DeviceCommunicator::Impl::share(void* memory, std::size_t size_bytes) {
+  if (const std::string* error = watch->error()) throw CollectiveError(*error);
+  const cuda::Current current(context.get());
+  const std::uint64_t begin = address_of(memory);
+  const std::uint32_t segment =
+      world->share(*base.control, base.place, group, begin, base.options.join_timeout_ms);
+  if (segment == 0) return;
+  sharing = true;
+  shared.push_back({begin, begin + size_bytes, segment});
 }
 
 // Input that must not be read where it is: broadcast out of place, exchanged in place.
@@ -278,8 +323,7 @@ void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine
 DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare_message(
     const DeviceCall& device_call) {
   const Call& call = device_call.call;
-  const DeviceRoutine& routine =
-      routines->message(call.peer, call.kind == Kind::send, *store);
+  const DeviceRoutine& routine = routines->message(call.peer, call.kind == Kind::send, *store);
   Prepared prepared;
   device::CallArguments& arguments = prepared.arguments;
   arguments.program = routine.program;
@@ -502,6 +546,16 @@ DeviceCommunicator::~DeviceCommunicator() = default;
 int DeviceCommunicator::device() const { return impl_->device; }
 
 void DeviceCommunicator::enqueue(std::span<const DeviceCall> group) { impl_->enqueue(group); }
+
+void DeviceCommunicator::share(void* memory, std::size_t size_bytes) {
+  impl_->share(memory, size_bytes);
+}
+
+void DeviceCommunicator::unshare(void* memory) {
+  std::erase_if(impl_->shared, [memory](const Impl::Shared& shared) {
+    return shared.begin == address_of(memory);
+  });
+}
 
 void DeviceCommunicator::abort(std::string_view reason) { impl_->watch->abort(reason); }
 

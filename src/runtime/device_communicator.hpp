@@ -95,6 +95,15 @@ class DeviceCommunicator {
   /// when it is done.
   void enqueue(std::span<const DeviceCall> group);
 
+  /// Collective: from now on the others reach `size_bytes` of this rank's GPU memory, so that large
+  /// calls on it go without copies where ranks are processes (threads of one process reach each
+  /// other's memory anyway). The memory must come from cuMemAlloc (cudaMalloc, allocate()), and
+  /// stay until unshare() or the end. Later calls beyond 64 do nothing. Waits for the others; not
+  /// for captures.
+  void share(void* memory, std::size_t size_bytes);
+  /// Not collective: calls to come do not use it as shared any more.
+  void unshare(void* memory);
+
   /// Ends all calls, enqueued ones and those to come, on every rank, with `reason`. Kernels that
   /// wait end within milliseconds; what they would have written is undefined. From any thread.
   void abort(std::string_view reason);

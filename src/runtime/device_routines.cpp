@@ -58,8 +58,8 @@ const DeviceRoutine& DeviceRoutines::choose(Collective collective, std::uint64_t
     return entry.schedule.collective.kind == collective.kind && size_bytes >= entry.min_bytes &&
            size_bytes <= entry.max_bytes;
   });
-  const bool combines_for_all = collective.kind == CollectiveKind::all_reduce ||
-                                collective.kind == CollectiveKind::reduce;
+  const bool combines_for_all =
+      collective.kind == CollectiveKind::all_reduce || collective.kind == CollectiveKind::reduce;
   int index = kOneShot;
   if (planned != entries.end()) {
     index = static_cast<int>(planned - entries.begin());
@@ -74,8 +74,7 @@ const DeviceRoutine& DeviceRoutines::choose(Collective collective, std::uint64_t
   const Schedule schedule =
       index >= 0 ? planned->schedule
                  : algorithm(index == kOneShot ? "one_shot" : "two_shot").make(input);
-  return collectives_
-      .emplace(key, make(root == 0 ? schedule : rotated(schedule, root), store))
+  return collectives_.emplace(key, make(root == 0 ? schedule : rotated(schedule, root), store))
       .first->second;
 }
 
@@ -100,9 +99,8 @@ const DeviceRoutine& DeviceRoutines::message(Rank peer, bool sending, ImageStore
     instruction.destination = LocalRange{.buffer = Buffer::output};
   }
   program.lanes.push_back({.instructions = {instruction}});
-  DeviceRoutine routine{.name = program.name,
-                        .figures = {},
-                        .program = store.keep(device::flatten(program))};
+  DeviceRoutine routine{
+      .name = program.name, .figures = {}, .program = store.keep(device::flatten(program))};
   return messages_.emplace(std::pair(peer, sending), routine).first->second;
 }
 

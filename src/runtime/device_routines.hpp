@@ -19,9 +19,9 @@ struct DeviceRoutine {
   std::string name;
   device::Figures figures;
   std::uint32_t num_lanes = 1;  ///< of this rank
-  std::uint64_t program = 0;  ///< address of its image
-  std::uint64_t direct = 0;   ///< of its direct form's, or 0
-  bool copy_in_place = false;  ///< DirectProgram::copy_in_place
+  std::uint64_t program = 0;    ///< address of its image
+  std::uint64_t direct = 0;     ///< of its direct form's, or 0
+  bool copy_in_place = false;   ///< DirectProgram::copy_in_place
   std::uint32_t hash = 0;
 };
 

@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <chrono>
+
 #include "runtime/flight_recorder.hpp"
 
 namespace chorus {
@@ -12,6 +14,7 @@ namespace {
 constexpr int kLookEveryMs = 50;
 constexpr int kLooksPerReport = 20;
 constexpr int kVerdictGraceMs = 1500;
+constexpr int kAnswerMs = 500;
 
 std::uint64_t seen(const std::uint64_t& field) { return __atomic_load_n(&field, __ATOMIC_ACQUIRE); }
 
@@ -77,17 +80,27 @@ std::string DeviceWatch::signature_of(std::uint64_t sequence) {
   return number == sequence ? signature(call) : "an earlier call";
 }
 
+// The peer that a kernel waited for may itself wait for the one that did not come.
+void DeviceWatch::ask_who_is_missing(std::uint64_t sequence, Rank known) {
+  control_.report_waiting(group_, sequence, signature_of(sequence), known);
+  for (int waited_ms = 0; waited_ms < kAnswerMs; waited_ms += 10) {
+    control_.poll();
+    if (!control_.who_is_missing(group_, sequence).empty()) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 // The coordinator knows more than a kernel: whose process ended, who called something else.
 void DeviceWatch::look_at_failure(device::Failure failure) {
   const std::uint64_t sequence = status_.sequence;
   const std::string call = fmt::format("call {} {}", sequence, signature_of(sequence));
-  const auto known = static_cast<Rank>(status_.peer < place_.members.size()
-                                           ? static_cast<int>(status_.peer)
-                                           : -1);
+  const auto known =
+      static_cast<Rank>(status_.peer < place_.members.size() ? static_cast<int>(status_.peer) : -1);
   const std::string peer = known >= 0 ? fmt::format("rank {}", known) : "another lane";
   std::string reason;
   switch (failure) {
     case device::Failure::timeout:
+      ask_who_is_missing(sequence, known);
       reason = fmt::format(
           "{}: lane {}, step {}, tile {}: nothing from {} for {} ms on the GPU{} "
           "(CHORUS_TIMEOUT_MS)",

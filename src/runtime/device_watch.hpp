@@ -2,8 +2,8 @@
 // return before they run.
 #pragma once
 
-#include <atomic>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -44,6 +44,7 @@ class DeviceWatch {
   void look();
   void look_at_failure(device::Failure failure);
   void look_at_progress();
+  void ask_who_is_missing(std::uint64_t sequence, Rank known);
   void fail(const std::string& reason);
   void stop_kernels();
   [[nodiscard]] std::string signature_of(std::uint64_t sequence);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
@@ -101,8 +102,8 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
   Facts mine;
   const auto n = place.members.size();
   if (n > device::kMostRanks) {
-    throw TopologyError(fmt::format("a communicator of GPUs has at most {} ranks, not {}",
-                                    device::kMostRanks, n));
+    throw TopologyError(
+        fmt::format("a communicator of GPUs has at most {} ranks, not {}", device::kMostRanks, n));
   }
   shape_ = shape_for(n, slot_bytes);
   mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {} {}", slot_bytes,
@@ -119,8 +120,8 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
   for (std::size_t r = 0; r < n; ++r) {
     if (!all[r].failure.empty()) throw DeviceError(fmt::format("rank {}: {}", r, all[r].failure));
     if (all[r].settings != all[0].settings) {
-      throw BootstrapError(fmt::format("ranks 0 and {} disagree: {}; {}", r, all[0].settings,
-                                       all[r].settings));
+      throw BootstrapError(
+          fmt::format("ranks 0 and {} disagree: {}; {}", r, all[0].settings, all[r].settings));
     }
   }
   std::string failure;
@@ -171,6 +172,7 @@ void DeviceWorld::reach(const std::vector<Facts>& all, std::vector<std::uint64_t
   const Facts& mine = all[static_cast<std::size_t>(rank_)];
   for (std::size_t r = 0; r < all.size(); ++r) {
     const Facts& peer = all[r];
+    same_process_.push_back(mine.same_process(peer));
     one_process_ = one_process_ && mine.same_process(peer);
     one_device_ = one_device_ && mine.same_device(peer);
     if (!mine.same_host(peer)) {
@@ -184,8 +186,8 @@ void DeviceWorld::reach(const std::vector<Facts>& all, std::vector<std::uint64_t
       cuda::check(cuda::driver().can_access_peer(&can, device_, static_cast<int>(peer.ordinal)),
                   "asking whether a GPU reaches another");
       if (can == 0) {
-        throw TopologyError(fmt::format("GPU {} cannot reach GPU {} of rank {}", device_,
-                                        peer.ordinal, r));
+        throw TopologyError(
+            fmt::format("GPU {} cannot reach GPU {} of rank {}", device_, peer.ordinal, r));
       }
       peer_contexts_.emplace_back(static_cast<int>(peer.ordinal));
       const cuda::Result result = cuda::driver().enable_peer(peer_contexts_.back().get(), 0);
@@ -196,7 +198,8 @@ void DeviceWorld::reach(const std::vector<Facts>& all, std::vector<std::uint64_t
     }
     if (!peer.exported) {
       throw TopologyError(fmt::format(
-          "rank {} is another process, and this system does not let processes share GPU memory", r));
+          "rank {} is another process, and this system does not let processes share GPU memory",
+          r));
     }
     cuda::Address address = 0;
     cuda::check(cuda::driver().ipc_open(&address, peer.handle, cuda::kIpcLazyPeerAccess),
@@ -246,6 +249,70 @@ void DeviceWorld::fill_table(const std::vector<std::uint64_t>& arenas) {
   cuda::check(api.stream_synchronize(stream_.get()), "copying to the GPU");
   kernels_->warm_up(table_.get(), stream_.get());
   cuda::check(api.stream_synchronize(stream_.get()), "running the GPU kernels");
+}
+
+std::uint32_t DeviceWorld::share(Control& control, const GroupPlace& place, const std::string& key,
+                                 std::uint64_t memory, int timeout_ms) {
+  if (segments_ == device::kMostSegments) return 0;
+  const cuda::Api& api = cuda::driver();
+  cuda::Address base = 0;
+  std::size_t size = 0;
+  cuda::IpcHandle handle{};
+  const bool shared = api.address_range(&base, &size, memory) == cuda::kSuccess &&
+                      api.ipc_export(&handle, base) == cuda::kSuccess;
+  BlobWriter blob;
+  blob.u32(shared ? 1 : 0);
+  blob.u64(memory);
+  blob.u64(memory - base);
+  blob.bytes(std::as_bytes(std::span(&handle, 1)));
+  const auto blobs = control.exchange(fmt::format("{}/segment{}", key, segments_), place.members,
+                                      blob.view(), timeout_ms);
+  std::string failure;
+  for (std::size_t r = 0; r < blobs.size() && failure.empty(); ++r) {
+    BlobReader theirs(blobs[r]);
+    const bool can = theirs.u32() != 0;
+    std::uint64_t address = theirs.u64();
+    const std::uint64_t offset = theirs.u64();
+    const auto bytes = theirs.bytes();
+    if (!theirs.ok() || bytes.size() != sizeof handle) {
+      failure = fmt::format("what rank {} says of its memory cannot be read", r);
+    } else if (!can) {
+      failure = fmt::format("rank {} cannot share this memory: it is not from cuMemAlloc", r);
+    } else if (!same_process_[r]) {
+      cuda::Address opened = 0;
+      std::memcpy(&handle, bytes.data(), sizeof handle);
+      const cuda::Result result = api.ipc_open(&opened, handle, cuda::kIpcLazyPeerAccess);
+      if (result != cuda::kSuccess) {
+        failure = fmt::format("opening memory of rank {}: {}", r, cuda::describe(result));
+        break;
+      }
+      mapped_.emplace_back(opened);
+      address = opened + offset;
+    }
+    const std::uint64_t at = table_.get() + offsetof(device::RankTable, segments) +
+                             (r * device::kMostSegments + segments_) * sizeof address;
+    if (failure.empty() &&
+        (api.copy_to_device(at, &address, sizeof address, stream_.get()) != cuda::kSuccess ||
+         api.stream_synchronize(stream_.get()) != cuda::kSuccess)) {
+      failure = "copying to the GPU failed";
+    }
+  }
+  const auto outcomes =
+      control.exchange(fmt::format("{}/segment{}/reached", key, segments_++), place.members,
+                       std::as_bytes(std::span(failure)), timeout_ms);
+  for (std::size_t r = 0; r < outcomes.size(); ++r) {
+    if (outcomes[r].empty()) continue;
+    const std::string text(reinterpret_cast<const char*>(outcomes[r].data()), outcomes[r].size());
+    throw DeviceError(fmt::format("rank {}: {}", r, text));
+  }
+  return segments_;
+}
+
+void DeviceWorld::abandon() {
+  arena_.release();
+  table_.release();
+  status_.release();
+  for (cuda::Mapped& mapped : mapped_) mapped.release();
 }
 
 }  // namespace chorus

@@ -40,6 +40,13 @@ class DeviceWorld {
   /// All ranks share one GPU.
   [[nodiscard]] bool one_device() const { return one_device_; }
 
+  /// Collective: the others will reach this memory, as the segment that is returned (from 1; 0:
+  /// no room for more). Throws DeviceError, on all ranks, if some rank's cannot be shared.
+  [[nodiscard]] std::uint32_t share(Control& control, const GroupPlace& place,
+                                    const std::string& key, std::uint64_t memory, int timeout_ms);
+  /// Some rank may still touch what others have of this rank: nothing of it is freed.
+  void abandon();
+
  private:
   struct Facts;
   void set_up(int device, Facts& mine);
@@ -58,6 +65,8 @@ class DeviceWorld {
   std::unique_ptr<device::Kernels> kernels_;
   std::vector<cuda::Mapped> mapped_;
   std::vector<cuda::PrimaryContext> peer_contexts_;
+  std::vector<bool> same_process_;  ///< by rank
+  std::uint32_t segments_ = 0;
   std::uint32_t blocks_ = 1;
   bool one_process_ = true;
   bool one_device_ = true;

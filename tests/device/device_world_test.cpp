@@ -70,7 +70,9 @@ void run_kind(DeviceRank& rank, Call::Kind kind, int& turn) {
       run({.kind = kind,
            .type = static_cast<DataType>(t),
            .op = static_cast<ReduceOp>(o),
-           .count = turn % 5 == 0 ? 1U : turn % 7 == 0 ? 0U : 37U,
+           .count = turn % 5 == 0   ? 1U
+                    : turn % 7 == 0 ? 0U
+                                    : 37U,
            .root = turn % 2 == 0 ? 0 : last,
            .in_place = turn % 3 == 0,
            .misalignment = turn % 4 == 1 ? 1U : 0U});

@@ -79,12 +79,14 @@ struct CUctx_st {
   int resident = 0;
   bool held = false;
 };
+enum class Kernel { few, many, ping };
 struct CUfunc_st {
-  bool few = true;
+  Kernel kernel;
 };
 struct CUmod_st {
-  CUfunc_st few{true};
-  CUfunc_st many{false};
+  CUfunc_st few{Kernel::few};
+  CUfunc_st many{Kernel::many};
+  CUfunc_st ping{Kernel::ping};
   std::uint64_t hash = device::layout_hash();
 };
 struct CUgraph_st {
@@ -209,8 +211,8 @@ Result allocate(std::size_t size, int ordinal, std::uint64_t& address) {
   allocation.device = ordinal;
   allocation.file = chorus::Fd(::memfd_create("gpu", MFD_CLOEXEC));
   if (::ftruncate(allocation.file.get(), static_cast<off_t>(size)) != 0) return kOutOfMemory;
-  void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED,
-                              allocation.file.get(), 0);
+  void* const memory =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, allocation.file.get(), 0);
   if (memory == MAP_FAILED) return kOutOfMemory;
   address = reinterpret_cast<std::uint64_t>(memory);
   const std::lock_guard lock(mutex);
@@ -239,8 +241,8 @@ std::map<std::uint64_t, Allocation>::iterator holder(std::uint64_t address) {
 // would a rank's kernel that another one waits for.
 void run_kernel(CUctx_st& context, const device::LaunchHead& head,
                 const device::CallArguments* arguments, std::uint32_t blocks) {
-  constexpr int kMost = chorus::testing::kFakeMultiprocessors *
-                        chorus::testing::kFakeBlocksPerMultiprocessor;
+  constexpr int kMost =
+      chorus::testing::kFakeMultiprocessors * chorus::testing::kFakeBlocksPerMultiprocessor;
   {
     std::unique_lock lock(context.mutex);
     context.changed.wait(lock, [&] {
@@ -268,6 +270,8 @@ Op kernel(CUctx_st& context, const void* argument, std::uint32_t blocks) {
 }  // namespace
 
 namespace chorus::testing {
+
+bool fake_cuda() { return true; }
 
 int fake_cuda_calls(const char* symbol) {
   const std::lock_guard lock(mutex);
@@ -299,9 +303,9 @@ std::size_t fake_cuda_allocated() {
 
 }  // namespace chorus::testing
 
-#define FAKE(symbol)                                             \
+#define FAKE(symbol)                                                 \
   if (const Result failed = injected(#symbol); failed != kSuccess) { \
-    return failed;                                               \
+    return failed;                                                   \
   }
 
 extern "C" {
@@ -394,6 +398,8 @@ Result cuModuleGetFunction(Function* function, Module module, const char* name) 
     *function = &module->few;
   } else if (std::string(name) == "chorus_run_many") {
     *function = &module->many;
+  } else if (std::string(name) == "chorus_ping") {
+    *function = &module->ping;
   } else {
     return kNotFound;
   }
@@ -418,7 +424,8 @@ Result cuLaunchKernel(Function function, unsigned blocks, unsigned, unsigned, un
   if (threads == 0 || threads > device::kThreads || threads % 32 != 0 || blocks == 0) {
     return kInvalidValue;
   }
-  return submit(stream, function->few
+  if (function->kernel == Kernel::ping) return submit(stream, [] {});
+  return submit(stream, function->kernel == Kernel::few
                             ? kernel<device::FewCalls>(*current.back(), parameters[0], blocks)
                             : kernel<device::ManyCalls>(*current.back(), parameters[0], blocks));
 }
@@ -467,8 +474,7 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t size, Stre
 }
 Result cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyDtoHAsync_v2)
-  return submit(
-      stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), size); });
+  return submit(stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), size); });
 }
 Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyDtoDAsync_v2)
@@ -488,8 +494,9 @@ Result cuPointerGetAttributes(unsigned count, int* attributes, void** values, Ad
     const bool known = found != allocations.end();
     switch (attributes[i]) {
       case kPointerMemoryType:
-        *static_cast<unsigned*>(values[i]) =
-            !known ? 0 : found->second.device < 0 ? kMemoryHost : kMemoryDevice;
+        *static_cast<unsigned*>(values[i]) = !known                     ? 0
+                                             : found->second.device < 0 ? kMemoryHost
+                                                                        : kMemoryDevice;
         break;
       case kPointerDeviceOrdinal:
         *static_cast<int*>(values[i]) = known ? found->second.device : -2;

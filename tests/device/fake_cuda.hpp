@@ -11,6 +11,8 @@ inline constexpr int kFakeDevices = 2;
 inline constexpr int kFakeMultiprocessors = 8;
 inline constexpr int kFakeBlocksPerMultiprocessor = 2;
 
+/// True where the driver is this one.
+[[nodiscard]] bool fake_cuda();
 /// Calls of this function of the driver so far, in this process.
 [[nodiscard]] int fake_cuda_calls(const char* symbol);
 /// The next `times` calls of it return `result`.

@@ -1,0 +1,182 @@
+// Peers that are late, die, abort or call something else; arguments that are wrong: an error that
+// names the culprit, never a hang.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "device_rank.hpp"
+#include "fake_cuda.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using Kind = Call::Kind;
+
+World world_of(int size, Ranks ranks = Ranks::threads) {
+  World world{.size = size, .ranks = ranks};
+  world.options.timeout_ms = 60'000;
+  world.options.flight_dir.clear();
+  return world;
+}
+
+DeviceCall sum(DeviceRank& rank, std::byte* data, std::size_t count,
+               DataType type = DataType::float32) {
+  return {.call = {.kind = Kind::all_reduce,
+                   .input = data,
+                   .output = data,
+                   .count = count,
+                   .type = type},
+          .stream = rank.stream()};
+}
+
+/// The failure that the communicator shows before long.
+std::string failure_of(DeviceRank& rank) {
+  while (rank.device().error() == nullptr) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return *rank.device().error();
+}
+
+TEST(DeviceFailure, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
+  for (const std::size_t count : {4U, 20'000U, 500'000U}) {  // by words, by lines, directly
+    World world = world_of(3);
+    world.options.timeout_ms = 300;
+    expect_all_well(run_devices(world, Gpus::one, {}, [count](DeviceRank& rank) {
+      std::byte* const data = rank.memory(count * 4);
+      if (rank.comm().rank() != 2) rank.device().enqueue(sum(rank, data, count));
+      const std::string failure = failure_of(rank);
+      EXPECT_THAT(failure, AllOf(HasSubstr("all_reduce(count"), HasSubstr("for 300 ms"),
+                                 HasSubstr("rank 2")))
+          << count;
+      // The kernels have ended, and the communicator says so from now on.
+      const cuda::Current current(rank.context());
+      EXPECT_EQ(cuda::driver().stream_synchronize(static_cast<cuda::StreamHandle>(rank.stream())),
+                cuda::kSuccess);
+      EXPECT_THROW(rank.device().enqueue(sum(rank, data, count)), CollectiveError);
+    }));
+  }
+}
+
+TEST(DeviceFailure, ASlowRankIsWaitedFor) {
+  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+    std::byte* const data = rank.memory(4000);
+    for (int i = 0; i < 3; ++i) {
+      if (rank.comm().rank() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(120));
+      rank.device().enqueue(sum(rank, data, 1000));
+    }
+    rank.finish();
+  }));
+}
+
+TEST(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
+  expect_all_well(run_devices(world_of(3), Gpus::one, {}, [](DeviceRank& rank) {
+    std::byte* const data = rank.memory(400);
+    if (rank.comm().rank() == 2) {
+      std::thread([&] { rank.device().abort("the user has had enough"); }).join();
+    } else {
+      rank.device().enqueue(sum(rank, data, 100));
+    }
+    EXPECT_THAT(failure_of(rank), HasSubstr("the user has had enough"));
+    EXPECT_THROW(rank.finish(), CollectiveError);
+  }));
+}
+
+// Calls that differ in what their ranks call, or how much of it.
+TEST(DeviceFailure, CallsThatDoNotMatchAreShownWithBothSignatures) {
+  for (const std::size_t count : {10U, 20'000U, 500'000U}) {
+    World world = world_of(2);
+    world.options.timeout_ms = 3'000;
+    expect_all_well(run_devices(world, Gpus::one, {}, [count](DeviceRank& rank) {
+      std::byte* const data = rank.memory(8 * count);
+      const bool first = rank.comm().rank() == 0;
+      rank.device().enqueue(sum(rank, data, count, first ? DataType::float32 : DataType::int32));
+      EXPECT_THAT(failure_of(rank), AllOf(HasSubstr("float32"), HasSubstr("int32"))) << count;
+    }));
+  }
+}
+
+TEST(DeviceFailure, ARankThatDiesIsNamedByAllOthersWithinSeconds) {
+  World world = world_of(3, Ranks::processes);
+  world.launcher = true;
+  const Outcomes outcomes = run_devices(world, Gpus::one, {}, [](DeviceRank& rank) {
+    std::byte* const data = rank.memory(400);
+    rank.device().enqueue(sum(rank, data, 100));
+    rank.finish();
+    if (rank.comm().rank() == 1) ::raise(SIGKILL);
+    rank.device().enqueue(sum(rank, data, 100));
+    rank.finish();
+  });
+  // Whether its end or that of its connection is seen first, it is rank 1 that died.
+  for (const Rank rank : {0, 2}) {
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)], HasSubstr("rank 1 (pid"));
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)],
+                AnyOf(HasSubstr("killed by signal 9"), HasSubstr("died")));
+  }
+}
+
+TEST(DeviceFailure, HostMemoryIsRefusedWithTheRemedy) {
+  expect_all_well(run_devices(world_of(2), Gpus::two, {}, [](DeviceRank& rank) {
+    std::vector<float> host(10);
+    const auto complaint = [&](const void* in, void* out) -> std::string {
+      try {
+        rank.device().enqueue({.call = {.kind = Kind::all_reduce,
+                                        .input = in,
+                                        .output = out,
+                                        .count = 10,
+                                        .type = DataType::float32},
+                               .stream = rank.stream()});
+      } catch (const InputError& error) {
+        return error.what();
+      }
+      return "none";
+    };
+    std::byte* const data = rank.memory(40);
+    EXPECT_THAT(
+        complaint(host.data(), data),
+        AllOf(HasSubstr("the input"), HasSubstr("host memory"), HasSubstr("cudaHostRegister")));
+    EXPECT_THAT(complaint(data, host.data()), HasSubstr("the output"));
+    EXPECT_THAT(complaint(nullptr, data), HasSubstr("the input is null"));
+    void* const other = DeviceCommunicator::allocate(1 - rank.device().device(), 40);
+    EXPECT_THAT(complaint(other, data), HasSubstr("memory of GPU"));
+    DeviceCommunicator::free(other);
+    EXPECT_THROW(DeviceCommunicator::free(other), InputError);
+    // None of this was enqueued: the ranks still match.
+    rank.device().enqueue(sum(rank, data, 10));
+    rank.finish();
+  }));
+}
+
+TEST(DeviceFailure, WhatCannotBeMadeIsSaidByAllRanks) {
+  if (!fake_cuda()) GTEST_SKIP() << "a true driver does not fail on command";
+  fake_cuda_fail("cuMemAlloc_v2", 2);  // one rank of the two
+  for (const std::string& outcome : run_devices(world_of(2), Gpus::one, {}, [](DeviceRank&) {})) {
+    EXPECT_THAT(outcome, HasSubstr("out of memory"));
+  }
+  fake_cuda_fail("cuMemAlloc_v2", 2, 0);
+  for (const std::string& outcome : run_world(world_of(1), [](Communicator& comm) {
+         EXPECT_THROW(DeviceCommunicator(comm, 7), InputError);
+       })) {
+    EXPECT_EQ(outcome, "");
+  }
+}
+
+TEST(DeviceFailure, RanksWithOtherSettingsDoNotMeet) {
+  for (const std::string& outcome : run_world(world_of(2), [](Communicator& comm) {
+         DeviceTuning tuning;
+         tuning.words_bytes = comm.rank() == 0 ? 64 : 128;
+         DeviceCommunicator device(comm, 0, tuning);
+       })) {
+    EXPECT_THAT(outcome, HasSubstr("disagree"));
+  }
+}
+
+}  // namespace
+}  // namespace chorus::testing

@@ -1,0 +1,110 @@
+#!/bin/bash
+# Everything about collectives over GPU memory that needs a GPU, in one go: builds, tests (every
+# collective × type × operation × 1 to 8 ranks on one GPU, processes, groups, graphs, aborts; a small
+# set under compute-sanitizer), measures against what the GPU can do in the same run, and writes JSON
+# into perf/results.
+#
+#   gpu_suite.sh                   build here, run here
+#   gpu_suite.sh pack DIRECTORY    build here; put programs and the libraries they need there
+#   gpu_suite.sh run DIRECTORY     run what was packed (on a machine without Chorus's dependencies)
+#
+# Environment: OUT (where results go; perf/results/gpu), LARGEST (bytes; 1 GiB), QUICK=1 (fewer ranks).
+# Exit status: 0 all well, 1 something failed, 77 there is no GPU (or, to build, no nvcc).
+set -uo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+tests="gpu_device_world_test gpu_device_streams_test gpu_device_failure_test"
+programs="$tests device_bench"
+
+build() {
+  command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+  command -v nvcc >/dev/null || { echo "there is no nvcc to build the kernels with"; exit 77; }
+  cmake -S "$root" -B "$root/build/gpu" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCHORUS_CUDA=ON \
+        -DCHORUS_BUILD_TESTS=ON >/dev/null || exit 1
+  # shellcheck disable=SC2086
+  ninja -C "$root/build/gpu" $programs || exit 1
+}
+
+pack() {
+  local to=$1
+  mkdir -p "$to/lib"
+  for program in $programs; do
+    local file
+    file=$(find "$root/build/gpu" -name "$program" -type f -perm -u+x | head -1)
+    strip -o "$to/$program" "$file"
+    # What every system has stays: the C library, and the driver, which comes with the GPU.
+    ldd "$file" | awk '$3 ~ /^\// {print $3}' |
+      grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda)\.so' |
+      xargs -r cp -Lt "$to/lib"
+  done
+  cp "$0" "$to/gpu_suite.sh"
+}
+
+run() {
+  local at=$1 failed=0
+  export LD_LIBRARY_PATH=$at/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  "$at/device_bench" 4096 0 >/dev/null 2>"$at/why" || {
+    local status=$?
+    cat "$at/why"
+    exit "$status"
+  }
+  local out=${OUT:-$root/perf/results/gpu}
+  mkdir -p "$out"
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
+  for test in $tests; do
+    local filter='*'
+    [ "${QUICK:-0}" = 1 ] && filter='*2:*3:DeviceStreams.*:DeviceFailure.*'
+    if timeout 400 "$at/$test" --gtest_filter="$filter" --gtest_brief=1 >"$out/$test.log" 2>&1; then
+      echo "passed: $test: $(grep -c . "$out/$test.log") lines in its log"
+    else
+      failed=1
+      echo "FAILED: $test"
+      grep -E 'Failure|FAILED|rank' -A4 "$out/$test.log" | head -40
+    fi
+  done
+  if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do
+      if timeout 400 compute-sanitizer --tool $tool --error-exitcode 9 "$at/gpu_device_world_test" \
+          --gtest_filter='*Words2:*Slots2:*Direct2' >"$out/$tool.log" 2>&1; then
+        echo "passed: compute-sanitizer $tool"
+      else
+        failed=1
+        echo "FAILED: compute-sanitizer $tool"
+        grep '=========' "$out/$tool.log" | head -20
+      fi
+    done
+  else
+    echo "skipped: compute-sanitizer is not installed"
+  fi
+  if timeout 500 "$at/device_bench" "${LARGEST:-1073741824}" 8 >"$out/device.json"; then
+    echo "measured: $out/device.json"
+    grep -E '"floors"|"bytes": (8|65536|268435456),' "$out/device.json"
+  else
+    failed=1
+    echo "FAILED: device_bench"
+  fi
+  return $failed
+}
+
+has_gpu() { ls /dev/nvidia[0-9]* /dev/dxg >/dev/null 2>&1; }
+
+case "${1:-here}" in
+  pack)
+    build
+    pack "${2:?a directory to put programs into}"
+    ;;
+  run)
+    run "${2:?the directory that programs were packed into}"
+    ;;
+  here)
+    has_gpu || { echo "there is no GPU here (no /dev/nvidia0)"; exit 77; }
+    build
+    there=$(mktemp -d)
+    trap 'rm -rf "$there"' EXIT
+    pack "$there"
+    run "$there"
+    ;;
+  *)
+    sed -n '2,13p' "$0"
+    exit 2
+    ;;
+esac

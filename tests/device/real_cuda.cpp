@@ -1,0 +1,12 @@
+// In place of the fake driver, where tests run over the true one: nothing is counted or held.
+#include "fake_cuda.hpp"
+
+namespace chorus::testing {
+
+bool fake_cuda() { return false; }
+int fake_cuda_calls(const char*) { return 0; }
+void fake_cuda_fail(const char*, int, int) {}
+void fake_cuda_hold(int, bool) {}
+std::size_t fake_cuda_allocated() { return 0; }
+
+}  // namespace chorus::testing
