@@ -24,6 +24,7 @@ using AddSubcommand = void (*)(CLI::App& app, int& exit_code);
 
 void add_algorithms(CLI::App& app, int& exit_code);
 void add_convert(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_flight(CLI::App& app, int& exit_code);
 void add_probe(CLI::App& app, int& exit_code);
