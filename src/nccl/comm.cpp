@@ -118,6 +118,7 @@ Body::Body(Communicator joined, int device, std::string called)
   } else {
     why_no_gpu = why_not.value_or("another rank of this communicator has no GPU");
   }
+  fallback = Fallback::make(communicator, device);
 }
 
 std::shared_ptr<Body> Body::make(Communicator joined, int device, std::string name) {

@@ -17,6 +17,7 @@
 #include "chorus/communicator.hpp"
 #include "chorus/nccl.h"
 #include "nccl/config.hpp"
+#include "nccl/fallback.hpp"
 #include "nccl/fault.hpp"
 #include "runtime/device_communicator.hpp"
 
@@ -43,6 +44,7 @@ struct Body {
   Communicator communicator;
   std::unique_ptr<DeviceCommunicator> gpu;  ///< null where not all ranks have one
   std::string why_no_gpu;                   ///< for messages
+  std::unique_ptr<Fallback> fallback;       ///< null unless it is asked for
   std::string name;                         ///< the same on all ranks
   std::shared_ptr<Siblings> siblings;
   int parts = 0;  ///< communicators split or shrunk from this one

@@ -43,6 +43,10 @@ DeviceCall device_call(const Operation& operation) {
 }
 
 void run_alone(Operation& operation) {
+  if (operation.falls_back) {
+    const DeviceCall call = device_call(operation);
+    return operation.body->fallback->enqueue(std::span(&call, 1));
+  }
   if (operation.on_gpu) return operation.body->gpu->enqueue(device_call(operation));
   std::vector<std::byte> product;
   operation.body->communicator.run(scaled(operation, product));
@@ -56,11 +60,13 @@ void run_on_gpus(std::vector<Operation>& operations) {
     }
   }
   for (Body* body : bodies) {
-    std::vector<DeviceCall> calls;
+    std::vector<DeviceCall> calls, elsewhere;
     for (const Operation& each : operations) {
-      if (each.on_gpu && each.body.get() == body) calls.push_back(device_call(each));
+      if (!each.on_gpu || each.body.get() != body) continue;
+      (each.falls_back ? elsewhere : calls).push_back(device_call(each));
     }
-    body->gpu->enqueue(calls);
+    if (!calls.empty()) body->gpu->enqueue(calls);
+    if (!elsewhere.empty()) body->fallback->enqueue(elsewhere);
   }
 }
 

@@ -39,6 +39,7 @@ void abort(ncclComm& comm) {
     const std::string reason = fmt::format("ncclCommAbort was called on rank {}", comm.rank);
     body->communicator.abort(reason);
     if (body->gpu) body->gpu->abort(reason);
+    if (body->fallback) body->fallback->abort();
   }
   leave(comm, kAbortPatienceMs);
   tell(comm, "Abort");
@@ -79,6 +80,7 @@ void revoke(ncclComm& comm, int flags) {
   const std::string reason = fmt::format("ncclCommRevoke was called on rank {}", comm.rank);
   body->communicator.abort(reason);
   if (body->gpu) body->gpu->abort(reason);
+  if (body->fallback) body->fallback->abort();
 }
 
 /// Looks, now and then, for a failure that no call has met yet. Never waits for another thread.
@@ -95,6 +97,9 @@ void look_for_failure(ncclComm& comm) {
   if (!body) return;
   if (const std::string* error = body->gpu ? body->gpu->error() : nullptr) {
     comm.fail(Outcome::of_failure(*error));
+  } else if (body->fallback && body->fallback->async_error() != ncclSuccess) {
+    comm.fail(
+        {body->fallback->async_error(), "the library of CHORUS_NCCL_FALLBACK_LIBRARY failed"});
   } else if (const auto why = body->communicator.failure()) {
     comm.fail(Outcome::of_failure(fmt::format("rank {}: {}", comm.rank, *why)));
   }

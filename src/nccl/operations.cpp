@@ -131,7 +131,7 @@ bool belongs_on_gpu(const Asked& asked, const ncclComm& comm, const Body& body,
            "one kind",
            comm.who(), in_host ? "send" : "receive");
   }
-  if (!body.gpu) {
+  if (!body.gpu && !body.fallback) {
     refuse(ncclInvalidUsage, "{}: memory of a GPU was given, but {}", comm.who(), body.why_no_gpu);
   }
   return true;
@@ -212,6 +212,13 @@ ncclResult_t enqueue(const Asked& asked) {
   operation.stream = asked.stream;
   if (reduces(asked.kind)) apply_reduction(asked, comm, operation);
   operation.on_gpu = belongs_on_gpu(asked, comm, *operation.body, blocks);
+  const Fallback* const other = operation.body->fallback.get();
+  operation.falls_back = operation.on_gpu && other != nullptr && !operation.scaled &&
+                         (other->serves(asked.kind) || !operation.body->gpu);
+  if (operation.on_gpu && !operation.falls_back && !operation.body->gpu) {
+    refuse(ncclInvalidUsage, "{}: a pre-multiplied sum on memory of a GPU, but {}", comm.who(),
+           operation.body->why_no_gpu);
+  }
   check_factor(operation, comm);
   log_call(asked, comm);
   // Messages of nothing are matched all the same; collectives of nothing are over.

@@ -2,6 +2,7 @@
 // twins.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <vector>
 
 #include "device/driver.hpp"
@@ -124,6 +125,48 @@ TEST(Gpu, MixturesAreRefusedAndHostMemoryStillWorks) {
     }
     ASSERT_OK(ncclMemFree(x));
   });
+}
+
+// The other library is a fake whose sums are all 77.
+TEST(Fallback, TakesTheOperationsThatAreListedAndNoOthers) {
+  ::setenv("CHORUS_NCCL_FALLBACK_LIBRARY", CHORUS_TEST_FAKE_NCCL, 1);
+  ::setenv("CHORUS_NCCL_FALLBACK", "alltoall,allreduce", 1);
+  run_gpus(2, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+    float* const x = gpu.memory(std::vector<float>(100, 1.0F));
+    float* const y = gpu.memory(std::vector<float>(200, static_cast<float>(rank)));
+    ASSERT_OK(ncclAllReduce(x, x, 100, ncclFloat, ncclSum, comm, gpu.handle()));
+    ASSERT_OK(ncclReduce(y, y, 100, ncclFloat, ncclSum, 1, comm, gpu.handle()));
+    gpu.wait();
+    EXPECT_EQ(gpu.read(x, 100), std::vector<float>(100, 77));
+    EXPECT_EQ(gpu.read(y, 100), std::vector<float>(100, static_cast<float>(rank)));  // 0 + 1
+    // The fake has none, and the error says who refused.
+    EXPECT_REFUSED(ncclAlltoAll(x, y, 100, ncclFloat, comm, gpu.handle()), ncclInvalidUsage,
+                   "CHORUS_NCCL_FALLBACK_LIBRARY");
+  });
+  // Groups are shared out; host memory is never given away.
+  run_gpus(2, [](ncclComm_t comm, int, const Gpu& gpu) {
+    float* const x = gpu.memory(std::vector<float>(100, 1.0F));
+    ASSERT_OK(ncclGroupStart());
+    ASSERT_OK(ncclAllReduce(x, x, 50, ncclFloat, ncclSum, comm, gpu.handle()));
+    ASSERT_OK(ncclBroadcast(x + 50, x + 50, 50, ncclFloat, 0, comm, gpu.handle()));
+    ASSERT_OK(ncclGroupEnd());
+    gpu.wait();
+    EXPECT_EQ(gpu.read(x, 50), std::vector<float>(50, 77));
+    EXPECT_EQ(gpu.read(x + 50, 50), std::vector<float>(50, 1));
+    float host = 1;
+    ASSERT_OK(ncclAllReduce(&host, &host, 1, ncclFloat, ncclSum, comm, nullptr));
+    EXPECT_EQ(host, 2);
+  });
+  ::setenv("CHORUS_NCCL_FALLBACK_LIBRARY", "/nonesuch/libnccl.so", 1);
+  run_threads(1, [](int) {
+    const Gpu gpu(0);
+    ncclUniqueId id;
+    ncclComm_t comm = nullptr;
+    ASSERT_OK(ncclGetUniqueId(&id));
+    EXPECT_REFUSED(ncclCommInitRank(&comm, 1, id, 0), ncclSystemError, "/nonesuch/libnccl.so");
+  });
+  ::unsetenv("CHORUS_NCCL_FALLBACK_LIBRARY");
+  ::unsetenv("CHORUS_NCCL_FALLBACK");
 }
 
 TEST(Gpu, AbortEndsKernelsThatWait) {
