@@ -158,9 +158,14 @@ Pending Group::collective(const chorus::Call& call) {
 
 Place place_of(const Layout& layout, int rank) {
   Place place{};
-  place.tp = rank % layout.tp;
-  place.dp = rank / layout.tp % layout.dp;
-  place.pp = rank / (layout.tp * layout.dp);
+  place.index = rank;
+  if (!layout.ranks.empty()) {
+    const auto found = std::ranges::find(layout.ranks, rank);
+    place.index = static_cast<int>(found - layout.ranks.begin());
+  }
+  place.tp = place.index % layout.tp;
+  place.dp = place.index / layout.tp % layout.dp;
+  place.pp = place.index / (layout.tp * layout.dp);
   place.ep = place.dp % layout.ep;
   place.edp = place.dp / layout.ep;
   return place;
@@ -169,7 +174,7 @@ Place place_of(const Layout& layout, int rank) {
 Groups::Groups(const Layout& layout, int rank, CommLog& log)
     : flights(log),
       place(place_of(layout, rank)),
-      world(layout.world_size(), rank),
+      world(layout.world_size(), place.index),
       data(layout.dp, place.dp),
       expert_data(layout.dp / layout.ep, place.edp),
       tensor(layout.tp, place.tp),
@@ -183,7 +188,7 @@ Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, 
   // Every rank takes part in every split, in the same order; axes of one rank need no group.
   const auto group = [&](Axis axis, int members, int color) {
     if (members == 1) return Group{};
-    return Group(everyone.split(color, everyone.rank()), axis, flights);
+    return Group(everyone.split(color, at.index), axis, flights);
   };
   const int columns = at.pp * layout.tp + at.tp;  // a replica's shard, counted over the world
   world = group(Axis::world, everyone.world_size(), 0);
@@ -196,7 +201,7 @@ Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, 
   back = group(Axis::pipeline, layout.pp, line);
   const bool end = at.pp == 0 || at.pp == layout.pp - 1;
   if (tied && layout.pp > 1) {
-    tie = Group(everyone.split(end ? line : -1, everyone.rank()), Axis::tie, flights);
+    tie = Group(everyone.split(end ? line : -1, at.index), Axis::tie, flights);
   }
 }
 

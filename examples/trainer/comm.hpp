@@ -203,11 +203,11 @@ class Group {
   Flights* flights_ = nullptr;
 };
 
-/// Where a rank stands on each axis. Tensor parallelism, which talks most, takes neighbouring
-/// ranks; then expert, data and pipeline parallelism: rank = ((pp · dp) + dp index) · tp + tp
-/// index.
+/// Where a rank stands on each axis of the grid: index = ((pp · dp) + dp index) · tp + tp index.
+/// Which rank has which place is the mapping's choice (mapping.hpp); without one they are numbered
+/// alike.
 struct Place {
-  int dp, tp, pp, ep, edp;
+  int index, dp, tp, pp, ep, edp;
 };
 [[nodiscard]] Place place_of(const Layout& layout, int rank);
 

@@ -116,6 +116,15 @@ void check(const Config& config, int world_size) {
                            : fmt::format("; with --dp 1 --pp 1, --tp {} would fit",
                                          nearest_divisor(world_size, l.tp))));
   }
+  std::vector<int> ranks = l.ranks;
+  std::ranges::sort(ranks);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks.size() == static_cast<std::size_t>(world_size) && ranks[i] == static_cast<int>(i)) {
+      continue;
+    }
+    reject(fmt::format("the mapping {} does not give each of {} ranks one place",
+                       fmt::join(l.ranks, ","), world_size));
+  }
   must_divide(l.tp, "--tp", m.heads, "heads");
   must_divide(l.tp, "--tp", m.f(), "feed-forward columns");
   must_divide(l.tp, "--tp", m.vocab, "vocabulary entries");

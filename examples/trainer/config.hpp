@@ -53,6 +53,8 @@ struct Layout {
   std::size_t bucket_bytes = 4U << 20;  ///< gradients reduced at once without ZeRO
   /// Layers of each chunk in order, [pp · virtual_stages]; empty: the planner's choice.
   std::vector<int> partition = {};
+  /// Rank by place in the grid (comm.hpp), [world_size]; empty: places are numbered like ranks.
+  std::vector<int> ranks = {};
 
   [[nodiscard]] int world_size() const { return dp * tp * pp; }
   [[nodiscard]] int chunks() const { return pp * virtual_stages; }

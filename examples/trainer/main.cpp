@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "checkpoint.hpp"
+#include "plan.hpp"
 #include "report.hpp"
 #include "volume.hpp"
 
@@ -23,6 +24,11 @@ struct Arguments {
   std::string compress = "none";
   bool no_error_feedback = false;
   bool dry_run = false;
+  std::string plan;  ///< topology
+  int sequences = 0;
+  double gflops = 0;
+  double memory_gb = 0;
+  std::string mapping = "auto";
   bool list_presets = false;
   bool no_overlap = false;
   bool untied = false;
@@ -102,6 +108,20 @@ void add_training_options(CLI::App& app, Arguments& a) {
 
 void add_other_options(CLI::App& app, Arguments& a) {
   app.add_flag("--dry-run", a.dry_run, "count parameters, memory and communication, and end");
+  const char* plan = "Planning";
+  app.add_option("--plan", a.plan,
+                 "find the best layouts on this topology (a JSON file or a name of `chorus topo "
+                 "--list`; \"\": this machine) instead of training")
+      ->group(plan);
+  app.add_option("--sequences", a.sequences, "per step, over all replicas; default: 4 per rank")
+      ->group(plan);
+  app.add_option("--gflops", a.gflops, "of a rank's matrix products; default: measured here")
+      ->group(plan);
+  app.add_option("--memory-gb", a.memory_gb, "of a rank; default: no limit")->group(plan);
+  app.add_option("--mapping", a.mapping,
+                 "of the layout's axes to ranks: auto, the library's choice, or numbers")
+      ->check(CLI::IsMember({"auto", "numbers"}))
+      ->group("Layout");
   app.add_flag("--report", a.report, "print the communication report at the end");
   app.add_option("--report-json", a.report_json, "write it as JSON to this file");
   app.add_option("--checkpoint", a.checkpoint, "directory of checkpoints")->group("Checkpoints");
@@ -166,11 +186,32 @@ class Screen {
   double seconds_ = 0;
 };
 
-void train(const Arguments& a) {
+/// The library's mapping, as rank 0 sees the wiring.
+void map_axes(chorus::Communicator& world, Config& config) {
+  check(config, world.world_size());
+  config.layout.ranks = mapped(config, world.topology());
+  world.broadcast<int>(config.layout.ranks, 0);
+}
+
+void plan(const Arguments& a) {
+  Machine machine{.topology = chorus::find_topology(a.plan)};
+  const chorus::Topology& t = machine.topology;
+  const auto kind = t.nodes[static_cast<std::size_t>(t.rank_nodes[0])].kind;
+  machine.overlaps = kind != chorus::NodeKind::core;
+  machine.flops_per_s = a.gflops > 0 ? a.gflops * 1e9 : measured_gemm_peak();
+  machine.memory_bytes = a.memory_gb * 1e9;
+  const int sequences = a.sequences > 0 ? a.sequences : 4 * t.world_size();
+  fmt::print("{}, {} sequences of {} tokens per step on {}\n", a.config.name, sequences,
+             a.config.model.context, t.name);
+  fmt::print("{}", describe(best_layouts(a.config, sequences, machine, 10), machine));
+}
+
+void train(Arguments& a) {
   chorus::Options options = chorus::Options::from_env();
   options.deterministic = options.deterministic || a.deterministic;
   auto world = chorus::Communicator::join(options);
   const bool speaks = world.rank() == 0;
+  if (a.mapping == "auto") map_axes(world, a.config);
   Trainer<float> trainer(world, a.config);
   // The peak of all ranks at the same time, since they may share cores.
   world.barrier();
@@ -241,6 +282,8 @@ int run(int argc, char** argv) {
   a.config.training.error_feedback = !a.no_error_feedback;
   if (a.list_presets) {
     list_presets();
+  } else if (app.count("--plan") > 0) {
+    plan(a);
   } else if (a.dry_run) {
     check(a.config, a.config.layout.world_size());
     fmt::print("{}", dry_run_report(a.config));

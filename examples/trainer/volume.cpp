@@ -90,21 +90,24 @@ Bytes uses_of_layer(const Layout& l) {
   return again ? 3 : 2;
 }
 
+/// Calls of all_gather or reduce_scatter per micro-batch, of which an all_reduce is two.
+Bytes tensor_calls(const Layout& l, const Share& share) {
+  const bool split = l.pipeline == Pipeline::zero_bubble;
+  const Bytes forwards = l.recompute != Recompute::full ? 1 : (split ? 3 : 2);
+  if (l.sequence_parallel) {
+    // Forward 2 + 2; backward 4 + 2, of which two gather the inputs of weight gradients anew.
+    return share.layers * (forwards * 4 + 6) + (share.first ? 2 : 0) + (share.last ? 2 : 0);
+  }
+  return 2 * (share.layers * (forwards * 2 + 2) + (share.first ? 1 : 0) + (share.last ? 1 : 0));
+}
+
 Bytes tensor_bytes(const Config& config, const Share& share, Bytes size) {
   const Layout& l = config.layout;
   const auto t = static_cast<Bytes>(l.tp);
   if (t == 1) return 0;
   const Bytes n = static_cast<Bytes>(config.training.batch) * config.model.context;
   const Bytes activations = n * static_cast<Bytes>(config.model.width) * size;
-  const bool split = l.pipeline == Pipeline::zero_bubble;
-  const Bytes forwards = l.recompute != Recompute::full ? 1 : (split ? 3 : 2);
-  Bytes calls = 0;  // of all_gather or reduce_scatter; an all_reduce is two
-  if (l.sequence_parallel) {
-    // Forward 2 + 2; backward 4 + 2, of which two gather the inputs of weight gradients anew.
-    calls = share.layers * (forwards * 4 + 6) + (share.first ? 2 : 0) + (share.last ? 2 : 0);
-  } else {
-    calls = 2 * (share.layers * (forwards * 2 + 2) + (share.first ? 1 : 0) + (share.last ? 1 : 0));
-  }
+  const Bytes calls = tensor_calls(l, share);
   Bytes loss = 0;
   for (Bytes begin = 0; share.last && begin < n; begin += 256) {
     const Bytes rows = std::min<Bytes>(256, n - begin) * size;
@@ -190,6 +193,45 @@ Volume predicted_volume(const Config& config, int rank, std::size_t element_byte
     volume[at(Axis::world)] = reduced(4 * sizeof(double), static_cast<Bytes>(l.world_size()));
   }
   return volume;
+}
+
+Volume predicted_messages(const Config& config, int rank) {
+  const Layout& l = config.layout;
+  const Share share = share_of(config, place_of(l, rank).pp);
+  const auto m = static_cast<Bytes>(l.micro_batches);
+  const auto at = [](Axis axis) { return static_cast<std::size_t>(axis); };
+  // By rings: d − 1 messages of an all_gather or reduce_scatter over d ranks.
+  const Volume bytes = predicted_volume(config, rank, sizeof(float));
+  const auto segments = [&](Bytes count, Axis axis) -> Bytes {
+    switch (l.zero) {
+      case 0:
+        return 2 * (bytes[at(axis)] / 2 / std::max<Bytes>(l.bucket_bytes, 1) + 1);
+      case 1:
+        return 2 * count;
+      case 2:
+        return (m + 1) * count;
+      default:
+        return m * (1 + uses_of_layer(l)) * count;
+    }
+  };
+  Volume messages{};
+  const Bytes ends = (share.first ? 2 : 0) + (share.last ? 2 : 0);
+  const auto d = static_cast<Bytes>(l.dp);
+  const auto twins = static_cast<Bytes>(l.dp / l.ep);
+  if (d > 1) messages[at(Axis::data)] = (d - 1) * segments(share.layers + ends, Axis::data);
+  if (config.model.experts > 0 && twins > 1) {
+    messages[at(Axis::expert_data)] = (twins - 1) * segments(share.layers, Axis::expert_data);
+  }
+  if (l.tp > 1) {
+    messages[at(Axis::tensor)] = m * static_cast<Bytes>(l.tp - 1) * tensor_calls(l, share);
+  }
+  messages[at(Axis::pipeline)] = m * (share.sends_ahead + share.sends_back);
+  if (l.ep > 1) {
+    const Bytes forwards = l.recompute == Recompute::full ? uses_of_layer(l) : 1;
+    messages[at(Axis::expert)] =
+        m * share.layers * (3 * forwards + 2) * static_cast<Bytes>(l.ep - 1);
+  }
+  return messages;
 }
 
 std::uint64_t parameters(const Model& model) {

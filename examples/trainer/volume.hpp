@@ -14,6 +14,10 @@ namespace trainer {
 using Volume = std::array<std::uint64_t, 7>;
 [[nodiscard]] Volume predicted_volume(const Config& config, int rank, std::size_t element_bytes);
 
+/// Messages in which they travel where collectives run as rings, by axis; several small segments of
+/// a bucket count as one.
+[[nodiscard]] Volume predicted_messages(const Config& config, int rank);
+
 /// Parameters of the whole model, exactly.
 [[nodiscard]] std::uint64_t parameters(const Model& model);
 

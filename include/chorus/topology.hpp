@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "chorus/export.hpp"
 #include "chorus/schedule.hpp"
 
 namespace chorus {
@@ -75,5 +77,11 @@ struct Topology {
 
   bool operator==(const Topology&) const = default;
 };
+
+/// The topology that `source` means: a file of Chorus JSON, a machine of the catalog or a generator
+/// ("2*dgx-a100", "torus:4x4": docs/topologies.md); this machine if it is empty, with one rank per
+/// GPU, or per core where there is none. Other programs' files become JSON by `chorus topo FILE
+/// --json`. Throws InputError naming what is wrong with it.
+[[nodiscard]] CHORUS_API Topology find_topology(std::string_view source);
 
 }  // namespace chorus

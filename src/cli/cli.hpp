@@ -27,6 +27,7 @@ void add_convert(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_flight(CLI::App& app, int& exit_code);
+void add_plan(CLI::App& app, int& exit_code);
 void add_probe(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);

@@ -13,10 +13,11 @@ namespace chorus {
 namespace {
 
 constexpr std::array kSubcommands = {
-    AddSubcommand{add_algorithms}, AddSubcommand{add_convert},  AddSubcommand{add_doctor},
-    AddSubcommand{add_explain},    AddSubcommand{add_flight},   AddSubcommand{add_probe},
-    AddSubcommand{add_run},        AddSubcommand{add_schedule}, AddSubcommand{add_simulate},
-    AddSubcommand{add_synth},      AddSubcommand{add_topo},     AddSubcommand{add_verify},
+    AddSubcommand{add_algorithms}, AddSubcommand{add_convert}, AddSubcommand{add_doctor},
+    AddSubcommand{add_explain},    AddSubcommand{add_flight},  AddSubcommand{add_plan},
+    AddSubcommand{add_probe},      AddSubcommand{add_run},     AddSubcommand{add_schedule},
+    AddSubcommand{add_simulate},   AddSubcommand{add_synth},   AddSubcommand{add_topo},
+    AddSubcommand{add_verify},
 };
 
 int run(int argc, char** argv) {

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <fstream>
-#include <sstream>
 
 #include "base/check.hpp"
 #include "base/log.hpp"
@@ -16,6 +14,7 @@
 #include "model/json.hpp"
 #include "runtime/assumed_topology.hpp"
 #include "runtime/call_number.hpp"
+#include "runtime/file.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/synthesize.hpp"
 
@@ -47,14 +46,6 @@ std::uint32_t tag_of(const Call& call, std::uint64_t sequence, std::uint32_t rou
   hash = hash * 31 + static_cast<std::uint64_t>(call.reduction.op);
   hash = hash * 31 + static_cast<std::uint64_t>(call.peer);
   return mix(hash * 31 + routine_hash);
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw InputError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
-  return text.str();
 }
 
 /// Between hosts data and credits wait in queues of the network, both ways at once, so more has to

@@ -1,0 +1,69 @@
+// Where the axes of a layout go on the wiring, what a step costs there, and which layout is best.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "chorus/grid.hpp"
+#include "config.hpp"
+
+namespace trainer {
+
+/// A layout's dimensions from the slowest to the fastest index: stages, replicas of experts,
+/// experts of a replica, slices.
+[[nodiscard]] std::vector<int> grid_of(const Layout& layout);
+
+/// What a step of `config` moves along them, of the rank that moves most: replicas, experts, slices
+/// and stages, each by the formulas of volume.hpp; of rows to experts what a gate without
+/// preferences sends.
+[[nodiscard]] std::vector<chorus::GridFlow> flows_of(const Config& config);
+
+/// Layout::ranks: the library's mapping of the grid onto `topology`.
+[[nodiscard]] std::vector<int> mapped(const Config& config, const chorus::Topology& topology);
+
+/// What the ranks of a run are.
+struct Machine {
+  chorus::Topology topology;
+  double flops_per_s = 1e11;  ///< of one rank's matrix products, while all compute
+  double memory_bytes = 0;    ///< of one rank; 0: no limit
+  /// Messages move while ranks compute: network adapters and copy engines do, cores that are ranks
+  /// do not.
+  bool overlaps = true;
+};
+
+/// Seconds of one step and what they are made of; of the slowest rank.
+struct Estimate {
+  Config config;
+  double seconds = 0;
+  double compute_s = 0;      ///< of which recomputation and updates
+  double idle_s = 0;         ///< bubbles of the pipeline and its messages
+  double tensor_s = 0;       ///< standing still for slices
+  double expert_s = 0;       ///< for rows to and from experts
+  double data_s = 0;         ///< for gradients and sharded values
+  double memory_bytes = 0;   ///< of the arena of the fullest rank; 0: not counted yet
+  std::vector<int> nesting;  ///< GridMapping::nesting
+};
+
+/// What a step of `config` takes on `machine`: operations over the rank's speed, messages at the
+/// price of map_grid(), pipelines by their simulation. `count_memory` lays the ranks out without
+/// memory.
+[[nodiscard]] Estimate estimate(const Config& config, const Machine& machine, bool count_memory);
+
+/// The best feasible layouts for one step of `sequences` of `model` on `machine`, fastest first.
+struct Plan {
+  std::vector<Estimate> best;
+  int considered = 0;
+  int too_large = 0;       ///< of those examined, what does not fit the memory
+  double least_bytes = 0;  ///< that the smallest of these needs
+};
+/// Tries every dp · tp · pp that is the ranks of the topology with every ep, ZeRO stage, number of
+/// micro-batches, schedule, recomputation and sequence parallelism that `base.model` allows, and
+/// returns at most `most`. What `base` sets beside the layout and the batch stays. Throws
+/// chorus::InputError with the numbers if none is possible.
+[[nodiscard]] Plan best_layouts(const Config& base, int sequences, const Machine& machine,
+                                std::size_t most);
+
+/// The command line that runs it and a line per layout with its reasons, for people.
+[[nodiscard]] std::string describe(const Plan& plan, const Machine& machine);
+
+}  // namespace trainer
