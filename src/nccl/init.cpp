@@ -107,8 +107,10 @@ void tell(const ncclComm& comm, std::string_view function, std::string_view what
 
 /// Puts what was made into its handle; an ncclCommAbort may have come first.
 void complete(ncclComm& child, std::shared_ptr<Body> body) {
-  child.ranks = body->communicator.world_size();
-  child.rank = body->communicator.rank();
+  // Known from the start where ranks join by number, and then perhaps read by now.
+  const int ranks = body->communicator.world_size(), rank = body->communicator.rank();
+  if (child.ranks != ranks) child.ranks = ranks;
+  if (child.rank != rank) child.rank = rank;
   const std::lock_guard lock(child.mutex);
   if (child.phase != Phase::joining) {
     body->communicator.abort("ncclCommAbort while joining");
