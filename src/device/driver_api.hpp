@@ -76,7 +76,6 @@ inline constexpr unsigned kMemoryDevice = 2;
   X(module_load, cuModuleLoadData, (Module*, const void*))                                         \
   X(module_unload, cuModuleUnload, (Module))                                                       \
   X(module_function, cuModuleGetFunction, (Function*, Module, const char*))                        \
-  X(module_global, cuModuleGetGlobal_v2, (Address*, std::size_t*, Module, const char*))            \
   X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int*, Function, int, std::size_t))    \
   X(launch, cuLaunchKernel,                                                                        \
     (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, StreamHandle, \

@@ -483,10 +483,20 @@ class Interpreter {
     return s_.ports[work.first_port + lane_of(work).num_in + port];
   }
 
-  /// Loads the positions of the work's ports. False if it has nothing to do.
+  /// Begins work `w`. False if it has nothing to do.
   CHORUS_INLINE bool begin_work(std::uint32_t w) {
+    current_ = w;
+    load_ports();
+    return !is_idle() || next_call();
+  }
+  CHORUS_INLINE bool is_idle() const {
+    const Work& work = s_.works[current_];
+    return work.tile >= call_of(work).num_tiles || lane_of(work).num_instructions == 0;
+  }
+  /// Loads the positions of the work's ports.
+  CHORUS_INLINE void load_ports() {
     m_.sync();
-    Work& work = s_.works[w];
+    const Work& work = s_.works[current_];
     const ImageLane& lane = lane_of(work);
     const CallArguments& call = call_of(work);
     for (std::uint32_t i = m_.thread(); i < lane.num_in + lane.num_out; i += m_.threads()) {
@@ -496,11 +506,7 @@ class Interpreter {
       s_.ports[work.first_port + i] = {m_.load_relaxed(outgoing ? &own->sent : &own->taken),
                                        outgoing ? m_.load_acquire(&own->credit) : 0};
     }
-    const bool idle = work.tile >= call.num_tiles || lane.num_instructions == 0;
     m_.sync();
-    if (!idle) return true;
-    current_ = w;
-    return next_call();
   }
   /// Stores them.
   CHORUS_INLINE void end_work() {
@@ -518,25 +524,27 @@ class Interpreter {
   }
   /// The work has done its call: on to the next message of the same connection, if there is one.
   CHORUS_NOINLINE bool next_call() {
-    end_work();
-    Work& work = s_.works[current_];
-    const std::uint32_t next = call_of(work).next;
-    m_.sync();
-    if (m_.thread() == 0) {
-      if (next == kLocal) {
-        work.running = 0;
-      } else {
-        work.call = next;
-        work.tile = work.instance;
-        work.next = 0;
-        work.done = 0;
+    do {
+      end_work();
+      Work& work = s_.works[current_];
+      const std::uint32_t next = call_of(work).next;
+      m_.sync();
+      if (m_.thread() == 0) {
+        if (next == kLocal) {
+          work.running = 0;
+        } else {
+          work.call = next;
+          work.tile = work.instance;
+          work.next = 0;
+          work.done = 0;
+          work.instruction = lane_of(work).instructions;
+        }
       }
-    }
-    m_.sync();
-    if (next == kLocal) return false;
-    if (m_.thread() == 0) work.instruction = lane_of(work).instructions;
-    m_.sync();
-    return begin_work(current_);
+      m_.sync();
+      if (next == kLocal) return false;
+      load_ports();
+    } while (is_idle());
+    return true;
   }
 
   static constexpr int kDoneBits = 24;  // instructions of one lane, over all tiles

@@ -1,5 +1,5 @@
 // What runs on the device: the interpreter over CudaMachine, and the hash by which the host knows
-// that it speaks of the same bytes.
+// that both speak of the same bytes.
 #include "device/cuda_machine.hpp"
 #include "device/interpreter.hpp"
 
@@ -20,8 +20,10 @@ using chorus::device::FewCalls;
 using chorus::device::kThreads;
 using chorus::device::ManyCalls;
 
-extern "C" __device__ __constant__ const std::uint64_t chorus_layout_hash =
-    chorus::device::layout_hash();
+/// For the host to compare.
+extern "C" __global__ void chorus_layout(std::uint64_t* hash) {
+  *hash = chorus::device::layout_hash();
+}
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     chorus_run_few(const __grid_constant__ FewCalls launch) {

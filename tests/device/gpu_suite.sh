@@ -8,7 +8,8 @@
 #   gpu_suite.sh pack DIRECTORY    build here; put programs and the libraries they need there
 #   gpu_suite.sh run DIRECTORY     run what was packed (on a machine without Chorus's dependencies)
 #
-# Environment: OUT (where results go; perf/results/gpu), LARGEST (bytes; 1 GiB), QUICK=1 (fewer ranks).
+# Environment: OUT (where results go; perf/results/gpu, or DIRECTORY/results), LARGEST (bytes; 1 GiB),
+# QUICK=1 (fewer ranks), ARCH (compute capability to build for; 90).
 # Exit status: 0 all well, 1 something failed, 77 there is no GPU (or, to build, no nvcc).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -19,6 +20,7 @@ build() {
   command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
   command -v nvcc >/dev/null || { echo "there is no nvcc to build the kernels with"; exit 77; }
   cmake -S "$root" -B "$root/build/gpu" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCHORUS_CUDA=ON \
+        -DCHORUS_CUDA_ARCHITECTURES="${ARCH:-90}" \
         -DCHORUS_BUILD_TESTS=ON >/dev/null || exit 1
   # shellcheck disable=SC2086
   ninja -C "$root/build/gpu" $programs || exit 1
@@ -47,7 +49,7 @@ run() {
     cat "$at/why"
     exit "$status"
   }
-  local out=${OUT:-$root/perf/results/gpu}
+  local out=${OUT:-$at/results}
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
   for test in $tests; do
@@ -85,7 +87,7 @@ run() {
   return $failed
 }
 
-has_gpu() { ls /dev/nvidia[0-9]* /dev/dxg >/dev/null 2>&1; }
+has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/dxg ]; }
 
 case "${1:-here}" in
   pack)
@@ -101,10 +103,11 @@ case "${1:-here}" in
     there=$(mktemp -d)
     trap 'rm -rf "$there"' EXIT
     pack "$there"
+    OUT=${OUT:-$root/perf/results/gpu}
     run "$there"
     ;;
   *)
-    sed -n '2,13p' "$0"
+    sed -n '2,14p' "$0"
     exit 2
     ;;
 esac
