@@ -25,10 +25,10 @@ doctor::Machine machine_of(const Options& options) {
     return machine;
   }
   const std::filesystem::path root(options.root);
-  if (!std::filesystem::is_directory(root / "proc") && !std::filesystem::is_directory(root / "sys")) {
-    throw InputError(
-        fmt::format("{}: holds neither proc nor sys: copy them from the machine to be examined",
-                    options.root));
+  if (!std::filesystem::is_directory(root / "proc") &&
+      !std::filesystem::is_directory(root / "sys")) {
+    throw InputError(fmt::format(
+        "{}: holds neither proc nor sys: copy them from the machine to be examined", options.root));
   }
   const std::string nvml = (root / kNvmlFile).string();
   if (std::filesystem::exists(nvml)) machine.gpus = nvml_from_json(text_of_file(nvml), nvml);

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr const char* kRoot = "sys/devices/pci0000:00/0000:00:01.0/";     // a switch's upstream port
+constexpr const char* kRoot = "sys/devices/pci0000:00/0000:00:01.0/";  // a switch's upstream port
 constexpr const char* kGpu = "sys/devices/pci0000:00/0000:00:01.0/0000:02:00.0/0000:03:00.0/";
 constexpr const char* kNic = "sys/devices/pci0000:00/0000:00:01.0/0000:02:01.0/0000:04:00.0/";
 constexpr const char* kPort = "sys/class/infiniband/mlx5_0/ports/1/";
@@ -103,10 +103,10 @@ class Doctor : public ::testing::Test {
   /// A function's configuration space with these ACS controls behind another capability.
   static std::string config(unsigned controls) {
     std::string bytes(4096, '\0');
-    bytes[0x100] = 1;           // advanced error reporting
-    bytes[0x103] = 0x14;        // the next at 0x140: bits 4 to 11 of 0x140
+    bytes[0x100] = 1;     // advanced error reporting
+    bytes[0x103] = 0x14;  // the next at 0x140: bits 4 to 11 of 0x140
     bytes[0x102] = 0x01;
-    bytes[0x140] = 0x0d;        // Access Control Services
+    bytes[0x140] = 0x0d;  // Access Control Services
     bytes[0x142] = 0x01;
     bytes[0x146] = static_cast<char>(controls);
     return bytes;
@@ -138,7 +138,9 @@ class Doctor : public ::testing::Test {
   fs::path root_;
 };
 
-TEST_F(Doctor, FindsNothingWhereNothingIsWrong) { EXPECT_THAT(look(), IsEmpty()) << text_of(look()); }
+TEST_F(Doctor, FindsNothingWhereNothingIsWrong) {
+  EXPECT_THAT(look(), IsEmpty()) << text_of(look());
+}
 
 TEST_F(Doctor, LimitsOnLockedMemoryMatterOnlyWithAdapters) {
   put("proc/self/limits", "Max locked memory         8388608              8388608         bytes");
@@ -269,7 +271,8 @@ TEST_F(Doctor, WhatStandsBetweenGpusAndAdaptersIsNamed) {
   EXPECT_THAT(acs.seen, HasSubstr("0000:02:00.0"));
   EXPECT_THAT(acs.remedy, HasSubstr("setpci -s 0000:02:00.0"));
   for (const char* bridge : {"0000:02:00.0", "0000:02:01.0"}) {
-    put(std::string(kRoot) + bridge + "/config", std::string(63, '\0'));  // as others than root see it
+    put(std::string(kRoot) + bridge + "/config",
+        std::string(63, '\0'));  // as others than root see it
   }
   expect("acs", Severity::note, "sudo");
   put(std::string(kRoot) + "0000:02:00.0/config", config(0));
@@ -303,8 +306,9 @@ TEST_F(Doctor, PrintsTheWorstFirstAndJsonForScripts) {
   EXPECT_EQ(worst(findings), Severity::fault);
   EXPECT_THAT(text_of(findings), AllOf(testing::StartsWith("fault    memlock: "),
                                        HasSubstr("1 fault, 1 warning, 0 notes")));
-  EXPECT_THAT(json_of(findings), AllOf(HasSubstr("\"format\": \"chorus-doctor\""),
-                                       HasSubstr("\"check\": \"memlock\", \"severity\": \"fault\"")));
+  EXPECT_THAT(json_of(findings),
+              AllOf(HasSubstr("\"format\": \"chorus-doctor\""),
+                    HasSubstr("\"check\": \"memlock\", \"severity\": \"fault\"")));
   EXPECT_EQ(worst({}), Severity::note);
 }
 
@@ -315,7 +319,8 @@ TEST_F(Doctor, DamagedFilesDoNoHarm) {
   }
   std::sort(files.begin(), files.end());
   std::mt19937 random(20261121);
-  constexpr std::string_view kWords[] = {"99999999999999999999", "-1", "\xff\xfe", "/../..", "max", "0-"};
+  constexpr std::string_view kWords[] = {
+      "99999999999999999999", "-1", "\xff\xfe", "/../..", "max", "0-"};
   const auto end = test::fuzz_end(0.5);
   int looks = 0;
   do {

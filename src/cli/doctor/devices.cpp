@@ -17,8 +17,8 @@ bool is_bound(const Scene& scene, const Pci& pci) {
 }
 
 /// The control register of Access Control Services in a function's configuration space (PCI Express
-/// Base Specification, extended capability 0x000d); nothing if it has none, or cannot be read: others
-/// than root get the first 64 bytes.
+/// Base Specification, extended capability 0x000d); nothing if it has none, or cannot be read:
+/// others than root get the first 64 bytes.
 std::optional<unsigned> acs_control(const std::string& config) {
   constexpr std::size_t kExtended = 0x100;
   constexpr unsigned kAcs = 0x000d;
@@ -42,7 +42,8 @@ void check_acs(const Scene& scene, Findings& findings) {
   for (const Pci& pci : scene.pci) {
     if (!is_bound(scene, pci)) continue;
     ++devices;
-    for (fs::path above = pci.path.parent_path(); above.has_filename(); above = above.parent_path()) {
+    for (fs::path above = pci.path.parent_path(); above.has_filename();
+         above = above.parent_path()) {
       const auto address = PciAddress::parse(above.filename().string());
       if (!address) break;
       const std::string config = scene.files.text(above / "config");
@@ -58,13 +59,15 @@ void check_acs(const Scene& scene, Findings& findings) {
          fmt::format("Access Control Services redirect at {}", fmt::join(redirecting, ", ")),
          "what GPUs and adapters below one PCIe switch tell each other makes a detour through the "
          "processor, or is lost",
-         fmt::format("setpci -s {} ECAP_ACS+0x6.w=0000 (each, after every boot), or off in the BIOS; "
-                     "not where virtual machines are given the devices",
-                     *redirecting.begin())});
+         fmt::format(
+             "setpci -s {} ECAP_ACS+0x6.w=0000 (each, after every boot), or off in the BIOS; "
+             "not where virtual machines are given the devices",
+             *redirecting.begin())});
   } else if (!readable) {
-    findings.push_back({"acs", Severity::note, "ACS settings are readable by root only",
-                        "where they redirect, GPUs and adapters reach each other slowly or not at all",
-                        "sudo chorus doctor"});
+    findings.push_back(
+        {"acs", Severity::note, "ACS settings are readable by root only",
+         "where they redirect, GPUs and adapters reach each other slowly or not at all",
+         "sudo chorus doctor"});
   }
 }
 
@@ -97,10 +100,11 @@ void check_distance(const Scene& scene, Findings& findings) {
     }
   }
   if (far.empty()) return;
-  findings.push_back({"gpu-nic-distance", Severity::note,
-                      fmt::format("no RDMA adapter on the NUMA node of GPU {}", fmt::join(far, ", ")),
-                      "their data crosses the sockets' link, a third or so of PCIe's rate",
-                      "move an adapter to a slot of that socket; chorus topo shows the slots"});
+  findings.push_back(
+      {"gpu-nic-distance", Severity::note,
+       fmt::format("no RDMA adapter on the NUMA node of GPU {}", fmt::join(far, ", ")),
+       "their data crosses the sockets' link, a third or so of PCIe's rate",
+       "move an adapter to a slot of that socket; chorus topo shows the slots"});
 }
 
 }  // namespace
@@ -122,7 +126,8 @@ void check_gpus(const Scene& scene, Findings& findings) {
   if (!idle.empty()) {
     findings.push_back({"gpu-driver", Severity::warning,
                         fmt::format("NVIDIA's driver does not serve {}", fmt::join(idle, ", ")),
-                        "CUDA does not see them", "install NVIDIA's driver; modprobe nvidia; dmesg"});
+                        "CUDA does not see them",
+                        "install NVIDIA's driver; modprobe nvidia; dmesg"});
   }
   if (idle.empty() && scene.nvml.gpus.empty() && scene.files.has("proc/driver/nvidia/version")) {
     findings.push_back({"nvml", Severity::warning,

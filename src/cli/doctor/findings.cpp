@@ -25,9 +25,8 @@ std::vector<Finding> examine(const Machine& machine) {
                            check_rdma_ports, check_pcie, check_gpus}) {
     check(scene, findings);
   }
-  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
-    return a.severity > b.severity;
-  });
+  std::stable_sort(findings.begin(), findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.severity > b.severity; });
   return findings;
 }
 
@@ -62,12 +61,12 @@ std::string json_of(const std::vector<Finding>& findings) {
   std::string text = "{\n  \"format\": \"chorus-doctor\",\n  \"version\": 1,\n  \"findings\": [";
   bool first = true;
   for (const Finding& one : findings) {
-    fmt::format_to(
-        std::back_inserter(text),
-        "{}\n    {{\"check\": {}, \"severity\": \"{}\",\n     \"seen\": {},\n     \"why\": {},\n     "
-        "\"remedy\": {}}}",
-        first ? "" : ",", json::quoted(one.check), name_of(one.severity), json::quoted(one.seen),
-        json::quoted(one.why), json::quoted(one.remedy));
+    fmt::format_to(std::back_inserter(text),
+                   "{}\n    {{\"check\": {}, \"severity\": \"{}\",\n     \"seen\": {},\n     "
+                   "\"why\": {},\n     "
+                   "\"remedy\": {}}}",
+                   first ? "" : ",", json::quoted(one.check), name_of(one.severity),
+                   json::quoted(one.seen), json::quoted(one.why), json::quoted(one.remedy));
     first = false;
   }
   return text + (first ? "]\n}\n" : "\n  ]\n}\n");

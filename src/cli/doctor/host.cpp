@@ -67,7 +67,8 @@ void check_quota(const Files& files, int processors, Findings& findings) {
         {"cpu-quota", Severity::warning,
          fmt::format("the control group gives {:.3g} processors' worth of time on {}", share,
                      processors),
-         "a rank that has used its share is stopped for the rest of the period, and all others wait "
+         "a rank that has used its share is stopped for the rest of the period, and all others "
+         "wait "
          "for it",
          fmt::format("start no more than {} ranks here, or raise the quota: docker run --cpus, "
                      "CPUQuota= of systemd, limits.cpu of Kubernetes",
@@ -113,16 +114,16 @@ void check_memory(const Scene& scene, Findings& findings) {
     const auto fields = words(line);
     if (fields.size() < 4 || fields[1] != "/dev/shm") continue;
     const std::size_t at = fields[3].find("size=");
-    const auto kilobytes = at == std::string::npos
-                               ? std::nullopt
-                               : number(std::string_view(fields[3]).substr(at + 5));
+    const auto kilobytes =
+        at == std::string::npos ? std::nullopt : number(std::string_view(fields[3]).substr(at + 5));
     constexpr std::uint64_t kLeast = 1 << 20;
     if (!kilobytes || *kilobytes >= kLeast) continue;
-    findings.push_back({"shm-size", Severity::warning,
-                        fmt::format("/dev/shm holds {}", bytes_text(*kilobytes << 10)),
-                        "Chorus does not use it, but NCCL, MPI and data loaders do, and end with a "
-                        "bus error when it is full",
-                        "docker run --ipc=host or --shm-size=16g; mount -o remount,size=16g /dev/shm"});
+    findings.push_back(
+        {"shm-size", Severity::warning,
+         fmt::format("/dev/shm holds {}", bytes_text(*kilobytes << 10)),
+         "Chorus does not use it, but NCCL, MPI and data loaders do, and end with a "
+         "bus error when it is full",
+         "docker run --ipc=host or --shm-size=16g; mount -o remount,size=16g /dev/shm"});
     break;
   }
   const std::string pages = scene.files.line("sys/kernel/mm/transparent_hugepage/shmem_enabled");
@@ -158,28 +159,30 @@ void check_processors(const Scene& scene, Findings& findings) {
   const int processors = usable(scene.files);
   const int online = count_listed(scene.files.line("sys/devices/system/cpu/online"));
   if (processors > 0 && online > processors) {
-    findings.push_back({"affinity", Severity::note,
-                        fmt::format("this process may use {} of {} processors", processors, online),
-                        "more ranks than processors take turns, and every hand-over waits for a turn",
-                        "taskset -p, --cpu-bind of srun, --bind-to none of mpirun"});
+    findings.push_back(
+        {"affinity", Severity::note,
+         fmt::format("this process may use {} of {} processors", processors, online),
+         "more ranks than processors take turns, and every hand-over waits for a turn",
+         "taskset -p, --cpu-bind of srun, --bind-to none of mpirun"});
   }
   if (processors > 0) check_quota(scene.files, processors, findings);
   const auto load = words(scene.files.line("proc/loadavg"));
   const auto busy = load.empty() ? std::nullopt : number(load[0]);
   if (processors > 0 && busy && *busy > static_cast<std::uint64_t>(processors)) {
-    findings.push_back({"load", Severity::warning,
-                        fmt::format("{} processes want {} processors (load average)", load[0],
-                                    processors),
-                        "ranks wait for each other actively; one that is not running holds up all",
-                        "top shows who runs; start fewer ranks or give the host to one job"});
+    findings.push_back(
+        {"load", Severity::warning,
+         fmt::format("{} processes want {} processors (load average)", load[0], processors),
+         "ranks wait for each other actively; one that is not running holds up all",
+         "top shows who runs; start fewer ranks or give the host to one job"});
   }
   const std::string clock =
       scene.files.line("sys/devices/system/clocksource/clocksource0/current_clocksource");
   if (clock == "hpet" || clock == "acpi_pm" || clock == "refined-jiffies" || clock == "jiffies") {
-    findings.push_back({"clock", Severity::warning, fmt::format("the kernel's clock is {}", clock),
-                        "reading the time is a system call of microseconds, and every wait reads it",
-                        "tsc=reliable on the kernel's command line, if the processor's counter is "
-                        "sound: dmesg | grep -i tsc"});
+    findings.push_back(
+        {"clock", Severity::warning, fmt::format("the kernel's clock is {}", clock),
+         "reading the time is a system call of microseconds, and every wait reads it",
+         "tsc=reliable on the kernel's command line, if the processor's counter is "
+         "sound: dmesg | grep -i tsc"});
   }
   const std::string governor =
       scene.files.line("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
@@ -202,9 +205,10 @@ void check_network(const Scene& scene, Findings& findings) {
     any = any || up;
     const bool real = scene.files.has(base + "device");
     if (real && state == "down" && scene.files.line(base + "carrier") == "0") {
-      findings.push_back({"cable", Severity::note, fmt::format("{} has no carrier", name),
-                          "a cable that is missing or a switch port that is off",
-                          fmt::format("ethtool {}; fine if nothing is meant to be plugged in", name)});
+      findings.push_back(
+          {"cable", Severity::note, fmt::format("{} has no carrier", name),
+           "a cable that is missing or a switch port that is off",
+           fmt::format("ethtool {}; fine if nothing is meant to be plugged in", name)});
     }
     const auto mtu = number(scene.files.line(base + "mtu"));
     if (real && up && mtu) by_mtu[*mtu].push_back(name);
@@ -220,11 +224,12 @@ void check_network(const Scene& scene, Findings& findings) {
       seen += fmt::format("{}{} on {}", seen.empty() ? "MTU " : ", ", mtu,
                           fmt::join(interfaces, " and "));
     }
-    findings.push_back({"mtu", Severity::note, seen,
-                        "interfaces of one network must agree, here and on the other hosts: larger "
-                        "packets vanish without an error",
-                        "ip link set dev NAME mtu 9000, and ping -M do -s 8972 OTHER-HOST to see that "
-                        "the switches take it"});
+    findings.push_back(
+        {"mtu", Severity::note, seen,
+         "interfaces of one network must agree, here and on the other hosts: larger "
+         "packets vanish without an error",
+         "ip link set dev NAME mtu 9000, and ping -M do -s 8972 OTHER-HOST to see that "
+         "the switches take it"});
   }
 }
 

@@ -12,9 +12,12 @@ namespace {
 constexpr unsigned kMellanox = 0x15b3;
 
 /// Where distributions put libraries.
-constexpr std::string_view kLibraries[] = {"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
-                                           "usr/lib64",                "usr/lib",
-                                           "lib/x86_64-linux-gnu",     "lib64"};
+constexpr std::string_view kLibraries[] = {"usr/lib/x86_64-linux-gnu",
+                                           "usr/lib/aarch64-linux-gnu",
+                                           "usr/lib64",
+                                           "usr/lib",
+                                           "lib/x86_64-linux-gnu",
+                                           "lib64"};
 
 bool has_library(const Files& files, std::string_view name) {
   return std::any_of(std::begin(kLibraries), std::end(kLibraries), [&](std::string_view directory) {
@@ -27,7 +30,8 @@ std::string provider_of(const Files& files, const Adapter& adapter) {
   static const std::map<std::string, std::string> kOfDriver = {
       {"mlx5_core", "mlx5"}, {"mlx4_core", "mlx4"}, {"bnxt_en", "bnxt_re"}, {"ice", "irdma"},
       {"efa", "efa"},        {"hns3", "hns"},       {"qede", "qedr"},       {"mana", "mana"}};
-  if (!adapter.pci) return files.has("sys/class/infiniband/" + adapter.name + "/parent") ? "rxe" : "";
+  if (!adapter.pci)
+    return files.has("sys/class/infiniband/" + adapter.name + "/parent") ? "rxe" : "";
   const auto it = kOfDriver.find(adapter.pci->driver);
   return it == kOfDriver.end() ? "" : it->second;
 }
@@ -35,9 +39,9 @@ std::string provider_of(const Files& files, const Adapter& adapter) {
 void check_drivers(const Scene& scene, Findings& findings) {
   for (const Pci& pci : scene.pci) {
     const bool adapter = pci.vendor == kMellanox && pci.device_class >> 8 == 0x02;
-    const bool served = std::any_of(
-        scene.adapters.begin(), scene.adapters.end(),
-        [&](const Adapter& one) { return one.pci && one.pci->address == pci.address; });
+    const bool served =
+        std::any_of(scene.adapters.begin(), scene.adapters.end(),
+                    [&](const Adapter& one) { return one.pci && one.pci->address == pci.address; });
     if (!adapter || served) continue;
     findings.push_back(
         {"rdma-driver", Severity::warning,
@@ -61,9 +65,10 @@ void check_user_space(const Scene& scene, Findings& findings) {
         {"uverbs", Severity::fault,
          fmt::format("{} RDMA adapters, and no /dev/infiniband/uverbs*", scene.adapters.size()),
          "programs reach adapters through these files",
-         module ? "docker run --device=/dev/infiniband (with --ulimit memlock=-1), or the RDMA device "
-                  "plugin of Kubernetes"
-                : "modprobe ib_uverbs"});
+         module
+             ? "docker run --device=/dev/infiniband (with --ulimit memlock=-1), or the RDMA device "
+               "plugin of Kubernetes"
+             : "modprobe ib_uverbs"});
   }
   if (!has_library(scene.files, "libibverbs.so.1")) {
     findings.push_back({"libibverbs", Severity::fault, "libibverbs.so.1 is not installed",
@@ -74,8 +79,8 @@ void check_user_space(const Scene& scene, Findings& findings) {
   std::vector<std::string> missing;
   for (const Adapter& adapter : scene.adapters) {
     const std::string provider = provider_of(scene.files, adapter);
-    const bool there = provider.empty() ||
-                       scene.files.has(fmt::format("etc/libibverbs.d/{}.driver", provider));
+    const bool there =
+        provider.empty() || scene.files.has(fmt::format("etc/libibverbs.d/{}.driver", provider));
     if (!there && std::count(missing.begin(), missing.end(), provider) == 0) {
       missing.push_back(provider);
     }
@@ -94,14 +99,15 @@ void check_gpu_direct(const Scene& scene, Findings& findings) {
   if (!gpus || scene.adapters.empty()) return;
   const bool peermem =
       scene.files.has("sys/module/nvidia_peermem") || scene.files.has("sys/module/nv_peer_mem");
-  const bool open = scene.files.text("proc/driver/nvidia/version").find("Open Kernel") !=
-                    std::string::npos;
+  const bool open =
+      scene.files.text("proc/driver/nvidia/version").find("Open Kernel") != std::string::npos;
   if (peermem || open) return;
-  findings.push_back({"peer-memory", Severity::warning,
-                      "no nvidia_peermem, and the driver's kernel modules are not the open ones "
-                      "(which hand out dma-bufs)",
-                      "adapters cannot read GPU memory: all data goes through the host's",
-                      "modprobe nvidia_peermem, or install the driver with its open kernel modules"});
+  findings.push_back(
+      {"peer-memory", Severity::warning,
+       "no nvidia_peermem, and the driver's kernel modules are not the open ones "
+       "(which hand out dma-bufs)",
+       "adapters cannot read GPU memory: all data goes through the host's",
+       "modprobe nvidia_peermem, or install the driver with its open kernel modules"});
 }
 
 struct Port {
@@ -137,16 +143,16 @@ bool check_state(const Scene& scene, const Port& port, Findings& findings) {
   if (state.empty() || state.find("ACTIVE") != std::string::npos) return true;
   const bool waits = state.find("INIT") != std::string::npos;
   const std::string physical = scene.files.line(port.base + "phys_state");
-  std::string remedy = fmt::format("look at the cable and the switch's port; {}",
-                                   port.interface.empty() ? "ibstat; ibportstate"
-                                                          : "ip link set dev " + port.interface + " up");
-  if (waits) remedy = "start a subnet manager (opensm) in the fabric: sminfo shows whether there is one";
-  findings.push_back({"rdma-port", Severity::warning,
-                      fmt::format("{} is {}{}", port.name, state,
-                                  physical.empty() ? "" : " (" + physical + ")"),
-                      waits ? "the cable is well, but nobody gave the port an address"
-                            : "nothing goes over it",
-                      std::move(remedy)});
+  std::string remedy = fmt::format(
+      "look at the cable and the switch's port; {}",
+      port.interface.empty() ? "ibstat; ibportstate" : "ip link set dev " + port.interface + " up");
+  if (waits)
+    remedy = "start a subnet manager (opensm) in the fabric: sminfo shows whether there is one";
+  findings.push_back(
+      {"rdma-port", Severity::warning,
+       fmt::format("{} is {}{}", port.name, state, physical.empty() ? "" : " (" + physical + ")"),
+       waits ? "the cable is well, but nobody gave the port an address" : "nothing goes over it",
+       std::move(remedy)});
   return false;
 }
 
@@ -164,16 +170,19 @@ void check_gids(const Scene& scene, const Port& port, Findings& findings) {
     second = second || v2;
     address = address || (v2 && !gid.starts_with("fe80"));
   }
-  const std::string why = "a RoCE port is addressed by its GIDs, which follow its interface's IP addresses";
+  const std::string why =
+      "a RoCE port is addressed by its GIDs, which follow its interface's IP addresses";
   const std::string to = port.interface.empty() ? "NAME" : port.interface;
   if (!any) {
-    findings.push_back({"gid", Severity::fault, fmt::format("{} has no GID", port.name), why,
-                        fmt::format("ip link set dev {0} up; ip addr add ADDRESS/BITS dev {0}", to)});
+    findings.push_back(
+        {"gid", Severity::fault, fmt::format("{} has no GID", port.name), why,
+         fmt::format("ip link set dev {0} up; ip addr add ADDRESS/BITS dev {0}", to)});
   } else if (!second) {
-    findings.push_back({"gid", Severity::warning, fmt::format("{} has RoCE v1 GIDs only", port.name),
-                        "RoCE v1 passes no router, and many networks drop it",
-                        fmt::format("cma_roce_mode -d {} -p 1 -m 2, newer firmware, or an IP address",
-                                    port.name.substr(0, port.name.find(' ')))});
+    findings.push_back(
+        {"gid", Severity::warning, fmt::format("{} has RoCE v1 GIDs only", port.name),
+         "RoCE v1 passes no router, and many networks drop it",
+         fmt::format("cma_roce_mode -d {} -p 1 -m 2, newer firmware, or an IP address",
+                     port.name.substr(0, port.name.find(' ')))});
   } else if (!address) {
     findings.push_back({"gid", Severity::note,
                         fmt::format("{} has link-local GIDs only", port.name),
@@ -191,13 +200,13 @@ void check_packets(const Scene& scene, const std::vector<Port>& all, Findings& f
   if (by_mtu.empty()) return;
   constexpr std::uint64_t kWhole = 4200;  // 4096 bytes and headers
   if (by_mtu.size() > 1) {
-    findings.push_back({"roce-mtu", Severity::warning,
-                        fmt::format("RoCE ports disagree: MTU {} on {}, {} on {}",
-                                    by_mtu.begin()->first, fmt::join(by_mtu.begin()->second, " and "),
-                                    by_mtu.rbegin()->first,
-                                    fmt::join(by_mtu.rbegin()->second, " and ")),
-                        "a connection takes the lesser of its two ends; larger packets vanish",
-                        "ip link set dev NAME mtu 9000 on all of them, here and elsewhere"});
+    findings.push_back(
+        {"roce-mtu", Severity::warning,
+         fmt::format("RoCE ports disagree: MTU {} on {}, {} on {}", by_mtu.begin()->first,
+                     fmt::join(by_mtu.begin()->second, " and "), by_mtu.rbegin()->first,
+                     fmt::join(by_mtu.rbegin()->second, " and ")),
+         "a connection takes the lesser of its two ends; larger packets vanish",
+         "ip link set dev NAME mtu 9000 on all of them, here and elsewhere"});
   } else if (by_mtu.begin()->first < kWhole) {
     findings.push_back({"roce-mtu", Severity::note,
                         fmt::format("RoCE ports have an MTU of {}", by_mtu.begin()->first),
@@ -221,8 +230,9 @@ void check_rdma_ports(const Scene& scene, Findings& findings) {
     if (!check_state(scene, port, findings)) continue;
     if (port.ethernet) check_gids(scene, port, findings);
     const std::string rate = scene.files.line(port.base + "rate");
-    if (rate.find("(1X") != std::string::npos && scene.files.has("sys/class/infiniband/" +
-                                                                 port.name.substr(0, port.name.find(' ')) + "/device")) {
+    if (rate.find("(1X") != std::string::npos &&
+        scene.files.has("sys/class/infiniband/" + port.name.substr(0, port.name.find(' ')) +
+                        "/device")) {
       findings.push_back({"rdma-width", Severity::warning,
                           fmt::format("{} runs at {}", port.name, rate),
                           "one lane of four: a quarter of the cable's rate",
