@@ -13,6 +13,7 @@
 #include "model/contract.hpp"
 #include "samples.hpp"
 #include "schedules.hpp"
+#include "tests/base/documented.hpp"
 
 namespace chorus {
 namespace {
@@ -107,28 +108,10 @@ TEST(Json, UnsoundValuesAreNotSaved) {
   EXPECT_THROW((void)to_json(topology), InputError);
 }
 
-/// The blocks of docs/formats.md that are in ```json.
-std::vector<std::string> documented_examples() {
-  std::ifstream file(CHORUS_SOURCE_DIR "/docs/formats.md");
-  std::vector<std::string> blocks;
-  bool inside = false;
-  for (std::string line; std::getline(file, line);) {
-    if (line == "```json") {
-      blocks.emplace_back();
-      inside = true;
-    } else if (line == "```") {
-      inside = false;
-    } else if (inside) {
-      blocks.back() += line + "\n";
-    }
-  }
-  return blocks;
-}
-
 // The page shows what is really written, byte for byte.
 TEST(Json, DocumentedExamplesAreWhatIsWritten) {
-  const auto blocks = documented_examples();
-  ASSERT_EQ(blocks.size(), 4U);
+  const auto blocks = test::documented_examples(CHORUS_SOURCE_DIR);
+  ASSERT_EQ(blocks.size(), 6U) << "the last two are topology_nvml_test's";
   const std::string page = "formats.md";
   EXPECT_EQ(to_json(topology_from_json(blocks[0], page)), blocks[0]);
   EXPECT_EQ(to_json(schedule_from_json(blocks[1], page)), blocks[1]);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "chorus/error.hpp"
+#include "tests/base/documented.hpp"
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
 #include "topology/discover.hpp"
@@ -71,6 +72,17 @@ class Nvml : public ::testing::Test {
   Nvml() { nvml_library() = {}; }
   ~Nvml() override { EXPECT_EQ(nvml_library().running, 0) << "NVML was not shut down"; }
 };
+
+TEST(RecordFormat, DocumentedExamplesAreRead) {
+  const auto blocks = test::documented_examples(CHORUS_TEST_SOURCE_DIR);
+  ASSERT_EQ(blocks.size(), 6U) << "the first four are json_test's";
+  const NvmlReport report = nvml_from_json(blocks[4], "formats.md");
+  EXPECT_EQ(report.gpus.size(), 2U);
+  EXPECT_EQ(nvml_from_json(to_json(report), "again"), report);
+  const HostRecord host = host_from_json(blocks[5], "formats.md");
+  EXPECT_EQ(host.interfaces.size(), 1U);
+  EXPECT_EQ(host_from_json(to_json(host), "again"), host);
+}
 
 TEST_F(Nvml, ItsAnswersAreWhatARecordHolds) {
   for (const char* machine : kMachines) {

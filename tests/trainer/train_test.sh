@@ -2,7 +2,7 @@
 # The command as people run it: train_test.sh CHORUS TRAIN PAGES
 #
 #   - 2, 4 and 8 processes end at the loss of one;
-#   - text is learned;
+#   - text is learned (a third of the way from ln 256 to nothing in 60 steps);
 #   - what cannot be is refused in one sentence, with exit status 2;
 #   - a killed rank ends the job by name, and a restart from its checkpoint ends at the same loss.
 set -uo pipefail
@@ -48,7 +48,7 @@ LAYOUTS
 first=$(last_loss 2 --dp 2 --data "$text" --steps 1)
 last=$(last_loss 2 --dp 2 --data "$text" --steps 60 --batch 4 --learning-rate 3e-3)
 near "$first" 5.6 0.2 || fail "the first loss on text is '$first', not about ln 256"
-awk -v a="$last" 'BEGIN { exit !(a != "" && a < 3.3) }' || fail "60 steps on text end at '$last'"
+awk -v a="$last" 'BEGIN { exit !(a != "" && a < 3.8) }' || fail "60 steps on text end at '$last'"
 
 # refused WORDS ARGUMENT...: one rank; the sentence holds WORDS.
 refused() {
