@@ -100,8 +100,8 @@ TEST_F(Probe, ARankThatDiesMeanwhileIsNamed) {
 TEST_F(Probe, ARankThatStallsMeanwhileIsNamedWithinTheDeadline) {
   Options options = tcp_only();
   options.timeout_ms = 1500;
-  options.join_timeout_ms = 10'000;  // where the machine is busy it stalls before the probe begins
-  World world{.size = 2, .ranks = Ranks::processes, .options = options, .timeout_s = 60};
+  options.join_timeout_ms = 8'000;  // where the machine is busy it stalls before the probe begins
+  World world{.size = 2, .ranks = Ranks::processes, .options = options, .timeout_s = 25};
   const Outcomes outcomes = run_ranks(world, [&](const UniqueId& id, Rank rank) {
     live_on_a_host_of_its_own(rank);
     if (rank == 1) {
