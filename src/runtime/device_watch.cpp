@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kLookEveryMs = 50;
 constexpr int kLooksPerReport = 20;
-constexpr int kVerdictGraceMs = 1500;
 constexpr int kAnswerMs = 500;
 
 std::uint64_t seen(const std::uint64_t& field) { return __atomic_load_n(&field, __ATOMIC_ACQUIRE); }
@@ -102,26 +101,25 @@ void DeviceWatch::look_at_failure(device::Failure failure) {
     case device::Failure::timeout:
       ask_who_is_missing(sequence, known);
       reason = fmt::format(
-          "{}: lane {}, step {}, tile {}: nothing from {} for {} ms on the GPU{} "
+          "{}: lane {}, step {}, tile {}: nothing from {} for {} ms on the GPU "
           "(CHORUS_TIMEOUT_MS)",
-          call, status_.lane, status_.instruction, status_.tile, peer, timeout_ms_,
-          control_.who_is_missing(group_, sequence));
+          call, status_.lane, status_.instruction, status_.tile, peer, timeout_ms_);
+      if (const std::string missing = control_.who_is_missing(group_, sequence); !missing.empty()) {
+        reason += "; " + missing;
+      }
       control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
       break;
-    case device::Failure::mismatch:
-      control_.report_waiting(group_, sequence, signature_of(sequence), known);
-      reason = fmt::format("{}: the next message of {} belongs to another call", call, peer);
-      if (!control_.await_verdict(group_, kVerdictGraceMs)) {
-        control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
-      }
-      break;
     default:
-      reason = fmt::format("{}: the kernel of {} failed", call, peer);
-      if (!control_.await_verdict(group_, kVerdictGraceMs)) {
+      reason = failure == device::Failure::mismatch
+                   ? fmt::format("{}: the next message of {} belongs to another call", call, peer)
+                   : fmt::format("{}: the kernel of {} failed", call, peer);
+      // Whose kernel was stopped by another's reports, too: calls that differ show side by side.
+      control_.report_waiting(group_, sequence, signature_of(sequence), known);
+      if (!control_.await_verdict(group_)) {
         control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
       }
   }
-  fail(control_.await_verdict(group_, kVerdictGraceMs).value_or(reason));
+  fail(control_.await_verdict(group_).value_or(reason));
 }
 
 // A call that has been under way for long is reported, so that the coordinator can compare.

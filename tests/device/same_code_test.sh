@@ -17,7 +17,7 @@ if [ "$host" != "$device" ]; then
 fi
 # What the host asks the driver for by name.
 for name in chorus_layout chorus_run_few chorus_run_many chorus_ping; do
-  readelf -sW "$1" | awk -v name="$name" '$5 == "GLOBAL" && $8 == name' | grep -q . ||
+  readelf -sW "$1" | awk -v name="$name" '$5 == "GLOBAL" && $NF == name' | grep -q . ||
     { echo "the device's object has no global $name"; exit 1; }
 done
 echo "$count folds, the same in both"
