@@ -1,5 +1,6 @@
 #include "nccl/fault.hpp"
 
+#include <cstdint>
 #include <mutex>
 #include <new>
 
@@ -10,8 +11,18 @@ namespace {
 
 struct Last {
   std::mutex mutex;
+  std::uint64_t failures = 0;
   std::string text;
+  std::string background;           ///< of a thread of ours, which any of the program's may ask for
+  std::uint64_t background_at = 0;  ///< which failure that was
 };
+
+/// What calls of this thread failed with.
+struct Own {
+  std::string text;
+  std::uint64_t at = 0;
+};
+thread_local Own t_own;
 
 /// Never destroyed: threads may still fail while the process ends.
 Last& last() {
@@ -66,19 +77,33 @@ Outcome Outcome::of_exception() {
 
 ncclResult_t report(const Outcome& outcome, std::string_view function) {
   if (outcome.code == ncclSuccess || outcome.code == ncclInProgress) return outcome.code;
-  const std::string text = fmt::format("{}: {}", function, outcome.text);
+  t_own.text = fmt::format("{}: {}", function, outcome.text);
   {
     const std::lock_guard lock(last().mutex);
-    last().text = text;
+    t_own.at = ++last().failures;
+    last().text = t_own.text;
   }
-  warn(text);
+  warn(t_own.text);
   return outcome.code;
+}
+
+void report_in_background(const Outcome& outcome) {
+  const std::uint64_t before = t_own.at;
+  static_cast<void>(report(outcome, "in the background"));
+  if (t_own.at == before) return;  // it went well
+  const std::lock_guard lock(last().mutex);
+  last().background = t_own.text;
+  last().background_at = t_own.at;
 }
 
 const char* last_error() {
   static thread_local std::string copy;
   const std::lock_guard lock(last().mutex);
-  copy = last().text;
+  if (t_own.at > last().background_at) {
+    copy = t_own.text;
+  } else {
+    copy = last().background_at > 0 ? last().background : last().text;
+  }
   return copy.c_str();
 }
 

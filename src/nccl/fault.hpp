@@ -40,7 +40,12 @@ struct Outcome {
 /// Keeps the text for ncclGetLastError(), writes it to the log, and returns the code.
 ncclResult_t report(const Outcome& outcome, std::string_view function);
 
-/// The last text, this thread's own copy; "" if there is none.
+/// The same for a thread that the library started.
+void report_in_background(const Outcome& outcome);
+
+/// The text of this thread's last failure, or of a later one in the background; else the last of
+/// all. This thread's own copy; "" if there is none. (NCCL keeps one text per process, in which
+/// ranks that are threads overwrite each other's.)
 [[nodiscard]] const char* last_error();
 
 /// What the thread's open group (if any) hears of a call that failed.

@@ -95,7 +95,7 @@ ncclResult_t run_tasks(std::vector<Task> tasks, bool blocking) {
     if (task.child != nullptr) task.child->set_state(ncclInProgress);
   }
   auto kept = std::make_shared<std::vector<Task>>(std::move(tasks));
-  start_thread([kept] { (void)report(run_together(*kept), "in the background"); });
+  start_thread([kept] { report_in_background(run_together(*kept)); });
   return ncclInProgress;
 }
 
@@ -127,7 +127,7 @@ ncclResult_t run_operations(std::vector<Operation> operations, bool blocking) {
     try {
       execute(*kept);
     } catch (...) {  // execute() has told the communicators
-      (void)report(Outcome::of_exception(), "in the background");
+      report_in_background(Outcome::of_exception());
       return;
     }
     for (const Operation& each : *kept) each.comm->set_state(ncclSuccess);
