@@ -140,7 +140,7 @@ std::optional<Communicator> Communicator::split(int color, int key) {
 
 Communicator Communicator::shrink(std::span<const Rank> excluded) {
   const GroupPlace& place = impl_->place;
-  GroupPlace smaller{.key = fmt::format("{}.shrunk{}", place.key, impl_->shrinks++)};
+  GroupPlace smaller;
   std::vector<bool> leaves(place.members.size());
   for (const Rank rank : excluded) {
     if (rank < 0 || rank >= world_size()) {
@@ -162,6 +162,12 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
     }
     smaller.members.push_back(place.members[r]);
   }
+  // Ranks that exclude each other make several communicators at once: each has a name of its own.
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const Rank member : smaller.members) {
+    hash = (hash ^ static_cast<std::uint64_t>(member)) * 0x100000001b3;
+  }
+  smaller.key = fmt::format("{}.shrunk{}-{:x}", place.key, impl_->shrinks++, hash);
   auto part = impl_->part(std::move(smaller));
   impl_->control->survived();
   return Communicator(std::move(part));

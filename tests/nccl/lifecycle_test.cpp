@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstring>
 
@@ -266,8 +267,10 @@ TEST(Finalize, EndsCallsAndComesOnce) {
 }
 
 TEST(Revoke, EndsCallsButLetsTheRanksSplitAndShrink) {
-  run_ranks(3, [](ncclComm_t comm, int rank) {
+  std::barrier all_have_joined(3);
+  run_ranks(3, [&](ncclComm_t comm, int rank) {
     float x = 1;
+    all_have_joined.arrive_and_wait();  // a rank that still joins would be told in the middle of it
     EXPECT_REFUSED(ncclCommRevoke(comm, 5), ncclInvalidArgument, "flags");
     if (rank == 0) {
       EXPECT_OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
