@@ -62,8 +62,7 @@ struct BlockShared {
   Work works[kMostWorks];
   PortState ports[kMostPorts];
   std::uint32_t image[kCachedWords];
-  std::uint64_t cached;        ///< address of the image in `image`, or 0
-  std::uint64_t addresses[2];  ///< direct calls: what to broadcast
+  std::uint64_t cached;  ///< address of the image in `image`, or 0
   std::uint32_t verdict;
 };
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "chorus/error.hpp"
+#include "device/cut.hpp"
 #include "device/fold.hpp"
-#include "device/interpreter.hpp"
 #include "model/contract.hpp"
 
 namespace chorus::device {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "chorus/error.hpp"
+#include "device/cut.hpp"
 #include "device/fold.hpp"
 #include "device/host_machine.hpp"
 #include "device/image.hpp"
-#include "device/interpreter.hpp"
 #include "device/twin.hpp"
 
 namespace chorus::device {

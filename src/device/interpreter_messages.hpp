@@ -1,0 +1,320 @@
+// Part of the interpreter: lanes that run as far as messages, credit and other lanes let them.
+#pragma once
+
+#include "device/interpreter.hpp"
+
+namespace chorus::device {
+
+template <class M>
+CHORUS_INLINE void Interpreter<M>::cache_image(std::uint64_t address) {
+  const auto* const words = reinterpret_cast<const std::uint32_t*>(address);
+  const std::uint32_t size = as<ImageHead>(words).words;
+  if (s_.cached == address || size > kCachedWords) return;
+  m_.sync();
+  for (std::uint32_t i = m_.thread(); i < size; i += m_.threads()) s_.image[i] = words[i];
+  if (m_.thread() == 0) s_.cached = address;
+  m_.sync();
+}
+
+template <class M>
+CHORUS_INLINE std::uint32_t Interpreter<M>::collect(std::uint32_t phase, std::uint32_t first) {
+  std::uint32_t found = 0;
+  std::uint32_t ports = 0;
+  for (std::uint32_t c = first; c < head_.num_calls; ++c) {
+    const CallArguments& call = calls_[c];
+    if (call.phase != phase || call.follows != 0) continue;
+    const ImageHead& head = as<ImageHead>(image(call.program));
+    const std::uint32_t total = head.num_lanes * call.instances;
+    const std::uint32_t skip =
+        (m_.block() + m_.blocks() - call.first_work % m_.blocks()) % m_.blocks();
+    for (std::uint32_t w = skip; w < total && found < kMostWorks; w += m_.blocks()) {
+      const std::uint32_t lane = w % head.num_lanes;
+      const auto& entry =
+          as<ImageLane>(image(call.program) + head.lanes + lane * (sizeof(ImageLane) / 4));
+      if (m_.thread() == 0) {
+        s_.works[found] = {
+            c, lane, w / head.num_lanes, w / head.num_lanes, 0, entry.instructions, 0, ports, 1};
+      }
+      ports += entry.num_in + entry.num_out;
+      ++found;
+    }
+  }
+  m_.sync();
+  return found;
+}
+
+template <class M>
+CHORUS_INLINE bool Interpreter<M>::run_messages(std::uint32_t phase, std::uint32_t first) {
+  cache_image(calls_[first].program);
+  const std::uint32_t num_works = collect(phase, first);
+  alone_ = num_works == 1;
+  std::uint32_t running = 0;
+  for (std::uint32_t w = 0; w < num_works; ++w) running += begin_work(w) ? 1 : 0;
+  std::uint32_t spins = 0;
+  while (running > 0) {
+    bool moved = false;
+    for (std::uint32_t w = 0; w < num_works; ++w) {
+      if (s_.works[w].running == 0) continue;
+      current_ = w;
+      call_ = s_.works[w].call;
+      std::uint32_t state = ready();
+      while (state == kReady) {
+        moved = true;
+        if (!execute()) return false;
+        if (!advance()) {
+          --running;
+          state = kWaits;
+        } else {
+          state = ready();
+        }
+      }
+      if (state == kBroken) return false;
+    }
+    if (moved) {
+      spins = 0;
+    } else if (running > 0) {
+      const bool stop = m_.thread() == 0 && gave_up(spins++, waits_for());
+      if (m_.any(stop)) return false;
+    }
+  }
+  return true;
+}
+
+template <class M>
+CHORUS_INLINE bool Interpreter<M>::begin_work(std::uint32_t w) {
+  current_ = w;
+  load_ports();
+  return !is_idle() || next_call();
+}
+
+template <class M>
+CHORUS_INLINE bool Interpreter<M>::is_idle() const {
+  const Work& work = s_.works[current_];
+  return work.tile >= call_of(work).num_tiles || lane_of(work).num_instructions == 0;
+}
+
+template <class M>
+template <class Visit>
+CHORUS_INLINE void Interpreter<M>::for_each_port(Visit&& visit) {
+  m_.sync();
+  const Work& work = s_.works[current_];
+  const ImageLane& lane = lane_of(work);
+  const CallArguments& call = call_of(work);
+  for (std::uint32_t i = m_.thread(); i < lane.num_in + lane.num_out; i += m_.threads()) {
+    const bool outgoing = i >= lane.num_in;
+    const End end = end_of(work, outgoing ? i - lane.num_in : i, outgoing);
+    visit(s_.ports[work.first_port + i], outgoing,
+          ring(table_->rank, end.peer, end.connection, call.protocol));
+  }
+  m_.sync();
+}
+
+template <class M>
+CHORUS_INLINE void Interpreter<M>::load_ports() {
+  for_each_port([&](PortState& state, bool outgoing, const Ring* own) {
+    state = {m_.load_relaxed(outgoing ? &own->sent : &own->taken),
+             outgoing ? m_.load_acquire(&own->credit) : 0};
+  });
+}
+
+template <class M>
+CHORUS_INLINE void Interpreter<M>::store_ports() {
+  for_each_port([&](const PortState& state, bool outgoing, Ring* own) {
+    m_.store_relaxed(outgoing ? &own->sent : &own->taken, state.position);
+  });
+}
+
+template <class M>
+CHORUS_NOINLINE bool Interpreter<M>::next_call() {
+  do {
+    store_ports();
+    Work& work = s_.works[current_];
+    const std::uint32_t next = call_of(work).next;
+    m_.sync();
+    if (m_.thread() == 0) {
+      if (next == kLocal) {
+        work.running = 0;
+      } else {
+        work.call = next;
+        work.tile = work.instance;
+        work.next = 0;
+        work.done = 0;
+        work.instruction = lane_of(work).instructions;
+      }
+    }
+    m_.sync();
+    if (next == kLocal) return false;
+    load_ports();
+  } while (is_idle());
+  return true;
+}
+
+template <class M>
+CHORUS_INLINE std::uint32_t Interpreter<M>::ready() {
+  const Work& work = s_.works[current_];
+  const std::uint32_t* const words = instruction_of(work);
+  const auto& instruction = as<ImageInstruction>(words);
+  const std::uint32_t num = instruction.num_sources + instruction.num_sends + instruction.num_after;
+  std::uint32_t state = kReady;
+  for (std::uint32_t i = m_.thread(); i < num && state == kReady; i += m_.threads()) {
+    if (i < instruction.num_sources) {
+      const auto& operand = as<ImageOperand>(operands(words) + i * (sizeof(ImageOperand) / 4));
+      if (operand.port != kLocal) state = message_state(work, instruction, operand.port);
+    } else if (i < instruction.num_sources + instruction.num_sends) {
+      state = has_credit(work, sends(words)[i - instruction.num_sources]) ? kReady : kWaits;
+    } else {
+      const std::uint32_t d = i - instruction.num_sources - instruction.num_sends;
+      state = is_done(work,
+                      as<ImageDependency>(dependencies(words) + d * (sizeof(ImageDependency) / 4)))
+                  ? kReady
+                  : kWaits;
+    }
+  }
+  const bool broken = m_.any(state == kBroken);
+  const bool ready = m_.all(state == kReady);
+  return broken ? kBroken : ready ? kReady : kWaits;
+}
+
+template <class M>
+CHORUS_INLINE std::uint32_t Interpreter<M>::message_state(const Work& work,
+                                                          const ImageInstruction& instruction,
+                                                          std::uint32_t port) {
+  const CallArguments& call = call_of(work);
+  const End end = end_of(work, port, false);
+  const std::uint64_t position = in_state(work, port).position;
+  if (call.protocol == Protocol::bulk) {
+    const Ring* const own = ring(table_->rank, end.peer, end.connection, Protocol::bulk);
+    const std::uint64_t arrived = m_.load_acquire(&own->arrived[position % table_->shape.slots]);
+    if (static_cast<std::uint32_t>(arrived) != static_cast<std::uint32_t>(position + 1)) {
+      return kWaits;
+    }
+    if (arrived >> 32 == call.tag) return kReady;
+    mismatch(end.peer);
+    return kBroken;
+  }
+  // The fold waits for words and lines. Only who has other lanes to run looks first, at the
+  // beginning of the first chunk that has any bytes.
+  if (alone_) return kReady;
+  const Cut cut = cut_of(call, head_of(work));
+  const std::uint64_t elements = cut.tile_elements(work.tile);
+  std::uint32_t piece = 0;
+  while (piece < instruction.count && chunk_bytes(cut, instruction, piece, elements) == 0) {
+    ++piece;
+  }
+  if (piece == instruction.count) return kReady;
+  const Source source = incoming(work, port, end, piece * stride(call, cut, elements));
+  int state = 0;
+  if (call.protocol == Protocol::words) {
+    std::uint64_t data[2];
+    state = Words::load(m_, source, 0, call.tag, data);
+  } else {
+    state = Lines::state_of(m_.load_flag(source.at), source, call.tag);
+  }
+  if (state == 2) mismatch(end.peer);
+  return state == 2 ? kBroken : state == 1 ? kReady : kWaits;
+}
+
+template <class M>
+CHORUS_INLINE bool Interpreter<M>::has_credit(const Work& work, std::uint32_t port) {
+  PortState& state = out_state(work, port);
+  const std::uint32_t slots = table_->shape.slots;
+  if (state.position < state.credit + slots) return true;
+  const End end = end_of(work, port, true);
+  const Ring* const own = ring(table_->rank, end.peer, end.connection, call_of(work).protocol);
+  state.credit = m_.load_acquire(&own->credit);
+  return state.position < state.credit + slots;
+}
+
+template <class M>
+CHORUS_INLINE std::uint64_t* Interpreter<M>::progress_of(const Work& work,
+                                                         std::uint32_t lane) const {
+  const CallArguments& call = call_of(work);
+  const std::uint32_t index = call.first_work + work.instance * head_of(work).num_lanes + lane;
+  return reinterpret_cast<std::uint64_t*>(arena_ + Arena::progress(table_->shape)) + index;
+}
+
+template <class M>
+CHORUS_INLINE std::uint64_t Interpreter<M>::stamp() const {
+  return (std::uint64_t{launch_} * 256 + calls_[call_].phase) << kDoneBits;
+}
+
+template <class M>
+CHORUS_INLINE bool Interpreter<M>::is_done(const Work& work, const ImageDependency& dependency) {
+  const ImageHead& head = head_of(work);
+  const auto& lane = as<ImageLane>(image(call_of(work).program) + head.lanes +
+                                   dependency.lane * (sizeof(ImageLane) / 4));
+  const std::uint64_t round = work.tile / call_of(work).instances;
+  const std::uint64_t needed = round * lane.num_instructions + dependency.instruction + 1;
+  const std::uint64_t seen = m_.load_acquire(progress_of(work, dependency.lane));
+  return seen >= (stamp() | needed) && (seen ^ stamp()) >> kDoneBits == 0;
+}
+
+template <class M>
+CHORUS_INLINE bool Interpreter<M>::advance() {
+  Work& work = s_.works[current_];
+  const ImageLane& lane = lane_of(work);
+  const CallArguments& call = call_of(work);
+  const std::uint32_t words = as<ImageInstruction>(instruction_of(work)).words;
+  const bool wraps = work.next + 1 == lane.num_instructions;
+  const bool ends = wraps && work.tile + call.instances >= call.num_tiles;
+  m_.sync();
+  if (m_.thread() == 0) {
+    ++work.done;
+    work.next = wraps ? 0 : work.next + 1;
+    work.instruction = wraps ? lane.instructions : work.instruction + words;
+    if (wraps) work.tile += call.instances;
+  }
+  m_.sync();
+  if (!ends) return true;
+  const bool more = next_call();
+  call_ = s_.works[current_].call;
+  return more;
+}
+
+template <class M>
+CHORUS_INLINE std::uint32_t Interpreter<M>::waits_for() {
+  const Work& work = s_.works[current_];
+  const std::uint32_t* const words = instruction_of(work);
+  const auto& instruction = as<ImageInstruction>(words);
+  for (std::uint32_t i = 0; i < instruction.num_sources; ++i) {
+    const auto& operand = as<ImageOperand>(operands(words) + i * (sizeof(ImageOperand) / 4));
+    if (operand.port != kLocal && message_state(work, instruction, operand.port) != kReady) {
+      return end_of(work, operand.port, false).peer;
+    }
+  }
+  for (std::uint32_t i = 0; i < instruction.num_sends; ++i) {
+    if (!has_credit(work, sends(words)[i])) return end_of(work, sends(words)[i], true).peer;
+  }
+  return kLocal;
+}
+
+template <class M>
+CHORUS_INLINE End Interpreter<M>::end_of(const Work& work, std::uint32_t port,
+                                         bool outgoing) const {
+  const CallArguments& call = call_of(work);
+  const std::uint32_t* const words = image(call.program);
+  const ImageHead& head = as<ImageHead>(words);
+  const ImageLane& lane = lane_of(work);
+  const std::uint32_t index = (outgoing ? lane.first_out : lane.first_in) + port;
+  const auto& entry = as<ImagePort>(words + (outgoing ? head.out_ports : head.in_ports) +
+                                    index * (sizeof(ImagePort) / 4));
+  return {entry.peer, call.first_connection + work.instance * head.num_channels + entry.channel};
+}
+
+template <class M>
+CHORUS_INLINE Ring* Interpreter<M>::ring(std::uint32_t owner, std::uint32_t peer,
+                                         std::uint32_t connection, Protocol protocol) const {
+  return reinterpret_cast<Ring*>(table_->arenas[owner] +
+                                 Arena::ring(table_->shape, peer, connection, protocol));
+}
+
+template <class M>
+CHORUS_INLINE std::uint64_t Interpreter<M>::slot(std::uint32_t owner, std::uint32_t peer,
+                                                 std::uint32_t connection, Protocol protocol,
+                                                 std::uint64_t position) const {
+  const Shape& shape = table_->shape;
+  return table_->arenas[owner] + Arena::slots(shape, peer, connection, protocol) +
+         position % shape.slots * shape.slot_bytes[static_cast<std::uint32_t>(protocol)];
+}
+
+}  // namespace chorus::device
