@@ -1,3 +1,4 @@
+// The driver's functions, as its header declares them.
 #include "fake_cuda.hpp"
 
 #include <fcntl.h>
@@ -5,303 +6,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <condition_variable>
+#include <algorithm>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "base/fd.hpp"
-#include "device/driver_api.hpp"
 #include "device/layout.hpp"
-#include "device/twin.hpp"
+#include "fake_driver.hpp"
 
 using namespace chorus::cuda;
+using namespace fake;
 namespace device = chorus::device;
-
-namespace {
-
-constexpr Result kInvalidValue = 1;
-constexpr Result kOutOfMemory = 2;
-constexpr Result kInvalidDevice = 101;
-constexpr Result kInvalidContext = 201;
-constexpr Result kInvalidHandle = 400;
-constexpr Result kNotFound = 500;
-constexpr Result kCaptureUnsupported = 900;
-constexpr Result kCaptureInvalidated = 901;
-
-using Op = std::function<void()>;
-
-std::mutex mutex;  // everything below, but queues and events, which have their own
-
-struct Allocation {
-  std::size_t size = 0;
-  int device = -1;  // -1: pinned
-  chorus::Fd file;
-  bool imported = false;
-};
-std::map<std::uint64_t, Allocation> allocations;
-std::map<std::string, int> calls;
-std::map<std::string, std::pair<int, int>> failures;  // result, times
-std::atomic<int> global_captures{0};
-thread_local int capture_mode = kCaptureModeGlobal;
-thread_local int own_captures = 0;
-
-Result injected(const char* symbol) {
-  const std::lock_guard lock(mutex);
-  ++calls[symbol];
-  const auto found = failures.find(symbol);
-  if (found == failures.end() || found->second.second == 0) return kSuccess;
-  --found->second.second;
-  return found->second.first;
-}
-
-/// What may not be done while a capture is under way that this thread's mode does not permit.
-bool spoils_capture() {
-  if (capture_mode == kCaptureModeRelaxed) return false;
-  if (own_captures > 0) return true;
-  return capture_mode == kCaptureModeGlobal && global_captures > 0;
-}
-
-}  // namespace
-
-// The driver's handles.
-struct CUctx_st {
-  int ordinal = 0;
-  std::mutex mutex;
-  std::condition_variable changed;
-  int resident = 0;
-  bool held = false;
-};
-enum class Kernel { few, many, ping, layout };
-struct CUfunc_st {
-  Kernel kernel;
-};
-struct CUmod_st {
-  CUfunc_st few{Kernel::few};
-  CUfunc_st many{Kernel::many};
-  CUfunc_st ping{Kernel::ping};
-  CUfunc_st layout{Kernel::layout};
-};
-struct CUgraph_st {
-  std::vector<Op> ops;
-  std::vector<CUstream_st*> streams;  // while it is captured
-  bool invalid = false;
-};
-struct CUgraphExec_st {
-  std::vector<Op> ops;
-};
-
-struct CUstream_st {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Op> queue;
-  bool busy = false;
-  bool ending = false;
-  bool blocking = false;
-  CUgraph_st* capture = nullptr;
-  int mode = 0;
-  std::thread worker;
-
-  CUstream_st() : worker([this] { run(); }) {}
-  ~CUstream_st() {
-    {
-      const std::lock_guard lock(mutex);
-      ending = true;
-    }
-    changed.notify_all();
-    worker.join();
-  }
-  void push(Op op) {
-    {
-      const std::lock_guard lock(mutex);
-      queue.push_back(std::move(op));
-    }
-    changed.notify_all();
-  }
-  void drain() {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return queue.empty() && !busy; });
-  }
-  bool idle() {
-    const std::lock_guard lock(mutex);
-    return queue.empty() && !busy;
-  }
-  void run() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      changed.wait(lock, [this] { return ending || !queue.empty(); });
-      if (queue.empty()) return;
-      const Op op = std::move(queue.front());
-      queue.pop_front();
-      busy = true;
-      lock.unlock();
-      op();
-      lock.lock();
-      busy = false;
-      changed.notify_all();
-    }
-  }
-};
-
-struct CUevent_st {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::uint64_t recorded = 0;
-  std::uint64_t completed = 0;
-  CUgraph_st* capture = nullptr;
-};
-
-namespace {
-
-CUctx_st contexts[chorus::testing::kFakeDevices];
-std::vector<CUstream_st*> streams;  // blocking ones
-thread_local std::vector<CUctx_st*> current;
-
-CUstream_st& default_stream() {
-  static auto* const stream = new CUstream_st;  // lives as long as the process
-  return *stream;
-}
-
-/// Adds an operation to a stream, or to the graph that it is captured into.
-Result submit(CUstream_st* handle, Op op) {
-  if (handle != nullptr) {
-    if (handle->capture != nullptr) {
-      handle->capture->ops.push_back(std::move(op));
-    } else {
-      handle->push(std::move(op));
-    }
-    return kSuccess;
-  }
-  // The legacy default stream waits for all streams that were not made to ignore it.
-  std::vector<CUstream_st*> before;
-  {
-    const std::lock_guard lock(mutex);
-    before = streams;
-  }
-  for (CUstream_st* stream : before) {
-    if (stream->capture != nullptr) return kCaptureUnsupported;
-  }
-  for (CUstream_st* stream : before) {
-    const auto done = std::make_shared<std::atomic<bool>>(false);
-    stream->push([done] { *done = true; });
-    default_stream().push([done] {
-      while (!*done) std::this_thread::yield();
-    });
-  }
-  default_stream().push(std::move(op));
-  return kSuccess;
-}
-
-CUstream_st& stream_of(CUstream_st* handle) {
-  return handle == nullptr ? default_stream() : *handle;
-}
-
-Result allocate(std::size_t size, int ordinal, std::uint64_t& address) {
-  if (size == 0) return kInvalidValue;
-  if (size > std::size_t{1} << 33) return kOutOfMemory;
-  Allocation allocation;
-  allocation.size = size;
-  allocation.device = ordinal;
-  allocation.file = chorus::Fd(::memfd_create("gpu", MFD_CLOEXEC));
-  if (::ftruncate(allocation.file.get(), static_cast<off_t>(size)) != 0) return kOutOfMemory;
-  void* const memory =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, allocation.file.get(), 0);
-  if (memory == MAP_FAILED) return kOutOfMemory;
-  address = reinterpret_cast<std::uint64_t>(memory);
-  const std::lock_guard lock(mutex);
-  allocations[address] = std::move(allocation);
-  return kSuccess;
-}
-
-Result release(std::uint64_t address) {
-  const std::lock_guard lock(mutex);
-  const auto found = allocations.find(address);
-  if (found == allocations.end()) return kInvalidValue;
-  ::munmap(reinterpret_cast<void*>(address), found->second.size);
-  allocations.erase(found);
-  return kSuccess;
-}
-
-/// The allocation that holds `address`, with the mutex held.
-std::map<std::uint64_t, Allocation>::iterator holder(std::uint64_t address) {
-  auto found = allocations.upper_bound(address);
-  if (found == allocations.begin()) return allocations.end();
-  --found;
-  return address - found->first < found->second.size ? found : allocations.end();
-}
-
-// Blocks of all launches that a device holds at a time: who launches more than fit waits, and so
-// would a rank's kernel that another one waits for.
-void run_kernel(CUctx_st& context, const device::LaunchHead& head,
-                const device::CallArguments* arguments, std::uint32_t blocks) {
-  constexpr int kMost =
-      chorus::testing::kFakeMultiprocessors * chorus::testing::kFakeBlocksPerMultiprocessor;
-  {
-    std::unique_lock lock(context.mutex);
-    context.changed.wait(lock, [&] {
-      return !context.held && context.resident + static_cast<int>(blocks) <= kMost;
-    });
-    context.resident += static_cast<int>(blocks);
-  }
-  device::run_on_host(head, arguments, blocks);
-  {
-    const std::lock_guard lock(context.mutex);
-    context.resident -= static_cast<int>(blocks);
-  }
-  context.changed.notify_all();
-}
-
-template <class Arguments>
-Op kernel(CUctx_st& context, const void* argument, std::uint32_t blocks) {
-  const auto& given = *static_cast<const Arguments*>(argument);
-  auto launch = std::make_shared<Arguments>();
-  launch->head = given.head;
-  std::copy_n(given.calls, given.head.num_calls, launch->calls);
-  return [launch, blocks, &context] { run_kernel(context, launch->head, launch->calls, blocks); };
-}
-
-}  // namespace
-
-namespace chorus::testing {
-
-bool fake_cuda() { return true; }
-
-int fake_cuda_calls(const char* symbol) {
-  const std::lock_guard lock(mutex);
-  return ::calls[symbol];
-}
-
-void fake_cuda_fail(const char* symbol, int result, int times) {
-  const std::lock_guard lock(mutex);
-  failures[symbol] = {result, times};
-}
-
-void fake_cuda_hold(int device, bool held) {
-  CUctx_st& context = contexts[device];
-  {
-    const std::lock_guard lock(context.mutex);
-    context.held = held;
-  }
-  context.changed.notify_all();
-}
-
-std::size_t fake_cuda_allocated() {
-  const std::lock_guard lock(mutex);
-  std::size_t bytes = 0;
-  for (const auto& [address, allocation] : allocations) {
-    if (!allocation.imported) bytes += allocation.size;
-  }
-  return bytes;
-}
-
-}  // namespace chorus::testing
 
 #define FAKE(symbol)                                                 \
   if (const Result failed = injected(#symbol); failed != kSuccess) { \
@@ -363,29 +78,29 @@ Result cuDevicePrimaryCtxRetain(Context* context, Device ordinal) {
 }
 Result cuDevicePrimaryCtxRelease_v2(Device) { return kSuccess; }
 Result cuCtxPushCurrent_v2(Context context) {
-  current.push_back(context);
+  current().push_back(context);
   return kSuccess;
 }
 Result cuCtxPopCurrent_v2(Context* context) {
-  if (current.empty()) return kInvalidContext;
-  *context = current.back();
-  current.pop_back();
+  if (current().empty()) return kInvalidContext;
+  *context = current().back();
+  current().pop_back();
   return kSuccess;
 }
 Result cuCtxGetCurrent(Context* context) {
-  *context = current.empty() ? nullptr : current.back();
+  *context = current().empty() ? nullptr : current().back();
   return kSuccess;
 }
 Result cuCtxGetDevice(Device* ordinal) {
-  if (current.empty()) return kInvalidContext;
-  *ordinal = current.back()->ordinal;
+  if (current().empty()) return kInvalidContext;
+  *ordinal = current().back()->ordinal;
   return kSuccess;
 }
 Result cuCtxEnablePeerAccess(Context, unsigned) { return kSuccess; }
 
 Result cuModuleLoadData(Module* module, const void*) {
   FAKE(cuModuleLoadData)
-  if (current.empty()) return kInvalidContext;
+  if (current().empty()) return kInvalidContext;
   *module = new CUmod_st;
   return kSuccess;
 }
@@ -415,7 +130,7 @@ Result cuLaunchKernel(Function function, unsigned blocks, unsigned, unsigned, un
                       unsigned, unsigned, unsigned, StreamHandle stream, void** parameters,
                       void**) {
   FAKE(cuLaunchKernel)
-  if (current.empty()) return kInvalidContext;
+  if (current().empty()) return kInvalidContext;
   if (function->kernel == Kernel::layout) {
     auto* const hash = *static_cast<std::uint64_t* const*>(parameters[0]);
     return submit(stream, [hash] { *hash = device::layout_hash(); });
@@ -424,17 +139,15 @@ Result cuLaunchKernel(Function function, unsigned blocks, unsigned, unsigned, un
     return kInvalidValue;
   }
   if (function->kernel == Kernel::ping) return submit(stream, [] {});
-  return submit(stream, function->kernel == Kernel::few
-                            ? kernel<device::FewCalls>(*current.back(), parameters[0], blocks)
-                            : kernel<device::ManyCalls>(*current.back(), parameters[0], blocks));
+  return submit(stream, launch(*function, *current().back(), parameters[0], blocks));
 }
 
 Result cuMemAlloc_v2(Address* address, std::size_t size) {
   FAKE(cuMemAlloc_v2)
-  if (current.empty()) return kInvalidContext;
+  if (current().empty()) return kInvalidContext;
   if (spoils_capture()) return kCaptureUnsupported;
   std::uint64_t found = 0;
-  const Result result = allocate(size, current.back()->ordinal, found);
+  const Result result = allocate(size, current().back()->ordinal, found);
   *address = found;
   return result;
 }
@@ -602,14 +315,12 @@ Result cuStreamBeginCapture_v2(StreamHandle stream, int mode) {
   stream->capture = new CUgraph_st;
   stream->capture->streams.push_back(stream);
   stream->mode = mode;
-  if (mode == kCaptureModeGlobal) ++global_captures;
-  if (mode != kCaptureModeRelaxed) ++own_captures;
+  begin_capture(mode);
   return kSuccess;
 }
 Result cuStreamEndCapture(StreamHandle stream, Graph* graph) {
   *graph = stream->capture;
-  if (stream->mode == kCaptureModeGlobal) --global_captures;
-  if (stream->mode != kCaptureModeRelaxed) --own_captures;
+  end_capture(stream->mode);
   for (CUstream_st* member : (*graph)->streams) member->capture = nullptr;
   if (!(*graph)->invalid) return kSuccess;
   delete *graph;
@@ -617,7 +328,7 @@ Result cuStreamEndCapture(StreamHandle stream, Graph* graph) {
   return kCaptureInvalidated;
 }
 Result cuThreadExchangeStreamCaptureMode(int* mode) {
-  std::swap(*mode, capture_mode);
+  *mode = exchange_capture_mode(*mode);
   return kSuccess;
 }
 Result cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {
