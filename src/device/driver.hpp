@@ -21,6 +21,11 @@ void check(Result result, std::string_view doing);
 /// The driver's words.
 [[nodiscard]] std::string describe(Result result);
 
+/// A pointer of the caller's as the driver names memory.
+[[nodiscard]] inline Address address_of(const void* memory) {
+  return reinterpret_cast<Address>(memory);
+}
+
 /// A device's primary context, which the CUDA runtime uses too. While it lives, current_of() works.
 class PrimaryContext {
  public:

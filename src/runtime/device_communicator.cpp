@@ -19,12 +19,11 @@ namespace chorus {
 namespace {
 
 using Kind = Call::Kind;
+using cuda::address_of;
 
 constexpr std::uint32_t kMessageInstances = 2;
 
 bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
-
-std::uint64_t address_of(const void* memory) { return reinterpret_cast<std::uint64_t>(memory); }
 
 // Different for calls that do not match; the same for every replay of a captured one.
 std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
@@ -484,59 +483,6 @@ void DeviceCommunicator::Impl::part(std::span<const DeviceCall> calls, cuda::Str
 }
 
 // The interface ---------------------------------------------------------------------------------
-
-std::optional<std::string> DeviceCommunicator::why_not() {
-  std::string reason;
-  if (cuda::driver(reason) == nullptr) return reason;
-  return std::nullopt;
-}
-
-int DeviceCommunicator::current_device() {
-  std::string reason;
-  const cuda::Api* const api = cuda::driver(reason);
-  cuda::Device device = -1;
-  if (api == nullptr || api->context_device(&device) != cuda::kSuccess) return -1;
-  return device;
-}
-
-MemoryPlace DeviceCommunicator::place_of(const void* memory) {
-  std::string reason;
-  const cuda::Api* const api = cuda::driver(reason);
-  if (api == nullptr || memory == nullptr) return {};
-  unsigned type = 0;
-  unsigned managed = 0;
-  int ordinal = -1;
-  int attributes[] = {cuda::kPointerMemoryType, cuda::kPointerIsManaged,
-                      cuda::kPointerDeviceOrdinal};
-  void* values[] = {&type, &managed, &ordinal};
-  if (api->pointer_attributes(3, attributes, values, address_of(memory)) != cuda::kSuccess) {
-    return {};
-  }
-  if (managed != 0) return {MemoryKind::managed, -1};
-  if (type == cuda::kMemoryHost) return {MemoryKind::pinned, -1};
-  if (type == cuda::kMemoryDevice) return {MemoryKind::device, ordinal};
-  return {};
-}
-
-void* DeviceCommunicator::allocate(int device, std::size_t size_bytes) {
-  const cuda::PrimaryContext context(device);
-  const cuda::Current current(context.get());
-  cuda::Address address = 0;
-  cuda::check(cuda::driver().alloc(&address, std::max<std::size_t>(1, size_bytes)),
-              fmt::format("allocating {} bytes on GPU {}", size_bytes, device));
-  return reinterpret_cast<void*>(address);
-}
-
-void DeviceCommunicator::free(void* memory) {
-  if (memory == nullptr) return;
-  const MemoryPlace place = place_of(memory);
-  if (place.kind != MemoryKind::device) {
-    throw InputError(fmt::format("{} is not GPU memory, or was freed before", memory));
-  }
-  const cuda::PrimaryContext context(place.device);
-  const cuda::Current current(context.get());
-  cuda::check(cuda::driver().free(address_of(memory)), "freeing GPU memory");
-}
 
 DeviceCommunicator::DeviceCommunicator(Communicator& communicator, int device,
                                        const DeviceTuning& tuning)
