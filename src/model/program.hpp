@@ -108,6 +108,10 @@ struct Program {
 /// chunk, sending before receiving) can always be done, whatever the slots.
 [[nodiscard]] Program lower_alone(const Schedule& schedule, Rank rank);
 
+/// The program of a rank that sends its input to `peer` in one message, or receives one into its
+/// output. Whatever the rest of the group does, it fits the peer's program of the other direction.
+[[nodiscard]] Program message_program(int world_size, Rank rank, Rank peer, bool sending);
+
 /// Runs the programs of all ranks against each other on contribution counts, for `tiles` tiles,
 /// with `slots` messages in flight per port at most. Returns the first fault as a sentence:
 /// a deadlock (naming the ranks, lanes and instructions that wait for each other), a message that

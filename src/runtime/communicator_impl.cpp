@@ -450,25 +450,8 @@ void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>
 std::shared_ptr<const Routine> Communicator::Impl::message_routine(Rank peer, bool sending) {
   auto& routine = message_routines_[2 * static_cast<std::size_t>(peer) + (sending ? 1 : 0)];
   if (routine) return routine;
-  Program program;
-  program.name = sending ? "send" : "recv";
-  program.collective = {.kind = CollectiveKind::broadcast};
-  program.world_size = static_cast<int>(place.members.size());
-  program.rank = place.rank;
-  program.num_chunks = 1;
-  program.num_channels = 1;
-  Instruction instruction;
-  if (sending) {
-    program.outgoing.push_back({.peer = peer});
-    instruction.sources.push_back({.local = {.buffer = Buffer::input}});
-    instruction.sends.push_back(0);
-  } else {
-    program.incoming.push_back({.peer = peer});
-    instruction.sources.push_back({.incoming = 0});
-    instruction.destination = LocalRange{.buffer = Buffer::output};
-  }
-  program.lanes.push_back({.instructions = {instruction}});
-  return routine = make_routine(std::move(program), 1, 0);
+  const auto n = static_cast<int>(place.members.size());
+  return routine = make_routine(message_program(n, place.rank, peer, sending), 1, 0);
 }
 
 Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {

@@ -81,24 +81,7 @@ const DeviceRoutine& DeviceRoutines::choose(Collective collective, std::uint64_t
 const DeviceRoutine& DeviceRoutines::message(Rank peer, bool sending, ImageStore& store) {
   const auto found = messages_.find({peer, sending});
   if (found != messages_.end()) return found->second;
-  Program program;
-  program.name = sending ? "send" : "recv";
-  program.collective = {.kind = CollectiveKind::broadcast, .root = sending ? rank_ : peer};
-  program.world_size = world_size_;
-  program.rank = rank_;
-  program.num_chunks = 1;
-  program.num_channels = 1;
-  Instruction instruction;
-  if (sending) {
-    program.outgoing.push_back({.peer = peer});
-    instruction.sources.push_back({.local = {.buffer = Buffer::input}});
-    instruction.sends.push_back(0);
-  } else {
-    program.incoming.push_back({.peer = peer});
-    instruction.sources.push_back({.incoming = 0});
-    instruction.destination = LocalRange{.buffer = Buffer::output};
-  }
-  program.lanes.push_back({.instructions = {instruction}});
+  const Program program = message_program(world_size_, rank_, peer, sending);
   DeviceRoutine routine{
       .name = program.name, .figures = {}, .program = store.keep(device::flatten(program))};
   return messages_.emplace(std::pair(peer, sending), routine).first->second;
