@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/hash.hpp"
 #include "chorus/types.hpp"
 #include "device/portable.hpp"
 
@@ -291,9 +292,9 @@ constexpr std::uint64_t layout_hash() {
                                    kMostPorts,
                                    kProgressSlots,
                                    kMostSegments};
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const std::uint64_t figure : figures) hash = (hash ^ figure) * 0x100000001b3;
-  return hash;
+  Fnv1a hash;
+  for (const std::uint64_t figure : figures) hash.word(figure);
+  return hash.value();
 }
 
 }  // namespace chorus::device

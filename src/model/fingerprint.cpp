@@ -6,33 +6,32 @@
 #include <cstdint>
 #include <unordered_set>
 
+#include "base/hash.hpp"
 #include "model/json.hpp"
 #include "model/json_names.hpp"
 
 namespace chorus {
 namespace {
 
-/// FNV-1a, 64 bits (Fowler, Noll & Vo), over fields in a fixed order. Every sequence is preceded by
+/// FNV-1a over fields in a fixed order. Every sequence is preceded by
 /// its length, so no two values spell the same bytes.
 class Hasher {
  public:
   void add(std::string_view text) {
     add(text.size());
-    for (const char c : text) mix(static_cast<std::uint8_t>(c));
+    hash_.bytes(text);
   }
   void add(std::uint64_t number) {
-    for (int i = 0; i < 8; ++i) mix(static_cast<std::uint8_t>(number >> (8 * i)));
+    for (int i = 0; i < 8; ++i) hash_.byte(static_cast<std::uint8_t>(number >> (8 * i)));
   }
   void add(int number) { add(static_cast<std::uint64_t>(static_cast<std::int64_t>(number))); }
   void add(double number) {
     add(std::bit_cast<std::uint64_t>(number == 0 ? 0.0 : number));  // -0 equals 0
   }
-  [[nodiscard]] std::string text() const { return fmt::format("{:016x}", state_); }
+  [[nodiscard]] std::string text() const { return fmt::format("{:016x}", hash_.value()); }
 
  private:
-  void mix(std::uint8_t byte) { state_ = (state_ ^ byte) * 0x100000001b3; }
-
-  std::uint64_t state_ = 0xcbf29ce484222325;
+  Fnv1a hash_;
 };
 
 void add(Hasher& hasher, const Schedule& schedule) {

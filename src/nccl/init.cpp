@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/hash.hpp"
 #include "chorus/options.hpp"
 #include "nccl/environment.hpp"
 #include "nccl/log.hpp"
@@ -91,12 +92,6 @@ std::string text_of(const ncclUniqueId& id) {
 
 namespace {
 
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 void tell(const ncclComm& comm, std::string_view function, std::string_view what) {
   if (!writes(Level::info, Subsystem::init)) return;
   info(Subsystem::init,
@@ -152,7 +147,7 @@ ncclComm* handle_for(const Joining& joining) {
   comm->ranks = joining.ranks;
   comm->device = joining.device;
   comm->config = joining.config;
-  comm->hash = hash_of(joining.id);
+  comm->hash = Fnv1a().bytes(joining.id).value();
   return comm;
 }
 
@@ -213,7 +208,7 @@ ncclResult_t add_child(ncclComm& parent, ncclComm_t* out, const ncclConfig_t* gi
   child->device = parent.device;
   child->rank = parent.rank;
   child->ranks = parent.ranks;
-  child->hash = hash_of(name);
+  child->hash = Fnv1a().bytes(name).value();
   Task task{.parent = &parent,
             .child = child,
             .result = out,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/blob.hpp"
+#include "base/hash.hpp"
 #include "model/contract.hpp"
 #include "runtime/communicator_impl.hpp"
 
@@ -163,11 +164,9 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
     smaller.members.push_back(place.members[r]);
   }
   // Ranks that exclude each other make several communicators at once: each has a name of its own.
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const Rank member : smaller.members) {
-    hash = (hash ^ static_cast<std::uint64_t>(member)) * 0x100000001b3;
-  }
-  smaller.key = fmt::format("{}.shrunk{}-{:x}", place.key, impl_->shrinks++, hash);
+  Fnv1a hash;
+  for (const Rank member : smaller.members) hash.word(static_cast<std::uint64_t>(member));
+  smaller.key = fmt::format("{}.shrunk{}-{:x}", place.key, impl_->shrinks++, hash.value());
   auto part = impl_->part(std::move(smaller));
   impl_->control->survived();
   return Communicator(std::move(part));

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
@@ -29,19 +30,17 @@ bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
 std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
   const bool message = is_message(call.kind);
   const bool sending = call.kind == Kind::send;
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto mix = [&](std::uint64_t value) {
-    hash = (hash ^ value) * 0x100000001b3;
-    hash ^= hash >> 29;
-  };
-  mix(static_cast<std::uint64_t>(message ? Kind::send : call.kind));
-  mix(call.count);
-  mix(static_cast<std::uint64_t>(call.type));
-  mix(static_cast<std::uint64_t>(call.reduction.op));
-  mix(static_cast<std::uint64_t>(message && sending ? rank : call.peer));
-  mix(static_cast<std::uint64_t>(message && !sending ? rank : message ? call.peer : 0));
-  mix(routine_hash);
-  hash *= 0xff51afd7ed558ccd;
+  Fnv1a fields;
+  fields.stirred_word(static_cast<std::uint64_t>(message ? Kind::send : call.kind))
+      .stirred_word(call.count)
+      .stirred_word(static_cast<std::uint64_t>(call.type))
+      .stirred_word(static_cast<std::uint64_t>(call.reduction.op))
+      .stirred_word(static_cast<std::uint64_t>(message && sending ? rank : call.peer))
+      .stirred_word(static_cast<std::uint64_t>(message && !sending ? rank
+                                               : message           ? call.peer
+                                                                   : 0))
+      .stirred_word(routine_hash);
+  const std::uint64_t hash = fields.value() * 0xff51afd7ed558ccd;
   return static_cast<std::uint32_t>(hash >> 32) | 1U;  // never 0: memory that nobody wrote
 }
 

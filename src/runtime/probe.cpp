@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/blob.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "model/cost.hpp"
@@ -72,9 +73,7 @@ Batch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts) {
 }
 
 std::string key_of(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", Fnv1a().bytes(text).value());
 }
 
 // One rank of each host asks and answers; rank 0 also thinks.

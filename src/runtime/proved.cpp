@@ -2,28 +2,28 @@
 
 #include <fmt/format.h>
 
+#include "base/hash.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
 
-// FNV-1a over everything that decides what a rank does.
+// Over everything that decides what a rank does.
 std::uint32_t hash_of(const Schedule& schedule) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  const auto mix = [&](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  mix(static_cast<std::uint64_t>(schedule.collective.kind));
-  mix(static_cast<std::uint64_t>(schedule.collective.root));
-  mix(static_cast<std::uint64_t>(schedule.num_chunks));
-  for (const int radix : schedule.symmetry) mix(static_cast<std::uint64_t>(radix));
+  Fnv1a hash;
+  hash.word(static_cast<std::uint64_t>(schedule.collective.kind))
+      .word(static_cast<std::uint64_t>(schedule.collective.root))
+      .word(static_cast<std::uint64_t>(schedule.num_chunks));
+  for (const int radix : schedule.symmetry) hash.word(static_cast<std::uint64_t>(radix));
   for (const Step& step : schedule.steps) {
-    mix(step.size());
+    hash.word(step.size());
     for (const Transfer& transfer : step) {
-      mix(static_cast<std::uint64_t>(transfer.src) << 40 ^
-          static_cast<std::uint64_t>(transfer.dst) << 20 ^
-          static_cast<std::uint64_t>(transfer.chunk) << 1 ^
-          static_cast<std::uint64_t>(transfer.action));
+      hash.word(static_cast<std::uint64_t>(transfer.src) << 40 ^
+                static_cast<std::uint64_t>(transfer.dst) << 20 ^
+                static_cast<std::uint64_t>(transfer.chunk) << 1 ^
+                static_cast<std::uint64_t>(transfer.action));
     }
   }
-  return static_cast<std::uint32_t>(hash ^ hash >> 32);
+  return static_cast<std::uint32_t>(hash.value() ^ hash.value() >> 32);
 }
 
 void require_correct(const Schedule& schedule) {

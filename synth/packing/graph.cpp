@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/hash.hpp"
 #include "base/index.hpp"
 #include "model/least_ratio.hpp"
 
@@ -17,12 +18,11 @@ double capacity_of(double beta_s_per_byte) {
   return beta_s_per_byte > 0 ? 1e-9 / beta_s_per_byte : kNoLimit;
 }
 
-std::uint64_t extended(std::uint64_t hash, int link) {  // FNV-1a by words, then mixed
-  hash = (hash ^ static_cast<std::uint64_t>(link + 1)) * 0x100000001b3ULL;
-  return hash ^ (hash >> 29);
+std::uint64_t extended(std::uint64_t hash, int link) {
+  return Fnv1a(hash).stirred_word(static_cast<std::uint64_t>(link + 1)).value();
 }
 
-constexpr std::uint64_t kEmptyHash = 0xcbf29ce484222325ULL;
+constexpr std::uint64_t kEmptyHash = Fnv1a().value();
 
 }  // namespace
 
