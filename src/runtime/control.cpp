@@ -349,6 +349,12 @@ std::string Control::who_is_missing(const std::string& group, std::uint64_t sequ
   return found->second.status;
 }
 
+std::string Control::with_missing(std::string reason, const std::string& group,
+                                  std::uint64_t sequence) {
+  const std::string missing = who_is_missing(group, sequence);
+  return missing.empty() ? reason : reason + "; " + missing;
+}
+
 void Control::abort(const std::string& group, std::string_view reason) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->groups.find(group);

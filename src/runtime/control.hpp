@@ -113,6 +113,9 @@ class Control {
   /// report_waiting() of it: "rank 2 has not reported it: its last reported call is 16; rank 3 has
   /// not reported any call yet". Empty if none is missing, or not known (yet). For timeout errors.
   [[nodiscard]] std::string who_is_missing(const std::string& group, std::uint64_t sequence);
+  /// `reason` for failing call `sequence`, with who_is_missing() behind it.
+  [[nodiscard]] std::string with_missing(std::string reason, const std::string& group,
+                                         std::uint64_t sequence);
   /// Fails the group with `reason`, said by this rank. Callable from any thread.
   void abort(const std::string& group, std::string_view reason);
 

@@ -100,13 +100,11 @@ void DeviceWatch::look_at_failure(device::Failure failure) {
   switch (failure) {
     case device::Failure::timeout:
       ask_who_is_missing(sequence, known);
-      reason = fmt::format(
-          "{}: lane {}, step {}, tile {}: nothing from {} for {} ms on the GPU "
-          "(CHORUS_TIMEOUT_MS)",
-          call, status_.lane, status_.instruction, status_.tile, peer, timeout_ms_);
-      if (const std::string missing = control_.who_is_missing(group_, sequence); !missing.empty()) {
-        reason += "; " + missing;
-      }
+      reason = control_.with_missing(
+          fmt::format("{}: lane {}, step {}, tile {}: nothing from {} for {} ms on the GPU "
+                      "(CHORUS_TIMEOUT_MS)",
+                      call, status_.lane, status_.instruction, status_.tile, peer, timeout_ms_),
+          group_, sequence);
       control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
       break;
     default:

@@ -269,10 +269,10 @@ void Engine::check_stall(std::span<const Pending> all) {
     }
   }
   if (now - idle_since_ns_ > std::int64_t{options_.timeout_ms} * 1'000'000) {
-    const std::string missing = control_.who_is_missing(place_.key, job.sequence);
     const std::string reason =
-        fmt::format("{}: nothing for {} ms (CHORUS_TIMEOUT_MS){}{}", describe_waiting(job),
-                    options_.timeout_ms, missing.empty() ? "" : "; ", missing);
+        control_.with_missing(fmt::format("{}: nothing for {} ms (CHORUS_TIMEOUT_MS)",
+                                          describe_waiting(job), options_.timeout_ms),
+                              place_.key, job.sequence);
     control_.abort(place_.key, reason);
     fail(control_.await_verdict(place_.key).value_or(reason));
   }

@@ -310,7 +310,9 @@ TEST(Verdict, ATimeoutCanSayWhoIsMissing) {
     (void)controls[0]->await_verdict("g", 20);
   }
   EXPECT_EQ(controls[0]->who_is_missing("g", 17), expected);
+  EXPECT_EQ(controls[0]->with_missing("too late", "g", 17), "too late; " + expected);
   EXPECT_EQ(controls[0]->who_is_missing("g", 18), "");
+  EXPECT_EQ(controls[0]->with_missing("too late", "g", 18), "too late");
   leave_all(controls);
 }
 
