@@ -19,7 +19,7 @@
 #include "model/json.hpp"
 #include "runtime/communicator_impl.hpp"
 #include "runtime/probe_cache.hpp"
-#include "topology/probing/infer.hpp"
+#include "topology/probing/fit.hpp"
 
 namespace chorus {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <string>
 
-#include "topology/probing/infer.hpp"
+#include "topology/probing/fit.hpp"
 #include "topology/probing/prober.hpp"
 
 namespace chorus::probing {

@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "topology/builder.hpp"
 #include "topology/rates.hpp"
 
 namespace chorus::probing {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 bool holds(const std::vector<int>& sorted, int host) {
   return std::binary_search(sorted.begin(), sorted.end(), host);

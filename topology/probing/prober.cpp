@@ -5,6 +5,9 @@
 #include <numeric>
 #include <random>
 
+#include "base/index.hpp"
+#include "topology/probing/fit.hpp"
+#include "topology/probing/groups.hpp"
 #include "topology/probing/infer.hpp"
 
 namespace chorus::probing {
@@ -21,10 +24,6 @@ constexpr int kHiddenRuns = 2;
 constexpr double kExplained = 0.8;
 constexpr std::size_t kMostSlow = 12;
 constexpr std::uint32_t kSeed = 20130807;
-
-using Hosts = std::vector<int>;
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 void both_ways(std::vector<Flow>& flows, int a, int b) {
   flows.push_back({a, b});
