@@ -101,6 +101,7 @@ Current::~Current() {
 // Failures to release have no remedy, and after a kernel has failed everything fails.
 void FreeMemory::operator()(Address address) const { driver().free(address); }
 void FreeHost::operator()(void* memory) const { driver().host_free(memory); }
+void UnregisterHost::operator()(void* memory) const { driver().host_unregister(memory); }
 void CloseIpc::operator()(Address address) const { driver().ipc_close(address); }
 void DestroyStream::operator()(StreamHandle stream) const { driver().stream_destroy(stream); }
 void DestroyEvent::operator()(EventHandle event) const { driver().event_destroy(event); }
@@ -121,6 +122,14 @@ PinnedMemory allocate_pinned(std::size_t size_bytes, Address& address) {
   std::memset(memory, 0, size_bytes);
   check(driver().host_address(&address, memory, 0), "mapping pinned memory");
   return pinned;
+}
+
+RegisteredMemory register_pinned(void* memory, std::size_t size_bytes, Address& address) {
+  check(driver().host_register(memory, size_bytes, kHostMapped),
+        fmt::format("pinning {} bytes", size_bytes));
+  RegisteredMemory registered(memory);
+  check(driver().host_address(&address, memory, 0), "mapping pinned memory");
+  return registered;
 }
 
 Stream make_stream() {

@@ -87,6 +87,9 @@ struct FreeMemory {
 struct FreeHost {
   void operator()(void* memory) const;
 };
+struct UnregisterHost {
+  void operator()(void* memory) const;
+};
 struct CloseIpc {
   void operator()(Address address) const;
 };
@@ -102,6 +105,7 @@ struct UnloadModule {
 // All but the context must be destroyed while their context is current.
 using Memory = Owned<Address, FreeMemory>;
 using PinnedMemory = Owned<void*, FreeHost>;
+using RegisteredMemory = Owned<void*, UnregisterHost>;
 using Mapped = Owned<Address, CloseIpc>;
 using Stream = Owned<StreamHandle, DestroyStream>;
 using Event = Owned<EventHandle, DestroyEvent>;
@@ -110,6 +114,9 @@ using LoadedModule = Owned<Module, UnloadModule>;
 [[nodiscard]] Memory allocate(std::size_t size_bytes);
 /// Host memory, zeroed, that every device reaches; `address` is how.
 [[nodiscard]] PinnedMemory allocate_pinned(std::size_t size_bytes, Address& address);
+/// Pins memory that is there already: whole pages. It must stay until the result goes.
+[[nodiscard]] RegisteredMemory register_pinned(void* memory, std::size_t size_bytes,
+                                               Address& address);
 [[nodiscard]] Stream make_stream();
 [[nodiscard]] Event make_event();
 

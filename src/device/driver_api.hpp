@@ -41,7 +41,8 @@ inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
-inline constexpr unsigned kHostMapped = 0x02 | 0x01;  ///< portable, mapped
+inline constexpr unsigned kHostMapped =
+    0x02 | 0x01;  ///< portable, mapped; of cuMemHostRegister, too
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kCaptureModeGlobal = 0;
 inline constexpr int kCaptureModeThreadLocal = 1;
@@ -85,6 +86,8 @@ inline constexpr unsigned kMemoryDevice = 2;
   X(address_range, cuMemGetAddressRange_v2, (Address*, std::size_t*, Address))                     \
   X(host_alloc, cuMemHostAlloc, (void**, std::size_t, unsigned))                                   \
   X(host_free, cuMemFreeHost, (void*))                                                             \
+  X(host_register, cuMemHostRegister_v2, (void*, std::size_t, unsigned))                           \
+  X(host_unregister, cuMemHostUnregister, (void*))                                                 \
   X(host_address, cuMemHostGetDevicePointer_v2, (Address*, void*, unsigned))                       \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (Address, const void*, std::size_t, StreamHandle))       \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, Address, std::size_t, StreamHandle))               \

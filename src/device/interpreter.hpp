@@ -141,12 +141,16 @@ class Interpreter {
   /// The peer that some lane of this block waits for: for messages to people.
   CHORUS_INLINE std::uint32_t waits_for();
   CHORUS_INLINE End end_of(const Work& work, std::uint32_t port, bool outgoing) const;
-  CHORUS_INLINE Ring* ring(std::uint32_t owner, std::uint32_t peer, std::uint32_t connection,
-                           Protocol protocol) const;
-  /// Where message `position` (from 0) lies at `owner`, coming from `peer`.
-  CHORUS_INLINE std::uint64_t slot(std::uint32_t owner, std::uint32_t peer,
-                                   std::uint32_t connection, Protocol protocol,
-                                   std::uint64_t position) const;
+  /// Messages to it go through host memory: who carries them on must know how long they are.
+  CHORUS_INLINE bool is_relayed(const End& end) const { return table_->arenas[end.peer] == 0; }
+  /// Of what `end` sends here, and of what goes there.
+  CHORUS_INLINE Ring* own_ring(const End& end, Protocol protocol) const;
+  CHORUS_INLINE Ring* their_ring(const End& end, Protocol protocol) const;
+  /// Where message `position` (from 0) lies that `end` sends here, and that goes there.
+  CHORUS_INLINE std::uint64_t incoming_slot(const End& end, Protocol protocol,
+                                            std::uint64_t position) const;
+  CHORUS_INLINE std::uint64_t outgoing_slot(const End& end, Protocol protocol,
+                                            std::uint64_t position) const;
 
   static constexpr int kDoneBits = 24;  // instructions of one lane, over all tiles
   static constexpr std::uint32_t kWaits = 0;
@@ -189,6 +193,7 @@ class Interpreter {
   std::uint64_t waiting_since_ = 0;
   std::uint32_t call_ = 0;     ///< under way
   std::uint32_t current_ = 0;  ///< work under way
+  std::uint64_t begun_ = 0;    ///< as the host was told
   bool alone_ = false;
 };
 
@@ -212,9 +217,8 @@ CHORUS_INLINE bool Interpreter<M>::run_phase(std::uint32_t phase) {
   if (first == head_.num_calls) return true;
   call_ = first;
   current_ = 0;
-  if (m_.block() == 0 && m_.thread() == 0) {
-    m_.store_relaxed(&status_->begun, calls_[first].sequence);
-  }
+  begun_ = calls_[first].sequence;
+  if (m_.block() == 0 && m_.thread() == 0) m_.store_relaxed(&status_->begun, begun_);
   const CallArguments& call = calls_[first];
   if (call.direct == 0) return run_messages(phase, first);
   bool exposed = false;
@@ -250,7 +254,7 @@ CHORUS_INLINE void Interpreter<M>::depart() {
   m_.store_relaxed(&arena_head_->direct_calls, direct_number_);
   m_.store_release(&arena_head_->launch, launch_);
   if (head_.num_calls > 0) {
-    m_.store_relaxed(&status_->ended, calls_[head_.num_calls - 1].sequence);
+    m_.store_relaxed(&status_->ended, begun_);
   }
 }
 
@@ -300,7 +304,7 @@ CHORUS_BOTH CHORUS_NOINLINE void Interpreter<M>::report(Failure failure, std::ui
   m_.store_relaxed(&status_->tile, work.tile);
   m_.tell_host(&status_->failure, static_cast<std::uint64_t>(failure));
   for (std::uint32_t rank = 0; rank < table_->shape.ranks; ++rank) {
-    if (rank == table_->rank) continue;
+    if (rank == table_->rank || table_->arenas[rank] == 0) continue;
     m_.store_relaxed(&reinterpret_cast<ArenaHead*>(table_->arenas[rank])->poison, table_->rank + 1);
   }
 }

@@ -32,7 +32,7 @@ CHORUS_INLINE Source Interpreter<M>::incoming(const Work& work, std::uint32_t po
                                               std::uint64_t offset) const {
   const CallArguments& call = call_of(work);
   const std::uint64_t position = in_state(work, port).position;
-  return {slot(table_->rank, end.peer, end.connection, call.protocol, position) + offset,
+  return {incoming_slot(end, call.protocol, position) + offset,
           1.0,
           flag_of(call, position + 1),
           end.peer,
@@ -111,8 +111,7 @@ CHORUS_INLINE void Interpreter<M>::prepare_job(const Work& work, const std::uint
     const std::uint32_t port = sends(words)[send];
     const End end = end_of(work, port, true);
     const std::uint64_t position = out_state(work, port).position;
-    const std::uint64_t at =
-        slot(end.peer, table_->rank, end.connection, call.protocol, position) + offset;
+    const std::uint64_t at = outgoing_slot(end, call.protocol, position) + offset;
     if (bulk) {
       job.targets[first_send + send] = at;
     } else {
@@ -145,8 +144,7 @@ CHORUS_INLINE void Interpreter<M>::pad(const Work& work, const std::uint32_t* wo
     const std::uint64_t position = out_state(work, port).position;
     if (position % kPadPeriod >= table_->shape.slots) continue;
     const End end = end_of(work, port, true);
-    const Wire wire{slot(end.peer, table_->rank, end.connection, call.protocol, position),
-                    flag_of(call, position + 1)};
+    const Wire wire{outgoing_slot(end, call.protocol, position), flag_of(call, position + 1)};
     const std::uint64_t zeros[2] = {0, 0};
     for (std::uint64_t unit = used / 16 + m_.thread(); unit < size / 16; unit += m_.threads()) {
       if (call.protocol == Protocol::words) {
@@ -170,8 +168,7 @@ CHORUS_INLINE void Interpreter<M>::publish(const Work& work, const std::uint32_t
       const End end = end_of(work, operand.port, false);
       PortState& state = in_state(work, operand.port);
       ++state.position;
-      m_.store_release(&ring(end.peer, table_->rank, end.connection, call.protocol)->credit,
-                       state.position);
+      m_.store_release(&their_ring(end, call.protocol)->credit, state.position);
       continue;
     }
     const std::uint32_t port = sends(words)[i - instruction.num_sources];
@@ -179,7 +176,12 @@ CHORUS_INLINE void Interpreter<M>::publish(const Work& work, const std::uint32_t
     PortState& state = out_state(work, port);
     const std::uint64_t number = state.position + 1;
     if (call.protocol == Protocol::bulk) {
-      Ring* const theirs = ring(end.peer, table_->rank, end.connection, Protocol::bulk);
+      Ring* const theirs = their_ring(end, Protocol::bulk);
+      if (is_relayed(end)) {
+        const Cut cut = cut_of(call, head_of(work));
+        m_.store_relaxed(&theirs->bytes[state.position % table_->shape.slots],
+                         instruction.count * stride(call, cut, cut.tile_elements(work.tile)));
+      }
       m_.store_release(&theirs->arrived[state.position % table_->shape.slots],
                        static_cast<std::uint64_t>(call.tag) << 32 | (number & 0xffffffff));
     }

@@ -103,8 +103,7 @@ CHORUS_INLINE void Interpreter<M>::for_each_port(Visit&& visit) {
   for (std::uint32_t i = m_.thread(); i < lane.num_in + lane.num_out; i += m_.threads()) {
     const bool outgoing = i >= lane.num_in;
     const End end = end_of(work, outgoing ? i - lane.num_in : i, outgoing);
-    visit(s_.ports[work.first_port + i], outgoing,
-          ring(table_->rank, end.peer, end.connection, call.protocol));
+    visit(s_.ports[work.first_port + i], outgoing, own_ring(end, call.protocol));
   }
   m_.sync();
 }
@@ -183,7 +182,7 @@ CHORUS_INLINE std::uint32_t Interpreter<M>::message_state(const Work& work,
   const End end = end_of(work, port, false);
   const std::uint64_t position = in_state(work, port).position;
   if (call.protocol == Protocol::bulk) {
-    const Ring* const own = ring(table_->rank, end.peer, end.connection, Protocol::bulk);
+    const Ring* const own = own_ring(end, Protocol::bulk);
     const std::uint64_t arrived = m_.load_acquire(&own->arrived[position % table_->shape.slots]);
     if (static_cast<std::uint32_t>(arrived) != static_cast<std::uint32_t>(position + 1)) {
       return kWaits;
@@ -220,7 +219,7 @@ CHORUS_INLINE bool Interpreter<M>::has_credit(const Work& work, std::uint32_t po
   const std::uint32_t slots = table_->shape.slots;
   if (state.position < state.credit + slots) return true;
   const End end = end_of(work, port, true);
-  const Ring* const own = ring(table_->rank, end.peer, end.connection, call_of(work).protocol);
+  const Ring* const own = own_ring(end, call_of(work).protocol);
   state.credit = m_.load_acquire(&own->credit);
   return state.position < state.credit + slots;
 }
@@ -302,19 +301,27 @@ CHORUS_INLINE End Interpreter<M>::end_of(const Work& work, std::uint32_t port,
 }
 
 template <class M>
-CHORUS_INLINE Ring* Interpreter<M>::ring(std::uint32_t owner, std::uint32_t peer,
-                                         std::uint32_t connection, Protocol protocol) const {
-  return reinterpret_cast<Ring*>(table_->arenas[owner] +
-                                 Arena::ring(table_->shape, peer, connection, protocol));
+CHORUS_INLINE Ring* Interpreter<M>::own_ring(const End& end, Protocol protocol) const {
+  return reinterpret_cast<Ring*>(table_->incoming[end.peer] +
+                                 Box::ring(table_->shape, end.connection, protocol));
 }
 
 template <class M>
-CHORUS_INLINE std::uint64_t Interpreter<M>::slot(std::uint32_t owner, std::uint32_t peer,
-                                                 std::uint32_t connection, Protocol protocol,
-                                                 std::uint64_t position) const {
-  const Shape& shape = table_->shape;
-  return table_->arenas[owner] + Arena::slots(shape, peer, connection, protocol) +
-         position % shape.slots * shape.slot_bytes[static_cast<std::uint32_t>(protocol)];
+CHORUS_INLINE Ring* Interpreter<M>::their_ring(const End& end, Protocol protocol) const {
+  return reinterpret_cast<Ring*>(table_->outgoing[end.peer] +
+                                 Box::ring(table_->shape, end.connection, protocol));
+}
+
+template <class M>
+CHORUS_INLINE std::uint64_t Interpreter<M>::incoming_slot(const End& end, Protocol protocol,
+                                                          std::uint64_t position) const {
+  return table_->incoming[end.peer] + Box::slot(table_->shape, end.connection, protocol, position);
+}
+
+template <class M>
+CHORUS_INLINE std::uint64_t Interpreter<M>::outgoing_slot(const End& end, Protocol protocol,
+                                                          std::uint64_t position) const {
+  return table_->outgoing[end.peer] + Box::slot(table_->shape, end.connection, protocol, position);
 }
 
 }  // namespace chorus::device

@@ -44,10 +44,10 @@ struct Shape {
 struct alignas(128) Ring {
   /// By the peer, bulk: tag << 32 | number (low 32 bits) of the message in each slot.
   std::uint64_t arrived[kMostSlots];
-  std::uint64_t unused[4];
-  std::uint64_t credit;  ///< by the peer: messages from here that it has taken
-  std::uint64_t sent;    ///< own: messages sent to the peer
-  std::uint64_t taken;   ///< own: messages taken from the peer
+  std::uint64_t bytes[kMostSlots];  ///< of these messages; by a peer that is relayed, else unset
+  std::uint64_t credit;             ///< by the peer: messages from here that it has taken
+  std::uint64_t sent;               ///< own: messages sent to the peer
+  std::uint64_t taken;              ///< own: messages taken from the peer
 };
 
 /// "My buffers are ready for direct call `number`", written by a peer.
@@ -75,6 +75,34 @@ struct ArenaHead {
   alignas(128) std::uint64_t departures;  ///< own: the same, having ended
 };
 
+/// What one rank writes for one other: the rings and slots of their connections. It lies in the
+/// reader's arena or, where the writer cannot reach that, in a copy of it in pinned memory
+/// (runtime/device_relay.hpp). Offsets in bytes from its beginning.
+struct Box {
+  CHORUS_INLINE static std::uint64_t ring(const Shape&, std::uint32_t connection,
+                                          Protocol protocol) {
+    return (std::uint64_t{connection} * kNumProtocols + static_cast<std::uint32_t>(protocol)) *
+           sizeof(Ring);
+  }
+  CHORUS_INLINE static std::uint64_t connection_bytes(const Shape& s) {
+    return std::uint64_t{s.slots} * (s.slot_bytes[0] + s.slot_bytes[1] + s.slot_bytes[2]);
+  }
+  CHORUS_INLINE static std::uint64_t all_slots(const Shape& s) {
+    return round_up(ring(s, s.connections, {}), 4096);
+  }
+  /// Of message `position`, from 0.
+  CHORUS_INLINE static std::uint64_t slot(const Shape& s, std::uint32_t connection,
+                                          Protocol protocol, std::uint64_t position) {
+    std::uint64_t at = all_slots(s) + std::uint64_t{connection} * connection_bytes(s);
+    const auto index = static_cast<std::uint32_t>(protocol);
+    for (std::uint32_t p = 0; p < index; ++p) at += std::uint64_t{s.slots} * s.slot_bytes[p];
+    return at + position % s.slots * s.slot_bytes[index];
+  }
+  CHORUS_INLINE static std::uint64_t size(const Shape& s) {
+    return round_up(all_slots(s) + std::uint64_t{s.connections} * connection_bytes(s), 4096);
+  }
+};
+
 /// Where things lie in an arena, in bytes from its beginning.
 struct Arena {
   CHORUS_INLINE static std::uint64_t offers(const Shape&) { return 4096; }
@@ -88,30 +116,12 @@ struct Arena {
   }
   /// Of each lane of the phase under way: instructions done, stamped with launch and phase.
   CHORUS_INLINE static std::uint64_t progress(const Shape& s) { return done(s, s.ranks); }
-  CHORUS_INLINE static std::uint64_t rings(const Shape& s) {
-    return progress(s) + kProgressSlots * sizeof(std::uint64_t);
+  /// What `peer` sends.
+  CHORUS_INLINE static std::uint64_t box(const Shape& s, std::uint32_t peer) {
+    return round_up(progress(s) + kProgressSlots * sizeof(std::uint64_t), 4096) +
+           peer * Box::size(s);
   }
-  CHORUS_INLINE static std::uint64_t ring(const Shape& s, std::uint32_t peer,
-                                          std::uint32_t connection, Protocol protocol) {
-    const std::uint64_t index = (std::uint64_t{peer} * s.connections + connection) * kNumProtocols +
-                                static_cast<std::uint32_t>(protocol);
-    return rings(s) + index * sizeof(Ring);
-  }
-  CHORUS_INLINE static std::uint64_t all_slots(const Shape& s) { return ring(s, s.ranks, 0, {}); }
-  CHORUS_INLINE static std::uint64_t connection_bytes(const Shape& s) {
-    return std::uint64_t{s.slots} * (s.slot_bytes[0] + s.slot_bytes[1] + s.slot_bytes[2]);
-  }
-  /// The first slot for what `peer` sends.
-  CHORUS_INLINE static std::uint64_t slots(const Shape& s, std::uint32_t peer,
-                                           std::uint32_t connection, Protocol protocol) {
-    std::uint64_t at = round_up(all_slots(s), 4096) +
-                       (std::uint64_t{peer} * s.connections + connection) * connection_bytes(s);
-    for (std::uint32_t p = 0; p < static_cast<std::uint32_t>(protocol); ++p) {
-      at += std::uint64_t{s.slots} * s.slot_bytes[p];
-    }
-    return at;
-  }
-  CHORUS_INLINE static std::uint64_t size(const Shape& s) { return slots(s, s.ranks, 0, {}); }
+  CHORUS_INLINE static std::uint64_t size(const Shape& s) { return box(s, s.ranks); }
 };
 
 // Images: a Program (model/program.hpp) or a DirectProgram as 32-bit words ------------------------
@@ -236,8 +246,10 @@ struct HostStatus {
   std::uint64_t lane;
   std::uint64_t instruction;
   std::uint64_t tile;
-  alignas(128) std::uint64_t begun;  ///< sequence of the last call begun
-  std::uint64_t ended;               ///< of the last launch ended
+  /// Sequence of the first call of the last phase begun; the same, of the last launch ended. They
+  /// differ while one is under way.
+  alignas(128) std::uint64_t begun;
+  std::uint64_t ended;
 };
 
 /// What a rank's kernels know beforehand; in device memory.
@@ -246,8 +258,10 @@ struct RankTable {
   std::uint32_t rank;
   /// Ranks are on several GPUs: what they tell each other must be seen beyond this one.
   std::uint32_t beyond_device;
-  std::uint64_t status;              ///< HostStatus
-  std::uint64_t arenas[kMostRanks];  ///< as this rank reaches them
+  std::uint64_t status;                ///< HostStatus
+  std::uint64_t arenas[kMostRanks];    ///< as this rank reaches them; 0: it cannot, see relays
+  std::uint64_t incoming[kMostRanks];  ///< boxes, by who writes into them
+  std::uint64_t outgoing[kMostRanks];  ///< boxes, by who reads from them
   /// [owner · kMostSegments + segment − 1]: where this rank reaches it.
   std::uint64_t segments[1];
 };
@@ -257,7 +271,7 @@ CHORUS_INLINE constexpr std::uint64_t table_bytes(std::uint32_t ranks) {
 
 /// A change of any of the above changes it (but not each change: it sees sizes and offsets).
 constexpr std::uint64_t layout_hash() {
-  const std::uint64_t figures[] = {3,  // raise it when meanings change
+  const std::uint64_t figures[] = {4,  // raise it when meanings change
                                    sizeof(Shape),
                                    sizeof(Ring),
                                    sizeof(Offer),
@@ -285,6 +299,7 @@ constexpr std::uint64_t layout_hash() {
                                    offsetof(HostStatus, ended),
                                    sizeof(RankTable),
                                    offsetof(RankTable, arenas),
+                                   offsetof(RankTable, outgoing),
                                    kNumDataTypes,
                                    kNumReduceOps,
                                    kThreads,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/kernels.hpp"
+#include "nccl/environment.hpp"
 
 namespace chorus::nccl {
 namespace {
@@ -114,7 +115,8 @@ Body::Body(Communicator joined, int device, std::string called)
   std::int32_t with_gpu = why_not ? 0 : 1;
   communicator.all_reduce(std::span(&with_gpu, 1), ReduceOp::min);
   if (with_gpu == 1) {
-    gpu = std::make_unique<DeviceCommunicator>(communicator, device);
+    gpu = std::make_unique<DeviceCommunicator>(
+        communicator, device, DeviceTuning{.reach = Environment::read().peer_access});
   } else {
     why_no_gpu = why_not.value_or("another rank of this communicator has no GPU");
   }

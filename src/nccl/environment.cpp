@@ -233,6 +233,7 @@ Environment Environment::read() {
   }
   environment.meeting = values.text("NCCL_COMM_ID").value_or("");
   environment.check_pointers = values.flag("NCCL_CHECK_POINTERS");
+  environment.peer_access = !values.flag("NCCL_P2P_DISABLE");
   environment.many_ranks_per_gpu = values.flag("NCCL_MULTI_RANK_GPU_ENABLE");
   environment.fallback_library = env("CHORUS_NCCL_FALLBACK_LIBRARY").value_or("");
   environment.fallback = env("CHORUS_NCCL_FALLBACK").value_or("");

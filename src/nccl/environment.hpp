@@ -20,6 +20,7 @@ struct Environment {
   std::string meeting = {};           ///< NCCL_COMM_ID, "address:port"; empty: ids are made
   bool check_pointers = false;        ///< NCCL_CHECK_POINTERS
   bool many_ranks_per_gpu = false;    ///< NCCL_MULTI_RANK_GPU_ENABLE
+  bool peer_access = true;            ///< not NCCL_P2P_DISABLE
   std::string fallback_library = {};  ///< CHORUS_NCCL_FALLBACK_LIBRARY
   std::string fallback = {};          ///< CHORUS_NCCL_FALLBACK
 

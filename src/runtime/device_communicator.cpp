@@ -124,15 +124,16 @@ DeviceCommunicator::Impl::Impl(Communicator::Impl& communicator, int ordinal,
   const cuda::Current current(context.get());
   base.control->open_group(group, base.place.members);
   world = std::make_unique<DeviceWorld>(*base.control, base.place, group, ordinal, tuning,
-                                        base.options.slot_bytes, base.options.join_timeout_ms);
+                                        base.options);
   store = std::make_unique<ImageStore>();
   const auto n = static_cast<int>(base.place.members.size());
   routines = std::make_unique<DeviceRoutines>(base.selector->plan(), n, base.place.rank,
                                               static_cast<int>(world->shape().slots),
                                               tuning.one_shot_bytes);
+  // A link would tear words from their flags, and all ranks cut a call alike.
   limits = {.blocks = world->blocks(),
             .instances = static_cast<std::uint32_t>(std::max(1, tuning.instances)),
-            .words_bytes = tuning.words_bytes,
+            .words_bytes = world->any_relayed() ? 0 : tuning.words_bytes,
             // Lines are whole only within one GPU (and over NVLink, which is not known here).
             .lines_bytes = world->one_device() ? tuning.lines_bytes : 0,
             .direct_bytes = tuning.direct_bytes};
@@ -140,6 +141,10 @@ DeviceCommunicator::Impl::Impl(Communicator::Impl& communicator, int ordinal,
   joined_event = cuda::make_event();
   watch = std::make_unique<DeviceWatch>(*base.control, base.place, group, world->status(),
                                         base.options.timeout_ms);
+  if (world->relay() != nullptr) {
+    world->relay()->start(world->status(),
+                          [this](const std::string& reason) { watch->link_failed(reason); });
+  }
 }
 
 DeviceCommunicator::Impl::~Impl() {
@@ -148,6 +153,7 @@ DeviceCommunicator::Impl::~Impl() {
     // Memory goes only when no kernel, of any rank, can touch it any more.
     if (launched) cuda::driver().event_synchronize(last_event.get());
     leave();
+    world->close_relay();
     watch.reset();
     base.control->close_group(group);
     copies.clear();
@@ -258,7 +264,7 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   prepared.works = routine.num_lanes * arguments.instances;
   arguments.scratch = room(scratch, scratch_size, scratch_bytes);
   // Ranks of other processes reach only what is shared; which the kernels tell each other.
-  if (routine.direct != 0 && (world->one_process() || sharing) && n > 1 &&
+  if (routine.direct != 0 && (world->one_process() || sharing) && !world->any_relayed() && n > 1 &&
       bytes >= limits.direct_bytes) {
     arguments.direct = routine.direct;
   }
@@ -398,6 +404,7 @@ void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, cuda::Stream
   // Fewer threads meet sooner.
   const auto threads = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(device::round_up(longest / 8, 32), 128, device::kThreads));
+  if (world->relay() != nullptr) world->relay()->expect_launch();
   world->kernels().launch(head, arguments.data(), blocks, threads, stream);
 }
 

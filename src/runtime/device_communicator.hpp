@@ -47,11 +47,16 @@ struct DeviceTuning {
   std::size_t direct_bytes = 256 * 1024;
   /// Reductions of at most so many bytes times ranks take one step instead of two.
   std::size_t one_shot_bytes = 16 * 1024;
+  /// False: no rank touches another's GPU memory, messages go through host memory and the links of
+  /// the communicator, as they do between hosts and between GPUs without peer access.
+  bool reach = true;
   int blocks = 0;     ///< of one launch; 0: so many that all ranks' fit onto the GPU twice
   int instances = 8;  ///< copies of a program that take tiles in turn, at most
 };
 
-/// A Communicator's ranks, each with a GPU. Several ranks may share one.
+/// A Communicator's ranks, each with a GPU. Several ranks may share one; ranks that cannot reach
+/// each other's memory, on other hosts or without peer access, exchange through pinned host memory
+/// and the communicator's transports (one more thread then, which carries).
 ///
 /// enqueue() returns when the work is in the stream: nothing is allocated, synchronized or copied
 /// by the host after the first call of a shape (kind, root, size class). All of it may be captured
@@ -74,8 +79,8 @@ class DeviceCommunicator {
   static void free(void* memory);
 
   /// Collective over all ranks of `communicator`, each naming the ordinal of its GPU. Throws
-  /// InputError where why_not() says so or `device` does not exist, TopologyError naming the two
-  /// ranks whose GPUs cannot reach each other, with the reason.
+  /// InputError where why_not() says so or `device` does not exist, TopologyError naming two ranks
+  /// that no transport connects either, with the reason.
   DeviceCommunicator(Communicator& communicator, int device, const DeviceTuning& tuning = {});
   /// Waits until what was enqueued has run (or failed). Not collective, but all ranks must have
   /// finished their calls before any rank's memory goes: it waits for the others' farewell, and
@@ -98,7 +103,8 @@ class DeviceCommunicator {
   /// Collective: from now on the others reach `size_bytes` of this rank's GPU memory, so that large
   /// calls on it go without copies where ranks are processes (threads of one process reach each
   /// other's memory anyway). The memory must come from cuMemAlloc (cudaMalloc, allocate()), and
-  /// stay until unshare() or the end. Later calls beyond 64 do nothing. Waits for the others; not
+  /// stay until unshare() or the end. Later calls beyond 64 do nothing, nor does any where some
+  /// ranks cannot reach each other. Waits for the others; not
   /// for captures.
   void share(void* memory, std::size_t size_bytes);
   /// Not collective: calls to come do not use it as shared any more.

@@ -46,6 +46,14 @@ void DeviceWatch::abort(std::string_view reason) {
   ::eventfd_write(wake_.get(), 1);
 }
 
+void DeviceWatch::link_failed(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    link_failure_ = reason;
+  }
+  ::eventfd_write(wake_.get(), 1);
+}
+
 void DeviceWatch::stop_kernels() { __atomic_store_n(&status_.abort, 1, __ATOMIC_RELEASE); }
 
 void DeviceWatch::run() {
@@ -65,8 +73,15 @@ void DeviceWatch::look() {
     fail(*verdict);
     return;
   }
+  std::string link_failure;
+  {
+    const std::lock_guard lock(mutex_);
+    link_failure = link_failure_;
+  }
   const auto failure = static_cast<device::Failure>(seen(status_.failure));
-  if (failure != device::Failure::none) {
+  if (!link_failure.empty()) {
+    give_up(link_failure);
+  } else if (failure != device::Failure::none) {
     look_at_failure(failure);
   } else {
     look_at_progress();
@@ -113,9 +128,16 @@ void DeviceWatch::look_at_failure(device::Failure failure) {
                    : fmt::format("{}: the kernel of {} failed", call, peer);
       // Whose kernel was stopped by another's reports, too: calls that differ show side by side.
       control_.report_waiting(group_, sequence, signature_of(sequence), known);
-      if (!control_.await_verdict(group_)) {
-        control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
-      }
+      give_up(reason);
+      return;
+  }
+  fail(control_.await_verdict(group_).value_or(reason));
+}
+
+// The coordinator may know the cause, or that all is over; else this is it.
+void DeviceWatch::give_up(const std::string& reason) {
+  if (!control_.await_verdict(group_)) {
+    control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
   }
   fail(control_.await_verdict(group_).value_or(reason));
 }

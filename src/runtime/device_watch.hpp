@@ -36,6 +36,8 @@ class DeviceWatch {
   [[nodiscard]] const std::string* error() const noexcept { return error_.load(); }
   /// From any thread.
   void abort(std::string_view reason);
+  /// Messages to a peer are no longer carried. From any thread, once.
+  void link_failed(const std::string& reason);
 
  private:
   static constexpr std::size_t kNotes = 256;
@@ -44,6 +46,7 @@ class DeviceWatch {
   void look();
   void look_at_failure(device::Failure failure);
   void look_at_progress();
+  void give_up(const std::string& reason);
   void ask_who_is_missing(std::uint64_t sequence, Rank known);
   void fail(const std::string& reason);
   void stop_kernels();
@@ -54,7 +57,8 @@ class DeviceWatch {
   std::string group_;
   device::HostStatus& status_;
   int timeout_ms_;
-  std::mutex mutex_;  // notes_
+  std::mutex mutex_;  // notes_, link_failure_
+  std::string link_failure_;
   std::array<std::pair<std::uint64_t, Call>, kNotes> notes_;
   std::string sentence_;
   std::atomic<const std::string*> error_{nullptr};

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/blob.hpp"
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "transports/host_identity.hpp"
 
@@ -96,19 +97,19 @@ struct DeviceWorld::Facts {
 };
 
 DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::string& key,
-                         int device, const DeviceTuning& tuning, std::size_t slot_bytes,
-                         int timeout_ms)
+                         int device, const DeviceTuning& tuning, const Options& options)
     : rank_(place.rank), device_(device) {
+  const int timeout_ms = options.join_timeout_ms;
   Facts mine;
   const auto n = place.members.size();
   if (n > device::kMostRanks) {
     throw TopologyError(
         fmt::format("a communicator of GPUs has at most {} ranks, not {}", device::kMostRanks, n));
   }
-  shape_ = shape_for(n, slot_bytes);
-  mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {} {}", slot_bytes,
+  shape_ = shape_for(n, options.slot_bytes);
+  mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {} {} {}", options.slot_bytes,
                               tuning.words_bytes, tuning.lines_bytes, tuning.direct_bytes,
-                              tuning.one_shot_bytes, tuning.blocks, tuning.instances);
+                              tuning.one_shot_bytes, tuning.blocks, tuning.instances, tuning.reach);
   try {
     set_up(device, mine);
   } catch (const Error& error) {
@@ -124,16 +125,16 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
           fmt::format("ranks 0 and {} disagree: {}; {}", r, all[0].settings, all[r].settings));
     }
   }
+  look_around(all);
+  reach_or_relay(control, place, key, all, tuning.reach, options);
   std::string failure;
   try {
-    std::vector<std::uint64_t> arenas(n);
-    reach(all, arenas);
     choose_blocks(all, tuning);
-    fill_table(arenas);
+    fill_table();
   } catch (const Error& error) {
     failure = error.what();
   }
-  const auto outcomes = control.exchange(key + "/reached", place.members,
+  const auto outcomes = control.exchange(key + "/ready", place.members,
                                          std::as_bytes(std::span(failure)), timeout_ms);
   for (std::size_t r = 0; r < n; ++r) {
     if (outcomes[r].empty()) continue;
@@ -168,45 +169,104 @@ void DeviceWorld::set_up(int device, Facts& mine) {
   status_ = cuda::allocate_pinned(sizeof(device::HostStatus), status_address_);
 }
 
-void DeviceWorld::reach(const std::vector<Facts>& all, std::vector<std::uint64_t>& arenas) {
+void DeviceWorld::look_around(const std::vector<Facts>& all) {
   const Facts& mine = all[static_cast<std::size_t>(rank_)];
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    const Facts& peer = all[r];
+  for (const Facts& peer : all) {
     same_process_.push_back(mine.same_process(peer));
     one_process_ = one_process_ && mine.same_process(peer);
     one_device_ = one_device_ && mine.same_device(peer);
-    if (!mine.same_host(peer)) {
-      throw TopologyError(fmt::format(
-          "rank {} is on another host: collectives over GPU memory reach one host only", r));
-    }
-    if (mine.same_process(peer)) {
-      arenas[r] = peer.arena;
-      if (mine.ordinal == peer.ordinal) continue;
-      int can = 0;
-      cuda::check(cuda::driver().can_access_peer(&can, device_, static_cast<int>(peer.ordinal)),
-                  "asking whether a GPU reaches another");
-      if (can == 0) {
-        throw TopologyError(
-            fmt::format("GPU {} cannot reach GPU {} of rank {}", device_, peer.ordinal, r));
-      }
-      peer_contexts_.emplace_back(static_cast<int>(peer.ordinal));
-      const cuda::Result result = cuda::driver().enable_peer(peer_contexts_.back().get(), 0);
-      if (result != cuda::kPeerAlreadyEnabled) {
-        cuda::check(result, fmt::format("reaching GPU {} of rank {}", peer.ordinal, r));
-      }
-      continue;
-    }
-    if (!peer.exported) {
-      throw TopologyError(fmt::format(
-          "rank {} is another process, and this system does not let processes share GPU memory",
-          r));
-    }
-    cuda::Address address = 0;
-    cuda::check(cuda::driver().ipc_open(&address, peer.handle, cuda::kIpcLazyPeerAccess),
-                fmt::format("opening the GPU memory of rank {}, another process", r));
-    mapped_.emplace_back(address);
-    arenas[r] = address;
   }
+}
+
+// The peer's arena as this rank's GPU reaches it. Throws TopologyError or DeviceError with the
+// reason why not.
+std::uint64_t DeviceWorld::reach(const Facts& peer, Rank rank) {
+  if (same_process_[static_cast<std::size_t>(rank)]) {
+    if (static_cast<std::uint32_t>(device_) == peer.ordinal) return peer.arena;
+    int can = 0;
+    cuda::check(cuda::driver().can_access_peer(&can, device_, static_cast<int>(peer.ordinal)),
+                "asking whether a GPU reaches another");
+    if (can == 0) {
+      throw TopologyError(
+          fmt::format("GPU {} has no peer access to GPU {}", device_, peer.ordinal));
+    }
+    peer_contexts_.emplace_back(static_cast<int>(peer.ordinal));
+    const cuda::Result result = cuda::driver().enable_peer(peer_contexts_.back().get(), 0);
+    if (result != cuda::kPeerAlreadyEnabled) {
+      cuda::check(result, fmt::format("reaching GPU {}", peer.ordinal));
+    }
+    return peer.arena;
+  }
+  if (!peer.exported) {
+    throw TopologyError("this system does not let processes share GPU memory");
+  }
+  cuda::Address address = 0;
+  cuda::check(cuda::driver().ipc_open(&address, peer.handle, cuda::kIpcLazyPeerAccess),
+              "opening GPU memory of another process");
+  mapped_.emplace_back(address);
+  return address;
+}
+
+// A pair that cannot reach each other in both directions goes through host memory in both. All
+// ranks learn of all pairs: the protocol of a call is the same on all of them.
+void DeviceWorld::reach_or_relay(Control& control, const GroupPlace& place, const std::string& key,
+                                 const std::vector<Facts>& all, bool may_reach,
+                                 const Options& options) {
+  const std::size_t n = all.size();
+  const auto self = static_cast<std::size_t>(rank_);
+  arenas_.resize(n);
+  BlobWriter mine;
+  for (std::size_t r = 0; r < n; ++r) {
+    std::string reason;
+    try {
+      if (r == self) {
+        arenas_[r] = arena_.get();
+      } else if (!all[self].same_host(all[r])) {
+        reason = "they are on different hosts";
+      } else if (!may_reach) {
+        reason = "peer access is disabled";
+      } else {
+        arenas_[r] = reach(all[r], static_cast<Rank>(r));
+      }
+    } catch (const Error& error) {
+      reason = error.what();
+    }
+    mine.text(reason);
+  }
+  const auto blobs =
+      control.exchange(key + "/reached", place.members, mine.view(), options.join_timeout_ms);
+  std::vector<std::string> reasons;  // [from][to]
+  for (std::size_t from = 0; from < n; ++from) {
+    BlobReader reader(blobs[from]);
+    for (std::size_t to = 0; to < n; ++to) reasons.push_back(reader.text());
+    if (!reader.ok()) {
+      throw BootstrapError(fmt::format("what rank {} says of its GPU cannot be read", from));
+    }
+  }
+  std::vector<Rank> relayed;
+  std::string first;
+  std::size_t pairs = 0;
+  for (std::size_t a = 0; a < n; ++a) {
+    for (std::size_t b = a + 1; b < n; ++b) {
+      const std::string& one_way = reasons[a * n + b];
+      const std::string& reason = one_way.empty() ? reasons[b * n + a] : one_way;
+      if (reason.empty()) continue;
+      if (pairs++ == 0) first = fmt::format("ranks {} and {}: {}", a, b, reason);
+      if (a != self && b != self) continue;
+      relayed.push_back(static_cast<Rank>(a == self ? b : a));
+      arenas_[a == self ? b : a] = 0;
+    }
+  }
+  any_relayed_ = pairs > 0;
+  one_device_ = one_device_ && !any_relayed_;
+  if (!any_relayed_) return;
+  if (rank_ == 0) {
+    log(LogLevel::info, fmt::format("[rank 0/{}]", n),
+        fmt::format("{} of {} pairs of GPUs exchange through host memory ({})", pairs,
+                    n * (n - 1) / 2, first));
+  }
+  const GroupPlace relay_place{.key = key + "/relay", .members = place.members, .rank = rank_};
+  relay_ = std::make_unique<DeviceRelay>(control, relay_place, options, shape_, relayed);
 }
 
 void DeviceWorld::choose_blocks(const std::vector<Facts>& all, const DeviceTuning& tuning) {
@@ -233,7 +293,7 @@ void DeviceWorld::choose_blocks(const std::vector<Facts>& all, const DeviceTunin
 
 // Kernels are loaded when first launched, which may have to wait for those that run: so each is
 // launched once while nobody waits for anybody.
-void DeviceWorld::fill_table(const std::vector<std::uint64_t>& arenas) {
+void DeviceWorld::fill_table() {
   const std::uint64_t bytes = device::table_bytes(shape_.ranks);
   std::vector<std::byte> memory(bytes);
   auto* const table = reinterpret_cast<device::RankTable*>(memory.data());
@@ -241,7 +301,16 @@ void DeviceWorld::fill_table(const std::vector<std::uint64_t>& arenas) {
   table->rank = static_cast<std::uint32_t>(rank_);
   table->beyond_device = one_device_ ? 0 : 1;
   table->status = status_address_;
-  std::copy(arenas.begin(), arenas.end(), table->arenas);
+  std::copy(arenas_.begin(), arenas_.end(), table->arenas);
+  for (std::size_t r = 0; r < arenas_.size(); ++r) {
+    const bool relayed = arenas_[r] == 0;
+    const auto peer = static_cast<Rank>(r);
+    table->incoming[r] =
+        relayed ? relay_->incoming(peer)
+                : arena_.get() + device::Arena::box(shape_, static_cast<std::uint32_t>(r));
+    table->outgoing[r] =
+        relayed ? relay_->outgoing(peer) : arenas_[r] + device::Arena::box(shape_, table->rank);
+  }
   const cuda::Api& api = cuda::driver();
   table_ = cuda::allocate(bytes);
   cuda::check(api.copy_to_device(table_.get(), memory.data(), bytes, stream_.get()),
@@ -253,7 +322,7 @@ void DeviceWorld::fill_table(const std::vector<std::uint64_t>& arenas) {
 
 std::uint32_t DeviceWorld::share(Control& control, const GroupPlace& place, const std::string& key,
                                  std::uint64_t memory, int timeout_ms) {
-  if (segments_ == device::kMostSegments) return 0;
+  if (segments_ == device::kMostSegments || any_relayed_) return 0;
   const cuda::Api& api = cuda::driver();
   cuda::Address base = 0;
   std::size_t size = 0;
@@ -309,6 +378,7 @@ std::uint32_t DeviceWorld::share(Control& control, const GroupPlace& place, cons
 }
 
 void DeviceWorld::abandon() {
+  if (relay_) relay_->stop();
   arena_.release();
   table_.release();
   status_.release();

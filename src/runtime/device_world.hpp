@@ -1,4 +1,4 @@
-// Where the GPUs of a communicator's ranks are, and how each rank reaches the others' arenas.
+// Where the GPUs of a communicator's ranks are, and how each rank reaches the others'.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "device/layout.hpp"
 #include "runtime/control.hpp"
 #include "runtime/device_communicator.hpp"
+#include "runtime/device_relay.hpp"
 #include "runtime/wiring.hpp"
 
 namespace chorus {
@@ -19,10 +20,10 @@ namespace chorus {
 /// each launch may have.
 class DeviceWorld {
  public:
-  /// Collective. `context` is the rank's and current. Throws TopologyError or DeviceError, the same
+  /// Collective. The device's context is current. Throws TopologyError or DeviceError, the same
   /// sentence on all ranks, naming who cannot.
   DeviceWorld(Control& control, const GroupPlace& place, const std::string& key, int device,
-              const DeviceTuning& tuning, std::size_t slot_bytes, int timeout_ms);
+              const DeviceTuning& tuning, const Options& options);
   ~DeviceWorld();
   DeviceWorld(const DeviceWorld&) = delete;
   DeviceWorld& operator=(const DeviceWorld&) = delete;
@@ -39,20 +40,29 @@ class DeviceWorld {
   [[nodiscard]] bool one_process() const { return one_process_; }
   /// All ranks share one GPU.
   [[nodiscard]] bool one_device() const { return one_device_; }
+  /// Some pair of ranks, not only of this one, cannot reach each other's memory.
+  [[nodiscard]] bool any_relayed() const { return any_relayed_; }
+  /// What carries this rank's messages to those it cannot reach; null where there are none.
+  [[nodiscard]] DeviceRelay* relay() { return relay_.get(); }
 
   /// Collective: the others will reach this memory, as the segment that is returned (from 1; 0:
   /// no room for more). Throws DeviceError, on all ranks, if some rank's cannot be shared.
   [[nodiscard]] std::uint32_t share(Control& control, const GroupPlace& place,
                                     const std::string& key, std::uint64_t memory, int timeout_ms);
+  /// No message is on its way any more.
+  void close_relay() { relay_.reset(); }
   /// Some rank may still touch what others have of this rank: nothing of it is freed.
   void abandon();
 
  private:
   struct Facts;
   void set_up(int device, Facts& mine);
-  void reach(const std::vector<Facts>& all, std::vector<std::uint64_t>& arenas);
+  void look_around(const std::vector<Facts>& all);
+  std::uint64_t reach(const Facts& peer, Rank rank);
+  void reach_or_relay(Control& control, const GroupPlace& place, const std::string& key,
+                      const std::vector<Facts>& all, bool may_reach, const Options& options);
   void choose_blocks(const std::vector<Facts>& all, const DeviceTuning& tuning);
-  void fill_table(const std::vector<std::uint64_t>& arenas);
+  void fill_table();
 
   Rank rank_;
   int device_;
@@ -63,6 +73,8 @@ class DeviceWorld {
   cuda::PinnedMemory status_;
   cuda::Address status_address_ = 0;
   std::unique_ptr<device::Kernels> kernels_;
+  std::vector<std::uint64_t> arenas_;  ///< by rank, as this one reaches them; 0: relayed
+  std::unique_ptr<DeviceRelay> relay_;
   std::vector<cuda::Mapped> mapped_;
   std::vector<cuda::PrimaryContext> peer_contexts_;
   std::vector<bool> same_process_;  ///< by rank
@@ -70,6 +82,7 @@ class DeviceWorld {
   std::uint32_t blocks_ = 1;
   bool one_process_ = true;
   bool one_device_ = true;
+  bool any_relayed_ = false;
 };
 
 }  // namespace chorus

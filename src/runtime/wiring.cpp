@@ -40,7 +40,7 @@ std::vector<std::string_view> split(std::string_view list, char separator) {
 }  // namespace
 
 Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options,
-               const SlotLayout& layout, const std::string& agreement)
+               const SlotLayout& layout, const std::string& agreement, Memory memory)
     : rank_(place.rank) {
   make_transports(place, options, control.secret().derive(place.key), control.local_address(),
                   layout);
@@ -88,7 +88,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   }
   links_.resize(members_.size());
   choose(control, place, options);
-  open_commons();
+  if (memory == Memory::in_common) open_commons();
 }
 
 void Wiring::make_transports(const GroupPlace& place, const Options& options, const Secret& secret,

@@ -33,10 +33,13 @@ struct GroupPlace {
 /// talks has no link.
 class Wiring {
  public:
+  /// Whether the ranks shall have memory in common besides their links (commons()).
+  enum class Memory { in_common, of_links };
+
   /// Collective over the group. `agreement` is text that must be equal on all members (options,
   /// plan, version). Throws BootstrapError or TopologyError, naming ranks and reasons.
   Wiring(Control& control, const GroupPlace& place, const Options& options,
-         const SlotLayout& layout, const std::string& agreement);
+         const SlotLayout& layout, const std::string& agreement, Memory memory = Memory::in_common);
 
   [[nodiscard]] Link& link(Rank peer);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }

@@ -20,6 +20,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Kind = Call::Kind;
 
+class DeviceFailure : public Exchanging {};
+
 World world_of(int size, Ranks ranks = Ranks::threads) {
   World world{.size = size, .ranks = ranks};
   world.options.timeout_ms = 60'000;
@@ -45,11 +47,11 @@ std::string failure_of(DeviceRank& rank) {
   return *rank.device().error();
 }
 
-TEST(DeviceFailure, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
+TEST_P(DeviceFailure, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
   for (const std::size_t count : {4U, 20'000U, 500'000U}) {  // by words, by lines, directly
     World world = world_of(3);
     world.options.timeout_ms = 300;
-    expect_all_well(run_devices(world, Gpus::one, {}, [count](DeviceRank& rank) {
+    expect_all_well(run(world, Gpus::one, [count](DeviceRank& rank) {
       std::byte* const data = rank.memory(count * 4);
       if (rank.comm().rank() != 2) rank.device().enqueue(sum(rank, data, count));
       const std::string failure = failure_of(rank);
@@ -65,8 +67,8 @@ TEST(DeviceFailure, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
   }
 }
 
-TEST(DeviceFailure, ASlowRankIsWaitedFor) {
-  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceFailure, ASlowRankIsWaitedFor) {
+  expect_all_well(run(world_of(2), Gpus::one, [](DeviceRank& rank) {
     std::byte* const data = rank.memory(4000);
     for (int i = 0; i < 3; ++i) {
       if (rank.comm().rank() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(120));
@@ -76,8 +78,8 @@ TEST(DeviceFailure, ASlowRankIsWaitedFor) {
   }));
 }
 
-TEST(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
-  expect_all_well(run_devices(world_of(3), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
+  expect_all_well(run(world_of(3), Gpus::one, [](DeviceRank& rank) {
     std::byte* const data = rank.memory(400);
     if (rank.comm().rank() == 2) {
       std::thread([&] { rank.device().abort("the user has had enough"); }).join();
@@ -90,11 +92,11 @@ TEST(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
 }
 
 // Calls that differ in what their ranks call, or how much of it.
-TEST(DeviceFailure, CallsThatDoNotMatchAreShownWithBothSignatures) {
+TEST_P(DeviceFailure, CallsThatDoNotMatchAreShownWithBothSignatures) {
   for (const std::size_t count : {10U, 20'000U, 500'000U}) {
     World world = world_of(2);
     world.options.timeout_ms = 3'000;
-    expect_all_well(run_devices(world, Gpus::one, {}, [count](DeviceRank& rank) {
+    expect_all_well(run(world, Gpus::one, [count](DeviceRank& rank) {
       std::byte* const data = rank.memory(8 * count);
       const bool first = rank.comm().rank() == 0;
       rank.device().enqueue(sum(rank, data, count, first ? DataType::float32 : DataType::int32));
@@ -103,10 +105,10 @@ TEST(DeviceFailure, CallsThatDoNotMatchAreShownWithBothSignatures) {
   }
 }
 
-TEST(DeviceFailure, ARankThatDiesIsNamedByAllOthersWithinSeconds) {
+TEST_P(DeviceFailure, ARankThatDiesIsNamedByAllOthersWithinSeconds) {
   World world = world_of(3, Ranks::processes);
   world.launcher = true;
-  const Outcomes outcomes = run_devices(world, Gpus::one, {}, [](DeviceRank& rank) {
+  const Outcomes outcomes = run(world, Gpus::one, [](DeviceRank& rank) {
     std::byte* const data = rank.memory(400);
     rank.device().enqueue(sum(rank, data, 100));
     rank.finish();
@@ -122,8 +124,8 @@ TEST(DeviceFailure, ARankThatDiesIsNamedByAllOthersWithinSeconds) {
   }
 }
 
-TEST(DeviceFailure, HostMemoryIsRefusedWithTheRemedy) {
-  expect_all_well(run_devices(world_of(2), Gpus::two, {}, [](DeviceRank& rank) {
+TEST_P(DeviceFailure, HostMemoryIsRefusedWithTheRemedy) {
+  expect_all_well(run(world_of(2), Gpus::two, [](DeviceRank& rank) {
     std::vector<float> host(10);
     const auto complaint = [&](const void* in, void* out) -> std::string {
       try {
@@ -154,10 +156,10 @@ TEST(DeviceFailure, HostMemoryIsRefusedWithTheRemedy) {
   }));
 }
 
-TEST(DeviceFailure, WhatCannotBeMadeIsSaidByAllRanks) {
+TEST_P(DeviceFailure, WhatCannotBeMadeIsSaidByAllRanks) {
   if (!fake_cuda()) GTEST_SKIP() << "a true driver does not fail on command";
   fake_cuda_fail("cuMemAlloc_v2", 2);  // one rank of the two
-  for (const std::string& outcome : run_devices(world_of(2), Gpus::one, {}, [](DeviceRank&) {})) {
+  for (const std::string& outcome : run(world_of(2), Gpus::one, [](DeviceRank&) {})) {
     EXPECT_THAT(outcome, HasSubstr("out of memory"));
   }
   fake_cuda_fail("cuMemAlloc_v2", 2, 0);
@@ -168,7 +170,7 @@ TEST(DeviceFailure, WhatCannotBeMadeIsSaidByAllRanks) {
   }
 }
 
-TEST(DeviceFailure, RanksWithOtherSettingsDoNotMeet) {
+TEST_P(DeviceFailure, RanksWithOtherSettingsDoNotMeet) {
   for (const std::string& outcome : run_world(world_of(2), [](Communicator& comm) {
          DeviceTuning tuning;
          tuning.words_bytes = comm.rank() == 0 ? 64 : 128;
@@ -177,6 +179,8 @@ TEST(DeviceFailure, RanksWithOtherSettingsDoNotMeet) {
     EXPECT_THAT(outcome, HasSubstr("disagree"));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeviceFailure, ::testing::ValuesIn(exchanges()), name_of);
 
 }  // namespace
 }  // namespace chorus::testing

@@ -53,7 +53,11 @@ class Receiver {
     auto* const table = reinterpret_cast<RankTable*>(table_.data());
     table->shape = shape_;
     table->status = reinterpret_cast<std::uint64_t>(&status_);
-    for (int r = 0; r < 2; ++r) table->arenas[r] = reinterpret_cast<std::uint64_t>(arenas_[r]);
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      table->arenas[r] = reinterpret_cast<std::uint64_t>(arenas_[r]);
+      table->incoming[r] = table->arenas[0] + Arena::box(shape_, r);
+      table->outgoing[r] = table->arenas[r] + Arena::box(shape_, 0);
+    }
   }
   ~Receiver() {
     for (auto* arena : arenas_) std::free(arena);
@@ -83,15 +87,18 @@ class Receiver {
 
   /// The slot of message `position`, and the ring beside it.
   [[nodiscard]] std::uint64_t slot(std::uint64_t position) const {
-    return reinterpret_cast<std::uint64_t>(arenas_[0]) + Arena::slots(shape_, 1, 0, protocol_) +
-           position % shape_.slots * 1024;
+    return reinterpret_cast<std::uint64_t>(arenas_[0]) + Arena::box(shape_, 1) +
+           Box::slot(shape_, 0, protocol_, position);
   }
   [[nodiscard]] Ring& ring() const {
-    return *reinterpret_cast<Ring*>(arenas_[0] + Arena::ring(shape_, 1, 0, protocol_));
+    return *reinterpret_cast<Ring*>(arenas_[0] + Arena::box(shape_, 1) +
+                                    Box::ring(shape_, 0, protocol_));
   }
   /// What rank 0 tells rank 1 of messages taken.
   [[nodiscard]] std::uint64_t credit() const {
-    return reinterpret_cast<Ring*>(arenas_[1] + Arena::ring(shape_, 0, 0, protocol_))->credit;
+    return reinterpret_cast<Ring*>(arenas_[1] + Arena::box(shape_, 0) +
+                                   Box::ring(shape_, 0, protocol_))
+        ->credit;
   }
   /// Writes words [from, to) of message `number` (from 1) with `tag`; element i is i + 1000.
   void write_words(std::uint64_t number, std::uint32_t tag, std::uint32_t from, std::uint32_t to) {
@@ -232,12 +239,17 @@ TEST(DeviceProtocol, ArenasHaveNoOverlaps) {
     }
     for (std::uint32_t peer = 0; peer < ranks; ++peer) next(Arena::done(shape, peer), 128);
     next(Arena::progress(shape), kProgressSlots * 8);
-    for (std::uint32_t i = 0; i < ranks * 2 * 3; ++i) {
-      next(Arena::ring(shape, i / 6, i / 3 % 2, static_cast<Protocol>(i % 3)), sizeof(Ring));
-    }
-    for (std::uint32_t i = 0; i < ranks * 2 * 3; ++i) {
-      next(Arena::slots(shape, i / 6, i / 3 % 2, static_cast<Protocol>(i % 3)),
-           4 * shape.slot_bytes[i % 3]);
+    for (std::uint32_t peer = 0; peer < ranks; ++peer) {
+      const std::uint64_t box = Arena::box(shape, peer);
+      ASSERT_EQ(box % 4096, 0U);
+      for (std::uint32_t i = 0; i < 2 * 3; ++i) {
+        next(box + Box::ring(shape, i / 3, static_cast<Protocol>(i % 3)), sizeof(Ring));
+      }
+      for (std::uint32_t i = 0; i < 2 * 3 * 4; ++i) {
+        next(box + Box::slot(shape, i / 12, static_cast<Protocol>(i / 4 % 3), i % 4),
+             shape.slot_bytes[i / 4 % 3]);
+      }
+      ASSERT_LE(end, box + Box::size(shape));
     }
     EXPECT_LE(end, Arena::size(shape));
   }

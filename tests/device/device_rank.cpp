@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "chorus/error.hpp"
+#include "fake_cuda.hpp"
 #include "model/contract.hpp"
 
 namespace chorus::testing {
@@ -135,10 +136,18 @@ void DeviceRank::finish() {
   if (const std::string* error = device_->error()) throw CollectiveError(*error);
 }
 
+std::vector<Exchange> exchanges() {
+  return {
+      {"Directly", {}}, {"ThroughShm", {.reach = false}}, {"ThroughTcp", {.reach = false}, "tcp"}};
+}
+
+std::string name_of(const ::testing::TestParamInfo<Exchange>& info) { return info.param.name; }
+
 Outcomes run_devices(const World& world, Gpus gpus, const DeviceTuning& tuning,
                      const std::function<void(DeviceRank&)>& body) {
+  if (fake_cuda()) fake_cuda_peer_access(gpus != Gpus::two_apart);
   return run_world(world, [&](Communicator& comm) {
-    DeviceRank rank(comm, gpus == Gpus::two ? comm.rank() % 2 : 0, tuning);
+    DeviceRank rank(comm, gpus == Gpus::one ? 0 : comm.rank() % 2, tuning);
     body(rank);
   });
 }

@@ -1,9 +1,13 @@
 // One rank's GPU in a test: memory that mirrors the host's, and a stream.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "device/driver.hpp"
 #include "runtime/device_communicator.hpp"
@@ -42,11 +46,34 @@ class DeviceRank {
 };
 
 /// Where the ranks' GPUs are.
-enum class Gpus { one, two };
+enum class Gpus {
+  one,
+  two,
+  two_apart,  ///< without peer access, where the driver is the fake one
+};
 
 /// Joins `world.size` ranks, each with a GPU (rank mod 2 where there are two), and runs `body`.
 Outcomes run_devices(const World& world, Gpus gpus, const DeviceTuning& tuning,
                      const std::function<void(DeviceRank&)>& body);
+
+/// How the GPUs of a test's ranks exchange: its parameter.
+struct Exchange {
+  const char* name;
+  DeviceTuning tuning;
+  const char* transports = "shm,rdma,tcp";
+};
+/// Each other's memory; host memory and shm; host memory and tcp.
+[[nodiscard]] std::vector<Exchange> exchanges();
+[[nodiscard]] std::string name_of(const ::testing::TestParamInfo<Exchange>& info);
+
+/// Tests that run in every way to exchange.
+class Exchanging : public ::testing::TestWithParam<Exchange> {
+ protected:
+  static Outcomes run(World world, Gpus gpus, const std::function<void(DeviceRank&)>& body) {
+    world.options.transports = GetParam().transports;
+    return run_devices(world, gpus, GetParam().tuning, body);
+  }
+};
 
 /// Bytes of a call's buffers on `rank` of `n`.
 [[nodiscard]] std::size_t input_bytes(const Call& call, Rank rank, std::size_t n);

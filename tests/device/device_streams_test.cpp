@@ -13,6 +13,8 @@ namespace {
 
 using Kind = Call::Kind;
 
+class DeviceStreams : public Exchanging {};
+
 World two_ranks(Ranks ranks = Ranks::threads) {
   World world{.size = 2, .ranks = ranks};
   world.options.timeout_ms = 60'000;
@@ -62,8 +64,8 @@ DeviceCall sum(DeviceRank& rank, const float* in, float* out, std::size_t count)
           .stream = rank.stream()};
 }
 
-TEST(DeviceStreams, CallsReturnBeforeTheyRunAndRunInTheOrderOfTheStream) {
-  expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, CallsReturnBeforeTheyRunAndRunInTheOrderOfTheStream) {
+  expect_all_well(run(two_ranks(), Gpus::one, [](DeviceRank& rank) {
     constexpr std::size_t kCount = 1000;
     float* const data = floats(rank, kCount, 1.0F);
     rank.comm().barrier();
@@ -78,8 +80,8 @@ TEST(DeviceStreams, CallsReturnBeforeTheyRunAndRunInTheOrderOfTheStream) {
   }));
 }
 
-TEST(DeviceStreams, NothingIsAllocatedOrWaitedForAfterTheFirstCallOfAShape) {
-  expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, NothingIsAllocatedOrWaitedForAfterTheFirstCallOfAShape) {
+  expect_all_well(run(two_ranks(), Gpus::one, [](DeviceRank& rank) {
     float* const data = floats(rank, 300'000, 1.0F);
     const auto all_shapes = [&] {
       for (const std::size_t count : {2U, 9'000U, 300'000U}) {
@@ -109,8 +111,8 @@ TEST(DeviceStreams, NothingIsAllocatedOrWaitedForAfterTheFirstCallOfAShape) {
   }));
 }
 
-TEST(DeviceStreams, AGroupIsOneLaunch) {
-  expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, AGroupIsOneLaunch) {
+  expect_all_well(run(two_ranks(), Gpus::one, [](DeviceRank& rank) {
     constexpr std::size_t kCount = 50;
     float* const a = floats(rank, kCount, 1.0F);
     float* const b = floats(rank, 100'000, 2.0F);
@@ -181,16 +183,16 @@ void exchange(DeviceRank& rank) {
   }
 }
 
-TEST(DeviceStreams, MessagesOfAGroupCannotBlockEachOther) {
+TEST_P(DeviceStreams, MessagesOfAGroupCannotBlockEachOther) {
   for (const int size : {1, 2, 4}) {
     World world = two_ranks();
     world.size = size;
-    expect_all_well(run_devices(world, Gpus::one, {}, exchange));
+    expect_all_well(run(world, Gpus::one, exchange));
   }
 }
 
-TEST(DeviceStreams, GroupsOfManyCallsRunInTheirOrder) {
-  expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, GroupsOfManyCallsRunInTheirOrder) {
+  expect_all_well(run(two_ranks(), Gpus::one, [](DeviceRank& rank) {
     float* const data = floats(rank, 64, 1.0F);
     const std::vector<DeviceCall> group(20, sum(rank, data, data, 1));
     rank.device().enqueue(group);
@@ -205,8 +207,8 @@ TEST(DeviceStreams, GroupsOfManyCallsRunInTheirOrder) {
   }));
 }
 
-TEST(DeviceStreams, StreamsOfOneGroupMeetInIt) {
-  expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, StreamsOfOneGroupMeetInIt) {
+  expect_all_well(run(two_ranks(), Gpus::one, [](DeviceRank& rank) {
     const cuda::Current current(rank.context());
     const cuda::Stream other = cuda::make_stream();
     constexpr std::size_t kCount = 100;
@@ -227,12 +229,12 @@ TEST(DeviceStreams, StreamsOfOneGroupMeetInIt) {
   }));
 }
 
-TEST(DeviceStreams, SeveralCommunicatorsRunAtOnce) {
-  expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, SeveralCommunicatorsRunAtOnce) {
+  expect_all_well(run(two_ranks(), Gpus::one, [](DeviceRank& rank) {
     const cuda::Current current(rank.context());
     const cuda::Stream other = cuda::make_stream();
     auto split = rank.comm().split(0, -rank.comm().rank());
-    DeviceCommunicator second(*split, 0);
+    DeviceCommunicator second(*split, 0, GetParam().tuning);
     constexpr std::size_t kCount = 100;
     float* const a = floats(rank, kCount, 1.0F);
     float* const b = floats(rank, kCount, 1.0F);
@@ -272,9 +274,9 @@ void capture_and_replay(DeviceRank& rank, int mode, int times, const std::functi
   api.graph_destroy(graph);
 }
 
-TEST(DeviceStreams, GraphsReplayCallsEvenIfTheFirstOnesWereCaptured) {
+TEST_P(DeviceStreams, GraphsReplayCallsEvenIfTheFirstOnesWereCaptured) {
   for (const int mode : {cuda::kCaptureModeGlobal, cuda::kCaptureModeThreadLocal}) {
-    expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [mode](DeviceRank& rank) {
+    expect_all_well(run(two_ranks(), Gpus::one, [mode](DeviceRank& rank) {
       float* const a = floats(rank, 100, 1.0F);
       float* const b = floats(rank, 200'000, 1.0F);
       float* const c = floats(rank, 5, static_cast<float>(rank.comm().rank()));
@@ -308,12 +310,12 @@ TEST(DeviceStreams, GraphsReplayCallsEvenIfTheFirstOnesWereCaptured) {
   }
 }
 
-TEST(DeviceStreams, ProcessesShareAGpu) {
-  expect_all_well(run_devices(two_ranks(Ranks::processes), Gpus::one, {}, exchange));
+TEST_P(DeviceStreams, ProcessesShareAGpu) {
+  expect_all_well(run(two_ranks(Ranks::processes), Gpus::one, exchange));
 }
 
-TEST(DeviceStreams, ProcessesReachWhatTheyShareAndOnlyThat) {
-  expect_all_well(run_devices(two_ranks(Ranks::processes), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, ProcessesReachWhatTheyShareAndOnlyThat) {
+  expect_all_well(run(two_ranks(Ranks::processes), Gpus::one, [](DeviceRank& rank) {
     constexpr std::size_t kCount = 200'000;
     float* const a = floats(rank, 2 * kCount, 1.0F);
     float* const alone = floats(rank, kCount, 1.0F);
@@ -332,8 +334,8 @@ TEST(DeviceStreams, ProcessesReachWhatTheyShareAndOnlyThat) {
   }));
 }
 
-TEST(DeviceStreams, ScaledSumsReadTheirFactorWhenTheyRun) {
-  expect_all_well(run_devices(two_ranks(), Gpus::one, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, ScaledSumsReadTheirFactorWhenTheyRun) {
+  expect_all_well(run(two_ranks(), Gpus::one, [](DeviceRank& rank) {
     for (const std::size_t count : {10U, 200'000U}) {
       float* const a = floats(rank, count, 4.0F);
       float* const b = floats(rank, count, 0.0F);
@@ -354,14 +356,16 @@ TEST(DeviceStreams, ScaledSumsReadTheirFactorWhenTheyRun) {
   }));
 }
 
-TEST(DeviceStreams, EverythingIsFreedInTheEnd) {
-  expect_all_well(run_devices(two_ranks(), Gpus::two, {}, [](DeviceRank& rank) {
+TEST_P(DeviceStreams, EverythingIsFreedInTheEnd) {
+  expect_all_well(run(two_ranks(), Gpus::two, [](DeviceRank& rank) {
     float* const a = floats(rank, 1000, 1.0F);
     rank.device().enqueue(sum(rank, a, a, 1000));
     rank.finish();
   }));
   EXPECT_EQ(fake_cuda_allocated(), 0U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeviceStreams, ::testing::ValuesIn(exchanges()), name_of);
 
 }  // namespace
 }  // namespace chorus::testing

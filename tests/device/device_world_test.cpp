@@ -23,6 +23,7 @@ struct Way {
   DeviceTuning tuning;
   Ranks ranks = Ranks::threads;
   Gpus gpus = Gpus::one;
+  std::string transports = "shm,tcp";
 };
 
 constexpr std::size_t kAll = std::size_t{1} << 40;
@@ -36,6 +37,10 @@ std::vector<Way> ways() {
       {"Chosen", {}},
       {"Processes", {}, Ranks::processes},
       {"TwoGpus", {.direct_bytes = 64}, Ranks::threads, Gpus::two},
+      {"ApartShm", {.direct_bytes = 0, .reach = false}},
+      {"ApartTcp", {.reach = false}, Ranks::processes, Gpus::one, "tcp"},
+      // Ranks of one GPU reach each other, those of the other one they do not.
+      {"PartlyApart", {.direct_bytes = 0}, Ranks::threads, Gpus::two_apart},
   };
 }
 
@@ -51,6 +56,7 @@ bool skipped_type(DataType type) {
 
 World world_of(const Way& way, int size) {
   World world{.size = size, .ranks = way.ranks};
+  world.options.transports = way.transports;
   world.options.timeout_ms = 60'000;
   world.options.flight_dir.clear();
   world.options.slot_bytes = 1024;  // small data crosses many slots
@@ -107,7 +113,7 @@ std::vector<int> sizes() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, DeviceWorld,
-                         ::testing::Combine(::testing::Range(0, 7), ::testing::ValuesIn(sizes())),
+                         ::testing::Combine(::testing::Range(0, 10), ::testing::ValuesIn(sizes())),
                          [](const auto& param) {
                            return ways()[static_cast<std::size_t>(std::get<0>(param.param))].name +
                                   std::to_string(std::get<1>(param.param));

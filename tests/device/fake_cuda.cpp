@@ -68,7 +68,7 @@ Result cuDeviceGetName(char* name, int size, Device) {
 }
 Result cuDeviceCanAccessPeer(int* can, Device, Device) {
   FAKE(cuDeviceCanAccessPeer)
-  *can = 1;
+  *can = peer_access ? 1 : 0;
   return kSuccess;
 }
 Result cuDevicePrimaryCtxRetain(Context* context, Device ordinal) {
@@ -170,6 +170,16 @@ Result cuMemHostAlloc(void** memory, std::size_t size, unsigned) {
   const Result result = allocate(size, -1, address);
   *memory = reinterpret_cast<void*>(address);
   return result;
+}
+Result cuMemHostRegister_v2(void* memory, std::size_t size, unsigned) {
+  FAKE(cuMemHostRegister_v2)
+  const std::lock_guard lock(mutex);
+  if (size == 0 || !registered.insert(memory).second) return kInvalidValue;
+  return kSuccess;
+}
+Result cuMemHostUnregister(void* memory) {
+  const std::lock_guard lock(mutex);
+  return registered.erase(memory) == 1 ? kSuccess : kInvalidValue;
 }
 Result cuMemFreeHost(void* memory) { return release(reinterpret_cast<std::uint64_t>(memory)); }
 Result cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {

@@ -19,7 +19,9 @@ inline constexpr int kFakeBlocksPerMultiprocessor = 2;
 void fake_cuda_fail(const char* symbol, int result, int times = 1);
 /// From now on, kernels of launches on `device` wait before they begin, until released.
 void fake_cuda_hold(int device, bool held);
-/// Bytes allocated and not freed, device memory and pinned.
+/// Whether the devices have peer access to each other; they do at first.
+void fake_cuda_peer_access(bool access);
+/// Bytes allocated and not freed, device memory and pinned; and one for each registration.
 [[nodiscard]] std::size_t fake_cuda_allocated();
 
 }  // namespace chorus::testing

@@ -17,6 +17,8 @@ namespace fake {
 
 std::mutex mutex;
 std::map<std::uint64_t, Allocation> allocations;
+std::set<void*> registered;
+std::atomic<bool> peer_access{true};
 CUctx_st contexts[chorus::testing::kFakeDevices];
 std::vector<CUstream_st*> streams;
 
@@ -185,6 +187,8 @@ void fake_cuda_fail(const char* symbol, int result, int times) {
   fake::failures[symbol] = {result, times};
 }
 
+void fake_cuda_peer_access(bool access) { fake::peer_access = access; }
+
 void fake_cuda_hold(int device, bool held) {
   CUctx_st& context = fake::contexts[device];
   {
@@ -196,7 +200,7 @@ void fake_cuda_hold(int device, bool held) {
 
 std::size_t fake_cuda_allocated() {
   const std::lock_guard lock(fake::mutex);
-  std::size_t bytes = 0;
+  std::size_t bytes = fake::registered.size();
   for (const auto& [address, allocation] : fake::allocations) {
     if (!allocation.imported) bytes += allocation.size;
   }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -132,6 +133,8 @@ struct Allocation {
 /// Guards the allocations and the list of streams. Queues and events have their own.
 extern std::mutex mutex;
 extern std::map<std::uint64_t, Allocation> allocations;  ///< by address
+extern std::set<void*> registered;                       ///< host memory
+extern std::atomic<bool> peer_access;                    ///< between the devices
 extern CUctx_st contexts[chorus::testing::kFakeDevices];
 extern std::vector<CUstream_st*> streams;  ///< blocking ones
 

@@ -7,6 +7,7 @@ bool fake_cuda() { return false; }
 int fake_cuda_calls(const char*) { return 0; }
 void fake_cuda_fail(const char*, int, int) {}
 void fake_cuda_hold(int, bool) {}
+void fake_cuda_peer_access(bool) {}
 std::size_t fake_cuda_allocated() { return 0; }
 
 }  // namespace chorus::testing

@@ -2,7 +2,9 @@
 // twins.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include "device/driver.hpp"
@@ -170,14 +172,17 @@ TEST(Fallback, TakesTheOperationsThatAreListedAndNoOthers) {
 }
 
 TEST(Gpu, AbortEndsKernelsThatWait) {
-  run_gpus(2, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+  std::atomic<bool> called{false};
+  run_gpus(2, [&called](ncclComm_t comm, int rank, const Gpu& gpu) {
     float* const x = gpu.memory(std::vector<float>(4, 1.0F));
     if (rank == 0) {
-      ASSERT_OK(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+      EXPECT_OK(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+      called = true;
       ncclResult_t state = ncclSuccess;
       while (state == ncclSuccess) ASSERT_OK(ncclCommGetAsyncError(comm, &state));
       EXPECT_EQ(state, ncclRemoteError);
     } else {  // does not call
+      while (!called) std::this_thread::yield();
       EXPECT_OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
     }
   });
