@@ -124,7 +124,7 @@ std::string CollectiveDriver::run(Task& task) {
   } catch (const chorus::Error& error) {
     return amend_(error.what());
   } catch (const std::exception& error) {
-    const std::string why = task.name + ": " + error.what();
+    std::string why = task.name + ": " + error.what();
     communicator_->abort(why);
     return why;
   }

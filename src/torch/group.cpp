@@ -6,6 +6,7 @@
 #include <climits>
 #include <fstream>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ constexpr auto kLook = milliseconds(2);
 // comes before theirs.
 constexpr auto kGrace = milliseconds(2'000);
 constexpr char kFailed = '!';
+constexpr char kPlace[] = "chorus/place";
 
 // Emulated hosts share a kernel, containers a name: both together tell hosts apart.
 std::string this_host() {
@@ -29,6 +31,16 @@ std::string this_host() {
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
   return std::string(name) + " " + boot;
+}
+
+// Keys outlive the attempt of a job that wrote them: torchrun gives the next attempt's workers the
+// same store. So whoever must not be taken for its predecessor has a name that never was there
+// before.
+std::string fresh_key() {
+  std::random_device random;
+  std::string key = "chorus/";
+  for (int i = 0; i < 4; ++i) key += std::to_string(random()) + (i < 3 ? "-" : "");
+  return key;
 }
 
 std::string ms(milliseconds time) { return std::to_string(time.count()) + " ms"; }
@@ -76,21 +88,77 @@ std::string Group::wait_for(const std::string& key, milliseconds timeout) {
   return text_at(key);
 }
 
-// On rank 0: waits for all ranks; the sentence that names those missing, or nothing.
-std::string Group::arrived_hosts(milliseconds timeout, bool& one_host) {
+// On rank 0: waits for the others. Returns the keys under which they await the answer; `fault`
+// names those that did not come.
+std::vector<std::string> Group::arrived(milliseconds timeout, bool& one_host, std::string& fault) {
   const auto deadline = Clock::now() + timeout;
+  const std::string here = this_host();
+  std::vector<std::string> keys;
   std::vector<int> missing;
   one_host = true;
-  for (int r = 0; r < size_; ++r) {
+  for (int r = 1; r < size_; ++r) {
     const auto left = std::max(milliseconds(0),
                                std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
-    const std::string host = wait_for("chorus/here/" + std::to_string(r), left);
-    if (host.empty()) missing.push_back(r);
-    one_host = one_host && host == this_host();
+    const std::string entry = wait_for(place_ + std::to_string(r), left);
+    const auto space = entry.find(' ');
+    if (space == std::string::npos) {
+      missing.push_back(r);
+      continue;
+    }
+    keys.push_back(entry.substr(0, space));
+    one_host = one_host && entry.substr(space + 1) == here;
   }
-  if (missing.empty()) return {};
-  return join_names(missing) + " of " + std::to_string(size_) +
-         " did not come to init_process_group(\"chorus\") within " + ms(timeout);
+  if (!missing.empty()) {
+    fault = join_names(missing) + " of " + std::to_string(size_) +
+            " did not come to init_process_group(\"chorus\") within " + ms(timeout);
+  }
+  return keys;
+}
+
+// On rank 0: a place of this meeting alone, into which the others come; each is answered under the
+// key that it brings.
+std::string Group::receive(milliseconds timeout, const std::string& address,
+                           const std::string& interface) {
+  place_ = fresh_key() + "/";
+  tell(kPlace, place_);
+  bool one_host = true;
+  std::string fault;
+  const std::vector<std::string> keys = arrived(timeout, one_host, fault);
+  chorus::UniqueId id;
+  if (fault.empty()) {
+    try {
+      id = chorus::UniqueId::make(size_, one_host || !interface.empty() ? interface : address);
+    } catch (const chorus::Error& error) {
+      fault = std::string("rank 0: ") + error.what();
+    }
+  }
+  for (const std::string& key : keys) tell(key, fault.empty() ? id.text : kFailed + fault);
+  if (!fault.empty()) throw chorus::BootstrapError(fault);
+  return id.text;
+}
+
+// On the other ranks: what rank 0 answers. The place that is found first may be an earlier
+// attempt's.
+std::string Group::come(milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout + kGrace;
+  const std::string key = fresh_key();
+  while (!store_->check({key})) {
+    if (Clock::now() > deadline) {
+      throw chorus::BootstrapError("rank " + std::to_string(rank_) +
+                                   ": rank 0 did not come to init_process_group(\"chorus\") "
+                                   "within " +
+                                   ms(timeout));
+    }
+    std::string place = store_->check({kPlace}) ? text_at(kPlace) : std::string();
+    if (place != place_) {
+      place_ = std::move(place);
+      tell(place_ + std::to_string(rank_), key + " " + this_host());
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+  std::string answer = text_at(key);
+  if (answer.front() == kFailed) throw chorus::BootstrapError(answer.substr(1));
+  return answer;
 }
 
 std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
@@ -103,31 +171,8 @@ std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int ra
   options.timeout_ms = set_by_hand ? std::min(options.timeout_ms, limit) : limit;
 
   chorus::UniqueId id;
-  group->tell("chorus/here/" + std::to_string(rank), this_host());
-  if (rank == 0) {
-    bool one_host = true;
-    std::string fault = group->arrived_hosts(timeout, one_host);
-    if (fault.empty()) {
-      const std::string& interface = options.interface_name;
-      try {
-        id = chorus::UniqueId::make(size, one_host || !interface.empty() ? interface : address);
-      } catch (const chorus::Error& error) {
-        fault = std::string("rank 0: ") + error.what();
-      }
-    }
-    group->tell("chorus/id", fault.empty() ? id.text : kFailed + fault);
-    if (!fault.empty()) throw chorus::BootstrapError(fault);
-  } else {
-    id.text = group->wait_for("chorus/id", timeout + kGrace);
-    if (id.text.empty()) {
-      throw chorus::BootstrapError("rank " + std::to_string(rank) +
-                                   ": rank 0 did not come to init_process_group(\"chorus\") "
-                                   "within " +
-                                   ms(timeout));
-    }
-    if (id.text.front() == kFailed) throw chorus::BootstrapError(id.text.substr(1));
-  }
-
+  id.text =
+      rank == 0 ? group->receive(timeout, address, options.interface_name) : group->come(timeout);
   auto world = chorus::Communicator::join(id, rank, size, options);
   auto beside = world.split(0);
   const auto amend = [self = group.get()](std::string text) { return self->amended(text); };
@@ -159,7 +204,7 @@ std::string Group::amended(std::string sentence) {
     sentence.replace(at, variable.size(), ", the timeout of the process group");
   }
   try {
-    if (store_->check({"chorus/refused"})) sentence += "; " + text_at("chorus/refused");
+    if (store_->check({place_ + "refused"})) sentence += "; " + text_at(place_ + "refused");
   } catch (const std::exception&) {
     // The store went with its host; the sentence stands without it.
   }
@@ -168,7 +213,7 @@ std::string Group::amended(std::string sentence) {
 
 void Group::refuse_collective(const std::string& why) {
   if (size_ == 1) return;
-  tell("chorus/refused", "rank " + std::to_string(rank_) + " refused: " + why);
+  tell(place_ + "refused", "rank " + std::to_string(rank_) + " refused: " + why);
   auto task = std::make_shared<Task>();
   task->name = "refusal";
   task->calls.push_back({.kind = chorus::Call::Kind::barrier});
@@ -181,7 +226,7 @@ void Group::refuse_message(const std::string& why) {
 }
 
 void Group::monitored_barrier(milliseconds timeout, bool all) {
-  const std::string place = "chorus/barrier/" + std::to_string(monitored_++) + "/";
+  const std::string place = place_ + "barrier/" + std::to_string(monitored_++) + "/";
   tell(place + std::to_string(rank_), "here");
   std::string fault;
   if (rank_ == 0) {

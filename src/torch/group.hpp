@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "collective_driver.hpp"
 #include "message_driver.hpp"
@@ -47,7 +48,11 @@ class Group {
   std::string text_at(const std::string& key);
   void tell(const std::string& key, const std::string& text);
   std::string wait_for(const std::string& key, std::chrono::milliseconds timeout);
-  std::string arrived_hosts(std::chrono::milliseconds timeout, bool& one_host);
+  std::vector<std::string> arrived(std::chrono::milliseconds timeout, bool& one_host,
+                                   std::string& fault);
+  std::string receive(std::chrono::milliseconds timeout, const std::string& address,
+                      const std::string& interface);
+  std::string come(std::chrono::milliseconds timeout);
   std::string amended(std::string sentence);
 
   c10::intrusive_ptr<c10d::Store> store_;
@@ -56,6 +61,7 @@ class Group {
   std::chrono::milliseconds timeout_;
   int process_;  // a forked child owns nothing of this
   int monitored_ = 0;
+  std::string place_;  // what the keys of this meeting begin with
   std::unique_ptr<MessageDriver> messages_;
   std::unique_ptr<CollectiveDriver> collectives_;
 };

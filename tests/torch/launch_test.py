@@ -1,0 +1,73 @@
+"""Jobs of torchrun, Open MPI's and MPICH's mpirun and `chorus run` meet; torchrun's next attempt
+after a killed worker takes the work up; README's lines run as printed.
+
+    launch_test.py BINARY_DIRECTORY [unittest's arguments]
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parents[1] / "README.md"
+BINARIES = Path(sys.argv.pop(1) if len(sys.argv) > 1 else ".").resolve()
+
+# Python 3.11 changed how flags are iterated, on which torch 1.13 depends for its defaults; a rule
+# for a rank that does not exist says the same.
+DEFAULTS = ["--redirects=9:1", "--tee=9:1"] if torch.__version__.startswith("1.") else []
+
+
+def torchrun(ranks, *options):
+    return [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d",
+            "--rdzv_endpoint=localhost:0", f"--nproc_per_node={ranks}", *DEFAULTS, *options]
+
+
+class Launch(unittest.TestCase):
+    def run_job(self, command, **options):
+        job = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, timeout=200, **options)
+        self.assertEqual(job.returncode, 0, f"{command}\n{job.stdout}\n{job.stderr}")
+        return job.stdout
+
+    def meets(self, command):
+        out = self.run_job(command)
+        # mpirun may mix the lines of two ranks
+        got = sorted(re.findall(r"rank \d of 2: \[[\d., ]+\]", out))
+        self.assertEqual(got, [f"rank {r} of 2: [0.5, 0.5]" for r in range(2)], out)
+
+    def test_mpirun(self):
+        for name, options in (("mpirun.openmpi", ["--oversubscribe", "--allow-run-as-root"]),
+                              ("mpirun.mpich", [])):
+            with self.subTest(launcher=name):
+                if not shutil.which(name):
+                    self.skipTest(f"there is no {name} here")
+                self.meets([name, "-n", "2", *options, sys.executable, HERE / "mean.py"])
+
+    def test_torchrun_starts_anew_after_a_killed_worker(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = self.run_job([*torchrun(2, "--max_restarts=1"), HERE / "elastic.py", folder])
+        sum_of_all = float(sum(range(6 * 2)))
+        self.assertIn(f"lives 2 first step 4 total [{sum_of_all}]", out)
+
+    def test_lines_of_the_readme_run_as_printed(self):
+        blocks = re.findall(r"(?:^    .*\n)+", README.read_text(), re.MULTILINE)
+        lines = [block for block in blocks if "chorus_torch" in block]
+        self.assertEqual(len(lines), 1, "README shows chorus_torch once")
+        script = textwrap.dedent(lines[0]).replace("/usr/bin/python3", sys.executable)
+        with tempfile.TemporaryDirectory() as folder:  # where build/dev is what was built
+            os.mkdir(os.path.join(folder, "build"))
+            os.symlink(BINARIES, os.path.join(folder, "build", "dev"))
+            out = self.run_job(["bash", "-c", script], cwd=folder)
+        self.assertEqual(out.count("[0.5, 0.5, 0.5, 0.5]"), 2, out)
+
+
+if __name__ == "__main__":
+    unittest.main()
