@@ -54,7 +54,7 @@ prove_all() {
 
 start=$SECONDS
 heading "Set-up and build"
-scripts/setup.sh || exit 1
+scripts/setup.sh --lean || exit 1
 build_preset release || exit 1
 
 heading "How is this machine wired?"

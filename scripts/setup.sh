@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh            install what is missing; nothing, in no time, if all is there
 #   scripts/setup.sh --check    only say what is missing; exit status 1 if anything is
-#   scripts/setup.sh --torch    besides, PyTorch (700 MB), for the backend of torch.distributed
+#   scripts/setup.sh --lean     without PyTorch (200 MB to fetch, 1 GB on disk)
 #   scripts/setup.sh --guest    what the tests of RDMA need besides (100 MB): an emulator and a kernel
 #
 # Needs root or sudo only where something is missing. On another system than Debian 12 it says what
@@ -17,7 +17,7 @@ peers="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
 tests="libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy"
 pictures="graphviz gnuplot-nox librsvg2-bin"
 tools="procps iproute2"
-torch="python3-torch libtorch-dev pybind11-dev python3-dev python3-setuptools python3-pip"
+torch="python3-torch libtorch-dev pybind11-dev python3-dev python3-setuptools"
 guest="qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers perftest libucx0"
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -37,7 +37,7 @@ missing_of() {
 other_system() {
   local tool absent=""
   say "this is ${PRETTY_NAME:-an unknown system}; the packages are named as in Debian 12:"
-  printf '  %s\n' $build $libraries $peers $tests $pictures $tools | paste -sd' ' | fold -sw 96
+  printf '  %s\n' $build $libraries $peers $tests $pictures $tools $torch | paste -sd' ' | fold -sw 96
   for tool in g++ cmake ninja pkg-config; do
     command -v "$tool" >/dev/null || absent+=" $tool"
   done
@@ -74,9 +74,9 @@ install() {
 if [ -r /etc/os-release ]; then . /etc/os-release; fi
 [ "${ID:-} ${VERSION_ID:-}" = "debian 12" ] || other_system
 
-wanted="$build $libraries $peers $tests $pictures $tools"
+wanted="$build $libraries $peers $tests $pictures $tools $torch"
+[ "${1:-}" != --lean ] || wanted=${wanted% "$torch"}
 [ "${1:-}" != --guest ] || wanted=$guest
-[ "${1:-}" != --torch ] || wanted="$wanted $torch"
 missing=$(missing_of $wanted)
 # The kernel that the guest boots is kept in the user's cache.
 fetch_kernel() {

@@ -21,7 +21,7 @@ class Build(build_ext):
         subprocess.run(
             ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
              "-DCHORUS_BUILD_TESTS=OFF", "-DCHORUS_BUILD_TOOLS=OFF", "-DCHORUS_TORCH=ON",
-             f"-DCHORUS_PYTHON={sys.executable}"], check=True)
+             f"-DCHORUS_PYTHON={sys.executable}", *os.environ.get("CMAKE_ARGS", "").split()], check=True)
         subprocess.run(["cmake", "--build", build, "--target", "chorus_torch"], check=True)
         package = (Path(__file__).parent if self.inplace else Path(self.build_lib)) / "chorus_torch"
         package.mkdir(parents=True, exist_ok=True)
@@ -38,6 +38,7 @@ setup(
     packages=["chorus_torch"],
     ext_modules=[Extension("chorus_torch._C", [])],
     cmdclass={"build_ext": Build},
+    options={"build": {"build_base": str(ROOT / "build" / "python-package")}},
     python_requires=">=3.9",
     install_requires=["torch"],
 )
