@@ -176,8 +176,16 @@ class CHORUS_API Communicator {
   /// SynthesisError naming the first fault of a wrong schedule, BootstrapError if ranks differ.
   void use(const Plan& plan);
 
+  /// Collective, with no call under way: measures the network between the hosts again, for about as
+  /// long as when the communicator was made, and synthesizes for what it finds. When collectives
+  /// take other times than they did, the log of rank 0 says that this is due. False, having done
+  /// nothing, where the network was not probed: one host, a topology or a plan given, probing
+  /// switched off. Throws InputError on all ranks, naming the one that has calls under way.
+  bool reprobe();
+
   /// What the ranks are taken to be wired by: described (Options::topology_file), probed, or
-  /// assumed of the machines they are on. Valid until use() or the end of this communicator.
+  /// assumed of the machines they are on. Valid until use(), reprobe() or the end of this
+  /// communicator.
   [[nodiscard]] const Topology& topology() const;
 
   [[nodiscard]] Traffic traffic() const;

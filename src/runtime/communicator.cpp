@@ -224,6 +224,8 @@ void Communicator::use(const Plan& plan) {
   impl_->use(plan);
 }
 
+bool Communicator::reprobe() { return impl_->reprobe(); }
+
 std::string Communicator::explain(const Call& call) const {
   if (call.kind > Call::Kind::barrier) {
     return fmt::format("{} goes straight to its peers\n", signature(call));

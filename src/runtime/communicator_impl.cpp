@@ -38,6 +38,15 @@ std::uint32_t mix(std::uint64_t hash) {
   return static_cast<std::uint32_t>(hash ^ hash >> 33);
 }
 
+// Collectives of fewer bytes take as long as latencies and cores make them.
+constexpr std::uint64_t kTellingBytes = 1 << 20;
+
+// On every rank about when on all others.
+bool ends_together(CollectiveKind kind) {
+  return kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather ||
+         kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all;
+}
+
 // What every message of a call carries: different for calls that do not match.
 std::uint32_t tag_of(const Call& call, std::uint64_t sequence, std::uint32_t routine_hash) {
   std::uint64_t hash = sequence * 0x9e3779b97f4a7c15 + call.count;
@@ -60,11 +69,11 @@ int slots_for(const Control& control, const Options& options) {
   return one_host || chosen ? options.slots : kNetworkSlots;
 }
 
+}  // namespace
+
 std::string who(const GroupPlace& place) {
   return fmt::format("[rank {}/{}]", place.rank, place.members.size());
 }
-
-}  // namespace
 
 int message_channel() { return kMessageChannel; }
 
@@ -132,15 +141,16 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
       options.synthesis_ms > 0 && members.size() > 1) {
     plan = synthesize_together(*control, place, described, options);
   }
-  selector =
-      std::make_unique<Selector>(std::move(described), levels_of(members), options, std::move(plan),
-                                 place.rank, layout.guaranteed_slots(), shared_cores());
+  choose_by(std::move(described), std::move(plan));
 
   message_routines_.resize(2 * members.size());
   messages_.resize(2 * members.size());
   flight_name = control->secret().derive("flight").text().substr(0, 8) + "-" + place.key;
   engine->on_report = [this] { report_history(); };
-  engine->on_complete = [this](const Job& job) { flight.finish(job.flight_record); };
+  engine->on_complete = [this](const Job& job) {
+    const double seconds = flight.finish(job.flight_record);
+    if (job.predicted_s > 0) note_time(job, seconds);
+  };
   engine->on_failure = [this](const std::string& failure, const std::string& waiting) {
     if (options.flight_dir.empty()) return;
     const std::string path =
@@ -155,32 +165,6 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
     log(LogLevel::info, who(place),
         fmt::format("{} ranks on {} hosts, transports {}, {} reductions", members.size(), hosts,
                     options.transports, reduce_instruction_set()));
-  }
-}
-
-// A part of a network that is known need not be probed again.
-void Communicator::Impl::learn_network(const Probed* known) {
-  if (options.probe_ms == 0) return;
-  if (known != nullptr) {
-    const HostList hosts = hosts_of(*wiring);
-    Probed part;
-    part.network = probing::restricted(known->network, hosts.names);
-    part.parts = hosts.parts;
-    part.topology = probing::topology_of(part.network, part.parts);
-    part.cached = true;
-    probed = std::move(part);
-    return;
-  }
-  probed = probe_together(*control, *wiring, *engine, place, options, layout, kMessageChannel,
-                          {.budget_ms = options.probe_ms});
-  if (place.rank == 0 && log_enabled(LogLevel::info)) {
-    log(LogLevel::info, who(place),
-        probed->cached
-            ? fmt::format("the network was probed before (CHORUS_PROBE_CACHE):\n{}",
-                          probing::describe(probed->network))
-            : fmt::format("probed the network in {:.0f} ms with {:.1f} MB:\n{}",
-                          probed->seconds * 1e3, static_cast<double>(probed->bytes) * 1e-6,
-                          probing::describe(probed->network)));
   }
 }
 
@@ -261,21 +245,6 @@ void Communicator::Impl::report_history() {
   }
 }
 
-void Communicator::Impl::use(const Plan& plan) {
-  const std::string mine = fingerprint(plan);
-  const auto all = exchange(fmt::format("plan{}", plans++), std::as_bytes(std::span(mine)));
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    const std::string theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
-    if (theirs != mine) {
-      throw BootstrapError(fmt::format("ranks {} and {} were given different plans: {} and {}",
-                                       place.rank, r, mine, theirs));
-    }
-  }
-  selector =
-      std::make_unique<Selector>(selector->topology(), levels_of(wiring->members()), options, plan,
-                                 place.rank, layout.guaranteed_slots(), shared_cores());
-}
-
 void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
   check_call(call, place.rank, static_cast<int>(place.members.size()));
   if (engine->failure()) throw CollectiveError(*engine->failure());
@@ -326,12 +295,15 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   const auto n = static_cast<std::size_t>(place.members.size());
   const std::size_t blocks = num_blocks(kind, static_cast<int>(n)) == 1 ? 1 : n;
   const Collective collective{.kind = kind, .root = is_rooted(kind) ? call.peer : 0};
-  const Selector::Choice& choice =
-      selector->choose(collective, blocks * call.count * size_of(call.type));
+  const std::uint64_t bytes = blocks * call.count * size_of(call.type);
+  const Selector::Choice& choice = selector->choose(collective, bytes);
 
   Job& job = take_job(call, 0);
   job.sequence = ++sequence;
   job.flight_record = flight.begin(job.sequence, call, choice.name);
+  if (drift && bytes >= kTellingBytes && ends_together(kind)) {
+    job.predicted_s = selector->predicted_s(kind, bytes);
+  }
   // Carries all calls before: those that did not match may both have completed (two roots that
   // broadcast), and show here.
   history_ = mix(std::uint64_t{history_} << 32 | tag_of(call, job.sequence, choice.routine->hash));
@@ -465,6 +437,7 @@ Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {
   job.self = place.rank;
   job.resource = resource;
   job.running = job.complete = job.is_direct = false;
+  job.predicted_s = 0;
   return job;
 }
 

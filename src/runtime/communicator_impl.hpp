@@ -10,6 +10,7 @@
 
 #include "chorus/communicator.hpp"
 #include "runtime/control.hpp"
+#include "runtime/drift.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/flight_recorder.hpp"
 #include "runtime/probe.hpp"
@@ -46,6 +47,8 @@ struct Communicator::Impl {
   [[nodiscard]] Traffic traffic() const;
   /// Collective; the plan has been judged.
   void use(const Plan& plan);
+  /// Collective: probes again and synthesizes for what is found. False where nothing was probed.
+  [[nodiscard]] bool reprobe();
   /// Some ranks of this communicator, this one among them, as a communicator of their own.
   [[nodiscard]] std::unique_ptr<Impl> part(GroupPlace members) const;
 
@@ -64,6 +67,7 @@ struct Communicator::Impl {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Selector> selector;
   std::optional<Probed> probed;  // the network, where hosts are several and nobody described it
+  std::optional<Drift> drift;    // rank 0, where it was probed for this communicator
   FlightRecorder flight;
   std::string flight_name;
   int instances = 1;
@@ -88,6 +92,9 @@ struct Communicator::Impl {
   void leave() noexcept;
   void report_history();
   void learn_network(const Probed* known);
+  void probe(bool use_cache);
+  void note_time(const Job& job, double seconds);
+  void choose_by(Topology topology, Plan plan);
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);
   [[nodiscard]] std::shared_ptr<const Routine> message_routine(Rank peer, bool sending);
@@ -104,6 +111,9 @@ struct Request::Impl {
   Communicator::Impl* communicator = nullptr;
   std::vector<Job*> jobs;
 };
+
+/// "[rank 0/4]", for the log.
+[[nodiscard]] std::string who(const GroupPlace& place);
 
 /// The data channel of messages from rank to rank; collectives use those before it.
 [[nodiscard]] int message_channel();

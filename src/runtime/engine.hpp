@@ -26,6 +26,7 @@ struct Job {
   Rank self = 0;
   std::size_t resource = 0;  ///< jobs of one resource run one after another
   std::uint64_t flight_record = 0;
+  double predicted_s = 0;  ///< where what it takes is compared with it; else 0
   bool running = false;
   bool complete = false;
   std::vector<std::byte> copy;  ///< of the input, where the call needs one

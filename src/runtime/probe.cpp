@@ -362,12 +362,13 @@ Probed probe_together(Control& control, Wiring& wiring, Engine& engine, const Gr
   Probed probed;
   probed.parts = hosts.parts;
   probed.network.hosts = hosts.names;
-  const std::string key = cache_key(control, place, hosts, options);
+  probed.key = cache_key(control, place, hosts, options);
 
   // Only rank 0's cache counts: all must know the same.
   std::uint32_t known = 0;
   if (place.rank == 0 && request.use_cache) {
-    auto cached = load_probe(options.probe_cache, key, options.probe_max_age_s, unix_time_s());
+    auto cached =
+        load_probe(options.probe_cache, probed.key, options.probe_max_age_s, unix_time_s());
     if (cached && cached->hosts == hosts.names) {
       probed.network = std::move(*cached);
       known = 1;
@@ -386,7 +387,7 @@ Probed probe_together(Control& control, Wiring& wiring, Engine& engine, const Gr
   }
   agree(control, place, hosts, options.join_timeout_ms + request.budget_ms + kPatienceMs, probed);
   if (place.rank == 0 && !probed.cached && request.write_cache && hosts.parts.size() > 1) {
-    save_probe(options.probe_cache, key, probed.network);
+    save_probe(options.probe_cache, probed.key, probed.network);
   }
   probed.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return probed;

@@ -21,6 +21,7 @@ struct Probed {
   probing::ProbedNetwork network;
   std::vector<probing::HostPart> parts;
   Topology topology;
+  std::string key = {};     ///< in the cache; empty for a part of another communicator's
   bool cached = false;      ///< by an earlier probe
   double seconds = 0;       ///< that probing took
   std::uint64_t bytes = 0;  ///< sent between hosts, in all

@@ -177,6 +177,12 @@ void save_probe(const std::string& directory, const std::string& key,
   }
 }
 
+void forget_probe(const std::string& directory, const std::string& key) {
+  if (directory.empty()) return;
+  std::error_code error;
+  std::filesystem::remove(probe_cache_file(directory, key), error);
+}
+
 std::string interface_identity(const std::string& address_or_name) {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) return address_or_name;

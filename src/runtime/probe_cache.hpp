@@ -31,6 +31,9 @@ namespace chorus {
 void save_probe(const std::string& directory, const std::string& key,
                 const probing::ProbedNetwork& network);
 
+/// Whoever asks next probes again.
+void forget_probe(const std::string& directory, const std::string& key);
+
 /// "lo", or "eth0 52:54:00:12:34:56": the interface that has this address, with the hardware's;
 /// the address itself if none has.
 [[nodiscard]] std::string interface_identity(const std::string& address_or_name);

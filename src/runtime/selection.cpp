@@ -196,12 +196,25 @@ Selector::PerKind& Selector::prepare(CollectiveKind kind) {
   return per_kind;
 }
 
-const Selector::Choice& Selector::choose(Collective collective, std::uint64_t size_bytes) {
-  PerKind& per_kind = prepare(collective.kind);
+// Entries of a plan come first; the classic ones cover every size.
+std::size_t Selector::entry_for(const PerKind& per_kind, std::uint64_t size_bytes) {
   const auto& entries = per_kind.considered->entries;
-  // Entries of a plan come first; the classic ones cover every size.
   std::size_t i = 0;
   while (size_bytes < entries[i].min_bytes || size_bytes > entries[i].max_bytes) ++i;
+  return i;
+}
+
+double Selector::predicted_s(CollectiveKind kind, std::uint64_t size_bytes) {
+  const PerKind& per_kind = prepare(kind);
+  const PlanEntry& entry = per_kind.considered->entries[entry_for(per_kind, size_bytes)];
+  return entry.min_bytes_time_s +
+         static_cast<double>(size_bytes - entry.min_bytes) * entry.per_byte_time_s;
+}
+
+const Selector::Choice& Selector::choose(Collective collective, std::uint64_t size_bytes) {
+  PerKind& per_kind = prepare(collective.kind);
+  const std::size_t i = entry_for(per_kind, size_bytes);
+  const auto& entries = per_kind.considered->entries;
   const Rank root = is_rooted(collective.kind) ? collective.root : 0;
   Choice& choice = per_kind.choices[static_cast<std::size_t>(root)][i];
   if (!choice.routine) choice = make_choice(entries[i].schedule, root);

@@ -59,6 +59,8 @@ class Selector {
   /// Throws SynthesisError if a schedule (of a plan file, say) turns out wrong.
   [[nodiscard]] const Choice& choose(Collective collective, std::uint64_t size_bytes);
   [[nodiscard]] std::string explain(CollectiveKind kind, std::uint64_t size_bytes);
+  /// Of what choose() chooses.
+  [[nodiscard]] double predicted_s(CollectiveKind kind, std::uint64_t size_bytes);
   [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
   /// Everything that choose() chooses from. Throws SynthesisError if nothing serves `kind`.
@@ -73,6 +75,7 @@ class Selector {
     std::vector<std::vector<Choice>> choices;
   };
   PerKind& prepare(CollectiveKind kind);
+  [[nodiscard]] static std::size_t entry_for(const PerKind& per_kind, std::uint64_t size_bytes);
   [[nodiscard]] Choice make_choice(const Schedule& schedule, Rank root) const;
 
   Topology topology_;

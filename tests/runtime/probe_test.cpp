@@ -8,10 +8,13 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
 #include "chorus/error.hpp"
+#include "runtime/drift.hpp"
+#include "runtime/file.hpp"
 #include "runtime/probe_cache.hpp"
 #include "world.hpp"
 
@@ -73,6 +76,80 @@ TEST_F(Probe, HostsThatNobodyDescribedAreProbedAndThenServed) {
   for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(directory)) ++kept;
   EXPECT_EQ(kept, 1);
   std::filesystem::remove_all(directory);
+}
+
+/// The one file in `directory`.
+std::filesystem::path kept_in(const std::filesystem::path& directory) {
+  for (const auto& file : std::filesystem::directory_iterator(directory)) return file.path();
+  return {};
+}
+
+// What an earlier job found promises more than any network does.
+TEST_F(Probe, WhatNoLongerHoldsIsForgottenAndProbedAgain) {
+  const auto directory =
+      std::filesystem::temp_directory_path() / ("drift-test-" + std::to_string(::getpid()));
+  Options options = tcp_only();
+  options.probe_cache = directory.string();
+  World world{.size = 2, .ranks = Ranks::processes, .options = options};
+  const auto run = [&](const std::function<void(Communicator&)>& body) {
+    expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+      live_on_a_host_of_its_own(rank);
+      Communicator communicator = Communicator::join(id, rank, 2, options);
+      body(communicator);
+    }));
+  };
+  run([](Communicator& communicator) { all_reduced(communicator); });
+  const std::filesystem::path file = kept_in(directory);
+  ASSERT_FALSE(file.empty());
+  auto network = probed_network_from_json(read_file(file), "the cache");
+  for (double& rate : network.tree.out) rate = 1e15;
+  for (double& rate : network.tree.in) rate = 1e15;
+  for (double& alpha : network.cable_alpha_s) alpha = 1e-9;
+  network.tree.groups.clear();
+  network.trunk_alpha_s.clear();
+  network.tree.core = 0;
+  std::ofstream(file) << to_json(network);
+  run([&](Communicator& communicator) {
+    std::vector<float> data(1 << 19);
+    for (int call = 0; call < 2 * Drift::kWindow; ++call) communicator.all_reduce(std::span(data));
+    communicator.barrier();
+    EXPECT_FALSE(std::filesystem::exists(file));
+    communicator.barrier();
+    EXPECT_TRUE(communicator.reprobe());
+    EXPECT_TRUE(std::filesystem::exists(file));
+    all_reduced(communicator);
+  });
+  const auto again = probed_network_from_json(read_file(file), "the cache");
+  EXPECT_LT(again.tree.out[0], 1e12);
+  std::filesystem::remove_all(directory);
+}
+
+TEST_F(Probe, IsRefusedOnAllRanksWhileOneHasCallsUnderWay) {
+  const Options options = tcp_only();
+  World world{.size = 2, .ranks = Ranks::processes, .options = options};
+  expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    live_on_a_host_of_its_own(rank);
+    Communicator communicator = Communicator::join(id, rank, 2, options);
+    int value = rank == 0 ? 0 : 7;
+    Request request;
+    if (rank == 0) {
+      request = communicator.start({.kind = Call::Kind::recv,
+                                    .output = &value,
+                                    .count = 1,
+                                    .type = DataType::int32,
+                                    .peer = 1});
+    }
+    std::string why;
+    try {
+      communicator.reprobe();
+    } catch (const InputError& error) {
+      why = error.what();
+    }
+    EXPECT_NE(why.find("rank 0 cannot probe again"), std::string::npos) << why;
+    if (rank == 1) communicator.send(std::span<const int>(&value, 1), 0);
+    if (rank == 0) request.wait();
+    EXPECT_EQ(value, 7);
+  }));
 }
 
 TEST_F(Probe, ARankThatDiesMeanwhileIsNamed) {

@@ -1,0 +1,100 @@
+// What a communicator knows of the network between its hosts, and which schedules follow from it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "model/json.hpp"
+#include "runtime/assumed_topology.hpp"
+#include "runtime/communicator_impl.hpp"
+#include "runtime/flight_recorder.hpp"
+#include "runtime/probe_cache.hpp"
+#include "runtime/synthesize.hpp"
+
+namespace chorus {
+
+// A part of a network that is known need not be probed again.
+void Communicator::Impl::learn_network(const Probed* known) {
+  if (options.probe_ms == 0) return;
+  if (known != nullptr) {
+    const HostList hosts = hosts_of(*wiring);
+    Probed part;
+    part.network = probing::restricted(known->network, hosts.names);
+    part.parts = hosts.parts;
+    part.topology = probing::topology_of(part.network, part.parts);
+    part.cached = true;
+    probed = std::move(part);
+    return;
+  }
+  probe(true);
+}
+
+void Communicator::Impl::probe(bool use_cache) {
+  probed = probe_together(*control, *wiring, *engine, place, options, layout, message_channel(),
+                          {.budget_ms = options.probe_ms, .use_cache = use_cache});
+  if (place.rank == 0) drift.emplace(!probed->cached);
+  if (place.rank == 0 && log_enabled(LogLevel::info)) {
+    log(LogLevel::info, who(place),
+        probed->cached
+            ? fmt::format("the network was probed before (CHORUS_PROBE_CACHE):\n{}",
+                          probing::describe(probed->network))
+            : fmt::format("probed the network in {:.0f} ms with {:.1f} MB:\n{}",
+                          probed->seconds * 1e3, static_cast<double>(probed->bytes) * 1e-6,
+                          probing::describe(probed->network)));
+  }
+}
+
+// Only rank 0's cache counts, and collectives that end together on all ranks show it enough.
+void Communicator::Impl::note_time(const Job& job, double seconds) {
+  const auto change = drift->note(job.predicted_s, seconds);
+  if (!change) return;
+  forget_probe(options.probe_cache, probed->key);
+  log(LogLevel::warn, who(place),
+      fmt::format("{} takes {:.2g} times what {}: the network has changed. What was known of it is "
+                  "forgotten; reprobe(), or the next job, measures it again",
+                  signature(job.call), *change,
+                  probed->cached ? "an earlier probe promises" : "it did after probing"));
+}
+
+bool Communicator::Impl::reprobe() {
+  const auto pending = std::count_if(all_jobs_.begin(), all_jobs_.end(),
+                                     [](const auto& job) { return job->running; });
+  const std::uint8_t busy = pending > 0 || group_depth > 0 ? 1 : 0;
+  const auto all = exchange("reprobe", std::as_bytes(std::span(&busy, 1)));
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].size() != 1 || all[r][0] != std::byte{0}) {
+      throw InputError(fmt::format(
+          "rank {} cannot probe again: it has calls under way; wait for its requests first", r));
+    }
+  }
+  if (!probed || options.probe_ms == 0) return false;
+  probe(false);
+  Plan plan;
+  if (options.synthesis_ms > 0) {
+    plan = synthesize_together(*control, place, probed->topology, options);
+  }
+  choose_by(probed->topology, std::move(plan));
+  return true;
+}
+
+void Communicator::Impl::choose_by(Topology topology, Plan plan) {
+  selector = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
+                                        std::move(plan), place.rank, layout.guaranteed_slots(),
+                                        shared_cores());
+}
+
+void Communicator::Impl::use(const Plan& plan) {
+  const std::string mine = fingerprint(plan);
+  const auto all = exchange(fmt::format("plan{}", plans++), std::as_bytes(std::span(mine)));
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const std::string theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
+    if (theirs != mine) {
+      throw BootstrapError(fmt::format("ranks {} and {} were given different plans: {} and {}",
+                                       place.rank, r, mine, theirs));
+    }
+  }
+  choose_by(Topology(selector->topology()), plan);
+}
+
+}  // namespace chorus
