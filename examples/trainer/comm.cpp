@@ -88,6 +88,8 @@ Pending Flights::start(chorus::Communicator& on, const chorus::Call& call, Axis 
 
 void Flights::complete(Slot& slot) {
   log_.at(slot.axis, slot.kind).in_flight_s += seconds(Clock::now() - slot.started);
+  trace.add(Span::Lane::in_flight, name_of(slot.kind),
+            kAxisNames[static_cast<std::size_t>(slot.axis)], slot.started);
   slot.busy = false;
   ++slot.generation;
 }
@@ -120,7 +122,9 @@ bool Flights::done(const Pending& pending) const {
 
 void Flights::wait(Pending& pending) {
   if (done(pending)) return;
-  Slot& slot = slots_[static_cast<std::size_t>(pending.slot)];
+  const Slot& slot = slots_[static_cast<std::size_t>(pending.slot)];
+  const Axis axis = slot.axis;
+  const Kind kind = slot.kind;
   const Clock::time_point begin = Clock::now();
   while (!done(pending)) {
     waited_.clear();
@@ -129,7 +133,8 @@ void Flights::wait(Pending& pending) {
     complete(slots_[static_cast<std::size_t>(busy_[static_cast<std::size_t>(at)])]);
     busy_.erase(busy_.begin() + at);
   }
-  log_.at(slot.axis, slot.kind).exposed_s += seconds(Clock::now() - begin);
+  log_.at(axis, kind).exposed_s += seconds(Clock::now() - begin);
+  trace.add(Span::Lane::exposed, name_of(kind), kAxisNames[static_cast<std::size_t>(axis)], begin);
 }
 
 void Flights::wait_all() {
@@ -179,6 +184,9 @@ Groups::Groups(const Layout& layout, int rank, CommLog& log)
       expert_data(layout.dp / layout.ep, place.edp),
       tensor(layout.tp, place.tp),
       expert(layout.ep, place.ep),
+      node(layout.secondary, place.dp % std::max(1, layout.secondary)),
+      across(layout.secondary > 0 ? layout.dp / layout.secondary : 1,
+             layout.secondary > 0 ? place.dp / layout.secondary : 0),
       ahead(layout.pp, place.pp),
       back(layout.pp, place.pp) {}
 
@@ -196,6 +204,11 @@ Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, 
   data = group(Axis::data, layout.dp, columns);
   expert = group(Axis::expert, layout.ep, columns * layout.dp + at.edp);
   expert_data = group(Axis::expert_data, layout.dp / layout.ep, columns * layout.dp + at.ep);
+  if (layout.secondary > 0) {
+    const int nodes = layout.dp / layout.secondary;
+    node = group(Axis::node, layout.secondary, columns * layout.dp + at.dp / layout.secondary);
+    across = group(Axis::across, nodes, columns * layout.dp + at.dp % layout.secondary);
+  }
   const int line = at.dp * layout.tp + at.tp;
   ahead = group(Axis::pipeline, layout.pp, line);
   back = group(Axis::pipeline, layout.pp, line);

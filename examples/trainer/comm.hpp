@@ -11,13 +11,27 @@
 
 #include "chorus/communicator.hpp"
 #include "config.hpp"
+#include "trace.hpp"
 
 namespace trainer {
 
 /// The dimension of the layout along which a call goes.
-enum class Axis : std::uint8_t { data, expert_data, tensor, pipeline, expert, tie, world };
-inline constexpr std::array<const char*, 7> kAxisNames = {
-    "data", "expert-data", "tensor", "pipeline", "expert", "tied-embedding", "world"};
+/// The replicas of a data group are also divided into nodes (Layout::secondary).
+enum class Axis : std::uint8_t {
+  data,
+  node,
+  across,
+  expert_data,
+  tensor,
+  pipeline,
+  expert,
+  tie,
+  world
+};
+inline constexpr std::size_t kAxes = 9;
+inline constexpr std::array<const char*, kAxes> kAxisNames = {
+    "data",     "in-node", "across-nodes",   "expert-data", "tensor",
+    "pipeline", "expert",  "tied-embedding", "world"};
 
 using Kind = chorus::Call::Kind;
 inline constexpr int kKinds = 12;
@@ -37,7 +51,7 @@ struct Traffic {
 
 /// Counts calls without slowing or ordering them: plain additions on the rank's own table.
 struct CommLog {
-  std::array<std::array<Traffic, kKinds>, 7> table = {};
+  std::array<std::array<Traffic, kKinds>, kAxes> table = {};
 
   [[nodiscard]] Traffic& at(Axis axis, Kind kind) {
     return table[static_cast<std::size_t>(axis)][static_cast<std::size_t>(kind)];
@@ -61,6 +75,8 @@ struct Pending {
 class Flights {
  public:
   explicit Flights(CommLog& log) : log_(log), slots_(512) {}
+
+  Trace trace;  ///< of this rank's calls, once it is started
 
   Pending start(chorus::Communicator& on, const chorus::Call& call, Axis axis,
                 std::uint64_t message_bytes, std::uint64_t sent_bytes);
@@ -225,7 +241,8 @@ struct Groups {
   Flights flights;
   Place place;
   Group world, data, expert_data, tensor, expert, tie;
-  Group ahead, back;  ///< the pipeline twice: activations forward, gradients backward
+  Group node, across;  ///< the replicas of a node, and those in the same place of every node
+  Group ahead, back;   ///< the pipeline twice: activations forward, gradients backward
 };
 
 }  // namespace trainer

@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kPipelineNames[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
 constexpr std::string_view kRecomputeNames[] = {"none", "selective", "full"};
 
-constexpr std::string_view kCompressionNames[] = {"none", "qsgd", "1bit", "topk"};
+constexpr std::string_view kCompressionNames[] = {"none", "qsgd", "1bit", "topk", "power"};
+constexpr std::string_view kAverageNames[] = {"gradients", "local", "ring", "grid", "exponential"};
 
 template <class Kind, std::size_t n>
 Kind by_name(const std::string_view (&names)[n], std::string_view name, std::string_view option) {
@@ -88,6 +89,47 @@ void check_pipeline(const Layout& l, const Model& m) {
   }
 }
 
+void check_zero_plus_plus(const Layout& l, const Model& m) {
+  if ((l.quantize_weights || l.secondary > 0) && l.zero != 3) {
+    reject(fmt::format("{} is about gathered values, which --zero {} does not have; use --zero 3",
+                       l.secondary > 0 ? "--secondary" : "--quantize-weights", l.zero));
+  }
+  if (l.quantize_gradients && l.zero < 2) {
+    reject(
+        fmt::format("--quantize-gradients needs sharded gradients; --zero {} keeps them whole, "
+                    "use --zero 2 or --compress qsgd",
+                    l.zero));
+  }
+  at_least(l.secondary, 0, "--secondary");
+  if (l.secondary == 0) return;
+  must_divide(l.secondary, "--secondary", l.dp, "replicas (--dp)");
+  if (m.experts > 0) {
+    reject(
+        fmt::format("--secondary {} is for dense models: the replicas of {} experts are spread "
+                    "over nodes by --ep",
+                    l.secondary, m.experts));
+  }
+}
+
+void check_average(const Training& t, const Layout& l) {
+  at_least(t.global_every, 0, "--global-every");
+  if (t.average == Average::gradients) {
+    if (t.global_every > 0)
+      reject("--global-every needs --average local, ring, grid or exponential");
+    return;
+  }
+  const auto name = kAverageNames[static_cast<int>(t.average)];
+  if (l.zero > 0 || l.ep > 1 || t.compression != Compression::none) {
+    reject(fmt::format(
+        "--average {} lets whole replicas drift apart: it needs --zero 0 (not {}), --ep "
+        "1 (not {}) and --compress none",
+        name, l.zero, l.ep));
+  }
+  if (t.average == Average::local && t.global_every == 0) {
+    reject("--average local never averages anything; use --global-every with it");
+  }
+}
+
 }  // namespace
 
 std::string Model::signature() const {
@@ -103,6 +145,7 @@ void check(const Config& config, int world_size) {
   at_least(l.tp, 1, "--tp");
   at_least(l.pp, 1, "--pp");
   at_least(l.ep, 1, "--ep");
+  at_least(l.expert_chunks, 1, "--expert-chunks");
   at_least(l.micro_batches, 1, "--micro-batches");
   at_least(l.virtual_stages, 1, "--virtual-stages");
   at_least(config.training.batch, 1, "--batch");
@@ -134,9 +177,15 @@ void check(const Config& config, int world_size) {
   if (l.ep > 1 && m.experts == 0) reject(fmt::format("--ep {} needs --experts", l.ep));
   must_divide(l.ep, "--ep", l.dp, "replicas (--dp)");
   if (m.experts > 0) must_divide(l.ep, "--ep", m.experts, "experts");
+  check_zero_plus_plus(l, m);
   check_pipeline(l, m);
   const Training& t = config.training;
+  check_average(t, l);
   if (t.compression == Compression::none) return;
+  if (t.power_rank < 1) reject(fmt::format("--rank {} is not at least 1", t.power_rank));
+  if (t.differences && t.compression == Compression::power) {
+    reject("--ef21 is about payloads; --compress power has its own error feedback");
+  }
   if (l.zero > 0) {
     reject(fmt::format(
         "--compress {} adds up whole gradients, which --zero {} never has; use --zero 0",
@@ -219,6 +268,10 @@ Pipeline pipeline_of(std::string_view name) {
 }
 Recompute recompute_of(std::string_view name) {
   return by_name<Recompute>(kRecomputeNames, name, "--recompute");
+}
+
+Average average_of(std::string_view name) {
+  return by_name<Average>(kAverageNames, name, "--average");
 }
 
 Compression compression_of(std::string_view name) {

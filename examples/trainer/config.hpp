@@ -42,8 +42,16 @@ struct Layout {
   int dp = 1;
   int tp = 1;
   int pp = 1;
-  int ep = 1;    ///< divides dp
+  int ep = 1;  ///< divides dp
+  /// Rows go to a rank's experts in so many parts, one under the work on another (FasterMoE).
+  int expert_chunks = 1;
   int zero = 0;  ///< 0: replicas keep everything; 1, 2, 3: shard optimizer, gradients, parameters
+  // ZeRO++ (Wang et al., 2023): with ZeRO-3, gradients also with ZeRO-2.
+  bool quantize_weights = false;    ///< gathered in 8 bits per value
+  bool quantize_gradients = false;  ///< reduced in 8 bits per value, by all_to_all
+  /// Replicas of one node, side by side in dp; > 0: each node keeps the values of the whole model
+  /// sharded among them, so that only a step's first use gathers across nodes.
+  int secondary = 0;
   bool sequence_parallel = false;  ///< activations between tensor-parallel blocks are sharded too
   int micro_batches = 1;           ///< per step and replica
   int virtual_stages = 1;          ///< chunks of layers per pipeline rank (interleaved)
@@ -61,7 +69,10 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-enum class Compression : std::uint8_t { none, qsgd, one_bit, top_k };
+enum class Compression : std::uint8_t { none, qsgd, one_bit, top_k, power };
+/// What replicas average: gradients, so that they stay equal; or now and then their values, with
+/// neighbours of a graph in between or (local) with nobody.
+enum class Average : std::uint8_t { gradients, local, ring, grid, exponential };
 
 struct Training {
   int batch = 4;  ///< B
@@ -78,7 +89,14 @@ struct Training {
   Compression compression = Compression::none;  ///< of gradients between replicas
   int levels = 127;                             ///< of QSGD
   double share = 0.01;                          ///< of the gradient that top-k sends
+  int power_rank = 4;                           ///< of PowerSGD
   bool error_feedback = true;  ///< what compression lost is added to the next gradient
+  bool differences = false;    ///< EF21 in its place: differences to an estimate are compressed
+  Average average = Average::gradients;
+  /// Steps from one average over all replicas to the next, of those that average values; 0: never.
+  int global_every = 0;
+  /// Matrix products of bfloat16; values, gradients, moments and everything else stay float32.
+  bool bfloat16 = false;
   std::uint64_t seed = 1;
   std::string data = {};  ///< file of bytes; empty: a seeded synthetic source
 };
@@ -112,5 +130,6 @@ void check(const Config& config, int world_size);
 [[nodiscard]] Pipeline pipeline_of(std::string_view name);
 [[nodiscard]] Recompute recompute_of(std::string_view name);
 [[nodiscard]] Compression compression_of(std::string_view name);
+[[nodiscard]] Average average_of(std::string_view name);
 
 }  // namespace trainer

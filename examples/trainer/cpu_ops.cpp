@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "chorus/error.hpp"
 #include "cpu_math.hpp"
 #include "ops.hpp"
 
@@ -30,18 +32,22 @@ constexpr int kQueryTile = 64;
 template <class R>
 class CpuOps final : public Ops<R> {
  public:
-  explicit CpuOps(int context)
-      : scores_(static_cast<std::size_t>(kQueryTile) * context),
+  CpuOps(int context, Precision precision)
+      : bfloat16_(precision == Precision::bfloat16),
+        scores_(static_cast<std::size_t>(kQueryTile) * context),
         slopes_(static_cast<std::size_t>(kQueryTile) * context) {
     // One thread per rank: ranks are the parallelism, and several share a machine in tests.
     openblas_set_num_threads(1);
+    if (bfloat16_ && !std::is_same_v<R, float>) {
+      throw chorus::InputError("bfloat16 is for training in float32");
+    }
   }
 
   void gemm(Op a, Op b, int m, int n, int k, const R* A, int lda, const R* B, int ldb, R beta, R* C,
             int ldc) override {
     if (m == 0 || n == 0) return;
     if (k == 0 && beta == R(1)) return;
-    blas(a, b, m, n, k, R(1), A, lda, B, ldb, beta, C, ldc);
+    multiply(a, b, m, n, k, R(1), A, lda, B, ldb, beta, C, ldc);
     this->idle();
   }
 
@@ -264,8 +270,8 @@ class CpuOps final : public Ops<R> {
       const int rows = std::min(kQueryTile, T - begin);
       const int keys = begin + rows;
       R* s = scores_.data();
-      blas(Op::as_is, Op::transposed, rows, keys, hd, scale, qkv + std::size_t(begin) * ld, ld,
-           qkv + hd, ld, R(0), s, keys);
+      multiply(Op::as_is, Op::transposed, rows, keys, hd, scale, qkv + std::size_t(begin) * ld, ld,
+               qkv + hd, ld, R(0), s, keys);
       for (int i = 0; i < rows; ++i, s += keys) {
         const auto seen = static_cast<std::size_t>(begin + i + 1);
         const R most = cpu::largest(s, seen);
@@ -276,8 +282,8 @@ class CpuOps final : public Ops<R> {
         std::fill(s + seen, s + keys, R(0));
         lse[begin + i] = most + std::log(sum);
       }
-      blas(Op::as_is, Op::as_is, rows, hd, keys, R(1), scores_.data(), keys, qkv + 2 * hd, ld, R(0),
-           out + std::size_t(begin) * heads * hd, heads * hd);
+      multiply(Op::as_is, Op::as_is, rows, hd, keys, R(1), scores_.data(), keys, qkv + 2 * hd, ld,
+               R(0), out + std::size_t(begin) * heads * hd, heads * hd);
     }
   }
 
@@ -292,10 +298,10 @@ class CpuOps final : public Ops<R> {
       const R* q = qkv + std::size_t(begin) * ld;
       const R* d = dout + std::size_t(begin) * ldo;
       const R* o = out + std::size_t(begin) * ldo;
-      blas(Op::as_is, Op::transposed, rows, keys, hd, scale, q, ld, qkv + hd, ld, R(0),
-           scores_.data(), keys);
-      blas(Op::as_is, Op::transposed, rows, keys, hd, R(1), d, ldo, qkv + 2 * hd, ld, R(0),
-           slopes_.data(), keys);
+      multiply(Op::as_is, Op::transposed, rows, keys, hd, scale, q, ld, qkv + hd, ld, R(0),
+               scores_.data(), keys);
+      multiply(Op::as_is, Op::transposed, rows, keys, hd, R(1), d, ldo, qkv + 2 * hd, ld, R(0),
+               slopes_.data(), keys);
       for (int i = 0; i < rows; ++i) {
         const auto seen = static_cast<std::size_t>(begin + i + 1);
         R* p = scores_.data() + std::size_t(i) * keys;
@@ -309,15 +315,47 @@ class CpuOps final : public Ops<R> {
         std::fill(p + seen, p + keys, R(0));
         std::fill(ds + seen, ds + keys, R(0));
       }
-      blas(Op::transposed, Op::as_is, keys, hd, rows, R(1), scores_.data(), keys, d, ldo, R(1),
-           dqkv + 2 * hd, ld);
-      blas(Op::as_is, Op::as_is, rows, hd, keys, scale, slopes_.data(), keys, qkv + hd, ld, R(0),
-           dqkv + std::size_t(begin) * ld, ld);
-      blas(Op::transposed, Op::as_is, keys, hd, rows, scale, slopes_.data(), keys, q, ld, R(1),
-           dqkv + hd, ld);
+      multiply(Op::transposed, Op::as_is, keys, hd, rows, R(1), scores_.data(), keys, d, ldo, R(1),
+               dqkv + 2 * hd, ld);
+      multiply(Op::as_is, Op::as_is, rows, hd, keys, scale, slopes_.data(), keys, qkv + hd, ld,
+               R(0), dqkv + std::size_t(begin) * ld, ld);
+      multiply(Op::transposed, Op::as_is, keys, hd, rows, scale, slopes_.data(), keys, q, ld, R(1),
+               dqkv + hd, ld);
     }
   }
 
+  /// C = alpha · op(A) · op(B) + beta · C
+  void multiply(Op a, Op b, int m, int n, int k, R alpha, const R* A, int lda, const R* B, int ldb,
+                R beta, R* C, int ldc) {
+    if constexpr (std::is_same_v<R, float>) {
+      if (bfloat16_) {
+        const bool ta = a == Op::transposed;
+        const bool tb = b == Op::transposed;
+        A = rounded(left_, A, ta ? k : m, ta ? m : k, lda);
+        B = rounded(right_, B, tb ? n : k, tb ? k : n, ldb);
+        lda = ta ? m : k;
+        ldb = tb ? k : n;
+      }
+    }
+    blas(a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+  }
+
+  /// x [rows, cols] in bfloat16, without gaps between rows.
+  static const float* rounded(std::vector<float>& into, const float* x, int rows, int cols,
+                              int ld) {
+    const auto width = static_cast<std::size_t>(cols);
+    const std::size_t count = static_cast<std::size_t>(rows) * width;
+    if (into.size() < count) into.resize(count);
+    for (int i = 0; i < rows; ++i) {
+      const float* from = x + std::size_t(i) * ld;
+      float* to = into.data() + std::size_t(i) * width;
+      for (std::size_t j = 0; j < width; ++j) to[j] = cpu::to_bfloat16(from[j]);
+    }
+    return into.data();
+  }
+
+  bool bfloat16_;
+  std::vector<float> left_, right_;
   std::vector<R> scores_, slopes_;
   std::vector<R> column_;
   std::vector<int> by_id_;
@@ -326,11 +364,11 @@ class CpuOps final : public Ops<R> {
 }  // namespace
 
 template <class R>
-std::unique_ptr<Ops<R>> make_cpu_ops(int context) {
-  return std::make_unique<CpuOps<R>>(context);
+std::unique_ptr<Ops<R>> make_cpu_ops(int context, Precision precision) {
+  return std::make_unique<CpuOps<R>>(context, precision);
 }
-template std::unique_ptr<Ops<float>> make_cpu_ops<float>(int);
-template std::unique_ptr<Ops<double>> make_cpu_ops<double>(int);
+template std::unique_ptr<Ops<float>> make_cpu_ops<float>(int, Precision);
+template std::unique_ptr<Ops<double>> make_cpu_ops<double>(int, Precision);
 
 double measured_gemm_peak() {
   constexpr int n = 512;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -16,12 +17,16 @@
 namespace trainer {
 namespace {
 
+/// Of a trace, per rank.
+constexpr std::size_t kMostSpans = 200'000;
+
 struct Arguments {
   Config config;
   std::string preset = "tiny";
   std::string schedule = "1f1b";
   std::string recompute = "none";
   std::string compress = "none";
+  std::string average = "gradients";
   bool no_error_feedback = false;
   bool dry_run = false;
   std::string plan;  ///< topology
@@ -37,6 +42,9 @@ struct Arguments {
   int evaluate_every = 0;
   int print_every = 10;
   std::string report_json;
+  std::string trace;
+  int trace_steps = 2;
+  int compare_overlap = 0;
   std::string checkpoint;
   int checkpoint_every = 0;
   bool resume = false;
@@ -68,7 +76,17 @@ void add_layout_options(CLI::App& app, Arguments& a) {
   app.add_option("--tp", l.tp, "tensor-parallel ranks")->group(group);
   app.add_option("--pp", l.pp, "pipeline stages")->group(group);
   app.add_option("--ep", l.ep, "ranks of dp that share the experts")->group(group);
+  app.add_option("--expert-chunks", l.expert_chunks,
+                 "parts in which rows travel to and from experts, while the experts of others work")
+      ->group(group);
   app.add_option("--zero", l.zero, "shard: 1 optimizer, 2 gradients, 3 parameters")->group(group);
+  app.add_flag("--quantize-weights", l.quantize_weights, "ZeRO++: gather values in 8 bits")
+      ->group(group);
+  app.add_flag("--quantize-gradients", l.quantize_gradients, "ZeRO++: reduce gradients in 8 bits")
+      ->group(group);
+  app.add_option("--secondary", l.secondary,
+                 "ZeRO++: replicas per node, among which each node keeps all values; 0: none")
+      ->group(group);
   app.add_flag("--sequence-parallel", l.sequence_parallel)->group(group);
   app.add_option("--micro-batches", l.micro_batches, "per step and replica")->group(group);
   app.add_option("--virtual-stages", l.virtual_stages, "chunks per rank (interleaved)")
@@ -96,11 +114,22 @@ void add_training_options(CLI::App& app, Arguments& a) {
       ->group(group);
   app.add_option("--weight-decay", t.weight_decay)->group(group);
   app.add_option("--clip", t.clip, "largest gradient norm; 0: none")->group(group);
-  app.add_option("--compress", a.compress, "gradients between replicas: none, qsgd, 1bit, topk")
+  app.add_option("--compress", a.compress,
+                 "gradients between replicas: none, qsgd, 1bit, topk, power")
       ->group(group);
   app.add_option("--levels", t.levels, "of qsgd, up to 127")->group(group);
   app.add_option("--share", t.share, "of the gradient that topk sends")->group(group);
+  app.add_option("--rank", t.power_rank, "of power: columns of the factors")->group(group);
+  app.add_flag("--ef21", t.differences, "compress differences to an estimate (EF21)")->group(group);
+  app.add_option("--average", a.average,
+                 "between replicas: gradients, or values: local, ring, grid, exponential")
+      ->group(group);
+  app.add_option("--global-every", t.global_every, "steps between averages of values over all")
+      ->group(group);
   app.add_flag("--no-error-feedback", a.no_error_feedback, "forget what compression lost")
+      ->group(group);
+  app.add_flag("--bfloat16", t.bfloat16,
+               "round the factors of matrix products to bfloat16; values stay float32")
       ->group(group);
   app.add_option("--seed", t.seed)->group(group);
   app.add_option("--data", t.data, "file of bytes; default: a synthetic source")->group(group);
@@ -124,6 +153,12 @@ void add_other_options(CLI::App& app, Arguments& a) {
       ->group("Layout");
   app.add_flag("--report", a.report, "print the communication report at the end");
   app.add_option("--report-json", a.report_json, "write it as JSON to this file");
+  app.add_option("--trace", a.trace,
+                 "write a timeline of the last steps: Chrome's JSON to this file, a picture to the "
+                 "same name with .svg");
+  app.add_option("--trace-steps", a.trace_steps)->check(CLI::Range(1, 100));
+  app.add_option("--compare-overlap", a.compare_overlap,
+                 "after training, so many pairs of steps with and without overlap, side by side");
   app.add_option("--checkpoint", a.checkpoint, "directory of checkpoints")->group("Checkpoints");
   app.add_option("--checkpoint-every", a.checkpoint_every, "steps; default: at the end")
       ->group("Checkpoints");
@@ -186,6 +221,54 @@ class Screen {
   double seconds_ = 0;
 };
 
+void write(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  if (!file.flush()) throw chorus::InputError("cannot write " + path);
+}
+
+/// Collective: the timelines of all ranks, by rank 0.
+void write_trace(chorus::Communicator& world, Trainer<float>& trainer, const std::string& path) {
+  const auto ranks = gather_spans(world, trainer.groups().flights.trace);
+  if (ranks.empty()) return;
+  write(path, chrome_trace(ranks));
+  const std::size_t dot = path.rfind('.');
+  const std::string picture = path.substr(0, dot == std::string::npos ? path.size() : dot) + ".svg";
+  write(picture, trace_svg(ranks));
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    fmt::print("timeline of rank {}: {:.0f} % of the time that calls are in flight is hidden\n", r,
+               100 * overlap_share(ranks[r]));
+  }
+  fmt::print("wrote {} and {}\n", path, picture);
+}
+
+/// Pairs of steps, one with overlap and one without, in turn: what the machine does besides meets
+/// both. Medians.
+void compare_overlap(chorus::Communicator& world, Trainer<float>& trainer, int pairs) {
+  std::vector<double> seconds[2], exposed[2];
+  for (int i = 0; i < 2 * pairs; ++i) {
+    const auto off = static_cast<std::size_t>(i % 2);
+    trainer.overlap(off == 0);
+    world.barrier();
+    const StepResult r = trainer.step();
+    seconds[off].push_back(r.seconds);
+    exposed[off].push_back(r.exposed_s);
+  }
+  trainer.overlap(true);
+  const auto median = [](std::vector<double>& of) {
+    std::ranges::nth_element(of, of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2));
+    return 1e3 * of[of.size() / 2];
+  };
+  if (world.rank() != 0) return;
+  const double with = median(exposed[0]);
+  const double without = median(exposed[1]);
+  fmt::print(
+      "overlap, {} pairs of steps, medians of rank 0: with {:.2f} ms, {:.2f} ms of them standing "
+      "still; without {:.2f} ms, {:.2f} ms; {:.0f} % of what is exposed without is hidden\n",
+      pairs, median(seconds[0]), with, median(seconds[1]), without,
+      without > 0 ? 100 * (1 - with / without) : 0.0);
+}
+
 /// The library's mapping, as rank 0 sees the wiring.
 void map_axes(chorus::Communicator& world, Config& config) {
   check(config, world.world_size());
@@ -231,6 +314,10 @@ void train(Arguments& a) {
   const int first = trainer.steps_done();
   Screen screen(a, speaks, peak);
   for (int i = first; i < a.config.training.steps; ++i) {
+    if (!a.trace.empty() && i == std::max(first, a.config.training.steps - a.trace_steps)) {
+      world.barrier();
+      trainer.groups().flights.trace.start(kMostSpans);
+    }
     screen.step(trainer.step());
     const bool end = i + 1 == a.config.training.steps;
     const bool due = a.checkpoint_every > 0 && (i + 1) % a.checkpoint_every == 0;
@@ -244,15 +331,17 @@ void train(Arguments& a) {
     }
   }
   trainer.groups().flights.wait_all();  // the last update's values: all bytes are counted
+  trainer.groups().flights.trace.stop();
+  const CommLog log = trainer.log();
+  if (!a.trace.empty()) write_trace(world, trainer, a.trace);
+  if (a.compare_overlap > 0) compare_overlap(world, trainer, a.compare_overlap);
   if (!speaks) return;
   const int steps = std::max(1, trainer.steps_done() - first);
   if (a.report) {
-    fmt::print("\n{}", comm_report(a.config, trainer.log(), 0, steps, screen.seconds()));
+    fmt::print("\n{}", comm_report(a.config, log, 0, steps, screen.seconds()));
   }
   if (a.report_json.empty()) return;
-  std::ofstream file(a.report_json);
-  file << comm_json(a.config, trainer.log(), 0, steps, screen.seconds());
-  if (!file.flush()) throw chorus::InputError("cannot write " + a.report_json);
+  write(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
 }
 
 int run(int argc, char** argv) {
@@ -279,6 +368,11 @@ int run(int argc, char** argv) {
   a.config.layout.pipeline = pipeline_of(a.schedule);
   a.config.layout.recompute = recompute_of(a.recompute);
   a.config.training.compression = compression_of(a.compress);
+  a.config.training.average = average_of(a.average);
+  if (a.config.training.average != Average::gradients && !a.checkpoint.empty()) {
+    throw chorus::InputError("--checkpoint keeps one replica, but --average " + a.average +
+                             " lets them drift apart");
+  }
   a.config.training.error_feedback = !a.no_error_feedback;
   if (a.list_presets) {
     list_presets();

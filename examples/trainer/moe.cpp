@@ -80,6 +80,7 @@ Moe<R>::Moe(const Config& config, Ops<R>& ops, Groups& groups, Store<R>& store, 
   all_ = static_cast<std::size_t>(m.experts);
   ep_ = static_cast<std::size_t>(config.layout.ep);
   here_ = all_ / ep_;
+  chunks_ = std::min(here_, static_cast<std::size_t>(config.layout.expert_chunks));
   // A token goes to k different experts, so it comes here at most min(k, experts here) times.
   most_ = ep_ * std::min(n_ * std::min(k_, here_), here_ * room(config, n_));
   gate_ = dense.params.size() - 1;
@@ -102,7 +103,7 @@ MoeSaved<R> Moe<R>::lay_out_saved(Arena& arena) const {
   saved.places = index(n_ * k_);
   saved.order = index(most_);
   saved.received = index(all_);
-  saved.counts = arena.take<std::size_t>(4 * ep_, Use::activations);
+  saved.counts = arena.take<std::size_t>(chunks_ * 4 * ep_, Use::activations);
   saved.x = real(most_ * h_);
   saved.f1 = real(most_ * f_);
   saved.act = real(most_ * f_);
@@ -174,76 +175,119 @@ void Moe<R>::exchange_counts(const MoeSaved<R>& saved) {
   } else {
     groups_.expert.wait(groups_.expert.all_to_all(scratch_.totals, saved.received, here_));
   }
-  std::size_t* sent = saved.counts;
-  std::size_t* arrived = saved.counts + 2 * ep_;
   std::size_t sent_at = 0;
-  std::size_t arrived_at = 0;
   for (std::size_t r = 0; r < ep_; ++r) {
-    std::size_t out = 0;
-    std::size_t in = 0;
     for (std::size_t e = 0; e < here_; ++e) {
-      out += static_cast<std::size_t>(scratch_.totals[r * here_ + e]);
-      in += static_cast<std::size_t>(saved.received[r * here_ + e]);
+      const Part part = part_of(saved, chunk_of(e));
+      if (e == 0 || chunk_of(e) != chunk_of(e - 1)) {
+        part.sent[r] = 0;
+        part.sent_at[r] = sent_at;
+      }
+      const auto rows = static_cast<std::size_t>(scratch_.totals[r * here_ + e]);
+      part.sent[r] += rows * h_;
+      sent_at += rows * h_;
     }
-    sent[r] = out * h_;
-    sent[ep_ + r] = sent_at;
-    arrived[r] = in * h_;
-    arrived[ep_ + r] = arrived_at;
-    sent_at += out * h_;
-    arrived_at += in * h_;
   }
   std::size_t row = 0;
-  for (std::size_t e = 0; e < here_; ++e) {
+  for (std::size_t c = 0; c < chunks_; ++c) order_chunk(saved, c, row);
+}
+
+/// Where rows of a chunk arrive: by sender, then expert; and which of them each row sorted by
+/// expert, then sender, is. Rows of earlier chunks: `row`.
+template <class R>
+void Moe<R>::order_chunk(const MoeSaved<R>& saved, std::size_t chunk, std::size_t& row) const {
+  const Part part = part_of(saved, chunk);
+  const auto rows_of = [&](std::size_t r, std::size_t e) {
+    return static_cast<std::size_t>(saved.received[r * here_ + e]);
+  };
+  const std::size_t first = first_of(chunk);
+  const std::size_t last = first_of(chunk + 1);
+  std::size_t at = row;
+  for (std::size_t r = 0; r < ep_; ++r) {
+    part.arrived_at[r] = at * h_;
+    for (std::size_t e = first; e < last; ++e) at += rows_of(r, e);
+    part.arrived[r] = at * h_ - part.arrived_at[r];
+  }
+  for (std::size_t e = first; e < last; ++e) {
     for (std::size_t r = 0; r < ep_; ++r) {
-      std::size_t from = arrived[ep_ + r] / h_;
-      for (std::size_t before = 0; before < e; ++before) {
-        from += static_cast<std::size_t>(saved.received[r * here_ + before]);
-      }
-      for (std::int32_t i = 0; i < saved.received[r * here_ + e]; ++i) {
+      std::size_t from = part.arrived_at[r] / h_;
+      for (std::size_t before = first; before < e; ++before) from += rows_of(r, before);
+      for (std::size_t i = 0; i < rows_of(r, e); ++i) {
         saved.order[row++] = static_cast<std::int32_t>(from++);
       }
     }
   }
 }
 
+/// rows [n · k, h] in the order of places → scratch, in the order of senders, on the experts'
+/// ranks.
 template <class R>
-void Moe<R>::scatter(const MoeSaved<R>& saved, const R* rows, R* sorted) {
-  const std::span<const std::size_t> counts(saved.counts, 4 * ep_);
+Pending Moe<R>::send_rows(const MoeSaved<R>& saved, std::size_t chunk, const R* rows) {
+  if (ep_ == 1) return {};
+  const Part part = part_of(saved, chunk);
+  return groups_.expert.all_to_all_v(rows, part.sent, part.sent_at, scratch_.arrived, part.arrived,
+                                     part.arrived_at);
+}
+
+/// The way back of answers [·, h] sorted by expert.
+template <class R>
+Pending Moe<R>::return_rows(const MoeSaved<R>& saved, std::size_t chunk, const R* sorted, R* rows) {
+  const Part part = part_of(saved, chunk);
+  const auto [begin, count] = sorted_rows(part);
   if (ep_ == 1) {
-    ops_.copy(sorted, rows, counts[0]);
-    return;
+    ops_.copy(rows + begin * h_, sorted + begin * h_, count * h_);
+    return {};
   }
-  groups_.expert.wait(groups_.expert.all_to_all_v(
-      rows, counts.subspan(0, ep_), counts.subspan(ep_, ep_), scratch_.arrived,
-      counts.subspan(2 * ep_, ep_), counts.subspan(3 * ep_, ep_)));
-  const std::size_t all = (counts[3 * ep_ - 1] + counts[4 * ep_ - 1]) / h_;
-  ops_.gather_rows(sorted, scratch_.arrived, saved.order, all, static_cast<int>(h_));
+  ops_.scatter_rows(scratch_.arrived, sorted + begin * h_, saved.order + begin, count,
+                    static_cast<int>(h_));
+  return groups_.expert.all_to_all_v(static_cast<const R*>(scratch_.arrived), part.arrived,
+                                     part.arrived_at, rows, part.sent, part.sent_at);
 }
 
 template <class R>
-void Moe<R>::collect(const MoeSaved<R>& saved, const R* sorted, R* rows) {
-  const std::span<const std::size_t> counts(saved.counts, 4 * ep_);
-  if (ep_ == 1) {
-    ops_.copy(rows, sorted, counts[0]);
-    return;
+std::pair<std::size_t, std::size_t> Moe<R>::sorted_rows(const Part& part) const {
+  const std::size_t begin = part.arrived_at[0] / h_;
+  return {begin, (part.arrived_at[ep_ - 1] + part.arrived[ep_ - 1]) / h_ - begin};
+}
+
+/// Sends rows [n · k, h] to their experts' ranks, where they become sorted [·, h] and visit(expert,
+/// first row, rows) makes `answers` of them, sorted alike; these come back as `back`. While the
+/// experts of one chunk work, the rows of the next and the answers of the one before travel.
+template <class R>
+template <class Visit>
+void Moe<R>::exchange(const MoeSaved<R>& saved, const R* rows, R* sorted, const R* answers, R* back,
+                      Visit visit) {
+  Pending arriving = send_rows(saved, 0, rows);
+  Pending leaving;
+  for (std::size_t c = 0; c < chunks_; ++c) {
+    const Pending mine = arriving;
+    if (c + 1 < chunks_) arriving = send_rows(saved, c + 1, rows);
+    groups_.expert.wait(mine);
+    const auto [begin, count] = sorted_rows(part_of(saved, c));
+    if (ep_ == 1) {
+      ops_.copy(sorted + begin * h_, rows + begin * h_, count * h_);
+    } else {
+      ops_.gather_rows(sorted + begin * h_, scratch_.arrived, saved.order + begin, count,
+                       static_cast<int>(h_));
+    }
+    for_each_expert(saved, first_of(c), first_of(c + 1), visit);
+    groups_.expert.wait(leaving);
+    leaving = return_rows(saved, c, answers, back);
   }
-  const std::size_t all = (counts[3 * ep_ - 1] + counts[4 * ep_ - 1]) / h_;
-  ops_.scatter_rows(scratch_.arrived, sorted, saved.order, all, static_cast<int>(h_));
-  groups_.expert.wait(groups_.expert.all_to_all_v(
-      static_cast<const R*>(scratch_.arrived), counts.subspan(2 * ep_, ep_),
-      counts.subspan(3 * ep_, ep_), rows, counts.subspan(0, ep_), counts.subspan(ep_, ep_)));
+  groups_.expert.wait(leaving);
 }
 
 template <class R>
 template <class Visit>
-void Moe<R>::for_each_expert(const MoeSaved<R>& saved, Visit visit) const {
+void Moe<R>::for_each_expert(const MoeSaved<R>& saved, std::size_t first, std::size_t last,
+                             Visit visit) const {
   std::size_t row = 0;
-  for (std::size_t e = 0; e < here_; ++e) {
+  for (std::size_t e = 0; e < last; ++e) {
     std::size_t rows = 0;
     for (std::size_t r = 0; r < ep_; ++r) {
       rows += static_cast<std::size_t>(saved.received[r * here_ + e]);
     }
-    visit(e * per_expert, row, static_cast<int>(rows));
+    if (e >= first) visit(e * per_expert, row, static_cast<int>(rows));
     row += rows;
   }
 }
@@ -262,8 +306,7 @@ void Moe<R>::forward(const MoeSaved<R>& saved, const R* in, R* out) {
     ops_.copy(scratch_.sent + static_cast<std::size_t>(saved.places[pair]) * h_,
               in + pair / k_ * h_, h_);
   }
-  scatter(saved, scratch_.sent, saved.x);
-  for_each_expert(saved, [&](std::size_t p, std::size_t row, int rows) {
+  const auto work = [&](std::size_t p, std::size_t row, int rows) {
     R* f1 = saved.f1 + row * f_;
     R* act = saved.act + row * f_;
     R* y = scratch_.answers + row * h_;
@@ -275,8 +318,8 @@ void Moe<R>::forward(const MoeSaved<R>& saved, const R* in, R* out) {
               h);
     // Tensor-parallel ranks add their answers: the bias must come once.
     if (groups_.place.tp == 0) ops_.add_bias(y, experts_->value(p + down_bias), rows, h);
-  });
-  collect(saved, scratch_.answers, saved.out);
+  };
+  exchange(saved, scratch_.sent, saved.x, scratch_.answers, saved.out, work);
   ops_.zero(out, n_ * h_);
   for (std::size_t pair = 0; pair < n_ * k_; ++pair) {
     if (saved.places[pair] < 0) continue;
@@ -299,16 +342,15 @@ void Moe<R>::backward(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, cons
     ops_.zero(scratch_.sent + at, h_);
     ops_.add_scaled(scratch_.sent + at, d, saved.weights[pair], h_);
   }
-  scatter(saved, scratch_.sent, slopes.dy);
-  for_each_expert(saved, [&](std::size_t p, std::size_t row, int rows) {
+  const auto work = [&](std::size_t p, std::size_t row, int rows) {
     R* df1 = slopes.df1 + row * f_;
     ops_.gemm(Op::as_is, Op::as_is, rows, f, h, slopes.dy + row * h_, h, experts_->value(p + down),
               f, R(0), df1, f);
     ops_.gelu_backward(df1, saved.f1 + row * f_, static_cast<std::size_t>(rows) * f_);
     ops_.gemm(Op::as_is, Op::as_is, rows, h, f, df1, f, experts_->value(p + up), h, R(0),
               scratch_.answers + row * h_, h);
-  });
-  collect(saved, scratch_.answers, scratch_.sent);
+  };
+  exchange(saved, scratch_.sent, slopes.dy, scratch_.answers, scratch_.sent, work);
   for (std::size_t pair = 0; pair < n_ * k_; ++pair) {
     if (saved.places[pair] < 0) continue;
     ops_.add(dx + pair / k_ * h_, scratch_.sent + static_cast<std::size_t>(saved.places[pair]) * h_,
@@ -367,7 +409,7 @@ void Moe<R>::weights(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const
   const int experts = static_cast<int>(all_);
   ops_.gemm(Op::transposed, Op::as_is, experts, h, static_cast<int>(n_), slopes.dlogits, experts,
             in, h, R(1), dense_.gradient(gate_), h);
-  for_each_expert(saved, [&](std::size_t p, std::size_t row, int rows) {
+  for_each_expert(saved, 0, here_, [&](std::size_t p, std::size_t row, int rows) {
     const R* dy = slopes.dy + row * h_;
     const R* df1 = slopes.df1 + row * f_;
     ops_.gemm(Op::transposed, Op::as_is, h, f, rows, dy, h, saved.act + row * f_, f, R(1),

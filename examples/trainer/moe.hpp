@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <utility>
 
 #include "params.hpp"
 
@@ -18,7 +20,7 @@ struct MoeSaved {
   std::int32_t* places;    ///< [n · k] row in what is sent; −1: dropped
   std::int32_t* order;     ///< [most] received row of each row sorted by expert
   std::int32_t* received;  ///< [ep · E/ep] rows from each rank for each expert here
-  std::size_t* counts;     ///< [4 · ep] elements: sent, their offsets, received, their offsets
+  std::size_t* counts;     ///< [chunks · 4 · ep] elements: sent, offsets, received, offsets
   R* x;                    ///< [most, h] rows sorted by expert
   R* f1;                   ///< [most, f/t]
   R* act;                  ///< [most, f/t]
@@ -68,13 +70,33 @@ class Moe {
  private:
   void route(const MoeSaved<R>& saved);
   void exchange_counts(const MoeSaved<R>& saved);
-  /// rows [n · k, h] in the order of places → sorted [·, h] by expert, on the experts' ranks.
-  void scatter(const MoeSaved<R>& saved, const R* rows, R* sorted);
-  /// The way back.
-  void collect(const MoeSaved<R>& saved, const R* sorted, R* rows);
-  /// Calls visit(expert, first row, rows) for each expert here.
+  /// What one chunk of the experts here exchanges with each rank: elements and where they begin.
+  struct Part {
+    std::span<std::size_t> sent, sent_at, arrived, arrived_at;  // [ep]
+  };
+  [[nodiscard]] Part part_of(const MoeSaved<R>& saved, std::size_t chunk) const {
+    const std::span<std::size_t> all(saved.counts + chunk * 4 * ep_, 4 * ep_);
+    return {all.subspan(0, ep_), all.subspan(ep_, ep_), all.subspan(2 * ep_, ep_),
+            all.subspan(3 * ep_, ep_)};
+  }
+  [[nodiscard]] std::size_t first_of(std::size_t chunk) const { return chunk * here_ / chunks_; }
+  [[nodiscard]] std::size_t chunk_of(std::size_t expert) const {
+    std::size_t chunk = 0;
+    while (first_of(chunk + 1) <= expert) ++chunk;
+    return chunk;
+  }
+  /// First row and number of rows of a chunk, sorted by expert.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> sorted_rows(const Part& part) const;
+  void order_chunk(const MoeSaved<R>& saved, std::size_t chunk, std::size_t& row) const;
+  Pending send_rows(const MoeSaved<R>& saved, std::size_t chunk, const R* rows);
+  Pending return_rows(const MoeSaved<R>& saved, std::size_t chunk, const R* sorted, R* rows);
   template <class Visit>
-  void for_each_expert(const MoeSaved<R>& saved, Visit visit) const;
+  void exchange(const MoeSaved<R>& saved, const R* rows, R* sorted, const R* answers, R* back,
+                Visit visit);
+  /// Calls visit(param, first row, rows) for the experts [first, last) here.
+  template <class Visit>
+  void for_each_expert(const MoeSaved<R>& saved, std::size_t first, std::size_t last,
+                       Visit visit) const;
   void gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits);
 
   const Config& config_;
@@ -83,7 +105,7 @@ class Moe {
   Segment<R>& dense_;
   MoeScratch<R>& scratch_;
   Segment<R>* experts_ = nullptr;
-  std::size_t n_, h_, f_, k_, all_, here_, ep_, most_;
+  std::size_t n_, h_, f_, k_, all_, here_, ep_, most_, chunks_;
   std::size_t gate_;
   double balance_loss_ = 0;
   std::uint64_t dropped_ = 0;

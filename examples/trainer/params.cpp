@@ -1,7 +1,6 @@
 #include "params.hpp"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "random.hpp"
 
@@ -9,20 +8,6 @@ namespace trainer {
 
 /// The slot of a Pending whose result has been added.
 constexpr int kSettled = -2;
-
-std::unique_ptr<chorus::compress::Compressor> make_compressor(const Training& training) {
-  switch (training.compression) {
-    case Compression::qsgd:
-      return std::make_unique<chorus::compress::Qsgd>(training.levels);
-    case Compression::one_bit:
-      return std::make_unique<chorus::compress::OneBit>();
-    case Compression::top_k:
-      return std::make_unique<chorus::compress::TopK>(training.share);
-    case Compression::none:
-      break;
-  }
-  return nullptr;
-}
 
 template <class R>
 Segment<R>* Store<R>::add(std::string name, std::vector<Param> params, bool expert, bool end) {
@@ -58,17 +43,12 @@ void Store<R>::lay_out(Arena& arena) {
     s->moment1 = arena.take<R>(s->shard, Use::optimizer);
     s->moment2 = arena.take<R>(s->shard, Use::optimizer);
     s->holders = 0;
-    if (compressor_ && config_.training.error_feedback) {
-      s->error = arena.take<R>(s->padded, Use::gradients);
+    if (config_.layout.secondary > 0) {
+      s->secondary = arena.take<R>(s->padded / static_cast<std::size_t>(config_.layout.secondary),
+                                   Use::parameters);
     }
   }
-  std::size_t payloads = 0;
-  for (auto& s : segments_) {
-    if (!compressor_) break;
-    payloads = std::max(payloads,
-                        compressor_->bytes(s->padded) * static_cast<std::size_t>(s->group->size()));
-  }
-  payloads_ = arena.take<std::uint8_t>(payloads, Use::scratch);
+  lay_out_exchange(arena);
   lay_out_gradients(arena);
   lay_out_buffers(arena);
   partial_count_ = 0;
@@ -76,6 +56,11 @@ void Store<R>::lay_out(Arena& arena) {
     if (p.partial) partial_count_ += n;
   });
   partials_ = arena.take<R>(partial_count_, Use::scratch);
+  std::size_t largest_shard = 0;
+  for (auto& s : segments_) largest_shard = std::max(largest_shard, s->shard);
+  const bool sums = config_.layout.quantize_gradients && config_.layout.secondary > 0;
+  node_sums_ = arena.take<R>(
+      sums ? largest_shard * static_cast<std::size_t>(groups_.across.size()) : 0, Use::scratch);
 }
 
 /// Without ZeRO the gradients lie in the order in which the backward pass completes them, so that a
@@ -117,22 +102,30 @@ void Store<R>::lay_out_buffers(Arena& arena) {
       if (zero >= 2) s->own_gradients = arena.take<R>(s->shard, Use::gradients);
       if (!s->end) largest = std::max(largest, s->padded);
     }
-    const auto buffers = [&](std::vector<Buffer>& pool, Use use) {
-      for (int i = 0; i < 2 && largest > 0; ++i) {
-        pool.push_back(
-            {.memory = arena.take<R>(largest, use), .user = nullptr, .reducing = {kSettled, 0}});
-      }
+    const Group& group = expert ? groups_.expert_data : groups_.data;
+    const auto replicas = static_cast<std::size_t>(group.size());
+    const auto buffers = [&](std::vector<Buffer>& pool, Use use, std::size_t packed) {
+      const auto add = [&](std::size_t elements, Segment<R>* user) {
+        const std::size_t bytes = packed * replicas * packed_bytes(elements / replicas);
+        pool.push_back({.memory = arena.take<R>(elements, use),
+                        .user = user,
+                        .reducing = {kSettled, 0},
+                        .packed = arena.take<std::uint8_t>(bytes, Use::scratch)});
+      };
+      for (int i = 0; i < 2 && largest > 0; ++i) add(largest, nullptr);
       for (auto& s : segments_) {
-        if (s->expert == expert && s->end) {
-          pool.push_back({.memory = arena.take<R>(s->padded, use),
-                          .user = s.get(),
-                          .reducing = {kSettled, 0}});
-        }
+        if (s->expert == expert && s->end) add(s->padded, s.get());
       }
     };
-    if (zero >= 3) buffers(value_buffers_[expert], Use::parameters);
-    if (zero >= 2) buffers(gradient_buffers_[expert], Use::gradients);
+    const Layout& l = config_.layout;
+    if (zero >= 3) buffers(value_buffers_[expert], Use::parameters, l.quantize_weights ? 1 : 0);
+    if (zero >= 2) buffers(gradient_buffers_[expert], Use::gradients, l.quantize_gradients ? 2 : 0);
   }
+}
+
+template <class R>
+std::size_t Store<R>::packed_bytes(std::size_t elements) {
+  return chorus::compress::Nearest8().bytes(elements);
 }
 
 template <class R>
@@ -192,10 +185,7 @@ void Store<R>::prefetch(Segment<R>* segment) {
   Buffer& buffer = buffer_for(*segment, pool);
   buffer.user = segment;
   segment->values = buffer.memory;
-  // In place: the shard goes to its block, the other replicas' blocks come beside it.
-  ops_.copy(segment->values + segment->begin, segment->own_values, segment->shard);
-  segment->gathering =
-      segment->group->all_gather(segment->values + segment->begin, segment->values, segment->shard);
+  start_gathering(*segment, buffer.packed);
 }
 
 template <class R>
@@ -208,6 +198,7 @@ void Store<R>::acquire(Segment<R>& segment) {
     for (Buffer& b : pool) {
       if (room || b.user == nullptr || b.user->end || b.user->holders > 0) continue;
       groups_.flights.wait(b.user->gathering);
+      finish_gathering(*b.user);
       b.user->values = nullptr;
       b.user = nullptr;
       break;
@@ -215,6 +206,7 @@ void Store<R>::acquire(Segment<R>& segment) {
     prefetch(&segment);
   }
   groups_.flights.wait(segment.gathering);
+  if (config_.layout.zero >= 3) finish_gathering(segment);
   ++segment.holders;
 }
 
@@ -234,7 +226,11 @@ void Store<R>::settle(Buffer& buffer) {
   Segment<R>* s = buffer.user;
   if (s == nullptr || s->gradients != nullptr || buffer.reducing.slot == kSettled) return;
   groups_.flights.wait(buffer.reducing);
-  ops_.add(s->own_gradients, buffer.memory + s->begin, s->shard);
+  if (config_.layout.quantize_gradients) {
+    finish_quantized(*s, buffer);
+  } else {
+    ops_.add(s->own_gradients, buffer.memory + s->begin, s->shard);
+  }
   buffer.reducing.slot = kSettled;
   if (!s->end) buffer.user = nullptr;
 }
@@ -261,12 +257,17 @@ void Store<R>::release_gradients(Segment<R>& segment, bool last) {
     for (Buffer& b : gradient_buffers_[segment.expert]) {
       if (b.user != &segment) continue;
       segment.gradients = nullptr;
-      b.reducing = segment.group->reduce_scatter(b.memory, b.memory + segment.begin, segment.shard);
+      b.reducing =
+          layout.quantize_gradients
+              ? start_quantized(segment, b)
+              : segment.group->reduce_scatter(b.memory, b.memory + segment.begin, segment.shard);
       if (!layout.overlap) settle(b);
     }
     return;
   }
-  if (!last || compressor_) return;
+  const bool summed = config_.training.compression == Compression::none &&
+                      config_.training.average == Average::gradients;
+  if (!last || !summed) return;
   Bucket& bucket = buckets_[static_cast<std::size_t>(segment.bucket)];
   if (--bucket.waiting > 0 || !layout.overlap) return;
   bucket.pending = layout.zero == 0 ? bucket.group->all_reduce(bucket.begin, bucket.count)
@@ -293,8 +294,13 @@ void Store<R>::finish_gradients() {
     for (auto& pool : gradient_buffers_) {
       for (Buffer& b : pool) settle(b);
     }
+  } else if (config_.training.compression == Compression::power) {
+    for (auto& s : segments_) reduce_by_power(*s);
+    ++reductions_;
   } else if (compressor_) {
     for (auto& s : segments_) reduce_compressed(*s);
+  } else if (config_.training.average != Average::gradients) {
+    // Replicas go on with what they have.
   } else if (!layout.overlap) {
     for (auto& s : segments_) {
       Bucket& bucket = buckets_[static_cast<std::size_t>(s->bucket)];
@@ -311,31 +317,6 @@ void Store<R>::finish_gradients() {
     if (s->tied) groups_.tie.wait(groups_.tie.all_reduce(s->own_gradients, s->shard));
   }
   add_partials_over_tensor();
-}
-
-/// Every replica's compressed gradient, added in the order of ranks: all end with the same bits.
-template <class R>
-void Store<R>::reduce_compressed(Segment<R>& s) {
-  if constexpr (!std::is_same_v<R, float>) {
-    throw chorus::InputError("gradients can be compressed in float32 only");
-  } else {
-    ++reductions_;
-    const auto replicas = static_cast<std::size_t>(s.group->size());
-    if (replicas == 1) return;
-    const std::size_t size = compressor_->bytes(s.padded);
-    std::uint8_t* mine = payloads_ + size * static_cast<std::size_t>(s.group->rank());
-    const std::span<float> values(s.gradients, s.padded);
-    const std::span<float> error(s.error, s.error == nullptr ? 0 : s.padded);
-    const std::uint64_t seed = random_bits(config_.training.seed, reductions_,
-                                           static_cast<std::uint64_t>(groups_.world.rank()));
-    chorus::compress::encode_with_feedback(*compressor_, values, error, seed,
-                                           std::as_writable_bytes(std::span(mine, size)));
-    s.group->wait(s.group->all_gather(mine, payloads_, size));
-    ops_.zero(s.gradients, s.padded);
-    for (std::size_t r = 0; r < replicas; ++r) {
-      compressor_->add(std::as_bytes(std::span(payloads_ + r * size, size)), 1.0F, values);
-    }
-  }
 }
 
 template <class R>
@@ -358,23 +339,35 @@ void Store<R>::add_partials_over_tensor() {
 
 template <class R>
 double Store<R>::sum_of_squares() {
+  const bool apart = config_.training.average != Average::gradients;
   double sum = 0;
   for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
     const bool copy_elsewhere = (!p.sliced() && groups_.tensor.rank() > 0) || !s.counted ||
-                                (config_.layout.zero == 0 && s.group->rank() > 0);
+                                (!apart && config_.layout.zero == 0 && s.group->rank() > 0);
     if (!copy_elsewhere) sum += ops_.sum_of_squares(s.own_gradients + index, n);
   });
-  return sum;
+  // Replicas that drift apart: the mean over them of the squares of what would be their gradients.
+  return apart ? sum * config_.layout.dp : sum;
+}
+
+template <class R>
+void Store<R>::values_changed() {
+  for (auto& s : segments_) s->fresh = false;
 }
 
 template <class R>
 void Store<R>::update(AdamW how) {
   const double decay = how.weight_decay;
+  const bool apart = config_.training.average != Average::gradients;
+  // A gradient is a share of the mean over all replicas.
+  if (apart) how.scale *= config_.layout.dp;
   for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
     how.weight_decay = p.decays ? decay : 0;
     ops_.adamw(s.own_values + index, s.moment1 + index, s.moment2 + index, s.own_gradients + index,
                n, how);
   });
+  values_changed();
+  if (apart) average_values(how.step);
   const int zero = config_.layout.zero;
   if (zero != 1 && zero != 2) return;
   for (auto& s : segments_) {

@@ -9,6 +9,7 @@
 
 #include "arena.hpp"
 #include "chorus/compress.hpp"
+#include "chorus/neighbor.hpp"
 #include "comm.hpp"
 #include "ops.hpp"
 
@@ -54,10 +55,15 @@ struct Segment {
   R* gradients = nullptr;   ///< [padded] while acquired
   R* own_values = nullptr;  ///< [shard]
   R* own_gradients = nullptr;
-  R* error = nullptr;  ///< [padded] what compression lost so far
+  R* error = nullptr;     ///< [padded] what compression lost so far; EF21: this rank's estimate
+  R* estimate = nullptr;  ///< [padded] EF21: the sum of all ranks' estimates
+  R* power_q = nullptr;   ///< PowerSGD: the Q of all matrices, kept between steps
   R* moment1 = nullptr;
   R* moment2 = nullptr;
   Pending gathering;
+  std::uint8_t* packed = nullptr;  ///< where quantized values arrive while they are gathered
+  R* secondary = nullptr;          ///< [padded / replicas of a node]
+  bool fresh = false;              ///< `secondary` is of the values that are current
   int holders = 0;
   int bucket = -1;
 
@@ -77,6 +83,8 @@ struct Segment {
 ///   ZeRO-1  the last release starts a reduce_scatter; the update ends in an all_gather
 ///   ZeRO-2  every release starts a reduce_scatter out of one of two buffers
 ///   ZeRO-3  also acquire() gathers the values into one of two buffers (prefetch() earlier)
+///   ZeRO++  values travel quantized, and after their first use in a step inside the node only;
+///           gradients travel quantized to who sums them, first inside the node, then across
 template <class R>
 class Store {
  public:
@@ -106,6 +114,10 @@ class Store {
   [[nodiscard]] double sum_of_squares();
   /// Updates the shards and sends them to the other replicas.
   void update(AdamW how);
+  /// Floats of the two sums that PowerSGD needs for a segment.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> power_counts(const Segment<R>& segment) const;
+  /// What was kept of gathered values is no longer current.
+  void values_changed();
 
   [[nodiscard]] const std::vector<std::unique_ptr<Segment<R>>>& segments() const {
     return segments_;
@@ -116,6 +128,7 @@ class Store {
     R* memory = nullptr;
     Segment<R>* user = nullptr;
     Pending reducing;
+    std::uint8_t* packed = nullptr;  ///< quantized: what arrives, then what leaves
   };
   struct Bucket {
     R* begin = nullptr;
@@ -129,7 +142,18 @@ class Store {
   void lay_out_buffers(Arena& arena);
   Buffer& buffer_for(Segment<R>& segment, std::vector<Buffer>& pool);
   void settle(Buffer& buffer);
+  /// `bytes` of `elements` quantized.
+  [[nodiscard]] static std::size_t packed_bytes(std::size_t elements);
+  void start_gathering(Segment<R>& segment, std::uint8_t* packed);
+  void finish_gathering(Segment<R>& segment);
+  Pending start_quantized(Segment<R>& segment, Buffer& buffer);
+  void finish_quantized(Segment<R>& segment, Buffer& buffer);
+  void lay_out_exchange(Arena& arena);
   void reduce_compressed(Segment<R>& segment);
+  void reduce_by_power(Segment<R>& segment);
+  void average_values(int step);
+  template <class Visit>
+  void for_each_matrix(const Segment<R>& segment, Visit visit) const;
   void add_partials_over_tensor();
   template <class Visit>
   void for_each_own(Visit visit);
@@ -142,7 +166,12 @@ class Store {
   std::vector<Buffer> value_buffers_[2], gradient_buffers_[2];  ///< [expert]
   std::unique_ptr<chorus::compress::Compressor> compressor_;
   std::uint8_t* payloads_ = nullptr;  ///< of all replicas, for the largest segment
-  std::uint64_t reductions_ = 0;      ///< seeds random rounding
+  R* power_p_ = nullptr;              ///< P of all matrices and the vectors of a segment
+  R* theirs_ = nullptr;               ///< values of the neighbours, of the largest segment
+  std::vector<chorus::neighbor::Weight> row_;
+  std::vector<Pending> mixing_;
+  std::uint64_t reductions_ = 0;  ///< seeds random rounding
+  R* node_sums_ = nullptr;  ///< [nodes · shard] of the segment whose gradients are being summed
   R* partials_ = nullptr;
   std::size_t partial_count_ = 0;
 };

@@ -227,8 +227,8 @@ std::vector<int> grid_of(const Layout& l) { return {l.pp, l.dp / l.ep, l.ep, l.t
 
 std::vector<GridFlow> flows_of(const Config& config) {
   const Layout& l = config.layout;
-  std::array<double, 7> bytes{};
-  std::array<double, 7> messages{};
+  std::array<double, kAxes> bytes{};
+  std::array<double, kAxes> messages{};
   for (int stage = 0; stage < l.pp; ++stage) {
     Config placed = config;
     placed.layout.ranks.clear();

@@ -46,7 +46,8 @@ Trainer<R>::~Trainer() {
 template <class R>
 void Trainer<R>::build() {
   const Layout& layout = config_.layout;
-  ops_ = make_cpu_ops<R>(config_.model.context);
+  ops_ = make_cpu_ops<R>(config_.model.context,
+                         config_.training.bfloat16 ? Precision::bfloat16 : Precision::full);
   store_ = std::make_unique<Store<R>>(config_, *ops_, *groups_);
   shop_ = std::make_unique<Workshop<R>>(config_, *ops_, *groups_, *store_);
   const std::vector<int> sizes = partition_of(config_.model, layout);
@@ -155,6 +156,8 @@ void Trainer<R>::run(const Work& work) {
   Chunk& chunk = chunks_[static_cast<std::size_t>(work.chunk)];
   Slot& slot = slot_of(work);
   const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
+  const auto begin = Trace::Clock::now();
+  static constexpr const char* kNames[] = {"forward", "backward", "weights"};
   switch (work.pass) {
     case Pass::forward:
       slot.micro_batch = work.micro_batch;
@@ -170,6 +173,8 @@ void Trainer<R>::run(const Work& work) {
       slot.micro_batch = -1;
       break;
   }
+  groups_->flights.trace.add(Span::Lane::compute, kNames[static_cast<int>(work.pass)], "", begin,
+                             work.chunk, work.micro_batch);
   post_receives();
 }
 
@@ -308,6 +313,7 @@ StepResult Trainer<R>::step() {
   }
   const Training& t = config_.training;
   const double scale = t.clip > 0 ? std::min(1.0, t.clip / (result.gradient_norm + 1e-6)) : 1.0;
+  const auto updating = Trace::Clock::now();
   store_->update({.learning_rate = result.learning_rate,
                   .beta1 = t.beta1,
                   .beta2 = t.beta2,
@@ -315,6 +321,7 @@ StepResult Trainer<R>::step() {
                   .weight_decay = t.weight_decay,
                   .scale = static_cast<double>(static_cast<float>(scale)),
                   .step = result.step});
+  groups_->flights.trace.add(Span::Lane::compute, "update", "", updating);
   ++steps_done_;
   result.exposed_s = log_.exposed_s() - exposed;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

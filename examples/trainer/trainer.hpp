@@ -44,12 +44,22 @@ class Trainer {
   [[nodiscard]] CommLog& log() { return log_; }
   [[nodiscard]] const Config& config() const { return config_; }
   [[nodiscard]] Store<R>& store() { return *store_; }
+  [[nodiscard]] const Store<R>& store() const { return *store_; }
   [[nodiscard]] Groups& groups() { return *groups_; }
   [[nodiscard]] int steps_done() const { return steps_done_; }
   /// Returns when every rank has called it.
   void barrier();
+  /// Whether communication of data parallelism runs under the passes of the steps to come; alike on
+  /// all ranks, between steps.
+  void overlap(bool on) {
+    groups_->flights.wait_all();
+    config_.layout.overlap = on;
+  }
   /// The step to go on from, after the states were restored.
-  void resume_at(int steps_done) { steps_done_ = steps_done; }
+  void resume_at(int steps_done) {
+    steps_done_ = steps_done;
+    store_->values_changed();
+  }
 
  private:
   struct Slot {

@@ -5,6 +5,7 @@
 
 #include "params.hpp"
 #include "schedule.hpp"
+#include "trainer.hpp"
 
 namespace trainer {
 namespace {
@@ -63,6 +64,15 @@ Share share_of(const Config& config, int stage) {
   return share;
 }
 
+Bytes neighbors_of(Average average, int replicas) {
+  using chorus::neighbor::Graph;
+  if (average == Average::local) return 0;
+  const Graph graph = average == Average::ring   ? Graph::ring
+                      : average == Average::grid ? Graph::grid
+                                                 : Graph::exponential;
+  return chorus::neighbor::mixing_row(graph, replicas, 0).size() - 1;
+}
+
 /// Bytes for one segment of `count` elements over d replicas; `gathers` per micro-batch: how often
 /// ZeRO-3 needs its values.
 Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes gathers, Bytes size) {
@@ -71,17 +81,44 @@ Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes gathers, Bytes 
     return (d - 1) * compressor->bytes(padded(count, d));
   }
   const Bytes p = padded(count, d) * size;
+  const Training& t = config.training;
+  if (t.average != Average::gradients) {
+    const Bytes near = neighbors_of(t.average, l.dp) * p;
+    const auto every = static_cast<Bytes>(t.global_every);
+    return every == 0 ? near : ((every - 1) * near + reduced(p, d)) / every;
+  }
   const auto m = static_cast<Bytes>(l.micro_batches);
+  const Bytes packed = (d - 1) * chorus::compress::Nearest8().bytes(padded(count, d) / d);
+  const bool nodes = l.secondary > 0;
   switch (l.zero) {
     case 0:
       return reduced(p, d);
     case 1:
       return 2 * scattered(p, d);
     case 2:
-      return (m + 1) * scattered(p, d);
+      return scattered(p, d) + m * (l.quantize_gradients ? packed : scattered(p, d));
     default:
-      return m * (1 + gathers) * scattered(p, d);
+      return (nodes ? 1 : m * gathers) * (l.quantize_weights ? packed : scattered(p, d)) +
+             (!l.quantize_gradients ? m * scattered(p, d)
+              : nodes               ? 0
+                                    : m * packed);
   }
+}
+
+/// The same between the replicas of a node, and from node to node.
+struct NodeBytes {
+  Bytes in_node = 0, across = 0;
+};
+NodeBytes node_bytes(const Config& config, Bytes count, Bytes gathers, Bytes size) {
+  const Layout& l = config.layout;
+  const auto d = static_cast<Bytes>(l.dp);
+  const auto g = static_cast<Bytes>(l.secondary);
+  const auto m = static_cast<Bytes>(l.micro_batches);
+  if (g == 0) return {};
+  const Bytes all = padded(count, d);
+  const Bytes packed = l.quantize_gradients ? chorus::compress::Nearest8().bytes(all / d) : 0;
+  return {(m * gathers - 1) * scattered(all * size, g) + m * (g - 1) * (d / g) * packed,
+          m * (d / g - 1) * packed};
 }
 
 /// How often the values of a layer are gathered per micro-batch.
@@ -157,19 +194,33 @@ Volume predicted_volume(const Config& config, int rank, std::size_t element_byte
   const auto at = [](Axis axis) { return static_cast<std::size_t>(axis); };
   Volume volume{};
   if (d > 1) {
-    Bytes& bytes = volume[at(Axis::data)];
-    bytes = share.layers * replicas(config, s.layer, d, uses_of_layer(l), size);
-    if (share.first) {
-      bytes += replicas(config, s.tokens, d, one_matrix ? 2 : 1, size);
-      bytes += replicas(config, s.positions, d, 1, size);
-    }
-    if (share.last) bytes += replicas(config, s.final, d, 1, size);
-    if (share.last && !one_matrix) bytes += replicas(config, s.output, d, 1, size);
+    const auto add = [&](Bytes segments, Bytes count, Bytes gathers) {
+      volume[at(Axis::data)] += segments * replicas(config, count, d, gathers, size);
+      const NodeBytes nodes = node_bytes(config, count, gathers, size);
+      volume[at(Axis::node)] += segments * nodes.in_node;
+      volume[at(Axis::across)] += segments * nodes.across;
+    };
+    add(share.layers, s.layer, uses_of_layer(l));
+    add(share.first ? 1 : 0, s.tokens, one_matrix ? 2 : 1);
+    add(share.first ? 1 : 0, s.positions, 1);
+    add(share.last ? 1 : 0, s.final, 1);
+    add(share.last && !one_matrix ? 1 : 0, s.output, 1);
   }
   const Bytes twins = d / static_cast<Bytes>(l.ep);
   if (config.model.experts > 0 && twins > 1) {
     volume[at(Axis::expert_data)] =
         share.layers * replicas(config, s.experts, twins, uses_of_layer(l), size);
+  }
+  if (config.training.compression == Compression::power) {
+    // Matrices' shapes decide: the rank's own segments know them.
+    volume[at(Axis::data)] = volume[at(Axis::expert_data)] = 0;
+    const Trainer<float> imagined(config, rank);
+    for (const auto& segment : imagined.store().segments()) {
+      const auto [first, second] = imagined.store().power_counts(*segment);
+      const auto ranks = static_cast<Bytes>(segment->group->size());
+      volume[at(segment->expert ? Axis::expert_data : Axis::data)] +=
+          reduced(first * size, ranks) + reduced(second * size, ranks);
+    }
   }
   volume[at(Axis::tensor)] =
       tensor_bytes(config, share, size) + partial_bytes(config, share, s, place, size);

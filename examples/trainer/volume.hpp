@@ -11,7 +11,7 @@ namespace trainer {
 /// Bytes that a rank must send in one step, by axis: what CommLog counts, computed from the
 /// configuration alone. The expert axis holds the exchange of row counts only; how many rows move
 /// is the gate's choice.
-using Volume = std::array<std::uint64_t, 7>;
+using Volume = std::array<std::uint64_t, kAxes>;
 [[nodiscard]] Volume predicted_volume(const Config& config, int rank, std::size_t element_bytes);
 
 /// Messages in which they travel where collectives run as rings, by axis; several small segments of

@@ -95,6 +95,45 @@ class Qsgd final : public Compressor {
   int levels_;
 };
 
+/// Blocks of 512 values in 8 bits: each is rounded to the nearest of 127 steps of its block's
+/// largest magnitude, on either side of zero. Biased, but the error of a value is at most largest /
+/// 254 and equal inputs give equal bytes: for weights (ZeRO++'s qwZ), and for gradients that are
+/// summed in float32 (qgZ).
+class Nearest8 final : public Compressor {
+ public:
+  [[nodiscard]] std::size_t bytes(std::size_t count) const override {
+    return blocks(count) * sizeof(float) + count;
+  }
+  void encode(std::span<const float> values, std::uint64_t /*seed*/,
+              std::span<std::byte> payload) const override {
+    auto* const codes =
+        reinterpret_cast<std::int8_t*>(payload.data()) + blocks(values.size()) * sizeof(float);
+    for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
+      const std::size_t end = std::min(values.size(), begin + kBlock);
+      float largest = 0;
+      for (std::size_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+      detail::put(payload, begin / kBlock * sizeof(float), largest / 127);
+      const float scale = largest > 0 ? 127 / largest : 0;
+      for (std::size_t i = begin; i < end; ++i) {
+        codes[i] = static_cast<std::int8_t>(std::nearbyint(values[i] * scale));
+      }
+    }
+  }
+  void add(std::span<const std::byte> payload, float factor, std::span<float> sum) const override {
+    const auto* const codes =
+        reinterpret_cast<const std::int8_t*>(payload.data()) + blocks(sum.size()) * sizeof(float);
+    for (std::size_t begin = 0; begin < sum.size(); begin += kBlock) {
+      const std::size_t end = std::min(sum.size(), begin + kBlock);
+      const float step = factor * detail::get<float>(payload, begin / kBlock * sizeof(float));
+      for (std::size_t i = begin; i < end; ++i) sum[i] += step * static_cast<float>(codes[i]);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 512;
+  static std::size_t blocks(std::size_t count) { return (count + kBlock - 1) / kBlock; }
+};
+
 /// 1-bit SGD (Seide et al., 2014): the sign of each value, and per block of 512 the mean of the
 /// values of either sign. Contractive: ‖C(x) − x‖² ≤ ‖x‖²; needs error feedback.
 class OneBit final : public Compressor {
@@ -186,6 +225,115 @@ inline void encode_with_feedback(const Compressor& how, std::span<float> values,
   if (error.empty()) return;
   std::copy(values.begin(), values.end(), error.begin());
   how.add(payload, -1.0F, error);
+}
+
+/// EF21 (Richtárik et al., 2021): ranks send compressed differences to an estimate of their vector
+/// that everybody can follow, so what a compressor loses of a vector that settles goes to zero.
+/// values [n] becomes what is to be sent; `estimate` [n] of this rank moves by what the payload
+/// holds.
+inline void encode_difference(const Compressor& how, std::span<float> values,
+                              std::span<float> estimate, std::uint64_t seed,
+                              std::span<std::byte> payload) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] -= estimate[i];
+  how.encode(values, seed, payload);
+  how.add(payload, 1.0F, estimate);
+}
+
+/// PowerSGD (Vogels et al., 2019): a matrix M [rows, cols] summed over ranks as P·Qᵀ of low rank,
+/// by one step of power iteration from the last Q:
+///
+///   P = Σ M·Q, orthonormalized; Q = Σ Mᵀ·P; result P·Qᵀ
+///
+/// Two all_reduces of rank·(rows + cols) floats in place of rows·cols. What the sum loses is the
+/// sum of what each rank loses, M − P·(Mᵀ·P)ᵀ: its error to add to the next M.
+class PowerSgd {
+ public:
+  PowerSgd(std::size_t rows, std::size_t cols, std::size_t rank)
+      : rows_(rows), cols_(cols), rank_(std::min({rank, rows, cols})) {}
+
+  [[nodiscard]] std::size_t rank() const { return rank_; }
+  [[nodiscard]] std::size_t p_count() const { return rows_ * rank_; }
+  [[nodiscard]] std::size_t q_count() const { return cols_ * rank_; }
+
+  /// q [cols, rank] to begin with, the same on every rank that gives the same seed.
+  void start(std::span<float> q, std::uint64_t seed) const {
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] = detail::uniform(seed, i) - 0.5F;
+  }
+  /// p [rows, rank] = M·q, to be summed over ranks.
+  void left(std::span<const float> matrix, std::span<const float> q, std::span<float> p) const {
+    std::fill(p.begin(), p.end(), 0.0F);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      for (std::size_t j = 0; j < cols_; ++j) {
+        for (std::size_t k = 0; k < rank_; ++k) {
+          p[i * rank_ + k] += matrix[i * cols_ + j] * q[j * rank_ + k];
+        }
+      }
+    }
+  }
+  /// The summed p, made orthonormal by columns (Gram and Schmidt, twice): alike on all ranks.
+  void orthonormalize(std::span<float> p) const {
+    for (std::size_t k = 0; k < rank_; ++k) {
+      for (int twice = 0; twice < 2; ++twice) {
+        for (std::size_t before = 0; before < k; ++before) {
+          const double along = dot(p, k, before);
+          for (std::size_t i = 0; i < rows_; ++i) {
+            p[i * rank_ + k] -= static_cast<float>(along) * p[i * rank_ + before];
+          }
+        }
+        const double norm = std::sqrt(dot(p, k, k));
+        const auto scale = static_cast<float>(norm > 1e-20 ? 1 / norm : 0);
+        for (std::size_t i = 0; i < rows_; ++i) p[i * rank_ + k] *= scale;
+      }
+    }
+  }
+  /// q [cols, rank] = Mᵀ·p, to be summed over ranks.
+  void right(std::span<const float> matrix, std::span<const float> p, std::span<float> q) const {
+    std::fill(q.begin(), q.end(), 0.0F);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      for (std::size_t j = 0; j < cols_; ++j) {
+        for (std::size_t k = 0; k < rank_; ++k) {
+          q[j * rank_ + k] += matrix[i * cols_ + j] * p[i * rank_ + k];
+        }
+      }
+    }
+  }
+  /// matrix += factor · P·Qᵀ
+  void add_product(std::span<const float> p, std::span<const float> q, float factor,
+                   std::span<float> matrix) const {
+    for (std::size_t i = 0; i < rows_; ++i) {
+      for (std::size_t j = 0; j < cols_; ++j) {
+        float sum = 0;
+        for (std::size_t k = 0; k < rank_; ++k) sum += p[i * rank_ + k] * q[j * rank_ + k];
+        matrix[i * cols_ + j] += factor * sum;
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] double dot(std::span<const float> p, std::size_t a, std::size_t b) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < rows_; ++i) sum += double(p[i * rank_ + a]) * p[i * rank_ + b];
+    return sum;
+  }
+  std::size_t rows_, cols_, rank_;
+};
+
+/// Replaces `matrix` by the sum over ranks of what PowerSGD keeps of it; `q` [q_count()] is kept
+/// between calls, and so is `error` [rows · cols] (empty: without feedback). All ranks end with the
+/// same bits.
+inline void all_reduce(Communicator& ranks, const PowerSgd& how, std::span<float> matrix,
+                       std::span<float> q, std::span<float> error) {
+  std::vector<float> p(how.p_count());
+  for (std::size_t i = 0; i < error.size(); ++i) matrix[i] += error[i];
+  how.left(matrix, q, p);
+  ranks.all_reduce<float>(p);
+  how.orthonormalize(p);
+  how.right(matrix, p, q);
+  std::copy_n(matrix.begin(), error.size(), error.begin());
+  if (!error.empty()) how.add_product(p, q, -1.0F, error);
+  ranks.all_reduce<float>(q);
+  std::fill(matrix.begin(), matrix.end(), 0.0F);
+  how.add_product(p, q, 1.0F, matrix);
 }
 
 /// Replaces `values` by the sum over ranks of what each compressed. Every rank sends

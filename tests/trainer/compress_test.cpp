@@ -126,6 +126,59 @@ TEST(AllReduce, AddsWhatEachRankCompressedAndLeavesTheSameBits) {
   EXPECT_EQ(results[0], expected);
 }
 
+// What the sum loses is the sum of what the ranks keep as error; and what has low rank loses
+// nothing.
+TEST(PowerSgd, LosesWhatTheErrorsHold) {
+  constexpr std::size_t kRows = 24, kCols = 15;
+  for (const std::size_t rank : {1U, 4U, 40U}) {
+    std::vector<std::vector<float>> results(3), errors(3);
+    on_ranks(3, [&](chorus::Communicator& ranks) {
+      const auto r = static_cast<std::size_t>(ranks.rank());
+      const compress::PowerSgd how(kRows, kCols, rank);
+      std::vector<float> matrix = normal(kRows * kCols, 20 + r);
+      std::vector<float> q(how.q_count()), error(matrix.size());
+      how.start(q, 5);
+      compress::all_reduce(ranks, how, matrix, q, error);
+      results[r] = matrix;
+      errors[r] = error;
+      EXPECT_EQ(ranks.traffic().messages, 0U);  // shared memory
+    });
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(results[0], results[2]);
+    double lost = 0;
+    for (std::size_t i = 0; i < kRows * kCols; ++i) {
+      double sum = -results[0][i];
+      for (std::size_t r = 0; r < 3; ++r) sum += normal(kRows * kCols, 20 + r)[i] - errors[r][i];
+      EXPECT_NEAR(sum, 0, 1e-4);
+      lost += std::abs(errors[0][i] + errors[1][i] + errors[2][i]);
+    }
+    if (rank == 40) {  // full rank
+      EXPECT_LT(lost, 1e-2);
+    }
+    if (rank == 1) {
+      EXPECT_GT(lost, 1.0);
+    }
+  }
+}
+
+// The estimate of a vector that stands still comes as near as one likes: every round keeps at most
+// (1 − k/d) of the square of what is missing.
+TEST(Ef21, FollowsAVectorThatStandsStill) {
+  const compress::TopK how(0.1);
+  const std::vector<float> x = normal(500, 8);
+  std::vector<float> estimate(x.size());
+  double missing = square_distance(x, estimate);
+  for (int round = 0; round < 12; ++round) {
+    std::vector<float> values = x;
+    std::vector<std::byte> payload(how.bytes(x.size()));
+    compress::encode_difference(how, values, estimate, 1, payload);
+    const double now = square_distance(x, estimate);
+    EXPECT_LE(now, (1 - 0.1) * missing + 1e-9);
+    missing = now;
+  }
+  EXPECT_LT(missing, 1e-6);
+}
+
 double final_loss(Config config) {
   const Outcome run = train(config, config.training.steps);
   double mean = 0;
@@ -149,18 +202,30 @@ TEST(Training, WithCompressedGradientsComesToTheDenseLoss) {
     EXPECT_NEAR(loss, dense, share * dense) << static_cast<int>(how);
     std::printf("compression %d: %.4f, dense %.4f\n", static_cast<int>(how), loss, dense);
   }
+  config.training.differences = true;
+  const double differences = final_loss(config);
+  EXPECT_NEAR(differences, dense, 0.05 * dense);
+  config.training.differences = false;
+  config.training.compression = Compression::power;
+  const double power = final_loss(config);
+  EXPECT_NEAR(power, dense, 0.02 * dense);
+  std::printf("topk with EF21: %.4f, power: %.4f, dense %.4f\n", differences, power, dense);
 }
 
 TEST(Training, SendsTheCompressorsBytes) {
   Config config = small();
+  config.model.width = 64;  // rank 4 of 64 columns: fewer bytes than the gradients have
   config.layout = {.dp = 4, .tp = 2};
-  for (const Compression how : {Compression::qsgd, Compression::one_bit, Compression::top_k}) {
+  const auto dense = predicted_volume(config, 0, sizeof(float))[0];
+  for (const Compression how :
+       {Compression::qsgd, Compression::one_bit, Compression::top_k, Compression::power}) {
     config.training.compression = how;
     on_ranks(8, [&](chorus::Communicator& world) {
       Trainer<float> trainer(world, config);
       trainer.step();
       EXPECT_EQ(trainer.log().sent_bytes(Axis::data),
                 predicted_volume(config, world.rank(), sizeof(float))[0]);
+      EXPECT_TRUE(how == Compression::qsgd || trainer.log().sent_bytes(Axis::data) < dense / 2);
     });
   }
 }

@@ -139,6 +139,28 @@ TEST(Layouts, ExpertsOnSeveralRanksEqualExpertsOnOne) {
   }
 }
 
+// Parts of the rows travel under the work on others: the same rows, the same bits.
+TEST(Layouts, ExpertsThatWorkInPartsChangeNoBit) {
+  for (const int ep : {1, 2}) {
+    Config config = small();
+    config.model.experts = 8;
+    config.layout.dp = 2;
+    config.layout.ep = ep;
+    config.layout.micro_batches = 2;
+    const Outcome whole = train(config, kSteps);
+    for (const int chunks : {2, 3, 4, 100}) {
+      SCOPED_TRACE(::testing::Message() << ep << " ranks, " << chunks << " parts");
+      config.layout.expert_chunks = chunks;
+      const Outcome run = train(config, kSteps);
+      expect_same_bits(run, whole);
+      const Traffic& one = whole.log.at(Axis::expert, Kind::all_to_all_v);
+      const Traffic& parts = run.log.at(Axis::expert, Kind::all_to_all_v);
+      EXPECT_EQ(parts.sent_bytes, one.sent_bytes);
+      EXPECT_EQ(parts.calls, one.calls * static_cast<unsigned>(std::min(chunks, 8 / ep)));
+    }
+  }
+}
+
 struct Product {
   const char* name;
   Layout layout;

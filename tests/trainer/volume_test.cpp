@@ -8,26 +8,6 @@
 namespace trainer::testing {
 namespace {
 
-void expect_predicted(const Config& config) {
-  std::mutex mutex;
-  on_ranks(config.layout.world_size(), [&](chorus::Communicator& world) {
-    Trainer<float> trainer(world, config);
-    trainer.step();
-    trainer.groups().flights.wait_all();
-    trainer.log().clear();
-    trainer.step();
-    trainer.groups().flights.wait_all();
-    const Volume predicted = predicted_volume(config, world.rank(), sizeof(float));
-    const std::lock_guard lock(mutex);
-    for (std::size_t a = 0; a < predicted.size(); ++a) {
-      const auto axis = static_cast<Axis>(a);
-      std::uint64_t counted = trainer.log().sent_bytes(axis);
-      if (axis == Axis::expert) counted -= trainer.log().at(axis, Kind::all_to_all_v).sent_bytes;
-      EXPECT_EQ(counted, predicted[a]) << kAxisNames[a] << ", rank " << world.rank();
-    }
-  });
-}
-
 TEST(Volume, OfReplicasIsEquation2AndOfZero3Equation3) {
   Config config = small();
   config.layout.dp = 4;

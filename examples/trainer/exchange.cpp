@@ -1,0 +1,231 @@
+// What replicas exchange in place of plain sums of gradients: compressed gradients, factors of low
+// rank, or now and then their values.
+#include <algorithm>
+#include <type_traits>
+
+#include "params.hpp"
+#include "random.hpp"
+
+namespace trainer {
+namespace {
+
+namespace compress = chorus::compress;
+namespace neighbor = chorus::neighbor;
+
+std::vector<neighbor::Weight> row_of(Average average, int replicas, int rank) {
+  switch (average) {
+    case Average::ring:
+      return neighbor::mixing_row(neighbor::Graph::ring, replicas, rank);
+    case Average::grid:
+      return neighbor::mixing_row(neighbor::Graph::grid, replicas, rank);
+    case Average::exponential:
+      return neighbor::mixing_row(neighbor::Graph::exponential, replicas, rank);
+    case Average::gradients:
+    case Average::local:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<chorus::compress::Compressor> make_compressor(const Training& training) {
+  switch (training.compression) {
+    case Compression::qsgd:
+      return std::make_unique<chorus::compress::Qsgd>(training.levels);
+    case Compression::one_bit:
+      return std::make_unique<chorus::compress::OneBit>();
+    case Compression::top_k:
+      return std::make_unique<chorus::compress::TopK>(training.share);
+    case Compression::power:
+    case Compression::none:
+      break;
+  }
+  return nullptr;
+}
+
+/// Calls visit(param, compressor, P's offset, Q's offset) for every matrix.
+template <class R>
+template <class Visit>
+void Store<R>::for_each_matrix(const Segment<R>& s, Visit visit) const {
+  std::size_t p_at = 0;
+  std::size_t q_at = 0;
+  for (const Param& p : s.params) {
+    const auto rows = static_cast<std::size_t>(p.row_count);
+    const auto cols = static_cast<std::size_t>(p.col_count);
+    if (rows == 1 || cols == 1) continue;
+    const compress::PowerSgd how(rows, cols, static_cast<std::size_t>(config_.training.power_rank));
+    visit(p, how, p_at, q_at);
+    p_at += how.p_count();
+    q_at += how.q_count();
+  }
+}
+
+template <class R>
+std::pair<std::size_t, std::size_t> Store<R>::power_counts(const Segment<R>& s) const {
+  std::size_t first = s.count;
+  std::size_t second = 0;
+  for_each_matrix(s, [&](const Param& p, const compress::PowerSgd& how, std::size_t, std::size_t) {
+    first += how.p_count() - p.count();
+    second += how.q_count();
+  });
+  return {first, second};
+}
+
+template <class R>
+void Store<R>::lay_out_exchange(Arena& arena) {
+  const Training& t = config_.training;
+  const bool power = t.compression == Compression::power;
+  std::size_t payloads = 0;
+  std::size_t factors = 0;
+  std::size_t theirs = 0;
+  for (auto& s : segments_) {
+    const auto replicas = static_cast<std::size_t>(s->group->size());
+    if ((compressor_ || power) && (t.error_feedback || t.differences)) {
+      s->error = arena.take<R>(s->padded, Use::gradients);
+    }
+    if (compressor_ && t.differences) s->estimate = arena.take<R>(s->padded, Use::gradients);
+    if (compressor_) payloads = std::max(payloads, compressor_->bytes(s->padded) * replicas);
+    if (power) {
+      const auto [first, second] = power_counts(*s);
+      s->power_q = arena.take<R>(second, Use::gradients);
+      factors = std::max(factors, first);
+    }
+    row_ = row_of(t.average, s->group->size(), s->group->rank());
+    if (!row_.empty()) theirs = std::max(theirs, s->padded * (row_.size() - 1));
+  }
+  payloads_ = arena.take<std::uint8_t>(payloads, Use::scratch);
+  power_p_ = arena.take<R>(factors, Use::scratch);
+  theirs_ = arena.take<R>(theirs, Use::scratch);
+  mixing_.reserve(2 * row_.size());
+}
+
+/// Every replica's compressed gradient, added in the order of ranks: all end with the same bits.
+template <class R>
+void Store<R>::reduce_compressed(Segment<R>& s) {
+  if constexpr (!std::is_same_v<R, float>) {
+    throw chorus::InputError("gradients can be compressed in float32 only");
+  } else {
+    ++reductions_;
+    const auto replicas = static_cast<std::size_t>(s.group->size());
+    if (replicas == 1) return;
+    const std::size_t size = compressor_->bytes(s.padded);
+    std::uint8_t* mine = payloads_ + size * static_cast<std::size_t>(s.group->rank());
+    const std::span<float> values(s.gradients, s.padded);
+    const std::span<float> error(s.error, s.error == nullptr ? 0 : s.padded);
+    const std::uint64_t seed = random_bits(config_.training.seed, reductions_,
+                                           static_cast<std::uint64_t>(groups_.world.rank()));
+    const auto payload = std::as_writable_bytes(std::span(mine, size));
+    if (s.estimate != nullptr) {
+      compress::encode_difference(*compressor_, values, error, seed, payload);
+    } else {
+      compress::encode_with_feedback(*compressor_, values, error, seed, payload);
+    }
+    s.group->wait(s.group->all_gather(mine, payloads_, size));
+    const std::span<float> sum(s.estimate != nullptr ? s.estimate : s.gradients, s.padded);
+    if (s.estimate == nullptr) ops_.zero(s.gradients, s.padded);
+    for (std::size_t r = 0; r < replicas; ++r) {
+      compressor_->add(std::as_bytes(std::span(payloads_ + r * size, size)), 1.0F, sum);
+    }
+    if (s.estimate != nullptr) ops_.copy(s.gradients, s.estimate, s.padded);
+  }
+}
+
+/// Two sums: of the P of all matrices and the vectors as they are; of the Q.
+template <class R>
+void Store<R>::reduce_by_power(Segment<R>& s) {
+  if constexpr (!std::is_same_v<R, float>) {
+    throw chorus::InputError("gradients can be compressed in float32 only");
+  } else {
+    if (s.group->size() == 1) return;
+    const auto [first, second] = power_counts(s);
+    const std::uint64_t seed = random_bits(config_.training.seed, stream_of(s.name), 0);
+    const auto matrix = [&](const Param& p) {
+      return std::span(s.gradients + p.offset, p.count());
+    };
+    const auto left = [&](const compress::PowerSgd& how, std::size_t at) {
+      return std::span(power_p_ + at, how.p_count());
+    };
+    const auto right = [&](const compress::PowerSgd& how, std::size_t at) {
+      return std::span(s.power_q + at, how.q_count());
+    };
+    std::size_t vectors = 0;
+    for_each_matrix(
+        s, [&](const Param& p, const compress::PowerSgd& how, std::size_t p_at, std::size_t q_at) {
+          if (reductions_ == 0) how.start(right(how, q_at), seed + p.offset);
+          if (s.error != nullptr) ops_.add(s.gradients + p.offset, s.error + p.offset, p.count());
+          how.left(matrix(p), right(how, q_at), left(how, p_at));
+          vectors = p_at + how.p_count();
+        });
+    const auto for_each_vector = [&](auto visit) {
+      std::size_t at = vectors;
+      for (const Param& p : s.params) {
+        if (p.row_count > 1 && p.col_count > 1) continue;
+        visit(s.gradients + p.offset, power_p_ + at, p.count());
+        at += p.count();
+      }
+    };
+    for_each_vector([&](R* own, R* sum, std::size_t n) { ops_.copy(sum, own, n); });
+    s.group->wait(s.group->all_reduce(power_p_, first));
+    for_each_vector([&](R* own, R* sum, std::size_t n) { ops_.copy(own, sum, n); });
+    for_each_matrix(s, [&](const Param& p, const compress::PowerSgd& how, std::size_t p_at,
+                           std::size_t q_at) {
+      how.orthonormalize(left(how, p_at));
+      how.right(matrix(p), left(how, p_at), right(how, q_at));
+      if (s.error == nullptr) return;
+      ops_.copy(s.error + p.offset, s.gradients + p.offset, p.count());
+      how.add_product(left(how, p_at), right(how, q_at), -1.0F, {s.error + p.offset, p.count()});
+    });
+    if (second > 0) s.group->wait(s.group->all_reduce(s.power_q, second));
+    for_each_matrix(
+        s, [&](const Param& p, const compress::PowerSgd& how, std::size_t p_at, std::size_t q_at) {
+          ops_.zero(s.gradients + p.offset, p.count());
+          how.add_product(left(how, p_at), right(how, q_at), 1.0F, matrix(p));
+        });
+  }
+}
+
+/// After the update of `step` (1-based): with the neighbours, or with everybody where it is due.
+template <class R>
+void Store<R>::average_values(int step) {
+  if constexpr (!std::is_same_v<R, float>) {
+    throw chorus::InputError("replicas average values in float32 only");
+  } else {
+    const int every = config_.training.global_every;
+    const bool global = every > 0 && step % every == 0;
+    for (auto& s : segments_) {
+      if (s->group->size() == 1) continue;
+      if (global) {
+        s->group->wait(s->group->all_reduce(s->values, s->padded, chorus::ReduceOp::avg));
+        continue;
+      }
+      mixing_.clear();
+      std::size_t at = 0;
+      for (const neighbor::Weight& w : row_) {
+        if (w.rank == s->group->rank()) continue;
+        mixing_.push_back(s->group->send(static_cast<const R*>(s->values), s->padded, w.rank));
+        mixing_.push_back(s->group->recv(theirs_ + at, s->padded, w.rank));
+        at += s->padded;
+      }
+      for (const Pending& pending : mixing_) s->group->wait(pending);
+      if (!row_.empty()) {
+        neighbor::combine(row_, s->group->rank(), {s->values, s->padded}, {theirs_, at});
+      }
+    }
+  }
+}
+
+template std::pair<std::size_t, std::size_t> Store<float>::power_counts(
+    const Segment<float>&) const;
+template std::pair<std::size_t, std::size_t> Store<double>::power_counts(
+    const Segment<double>&) const;
+template void Store<float>::lay_out_exchange(Arena&);
+template void Store<double>::lay_out_exchange(Arena&);
+template void Store<float>::reduce_compressed(Segment<float>&);
+template void Store<double>::reduce_compressed(Segment<double>&);
+template void Store<float>::reduce_by_power(Segment<float>&);
+template void Store<double>::reduce_by_power(Segment<double>&);
+template void Store<float>::average_values(int);
+template void Store<double>::average_values(int);
+
+}  // namespace trainer
