@@ -83,13 +83,14 @@ Pending Flights::start(chorus::Communicator& on, const chorus::Call& call, Axis 
   ++traffic.calls;
   traffic.sent_bytes += sent_bytes;
   ++traffic.sizes[std::min<std::size_t>(std::bit_width(message_bytes | 1U) - 1U, 39U)];
-  return {next_, slot.generation};
+  return {next_, slot.generation, axis};
 }
 
 void Flights::complete(Slot& slot) {
-  log_.at(slot.axis, slot.kind).in_flight_s += seconds(Clock::now() - slot.started);
+  const Clock::time_point now = Clock::now();
+  log_.at(slot.axis, slot.kind).in_flight_s += seconds(now - slot.started);
   trace.add(Span::Lane::in_flight, name_of(slot.kind),
-            kAxisNames[static_cast<std::size_t>(slot.axis)], slot.started);
+            kAxisNames[static_cast<std::size_t>(slot.axis)], slot.started, now);
   slot.busy = false;
   ++slot.generation;
 }
@@ -121,6 +122,8 @@ bool Flights::done(const Pending& pending) const {
 }
 
 void Flights::wait(Pending& pending) {
+  const bool between = pending.axis == Axis::tensor || pending.axis == Axis::expert;
+  if (give_way && pending.slot >= 0 && between) give_way();
   if (done(pending)) return;
   const Slot& slot = slots_[static_cast<std::size_t>(pending.slot)];
   const Axis axis = slot.axis;
@@ -133,14 +136,16 @@ void Flights::wait(Pending& pending) {
     complete(slots_[static_cast<std::size_t>(busy_[static_cast<std::size_t>(at)])]);
     busy_.erase(busy_.begin() + at);
   }
-  log_.at(axis, kind).exposed_s += seconds(Clock::now() - begin);
-  trace.add(Span::Lane::exposed, name_of(kind), kAxisNames[static_cast<std::size_t>(axis)], begin);
+  const Clock::time_point end = Clock::now();
+  log_.at(axis, kind).exposed_s += seconds(end - begin);
+  trace.add(Span::Lane::exposed, name_of(kind), kAxisNames[static_cast<std::size_t>(axis)], begin,
+            end);
 }
 
 void Flights::wait_all() {
   while (!busy_.empty()) {
     const int first = busy_.front();
-    Pending pending{first, slots_[static_cast<std::size_t>(first)].generation};
+    Pending pending{first, slots_[static_cast<std::size_t>(first)].generation, Axis::world};
     wait(pending);
   }
 }

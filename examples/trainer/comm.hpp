@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -68,6 +69,7 @@ struct CommLog {
 struct Pending {
   int slot = -1;
   std::uint64_t generation = 0;
+  Axis axis = Axis::world;
 };
 
 /// The calls in flight on all groups of a rank. Chorus moves data only while its caller waits or
@@ -77,6 +79,9 @@ class Flights {
   explicit Flights(CommLog& log) : log_(log), slots_(512) {}
 
   Trace trace;  ///< of this rank's calls, once it is started
+  /// Called before every wait for a call between slices or experts, complete or not: what else this
+  /// rank has to do may be done there (duet.hpp).
+  std::function<void()> give_way;
 
   Pending start(chorus::Communicator& on, const chorus::Call& call, Axis axis,
                 std::uint64_t message_bytes, std::uint64_t sent_bytes);

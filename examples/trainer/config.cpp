@@ -174,6 +174,19 @@ void check(const Config& config, int world_size) {
   if (l.sequence_parallel) {
     must_divide(l.tp, "--tp", config.training.batch * m.context, "tokens of a micro-batch");
   }
+  if (l.halves) {
+    if (l.tp == 1 && l.ep == 1) {
+      reject("--halves hides messages between slices or experts; use it with --tp or --ep");
+    }
+    const int batch = config.training.batch;
+    if (batch % 2 != 0) {
+      reject(fmt::format("--batch {} has no two halves; with --halves use --batch {}", batch,
+                         batch + 1));
+    }
+    if (l.sequence_parallel) {
+      must_divide(l.tp, "--tp", config.training.batch / 2 * m.context, "tokens of a half");
+    }
+  }
   if (l.ep > 1 && m.experts == 0) reject(fmt::format("--ep {} needs --experts", l.ep));
   must_divide(l.ep, "--ep", l.dp, "replicas (--dp)");
   if (m.experts > 0) must_divide(l.ep, "--ep", m.experts, "experts");

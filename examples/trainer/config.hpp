@@ -45,6 +45,9 @@ struct Layout {
   int ep = 1;  ///< divides dp
   /// Rows go to a rank's experts in so many parts, one under the work on another (FasterMoE).
   int expert_chunks = 1;
+  /// Every micro-batch is computed in two halves, one while messages between slices or experts of
+  /// the other travel (as HiDup and Oases do).
+  bool halves = false;
   int zero = 0;  ///< 0: replicas keep everything; 1, 2, 3: shard optimizer, gradients, parameters
   // ZeRO++ (Wang et al., 2023): with ZeRO-3, gradients also with ZeRO-2.
   bool quantize_weights = false;    ///< gathered in 8 bits per value
@@ -106,6 +109,14 @@ struct Config {
   Model model;
   Layout layout;
   Training training;
+
+  /// What one half of a micro-batch is: one of twice as many of half the sequences.
+  [[nodiscard]] Config half() const {
+    Config c = *this;
+    c.training.batch /= 2;
+    c.layout.micro_batches *= 2;
+    return c;
+  }
 };
 
 /// A named model with the figures its authors published.

@@ -47,15 +47,24 @@ Embedding<R>::Embedding(Workshop<R>& shop) : shop_(shop) {
 template <class R>
 void Embedding<R>::forward(const std::int32_t* tokens, R* x) {
   Workshop<R>& w = shop_;
-  w.store.acquire(*tokens_);
-  w.store.acquire(*positions_);
+  hold();
   const Param& table = tokens_->params[0];
   w.ops.embed(w.partial_for(x), tokens, tokens_->value(0), table.row, table.row_count, w.n, w.h);
   w.groups.tensor.wait(w.reduce(x));
   w.ops.add_positions(x, positions_->value(0), w.s < w.n ? w.s * w.groups.place.tp : 0,
                       w.config.model.context, w.s, w.h);
-  w.store.release(*tokens_);
-  w.store.release(*positions_);
+  let_go();
+}
+
+template <class R>
+void Embedding<R>::hold() {
+  shop_.store.acquire(*tokens_);
+  shop_.store.acquire(*positions_);
+}
+template <class R>
+void Embedding<R>::let_go() {
+  shop_.store.release(*tokens_);
+  shop_.store.release(*positions_);
 }
 
 template <class R>
@@ -68,8 +77,8 @@ void Embedding<R>::backward(const std::int32_t* tokens, const R* dx, bool last) 
   const Param& table = tokens_->params[0];
   w.ops.embed_backward(tokens_->gradient(0), tokens, w.gathered(dx, w.full), table.row,
                        table.row_count, w.n, w.h);
-  w.store.release_gradients(*tokens_, last);
-  w.store.release_gradients(*positions_, last);
+  w.release_gradients(*tokens_, last);
+  w.release_gradients(*positions_, last);
 }
 
 template <class R>
@@ -137,8 +146,7 @@ template <class R>
 double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
   Workshop<R>& w = shop_;
   const bool train = dx != nullptr;
-  w.store.acquire(*norm_);
-  w.store.acquire(*matrix_);
+  hold();
   if (train) {
     w.store.acquire_gradients(*norm_);
     w.store.acquire_gradients(*matrix_);
@@ -154,13 +162,23 @@ double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
     w.ops.zero(dx, static_cast<std::size_t>(w.s) * w.h);
     w.ops.layer_norm_dx(dx, slope_, x, mean_, scale_, norm_->value(0), w.s, w.h);
     w.ops.layer_norm_dw(norm_->gradient(0), norm_->gradient(1), slope_, x, mean_, scale_, w.s, w.h);
-    w.store.release_gradients(*norm_, last);
+    w.release_gradients(*norm_, last);
     // A shared matrix is complete when the embedding has added its part.
-    if (!shared_) w.store.release_gradients(*matrix_, last);
+    if (!shared_) w.release_gradients(*matrix_, last);
   }
-  w.store.release(*norm_);
-  w.store.release(*matrix_);
+  let_go();
   return loss;
+}
+
+template <class R>
+void Head<R>::hold() {
+  shop_.store.acquire(*norm_);
+  shop_.store.acquire(*matrix_);
+}
+template <class R>
+void Head<R>::let_go() {
+  shop_.store.release(*norm_);
+  shop_.store.release(*matrix_);
 }
 
 template class Embedding<float>;

@@ -144,7 +144,7 @@ Layer<R>::Layer(Workshop<R>& shop, int index) : shop_(shop) {
 }
 
 template <class R>
-Saved<R> Layer<R>::lay_out_saved(Arena& arena, const Saved<R>* shared) const {
+Saved<R> Layer<R>::lay_out_saved(Arena& arena, const Saved<R>* shared, bool own_input) const {
   const auto s = static_cast<std::size_t>(shop_.s);
   const auto n = static_cast<std::size_t>(shop_.n);
   const Model& model = shop_.config.model;
@@ -160,7 +160,7 @@ Saved<R> Layer<R>::lay_out_saved(Arena& arena, const Saved<R>* shared) const {
   const Saved<R> none{};
   const Saved<R>& from = shared != nullptr ? *shared : none;
   Saved<R> saved{};
-  saved.x = arena.take<R>(s * h, Use::activations);
+  if (own_input) saved.x = arena.take<R>(s * h, Use::activations);
   saved.mean1 = take(s, from.mean1, all);
   saved.scale1 = take(s, from.scale1, all);
   saved.a1 = take(s * h, from.a1, some);
@@ -312,8 +312,8 @@ void Layer<R>::backward(const Saved<R>& saved, Slopes<R>& slopes, const R* dy, R
   w.ops.layer_norm_dx(dx, slopes.da1, saved.x, saved.mean1, saved.scale1, p.value(gain1), w.s, w.h);
   if (!weights) return;
   norm_gradients(saved, slopes);
-  w.store.release_gradients(*dense_, last);
-  if (moe_) w.store.release_gradients(*moe_->segment(), last);
+  w.release_gradients(*dense_, last);
+  if (moe_) w.release_gradients(*moe_->segment(), last);
 }
 
 template <class R>
@@ -325,8 +325,8 @@ void Layer<R>::weights(const Saved<R>& saved, const Slopes<R>& slopes, bool last
   feed_forward_gradients(saved, slopes);
   attention_gradients(saved, slopes);
   norm_gradients(saved, slopes);
-  store.release_gradients(*dense_, last);
-  if (moe_) store.release_gradients(*moe_->segment(), last);
+  shop_.release_gradients(*dense_, last);
+  if (moe_) shop_.release_gradients(*moe_->segment(), last);
 }
 
 template <class R>

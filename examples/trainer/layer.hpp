@@ -16,6 +16,9 @@ template <class R>
 struct Workshop {
   Workshop(const Config& settings, Ops<R>& operations, Groups& axes, Store<R>& parameters);
   void lay_out(Arena& arena);
+  void release_gradients(Segment<R>& segment, bool last) {
+    if (closes) store.release_gradients(segment, last);
+  }
 
   /// `rows` [s, h] of all tensor-parallel ranks → [n, h]: `into`, or `rows` itself where nothing is
   /// sharded.
@@ -32,6 +35,8 @@ struct Workshop {
   Ops<R>& ops;
   Groups& groups;
   Store<R>& store;
+  /// Whether gradients are complete when this has added its part: false for a first half.
+  bool closes = true;
   int n = 0, s = 0, h = 0, t = 1;
   R* partial = nullptr;  ///< [n, h]
   R* full = nullptr;     ///< [n, h] gathered input
@@ -60,7 +65,8 @@ class Layer {
   Layer(Workshop<R>& shop, int index);
 
   /// Memory for one micro-batch. Under recomputation, what is made anew comes from `shared`.
-  Saved<R> lay_out_saved(Arena& arena, const Saved<R>* shared) const;
+  /// Without `own_input`, x is for the caller to set.
+  Saved<R> lay_out_saved(Arena& arena, const Saved<R>* shared, bool own_input = true) const;
   Slopes<R> lay_out_slopes(Arena& arena) const;
   /// Memory that all layers of the rank share; called on one of them.
   void lay_out_scratch(Arena& arena) const {
@@ -104,6 +110,9 @@ class Embedding {
   void backward(const std::int32_t* tokens, const R* dx, bool last);
 
   [[nodiscard]] Segment<R>* tokens() const { return tokens_; }
+  /// Keeps the values between the halves of a micro-batch.
+  void hold();
+  void let_go();
 
  private:
   Workshop<R>& shop_;
@@ -123,6 +132,8 @@ class Head {
   /// With `dx` [s, h], also the gradient of the mean over the step's tokens, and of the weights:
   /// logits live for a few rows at a time only.
   double run(const R* x, const std::int32_t* targets, R* dx, bool last);
+  void hold();
+  void let_go();
 
  private:
   double rows(int begin, int count, const R* in, const std::int32_t* targets, bool train);

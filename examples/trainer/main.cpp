@@ -8,9 +8,10 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 #include "checkpoint.hpp"
-#include "plan.hpp"
+#include "compare.hpp"
 #include "report.hpp"
 #include "volume.hpp"
 
@@ -45,6 +46,8 @@ struct Arguments {
   std::string trace;
   int trace_steps = 2;
   int compare_overlap = 0;
+  int compare_plan = 0;
+  std::string compare_json;
   std::string checkpoint;
   int checkpoint_every = 0;
   bool resume = false;
@@ -78,6 +81,10 @@ void add_layout_options(CLI::App& app, Arguments& a) {
   app.add_option("--ep", l.ep, "ranks of dp that share the experts")->group(group);
   app.add_option("--expert-chunks", l.expert_chunks,
                  "parts in which rows travel to and from experts, while the experts of others work")
+      ->group(group);
+  app.add_flag("--halves", l.halves,
+               "compute every micro-batch in two halves, one while the other's messages between "
+               "slices or experts travel")
       ->group(group);
   app.add_option("--zero", l.zero, "shard: 1 optimizer, 2 gradients, 3 parameters")->group(group);
   app.add_flag("--quantize-weights", l.quantize_weights, "ZeRO++: gather values in 8 bits")
@@ -159,6 +166,10 @@ void add_other_options(CLI::App& app, Arguments& a) {
   app.add_option("--trace-steps", a.trace_steps)->check(CLI::Range(1, 100));
   app.add_option("--compare-overlap", a.compare_overlap,
                  "after training, so many pairs of steps with and without overlap, side by side");
+  app.add_option("--compare-plan", a.compare_plan,
+                 "after training, so many steps beside the planner's estimate, which is given this "
+                 "machine's measured operations and messages");
+  app.add_option("--compare-json", a.compare_json, "write what was compared as JSON to this file");
   app.add_option("--checkpoint", a.checkpoint, "directory of checkpoints")->group("Checkpoints");
   app.add_option("--checkpoint-every", a.checkpoint_every, "steps; default: at the end")
       ->group("Checkpoints");
@@ -242,31 +253,26 @@ void write_trace(chorus::Communicator& world, Trainer<float>& trainer, const std
   fmt::print("wrote {} and {}\n", path, picture);
 }
 
-/// Pairs of steps, one with overlap and one without, in turn: what the machine does besides meets
-/// both. Medians.
-void compare_overlap(chorus::Communicator& world, Trainer<float>& trainer, int pairs) {
-  std::vector<double> seconds[2], exposed[2];
-  for (int i = 0; i < 2 * pairs; ++i) {
-    const auto off = static_cast<std::size_t>(i % 2);
-    trainer.overlap(off == 0);
-    world.barrier();
-    const StepResult r = trainer.step();
-    seconds[off].push_back(r.seconds);
-    exposed[off].push_back(r.exposed_s);
+/// The machine of `topology`; a rank that is a core moves its own bytes.
+Machine machine_of(chorus::Topology topology) {
+  const auto kind = topology.nodes[static_cast<std::size_t>(topology.rank_nodes[0])].kind;
+  return {.topology = std::move(topology), .overlaps = kind != chorus::NodeKind::core};
+}
+
+/// Collective: what a run was asked to measure of itself, by rank 0.
+void compare(chorus::Communicator& world, Trainer<float>& trainer, const Arguments& a) {
+  std::optional<OverlapFigures> overlap;
+  std::optional<PlanFigures> plan;
+  if (a.compare_overlap > 0) overlap = compare_overlap(world, trainer, a.compare_overlap);
+  if (a.compare_plan > 0) {
+    plan = compare_plan(world, trainer, machine_of(world.topology()), a.compare_plan);
   }
-  trainer.overlap(true);
-  const auto median = [](std::vector<double>& of) {
-    std::ranges::nth_element(of, of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2));
-    return 1e3 * of[of.size() / 2];
-  };
   if (world.rank() != 0) return;
-  const double with = median(exposed[0]);
-  const double without = median(exposed[1]);
-  fmt::print(
-      "overlap, {} pairs of steps, medians of rank 0: with {:.2f} ms, {:.2f} ms of them standing "
-      "still; without {:.2f} ms, {:.2f} ms; {:.0f} % of what is exposed without is hidden\n",
-      pairs, median(seconds[0]), with, median(seconds[1]), without,
-      without > 0 ? 100 * (1 - with / without) : 0.0);
+  if (overlap) fmt::print("{}", describe(*overlap));
+  if (plan) fmt::print("{}", describe(*plan));
+  if (a.compare_json.empty()) return;
+  write(a.compare_json,
+        figures_json(trainer.config(), overlap ? &*overlap : nullptr, plan ? &*plan : nullptr));
 }
 
 /// The library's mapping, as rank 0 sees the wiring.
@@ -277,10 +283,8 @@ void map_axes(chorus::Communicator& world, Config& config) {
 }
 
 void plan(const Arguments& a) {
-  Machine machine{.topology = chorus::find_topology(a.plan)};
+  Machine machine = machine_of(chorus::find_topology(a.plan));
   const chorus::Topology& t = machine.topology;
-  const auto kind = t.nodes[static_cast<std::size_t>(t.rank_nodes[0])].kind;
-  machine.overlaps = kind != chorus::NodeKind::core;
   machine.flops_per_s = a.gflops > 0 ? a.gflops * 1e9 : measured_gemm_peak();
   machine.memory_bytes = a.memory_gb * 1e9;
   const int sequences = a.sequences > 0 ? a.sequences : 4 * t.world_size();
@@ -334,7 +338,7 @@ void train(Arguments& a) {
   trainer.groups().flights.trace.stop();
   const CommLog log = trainer.log();
   if (!a.trace.empty()) write_trace(world, trainer, a.trace);
-  if (a.compare_overlap > 0) compare_overlap(world, trainer, a.compare_overlap);
+  compare(world, trainer, a);
   if (!speaks) return;
   const int steps = std::max(1, trainer.steps_done() - first);
   if (a.report) {

@@ -11,6 +11,9 @@ constexpr int kSettled = -2;
 
 template <class R>
 Segment<R>* Store<R>::add(std::string name, std::vector<Param> params, bool expert, bool end) {
+  for (auto& there : segments_) {
+    if (there->name == name) return there.get();
+  }
   auto segment = std::make_unique<Segment<R>>();
   Segment<R>& s = *segment;
   s.name = std::move(name);
@@ -109,7 +112,7 @@ void Store<R>::lay_out_buffers(Arena& arena) {
         const std::size_t bytes = packed * replicas * packed_bytes(elements / replicas);
         pool.push_back({.memory = arena.take<R>(elements, use),
                         .user = user,
-                        .reducing = {kSettled, 0},
+                        .reducing = {kSettled, 0, Axis::data},
                         .packed = arena.take<std::uint8_t>(bytes, Use::scratch)});
       };
       for (int i = 0; i < 2 && largest > 0; ++i) add(largest, nullptr);

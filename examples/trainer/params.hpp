@@ -94,7 +94,8 @@ class Store {
         groups_(groups),
         compressor_(make_compressor(config.training)) {}
 
-  /// Adds a segment; its params get their offsets. Before lay_out().
+  /// Adds a segment; its params get their offsets. The segment of that name where there is one: the
+  /// halves of a micro-batch share it. Before lay_out().
   Segment<R>* add(std::string name, std::vector<Param> params, bool expert, bool end);
   void lay_out(Arena& arena);
   /// Fills this rank's values by their names.

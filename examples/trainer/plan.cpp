@@ -39,17 +39,20 @@ int most_layers(const Config& config) {
   return *std::ranges::max_element(sizes) * config.layout.virtual_stages;
 }
 
-/// Seconds of multiplications of one layer and of the output, forward, per micro-batch.
+Pace pace_on(const Machine& machine) {
+  return machine.pace.forward > 0 ? machine.pace : pace_of(machine.flops_per_s);
+}
+
+/// Seconds of one layer, forward and backward, and of the output, both ways, per micro-batch.
 struct Work {
-  double layer_s, head_s;
+  double forward_s, backward_s, head_s;
 };
 Work work_of(const Config& config, const Machine& machine) {
-  const Model& m = config.model;
-  const double h = m.width;
-  const double visited = m.experts > 0 ? m.top_k : 1;
-  const double tokens = double(config.training.batch) * m.context;
-  const double per_s = machine.flops_per_s * config.layout.tp / (2 * tokens);
-  return {(4 * h * h + 2 * visited * h * m.f() + h * m.context) / per_s, h * m.vocab / per_s};
+  const Operations of = operations_of(config.model);
+  const Pace pace = pace_on(machine);
+  const double tokens = double(config.training.batch) * config.model.context / config.layout.tp;
+  return {tokens * of.layer / pace.forward, 2 * tokens * of.layer / pace.backward,
+          3 * tokens * of.head / pace.head};
 }
 
 /// Seconds that one micro-batch stands still in one layer.
@@ -71,7 +74,7 @@ Stalls stalls_of(const Config& config, const Machine& machine, const GridMapping
     stalls.tensor_backward = (l.sequence_parallel ? 6 : 4) * call;
     // Backward, the weight gradients, as long as a forward pass, run beside the sums.
     if (machine.overlaps) {
-      stalls.tensor_backward -= std::min(stalls.tensor_backward / 2, work.layer_s);
+      stalls.tensor_backward -= std::min(stalls.tensor_backward / 2, work.backward_s / 2);
     }
   }
   if (m.experts > 0 && l.ep > 1) {
@@ -117,19 +120,19 @@ std::vector<PassTimes> pass_times(const Config& config, const Work& work, const 
   const Layout& l = config.layout;
   const std::vector<int> sizes = partition_of(config.model, l);
   const bool split = l.pipeline == Pipeline::zero_bubble;
-  const double forward = work.layer_s + stalls.tensor_forward + stalls.expert_forward;
+  const double forward = work.forward_s + stalls.tensor_forward + stalls.expert_forward;
   const double anew = l.recompute == Recompute::full        ? forward
-                      : l.recompute == Recompute::selective ? 0.02 * work.layer_s
+                      : l.recompute == Recompute::selective ? 0.02 * work.forward_s
                                                             : 0;
   const double gradients = stalls.tensor_backward + stalls.expert_backward;
   std::vector<PassTimes> times;
   for (std::size_t c = 0; c < sizes.size(); ++c) {
     // The loss runs its backward pass at once.
-    const double head = c + 1 == sizes.size() ? 3 * work.head_s : 0;
+    const double head = c + 1 == sizes.size() ? work.head_s : 0;
     const double layers = sizes[c];
     times.push_back({.forward = layers * forward + head,
-                     .backward = layers * ((split ? 1 : 2) * work.layer_s + gradients + anew),
-                     .weights = split ? layers * (work.layer_s + anew) : 0});
+                     .backward = layers * (work.backward_s / (split ? 2 : 1) + gradients + anew),
+                     .weights = split ? layers * (work.backward_s / 2 + anew) : 0});
   }
   return times;
 }
@@ -165,7 +168,7 @@ Estimate estimate_on(const Config& config, const Machine& machine, const GridMap
   e.expert_s = passes * (forwards * stalls.expert_forward + stalls.expert_backward);
   const double held = static_cast<double>(parameters(config.model)) /
                       (double(l.tp) * l.pp * (l.zero > 0 ? l.dp : 1));
-  const double update = held * kUpdateFlops / machine.flops_per_s;
+  const double update = held * pace_on(machine).step_s;
   e.compute_s = busiest - e.tensor_s - e.expert_s + update;
   e.idle_s = line.makespan_s - busiest;
   e.data_s = exposed_data(config, machine, mapping, backward, forward);
@@ -223,6 +226,16 @@ std::vector<Config> variants(const Config& base, const Layout& division, int seq
 
 }  // namespace
 
+Pace pace_of(double flops_per_s) {
+  return {flops_per_s, flops_per_s, flops_per_s, kUpdateFlops / flops_per_s};
+}
+
+Operations operations_of(const Model& m) {
+  const double h = m.width;
+  const double visited = m.experts > 0 ? m.top_k : 1;
+  return {2 * (4 * h * h + 2 * visited * h * m.f() + h * m.context), 2 * h * m.vocab};
+}
+
 std::vector<int> grid_of(const Layout& l) { return {l.pp, l.dp / l.ep, l.ep, l.tp}; }
 
 std::vector<GridFlow> flows_of(const Config& config) {
@@ -269,10 +282,11 @@ Estimate estimate(const Config& config, const Machine& machine, bool count_memor
   check(config, machine.topology.world_size());
   const auto sizes = grid_of(config.layout);
   const auto flows = flows_of(config);
-  const GridMapping mapping =
+  GridMapping mapping =
       config.layout.ranks.empty()
           ? chorus::map_grid(machine.topology, sizes, flows)
           : chorus::price_grid(machine.topology, sizes, flows, config.layout.ranks);
+  if (!machine.prices.empty()) mapping.prices = machine.prices;
   Estimate e = estimate_on(config, machine, mapping);
   e.config.layout.ranks = mapping.ranks;
   if (count_memory) e.memory_bytes = memory_of(config);

@@ -21,11 +21,29 @@ namespace trainer {
 /// Layout::ranks: the library's mapping of the grid onto `topology`.
 [[nodiscard]] std::vector<int> mapped(const Config& config, const chorus::Topology& topology);
 
+/// Floating-point operations of one token, forward: of a layer, attention counted as if half of the
+/// tokens saw each other; of the output.
+struct Operations {
+  double layer = 0, head = 0;
+};
+[[nodiscard]] Operations operations_of(const Model& model);
+
+/// How fast a rank works while all do: operations per second of the passes of a layer, and of the
+/// output with its loss, both ways.
+struct Pace {
+  double forward = 0, backward = 0, head = 0;
+  double step_s = 0;  ///< per parameter of a rank: its update, and what else touches it once a step
+};
+[[nodiscard]] Pace pace_of(double flops_per_s);
+
 /// What the ranks of a run are.
 struct Machine {
   chorus::Topology topology;
   double flops_per_s = 1e11;  ///< of one rank's matrix products, while all compute
-  double memory_bytes = 0;    ///< of one rank; 0: no limit
+  Pace pace = {};             ///< as measured (compare.hpp); zeros: pace_of(flops_per_s)
+  /// Of a message by flow of flows_of(), as measured; empty: by the topology.
+  std::vector<chorus::GridMapping::Price> prices = {};
+  double memory_bytes = 0;  ///< of one rank; 0: no limit
   /// Messages move while ranks compute: network adapters and copy engines do, cores that are ranks
   /// do not.
   bool overlaps = true;

@@ -94,7 +94,7 @@ void Trace::start(std::size_t most_spans) {
 }
 
 void Trace::add(Lane lane, const char* name, const char* axis, Clock::time_point begin,
-                std::int32_t chunk, std::int32_t micro_batch) {
+                Clock::time_point end, std::int32_t chunk, std::int32_t micro_batch) {
   if (!on_) return;
   if (spans_.size() == spans_.capacity()) {
     ++left_out_;
@@ -104,8 +104,7 @@ void Trace::add(Lane lane, const char* name, const char* axis, Clock::time_point
     return std::chrono::duration<double>(t - begin_).count();
   };
   // What began before the trace did is cut.
-  spans_.push_back({lane, name, axis, std::max(0.0, since(begin)), since(Clock::now()), chunk,
-                    micro_batch});
+  spans_.push_back({lane, name, axis, std::max(0.0, since(begin)), since(end), chunk, micro_batch});
 }
 
 std::vector<std::vector<Span>> gather_spans(chorus::Communicator& world, const Trace& trace) {
@@ -154,7 +153,8 @@ std::string chrome_trace(std::span<const std::vector<Span>> ranks) {
     for (const Span& s : ranks[r]) {
       // Calls in flight cross each other: asynchronous events, which Chrome stacks.
       text += fmt::format(
-          ",\n{{\"ph\": \"X\", \"name\": \"{}\", \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, \"ts\": "
+          ",\n{{\"ph\": \"X\", \"name\": \"{}\", \"cat\": \"{}\", \"pid\": {}, \"tid\": {}, "
+          "\"ts\": "
           "{:.3f}, \"dur\": {:.3f}, \"args\": {{\"axis\": \"{}\", \"chunk\": {}, \"micro_batch\": "
           "{}}}}}",
           s.name, kLaneNames[static_cast<std::size_t>(s.lane)], r, static_cast<int>(s.lane),

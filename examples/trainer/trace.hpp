@@ -38,7 +38,7 @@ class Trace {
   [[nodiscard]] bool on() const { return on_; }
 
   void add(Span::Lane lane, const char* name, const char* axis, Clock::time_point begin,
-           std::int32_t chunk = -1, std::int32_t micro_batch = -1);
+           Clock::time_point end, std::int32_t chunk = -1, std::int32_t micro_batch = -1);
 
   [[nodiscard]] const std::vector<Span>& spans() const { return spans_; }
   [[nodiscard]] std::uint64_t left_out() const { return left_out_; }
@@ -50,8 +50,8 @@ class Trace {
   std::uint64_t left_out_ = 0;
 };
 
-/// Collective: every rank's spans on rank 0, [world_size]; nothing elsewhere. Clocks are those of the
-/// ranks, set to zero by a barrier before Trace::start().
+/// Collective: every rank's spans on rank 0, [world_size]; nothing elsewhere. Clocks are those of
+/// the ranks, set to zero by a barrier before Trace::start().
 [[nodiscard]] std::vector<std::vector<Span>> gather_spans(chorus::Communicator& world,
                                                           const Trace& trace);
 

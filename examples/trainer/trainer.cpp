@@ -26,6 +26,9 @@ Trainer<R>::Trainer(chorus::Communicator& world, const Config& config) : config_
   lay_out(*arena_);
   store_->initialize();
   ops_->idle = [this] { groups_->flights.poll_now_and_then(); };
+  if (sides_.size() == 1) return;
+  duet_ = std::make_unique<Duet>();
+  groups_->flights.give_way = [this] { duet_->give_way(); };
 }
 
 template <class R>
@@ -49,7 +52,13 @@ void Trainer<R>::build() {
   ops_ = make_cpu_ops<R>(config_.model.context,
                          config_.training.bfloat16 ? Precision::bfloat16 : Precision::full);
   store_ = std::make_unique<Store<R>>(config_, *ops_, *groups_);
-  shop_ = std::make_unique<Workshop<R>>(config_, *ops_, *groups_, *store_);
+  sides_.resize(layout.halves ? 2 : 1);
+  for (std::size_t i = 0; i < sides_.size(); ++i) {
+    Side& side = sides_[i];
+    side.config = std::make_unique<Config>(layout.halves ? config_.half() : config_);
+    side.shop = std::make_unique<Workshop<R>>(*side.config, *ops_, *groups_, *store_);
+    side.shop->closes = i + 1 == sides_.size();
+  }
   const std::vector<int> sizes = partition_of(config_.model, layout);
   const int stage = groups_->place.pp;
   for (int c = 0; c < layout.virtual_stages; ++c) {
@@ -58,13 +67,16 @@ void Trainer<R>::build() {
     chunk.first = global == 0;
     chunk.last = global == layout.chunks() - 1;
     const int begin = std::accumulate(sizes.begin(), sizes.begin() + global, 0);
-    if (chunk.first) embedding_ = std::make_unique<Embedding<R>>(*shop_);
-    for (int l = begin; l < begin + sizes[static_cast<std::size_t>(global)]; ++l) {
-      chunk.layers.push_back(std::make_unique<Layer<R>>(*shop_, l));
-    }
-    if (chunk.last) {
-      const bool shares = config_.model.tied && embedding_;
-      head_ = std::make_unique<Head<R>>(*shop_, shares ? embedding_->tokens() : nullptr);
+    for (Side& side : sides_) {
+      Workshop<R>& shop = *side.shop;
+      if (chunk.first) side.embedding = std::make_unique<Embedding<R>>(shop);
+      auto& layers = chunk.layers.emplace_back();
+      for (int l = begin; l < begin + sizes[static_cast<std::size_t>(global)]; ++l) {
+        layers.push_back(std::make_unique<Layer<R>>(shop, l));
+      }
+      if (!chunk.last) continue;
+      const bool shares = config_.model.tied && side.embedding;
+      side.head = std::make_unique<Head<R>>(shop, shares ? side.embedding->tokens() : nullptr);
     }
     chunks_.push_back(std::move(chunk));
   }
@@ -79,18 +91,9 @@ void Trainer<R>::build() {
 template <class R>
 void Trainer<R>::lay_out(Arena& arena) {
   store_->lay_out(arena);
-  shop_->lay_out(arena);
-  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
-  const Layer<R>& any = *chunks_[0].layers[0];
-  const bool anew = config_.layout.recompute != Recompute::none;
-  if (anew) shared_ = any.lay_out_saved(arena, nullptr);
-  spare_ = arena.take<R>(rows, Use::scratch);
-  slopes_ = any.lay_out_slopes(arena);
-  any.lay_out_scratch(arena);
-  for (R*& p : ping_) p = arena.take<R>(rows, Use::scratch);
-  if (head_) head_->lay_out(arena);
-  tokens_ = arena.take<std::int32_t>(static_cast<std::size_t>(shop_->n), Use::scratch);
-  targets_ = arena.take<std::int32_t>(static_cast<std::size_t>(shop_->n), Use::scratch);
+  for (Side& side : sides_) lay_out_side(side, arena);
+  tokens_ = arena.take<std::int32_t>(tokens_at(sides_.size()), Use::scratch);
+  targets_ = arena.take<std::int32_t>(tokens_at(sides_.size()), Use::scratch);
   totals_ = arena.take<double>(num_totals, Use::scratch);
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
     lay_out_chunk(chunks_[c], static_cast<int>(c), arena);
@@ -98,20 +101,50 @@ void Trainer<R>::lay_out(Arena& arena) {
 }
 
 template <class R>
+void Trainer<R>::lay_out_side(Side& side, Arena& arena) {
+  side.shop->lay_out(arena);
+  const Layer<R>& any = *chunks_[0].layers[static_cast<std::size_t>(&side - sides_.data())][0];
+  const bool anew = config_.layout.recompute != Recompute::none;
+  if (anew) side.shared = any.lay_out_saved(arena, nullptr);
+  side.spare = arena.take<R>(rows_at(1), Use::scratch);
+  side.slopes = any.lay_out_slopes(arena);
+  any.lay_out_scratch(arena);
+  for (R*& p : side.ping) p = arena.take<R>(rows_at(1), Use::scratch);
+  if (side.head) side.head->lay_out(arena);
+}
+
+template <class R>
 void Trainer<R>::lay_out_chunk(Chunk& chunk, int index, Arena& arena) {
   const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
-  const Saved<R>* shared = config_.layout.recompute != Recompute::none ? &shared_ : nullptr;
-  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
+  const bool anew = config_.layout.recompute != Recompute::none;
+  const std::size_t rows = rows_at(sides_.size());
   chunk.slots.assign(static_cast<std::size_t>(most_alive(order_, index)), Slot{});
   for (Slot& slot : chunk.slots) {
-    for (auto& layer : chunk.layers) {
-      slot.saved.push_back(layer->lay_out_saved(arena, shared));
-      slot.slopes.push_back(split ? layer->lay_out_slopes(arena) : slopes_);
-      slot.between.push_back(split ? arena.take<R>(rows, Use::activations) : nullptr);
+    slot.x = arena.take<R>(rows, Use::activations);
+    for (std::size_t i = 0; i < sides_.size(); ++i) {
+      Side& side = sides_[i];
+      Kept& kept = slot.kept.emplace_back();
+      for (auto& layer : chunk.layers[i]) {
+        const bool first = kept.saved.empty();
+        kept.saved.push_back(layer->lay_out_saved(arena, anew ? &side.shared : nullptr, !first));
+        if (first && slot.x != nullptr) kept.saved[0].x = slot.x + rows_at(i);
+        kept.slopes.push_back(split ? layer->lay_out_slopes(arena) : side.slopes);
+        kept.between.push_back(split ? arena.take<R>(rows_at(1), Use::activations) : nullptr);
+      }
     }
     slot.out = arena.take<R>(rows, Use::activations);
     slot.dy = arena.take<R>(rows, Use::activations);
     slot.dx = arena.take<R>(rows, Use::activations);
+  }
+}
+
+template <class R>
+template <class Body>
+void Trainer<R>::in_turn(Body body) {
+  if (duet_) {
+    duet_->run(body);
+  } else {
+    body(0);
   }
 }
 
@@ -135,14 +168,14 @@ void Trainer<R>::load(int micro_batch, bool held_out) {
 
 template <class R>
 void Trainer<R>::post_receives() {
-  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
+  const std::size_t rows = rows_at(sides_.size());
   const int pp = config_.layout.pp;
   const int stage = groups_->place.pp;
   for (; next_x_ < x_order_.size(); ++next_x_) {
     Slot& slot = slot_of(x_order_[next_x_]);
     if (slot.micro_batch >= 0) break;
     slot.micro_batch = x_order_[next_x_].micro_batch;
-    slot.x_arrives = groups_->ahead.recv(slot.saved[0].x, rows, (stage + pp - 1) % pp);
+    slot.x_arrives = groups_->ahead.recv(slot.x, rows, (stage + pp - 1) % pp);
   }
   for (; next_dy_ < dy_order_.size(); ++next_dy_) {
     Slot& slot = slot_of(dy_order_[next_dy_]);
@@ -174,79 +207,107 @@ void Trainer<R>::run(const Work& work) {
       break;
   }
   groups_->flights.trace.add(Span::Lane::compute, kNames[static_cast<int>(work.pass)], "", begin,
-                             work.chunk, work.micro_batch);
+                             Trace::Clock::now(), work.chunk, work.micro_batch);
   post_receives();
 }
 
 template <class R>
 void Trainer<R>::forward(Chunk& chunk, Slot& slot, int micro_batch, bool train) {
   const int pp = config_.layout.pp;
-  const int stage = groups_->place.pp;
   if (chunk.first || chunk.last) load(micro_batch, !train);
-  if (chunk.first) {
-    embedding_->forward(tokens_, slot.saved[0].x);
-  } else {
-    groups_->flights.wait(slot.x_arrives);
-  }
+  if (!chunk.first) groups_->flights.wait(slot.x_arrives);
   groups_->flights.wait(slot.out_leaves);
-  for (std::size_t l = 0; l < chunk.layers.size(); ++l) {
-    const bool more = l + 1 < chunk.layers.size();
-    chunk.layers[l]->acquire();
-    if (more) chunk.layers[l + 1]->prefetch();
-    chunk.layers[l]->forward(slot.saved[l], more ? slot.saved[l + 1].x : slot.out);
-    chunk.layers[l]->release();
+  // What both halves use, one after the other, is gathered once.
+  const bool held = duet_ && config_.layout.zero == 3;
+  if (held && chunk.first) sides_[0].embedding->hold();
+  if (held && chunk.last) sides_[0].head->hold();
+  in_turn([&](int side) {
+    forward_side(chunk, slot, static_cast<std::size_t>(side), is_last(micro_batch), train);
+  });
+  if (held && chunk.first) sides_[0].embedding->let_go();
+  if (held && chunk.last) sides_[0].head->let_go();
+  if (chunk.last) return;
+  slot.out_leaves = groups_->ahead.send(static_cast<const R*>(slot.out), rows_at(sides_.size()),
+                                        (groups_->place.pp + 1) % pp);
+}
+
+template <class R>
+void Trainer<R>::forward_side(Chunk& chunk, Slot& slot, std::size_t side, bool last, bool train) {
+  Side& s = sides_[side];
+  auto& layers = chunk.layers[side];
+  const std::vector<Saved<R>>& saved = slot.kept[side].saved;
+  const std::size_t at = rows_at(side);
+  if (chunk.first) s.embedding->forward(tokens_ + tokens_at(side), slot.x + at);
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    const bool more = l + 1 < layers.size();
+    layers[l]->acquire();
+    if (more) layers[l + 1]->prefetch();
+    layers[l]->forward(saved[l], more ? saved[l + 1].x : slot.out + at);
+    layers[l]->release();
   }
-  if (chunk.last) {
-    loss_ += head_->run(slot.out, targets_, train ? slot.dy : nullptr, is_last(micro_batch));
-  } else {
-    slot.out_leaves =
-        groups_->ahead.send(static_cast<const R*>(slot.out),
-                            static_cast<std::size_t>(shop_->s) * shop_->h, (stage + 1) % pp);
-  }
+  if (!chunk.last) return;
+  const double loss =
+      s.head->run(slot.out + at, targets_ + tokens_at(side), train ? slot.dy + at : nullptr, last);
+  loss_ += loss;
 }
 
 template <class R>
 void Trainer<R>::backward(Chunk& chunk, Slot& slot, int micro_batch) {
-  const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
-  const bool last = is_last(micro_batch);
   groups_->flights.wait(slot.dy_arrives);
   groups_->flights.wait(slot.dx_leaves);
-  const R* dy = slot.dy;
-  for (std::size_t l = chunk.layers.size(); l-- > 0;) {
-    Layer<R>& layer = *chunk.layers[l];
-    R* dx = l == 0 ? slot.dx : (split ? slot.between[l] : ping_[l % 2]);
+  if (chunk.first) load(micro_batch, false);
+  in_turn([&](int side) {
+    backward_side(chunk, slot, static_cast<std::size_t>(side), is_last(micro_batch));
+  });
+  if (chunk.first) return;
+  const int pp = config_.layout.pp;
+  slot.dx_leaves = groups_->back.send(static_cast<const R*>(slot.dx), rows_at(sides_.size()),
+                                      (groups_->place.pp + pp - 1) % pp);
+}
+
+template <class R>
+void Trainer<R>::backward_side(Chunk& chunk, Slot& slot, std::size_t side, bool last) {
+  const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
+  Side& s = sides_[side];
+  auto& layers = chunk.layers[side];
+  Kept& kept = slot.kept[side];
+  const R* dy = slot.dy + rows_at(side);
+  for (std::size_t l = layers.size(); l-- > 0;) {
+    Layer<R>& layer = *layers[l];
+    R* dx = l == 0 ? slot.dx + rows_at(side) : (split ? kept.between[l] : s.ping[l % 2]);
     layer.acquire();
-    if (l > 0) chunk.layers[l - 1]->prefetch();
-    if (config_.layout.recompute == Recompute::full) layer.forward(slot.saved[l], spare_);
-    layer.backward(slot.saved[l], slot.slopes[l], dy, dx, !split, last);
+    if (l > 0) layers[l - 1]->prefetch();
+    if (config_.layout.recompute == Recompute::full) layer.forward(kept.saved[l], s.spare);
+    layer.backward(kept.saved[l], kept.slopes[l], dy, dx, !split, last);
     layer.release();
     dy = dx;
   }
-  if (!chunk.first) {
-    const int pp = config_.layout.pp;
-    slot.dx_leaves = groups_->back.send(static_cast<const R*>(slot.dx),
-                                        static_cast<std::size_t>(shop_->s) * shop_->h,
-                                        (groups_->place.pp + pp - 1) % pp);
-  } else if (!split) {
-    load(micro_batch, false);
-    embedding_->backward(tokens_, slot.dx, last);
-  }
+  if (chunk.first && !split) s.embedding->backward(tokens_ + tokens_at(side), dy, last);
 }
 
 template <class R>
 void Trainer<R>::weights(Chunk& chunk, Slot& slot, int micro_batch) {
+  if (chunk.first) load(micro_batch, false);
+  in_turn([&](int side) {
+    weights_side(chunk, slot, static_cast<std::size_t>(side), is_last(micro_batch));
+  });
+}
+
+template <class R>
+void Trainer<R>::weights_side(Chunk& chunk, Slot& slot, std::size_t side, bool last) {
   const Recompute recompute = config_.layout.recompute;
-  const bool last = is_last(micro_batch);
-  for (std::size_t l = chunk.layers.size(); l-- > 0;) {
-    Layer<R>& layer = *chunk.layers[l];
+  Side& s = sides_[side];
+  auto& layers = chunk.layers[side];
+  const Kept& kept = slot.kept[side];
+  for (std::size_t l = layers.size(); l-- > 0;) {
+    Layer<R>& layer = *layers[l];
     if (recompute != Recompute::none) layer.acquire();
-    if (recompute == Recompute::full) layer.forward(slot.saved[l], spare_);
-    layer.weights(slot.saved[l], slot.slopes[l], last);
+    if (recompute == Recompute::full) layer.forward(kept.saved[l], s.spare);
+    layer.weights(kept.saved[l], kept.slopes[l], last);
     if (recompute != Recompute::none) layer.release();
   }
   if (!chunk.first) return;
-  load(micro_batch, false);
-  embedding_->backward(tokens_, slot.dx, last);
+  s.embedding->backward(tokens_ + tokens_at(side), slot.dx + rows_at(side), last);
 }
 
 template <class R>
@@ -271,9 +332,11 @@ StepResult Trainer<R>::summary() {
   double balance = 0;
   std::uint64_t dropped = 0;
   for (Chunk& chunk : chunks_) {
-    for (auto& layer : chunk.layers) {
-      balance += layer->take_balance_loss();
-      dropped += layer->take_dropped();
+    for (auto& side : chunk.layers) {
+      for (auto& layer : side) {
+        balance += layer->take_balance_loss();
+        dropped += layer->take_dropped();
+      }
     }
   }
   totals_[loss_sum] = counts ? loss_ : 0;
@@ -282,7 +345,7 @@ StepResult Trainer<R>::summary() {
   totals_[dropped_sum] = counts ? static_cast<double>(dropped) : 0;
   groups_->world.wait(groups_->world.all_reduce(totals_, num_totals));
   StepResult result;
-  result.tokens = static_cast<std::uint64_t>(shop_->n) *
+  result.tokens = static_cast<std::uint64_t>(tokens_at(sides_.size())) *
                   static_cast<std::uint64_t>(config_.layout.dp * config_.layout.micro_batches);
   result.loss = totals_[loss_sum] / static_cast<double>(result.tokens);
   result.balance_loss = totals_[balance_sum];
@@ -321,7 +384,7 @@ StepResult Trainer<R>::step() {
                   .weight_decay = t.weight_decay,
                   .scale = static_cast<double>(static_cast<float>(scale)),
                   .step = result.step});
-  groups_->flights.trace.add(Span::Lane::compute, "update", "", updating);
+  groups_->flights.trace.add(Span::Lane::compute, "update", "", updating, Trace::Clock::now());
   ++steps_done_;
   result.exposed_s = log_.exposed_s() - exposed;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -336,15 +399,14 @@ void Trainer<R>::barrier() {
 
 template <class R>
 double Trainer<R>::evaluate(int micro_batches) {
-  const auto rows = static_cast<std::size_t>(shop_->s) * shop_->h;
+  const std::size_t rows = rows_at(sides_.size());
   const int pp = config_.layout.pp;
   loss_ = 0;
   for (int m = 0; m < micro_batches; ++m) {
     for (Chunk& chunk : chunks_) {
       Slot& slot = chunk.slots[0];
       if (!chunk.first) {
-        slot.x_arrives =
-            groups_->ahead.recv(slot.saved[0].x, rows, (groups_->place.pp + pp - 1) % pp);
+        slot.x_arrives = groups_->ahead.recv(slot.x, rows, (groups_->place.pp + pp - 1) % pp);
       }
       forward(chunk, slot, m, false);
       groups_->flights.wait(slot.out_leaves);
@@ -352,7 +414,8 @@ double Trainer<R>::evaluate(int micro_batches) {
   }
   totals_[0] = groups_->place.tp == 0 ? loss_ : 0;
   groups_->world.wait(groups_->world.all_reduce(totals_, 1));
-  return totals_[0] / (static_cast<double>(shop_->n) * config_.layout.dp * micro_batches);
+  return totals_[0] /
+         (static_cast<double>(tokens_at(sides_.size())) * config_.layout.dp * micro_batches);
 }
 
 template class Trainer<float>;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data.hpp"
+#include "duet.hpp"
 #include "layer.hpp"
 #include "schedule.hpp"
 
@@ -62,22 +63,40 @@ class Trainer {
   }
 
  private:
-  struct Slot {
-    int micro_batch = -1;  ///< whose activations are here
+  /// One half of every micro-batch, or all of it where it is not split: its shapes, scratch memory
+  /// and loss. Halves share the parameters.
+  struct Side {
+    std::unique_ptr<Config> config;
+    std::unique_ptr<Workshop<R>> shop;
+    std::unique_ptr<Embedding<R>> embedding;
+    std::unique_ptr<Head<R>> head;
+    Saved<R> shared{};
+    Slopes<R> slopes{};
+    R* ping[2] = {};
+    R* spare = nullptr;
+  };
+  /// Of one side, by layer.
+  struct Kept {
     std::vector<Saved<R>> saved;
-    std::vector<Slopes<R>> slopes;  ///< one per layer under zero-bubble
+    std::vector<Slopes<R>> slopes;  ///< under zero-bubble each layer's own
     std::vector<R*> between;        ///< gradients between layers, under zero-bubble
-    R *out = nullptr, *dy = nullptr, *dx = nullptr;
+  };
+  struct Slot {
+    int micro_batch = -1;    ///< whose activations are here
+    std::vector<Kept> kept;  ///< by side
+    /// The rows of all sides, one after the other.
+    R *x = nullptr, *out = nullptr, *dy = nullptr, *dx = nullptr;
     Pending x_arrives, dy_arrives, out_leaves, dx_leaves;
   };
   struct Chunk {
     bool first = false, last = false;
-    std::vector<std::unique_ptr<Layer<R>>> layers;
+    std::vector<std::vector<std::unique_ptr<Layer<R>>>> layers;  ///< [side][layer]
     std::vector<Slot> slots;
   };
 
   void build();
   void lay_out(Arena& arena);
+  void lay_out_side(Side& side, Arena& arena);
   void lay_out_chunk(Chunk& chunk, int index, Arena& arena);
   void compute_gradients();
   StepResult summary();
@@ -85,6 +104,19 @@ class Trainer {
   void forward(Chunk& chunk, Slot& slot, int micro_batch, bool train);
   void backward(Chunk& chunk, Slot& slot, int micro_batch);
   void weights(Chunk& chunk, Slot& slot, int micro_batch);
+  void forward_side(Chunk& chunk, Slot& slot, std::size_t side, bool last, bool train);
+  void backward_side(Chunk& chunk, Slot& slot, std::size_t side, bool last);
+  void weights_side(Chunk& chunk, Slot& slot, std::size_t side, bool last);
+  /// body(side) for every side; halves in turn.
+  template <class Body>
+  void in_turn(Body body);
+  /// Where the rows of `side` are in [all rows, h].
+  [[nodiscard]] std::size_t rows_at(std::size_t side) const {
+    return side * static_cast<std::size_t>(sides_[0].shop->s) * sides_[0].shop->h;
+  }
+  [[nodiscard]] std::size_t tokens_at(std::size_t side) const {
+    return side * static_cast<std::size_t>(sides_[0].shop->n);
+  }
   /// Posts the receives whose buffers are free, in the order in which the peers send.
   void post_receives();
   void load(int micro_batch, bool held_out);
@@ -101,23 +133,18 @@ class Trainer {
   std::unique_ptr<Ops<R>> ops_;
   std::unique_ptr<Groups> groups_;
   std::unique_ptr<Store<R>> store_;
-  std::unique_ptr<Workshop<R>> shop_;
+  std::vector<Side> sides_;
   std::unique_ptr<Data> data_;
-  std::unique_ptr<Embedding<R>> embedding_;
-  std::unique_ptr<Head<R>> head_;
   std::vector<Chunk> chunks_;
   std::unique_ptr<Arena> arena_;
   Order order_;
   std::vector<Work> x_order_, dy_order_;
   std::size_t next_x_ = 0, next_dy_ = 0;
-  Saved<R> shared_{};
-  Slopes<R> slopes_{};
-  R* ping_[2] = {};
-  R* spare_ = nullptr;
   std::int32_t *tokens_ = nullptr, *targets_ = nullptr;
   double* totals_ = nullptr;
   double loss_ = 0;
   int steps_done_ = 0;
+  std::unique_ptr<Duet> duet_;  ///< where micro-batches are computed in halves
 };
 
 }  // namespace trainer

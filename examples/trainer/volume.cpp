@@ -139,6 +139,11 @@ Bytes tensor_calls(const Layout& l, const Share& share) {
 }
 
 Bytes tensor_bytes(const Config& config, const Share& share, Bytes size) {
+  if (config.layout.halves) {
+    Config half = config.half();
+    half.layout.halves = false;
+    return tensor_bytes(half, share, size);
+  }
   const Layout& l = config.layout;
   const auto t = static_cast<Bytes>(l.tp);
   if (t == 1) return 0;
@@ -236,7 +241,7 @@ Volume predicted_volume(const Config& config, int rank, std::size_t element_byte
   if (l.ep > 1) {
     const bool again = l.recompute == Recompute::full;
     const Bytes forwards = again ? uses_of_layer(l) : 1;
-    volume[at(Axis::expert)] = m * share.layers * forwards *
+    volume[at(Axis::expert)] = (l.halves ? Bytes{2} : Bytes{1}) * m * share.layers * forwards *
                                static_cast<Bytes>(config.model.experts / l.ep) * 4 *
                                static_cast<Bytes>(l.ep - 1);
   }
@@ -250,6 +255,7 @@ Volume predicted_messages(const Config& config, int rank) {
   const Layout& l = config.layout;
   const Share share = share_of(config, place_of(l, rank).pp);
   const auto m = static_cast<Bytes>(l.micro_batches);
+  const Bytes halves = l.halves ? 2 : 1;
   const auto at = [](Axis axis) { return static_cast<std::size_t>(axis); };
   // By rings: d − 1 messages of an all_gather or reduce_scatter over d ranks.
   const Volume bytes = predicted_volume(config, rank, sizeof(float));
@@ -274,13 +280,13 @@ Volume predicted_messages(const Config& config, int rank) {
     messages[at(Axis::expert_data)] = (twins - 1) * segments(share.layers, Axis::expert_data);
   }
   if (l.tp > 1) {
-    messages[at(Axis::tensor)] = m * static_cast<Bytes>(l.tp - 1) * tensor_calls(l, share);
+    messages[at(Axis::tensor)] = halves * m * static_cast<Bytes>(l.tp - 1) * tensor_calls(l, share);
   }
   messages[at(Axis::pipeline)] = m * (share.sends_ahead + share.sends_back);
   if (l.ep > 1) {
     const Bytes forwards = l.recompute == Recompute::full ? uses_of_layer(l) : 1;
     messages[at(Axis::expert)] =
-        m * share.layers * (3 * forwards + 2) * static_cast<Bytes>(l.ep - 1);
+        halves * m * share.layers * (3 * forwards + 2) * static_cast<Bytes>(l.ep - 1);
   }
   return messages;
 }

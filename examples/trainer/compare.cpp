@@ -1,0 +1,256 @@
+#include "compare.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <functional>
+
+#include "report.hpp"
+#include "volume.hpp"
+
+namespace trainer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Price = chorus::GridMapping::Price;
+
+double median(std::vector<double>& of) {
+  const auto middle = of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2);
+  std::ranges::nth_element(of, middle);
+  return *middle;
+}
+
+/// One rank's passes, medians.
+struct Passes {
+  double forward_s = 0, backward_s = 0;
+  double rest_s = 0;  ///< of a step beside its passes
+};
+
+Passes passes_of(chorus::Communicator& world, chorus::Communicator& self, const Config& config,
+                 int layers) {
+  constexpr int kSteps = 4;
+  Config alone = config;
+  alone.model.layers = layers;
+  alone.layout = {};
+  alone.layout.micro_batches = 2;
+  alone.training.compression = Compression::none;
+  alone.training.average = Average::gradients;
+  alone.training.global_every = 0;
+  Trainer<float> trainer(self, alone);
+  trainer.step();
+  std::vector<double> forward, backward, rest;
+  for (int i = 0; i < kSteps; ++i) {
+    world.barrier();
+    Trace& trace = trainer.groups().flights.trace;
+    trace.start(1000);
+    double left = trainer.step().seconds;
+    for (const Span& s : trace.spans()) {
+      if (s.lane != Span::Lane::compute || s.chunk < 0) continue;
+      const double length = s.end_s - s.begin_s;
+      (std::string_view(s.name) == "forward" ? forward : backward).push_back(length);
+      left -= length;
+    }
+    rest.push_back(left);
+  }
+  return {median(forward), median(backward), median(rest)};
+}
+
+/// The slowest rank's median time of `call`, which all ranks make at once.
+double seconds_of(chorus::Communicator& world, const std::function<void()>& call) {
+  std::vector<double> all;
+  for (int i = 0; i < 12; ++i) {
+    world.barrier();
+    const auto begin = Clock::now();
+    call();
+    const double took = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (i >= 3) all.push_back(took);
+  }
+  double slowest = median(all);
+  world.all_reduce<double>(std::span<double>(&slowest, 1), chorus::ReduceOp::max);
+  return slowest;
+}
+
+/// From the times of a short and a long call of `count` floats; what a rank sends of them, in
+/// bytes per float and in messages.
+Price price_of(chorus::Communicator& world, const std::function<void(std::size_t)>& call,
+               double bytes_per_count, double messages) {
+  constexpr std::size_t kShort = 256, kLong = 1U << 18U;
+  const double brief = seconds_of(world, [&] { call(kShort); });
+  const double extended = seconds_of(world, [&] { call(kLong); });
+  const double beta =
+      std::max(0.0, extended - brief) / (double(kLong - kShort) * bytes_per_count);
+  const double alpha = brief - double(kShort) * bytes_per_count * beta;
+  return {std::max(0.0, alpha) / messages, beta};
+}
+
+/// Along the chain of a pipeline, hop by hop.
+Price pipeline_price(chorus::Communicator& world, Groups& groups, std::vector<float>& memory) {
+  Group& ahead = groups.ahead;
+  const int hops = ahead.size() - 1;
+  const auto pass_on = [&](std::size_t count) {
+    if (ahead.rank() > 0) ahead.wait(ahead.recv(memory.data(), count, ahead.rank() - 1));
+    if (ahead.rank() < hops) {
+      ahead.wait(ahead.send(static_cast<const float*>(memory.data()), count, ahead.rank() + 1));
+    }
+  };
+  return price_of(world, pass_on, sizeof(float) * double(hops), hops);
+}
+
+std::string layout_text(const Layout& l) {
+  std::string text = fmt::format("dp {} tp {} pp {}", l.dp, l.tp, l.pp);
+  if (l.ep > 1) text += fmt::format(" ep {}", l.ep);
+  if (l.zero > 0) text += fmt::format(" ZeRO-{}", l.zero);
+  if (l.sequence_parallel) text += " SP";
+  text += fmt::format(", {} micro-batches", l.micro_batches);
+  if (l.pp > 1) text += fmt::format(", {}", name_of(l.pipeline));
+  return text;
+}
+
+}  // namespace
+
+OverlapFigures compare_overlap(chorus::Communicator& world, Trainer<float>& trainer, int pairs) {
+  std::vector<double> seconds[2], exposed[2];
+  for (int i = 0; i < 2 * pairs; ++i) {
+    const auto off = static_cast<std::size_t>(i % 2);
+    trainer.overlap(off == 0);
+    world.barrier();
+    const StepResult r = trainer.step();
+    seconds[off].push_back(r.seconds);
+    exposed[off].push_back(r.exposed_s);
+  }
+  trainer.overlap(true);
+  return {.pairs = pairs,
+          .with_s = median(seconds[0]),
+          .with_exposed_s = median(exposed[0]),
+          .without_s = median(seconds[1]),
+          .without_exposed_s = median(exposed[1])};
+}
+
+Pace measured_pace(chorus::Communicator& world, const Config& config) {
+  auto self = world.split(world.rank(), 0);
+  const Passes one = passes_of(world, *self, config, 1);
+  const Passes three = passes_of(world, *self, config, 3);
+  const Operations of = operations_of(config.model);
+  const double tokens = double(config.training.batch) * config.model.context;
+  Model model = config.model;
+  model.layers = 3;
+  const double forward_s = (three.forward_s - one.forward_s) / 2;
+  const double backward_s = (three.backward_s - one.backward_s) / 2;
+  // Seconds per operation, so that the mean over ranks is one of times.
+  std::array<double, 4> spent = {forward_s / (tokens * of.layer),
+                                 backward_s / (2 * tokens * of.layer),
+                                 std::max(1e-9, one.forward_s - forward_s) / (3 * tokens * of.head),
+                                 three.rest_s / static_cast<double>(parameters(model))};
+  world.all_reduce<double>(std::span<double>(spent), chorus::ReduceOp::avg);
+  for (double& s : spent) s = std::max(s, 1e-18);
+  return {1 / spent[0], 1 / spent[1], 1 / spent[2], spent[3]};
+}
+
+std::vector<Price> measured_prices(chorus::Communicator& world, Trainer<float>& trainer) {
+  Groups& groups = trainer.groups();
+  const CommLog log = trainer.log();
+  std::vector<float> memory(1U << 18U);
+  const auto ring = [&](Group& group) {
+    const double d = group.size();
+    if (group.size() == 1) return Price{};
+    return price_of(
+        world, [&](std::size_t count) { group.wait(group.all_reduce(memory.data(), count)); },
+        2 * (d - 1) / d * sizeof(float), 2 * (d - 1));
+  };
+  std::vector<Price> prices{ring(groups.data), ring(groups.expert_data)};
+  const auto e = static_cast<std::size_t>(groups.expert.size());
+  std::vector<float> arrived(memory.size());
+  prices.push_back(e == 1 ? Price{}
+                          : price_of(
+                                world,
+                                [&](std::size_t count) {
+                                  groups.expert.wait(groups.expert.all_to_all(
+                                      static_cast<const float*>(memory.data()), arrived.data(),
+                                      count / e));
+                                },
+                                double(e - 1) / double(e) * sizeof(float), double(e - 1)));
+  prices.push_back(ring(groups.tensor));
+  prices.push_back(groups.ahead.size() == 1 ? Price{} : pipeline_price(world, groups, memory));
+  trainer.log() = log;
+  return prices;
+}
+
+PlanFigures compare_plan(chorus::Communicator& world, Trainer<float>& trainer, Machine machine,
+                         int steps) {
+  PlanFigures figures;
+  figures.machine = std::move(machine);
+  figures.steps = steps;
+  figures.machine.pace = measured_pace(world, trainer.config());
+  figures.by_topology = estimate(trainer.config(), figures.machine, false);
+  figures.machine.prices = measured_prices(world, trainer);
+  figures.estimate = estimate(trainer.config(), figures.machine, false);
+  std::vector<double> seconds, exposed;
+  world.barrier();
+  for (int i = 0; i < steps; ++i) {
+    const StepResult r = trainer.step();
+    seconds.push_back(r.seconds);
+    exposed.push_back(r.exposed_s);
+  }
+  figures.measured_s = median(seconds);
+  figures.exposed_s = median(exposed);
+  return figures;
+}
+
+std::string describe(const OverlapFigures& f) {
+  return fmt::format(
+      "overlap, {} pairs of steps, medians of rank 0: with {:.2f} ms, {:.2f} ms of them standing "
+      "still; without {:.2f} ms, {:.2f} ms; {:.0f} % of what is exposed without is hidden\n",
+      f.pairs, 1e3 * f.with_s, 1e3 * f.with_exposed_s, 1e3 * f.without_s, 1e3 * f.without_exposed_s,
+      100 * f.hidden_share());
+}
+
+std::string describe(const PlanFigures& f) {
+  const auto row = [&](const char* name, const Estimate& e) {
+    return fmt::format("{:<22} {:>8.2f}ms {:>8.2f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} {:>8.3f}\n",
+                       name, 1e3 * e.seconds, 1e3 * e.compute_s, 1e3 * e.idle_s, 1e3 * e.tensor_s,
+                       1e3 * e.expert_s, 1e3 * e.data_s, e.seconds / f.measured_s);
+  };
+  return fmt::format("{:<22} {:>10} {:>8} {:>7} {:>7} {:>7} {:>7} {:>8}\n", "", "step", "compute",
+                     "idle", "tensor", "experts", "data", "of true") +
+         row("messages by topology", f.by_topology) + row("messages measured", f.estimate) +
+         fmt::format("{:<22} {:>8.2f}ms, {:.2f} ms of them standing still; median of {} steps\n",
+                     "measured", 1e3 * f.measured_s, 1e3 * f.exposed_s, f.steps);
+}
+
+std::string figures_json(const Config& config, const OverlapFigures* overlap,
+                         const PlanFigures* plan) {
+  std::string text =
+      fmt::format("{{\"version\": 1, \"layout\": \"{}\", \"overlap\": ", layout_text(config.layout));
+  text += overlap == nullptr
+              ? "null"
+              : fmt::format("{{\"pairs\": {}, \"with_s\": {:.6g}, \"with_exposed_s\": {:.6g}, "
+                            "\"without_s\": {:.6g}, \"without_exposed_s\": {:.6g}}}",
+                            overlap->pairs, overlap->with_s, overlap->with_exposed_s,
+                            overlap->without_s, overlap->without_exposed_s);
+  text += ", \"plan\": ";
+  if (plan == nullptr) return text + "null}\n";
+  const auto parts = [](const Estimate& e) {
+    return fmt::format("{{\"step_s\": {:.6g}, \"compute_s\": {:.6g}, \"idle_s\": {:.6g}, "
+                       "\"tensor_s\": {:.6g}, \"expert_s\": {:.6g}, \"data_s\": {:.6g}}}",
+                       e.seconds, e.compute_s, e.idle_s, e.tensor_s, e.expert_s, e.data_s);
+  };
+  const Pace& pace = plan->machine.pace;
+  text += fmt::format("{{\"steps\": {}, \"measured_s\": {:.6g}, \"exposed_s\": {:.6g}, "
+                      "\"estimate\": {}, \"by_topology\": {}, \"pace\": {{\"forward\": {:.6g}, "
+                      "\"backward\": {:.6g}, \"head\": {:.6g}, \"step_s_per_parameter\": {:.6g}}}, "
+                      "\"prices\": [",
+                      plan->steps, plan->measured_s, plan->exposed_s, parts(plan->estimate),
+                      parts(plan->by_topology), pace.forward, pace.backward, pace.head, pace.step_s);
+  const char* comma = "";
+  for (const Price& p : plan->machine.prices) {
+    text += fmt::format("{}{{\"alpha_s\": {:.6g}, \"beta_s_per_byte\": {:.6g}}}", comma, p.alpha_s,
+                        p.beta_s_per_byte);
+    comma = ", ";
+  }
+  return text + "]}}\n";
+}
+
+}  // namespace trainer
