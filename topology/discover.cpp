@@ -12,7 +12,6 @@
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "topology/hwloc_live.hpp"
-#include "topology/nvml.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -76,12 +75,14 @@ void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces) {
   }
 }
 
-Topology discover() {
+Topology discover() { return discover(nvml_report()); }
+
+Topology discover(const NvmlReport& gpus) {
   bool is_here = false;
   Box box = box_of(hwloc_machine(host_name(), is_here));
   if (is_here) {
     add_interfaces(box, linux_interfaces("/sys"));
-    for (const std::string& remark : add_nvml(box, nvml_report())) log(LogLevel::warn, "", remark);
+    for (const std::string& remark : add_nvml(box, gpus)) log(LogLevel::warn, "", remark);
   }
   return topology_of(std::move(box));
 }

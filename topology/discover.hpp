@@ -7,8 +7,12 @@
 
 #include "topology/box.hpp"
 #include "topology/linux_net.hpp"
+#include "topology/nvml.hpp"
 
 namespace chorus {
+
+/// discover(), with what was found out about its GPUs given.
+[[nodiscard]] Topology discover(const NvmlReport& gpus);
 
 /// This machine's name.
 [[nodiscard]] std::string host_name();

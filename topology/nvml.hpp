@@ -40,6 +40,7 @@ enum class PeerAccess : std::uint8_t {
   bridge,         ///< the I/O hub between them does not pass it on
   disabled,       ///< by a setting of the driver
   not_supported,  ///< and no reason given
+  broken,         ///< offered, but data that were sent did not arrive intact
 };
 
 struct NvmlPeer {

@@ -25,6 +25,8 @@ std::string_view reason(PeerAccess access) {
       return "the GPU cannot";
     case PeerAccess::bridge:
       return "the I/O hub does not pass it on";
+    case PeerAccess::broken:
+      return "what is sent there arrives damaged or not at all (see chorus doctor: acs, iommu)";
     case PeerAccess::disabled:
       return "the driver's settings forbid it";
     default:

@@ -30,7 +30,7 @@ void write(const fs::path& path, std::string_view text) {
 
 }  // namespace
 
-void record_machine(const std::string& directory) {
+void record_machine(const std::string& directory, const NvmlReport& gpus) {
   std::error_code error;
   const fs::path to(directory);
   fs::create_directories(to, error);
@@ -39,7 +39,7 @@ void record_machine(const std::string& directory) {
   }
   write(to / kHwlocFile, hwloc_xml());
   write(to / kHostFile, to_json(HostRecord{host_name(), linux_interfaces("/sys")}));
-  write(to / kNvmlFile, to_json(nvml_report()));
+  write(to / kNvmlFile, to_json(gpus));
 }
 
 Topology topology_from_record(const std::string& directory) {

@@ -32,9 +32,9 @@ inline constexpr std::string_view kHwlocFile = "hwloc.xml";
 inline constexpr std::string_view kHostFile = "host.json";
 inline constexpr std::string_view kNvmlFile = "nvml.json";
 
-/// Asks all sources of this machine and writes what they answer to `directory`, which is made if it
-/// does not exist. Throws InputError naming the file that cannot be written, TopologyError.
-void record_machine(const std::string& directory);
+/// Asks all other sources of this machine and writes what they answer to `directory`, which is made
+/// if it does not exist. Throws InputError naming the file that cannot be written, TopologyError.
+void record_machine(const std::string& directory, const NvmlReport& gpus);
 
 /// What discover() would find on the machine that was recorded in `directory`; what is wrong with
 /// the machine is logged as discover() does. Throws InputError.

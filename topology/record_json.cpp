@@ -25,8 +25,8 @@ constexpr std::size_t kMostInstances = 64;
 constexpr std::array<std::string_view, 3> kEnds{"gpu", "switch", "memory"};
 constexpr std::array<std::string_view, 7> kAncestors{
     "unknown", "board", "one_switch", "switches", "host_bridge", "node", "system"};
-constexpr std::array<std::string_view, 7> kAccess{"unknown", "ok",       "chipset",      "gpu",
-                                                  "bridge",  "disabled", "not_supported"};
+constexpr std::array<std::string_view, 8> kAccess{"unknown", "ok",       "chipset",       "gpu",
+                                                  "bridge",  "disabled", "not_supported", "broken"};
 
 template <class Enum, std::size_t count>
 std::string_view name_in(const std::array<std::string_view, count>& names, Enum value) {

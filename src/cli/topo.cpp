@@ -2,14 +2,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 
 #include "cli/cli.hpp"
 #include "cli/draw.hpp"
+#include "cli/gpu_pairs.hpp"
+#include "device/driver.hpp"
 #include "formats/sketch_json.hpp"
 #include "model/json.hpp"
 #include "topology/describe.hpp"
+#include "topology/discover.hpp"
 #include "topology/import.hpp"
 #include "topology/record.hpp"
 #include "topology/sources.hpp"
@@ -21,6 +25,7 @@ struct Options {
   std::string source;
   std::string svg;
   std::string record;
+  bool probe_gpus = false;
   bool list = false;
   bool json = false;
 };
@@ -42,10 +47,22 @@ Topology from_text(const std::string& text, const std::string& where, int boxes)
   return topology_from_text(text, where);
 }
 
+/// What NVML says of this machine's GPUs and, if asked for, what was measured between them.
+NvmlReport gpus(const Options& options) {
+  NvmlReport report = nvml_report();
+  if (!options.probe_gpus) return report;
+  const cuda::PeerSurvey survey = cuda::survey_peers(cuda::driver());
+  const std::string pairs = text_of(survey);
+  (void)std::fwrite(pairs.data(), 1, pairs.size(), stderr);  // standard output may be JSON
+  mark_broken(report, survey);
+  return report;
+}
+
 void run(const Options& options) {
   if (options.list) return print(listing());
-  if (!options.record.empty()) return record_machine(options.record);
-  const Topology topology = topology_from_argument(options.source);
+  if (!options.record.empty()) return record_machine(options.record, gpus(options));
+  const Topology topology =
+      options.probe_gpus ? discover(gpus(options)) : topology_from_argument(options.source);
   if (!options.svg.empty()) draw_svg(topology, options.svg);
   if (options.json) {
     print(to_json(topology));
@@ -79,6 +96,11 @@ void add_topo(CLI::App& app, int& /*exit_code*/) {
       ->add_option("--record", options->record,
                    "Save what this machine's sources answer (hwloc, the kernel, NVML) to this "
                    "directory, which every command reads as a topology")
+      ->excludes("SOURCE");
+  command
+      ->add_flag("--probe-gpus", options->probe_gpus,
+                 "Measure every pair of GPUs first, prove that what one sends the other arrives, "
+                 "and avoid pairs where it does not")
       ->excludes("SOURCE");
   command->add_flag("--json", options->json, "Print Chorus JSON, which every command reads");
   command->add_flag("--list", options->list, "List the machines and generators known by name");

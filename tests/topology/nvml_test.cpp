@@ -355,7 +355,7 @@ TEST_F(Nvml, DiscoveryAndItsRecordAgree) {
   nvml_library().machine = recorded("eight-gpus-mesh");
   std::string pattern = (std::filesystem::temp_directory_path() / "chorus-record-XXXXXX").string();
   const std::filesystem::path directory = ::mkdtemp(pattern.data());
-  record_machine(directory.string());
+  record_machine(directory.string(), nvml_report());
   const Topology live = discover();
   nvml_library().machine = {};
   const Topology read = topology_from_record(directory.string());
