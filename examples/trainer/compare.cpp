@@ -80,8 +80,7 @@ Price price_of(chorus::Communicator& world, const std::function<void(std::size_t
   constexpr std::size_t kShort = 256, kLong = 1U << 18U;
   const double brief = seconds_of(world, [&] { call(kShort); });
   const double extended = seconds_of(world, [&] { call(kLong); });
-  const double beta =
-      std::max(0.0, extended - brief) / (double(kLong - kShort) * bytes_per_count);
+  const double beta = std::max(0.0, extended - brief) / (double(kLong - kShort) * bytes_per_count);
   const double alpha = brief - double(kShort) * bytes_per_count * beta;
   return {std::max(0.0, alpha) / messages, beta};
 }
@@ -163,15 +162,15 @@ std::vector<Price> measured_prices(chorus::Communicator& world, Trainer<float>& 
   std::vector<Price> prices{ring(groups.data), ring(groups.expert_data)};
   const auto e = static_cast<std::size_t>(groups.expert.size());
   std::vector<float> arrived(memory.size());
-  prices.push_back(e == 1 ? Price{}
-                          : price_of(
-                                world,
-                                [&](std::size_t count) {
-                                  groups.expert.wait(groups.expert.all_to_all(
-                                      static_cast<const float*>(memory.data()), arrived.data(),
-                                      count / e));
-                                },
-                                double(e - 1) / double(e) * sizeof(float), double(e - 1)));
+  prices.push_back(
+      e == 1 ? Price{}
+             : price_of(
+                   world,
+                   [&](std::size_t count) {
+                     groups.expert.wait(groups.expert.all_to_all(
+                         static_cast<const float*>(memory.data()), arrived.data(), count / e));
+                   },
+                   double(e - 1) / double(e) * sizeof(float), double(e - 1)));
   prices.push_back(ring(groups.tensor));
   prices.push_back(groups.ahead.size() == 1 ? Price{} : pipeline_price(world, groups, memory));
   trainer.log() = log;
@@ -222,28 +221,31 @@ std::string describe(const PlanFigures& f) {
 
 std::string figures_json(const Config& config, const OverlapFigures* overlap,
                          const PlanFigures* plan) {
-  std::string text =
-      fmt::format("{{\"version\": 1, \"layout\": \"{}\", \"overlap\": ", layout_text(config.layout));
+  std::string text = fmt::format("{{\"version\": 1, \"layout\": \"{}\", \"overlap\": ",
+                                 layout_text(config.layout));
   text += overlap == nullptr
               ? "null"
-              : fmt::format("{{\"pairs\": {}, \"with_s\": {:.6g}, \"with_exposed_s\": {:.6g}, "
-                            "\"without_s\": {:.6g}, \"without_exposed_s\": {:.6g}}}",
-                            overlap->pairs, overlap->with_s, overlap->with_exposed_s,
-                            overlap->without_s, overlap->without_exposed_s);
+              : fmt::format(
+                    "{{\"pairs\": {}, \"with_s\": {:.6g}, \"with_exposed_s\": {:.6g}, "
+                    "\"without_s\": {:.6g}, \"without_exposed_s\": {:.6g}}}",
+                    overlap->pairs, overlap->with_s, overlap->with_exposed_s, overlap->without_s,
+                    overlap->without_exposed_s);
   text += ", \"plan\": ";
   if (plan == nullptr) return text + "null}\n";
   const auto parts = [](const Estimate& e) {
-    return fmt::format("{{\"step_s\": {:.6g}, \"compute_s\": {:.6g}, \"idle_s\": {:.6g}, "
-                       "\"tensor_s\": {:.6g}, \"expert_s\": {:.6g}, \"data_s\": {:.6g}}}",
-                       e.seconds, e.compute_s, e.idle_s, e.tensor_s, e.expert_s, e.data_s);
+    return fmt::format(
+        "{{\"step_s\": {:.6g}, \"compute_s\": {:.6g}, \"idle_s\": {:.6g}, "
+        "\"tensor_s\": {:.6g}, \"expert_s\": {:.6g}, \"data_s\": {:.6g}}}",
+        e.seconds, e.compute_s, e.idle_s, e.tensor_s, e.expert_s, e.data_s);
   };
   const Pace& pace = plan->machine.pace;
-  text += fmt::format("{{\"steps\": {}, \"measured_s\": {:.6g}, \"exposed_s\": {:.6g}, "
-                      "\"estimate\": {}, \"by_topology\": {}, \"pace\": {{\"forward\": {:.6g}, "
-                      "\"backward\": {:.6g}, \"head\": {:.6g}, \"step_s_per_parameter\": {:.6g}}}, "
-                      "\"prices\": [",
-                      plan->steps, plan->measured_s, plan->exposed_s, parts(plan->estimate),
-                      parts(plan->by_topology), pace.forward, pace.backward, pace.head, pace.step_s);
+  text += fmt::format(
+      "{{\"steps\": {}, \"measured_s\": {:.6g}, \"exposed_s\": {:.6g}, "
+      "\"estimate\": {}, \"by_topology\": {}, \"pace\": {{\"forward\": {:.6g}, "
+      "\"backward\": {:.6g}, \"head\": {:.6g}, \"step_s_per_parameter\": {:.6g}}}, "
+      "\"prices\": [",
+      plan->steps, plan->measured_s, plan->exposed_s, parts(plan->estimate),
+      parts(plan->by_topology), pace.forward, pace.backward, pace.head, pace.step_s);
   const char* comma = "";
   for (const Price& p : plan->machine.prices) {
     text += fmt::format("{}{{\"alpha_s\": {:.6g}, \"beta_s_per_byte\": {:.6g}}}", comma, p.alpha_s,

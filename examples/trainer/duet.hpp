@@ -1,4 +1,5 @@
-// Two halves of one task on one rank, in turn: while one waits for its messages, the other computes.
+// Two halves of one task on one rank, in turn: while one waits for its messages, the other
+// computes.
 #pragma once
 
 #include <atomic>

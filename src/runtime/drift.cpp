@@ -5,9 +5,7 @@
 namespace chorus {
 namespace {
 
-bool beyond(double ratio, double tolerance) {
-  return ratio > tolerance || ratio * tolerance < 1;
-}
+bool beyond(double ratio, double tolerance) { return ratio > tolerance || ratio * tolerance < 1; }
 
 }  // namespace
 

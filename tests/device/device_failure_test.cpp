@@ -53,7 +53,13 @@ TEST_P(DeviceFailure, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
     world.options.timeout_ms = 300;
     expect_all_well(run(world, Gpus::one, [count](DeviceRank& rank) {
       std::byte* const data = rank.memory(count * 4);
+      // Who enqueues late, on a busy machine, must not find that the other one's time is up.
+      const bool first = rank.comm().rank() == 0;
+      if (first) fake_cuda_hold(0, true);
+      rank.comm().barrier();
       if (rank.comm().rank() != 2) rank.device().enqueue(sum(rank, data, count));
+      rank.comm().barrier();
+      if (first) fake_cuda_hold(0, false);
       const std::string failure = failure_of(rank);
       EXPECT_THAT(failure, AllOf(HasSubstr("all_reduce(count"), HasSubstr("for 300 ms"),
                                  HasSubstr("rank 2")))
@@ -81,11 +87,10 @@ TEST_P(DeviceFailure, ASlowRankIsWaitedFor) {
 TEST_P(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
   expect_all_well(run(world_of(3), Gpus::one, [](DeviceRank& rank) {
     std::byte* const data = rank.memory(400);
-    if (rank.comm().rank() == 2) {
-      std::thread([&] { rank.device().abort("the user has had enough"); }).join();
-    } else {
-      rank.device().enqueue(sum(rank, data, 100));
-    }
+    const bool aborts = rank.comm().rank() == 2;
+    if (!aborts) rank.device().enqueue(sum(rank, data, 100));
+    rank.comm().barrier();  // the kernels of the others wait
+    if (aborts) std::thread([&] { rank.device().abort("the user has had enough"); }).join();
     EXPECT_THAT(failure_of(rank), HasSubstr("the user has had enough"));
     EXPECT_THROW(rank.finish(), CollectiveError);
   }));

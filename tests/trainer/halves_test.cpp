@@ -41,10 +41,8 @@ TEST(Halves, OfSlicesEqualSmallerMicroBatchesBitForBit) {
   for (const bool sequence : {false, true}) {
     for (const Recompute recompute : {Recompute::none, Recompute::full}) {
       SCOPED_TRACE(::testing::Message() << sequence << static_cast<int>(recompute));
-      const Pair pair = pair_of(whole({.tp = 2,
-                                       .sequence_parallel = sequence,
-                                       .micro_batches = 2,
-                                       .recompute = recompute}));
+      const Pair pair = pair_of(whole(
+          {.tp = 2, .sequence_parallel = sequence, .micro_batches = 2, .recompute = recompute}));
       expect_same_bits(pair);
       const auto sent = [](const Outcome& run) { return run.log.sent_bytes(Axis::tensor); };
       EXPECT_EQ(sent(pair.halves), sent(pair.reference));
@@ -64,8 +62,8 @@ TEST(Halves, WorkUnderEveryPipelineSchedule) {
   }
 }
 
-// Replicas hold other sequences than those of smaller micro-batches would: the same in all, so equal
-// to rounding.
+// Replicas hold other sequences than those of smaller micro-batches would: the same in all, so
+// equal to rounding.
 TEST(Halves, OfExpertsAndReplicasEqualOneRankToRounding) {
   Config config = whole({.dp = 2, .ep = 2, .micro_batches = 2}, 4);
   Config alone = config.half();
@@ -86,9 +84,9 @@ TEST(Halves, OfExpertsAndReplicasEqualOneRankToRounding) {
 }
 
 TEST(Halves, SendTheFormulasBytes) {
-  for (Layout layout :
-       {Layout{.dp = 2, .tp = 2, .zero = 3}, Layout{.dp = 2, .tp = 2, .zero = 2, .micro_batches = 2},
-        Layout{.tp = 2, .pp = 2, .sequence_parallel = true, .micro_batches = 2}}) {
+  for (Layout layout : {Layout{.dp = 2, .tp = 2, .zero = 3},
+                        Layout{.dp = 2, .tp = 2, .zero = 2, .micro_batches = 2},
+                        Layout{.tp = 2, .pp = 2, .sequence_parallel = true, .micro_batches = 2}}) {
     layout.halves = true;
     expect_predicted(whole(layout));
   }
