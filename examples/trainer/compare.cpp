@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 
+#include "random.hpp"
 #include "report.hpp"
 #include "volume.hpp"
 
@@ -196,6 +197,51 @@ PlanFigures compare_plan(chorus::Communicator& world, Trainer<float>& trainer, M
   figures.measured_s = median(seconds);
   figures.exposed_s = median(exposed);
   return figures;
+}
+
+std::vector<BreakEven> break_even(const Training& training, std::size_t count, int replicas) {
+  std::vector<float> values(count), error(count), sum(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<float>(random_normal(training.seed, 1, i));
+  }
+  std::vector<BreakEven> all;
+  for (const auto& [name, how] :
+       {std::pair{"qsgd", Compression::qsgd}, std::pair{"1bit", Compression::one_bit},
+        std::pair{"topk", Compression::top_k}}) {
+    Training of = training;
+    of.compression = how;
+    const auto compressor = make_compressor(of);
+    std::vector<std::byte> payload(compressor->bytes(count));
+    std::vector<double> times;
+    for (int i = 0; i < 5; ++i) {
+      std::vector<float> gradient = values;
+      std::ranges::fill(error, 0.0F);
+      const auto begin = Clock::now();
+      chorus::compress::encode_with_feedback(*compressor, gradient, error, 1, payload);
+      for (int r = 0; r < replicas; ++r) {
+        compressor->add(payload, 1.0F / static_cast<float>(replicas), sum);
+      }
+      times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    const double d = replicas;
+    all.push_back({.name = name,
+                   .dense_bytes = 2 * double(count) * sizeof(float) * (d - 1) / d,
+                   .sent_bytes = (d - 1) * static_cast<double>(payload.size()),
+                   .work_s = median(times)});
+  }
+  return all;
+}
+
+std::string describe(const std::vector<BreakEven>& all) {
+  std::string text;
+  for (const BreakEven& b : all) {
+    const double rate = b.bytes_per_s();
+    text += fmt::format(
+        "{:<6} {:>10} in place of {:>10}, {:>8.2f} ms of work: {}\n", b.name,
+        human_bytes(b.sent_bytes), human_bytes(b.dense_bytes), 1e3 * b.work_s,
+        rate > 0 ? "pays below " + human_bytes(rate) + "/s" : "sends no less: pays nowhere");
+  }
+  return text;
 }
 
 std::string describe(const OverlapFigures& f) {

@@ -47,6 +47,21 @@ struct PlanFigures {
 [[nodiscard]] PlanFigures compare_plan(chorus::Communicator& world, Trainer<float>& trainer,
                                        Machine machine, int steps);
 
+/// What compressing the gradients of a model between replicas costs a rank and saves it.
+struct BreakEven {
+  std::string name;
+  double dense_bytes = 0;  ///< that an all_reduce sends
+  double sent_bytes = 0;   ///< in its place
+  double work_s = 0;       ///< to compress, with error feedback, and to add what all replicas sent
+
+  /// The rate below which it pays; not positive: at none, since it sends no less.
+  [[nodiscard]] double bytes_per_s() const { return (dense_bytes - sent_bytes) / work_s; }
+};
+/// Of every compressor that works on `count` values at once, measured on this rank's core.
+[[nodiscard]] std::vector<BreakEven> break_even(const Training& training, std::size_t count,
+                                                int replicas);
+[[nodiscard]] std::string describe(const std::vector<BreakEven>& all);
+
 [[nodiscard]] std::string describe(const OverlapFigures& figures);
 [[nodiscard]] std::string describe(const PlanFigures& figures);
 

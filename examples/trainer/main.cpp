@@ -30,6 +30,8 @@ struct Arguments {
   std::string average = "gradients";
   bool no_error_feedback = false;
   bool dry_run = false;
+  bool dry_run_json = false;
+  bool break_even = false;
   std::string plan;  ///< topology
   int sequences = 0;
   double gflops = 0;
@@ -144,6 +146,10 @@ void add_training_options(CLI::App& app, Arguments& a) {
 
 void add_other_options(CLI::App& app, Arguments& a) {
   app.add_flag("--dry-run", a.dry_run, "count parameters, memory and communication, and end");
+  app.add_flag("--dry-run-json", a.dry_run_json, "the communication of it as JSON, and end");
+  app.add_flag("--break-even", a.break_even,
+               "measure what compressing this model's gradients costs and below which rate of the "
+               "network it pays between --dp replicas, and end");
   const char* plan = "Planning";
   app.add_option("--plan", a.plan,
                  "find the best layouts on this topology (a JSON file or a name of `chorus topo "
@@ -382,9 +388,14 @@ int run(int argc, char** argv) {
     list_presets();
   } else if (app.count("--plan") > 0) {
     plan(a);
-  } else if (a.dry_run) {
+  } else if (a.break_even) {
     check(a.config, a.config.layout.world_size());
-    fmt::print("{}", dry_run_report(a.config));
+    const auto count = static_cast<std::size_t>(parameters(a.config.model));
+    fmt::print("{} gradients between {} replicas\n{}", count, a.config.layout.dp,
+               describe(break_even(a.config.training, count, a.config.layout.dp)));
+  } else if (a.dry_run || a.dry_run_json) {
+    check(a.config, a.config.layout.world_size());
+    fmt::print("{}", a.dry_run_json ? dry_run_json(a.config) : dry_run_report(a.config));
   } else {
     train(a);
   }

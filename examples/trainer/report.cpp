@@ -89,6 +89,22 @@ std::string dry_run_report(const Config& config) {
   return text;
 }
 
+std::string dry_run_json(const Config& config) {
+  const Layout& l = config.layout;
+  std::string text = fmt::format(
+      "{{\"version\": 1, \"layout\": \"{}\", \"parameters\": {}, \"sent_bytes_by_stage\": [",
+      describe(config), parameters(config.model));
+  for (int stage = 0; stage < l.pp; ++stage) {
+    const Volume volume = predicted_volume(config, stage * l.dp * l.tp, sizeof(float));
+    text += stage > 0 ? ", {" : "{";
+    for (std::size_t a = 0; a < volume.size(); ++a) {
+      text += fmt::format("{}\"{}\": {}", a > 0 ? ", " : "", kAxisNames[a], volume[a]);
+    }
+    text += "}";
+  }
+  return text + "]}\n";
+}
+
 std::string comm_report(const Config& config, const CommLog& log, int rank, int steps,
                         double seconds) {
   std::string text =

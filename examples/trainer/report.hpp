@@ -15,6 +15,9 @@ namespace trainer {
 /// without a peer and without memory.
 [[nodiscard]] std::string dry_run_report(const Config& config);
 
+/// {"version", "layout", "parameters", "sent_bytes_by_stage": [by axis]}, per step.
+[[nodiscard]] std::string dry_run_json(const Config& config);
+
 /// Volume, calls, share, exposed and hidden time by axis and collective, a histogram of message
 /// sizes, and the formulas' bytes beside the counted ones. `steps`: how many the log covers.
 [[nodiscard]] std::string comm_report(const Config& config, const CommLog& log, int rank, int steps,

@@ -3,9 +3,14 @@
 
     perf/trainer/figures.py plan    [--cluster lan:2,rate=0.25] [--json FILE]
     perf/trainer/figures.py overlap [--cluster homo] [--json FILE]
+    perf/trainer/figures.py scaling [--cluster homo] [--json FILE]
+    perf/trainer/figures.py length  [--json FILE]
 
 plan: the planner's step time beside the measured one for every layout of two ranks (--compare-plan).
 overlap: exposed communication with overlap and without (--compare-overlap), steps in turn.
+scaling: replicas, the step's sequences divided among them (strong) or multiplied by them (weak); efficiency is the
+speed per rank over that of one rank.
+length: bytes that the fullest rank sends per step and axis, by sequence length and layout (--dry-run; no step runs).
 
 Without --cluster the ranks run side by side on this machine over shared memory; with it each is a host of an
 emulated cluster (docs/emulated-clusters.md; root). --train adds arguments to every run, --only keeps the layouts
@@ -132,12 +137,62 @@ def overlap(args):
     return rows, {}
 
 
+def scaling(args):
+    """1, 2, 4, … ranks up to --ranks; on a cluster only all of its hosts and one rank on this machine."""
+    rows = []
+    print(f"{'ranks':>5} {'':<7} {'step':>9} {'tokens/s':>9} {'efficiency':>10} {'communication':>13}")
+    context, sequences = 128, 16
+    alone = None
+    counts = [1, args.ranks] if args.cluster else [r for r in (1, 2, 4, 8) if r <= args.ranks]
+    for ranks in counts:
+        for kind in ("strong", "weak") if ranks > 1 else ("alone",):
+            batches = sequences // 4 // (ranks if kind == "strong" else 1)
+            layout = f"--dp {ranks} --micro-batches {max(1, batches)}"
+            here = args if ranks > 1 else argparse.Namespace(**{**vars(args), "cluster": ""})
+            figures = compared(here, ranks, layout, "--compare-overlap", args.steps)
+            if figures is None:
+                continue
+            of = figures["overlap"]
+            speed = ranks * max(1, batches) * 4 * context / of["with_s"]
+            alone = alone or speed
+            rows.append({"ranks": ranks, "kind": kind, "layout": layout, "step_s": of["with_s"],
+                         "tokens_per_s": round(speed, 1), "efficiency": round(speed / alone / ranks, 4),
+                         "communication_share": round(of["with_exposed_s"] / of["with_s"], 4)})
+            print(f"{ranks:>5} {kind:<7} {1e3 * of['with_s']:>7.1f}ms {speed:>9.0f} {speed / alone / ranks:>10.3f} "
+                  f"{100 * of['with_exposed_s'] / of['with_s']:>12.1f}%", flush=True)
+    return rows, {}
+
+
+LENGTH_LAYOUTS = ["--dp 16", "--dp 16 --zero 3", "--tp 16", "--tp 16 --recompute full", "--pp 4 --dp 4 --micro-batches 8",
+                  "--pp 4 --tp 4 --micro-batches 8", "--dp 4 --tp 4 --zero 1"]
+
+
+def length(args):
+    """Of the 1.3B preset, by --dry-run."""
+    rows = []
+    print(f"{'layout':<34} {'tokens':>6}  sent per step by the rank that sends most")
+    for layout in args.layouts(LENGTH_LAYOUTS):
+        for context in (1024, 2048, 4096):
+            command = [str(args.trainer), "--preset", "1.3B", "--context", str(context), "--batch", "4",
+                       *shlex.split(layout), "--dry-run-json"]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            if run.returncode != 0:
+                print(f"{layout}: {run.stderr.strip()}", file=sys.stderr)
+                continue
+            stages = json.loads(run.stdout)["sent_bytes_by_stage"]
+            most = {axis: max(stage[axis] for stage in stages) for axis in stages[0]}
+            rows.append({"layout": layout, "context": context, "sent_bytes": most})
+            print(f"{layout:<34} {context:>6}  " + ", ".join(f"{axis} {b / 1e9:.3f} GB" for axis, b in most.items() if b > 1e6),
+                  flush=True)
+    return rows, {}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["plan", "overlap"])
+    parser.add_argument("what", choices=["plan", "overlap", "scaling", "length"])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--cluster", default="", help="of chorus-perf cluster; default: this machine")
-    parser.add_argument("--ranks", type=int, default=2, help="of overlap: replicas, the hosts of the cluster")
+    parser.add_argument("--ranks", type=int, default=2, help="of overlap and scaling: replicas, the hosts of the cluster")
     parser.add_argument("--steps", type=int, default=20, help="or pairs of steps")
     parser.add_argument("--train", default="", help="arguments for every run")
     parser.add_argument("--only", default="", help="layouts that hold this text")
@@ -146,7 +201,7 @@ def main():
     args.bin = args.build / "bin"
     args.trainer = args.build / "examples/trainer/train"
     args.layouts = lambda all: [x for x in all if args.only in x]
-    rows, summary = {"plan": plan, "overlap": overlap}[args.what](args)
+    rows, summary = {"plan": plan, "overlap": overlap, "scaling": scaling, "length": length}[args.what](args)
     if args.json:
         document = {"format": "chorus-trainer-figures", "version": 1,
                     "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),

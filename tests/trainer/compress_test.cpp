@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "compare.hpp"
 #include "random.hpp"
 #include "volume.hpp"
 #include "world.hpp"
@@ -177,6 +178,23 @@ TEST(Ef21, FollowsAVectorThatStandsStill) {
     missing = now;
   }
   EXPECT_LT(missing, 1e-6);
+}
+
+// An all_gather of payloads grows with the replicas, an all_reduce does not: 8 bits pay between two
+// replicas on a slow network, and between 16 on none.
+TEST(BreakEven, IsTheRateAtWhichBothTakeAsLong) {
+  const std::vector<BreakEven> two = break_even({}, 100'000, 2);
+  ASSERT_EQ(two.size(), 3U);
+  for (const BreakEven& b : two) {
+    EXPECT_EQ(b.dense_bytes, 4 * 100'000);
+    EXPECT_GT(b.bytes_per_s(), 0) << b.name;
+    const double rate = b.bytes_per_s();
+    EXPECT_NEAR(b.sent_bytes / rate + b.work_s, b.dense_bytes / rate, 1e-9 * b.dense_bytes / rate);
+  }
+  const std::vector<BreakEven> many = break_even({}, 100'000, 16);
+  EXPECT_LT(many[0].bytes_per_s(), 0);  // qsgd: 15 bytes per value in place of 7.5
+  EXPECT_GT(many[1].bytes_per_s(), 0);  // 1bit
+  EXPECT_GT(many[2].bytes_per_s(), 0);  // a hundredth
 }
 
 double final_loss(Config config) {
