@@ -1,12 +1,11 @@
 """The same operations of torch.distributed through Gloo and Chorus, in one run, every result checked.
 
-    torchrun --standalone --nproc_per_node=2 perf/torch/operations.py [--json FILE] [--max BYTES]
+    torchrun --standalone --nproc_per_node=2 perf/torch/operations.py [--json FILE] [--note TEXT]
 
 Blocks of the two backends alternate; a figure is the median over all iterations of the slowest rank.
 """
 
 import argparse
-import json
 import statistics
 import time
 
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import chorus_torch
+from record import save
 
 BACKENDS = ["gloo", "chorus"]
 SIZES = [4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20]
@@ -71,6 +71,7 @@ def timed(run, iterations):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
+    parser.add_argument("--note", default="")
     parser.add_argument("--max", type=int, default=64 << 20)
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--budget-ms", type=float, default=40)
@@ -107,8 +108,7 @@ def main():
             if rank == 0:
                 print(row, flush=True)
     if rank == 0 and options.json:
-        with open(options.json, "w") as file:
-            json.dump({"torch": torch.__version__, "rows": rows}, file, indent=1)
+        save(options.json, options.note, {"ranks": size, "rows": rows})
     dist.destroy_process_group()
 
 

@@ -11,6 +11,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parents[2]
+LEFT_BEHIND = ROOT / "build" / "python-package"  # what setuptools leaves lying about
+LEFT_BEHIND.mkdir(parents=True, exist_ok=True)
 
 
 class Build(build_ext):
@@ -38,7 +40,7 @@ setup(
     packages=["chorus_torch"],
     ext_modules=[Extension("chorus_torch._C", [])],
     cmdclass={"build_ext": Build},
-    options={"build": {"build_base": str(ROOT / "build" / "python-package")}},
+    options={"build": {"build_base": str(LEFT_BEHIND)}, "egg_info": {"egg_base": str(LEFT_BEHIND)}},
     python_requires=">=3.9",
     install_requires=["torch"],
 )
