@@ -1,5 +1,6 @@
 """Starts a function on several ranks, each a process of its own, and says what became of them."""
 
+import faulthandler
 import os
 import sys
 import tempfile
@@ -25,6 +26,7 @@ def run(size, body, *, backend="chorus", timeout_s=60, limit_s=120, init=True):
     for rank in range(size):
         child = os.fork()
         if child == 0:
+            faulthandler.dump_traceback_later(max(limit_s - 10, 1))  # says where it hangs
             _child(rank, size, body, backend, timeout_s, init, meeting, folder)
         children.append(child)
     deadline = time.monotonic() + limit_s
