@@ -56,6 +56,12 @@ class Backend {
   /// function returned performs the operation and is what is timed.
   [[nodiscard]] virtual std::function<void()> prepare(const Operation& operation) = 0;
 
+  /// The host has written the buffers of the last collective prepared that has any: brings them to
+  /// where the library works, if that is elsewhere (a GPU's memory). Untimed.
+  virtual void bring_buffers() {}
+  /// And back, for the host to read.
+  virtual void fetch_buffers() {}
+
   /// Starts all messages together and returns when the receives have arrived and the buffers of
   /// the sends are free again. Messages between two ranks match in their order.
   virtual void exchange(std::span<const Message> sends, std::span<const Message> receives) = 0;
@@ -76,6 +82,9 @@ struct WorkerArguments {
   std::string directory;  ///< of this job alone: for rendezvous files
   /// Buffers come from the library's own allocator; otherwise they are ordinary memory.
   bool library_buffers = false;
+  /// Buffers are on GPUs.
+  bool on_gpu = false;
+  std::string nccl = "libnccl.so.2";  ///< the library that the worker of NCCL opens
 };
 
 /// Defined once in every worker executable: joins the job that this process was started in.

@@ -33,38 +33,38 @@ HostMemory::~HostMemory() {
   }
 }
 
-std::size_t CollectiveData::input_count() const {
-  const bool root = rank_ == job_.root;
-  const auto n = static_cast<std::size_t>(n_);
-  switch (job_.kind) {
+std::size_t input_count(const Operation& operation, int rank, int world_size) {
+  const bool root = rank == operation.root;
+  const auto n = static_cast<std::size_t>(world_size);
+  switch (operation.kind) {
     case Kind::reduce_scatter:
     case Kind::all_to_all:
-      return job_.count * n;
+      return operation.count * n;
     case Kind::scatter:
-      return root ? job_.count * n : 0;
+      return root ? operation.count * n : 0;
     case Kind::broadcast:
     case Kind::barrier:
       return 0;
     default:
-      return job_.count;
+      return operation.count;
   }
 }
 
-std::size_t CollectiveData::output_count() const {
-  const bool root = rank_ == job_.root;
-  const auto n = static_cast<std::size_t>(n_);
-  switch (job_.kind) {
+std::size_t output_count(const Operation& operation, int rank, int world_size) {
+  const bool root = rank == operation.root;
+  const auto n = static_cast<std::size_t>(world_size);
+  switch (operation.kind) {
     case Kind::all_gather:
     case Kind::all_to_all:
-      return job_.count * n;
+      return operation.count * n;
     case Kind::gather:
-      return root ? job_.count * n : 0;
+      return root ? operation.count * n : 0;
     case Kind::reduce:
-      return root ? job_.count : 0;
+      return root ? operation.count : 0;
     case Kind::barrier:
       return 0;
     default:
-      return job_.count;
+      return operation.count;
   }
 }
 

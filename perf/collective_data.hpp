@@ -38,6 +38,10 @@ class HostMemory {
   Backend* library_ = nullptr;  // that gave the memory, or null
 };
 
+/// Elements of `rank`'s buffers of an operation among `world_size` ranks; 0 where it has none.
+[[nodiscard]] std::size_t input_count(const Operation& operation, int rank, int world_size);
+[[nodiscard]] std::size_t output_count(const Operation& operation, int rank, int world_size);
+
 /// Input and output of one collective, laid out as Operation says.
 class CollectiveData {
  public:
@@ -58,8 +62,10 @@ class CollectiveData {
 
  private:
   [[nodiscard]] Pattern pattern(std::uint32_t seed) const;
-  [[nodiscard]] std::size_t input_count() const;
-  [[nodiscard]] std::size_t output_count() const;
+  [[nodiscard]] std::size_t input_count() const { return perf::input_count(operation_, rank_, n_); }
+  [[nodiscard]] std::size_t output_count() const {
+    return perf::output_count(operation_, rank_, n_);
+  }
   /// Adds what comparing the part of the output from element `at` found.
   void check_part(std::size_t at, Mismatches found, std::string_view from, Sample& sample) const;
 

@@ -85,9 +85,10 @@ Command mpich(const Library& library, std::string_view transport, int ranks,
 
 Command chorus_run(const Library& library, std::string_view transport, int ranks) {
   Command command;
+  const bool on_gpu = transport == "gpu";
   command.argv = {chorus_command(library), "run", "-n",
-                  std::to_string(ranks),   "--",  library.worker};
-  command.environment = {{"CHORUS_TRANSPORTS", std::string(transport)}};
+                  std::to_string(ranks),   "--",  library.worker + (on_gpu ? "-gpu" : "")};
+  if (!on_gpu) command.environment = {{"CHORUS_TRANSPORTS", std::string(transport)}};
   if (!library.plan.empty()) command.environment.emplace_back("CHORUS_PLAN", library.plan);
   command.argv.insert(command.argv.end(), library.settings.begin(), library.settings.end());
   return command;
@@ -110,7 +111,7 @@ int usable_cpus() {
 std::vector<Library> find_libraries(const std::string& directory) {
   const fs::path where = directory.empty() ? own_directory() : fs::path(directory);
   std::vector<Library> found;
-  for (const char* name : {"chorus", "openmpi", "mpich", "gloo"}) {
+  for (const char* name : {"chorus", "openmpi", "mpich", "gloo", "nccl"}) {
     const fs::path worker = where / fmt::format("chorus-perf-worker-{}", name);
     if (::access(worker.c_str(), X_OK) == 0) found.push_back({name, worker.string()});
   }
@@ -118,10 +119,13 @@ std::vector<Library> find_libraries(const std::string& directory) {
 }
 
 bool is_transport(std::string_view name) {
-  return name == "shm" || name == "tcp" || name == "rdma";
+  return name == "shm" || name == "tcp" || name == "rdma" || name == "gpu";
 }
 
 std::string why_not(const Library& library, std::string_view transport) {
+  const bool host_only = is_kind_of(library, "openmpi") || library.name == "mpich" ||
+                         library.name == "gloo" || library.name == "floor";
+  if (transport == "gpu" && host_only) return library.name + " is measured on host memory only";
   if (library.name == "gloo" && transport != "tcp") return "Gloo has only TCP";
   return {};
 }
@@ -136,8 +140,14 @@ Launch launch_for(const Library& library, std::string_view transport, int ranks,
   for (int rank = 0; rank < ranks; ++rank) {
     Command command;
     command.argv = {library.worker};
+    command.argv.insert(command.argv.end(), library.settings.begin(), library.settings.end());
     command.environment = {{"CHORUS_PERF_RANK", std::to_string(rank)},
                            {"CHORUS_PERF_WORLD_SIZE", std::to_string(ranks)}};
+    if (transport == "gpu") {
+      command.argv.insert(command.argv.end(), {"--memory", "gpu"});
+    } else if (library.name == "nccl") {  // only Chorus's own works on host memory
+      command.environment.emplace_back("CHORUS_TRANSPORTS", transport);
+    }
     launch.commands.push_back(std::move(command));
   }
   return launch;

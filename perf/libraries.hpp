@@ -13,17 +13,18 @@ namespace chorus::perf {
 /// A library is known by its worker executable, chorus-perf-worker-NAME. Chorus with a plan counts
 /// as one more.
 struct Library {
-  std::string name;       ///< "chorus", "openmpi", "mpich", "gloo", or the name given with --worker
+  std::string name;       ///< "chorus", "openmpi", "mpich", "gloo", "nccl", or as --worker says
   std::string worker;     ///< path of the executable
   std::string plan = {};  ///< Chorus: the plan to run; empty: what it chooses itself
-  /// Open MPI: further words for mpirun, before the program. Chorus: for its worker.
+  /// Open MPI: further words for mpirun, before the program. Others: for the worker.
   std::vector<std::string> settings = {};
 };
 
 /// The workers in `directory`, Chorus first; by default where this program lies.
 [[nodiscard]] std::vector<Library> find_libraries(const std::string& directory = {});
 
-/// Transports that can be asked for: "shm" and "tcp".
+/// What can be asked for: "shm", "tcp" and "rdma" between buffers in host memory, and "gpu":
+/// whatever the library chooses between buffers in GPU memory.
 [[nodiscard]] bool is_transport(std::string_view name);
 
 /// Empty if `library` can be started over `transport`, else why not.
@@ -32,7 +33,8 @@ struct Library {
 /// How to start `ranks` ranks of `library` on this machine, with the settings that let it run best
 /// (docs/benchmarks.md gives the reason for each). `directory` is for files of this job.
 /// Workers other than those of chorus, openmpi and mpich are started one process per rank, with
-/// CHORUS_PERF_RANK and CHORUS_PERF_WORLD_SIZE in their environment.
+/// CHORUS_PERF_RANK and CHORUS_PERF_WORLD_SIZE in their environment. On GPUs the worker of Chorus
+/// is another executable, with "-gpu" behind its name.
 [[nodiscard]] Launch launch_for(const Library& library, std::string_view transport, int ranks,
                                 const std::string& directory);
 

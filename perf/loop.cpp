@@ -64,6 +64,12 @@ Sample measure_collective(Backend& backend, StartLine& line, const Job& job) {
   const auto operation = backend.prepare(data.operation());
   sample.note = backend.note();
   const auto fence = backend.prepare({.kind = Kind::barrier});
+  const auto bring = [&] {
+    if (job.kind != Kind::barrier) backend.bring_buffers();
+  };
+  const auto fetch = [&] {
+    if (job.kind != Kind::barrier) backend.fetch_buffers();
+  };
   const auto once = [&] {
     fence();
     line.wait_all();
@@ -74,29 +80,37 @@ Sample measure_collective(Backend& backend, StartLine& line, const Job& job) {
   const auto checked_once = [&](std::uint32_t seed) {
     data.fill_input(seed);
     data.poison_output();
+    bring();
     once();
     fence();
+    fetch();
     data.check_output(seed, sample);
   };
 
   checked_once(job.seed);
   std::uint32_t seed = job.seed + 1;
   data.fill_input(seed);
+  bring();
   const auto agree = [&](std::uint64_t mine) {
     fence();
     return line.agree_all(mine);
   };
   const std::uint64_t iterations = warm_up(job, once, agree);
   data.poison_output();
+  bring();
   sample.times_ns.reserve(iterations);
   timed_loop(
       job, iterations,
       [&] {
-        if (job.dirty) data.fill_input(++seed);
+        if (job.dirty) {
+          data.fill_input(++seed);
+          bring();
+        }
         sample.times_ns.push_back(once());
       },
       agree);
   if (data.keeps_input() || job.dirty) {
+    fetch();
     data.check_output(seed, sample);
   } else {
     checked_once(seed + 1);

@@ -11,6 +11,7 @@
 #include "perf/cluster/cluster.hpp"
 #include "perf/cluster/table.hpp"
 #include "perf/commit.hpp"
+#include "perf/nccl_tests.hpp"
 #include "perf/options.hpp"
 #include "perf/plot.hpp"
 #include "perf/table.hpp"
@@ -43,14 +44,24 @@ int verdict(const Report& report) {
   return any && !fault ? 0 : 1;
 }
 
+Report measure_with_progress(const Settings& settings) {
+  Progress progress(stderr, "chorus-perf");
+  return measure_all(settings,
+                     [&](const Step& step) { progress.show(step.done, step.total, step.what); });
+}
+
+int measure_like_nccl_tests(Settings settings) {
+  const Report out_of_place = measure_with_progress(settings);
+  settings.in_place = true;
+  const Report in_place = measure_with_progress(settings);
+  fmt::print("{}", nccl_tests_text(out_of_place, in_place, settings.root));
+  fmt::print(stderr, "{}{}", remarks(out_of_place), remarks(in_place));
+  return std::max(verdict(out_of_place), verdict(in_place));
+}
+
 int measure(const MeasureOptions& options, const std::string& command) {
-  Report report;
-  {
-    Progress progress(stderr, "chorus-perf");
-    report = measure_all(options.settings, [&](const Step& step) {
-      progress.show(step.done, step.total, step.what);
-    });
-  }
+  if (options.nccl_tests) return measure_like_nccl_tests(options.settings);
+  Report report = measure_with_progress(options.settings);
   report.commit = kCommit;
   report.command = command;
   if (!options.json.empty()) save_text(options.json, to_json(report));

@@ -11,13 +11,14 @@
 
 #include "chorus/error.hpp"
 #include "model/json.hpp"
+#include "perf/nccl_tests.hpp"
 
 namespace chorus::perf {
 namespace {
 
 constexpr const char* kDescription =
-    "Measures collectives through Chorus, Open MPI, MPICH and Gloo with one loop, and checks every "
-    "result.";
+    "Measures collectives through Chorus, Open MPI, MPICH, Gloo and NCCL with one loop, and checks "
+    "every result.";
 
 constexpr const char* kExamples = R"(
 Examples:
@@ -25,6 +26,7 @@ Examples:
   chorus-perf all_gather latency -n 4 -e 1M    two benchmarks on 4 ranks, up to 1 MiB
   chorus-perf all --transport shm,tcp --json r.json --svg r.svg
   chorus-perf all_gather --plan plan.json      a plan of chorus synth beside what runs without
+  chorus-perf -t gpu -l chorus,nccl --format nccl-tests      on GPUs, in the columns of nccl-tests
   chorus-perf --quick                          a minute, ends in one comparison table
   chorus-perf compare old.json new.json        ratios between two results
   chorus-perf show r.json --markdown           the tables of an earlier run
@@ -50,8 +52,10 @@ struct Raw {
   bool undescribed = false, tuned = false, cluster_table = false, host = false;
   std::string sizes;
   std::string plan;
+  std::string nccl;
   std::string begin = "4", end = "256M", type = "float32", op = "sum";
   double factor = 4;
+  std::string format = "tables";
   bool quick = false, markdown = false, brief = false;
 };
 
@@ -76,6 +80,17 @@ std::vector<Kind> kinds_of(const std::vector<std::string>& names) {
   return kinds;
 }
 
+/// Those that are meant where none is named: NCCL is no peer on host memory.
+std::vector<Library> by_default(const Raw& raw, std::vector<Library> available) {
+  const auto is_gpu = [](const std::string& transport) { return transport == "gpu"; };
+  const bool some_gpu = std::any_of(raw.transports.begin(), raw.transports.end(), is_gpu);
+  const bool all_gpu = std::all_of(raw.transports.begin(), raw.transports.end(), is_gpu);
+  std::erase_if(available, [&](const Library& library) {
+    return (library.name == "nccl" && !some_gpu) || (all_gpu && !why_not(library, "gpu").empty());
+  });
+  return available;
+}
+
 std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> available) {
   for (const std::string& worker : raw.workers) {
     const std::size_t equals = worker.find('=');
@@ -84,7 +99,10 @@ std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> availa
     }
     available.push_back({worker.substr(0, equals), worker.substr(equals + 1)});
   }
-  if (raw.libraries.empty()) return available;
+  for (Library& library : available) {
+    if (library.name == "nccl" && !raw.nccl.empty()) library.settings = {"--nccl", raw.nccl};
+  }
+  if (raw.libraries.empty()) return by_default(raw, std::move(available));
   std::vector<Library> chosen;
   for (const std::string& name : raw.libraries) {
     const auto found = std::find_if(available.begin(), available.end(),
@@ -176,7 +194,7 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   if (!raw.plan.empty()) add_plan(app, raw, settings);
   for (const std::string& transport : raw.transports) {
     if (!is_transport(transport)) {
-      throw InputError(fmt::format("--transport {}: use shm, tcp or rdma", transport));
+      throw InputError(fmt::format("--transport {}: use shm, tcp, rdma or gpu", transport));
     }
   }
   settings.transports = raw.transports;
@@ -211,6 +229,12 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
     settings.sizes = sizes_between(parse_size(raw.begin), parse_size(raw.end), raw.factor);
   }
   if (raw.markdown) options.style = Style::markdown;
+  options.nccl_tests = raw.format == "nccl-tests";
+  for (const Kind kind : settings.kinds) {
+    if (!options.nccl_tests || has_nccl_tests_form(kind)) continue;
+    throw InputError(
+        fmt::format("--format nccl-tests: there is no such test as {}", benchmark(kind).name));
+  }
 }
 
 void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
@@ -225,11 +249,14 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       ->delimiter(',');
   app.add_option("--plan", raw.plan,
                  "A plan of chorus synth: measured as one more library, chorus-plan");
+  app.add_option("--nccl", raw.nccl,
+                 "The libnccl.so.2 that library nccl loads (default: the system's)");
   app.add_flag("--host", raw.host,
                "Also Chorus with buffers of its own allocator, Open MPI over UCX and with han, and "
                "(2 ranks, all_reduce) the floor");
   app.add_option("--worker", raw.workers, "A further worker executable, NAME=PATH");
-  app.add_option("-t,--transport", raw.transports, "shm, tcp, rdma, or several of them")
+  app.add_option("-t,--transport", raw.transports,
+                 "shm, tcp, rdma or gpu (buffers in GPU memory), or several of them")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option(
@@ -286,9 +313,18 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_flag("--quick", raw.quick,
                "Every benchmark at three sizes over shm and tcp, in about a minute");
   app.add_flag("--brief", raw.brief, "Only the comparison");
-  app.add_option("--json", options.json, "Write the result to this file");
-  app.add_option("--svg", options.svg, "Draw time and bandwidth against size (needs gnuplot)");
-  app.add_flag("--markdown", raw.markdown, "Tables in Markdown");
+  CLI::Option* const json = app.add_option("--json", options.json, "Write the result to this file");
+  CLI::Option* const svg =
+      app.add_option("--svg", options.svg, "Draw time and bandwidth against size (needs gnuplot)");
+  CLI::Option* const markdown = app.add_flag("--markdown", raw.markdown, "Tables in Markdown");
+  app.add_option("--format", raw.format,
+                 "tables, or nccl-tests: its lines and columns, out of place and in place")
+      ->check(CLI::IsMember({"tables", "nccl-tests"}))
+      ->capture_default_str()
+      ->excludes(json)
+      ->excludes(svg)
+      ->excludes(markdown)
+      ->excludes("--in-place");
 }
 
 void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher,

@@ -16,7 +16,8 @@ struct MeasureOptions {
   Settings settings;
   std::string json, svg;  ///< files to write, or empty
   Style style = Style::text;
-  bool details = true;  ///< all columns of all rows before the comparison
+  bool details = true;      ///< all columns of all rows before the comparison
+  bool nccl_tests = false;  ///< both placements, in the form of nccl-tests, instead of tables
 };
 
 /// chorus-perf compare A.json B.json

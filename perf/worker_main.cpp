@@ -54,6 +54,8 @@ WorkerArguments parse(int argc, char** argv) {
     if (key == "--line") arguments.line = argv[i + 1];
     if (key == "--directory") arguments.directory = argv[i + 1];
     if (key == "--buffers") arguments.library_buffers = argv[i + 1] == std::string_view("library");
+    if (key == "--memory") arguments.on_gpu = argv[i + 1] == std::string_view("gpu");
+    if (key == "--nccl") arguments.nccl = argv[i + 1];
   }
   if (arguments.control.empty() || arguments.line.empty() || arguments.directory.empty()) {
     throw InputError("this program is started by chorus-perf; run that");

@@ -8,6 +8,7 @@
 namespace chorus::perf {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const std::vector<Library> kAvailable = {{"chorus", "/x/c"}, {"openmpi", "/x/o"}};
@@ -75,6 +76,37 @@ TEST(Options, QuickCoversEverythingOverBothTransports) {
   EXPECT_EQ(s.transports.size(), 2U);
   EXPECT_LE(s.sizes.size(), 3U);
   EXPECT_EQ(settings({"--quick", "broadcast"}).kinds, std::vector<Kind>{Kind::broadcast});
+}
+
+TEST(Options, MeasureOnGpusWhatCanUseThem) {
+  const auto names = [](const CommandLine& parsed) {
+    std::vector<std::string> result;
+    for (const Library& library : std::get<MeasureOptions>(parsed).settings.libraries) {
+      result.push_back(library.name);
+    }
+    return result;
+  };
+  const std::vector<Library> available = {{"chorus", "/x/c"}, {"openmpi", "/x/o"}, {"nccl", "/n"}};
+  const auto with = [&](std::vector<const char*> words) {
+    words.insert(words.begin(), "chorus-perf");
+    return parse_options(static_cast<int>(words.size()), words.data(), available);
+  };
+  EXPECT_THAT(names(with({})), ElementsAre("chorus", "openmpi"));
+  EXPECT_THAT(names(with({"-t", "gpu"})), ElementsAre("chorus", "nccl"));
+  EXPECT_THAT(names(with({"-t", "shm,gpu"})), ElementsAre("chorus", "openmpi", "nccl"));
+  const CommandLine named = with({"-l", "nccl", "--nccl", "/y/libnccl.so.2"});
+  EXPECT_THAT(std::get<MeasureOptions>(named).settings.libraries.at(0).settings,
+              ElementsAre("--nccl", "/y/libnccl.so.2"));
+}
+
+TEST(Options, TheFormOfNcclTestsHasBothPlacements) {
+  const CommandLine parsed = parse({"--format", "nccl-tests"});
+  EXPECT_TRUE(std::get<MeasureOptions>(parsed).nccl_tests);
+  EXPECT_FALSE(std::get<MeasureOptions>(parse({})).nccl_tests);
+  EXPECT_THAT(refused({"--format", "nccl-tests", "--in-place"}), HasSubstr("--in-place"));
+  EXPECT_THAT(refused({"--format", "nccl-tests", "--json", "r"}), HasSubstr("--json"));
+  EXPECT_THAT(refused({"barrier", "--format", "nccl-tests"}), HasSubstr("no such test as barrier"));
+  EXPECT_THAT(refused({"--format", "csv"}), HasSubstr("csv"));
 }
 
 TEST(Options, NameWhatIsWrong) {
