@@ -23,15 +23,15 @@ namespace chorus::perf {
 namespace {
 
 // Those that every version has, and those that came with 2.28.
-#define CHORUS_NCCL_NEEDED(X)                                                                 \
-  X(GetVersion)                                                                               \
-  X(GetErrorString)                                                                           \
-  X(GetUniqueId)                                                                              \
-  X(CommInitRank)                                                                             \
-  X(CommDestroy)                                                                              \
-  X(CommGetAsyncError)                                                                        \
-  X(GroupStart) X(GroupEnd) X(AllReduce) X(AllGather) X(ReduceScatter) X(Broadcast) X(Reduce) \
-      X(Send) X(Recv)
+#define CHORUS_NCCL_NEEDED(X) \
+  X(GetVersion)               \
+  X(GetErrorString)           \
+  X(GetUniqueId)              \
+  X(CommInitRank)             \
+  X(CommDestroy)              \
+  X(CommGetAsyncError)        \
+  X(GroupStart)               \
+  X(GroupEnd) X(AllReduce) X(AllGather) X(ReduceScatter) X(Broadcast) X(Reduce) X(Send) X(Recv)
 #define CHORUS_NCCL_NEWER(X) X(GetLastError) X(AlltoAll) X(Gather) X(Scatter)
 
 struct Nccl {
