@@ -1,8 +1,7 @@
 // Every element of the model has one value, on however many ranks it lives: replicas, slices that
 // keep the same vectors, both ends of a pipeline with a tied matrix, ranks with the same experts.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "world.hpp"
 
@@ -32,8 +31,8 @@ void look(Trainer<float>& trainer, bool first, Census& census, std::mutex& mutex
     trainer.store().acquire(*s);
     for (std::size_t p = 0; p < s->params.size(); ++p) {
       const Param& of = s->params[p];
-      const std::string key = fmt::format("{}[{}+{},{}+{}]", of.name, of.row, of.row_count, of.col,
-                                          of.col_count);
+      const std::string key =
+          fmt::format("{}[{}+{},{}+{}]", of.name, of.row, of.row_count, of.col, of.col_count);
       const std::uint64_t hash = hash_of(s->value(p), of.count());
       const std::lock_guard lock(mutex);
       Seen& seen = census[key];
@@ -84,9 +83,9 @@ TEST(Replicas, OfDenseModelsHoldTheSameBits) {
     config.layout = {.dp = 2, .tp = 2, .pp = 2, .zero = zero, .micro_batches = 2};
     const Census census = census_of(config);
     EXPECT_EQ(differing(census), "");
-    EXPECT_EQ(holders(census, "layer0.norm1.gain"), 4);   // replicas and slices
-    EXPECT_EQ(holders(census, "layer0.qkv.weight"), 2);   // replicas
-    EXPECT_EQ(holders(census, "tokens"), 4);              // replicas and both ends
+    EXPECT_EQ(holders(census, "layer0.norm1.gain"), 4);  // replicas and slices
+    EXPECT_EQ(holders(census, "layer0.qkv.weight"), 2);  // replicas
+    EXPECT_EQ(holders(census, "tokens"), 4);             // replicas and both ends
     EXPECT_NE(census.begin()->second.hashes[0], census.begin()->second.hashes[2]);  // it trains
   }
 }
@@ -111,11 +110,8 @@ TEST(Replicas, WithCompressedMessagesHoldTheSameBits) {
     EXPECT_EQ(differing(census_of(config)), "");
   }
   Config config = small(2);
-  config.layout = {.dp = 4,
-                   .zero = 3,
-                   .quantize_weights = true,
-                   .quantize_gradients = true,
-                   .secondary = 2};
+  config.layout = {
+      .dp = 4, .zero = 3, .quantize_weights = true, .quantize_gradients = true, .secondary = 2};
   const Census census = census_of(config);
   EXPECT_EQ(differing(census), "");
   EXPECT_EQ(holders(census, "layer1.up.weight"), 4);
