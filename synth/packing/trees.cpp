@@ -210,6 +210,26 @@ class TreeSchedule {
   Ordering best_ordering_;
 };
 
+/// The rank whose own links carry most, in the direction in which they carry less: what goes
+/// through one rank can be no faster. The first of several.
+Rank best_connected(const Topology& topology) {
+  std::vector<double> in(topology.nodes.size()), out(topology.nodes.size());
+  for (const Topology::Link& link : topology.links) {
+    out[at(link.src)] += 1 / link.beta_s_per_byte;
+    in[at(link.dst)] += 1 / link.beta_s_per_byte;
+  }
+  Rank best = 0;
+  double most = 0;
+  for (Rank rank = 0; rank < topology.world_size(); ++rank) {
+    const std::size_t node = at(topology.rank_nodes[at(rank)]);
+    const double carries = std::min(in[node], out[node]);
+    if (carries <= most * (1 + 1e-9)) continue;
+    best = rank;
+    most = carries;
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<Rank> from_root(const SpanningTree& tree) {
@@ -237,7 +257,8 @@ std::optional<Schedule> trees(const Topology& topology, Collective collective, d
     case CollectiveKind::reduce_scatter:
       return schedule.make(true, false, std::nullopt);
     case CollectiveKind::all_reduce:
-      return schedule.make(true, true, blink ? std::optional<Rank>(0) : std::nullopt);
+      return schedule.make(true, true,
+                           blink ? std::optional(best_connected(topology)) : std::nullopt);
     case CollectiveKind::broadcast:
       return schedule.make(false, true, collective.root);
     case CollectiveKind::reduce:
