@@ -118,13 +118,17 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
       options.deterministic, layout.slots, options.slot_bytes, options.transports,
       options.synthesis_ms, options.probe_ms);
+  // A peer that cannot be reached may have died, or left because another died: that is the cause.
+  const auto blame_the_dead = [this] {
+    if (const auto verdict = control->await_verdict(place.key)) throw CollectiveError(*verdict);
+  };
   try {
     wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   } catch (const LinkError&) {
-    // A peer that cannot be reached may have left because another died: that one is the cause.
-    if (const auto verdict = control->await_verdict(place.key)) {
-      throw CollectiveError(*verdict);
-    }
+    blame_the_dead();
+    throw;
+  } catch (const TopologyError&) {
+    blame_the_dead();
     throw;
   }
   engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
