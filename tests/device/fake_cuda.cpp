@@ -191,7 +191,7 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t size, Stre
   // Pageable memory is read before the call returns.
   std::vector<char> data(static_cast<const char*>(from), static_cast<const char*>(from) + size);
   return submit(stream, [to, data = std::move(data)] {
-    std::memcpy(reinterpret_cast<void*>(to), data.data(), data.size());
+    std::copy(data.begin(), data.end(), reinterpret_cast<char*>(to));
   });
 }
 Result cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t size, StreamHandle stream) {
