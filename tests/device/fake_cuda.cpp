@@ -196,7 +196,9 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t size, Stre
 }
 Result cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyDtoHAsync_v2)
-  return submit(stream, [=] { std::memcpy(to, reinterpret_cast<const void*>(from), size); });
+  return submit(stream, [=] {
+    std::copy_n(reinterpret_cast<const char*>(from), size, static_cast<char*>(to));
+  });
 }
 Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyDtoDAsync_v2)
