@@ -119,6 +119,8 @@ inline constexpr unsigned kMemoryDevice = 2;
 
 /// The functions as found in libcuda.so.1.
 struct Api {
+// A declarator and its parameters cannot stand in parentheses.
+// NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define CHORUS_CUDA_MEMBER(member, symbol, parameters) Result(*member) parameters;
   CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_MEMBER)
 #undef CHORUS_CUDA_MEMBER
