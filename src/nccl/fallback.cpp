@@ -164,6 +164,34 @@ bool Fallback::serves(Call::Kind kind) const {
   return false;
 }
 
+bool Fallback::offers(Call::Kind kind) const {
+  const Library& l = library_;
+  switch (kind) {
+    case Call::Kind::all_reduce:
+      return l.all_reduce != nullptr;
+    case Call::Kind::broadcast:
+      return l.broadcast != nullptr;
+    case Call::Kind::reduce:
+      return l.reduce != nullptr;
+    case Call::Kind::all_gather:
+      return l.all_gather != nullptr;
+    case Call::Kind::reduce_scatter:
+      return l.reduce_scatter != nullptr;
+    case Call::Kind::all_to_all:
+      return l.all_to_all != nullptr;
+    case Call::Kind::gather:
+      return l.gather != nullptr;
+    case Call::Kind::scatter:
+      return l.scatter != nullptr;
+    case Call::Kind::send:
+      return l.send != nullptr;
+    case Call::Kind::recv:
+      return l.recv != nullptr;
+    default:
+      return false;
+  }
+}
+
 void Fallback::check(ncclResult_t result, const char* doing) const {
   if (result == ncclSuccess) return;
   refuse(result, "the library of CHORUS_NCCL_FALLBACK_LIBRARY failed at {}: {}", doing,
@@ -175,31 +203,28 @@ ncclResult_t Fallback::call(const DeviceCall& device_call) const {
   auto* const stream = static_cast<cudaStream_t>(device_call.stream);
   const ncclDataType_t type = theirs(c.type);
   const ncclRedOp_t op = theirs(c.reduction.op);
-  const auto run = [&](auto function, auto... arguments) -> ncclResult_t {
-    return function == nullptr ? ncclInvalidUsage : function(arguments...);
-  };
   const Library& l = library_;
   switch (c.kind) {
     case Call::Kind::all_reduce:
-      return run(l.all_reduce, c.input, c.output, c.count, type, op, comm_, stream);
+      return l.all_reduce(c.input, c.output, c.count, type, op, comm_, stream);
     case Call::Kind::broadcast:
-      return run(l.broadcast, c.input, c.output, c.count, type, c.peer, comm_, stream);
+      return l.broadcast(c.input, c.output, c.count, type, c.peer, comm_, stream);
     case Call::Kind::reduce:
-      return run(l.reduce, c.input, c.output, c.count, type, op, c.peer, comm_, stream);
+      return l.reduce(c.input, c.output, c.count, type, op, c.peer, comm_, stream);
     case Call::Kind::all_gather:
-      return run(l.all_gather, c.input, c.output, c.count, type, comm_, stream);
+      return l.all_gather(c.input, c.output, c.count, type, comm_, stream);
     case Call::Kind::reduce_scatter:
-      return run(l.reduce_scatter, c.input, c.output, c.count, type, op, comm_, stream);
+      return l.reduce_scatter(c.input, c.output, c.count, type, op, comm_, stream);
     case Call::Kind::all_to_all:
-      return run(l.all_to_all, c.input, c.output, c.count, type, comm_, stream);
+      return l.all_to_all(c.input, c.output, c.count, type, comm_, stream);
     case Call::Kind::gather:
-      return run(l.gather, c.input, c.output, c.count, type, c.peer, comm_, stream);
+      return l.gather(c.input, c.output, c.count, type, c.peer, comm_, stream);
     case Call::Kind::scatter:
-      return run(l.scatter, c.input, c.output, c.count, type, c.peer, comm_, stream);
+      return l.scatter(c.input, c.output, c.count, type, c.peer, comm_, stream);
     case Call::Kind::send:
-      return run(l.send, c.input, c.count, type, c.peer, comm_, stream);
+      return l.send(c.input, c.count, type, c.peer, comm_, stream);
     case Call::Kind::recv:
-      return run(l.recv, c.output, c.count, type, c.peer, comm_, stream);
+      return l.recv(c.output, c.count, type, c.peer, comm_, stream);
     default:
       return ncclInvalidUsage;
   }

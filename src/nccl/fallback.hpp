@@ -23,7 +23,10 @@ class Fallback {
 
   /// True for what CHORUS_NCCL_FALLBACK lists: "allreduce,alltoall", "send", or "all".
   [[nodiscard]] bool serves(Call::Kind kind) const;
-  /// Enqueues the calls, several of them as a group. Throws Fault with the library's code.
+  /// True if the library has such calls: older ones have no all-to-all, gather or scatter.
+  [[nodiscard]] bool offers(Call::Kind kind) const;
+  /// Enqueues calls that it offers, several of them as a group. Throws Fault with the library's
+  /// code.
   void enqueue(std::span<const DeviceCall> calls);
   /// From any thread; once.
   void abort();

@@ -219,6 +219,10 @@ ncclResult_t enqueue(const Asked& asked) {
     refuse(ncclInvalidUsage, "{}: a pre-multiplied sum on memory of a GPU, but {}", comm.who(),
            operation.body->why_no_gpu);
   }
+  if (operation.falls_back && !other->offers(asked.kind)) {
+    refuse(ncclInvalidUsage, "{}: the library of CHORUS_NCCL_FALLBACK_LIBRARY has no such call",
+           comm.who());
+  }
   check_factor(operation, comm);
   log_call(asked, comm);
   // Messages of nothing are matched all the same; collectives of nothing are over.

@@ -144,6 +144,8 @@ TEST(Fallback, TakesTheOperationsThatAreListedAndNoOthers) {
     // The fake has none, and the error says who refused.
     EXPECT_REFUSED(ncclAlltoAll(x, y, 100, ncclFloat, comm, gpu.handle()), ncclInvalidUsage,
                    "CHORUS_NCCL_FALLBACK_LIBRARY");
+    // Nothing has run, so the communicator is as good as before.
+    ASSERT_OK(ncclReduce(y, y, 100, ncclFloat, ncclSum, 0, comm, gpu.handle()));
   });
   // Groups are shared out; host memory is never given away.
   run_gpus(2, [](ncclComm_t comm, int, const Gpu& gpu) {
