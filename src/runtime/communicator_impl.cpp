@@ -152,8 +152,8 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   flight_name = control->secret().derive("flight").text().substr(0, 8) + "-" + place.key;
   engine->on_report = [this] { report_history(); };
   engine->on_complete = [this](const Job& job) {
-    const double seconds = flight.finish(job.flight_record);
-    if (job.predicted_s > 0) note_time(job, seconds);
+    flight.finish(job.flight_record);
+    if (job.predicted_s > 0) note_time(job);
   };
   engine->on_failure = [this](const std::string& failure, const std::string& waiting) {
     if (options.flight_dir.empty()) return;
@@ -307,6 +307,7 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   job.flight_record = flight.begin(job.sequence, call, choice.name);
   if (drift && bytes >= kTellingBytes && ends_together(kind)) {
     job.predicted_s = selector->predicted_s(kind, bytes);
+    job.begun = std::chrono::steady_clock::now();
   }
   // Carries all calls before: those that did not match may both have completed (two roots that
   // broadcast), and show here.

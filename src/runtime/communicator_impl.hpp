@@ -93,7 +93,7 @@ struct Communicator::Impl {
   void report_history();
   void learn_network(const Probed* known);
   void probe(bool use_cache);
-  void note_time(const Job& job, double seconds);
+  void note_time(const Job& job);
   void choose_by(Topology topology, Plan plan);
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);

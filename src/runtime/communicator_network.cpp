@@ -46,8 +46,9 @@ void Communicator::Impl::probe(bool use_cache) {
 }
 
 // Only rank 0's cache counts, and collectives that end together on all ranks show it enough.
-void Communicator::Impl::note_time(const Job& job, double seconds) {
-  const auto change = drift->note(job.predicted_s, seconds);
+void Communicator::Impl::note_time(const Job& job) {
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - job.begun;
+  const auto change = drift->note(job.predicted_s, taken.count());
   if (!change) return;
   forget_probe(options.probe_cache, probed->key);
   log(LogLevel::warn, who(place),
@@ -94,7 +95,7 @@ void Communicator::Impl::use(const Plan& plan) {
                                        place.rank, r, mine, theirs));
     }
   }
-  choose_by(Topology(selector->topology()), plan);
+  choose_by(selector->topology(), plan);
 }
 
 }  // namespace chorus

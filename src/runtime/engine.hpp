@@ -1,6 +1,7 @@
 // The engine: owns ports and running executions, makes progress, waits, notices failures.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,6 +28,7 @@ struct Job {
   std::size_t resource = 0;  ///< jobs of one resource run one after another
   std::uint64_t flight_record = 0;
   double predicted_s = 0;  ///< where what it takes is compared with it; else 0
+  std::chrono::steady_clock::time_point begun = {};  ///< set where it is compared
   bool running = false;
   bool complete = false;
   std::vector<std::byte> copy;  ///< of the input, where the call needs one

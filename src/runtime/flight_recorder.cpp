@@ -68,11 +68,8 @@ std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
   return next_++;
 }
 
-double FlightRecorder::finish(std::uint64_t number) {
-  if (next_ - number > kRecords) return 0;
-  Record& record = records_[number % kRecords];
-  record.finished = Clock::now();
-  return std::chrono::duration<double>(record.finished - record.begun).count();
+void FlightRecorder::finish(std::uint64_t record) {
+  if (next_ - record <= kRecords) records_[record % kRecords].finished = Clock::now();
 }
 
 Call FlightRecorder::call_of(const Record& record) {

@@ -26,8 +26,7 @@ class FlightRecorder {
 
   /// Returns the record's number, for finish().
   std::uint64_t begin(std::uint64_t sequence, const Call& call, std::string_view schedule);
-  /// How long it took, in seconds; 0 if so many calls have begun since that it is not known.
-  double finish(std::uint64_t record);
+  void finish(std::uint64_t record);
 
   /// Sequence numbers and signatures of the last `count` collectives, oldest first.
   [[nodiscard]] std::vector<std::pair<std::uint64_t, std::string>> last_collectives(

@@ -84,7 +84,7 @@ std::filesystem::path kept_in(const std::filesystem::path& directory) {
   return {};
 }
 
-// What an earlier job found promises more than any network does.
+// What an earlier job found is slower than any network here, however busy the machine.
 TEST_F(Probe, WhatNoLongerHoldsIsForgottenAndProbedAgain) {
   const auto directory =
       std::filesystem::temp_directory_path() / ("drift-test-" + std::to_string(::getpid()));
@@ -102,9 +102,8 @@ TEST_F(Probe, WhatNoLongerHoldsIsForgottenAndProbedAgain) {
   const std::filesystem::path file = kept_in(directory);
   ASSERT_FALSE(file.empty());
   auto network = probed_network_from_json(read_file(file), "the cache");
-  for (double& rate : network.tree.out) rate = 1e15;
-  for (double& rate : network.tree.in) rate = 1e15;
-  for (double& alpha : network.cable_alpha_s) alpha = 1e-9;
+  for (double& rate : network.tree.out) rate = 1e5;
+  for (double& rate : network.tree.in) rate = 1e5;
   network.tree.groups.clear();
   network.trunk_alpha_s.clear();
   network.tree.core = 0;
@@ -120,7 +119,7 @@ TEST_F(Probe, WhatNoLongerHoldsIsForgottenAndProbedAgain) {
     all_reduced(communicator);
   });
   const auto again = probed_network_from_json(read_file(file), "the cache");
-  EXPECT_LT(again.tree.out[0], 1e12);
+  EXPECT_GT(again.tree.out[0], 1e6);
   std::filesystem::remove_all(directory);
 }
 
