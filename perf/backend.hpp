@@ -87,6 +87,10 @@ struct WorkerArguments {
   std::string nccl = "libnccl.so.2";  ///< the library that the worker of NCCL opens
 };
 
+/// A number that the driver set for workers whose library does not know it: CHORUS_PERF_RANK,
+/// CHORUS_PERF_WORLD_SIZE. Throws std::runtime_error if it did not.
+[[nodiscard]] int environment_number(const char* name);
+
 /// Defined once in every worker executable: joins the job that this process was started in.
 [[nodiscard]] std::unique_ptr<Backend> make_backend(const WorkerArguments& arguments);
 

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -60,7 +59,7 @@ std::size_t add_vectors(const float*, const float*, float*, float*, std::size_t,
 class Floor final : public Backend {
  public:
   explicit Floor(const std::string& directory)
-      : rank_(std::atoi(std::getenv("CHORUS_PERF_RANK"))),
+      : rank_(environment_number("CHORUS_PERF_RANK")),
         file_(::open((directory + "/heap").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
     if (!file_ || ::ftruncate(file_.get(), static_cast<off_t>(2 * kHeap + 4096)) != 0) {
       throw std::runtime_error("no memory for the floor");

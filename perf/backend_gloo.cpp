@@ -36,12 +36,6 @@ using Clock = std::chrono::steady_clock;
 using Bytes = std::uint8_t;
 using Reducer = void (*)(void*, const void*, const void*, std::size_t);
 
-int environment_number(const char* name) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) throw std::runtime_error(fmt::format("{} is not set", name));
-  return std::atoi(text);
-}
-
 /// Calls body(T{}) with Gloo's type for `type`; false if Gloo cannot reduce it.
 template <class Body>
 bool with_type(DataType type, Body body) {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -59,12 +58,6 @@ struct Nccl {
     throw std::runtime_error(fmt::format("nccl{}: {}; {}", call, GetErrorString(result), last));
   }
 };
-
-int environment_number(const char* name) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) throw std::runtime_error(fmt::format("{} is not set", name));
-  return std::atoi(text);
-}
 
 /// Nothing for types that NCCL does not have.
 std::optional<ncclDataType_t> known(DataType type) {

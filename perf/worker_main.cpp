@@ -20,6 +20,13 @@
 #include "perf/wire.hpp"
 
 namespace chorus::perf {
+
+int environment_number(const char* name) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) throw std::runtime_error(fmt::format("{} is not set", name));
+  return std::atoi(text);
+}
+
 namespace {
 
 Fd connect_to(const std::string& path) {

@@ -8,6 +8,8 @@
 #include <span>
 
 #include "chorus/error.hpp"
+#include "device/host_words.hpp"
+#include "runtime/ports.hpp"
 
 namespace chorus {
 namespace {
@@ -16,6 +18,8 @@ using Clock = std::chrono::steady_clock;
 using device::Box;
 using device::Protocol;
 using device::Ring;
+using device::seen;
+using device::show;
 
 // How long the thread asks without a pause after something has moved, then with short sleeps, then
 // with long ones. A kernel that is under way keeps it from the long ones.
@@ -24,11 +28,6 @@ constexpr auto kDozing = std::chrono::milliseconds(100);
 constexpr auto kShortSleep = std::chrono::microseconds(10);
 constexpr auto kLongSleep = std::chrono::microseconds(500);
 constexpr auto kDrain = std::chrono::seconds(2);
-
-std::uint64_t seen(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
-void show(std::uint64_t& word, std::uint64_t value) {
-  __atomic_store_n(&word, value, __ATOMIC_RELEASE);
-}
 
 }  // namespace
 
@@ -89,16 +88,12 @@ void DeviceRelay::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-namespace {
-template <class Peers>
-auto& find(const Peers& peers, Rank rank) {
-  return **std::find_if(peers.begin(), peers.end(),
+const DeviceRelay::Peer& DeviceRelay::at(Rank rank) const {
+  return **std::find_if(peers_.begin(), peers_.end(),
                         [rank](const auto& peer) { return peer->rank == rank; });
 }
-}  // namespace
-
-std::uint64_t DeviceRelay::incoming(Rank peer) const { return find(peers_, peer).in_address; }
-std::uint64_t DeviceRelay::outgoing(Rank peer) const { return find(peers_, peer).out_address; }
+std::uint64_t DeviceRelay::incoming(Rank peer) const { return at(peer).in_address; }
+std::uint64_t DeviceRelay::outgoing(Rank peer) const { return at(peer).out_address; }
 
 void DeviceRelay::start(const device::HostStatus& status,
                         std::function<void(const std::string&)> on_failure) {
@@ -203,10 +198,7 @@ void DeviceRelay::take_credits(Peer& peer, std::uint32_t c) {
   const std::uint64_t arrivals = peer.link.arrivals(channel);
   if (arrivals != connection.credits) {
     connection.credits = arrivals;
-    // The tag is the total modulo 2³²; the difference to what is known is small.
-    const std::uint32_t total = peer.link.tag(channel, arrivals - 1);
-    connection.consumed +=
-        static_cast<std::uint32_t>(total - static_cast<std::uint32_t>(connection.consumed));
+    connection.consumed = whole_total(connection.consumed, peer.link.tag(channel, arrivals - 1));
     if (connection.consumed > connection.sent) {
       throw LinkError(
           fmt::format("rank {} took more messages of GPU memory than were sent", peer.rank));

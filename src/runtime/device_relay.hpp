@@ -49,6 +49,7 @@ class DeviceRelay {
  private:
   struct Peer;
 
+  [[nodiscard]] const Peer& at(Rank rank) const;
   void run();
   bool carry(Peer& peer);
   bool send_messages(Peer& peer, std::uint32_t connection);

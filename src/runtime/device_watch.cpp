@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "device/host_words.hpp"
 #include "runtime/flight_recorder.hpp"
 
 namespace chorus {
@@ -15,7 +16,7 @@ constexpr int kLookEveryMs = 50;
 constexpr int kLooksPerReport = 20;
 constexpr int kAnswerMs = 500;
 
-std::uint64_t seen(const std::uint64_t& field) { return __atomic_load_n(&field, __ATOMIC_ACQUIRE); }
+using device::seen;
 
 }  // namespace
 
@@ -54,7 +55,7 @@ void DeviceWatch::link_failed(const std::string& reason) {
   ::eventfd_write(wake_.get(), 1);
 }
 
-void DeviceWatch::stop_kernels() { __atomic_store_n(&status_.abort, 1, __ATOMIC_RELEASE); }
+void DeviceWatch::stop_kernels() { device::show(status_.abort, 1); }
 
 void DeviceWatch::run() {
   while (!stop_) {
@@ -144,9 +145,8 @@ void DeviceWatch::give_up(const std::string& reason) {
 
 // A call that has been under way for long is reported, so that the coordinator can compare.
 void DeviceWatch::look_at_progress() {
-  const std::uint64_t begun = __atomic_load_n(&status_.begun, __ATOMIC_RELAXED);
-  const std::uint64_t ended = __atomic_load_n(&status_.ended, __ATOMIC_RELAXED);
-  if (begun == ended || begun != begun_) {
+  const std::uint64_t begun = seen(status_.begun);
+  if (begun == seen(status_.ended) || begun != begun_) {
     begun_ = begun;
     looks_ = 0;
     return;

@@ -126,7 +126,7 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
     }
   }
   look_around(all);
-  reach_or_relay(control, place, key, all, tuning.reach, options);
+  relay_the_rest(control, place, key, reach_all(all, tuning.reach), options);
   std::string failure;
   try {
     choose_blocks(all, tuning);
@@ -207,32 +207,38 @@ std::uint64_t DeviceWorld::reach(const Facts& peer, Rank rank) {
   return address;
 }
 
-// A pair that cannot reach each other in both directions goes through host memory in both. All
-// ranks learn of all pairs: the protocol of a call is the same on all of them.
-void DeviceWorld::reach_or_relay(Control& control, const GroupPlace& place, const std::string& key,
-                                 const std::vector<Facts>& all, bool may_reach,
-                                 const Options& options) {
-  const std::size_t n = all.size();
+// Finds the arenas that this rank reaches. Why it does not reach the others, by rank.
+std::vector<std::string> DeviceWorld::reach_all(const std::vector<Facts>& all, bool may_reach) {
   const auto self = static_cast<std::size_t>(rank_);
-  arenas_.resize(n);
-  BlobWriter mine;
-  for (std::size_t r = 0; r < n; ++r) {
-    std::string reason;
+  arenas_.resize(all.size());
+  std::vector<std::string> reasons(all.size());
+  for (std::size_t r = 0; r < all.size(); ++r) {
     try {
       if (r == self) {
         arenas_[r] = arena_.get();
       } else if (!all[self].same_host(all[r])) {
-        reason = "they are on different hosts";
+        reasons[r] = "they are on different hosts";
       } else if (!may_reach) {
-        reason = "peer access is disabled";
+        reasons[r] = "peer access is disabled";
       } else {
         arenas_[r] = reach(all[r], static_cast<Rank>(r));
       }
     } catch (const Error& error) {
-      reason = error.what();
+      reasons[r] = error.what();
     }
-    mine.text(reason);
   }
+  return reasons;
+}
+
+// A pair that cannot reach each other in both directions goes through host memory in both. All
+// ranks learn of all pairs: the protocol of a call is the same on all of them.
+void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, const std::string& key,
+                                 const std::vector<std::string>& not_reached,
+                                 const Options& options) {
+  const std::size_t n = not_reached.size();
+  const auto self = static_cast<std::size_t>(rank_);
+  BlobWriter mine;
+  for (const std::string& reason : not_reached) mine.text(reason);
   const auto blobs =
       control.exchange(key + "/reached", place.members, mine.view(), options.join_timeout_ms);
   std::vector<std::string> reasons;  // [from][to]

@@ -59,8 +59,9 @@ class DeviceWorld {
   void set_up(int device, Facts& mine);
   void look_around(const std::vector<Facts>& all);
   std::uint64_t reach(const Facts& peer, Rank rank);
-  void reach_or_relay(Control& control, const GroupPlace& place, const std::string& key,
-                      const std::vector<Facts>& all, bool may_reach, const Options& options);
+  std::vector<std::string> reach_all(const std::vector<Facts>& all, bool may_reach);
+  void relay_the_rest(Control& control, const GroupPlace& place, const std::string& key,
+                      const std::vector<std::string>& not_reached, const Options& options);
   void choose_blocks(const std::vector<Facts>& all, const DeviceTuning& tuning);
   void fill_table();
 

@@ -30,6 +30,11 @@ struct SlotLayout {
   [[nodiscard]] int credit_batch() const { return slots / 2; }
 };
 
+/// The total of which a tag carries the low 32 bits. It is never far from what is `known` of it.
+[[nodiscard]] inline std::uint64_t whole_total(std::uint64_t known, std::uint32_t low) {
+  return known + static_cast<std::uint32_t>(low - static_cast<std::uint32_t>(known));
+}
+
 /// The sending end of one channel to one peer.
 struct OutPort {
   Link* link = nullptr;
@@ -101,9 +106,7 @@ inline bool OutPort::read_credits(const SlotLayout& layout) {
   const std::uint64_t arrivals = link->arrivals(credit_channel);
   if (arrivals == credit_arrivals_) return false;
   credit_arrivals_ = arrivals;
-  // Totals are modulo 2³²; the difference to what is known is small.
-  const std::uint32_t total = link->tag(credit_channel, arrivals - 1);
-  consumed += static_cast<std::uint32_t>(total - static_cast<std::uint32_t>(consumed));
+  consumed = whole_total(consumed, link->tag(credit_channel, arrivals - 1));
   return true;
 }
 
