@@ -37,7 +37,7 @@ sources_with_hashes() {
 }
 
 declare -A file_hash=()
-config=$(sha256sum <.clang-tidy)
+config=$(git ls-files "*.clang-tidy" | xargs sha256sum | sha256sum)
 hash_of() { echo "${file_hash[$1]:-}"; }
 while read -r hash file; do file_hash[$file]=$hash; done < <(
   git ls-files -- '*.cpp' '*.hpp' '*.h' | xargs sha256sum | sed 's/  / /')

@@ -273,7 +273,7 @@ class CpuOps final : public Ops<R> {
       multiply(Op::as_is, Op::transposed, rows, keys, hd, scale, qkv + std::size_t(begin) * ld, ld,
                qkv + hd, ld, R(0), s, keys);
       for (int i = 0; i < rows; ++i, s += keys) {
-        const auto seen = static_cast<std::size_t>(begin + i + 1);
+        const auto seen = static_cast<std::size_t>(begin) + static_cast<std::size_t>(i) + 1;
         const R most = cpu::largest(s, seen);
         for (std::size_t j = 0; j < seen; ++j) s[j] = cpu::exponential(s[j] - most);
         const R sum = cpu::sum_of<R>(seen, [&](std::size_t j) { return s[j]; });
@@ -303,7 +303,7 @@ class CpuOps final : public Ops<R> {
       multiply(Op::as_is, Op::transposed, rows, keys, hd, R(1), d, ldo, qkv + 2 * hd, ld, R(0),
                slopes_.data(), keys);
       for (int i = 0; i < rows; ++i) {
-        const auto seen = static_cast<std::size_t>(begin + i + 1);
+        const auto seen = static_cast<std::size_t>(begin) + static_cast<std::size_t>(i) + 1;
         R* p = scores_.data() + std::size_t(i) * keys;
         R* ds = slopes_.data() + std::size_t(i) * keys;
         const R delta = cpu::sum_of<R>(static_cast<std::size_t>(hd), [&](std::size_t j) {
@@ -371,9 +371,9 @@ template std::unique_ptr<Ops<float>> make_cpu_ops<float>(int, Precision);
 template std::unique_ptr<Ops<double>> make_cpu_ops<double>(int, Precision);
 
 double measured_gemm_peak() {
-  constexpr int n = 512;
+  constexpr int kSide = 512;
   openblas_set_num_threads(1);
-  std::vector<float> a(n * n, 0.5F), b(n * n, 0.25F), c(n * n, 0.0F);
+  std::vector<float> a(kSide * kSide, 0.5F), b(kSide * kSide, 0.25F), c(kSide * kSide, 0.0F);
   double best = 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto since = [](auto t) {
@@ -382,8 +382,9 @@ double measured_gemm_peak() {
   // Many tries: on a busy machine a single one may be interrupted.
   for (int tries = 0; tries < 24 || since(begin) < 0.1; ++tries) {
     const auto start = std::chrono::steady_clock::now();
-    blas(Op::as_is, Op::transposed, n, n, n, 1.0F, a.data(), n, b.data(), n, 0.0F, c.data(), n);
-    best = std::max(best, 2.0 * n * n * n / since(start));
+    blas(Op::as_is, Op::transposed, kSide, kSide, kSide, 1.0F, a.data(), kSide, b.data(), kSide,
+         0.0F, c.data(), kSide);
+    best = std::max(best, 2.0 * kSide * kSide * kSide / since(start));
   }
   return best;
 }

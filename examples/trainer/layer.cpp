@@ -136,7 +136,7 @@ Layer<R>::Layer(Workshop<R>& shop, int index) : shop_(shop) {
   const Config& config = shop.config;
   std::vector<Param> params = layer_params(config, index, shop.groups.place.tp);
   if (config.model.experts > 0) params.push_back(gate_param(config.model, index, config.layout.tp));
-  dense_ = shop.store.add(fmt::format("layer{}", index), std::move(params), false, false);
+  dense_ = shop.store.add(fmt::format("layer{}", index), params, false, false);
   if (config.model.experts > 0) {
     moe_ = std::make_unique<Moe<R>>(config, shop.ops, shop.groups, shop.store, *dense_, shop.moe,
                                     index);

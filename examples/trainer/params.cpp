@@ -10,14 +10,15 @@ namespace trainer {
 constexpr int kSettled = -2;
 
 template <class R>
-Segment<R>* Store<R>::add(std::string name, std::vector<Param> params, bool expert, bool end) {
+Segment<R>* Store<R>::add(const std::string& name, const std::vector<Param>& params, bool expert,
+                          bool end) {
   for (auto& there : segments_) {
     if (there->name == name) return there.get();
   }
   auto segment = std::make_unique<Segment<R>>();
   Segment<R>& s = *segment;
-  s.name = std::move(name);
-  s.params = std::move(params);
+  s.name = name;
+  s.params = params;
   s.expert = expert;
   s.end = end;
   s.group = expert ? &groups_.expert_data : &groups_.data;

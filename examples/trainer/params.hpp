@@ -96,7 +96,7 @@ class Store {
 
   /// Adds a segment; its params get their offsets. The segment of that name where there is one: the
   /// halves of a micro-batch share it. Before lay_out().
-  Segment<R>* add(std::string name, std::vector<Param> params, bool expert, bool end);
+  Segment<R>* add(const std::string& name, const std::vector<Param>& params, bool expert, bool end);
   void lay_out(Arena& arena);
   /// Fills this rank's values by their names.
   void initialize();
