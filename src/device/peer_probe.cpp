@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <thread>
 
 #include "chorus/error.hpp"
 #include "device/driver.hpp"
+#include "device/pattern.hpp"
 
 namespace chorus::cuda {
 namespace {
@@ -17,14 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kBytes = std::size_t{16} << 20;
 constexpr std::size_t kProvenBytes = std::size_t{4} << 20;
-
-/// A word of a pattern that no other place, pair or round has: splitmix64.
-std::uint64_t word(std::uint64_t seed, std::size_t index) {
-  std::uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (index + 1);
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 std::string uuid_text(const Uuid& uuid) {
   std::string text = "GPU-";
@@ -123,17 +115,9 @@ class Surveyor {
 
   /// Waits for a stream; throws DeviceError after the timeout.
   void wait(Gpu& gpu) {
-    const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(timeout_));
-    Result result = kNotReady;
-    while ((result = api_.stream_query(gpu.stream.get())) == kNotReady) {
-      if (Clock::now() > end) {
-        stuck_ = true;
-        throw DeviceError("the copy does not end");
-      }
-      std::this_thread::yield();
-    }
-    check(result, "copying between GPUs");
+    if (finishes_within(api_, gpu.stream.get(), timeout_)) return;
+    stuck_ = true;
+    throw DeviceError("the copy does not end");
   }
 
   /// Sends patterns from one GPU to another by copies that `runner` executes. Returns what is
@@ -150,7 +134,7 @@ class Surveyor {
       Gpu& sink = *gpus_[to];
       const std::size_t words = piece.bytes / sizeof(std::uint64_t);
       auto* const sent = static_cast<std::uint64_t*>(source.staging.get());
-      for (std::size_t i = 0; i < words; ++i) sent[i] = word(seed, i);
+      fill_pattern({sent, words}, seed);
       {
         const Current current(source.context.get());
         check(api_.copy_to_device(source.source.get(), sent, piece.bytes, source.stream.get()),
@@ -171,10 +155,9 @@ class Surveyor {
             "reading a GPU's memory");
       wait(sink);
       const auto* const came = static_cast<const std::uint64_t*>(sink.staging.get());
-      for (std::size_t i = 0; i < words; ++i) {
-        if (came[i] == word(seed, i)) continue;
+      if (const auto damaged = first_damaged({came, words}, seed)) {
         return fmt::format("of {} bytes that GPU {} {} the first damaged one is number {}",
-                           piece.bytes, runner, runner == from ? "wrote" : "read", i * 8);
+                           piece.bytes, runner, runner == from ? "wrote" : "read", *damaged);
       }
     }
     return {};

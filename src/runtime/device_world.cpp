@@ -126,7 +126,8 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
     }
   }
   look_around(all);
-  relay_the_rest(control, place, key, reach_all(all, tuning.reach), options);
+  const Reasons reasons = find_ways(control, place, key, all, tuning.reach, timeout_ms);
+  relay_the_rest(control, place, key, reasons, options);
   std::string failure;
   try {
     choose_blocks(all, tuning);
@@ -143,7 +144,9 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
   }
 }
 
-DeviceWorld::~DeviceWorld() = default;
+DeviceWorld::~DeviceWorld() {
+  if (stuck_) abandon();
+}
 
 // What a rank can do alone.
 void DeviceWorld::set_up(int device, Facts& mine) {
@@ -208,11 +211,13 @@ std::uint64_t DeviceWorld::reach(const Facts& peer, Rank rank) {
 }
 
 // Finds the arenas that this rank reaches. Why it does not reach the others, by rank.
-std::vector<std::string> DeviceWorld::reach_all(const std::vector<Facts>& all, bool may_reach) {
+std::vector<std::string> DeviceWorld::reach_all(const std::vector<Facts>& all, bool may_reach,
+                                                DeviceProof& proof) {
   const auto self = static_cast<std::size_t>(rank_);
   arenas_.resize(all.size());
   std::vector<std::string> reasons(all.size());
   for (std::size_t r = 0; r < all.size(); ++r) {
+    const auto peer = static_cast<Rank>(r);
     try {
       if (r == self) {
         arenas_[r] = arena_.get();
@@ -221,7 +226,8 @@ std::vector<std::string> DeviceWorld::reach_all(const std::vector<Facts>& all, b
       } else if (!may_reach) {
         reasons[r] = "peer access is disabled";
       } else {
-        arenas_[r] = reach(all[r], static_cast<Rank>(r));
+        arenas_[r] = reach(all[r], peer);
+        if (!all[self].same_device(all[r])) reasons[r] = proof.write(peer, arenas_[r]);
       }
     } catch (const Error& error) {
       reasons[r] = error.what();
@@ -230,34 +236,73 @@ std::vector<std::string> DeviceWorld::reach_all(const std::vector<Facts>& all, b
   return reasons;
 }
 
-// A pair that cannot reach each other in both directions goes through host memory in both. All
-// ranks learn of all pairs: the protocol of a call is the same on all of them.
-void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, const std::string& key,
-                                 const std::vector<std::string>& not_reached,
-                                 const Options& options) {
-  const std::size_t n = not_reached.size();
-  const auto self = static_cast<std::size_t>(rank_);
-  BlobWriter mine;
-  for (const std::string& reason : not_reached) mine.text(reason);
-  const auto blobs =
-      control.exchange(key + "/reached", place.members, mine.view(), options.join_timeout_ms);
-  std::vector<std::string> reasons;  // [from][to]
-  for (std::size_t from = 0; from < n; ++from) {
+namespace {
+
+/// Every rank says a sentence of each. [from * ranks + of].
+std::vector<std::string> tell_all(Control& control, const GroupPlace& place, const std::string& key,
+                                  const std::vector<std::string>& mine, int timeout_ms) {
+  BlobWriter blob;
+  for (const std::string& sentence : mine) blob.text(sentence);
+  const auto blobs = control.exchange(key, place.members, blob.view(), timeout_ms);
+  std::vector<std::string> all;
+  for (std::size_t from = 0; from < blobs.size(); ++from) {
     BlobReader reader(blobs[from]);
-    for (std::size_t to = 0; to < n; ++to) reasons.push_back(reader.text());
+    for (std::size_t of = 0; of < mine.size(); ++of) all.push_back(reader.text());
     if (!reader.ok()) {
       throw BootstrapError(fmt::format("what rank {} says of its GPU cannot be read", from));
     }
   }
+  return all;
+}
+
+}  // namespace
+
+DeviceWorld::Reasons DeviceWorld::find_ways(Control& control, const GroupPlace& place,
+                                            const std::string& key, const std::vector<Facts>& all,
+                                            bool may_reach, int timeout_ms) {
+  const std::size_t n = all.size();
+  const auto self = static_cast<std::size_t>(rank_);
+  DeviceProof proof(shape_, rank_, arena_.get(), timeout_ms * 1e-3);
+  Reasons reasons =
+      tell_all(control, place, key + "/reached", reach_all(all, may_reach, proof), timeout_ms);
+  if (one_device_) return reasons;
+  std::vector<std::string> seen(n);
+  for (std::size_t r = 0; r < n; ++r) {
+    if (!reasons[r * n + self].empty() || all[self].same_device(all[r])) continue;
+    try {
+      seen[r] = proof.look(static_cast<Rank>(r));
+    } catch (const Error& error) {
+      seen[r] = error.what();
+    }
+  }
+  stuck_ = proof.stuck();
+  const auto by_reader = tell_all(control, place, key + "/proven", seen, timeout_ms);
+  for (std::size_t from = 0; from < n; ++from) {
+    for (std::size_t to = 0; to < n; ++to) {
+      if (reasons[from * n + to].empty()) reasons[from * n + to] = by_reader[to * n + from];
+    }
+  }
+  return reasons;
+}
+
+// A pair that cannot reach each other in both directions goes through host memory in both. All
+// ranks learn of all pairs: the protocol of a call is the same on all of them.
+void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, const std::string& key,
+                                 const Reasons& reasons, const Options& options) {
+  const std::size_t n = place.members.size();
+  const auto self = static_cast<std::size_t>(rank_);
   std::vector<Rank> relayed;
-  std::string first;
+  std::string first;  // of those where access is offered and does not work, if there are any
+  bool damaged = false;
   std::size_t pairs = 0;
   for (std::size_t a = 0; a < n; ++a) {
     for (std::size_t b = a + 1; b < n; ++b) {
       const std::string& one_way = reasons[a * n + b];
       const std::string& reason = one_way.empty() ? reasons[b * n + a] : one_way;
       if (reason.empty()) continue;
-      if (pairs++ == 0) first = fmt::format("ranks {} and {}: {}", a, b, reason);
+      const bool worse = !damaged && reason.starts_with(DeviceProof::kOffered);
+      damaged = damaged || worse;
+      if (pairs++ == 0 || worse) first = fmt::format("ranks {} and {}: {}", a, b, reason);
       if (a != self && b != self) continue;
       relayed.push_back(static_cast<Rank>(a == self ? b : a));
       arenas_[a == self ? b : a] = 0;
@@ -267,7 +312,7 @@ void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, cons
   one_device_ = one_device_ && !any_relayed_;
   if (!any_relayed_) return;
   if (rank_ == 0) {
-    log(LogLevel::info, fmt::format("[rank 0/{}]", n),
+    log(damaged ? LogLevel::warn : LogLevel::info, fmt::format("[rank 0/{}]", n),
         fmt::format("{} of {} pairs of GPUs exchange through host memory ({})", pairs,
                     n * (n - 1) / 2, first));
   }

@@ -11,6 +11,7 @@
 #include "device/layout.hpp"
 #include "runtime/control.hpp"
 #include "runtime/device_communicator.hpp"
+#include "runtime/device_proof.hpp"
 #include "runtime/device_relay.hpp"
 #include "runtime/wiring.hpp"
 
@@ -59,9 +60,14 @@ class DeviceWorld {
   void set_up(int device, Facts& mine);
   void look_around(const std::vector<Facts>& all);
   std::uint64_t reach(const Facts& peer, Rank rank);
-  std::vector<std::string> reach_all(const std::vector<Facts>& all, bool may_reach);
+  /// Why one rank does not reach another, [from * ranks + to]; empty where it does.
+  using Reasons = std::vector<std::string>;
+  Reasons find_ways(Control& control, const GroupPlace& place, const std::string& key,
+                    const std::vector<Facts>& all, bool may_reach, int timeout_ms);
+  std::vector<std::string> reach_all(const std::vector<Facts>& all, bool may_reach,
+                                     DeviceProof& proof);
   void relay_the_rest(Control& control, const GroupPlace& place, const std::string& key,
-                      const std::vector<std::string>& not_reached, const Options& options);
+                      const Reasons& reasons, const Options& options);
   void choose_blocks(const std::vector<Facts>& all, const DeviceTuning& tuning);
   void fill_table();
 
@@ -84,6 +90,7 @@ class DeviceWorld {
   bool one_process_ = true;
   bool one_device_ = true;
   bool any_relayed_ = false;
+  bool stuck_ = false;  ///< a copy to another GPU does not end
 };
 
 }  // namespace chorus

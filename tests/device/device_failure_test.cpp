@@ -6,9 +6,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
+#include <mutex>
 #include <thread>
+#include <vector>
 
+#include "base/log.hpp"
 #include "device_rank.hpp"
 #include "fake_cuda.hpp"
 
@@ -17,7 +22,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Kind = Call::Kind;
 
 class DeviceFailure : public Exchanging {};
@@ -182,6 +189,45 @@ TEST_P(DeviceFailure, RanksWithOtherSettingsDoNotMeet) {
          DeviceCommunicator device(comm, 0, tuning);
        })) {
     EXPECT_THAT(outcome, HasSubstr("disagree"));
+  }
+}
+
+/// What rank 0 warns of while a world of ranks on two GPUs is made and adds up numbers.
+void warnings_of(Ranks ranks, const std::function<void(const std::vector<std::string>&)>& judge) {
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel level, std::string_view, std::string_view message) {
+    const std::lock_guard lock(mutex);
+    if (level <= LogLevel::warn) warnings.emplace_back(message);
+  });
+  expect_all_well(run_devices(world_of(4, ranks), Gpus::two, {}, [&](DeviceRank& rank) {
+    constexpr std::size_t kCount = 50'000;
+    constexpr std::size_t kAround = 16;  // run() mirrors 64 bytes around the output, too
+    std::vector<float> data(kCount + 2 * kAround, 1.0F);
+    rank.run({.kind = Kind::all_reduce,
+              .input = data.data() + kAround,
+              .output = data.data() + kAround,
+              .count = kCount,
+              .type = DataType::float32});
+    EXPECT_EQ(std::count(data.begin(), data.end(), 4.0F), kCount);
+    const std::lock_guard lock(mutex);
+    if (rank.comm().rank() == 0) judge(warnings);
+  }));
+  set_log_sink({});
+}
+
+TEST(DeviceProof, DataDamagedBetweenGpusIsNamedAndGoesThroughHostMemory) {
+  if (!fake_cuda()) GTEST_SKIP() << "sound GPUs damage nothing";
+  for (const Ranks ranks : {Ranks::threads, Ranks::processes}) {
+    warnings_of(ranks, [](const auto& warnings) { EXPECT_THAT(warnings, IsEmpty()); });
+    fake_cuda_damage(true);
+    warnings_of(ranks, [](const auto& warnings) {
+      EXPECT_THAT(warnings,
+                  ElementsAre(AllOf(HasSubstr("4 of 6 pairs of GPUs exchange through host memory"),
+                                    HasSubstr("ranks 0 and 1: peer access is offered, but of"),
+                                    HasSubstr("damaged"), HasSubstr("IOMMU"))));
+    });
+    fake_cuda_damage(false);
   }
 }
 

@@ -202,8 +202,10 @@ Result cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t size, StreamHand
 }
 Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyDtoDAsync_v2)
+  const bool damaged = damage && size > 0 && device_of(to) != device_of(from);
   return submit(stream, [=] {
     std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size);
+    if (damaged) reinterpret_cast<char*>(to)[size / 2] ^= 1;
   });
 }
 Result cuMemsetD8Async(Address to, unsigned char value, std::size_t size, StreamHandle stream) {

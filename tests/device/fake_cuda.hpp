@@ -21,6 +21,8 @@ void fake_cuda_fail(const char* symbol, int result, int times = 1);
 void fake_cuda_hold(int device, bool held);
 /// Whether the devices have peer access to each other; they do at first.
 void fake_cuda_peer_access(bool access);
+/// From now on copies between memory of different devices lose a byte; they do not at first.
+void fake_cuda_damage(bool damage);
 /// Bytes allocated and not freed, device memory and pinned; and one for each registration.
 [[nodiscard]] std::size_t fake_cuda_allocated();
 

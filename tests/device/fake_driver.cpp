@@ -19,6 +19,7 @@ std::mutex mutex;
 std::map<std::uint64_t, Allocation> allocations;
 std::set<void*> registered;
 std::atomic<bool> peer_access{true};
+std::atomic<bool> damage{false};
 CUctx_st contexts[chorus::testing::kFakeDevices];
 std::vector<CUstream_st*> streams;
 
@@ -158,6 +159,12 @@ Result release(std::uint64_t address) {
   return kSuccess;
 }
 
+int device_of(std::uint64_t address) {
+  const std::lock_guard lock(mutex);
+  const auto found = holder(address);
+  return found == allocations.end() ? -1 : found->second.device;
+}
+
 std::map<std::uint64_t, Allocation>::iterator holder(std::uint64_t address) {
   auto found = allocations.upper_bound(address);
   if (found == allocations.begin()) return allocations.end();
@@ -188,6 +195,7 @@ void fake_cuda_fail(const char* symbol, int result, int times) {
 }
 
 void fake_cuda_peer_access(bool access) { fake::peer_access = access; }
+void fake_cuda_damage(bool damage) { fake::damage = damage; }
 
 void fake_cuda_hold(int device, bool held) {
   CUctx_st& context = fake::contexts[device];

@@ -135,6 +135,7 @@ extern std::mutex mutex;
 extern std::map<std::uint64_t, Allocation> allocations;  ///< by address
 extern std::set<void*> registered;                       ///< host memory
 extern std::atomic<bool> peer_access;                    ///< between the devices
+extern std::atomic<bool> damage;                         ///< of copies between them
 extern CUctx_st contexts[chorus::testing::kFakeDevices];
 extern std::vector<CUstream_st*> streams;  ///< blocking ones
 
@@ -161,6 +162,8 @@ void end_capture(int mode);
 [[nodiscard]] Result release(std::uint64_t address);
 /// The allocation that holds `address`, with the mutex held.
 [[nodiscard]] std::map<std::uint64_t, Allocation>::iterator holder(std::uint64_t address);
+/// The device of memory that it knows.
+[[nodiscard]] int device_of(std::uint64_t address);
 
 /// The launch of a kernel that interprets `arguments`: its twin, once `context` has room.
 [[nodiscard]] Op launch(const CUfunc_st& function, CUctx_st& context, const void* arguments,

@@ -8,6 +8,7 @@ int fake_cuda_calls(const char*) { return 0; }
 void fake_cuda_fail(const char*, int, int) {}
 void fake_cuda_hold(int, bool) {}
 void fake_cuda_peer_access(bool) {}
+void fake_cuda_damage(bool) {}
 std::size_t fake_cuda_allocated() { return 0; }
 
 }  // namespace chorus::testing
