@@ -32,8 +32,11 @@ struct Arguments {
 
 // For people: the fastest schedule by size, then each asked size in full.
 void print_text(const Considered& considered, const Topology& topology, const Bound& bound,
-                CollectiveKind kind, const Arguments& arguments) {
+                CollectiveKind kind, const Arguments& arguments, bool shared) {
   std::string text = fmt::format("{}: {} ranks\n", topology.name, topology.world_size());
+  if (shared) {
+    text += "The limits are those of messages; ranks that reach each other's memory may beat them.\n";
+  }
   text += fmt::format("limit of {}: {:.2f} us + bytes / {:.3f} GB/s by {}{}\n", name_of(kind),
                       bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
                       bound.cut.empty() ? "" : ": " + bound.cut);
@@ -134,7 +137,11 @@ void run(const Arguments& arguments) {
   const Considered considered = consider(kind, topology, Routes(topology), levels,
                                          Options::from_env(), shared ? shape.cores_per_host : 0);
   const Bound bound = lower_bound(topology, {.kind = kind});
-  (arguments.json ? print_json : print_text)(considered, topology, bound, kind, arguments);
+  if (arguments.json) {
+    print_json(considered, topology, bound, kind, arguments);
+  } else {
+    print_text(considered, topology, bound, kind, arguments, shared);
+  }
 }
 
 }  // namespace

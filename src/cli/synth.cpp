@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -87,15 +88,15 @@ std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
   if (arguments.only.empty()) return all;
   for (synth::Strategy& strategy : decompositions()) all.push_back(std::move(strategy));
   std::vector<synth::Strategy> chosen;
-  std::string known;
-  for (const synth::Strategy& strategy : all) known += (known.empty() ? "" : ", ") + strategy.name;
   for (const std::string& name : arguments.only) {
-    const auto found = std::find_if(all.begin(), all.end(),
-                                    [&](const synth::Strategy& s) { return s.name == name; });
-    if (found == all.end()) {
-      throw InputError(fmt::format("there is no strategy \"{}\"; use some of {}", name, known));
+    // Several may go by one name: one that sends and one that reduces.
+    const std::size_t before = chosen.size();
+    std::copy_if(all.begin(), all.end(), std::back_inserter(chosen),
+                 [&](const synth::Strategy& s) { return s.name == name; });
+    if (chosen.size() == before) {
+      throw InputError(fmt::format("there is no strategy \"{}\"; use some of {}", name,
+                                   names_of(all)));
     }
-    chosen.push_back(*found);
   }
   return chosen;
 }
@@ -315,7 +316,7 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--only", arguments->only,
-                   "strategies to ask: " + strategy_names() + ", blueconnect, plink")
+                   "strategies to ask: " + names_of(all_strategies()) + ", blueconnect, plink")
       ->delimiter(',');
   command
       ->add_option(

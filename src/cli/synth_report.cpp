@@ -1,11 +1,13 @@
 #include "cli/synth_report.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
@@ -100,12 +102,14 @@ synth::Strategy sketched_strategy(const Sketch* sketch) {
                            : synth::sketched_strategy(std::move(solver));
 }
 
-std::string strategy_names() {
-  std::string names;
-  for (const synth::Strategy& strategy : all_strategies()) {
-    names += (names.empty() ? "" : ", ") + strategy.name;
+std::string names_of(const std::vector<synth::Strategy>& strategies) {
+  std::vector<std::string_view> names;
+  for (const synth::Strategy& strategy : strategies) {
+    if (std::find(names.begin(), names.end(), strategy.name) == names.end()) {
+      names.push_back(strategy.name);
+    }
   }
-  return names;
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string size_text(std::uint64_t bytes) {

@@ -16,7 +16,8 @@ namespace chorus {
 
 /// Classic schedules, the library's own strategies, and those that need a solver.
 [[nodiscard]] std::vector<synth::Strategy> all_strategies();
-[[nodiscard]] std::string strategy_names();
+/// "classic, hierarchical, …": each once.
+[[nodiscard]] std::string names_of(const std::vector<synth::Strategy>& strategies);
 /// By this sketch, or by inferred ones; timed exactly where there is a solver.
 [[nodiscard]] synth::Strategy sketched_strategy(const Sketch* sketch);
 
