@@ -35,7 +35,8 @@ void print_text(const Considered& considered, const Topology& topology, const Bo
                 CollectiveKind kind, const Arguments& arguments, bool shared) {
   std::string text = fmt::format("{}: {} ranks\n", topology.name, topology.world_size());
   if (shared) {
-    text += "The limits are those of messages; ranks that reach each other's memory may beat them.\n";
+    text +=
+        "The limits are those of messages; ranks that reach each other's memory may beat them.\n";
   }
   text += fmt::format("limit of {}: {:.2f} us + bytes / {:.3f} GB/s by {}{}\n", name_of(kind),
                       bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,

@@ -94,8 +94,8 @@ std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
     std::copy_if(all.begin(), all.end(), std::back_inserter(chosen),
                  [&](const synth::Strategy& s) { return s.name == name; });
     if (chosen.size() == before) {
-      throw InputError(fmt::format("there is no strategy \"{}\"; use some of {}", name,
-                                   names_of(all)));
+      throw InputError(
+          fmt::format("there is no strategy \"{}\"; use some of {}", name, names_of(all)));
     }
   }
   return chosen;

@@ -22,8 +22,7 @@ void fill_pattern(std::span<std::uint64_t> words, std::uint64_t seed) {
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = word(seed, i);
 }
 
-std::optional<std::size_t> first_damaged(std::span<const std::uint64_t> words,
-                                         std::uint64_t seed) {
+std::optional<std::size_t> first_damaged(std::span<const std::uint64_t> words, std::uint64_t seed) {
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i] != word(seed, i)) return i * sizeof(std::uint64_t);
   }

@@ -35,13 +35,13 @@ std::string DeviceProof::write(Rank peer, cuda::Address peer_arena) {
   const cuda::Api& api = cuda::driver();
   const std::uint64_t bytes = words_.size() * sizeof(std::uint64_t);
   // Nobody sends to itself: that box is free, half for what goes, half for what comes back.
-  const cuda::Address going = arena_ + device::Arena::box(shape_, static_cast<std::uint32_t>(self_));
+  const cuda::Address going =
+      arena_ + device::Arena::box(shape_, static_cast<std::uint32_t>(self_));
   const cuda::Address back = going + bytes;
   const cuda::Address there =
       peer_arena + device::Arena::box(shape_, static_cast<std::uint32_t>(self_));
   cuda::fill_pattern(words_, seed_of(self_, peer));
-  cuda::check(api.copy_to_device(going, words_.data(), bytes, stream_.get()),
-              "copying to the GPU");
+  cuda::check(api.copy_to_device(going, words_.data(), bytes, stream_.get()), "copying to the GPU");
   cuda::check(api.copy(there, going, bytes, stream_.get()), "writing to another GPU");
   cuda::check(api.copy(back, there, bytes, stream_.get()), "reading from another GPU");
   const std::string wrong = compare(back, seed_of(self_, peer), "wrote and read back");

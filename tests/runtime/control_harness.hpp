@@ -80,6 +80,16 @@ inline void leave_all(std::vector<std::shared_ptr<Control>>& controls) {
             [&](Rank rank) { controls[static_cast<std::size_t>(rank)].reset(); });
 }
 
+/// Why joining is refused.
+inline std::string join_error(const std::string& id, Rank rank, int world_size, int timeout_ms) {
+  try {
+    (void)Control::join(id, rank, world_size, timeout_ms);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "joined";
+}
+
 inline std::string verdict_within(Control& control, const std::string& group, int ms) {
   return control.await_verdict(group, ms).value_or("no verdict");
 }

@@ -19,15 +19,6 @@ using ::testing::HasSubstr;
 using wire::Type;
 using wire::Writer;
 
-std::string join_error(const std::string& id, Rank rank, int world_size, int timeout_ms) {
-  try {
-    (void)Control::join(id, rank, world_size, timeout_ms);
-  } catch (const BootstrapError& error) {
-    return error.what();
-  }
-  return "joined";
-}
-
 /// Two ranks meet at `id` and exchange: the coordinator is well.
 void expect_two_can_meet(const std::string& id) {
   const auto errors = run_ranks(2, [&](Rank rank) {

@@ -23,15 +23,6 @@ using ::testing::Not;
 using wire::Type;
 using wire::Writer;
 
-std::string join_error(const std::string& id, Rank rank, int world_size, int timeout_ms) {
-  try {
-    (void)Control::join(id, rank, world_size, timeout_ms);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "joined";
-}
-
 // Ids.
 
 TEST(UniqueId, IsPrintedAndReadBackWithBothKindsOfAddresses) {
