@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/check.hpp"
@@ -12,6 +13,11 @@
 
 namespace chorus {
 namespace {
+
+/// Strangers, events of adapters and control connections are looked at through the kernel, whose
+/// calls take as long as a small put: while a rank spins they would be what it does when the put
+/// comes. Nothing of them is urgent.
+constexpr auto kLookEvery = std::chrono::milliseconds(1);
 
 class RdmaTransport final : public Transport {
  public:
@@ -104,9 +110,17 @@ class RdmaTransport final : public Transport {
   }
 
   void progress() override {
-    hub_->control->progress();
-    for (const auto& device : hub_->devices) device->hear();
+    const auto now = std::chrono::steady_clock::now();
+    const bool connecting = std::any_of(hub_->links.begin(), hub_->links.end(),
+                                        [](const RdmaLink* link) { return !link->connected(); });
+    if (connecting || now >= next_look_) {
+      next_look_ = now + kLookEvery;
+      hub_->control->progress();
+      for (const auto& device : hub_->devices) device->hear();
+      for (RdmaLink* link : hub_->links) link->look_at_control();
+    }
     for (RdmaLink* link : hub_->links) link->tend();
+    hub_->registrations.refresh();
   }
 
   void prepare_to_sleep() override {
@@ -136,6 +150,7 @@ class RdmaTransport final : public Transport {
   const LinkConfig config_;
   const std::shared_ptr<RdmaHub> hub_;
   RdmaAddress own_;
+  std::chrono::steady_clock::time_point next_look_{};
 };
 
 }  // namespace

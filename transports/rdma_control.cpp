@@ -34,10 +34,10 @@ void RdmaLink::make_rails(const RdmaAddress& own) {
   const std::size_t rails =
       std::min<std::size_t>(kMaxRails, pairs * std::min(own.queue_pairs, peer_.queue_pairs));
   const auto shift = static_cast<std::size_t>(own.control.rank + peer_.control.rank);
-  const int receive = static_cast<int>(outgoing_.size() * (window_ + kCreditsPerChannel));
   for (std::size_t i = 0; i < rails; ++i) {
     const std::size_t at = (shift + i % pairs) % here;
     Track& track = tracks_.emplace_back();
+    track.port = at;
     track.peer_port = (shift + i % pairs) % there;
     if (own.ports[at].ethernet != peer_.ports[track.peer_port].ethernet) continue;
     const auto& device = hub_->devices[at];
@@ -45,10 +45,8 @@ void RdmaLink::make_rails(const RdmaAddress& own) {
       if (!device->fault().empty()) {
         throw LinkError(fmt::format("{}: {}", device->port().name(), device->fault()));
       }
-      track.rail = std::make_unique<RdmaRail>(
-          device, hub_->settings,
-          RdmaRail::Depths{std::min(kSendDepth, device->max_queue()), receive}, inbox_, outbox_,
-          counters_);
+      track.rail = std::make_unique<RdmaRail>(device, hub_->settings, depths_for(*device), inbox_,
+                                              outbox_, counters_);
     } catch (const LinkError& error) {
       log(LogLevel::warn, who(*hub_),
           fmt::format("rdma: to rank {}: going on without {}", peer_.control.rank, error.what()));
@@ -58,6 +56,11 @@ void RdmaLink::make_rails(const RdmaAddress& own) {
     track.table_out.resize(table_bytes());
     track.table_in.resize(table_bytes());
   }
+}
+
+RdmaRail::Depths RdmaLink::depths_for(const RdmaDevice& device) const {
+  return {std::min(kSendDepth, device.max_queue()),
+          static_cast<int>(outgoing_.size() * (window_ + kCreditsPerChannel))};
 }
 
 bool RdmaLink::connect_step() {
@@ -122,7 +125,8 @@ void RdmaLink::on_ready(std::uint32_t mask) {
   std::string absent;
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     Track& track = tracks_[i];
-    if ((mask >> i & 1) != 0) continue;
+    track.once_up = (mask >> i & 1) != 0;
+    if (track.once_up) continue;
     track.down = track.told = track.heard = track.settled = true;
     if (!track.rail) continue;
     track.rail->shut();
@@ -197,6 +201,24 @@ std::optional<std::byte*> RdmaLink::place(const TcpFrame& frame) {
                  !tracks_[frame.channel].heard && peer_mask_,
              "a report on no rail");
       return tracks_[frame.channel].table_in.data();
+    case RdmaFrame::kOffer: {
+      expect(frame.channel < tracks_.size() && frame.length == sizeof(RdmaConnect::Rail),
+             "an offer of no rail");
+      Track& track = tracks_[frame.channel];
+      expect(track.once_up && track.told && track.heard && !track.returning.heard,
+             "an offer of a rail that is in use");
+      return reinterpret_cast<std::byte*>(&track.returning.offer_in);
+    }
+    case RdmaFrame::kJoined:
+    case RdmaFrame::kVerdict: {
+      expect(frame.channel < tracks_.size() && frame.length == 0 && frame.tag <= 1,
+             "a verdict on no rail");
+      const Return& back = tracks_[frame.channel].returning;
+      const bool again =
+          frame.magic == RdmaFrame::kJoined ? back.peer_joined : back.peer.has_value();
+      expect(back.rail && back.heard && !again, "a verdict on what was not offered");
+      return region_.data();
+    }
     case TcpFrame::kPut:
       break;
     default:
@@ -228,6 +250,15 @@ void RdmaLink::arrived(const TcpFrame& frame) {
       if (!track.down) take_down(frame.channel, "the peer reports it down", true);
       return;
     }
+    case RdmaFrame::kOffer:
+      tracks_[frame.channel].returning.heard = true;
+      return;
+    case RdmaFrame::kJoined:
+      tracks_[frame.channel].returning.peer_joined = true;
+      return;
+    case RdmaFrame::kVerdict:
+      tracks_[frame.channel].returning.peer = frame.tag == 1;
+      return conclude(frame.channel);
     default:
       break;
   }
@@ -267,8 +298,10 @@ std::size_t RdmaLink::hear_control() {
 
 void RdmaLink::take_down(std::size_t rail, const std::string& why, bool by_peer) {
   Track& track = tracks_[rail];
+  if (track.down) return;  // the peer's report came first
   track.down = true;
   track.rail->shut();
+  plan_return(track);
   find_live();
   mending_ = true;
   // One warning, from the end that noticed.
@@ -294,6 +327,7 @@ void RdmaLink::mend() {
     if (track.told && track.heard) {
       find_lost(i);
       track.settled = true;
+      ++away_;
     } else {
       mending_ = true;
     }
@@ -344,7 +378,36 @@ void RdmaLink::find_lost(std::size_t rail) {
       const Put& made = out.puts[put & (window_ - 1)];
       for (std::uint8_t piece = 0; piece < made.pieces; ++piece) {
         const bool lost = made.rail[piece] == rail && (got >> piece & 1) == 0;
-        if (lost) lost_.push_back({channel, put, piece});
+        if (!lost) continue;
+        save(out.puts[put & (window_ - 1)], piece);
+        lost_.push_back({channel, put, piece});
+      }
+    }
+  }
+  let_go(rail);
+}
+
+/// What is to be sent again shall not need the caller's memory any longer.
+void RdmaLink::save(Put& put, std::size_t piece) {
+  if (put.src == nullptr || (put.copied >> piece & 1) != 0) return;
+  const auto from = bytes_of(put, piece);
+  // Given back before it was released: its call has failed, and nobody waits for it.
+  const bool there = !hub_->registrations.find(from, hub_->devices, hub_->control->rank()).empty();
+  if (there) {
+    std::memcpy(outbox_.data() + slots_bytes_ + part_of(put, piece).offset, from.data(),
+                from.size());
+    counters_.copied_bytes += from.size();
+  }
+  put.copied |= static_cast<std::uint16_t>(1u << piece);
+}
+
+/// A rail that is settled reads nothing any more: its pieces have come, or lie in the outbox.
+void RdmaLink::let_go(std::size_t rail) {
+  for (Outgoing& out : outgoing_) {
+    for (std::uint64_t number = out.released; number < out.made; ++number) {
+      Put& put = out.puts[number & (window_ - 1)];
+      for (std::size_t piece = 0; piece < put.pieces; ++piece) {
+        if (put.rail[piece] == rail) put.until[piece] = 0;
       }
     }
   }

@@ -251,28 +251,50 @@ void RdmaDevice::hear() {
   ibv_async_event event{};
   while (verbs_.get_async_event(context_, &event) == 0) {
     std::string fault;
+    bool better = false;
     switch (event.event_type) {
       case IBV_EVENT_DEVICE_FATAL:
         fault = "the adapter failed or was removed";
+        gone_ = true;
         break;
       case IBV_EVENT_PORT_ERR:
         if (event.element.port_num == port_.number) fault = "the port went down";
         break;
-      case IBV_EVENT_GID_CHANGE: {
-        ibv_gid_entry entry{};
-        const bool same = verbs_.query_gid_ex(context_, static_cast<std::uint32_t>(port_.number),
-                                              static_cast<std::uint32_t>(port_.gid_index), &entry,
-                                              0, sizeof entry) == 0 &&
-                          std::memcmp(entry.gid.raw, port_.gid.data(), port_.gid.size()) == 0;
-        if (!same) fault = fmt::format("its GID {} changed", port_.gid_index);
+      case IBV_EVENT_PORT_ACTIVE:
+        better = event.element.port_num == port_.number;
         break;
-      }
+      case IBV_EVENT_GID_CHANGE:
+        better = same_gid();
+        if (!better) fault = fmt::format("its GID {} changed", port_.gid_index);
+        break;
       default:  // of queues, whose completions tell it too; or good news
         break;
     }
     verbs_.ack_async_event(&event);
     if (fault_.empty()) fault_ = fault;
+    if (!better) continue;
+    ++news_;
+    static_cast<void>(sound());
   }
+}
+
+bool RdmaDevice::same_gid() const {
+  ibv_gid_entry entry{};
+  return verbs_.query_gid_ex(context_, static_cast<std::uint32_t>(port_.number),
+                             static_cast<std::uint32_t>(port_.gid_index), &entry, 0,
+                             sizeof entry) == 0 &&
+         std::memcmp(entry.gid.raw, port_.gid.data(), port_.gid.size()) == 0;
+}
+
+bool RdmaDevice::sound() {
+  if (fault_.empty()) return true;
+  if (gone_) return false;
+  ibv_port_attr attributes{};
+  if (verbs_.query_port(context_, static_cast<std::uint8_t>(port_.number), &attributes) == 0 &&
+      attributes.state == IBV_PORT_ACTIVE && same_gid()) {
+    fault_.clear();
+  }
+  return fault_.empty();
 }
 
 RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::size_t bytes,

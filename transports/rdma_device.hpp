@@ -51,12 +51,18 @@ class RdmaDevice {
 
   /// Takes completion events off the channel.
   void drain_channel();
-  /// Hears of asynchronous events. From the first that ends the port's use on, fault() says it.
+  /// Hears of asynchronous events. fault() says why the port cannot be used, if one has ended its
+  /// use and none has brought it back.
   void hear();
   [[nodiscard]] const std::string& fault() const { return fault_; }
+  /// Goes up with every event that says something good of the port.
+  [[nodiscard]] std::uint64_t news() const { return news_; }
+  /// Asks the adapter, if there was a fault: true if the port can be used (again).
+  [[nodiscard]] bool sound();
 
  private:
   void close();
+  [[nodiscard]] bool same_gid() const;
 
   const Verbs& verbs_;
   const RdmaPort port_;
@@ -65,6 +71,8 @@ class RdmaDevice {
   ibv_comp_channel* channel_ = nullptr;
   ibv_device_attr limits_{};
   std::string fault_;
+  bool gone_ = false;  // the adapter itself: only opening it anew could help
+  std::uint64_t news_ = 0;
 };
 
 /// Memory that the adapter may reach.

@@ -21,9 +21,13 @@ constexpr std::size_t kSpreadBytes = 16 * 1024;
 /// Puts from this size on are cut into one piece per rail.
 constexpr std::size_t kStripeBytes = 64 * 1024;
 constexpr std::size_t kPieceAlignment = 4096;
+/// Puts from this size on go straight out of the caller's memory, if that can be registered. Its
+/// release waits for the adapter's word: a round trip, of the order of 2 µs, against a copy that
+/// takes 1.6 µs at 10 GB/s.
+constexpr std::size_t kDirectBytes = 16 * 1024;
 /// A look at the control connection is a call of the kernel; nothing on it is urgent, as long as
-/// the rails work.
-constexpr std::uint64_t kControlTurns = 64;
+/// the rails work. The transport asks for one every millisecond, if anybody calls it.
+constexpr std::uint64_t kControlTurns = 1024;
 constexpr auto kLinger = std::chrono::seconds(5);
 constexpr std::uint8_t kOverControl = 0xff;
 
@@ -102,10 +106,18 @@ RdmaSlot* RdmaLink::slot_in(std::span<std::byte> box, std::size_t channel,
   return reinterpret_cast<RdmaSlot*>(box.data() + index * RdmaSlot::kBytes);
 }
 
-std::span<const std::byte> RdmaLink::bytes_of(const Put& put, std::size_t piece) const {
+RdmaLink::Part RdmaLink::part_of(const Put& put, std::size_t piece) {
   const std::size_t size = piece_bytes(put.length, put.pieces);
   const std::size_t begin = piece * size;
-  return outbox_.subspan(slots_bytes_ + put.offset + begin, std::min(size, put.length - begin));
+  return {put.offset + begin, std::min(size, put.length - begin)};
+}
+
+std::span<const std::byte> RdmaLink::bytes_of(const Put& put, std::size_t piece) const {
+  const Part part = part_of(put, piece);
+  if (put.src != nullptr && (put.copied >> piece & 1) == 0) {
+    return {put.src + (part.offset - put.offset), part.size};
+  }
+  return outbox_.subspan(slots_bytes_ + part.offset, part.size);
 }
 
 bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
@@ -120,7 +132,7 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
     out.taken = ++out.made;
     return true;
   }
-  if (out.made - out.taken >= window_) return false;
+  if (out.made - std::min(out.taken, out.released) >= window_) return false;
 
   Put put;
   put.offset = offset;
@@ -131,8 +143,15 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
   if (!pieces) return false;
   put.pieces = static_cast<std::uint8_t>(*pieces);
   put.bare = put.bare && put.pieces == 1;
+  if (src.size() >= kDirectBytes && !live_.empty()) {
+    const auto keys = hub_->registrations.find(src, hub_->devices, hub_->control->rank());
+    if (!keys.empty()) {
+      put.src = src.data();
+      put.keys = keys.data();
+    }
+  }
 
-  // The copy frees the caller's memory at once, and is there to be sent again should a rail fail.
+  // A copy frees the caller's memory at once, and is there to be sent again should a rail fail.
   // Nothing needs it longer than the peer needs to take the put, and before that the caller cannot
   // put to the same place again.
   RdmaSlot& slot = *slot_in(outbox_, index, out.made);
@@ -140,7 +159,9 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
   slot.tag = tag;
   slot.length = put.small ? static_cast<std::uint32_t>(src.size()) : RdmaSlot::kInRegion;
   slot.pieces = put.pieces;
-  if (!src.empty()) {
+  if (put.src != nullptr) {
+    counters_.direct_bytes += src.size();
+  } else if (!src.empty()) {
     std::memcpy(put.small ? slot.payload : outbox_.data() + slots_bytes_ + offset, src.data(),
                 src.size());
     counters_.copied_bytes += src.size();
@@ -148,6 +169,11 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
   const std::uint64_t number = out.made++;
   out.last_tag = tag;
   out.puts[number & (window_ - 1)] = put;
+  if (put.src == nullptr && out.released == number) {
+    ++out.released;
+  } else {
+    ++unreleased_;
+  }
   for (std::size_t piece = 0; piece < put.pieces; ++piece) send_piece(index, number, piece);
   return true;
 }
@@ -182,9 +208,11 @@ std::optional<std::size_t> RdmaLink::choose_rails(Put& put) {
 }
 
 void RdmaLink::send_piece(std::size_t channel, std::uint64_t number, std::size_t piece) {
-  const Put& put = outgoing_[channel].puts[number & (window_ - 1)];
+  Put& put = outgoing_[channel].puts[number & (window_ - 1)];
   if (put.rail[piece] == kOverControl) return send_over_control(channel, number, piece);
-  RdmaRail& rail = *tracks_[put.rail[piece]].rail;
+  const Track& track = tracks_[put.rail[piece]];
+  RdmaRail& rail = *track.rail;
+  const bool direct = put.src != nullptr && (put.copied >> piece & 1) == 0;
   Immediate immediate;
   immediate.channel = static_cast<std::uint32_t>(channel);
   immediate.sequence = static_cast<std::uint32_t>(number & (Immediate::kSequences - 1));
@@ -192,18 +220,24 @@ void RdmaLink::send_piece(std::size_t channel, std::uint64_t number, std::size_t
   const bool with_slot = put.small || (piece == 0 && !put.bare);
   if (!put.small) {
     immediate.kind = put.bare ? Immediate::Kind::bare : Immediate::Kind::piece;
-    const auto bytes = bytes_of(put, piece);
-    rail.write(bytes, static_cast<std::uint64_t>(bytes.data() - outbox_.data()),
-               with_slot ? std::nullopt : std::optional(immediate.pack()));
+    RdmaRail::Write write{.bytes = bytes_of(put, piece),
+                          .offset = slots_bytes_ + part_of(put, piece).offset};
+    if (!with_slot) write.immediate = immediate.pack();
+    if (direct) write.key = put.keys[track.port].lkey();
+    write.tell = direct && !with_slot;
+    rail.write(write);
   }
   if (with_slot) {
     immediate.kind = Immediate::Kind::slot;
     const auto* slot = reinterpret_cast<const std::byte*>(slot_in(outbox_, channel, number));
     const std::size_t header = offsetof(RdmaSlot, payload);
-    rail.write({slot, header + (put.small ? put.length : 0)},
-               static_cast<std::uint64_t>(slot - outbox_.data()), immediate.pack());
+    rail.write({.bytes = {slot, header + (put.small ? put.length : 0)},
+                .offset = static_cast<std::uint64_t>(slot - outbox_.data()),
+                .immediate = immediate.pack(),
+                .tell = direct});
   }
   rail.ring();
+  if (direct) put.until[piece] = rail.posted();
 }
 
 /// What the immediate data of an honest peer cannot say ends the link.
@@ -292,7 +326,7 @@ bool RdmaLink::send_credits() {
     } else {
       RdmaRail& rail = *tracks_[live_.front()].rail;
       if (!rail.room(1)) return false;
-      rail.write({}, 0, credit.pack());
+      rail.write({.immediate = credit.pack()});
       rail.ring();
     }
     in.told = in.arrivals;
@@ -326,12 +360,32 @@ std::size_t RdmaLink::poll_rails() {
 std::size_t RdmaLink::advance(bool flush) {
   std::size_t received = poll_rails();
   if (mending_) mend();
+  if (away_ > 0) bring_back();
   if (look_now_ || live_.empty() || mending_ || !control_->queue_empty() ||
       ++turn_ % kControlTurns == 0) {
     if (flush) control_->flush(*this);
     received += hear_control();
   }
+  if (unreleased_ > 0) release();
   return received;
+}
+
+bool RdmaLink::acknowledged(const Put& put) const {
+  if (put.src == nullptr) return true;
+  for (std::size_t piece = 0; piece < put.pieces; ++piece) {
+    const std::uint64_t until = put.until[piece];
+    if (until > 0 && tracks_[put.rail[piece]].rail->acknowledged() < until) return false;
+  }
+  return true;
+}
+
+void RdmaLink::release() {
+  for (Outgoing& out : outgoing_) {
+    while (out.released < out.made && acknowledged(out.puts[out.released & (window_ - 1)])) {
+      ++out.released;
+      --unreleased_;
+    }
+  }
 }
 
 bool RdmaLink::progress() {
@@ -347,7 +401,7 @@ bool RdmaLink::progress() {
   if (!failure_.empty()) return false;
   const bool all_told = send_credits();
   const bool all_resent = resend();
-  return all_told && all_resent && !mending_ && control_->queue_empty();
+  return all_told && all_resent && !mending_ && unreleased_ == 0 && control_->queue_empty();
 }
 
 void RdmaLink::tend() {
@@ -361,7 +415,8 @@ void RdmaLink::tend() {
 }
 
 std::uint64_t RdmaLink::released(ChannelId channel) const {
-  return outgoing_[index_of(channel)].made;
+  const Outgoing& out = outgoing_[index_of(channel)];
+  return peer_left_ ? out.made : out.released;
 }
 
 std::uint64_t RdmaLink::arrivals(ChannelId channel) {
@@ -377,6 +432,7 @@ std::uint32_t RdmaLink::tag(ChannelId channel, std::uint64_t index) const {
 void RdmaLink::arm() {
   for (Track& track : tracks_) {
     if (track.rail && !track.told) track.rail->arm();
+    if (track.returning.rail) track.returning.rail->arm();
   }
 }
 

@@ -11,6 +11,7 @@
 #include "transports/link.hpp"
 #include "transports/mapping.hpp"
 #include "transports/rdma_rail.hpp"
+#include "transports/rdma_registered.hpp"
 #include "transports/tcp_dial.hpp"
 #include "transports/tcp_hub.hpp"
 #include "transports/tcp_stream.hpp"
@@ -24,6 +25,7 @@ struct RdmaHub {
   std::shared_ptr<TcpHub> control;
   RdmaSettings settings;
   std::vector<std::shared_ptr<RdmaDevice>> devices;
+  RdmaRegistrations registrations;
   std::vector<RdmaLink*> links;
 };
 
@@ -50,26 +52,35 @@ class RdmaLink final : public Link, private FrameHandler {
   void tend();
   void arm();
   void look_at_control() { look_now_ = true; }
+  [[nodiscard]] bool connected() const { return connected_; }
   void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
 
   [[nodiscard]] const RdmaCounters& counters() const { return counters_; }
   /// Rails that carry traffic now; 0 once connected: the control connection does.
   [[nodiscard]] std::size_t live_rails() const { return live_.size(); }
+  [[nodiscard]] const RdmaHub& hub() const { return *hub_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// A put as its sender must know it until the peer has taken it. Its bytes lie in the outbox.
+  /// A put as its sender must know it until the peer has taken it. Its bytes lie in the outbox, or
+  /// with the caller until the adapters have them.
   struct Put {
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
+    const std::byte* src = nullptr;    ///< the caller's; null: all in the outbox
+    const RdmaMemory* keys = nullptr;  ///< of src, [devices]
+    std::uint16_t copied = 0;          ///< bit mask of pieces that are in the outbox all the same
     std::uint8_t pieces = 1;
     bool small = false;  ///< wholly in its slot
     bool bare = false;   ///< with the tag of the put before it
     std::uint8_t rail[kMaxRails] = {};
+    /// With src: the rail's count of acknowledged requests that sets a piece free; 0: it is.
+    std::uint64_t until[kMaxRails] = {};
   };
   struct Outgoing {
     std::uint64_t made = 0;
+    std::uint64_t released = 0;
     std::uint64_t taken = 0;  ///< by the peer, as far as known
     std::uint32_t last_tag = 0;
     std::vector<Put> puts;  // [window]
@@ -86,16 +97,35 @@ class RdmaLink final : public Link, private FrameHandler {
     std::uint64_t told = 0;      ///< of these, as the peer knows
     std::vector<Entry> entries;  // [2 · window]: past tags and puts to come
   };
+  /// An attempt to bring a rail back (rdma_return.cpp).
+  struct Return {
+    std::unique_ptr<RdmaRail> rail;  ///< the new one, offered to the peer
+    RdmaConnect::Rail offer_out;
+    RdmaConnect::Rail offer_in;
+    bool heard = false;        ///< the peer's offer
+    bool joined = false;       ///< connected to what the peer offered
+    bool peer_joined = false;  ///< and the peer to this
+    std::optional<bool> own;   ///< verdict on it
+    std::optional<bool> peer;  ///< the peer's
+    bool hasty = true;         ///< may be tried as soon as the adapter says that its port is back
+    std::uint64_t news = 0;    ///< RdmaDevice::news() when it was last looked at
+    Clock::duration pause{};   ///< between attempts
+    Clock::time_point next_try{};
+    std::optional<Clock::time_point> since;  ///< when it last came back
+  };
   /// A rail and how far its end has been dealt with.
   struct Track {
     std::unique_ptr<RdmaRail> rail;
+    std::size_t port = 0;  ///< of the hub's devices
     std::size_t peer_port = 0;
+    bool once_up = false;  ///< both ends have used it
     bool down = false;
     bool told = false;     ///< the peer, what had come over it
     bool heard = false;    ///< what had come there
     bool settled = false;  ///< what was lost has been sent again
     std::vector<std::byte> table_out;
     std::vector<std::byte> table_in;
+    Return returning;
   };
   struct Lost {
     std::size_t channel;
@@ -107,7 +137,17 @@ class RdmaLink final : public Link, private FrameHandler {
   [[nodiscard]] std::size_t index_of(ChannelId channel) const;
   [[nodiscard]] RdmaSlot* slot_in(std::span<std::byte> box, std::size_t channel,
                                   std::uint64_t put) const;
+  /// Where a piece lies in the region, whoever's memory its bytes are in.
+  struct Part {
+    std::size_t offset;
+    std::size_t size;
+  };
+  [[nodiscard]] static Part part_of(const Put& put, std::size_t piece);
   [[nodiscard]] std::span<const std::byte> bytes_of(const Put& put, std::size_t piece) const;
+  [[nodiscard]] bool acknowledged(const Put& put) const;
+  void release();
+  void let_go(std::size_t rail);
+  void save(Put& put, std::size_t piece);
   [[nodiscard]] std::optional<std::size_t> choose_rails(Put& put);
   [[nodiscard]] std::size_t requests_for(const Put& put, std::size_t piece) const;
   void send_piece(std::size_t channel, std::uint64_t put, std::size_t piece);
@@ -139,6 +179,14 @@ class RdmaLink final : public Link, private FrameHandler {
   void find_lost(std::size_t rail);
   [[nodiscard]] bool resend();
   [[nodiscard]] std::size_t table_bytes() const;
+  [[nodiscard]] RdmaRail::Depths depths_for(const RdmaDevice& device) const;
+
+  // rdma_return.cpp: and when it works again
+  void plan_return(Track& track);
+  void bring_back();
+  void try_return(std::size_t rail);
+  [[nodiscard]] bool offer(std::size_t rail);
+  void conclude(std::size_t rail);
 
   const std::shared_ptr<RdmaHub> hub_;
   const LinkConfig config_;
@@ -159,6 +207,7 @@ class RdmaLink final : public Link, private FrameHandler {
   std::size_t turn_of_rail_ = 0;
   std::vector<Lost> lost_;
   bool mending_ = false;
+  std::size_t away_ = 0;  // rails that are settled and may come back
 
   std::optional<TcpDial> dial_;
   std::optional<TcpStream> control_;
@@ -173,6 +222,7 @@ class RdmaLink final : public Link, private FrameHandler {
 
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
+  std::uint64_t unreleased_ = 0;    // puts whose src the adapters may still read
   bool credits_owed_ = false;
   bool peer_left_ = false;
   bool peer_lies_ = false;

@@ -37,17 +37,17 @@ RdmaRail::RdmaRail(std::shared_ptr<RdmaDevice> device, const RdmaSettings& setti
     : device_(std::move(device)),
       settings_(settings),
       counters_(counters),
-      depths_(depths),
+      depths_{depths.send, depths.receive + kRefill},
       depth_(static_cast<std::uint64_t>(depths.send)) {
-  if (depths.send > device_->max_queue() || depths.receive > device_->max_queue() ||
-      depths.send + depths.receive > device_->max_completions()) {
+  if (depths_.send > device_->max_queue() || depths_.receive > device_->max_queue() ||
+      depths_.send + depths_.receive > device_->max_completions()) {
     throw LinkError(fmt::format("{} holds {} requests per queue, and {} are needed", name(),
-                                device_->max_queue(), std::max(depths.send, depths.receive)));
+                                device_->max_queue(), std::max(depths_.send, depths_.receive)));
   }
   inbox_ = RdmaMemory(device_, inbox.data(), inbox.size(),
                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   outbox_ = RdmaMemory(device_, outbox.data(), outbox.size(), 0);
-  queue_ = device_->verbs().create_cq(device_->context(), depths.send + depths.receive, nullptr,
+  queue_ = device_->verbs().create_cq(device_->context(), depths_.send + depths_.receive, nullptr,
                                       device_->channel(), 0);
   if (queue_ == nullptr) {
     throw LinkError(fmt::format("{} gives no completion queue: {}", name(), std::strerror(errno)));
@@ -66,7 +66,7 @@ RdmaRail::RdmaRail(std::shared_ptr<RdmaDevice> device, const RdmaSettings& setti
     release();
     throw LinkError(fmt::format("{} gives no queue pair: {}", name(), std::strerror(error)));
   }
-  post_receives(depths.receive);
+  post_receives(depths_.receive);
   std::uint32_t random = 0;
   std::memcpy(&random, Secret::random().bytes.data(), sizeof random);
   first_packet_ = random & 0xffffff;
@@ -168,14 +168,16 @@ void RdmaRail::post_receives(int count) {
       chain[i].next = i + 1 < now ? &chain[i + 1] : nullptr;
     }
     ibv_recv_wr* bad = nullptr;
+    ++counters_.refills;
     if (ibv_post_recv(pair_, chain, &bad) != 0) return fail("it takes no receive requests");
     receives_posted_ += now;
     count -= now;
   }
 }
 
-void RdmaRail::write(std::span<const std::byte> bytes, std::uint64_t offset,
-                     std::optional<std::uint32_t> immediate) {
+void RdmaRail::write(const Write& wanted) {
+  auto bytes = wanted.bytes;
+  std::uint64_t offset = wanted.offset;
   do {
     const auto now = bytes.first(std::min(bytes.size(), kMaxWrite));
     bytes = bytes.subspan(now.size());
@@ -184,19 +186,19 @@ void RdmaRail::write(std::span<const std::byte> bytes, std::uint64_t offset,
     ibv_send_wr& request = requests_[batched_];
     piece.addr = reinterpret_cast<std::uint64_t>(now.data());
     piece.length = static_cast<std::uint32_t>(now.size());
-    piece.lkey = outbox_.lkey();
+    piece.lkey = wanted.key.value_or(outbox_.lkey());
     request = {};
     request.wr_id = ++posted_;
     request.sg_list = &piece;
     request.num_sge = now.empty() ? 0 : 1;
     request.opcode = IBV_WR_RDMA_WRITE;
-    if (bytes.empty() && immediate) {
+    if (bytes.empty() && wanted.immediate) {
       request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-      request.imm_data = htonl(*immediate);
+      request.imm_data = htonl(*wanted.immediate);
     }
     if (!now.empty() && now.size() <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
     // What is released at once needs no completion but to count the places in the queue.
-    if (posted_ - last_signalled_ >= depth_ / 4) {
+    if ((wanted.tell && bytes.empty()) || posted_ - last_signalled_ >= depth_ / 4) {
       request.send_flags |= IBV_SEND_SIGNALED;
       last_signalled_ = posted_;
       ++counters_.signalled;
@@ -224,14 +226,17 @@ void RdmaRail::ring() {
 void RdmaRail::request_acknowledgement() {
   if (!failure_.empty() || posted_ == completed_ || last_signalled_ == posted_) return;
   if (posted_ - completed_ >= depth_) return;
-  last_signalled_ = posted_ - depth_;  // so that the next request is a signalled one
-  write({}, 0, std::nullopt);
+  write({.tell = true});
   ring();
 }
 
 void RdmaRail::sent(const ibv_wc& done) {
   completed_ = std::max(completed_, done.wr_id);
-  if (done.status != IBV_WC_SUCCESS) failed(done);
+  if (done.status == IBV_WC_SUCCESS) {
+    acknowledged_ = std::max(acknowledged_, done.wr_id);
+  } else {
+    failed(done);
+  }
 }
 
 void RdmaRail::failed(const ibv_wc& done) {

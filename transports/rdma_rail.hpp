@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "transports/rdma_device.hpp"
 #include "transports/rdma_wire.hpp"
@@ -24,15 +25,18 @@ struct RdmaCounters {
   std::uint64_t signalled = 0;  ///< of the work requests
   std::uint64_t arrivals = 0;   ///< completions with immediate data
   std::uint64_t copied_bytes = 0;
+  std::uint64_t direct_bytes = 0;  ///< written out of the caller's memory, without a copy
+  std::uint64_t polls = 0;         ///< calls of ibv_poll_cq
+  std::uint64_t refills = 0;       ///< calls of ibv_post_recv
 };
 
 /// A queue pair with its completion queue. Counts what it posted and what was acknowledged; knows
-/// nothing of channels. Once it has failed it never comes back.
+/// nothing of channels. Once it has failed it never comes back: another takes its place.
 class RdmaRail {
  public:
   struct Depths {
     int send = 0;
-    int receive = 0;
+    int receive = 0;  ///< that must be there at any time
   };
   /// Both spans are registered; the peer writes into `inbox`. Throws LinkError.
   RdmaRail(std::shared_ptr<RdmaDevice> device, const RdmaSettings& settings, Depths depths,
@@ -52,13 +56,22 @@ class RdmaRail {
     return posted_ - completed_ + requests + kReserve <= depth_;
   }
   [[nodiscard]] std::uint64_t unacknowledged() const { return posted_ - completed_; }
+  [[nodiscard]] std::uint64_t posted() const { return posted_; }
+  /// Requests that have succeeded, in their order: the adapter needs their memory no more.
+  [[nodiscard]] std::uint64_t acknowledged() const { return acknowledged_; }
   [[nodiscard]] static std::size_t requests_for(std::size_t bytes) {
     return bytes <= kMaxWrite ? 1 : (bytes + kMaxWrite - 1) / kMaxWrite;
   }
-  /// Appends a write of `bytes` (of the outbox) to `offset` of the peer's inbox, arriving there
-  /// with `immediate` if given; ring() hands over what was appended.
-  void write(std::span<const std::byte> bytes, std::uint64_t offset,
-             std::optional<std::uint32_t> immediate);
+  struct Write {
+    std::span<const std::byte> bytes = {};
+    std::uint64_t offset = 0;  ///< in the peer's inbox
+    std::optional<std::uint32_t> immediate = {};
+    std::optional<std::uint32_t> key =
+        {};             ///< of the memory of `bytes`; else they are the outbox's
+    bool tell = false;  ///< when it is done: acknowledged() shall say it
+  };
+  /// Appends a request; ring() hands over what was appended.
+  void write(const Write& wanted);
   void ring();
   /// Asks that all that was posted be acknowledged soon.
   void request_acknowledgement();
@@ -70,6 +83,7 @@ class RdmaRail {
     std::size_t count = 0;
     for (int turn = 0; turn < kPollTurns; ++turn) {
       const int found = ibv_poll_cq(queue_, kPollBatch, done);
+      ++counters_.polls;
       if (found < 0) fail("its completion queue cannot be polled");
       int received = 0;
       for (int i = 0; i < found; ++i) {
@@ -85,7 +99,8 @@ class RdmaRail {
           arrived(ntohl(done[i].imm_data));
         }
       }
-      if (received > 0) post_receives(received);
+      receives_owed_ += received;
+      if (receives_owed_ >= kRefill) post_receives(std::exchange(receives_owed_, 0));
       count += static_cast<std::size_t>(received);
       if (found < kPollBatch) break;
     }
@@ -109,6 +124,8 @@ class RdmaRail {
   static constexpr std::uint64_t kReceive = 1ULL << 63;
   static constexpr int kPollBatch = 16;
   static constexpr int kPollTurns = 4;
+  /// Receives that may be missing: they are posted so many at a time.
+  static constexpr int kRefill = 16;
   static constexpr std::size_t kBatch = 8;
   static constexpr std::size_t kReserve = 2;
   /// Soft-RoCE takes 8 MiB in one message; others more.
@@ -138,8 +155,10 @@ class RdmaRail {
 
   std::uint64_t posted_ = 0;
   std::uint64_t completed_ = 0;
+  std::uint64_t acknowledged_ = 0;
   std::uint64_t last_signalled_ = 0;
   int receives_posted_ = 0;
+  int receives_owed_ = 0;
   std::array<ibv_send_wr, kBatch> requests_{};
   std::array<ibv_sge, kBatch> pieces_{};
   std::size_t batched_ = 0;

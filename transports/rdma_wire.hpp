@@ -51,9 +51,13 @@ static_assert(std::has_unique_object_representations_v<RdmaAddress>, "padding wo
 struct RdmaFrame {
   static constexpr std::uint16_t kConnect = 0x6372;  ///< RdmaConnect follows
   static constexpr std::uint16_t kReady = 0x7972;    ///< tag: bit mask of the rails that stand
-  /// A rail is down for good; a RdmaResume table of what had come follows. Said by both ends.
+  /// A rail is down; a table of what had come follows. Said by both ends.
   static constexpr std::uint16_t kResume = 0x7372;
-  static constexpr std::uint16_t kCredit = 0x6b72;  ///< sequence: arrivals of `channel`
+  /// A rail that was down is tried again; a RdmaConnect::Rail follows. Said by both ends.
+  static constexpr std::uint16_t kOffer = 0x666f;
+  static constexpr std::uint16_t kJoined = 0x6e6a;   ///< what was offered is connected
+  static constexpr std::uint16_t kVerdict = 0x6476;  ///< tag: 1 if what was offered works, else 0
+  static constexpr std::uint16_t kCredit = 0x6b72;   ///< sequence: arrivals of `channel`
 };
 
 /// What an end tells the other before the first put.

@@ -209,6 +209,14 @@ bool segment_lives(std::uint64_t id) {
                      [id](const auto& entry) { return entry.second.segment.id == id; });
 }
 
+std::vector<Segment> segments() {
+  Heap& h = heap();
+  const std::lock_guard lock(h.mutex);
+  std::vector<Segment> all;
+  for (const auto& [address, arena] : h.arenas) all.push_back(arena.segment);
+  return all;
+}
+
 std::uint64_t segments_generation() { return heap().generation.load(std::memory_order_acquire); }
 
 }  // namespace chorus

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace chorus {
 
@@ -21,6 +22,8 @@ struct Segment {
 /// callers keep the answer while segments_generation() stays the same.
 [[nodiscard]] std::optional<Segment> segment_of(const void* memory, std::size_t size_bytes);
 [[nodiscard]] bool segment_lives(std::uint64_t id);
+/// All that there are, by address. Takes the lock too.
+[[nodiscard]] std::vector<Segment> segments();
 
 /// Changes whenever a segment is made or given back.
 [[nodiscard]] std::uint64_t segments_generation();

@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <sstream>
 
 namespace chorus::fake {
 namespace {
@@ -37,6 +39,7 @@ struct Queue {
 struct Memory {
   ibv_mr mr{};
   int access = 0;
+  std::string file;  // what was mapped there when it was registered, if a file
 };
 struct Pair {
   ibv_qp qp{};
@@ -64,6 +67,7 @@ struct World {
   std::map<ibv_context*, Context*> contexts;
   std::uint32_t next = 100;
   std::uint64_t connected = 0;
+  Calls calls;
   int objects = 0;
   std::vector<std::string> violations;
 };
@@ -74,6 +78,21 @@ World& world() {
 }
 
 void violate(const std::string& what) { world().violations.push_back(what); }
+
+/// Device and inode of the file that is mapped at `address`; empty if none is.
+std::string file_at(std::uint64_t address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream fields(line);
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    char dash = 0;
+    std::string rights, offset, device, inode;
+    fields >> std::hex >> begin >> dash >> end >> rights >> offset >> device >> inode;
+    if (address >= begin && address < end) return inode == "0" ? "" : device + " " + inode;
+  }
+  return "";
+}
 
 void make_pipe(int& read_end, int& write_end) {
   int ends[2] = {-1, -1};
@@ -194,14 +213,21 @@ void check_local(const Pair& pair, const ibv_send_wr& request) {
     if (piece.addr < begin || piece.addr + piece.length > begin + memory->second->mr.length) {
       violate("send from outside the registered memory");
     }
+    const std::string& file = memory->second->file;
+    if (!file.empty() && file_at(piece.addr) != file) {
+      violate("send from memory that was mapped anew since it was registered");
+    }
   }
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
   const std::lock_guard lock(world().mutex);
   auto& pair = *reinterpret_cast<Pair*>(qp);
+  ++world().calls.post_send;
   for (; request != nullptr; request = request->next) {
     *bad = request;
+    ++world().calls.requests;
+    if ((request->send_flags & IBV_SEND_SIGNALED) != 0) ++world().calls.signalled;
     if (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_ERR) return EINVAL;
     if (++pair.posted - pair.freed > pair.depth) {
       violate("send queue overrun");
@@ -232,6 +258,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
 int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
   const std::lock_guard lock(world().mutex);
   auto& pair = *reinterpret_cast<Pair*>(qp);
+  ++world().calls.post_recv;
   for (; request != nullptr; request = request->next) {
     *bad = request;
     if (pair.receives.size() >= pair.receive_depth) {
@@ -286,6 +313,7 @@ void reset(int count) {
   }
   w.violations.clear();
   w.connected = 0;
+  w.calls = {};
   w.objects = 0;
 }
 
@@ -318,6 +346,11 @@ std::uint64_t delivered(int index) {
 std::uint64_t connected() {
   const std::lock_guard lock(world().mutex);
   return world().connected;
+}
+
+Calls calls() {
+  const std::lock_guard lock(world().mutex);
+  return world().calls;
 }
 
 }  // namespace chorus::fake
@@ -415,6 +448,7 @@ FAKE int _ibv_query_gid_ex(ibv_context* context, std::uint32_t, std::uint32_t in
 FAKE int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   const std::lock_guard lock(world().mutex);
   Context& made = *world().contexts.at(context);
+  ++world().calls.looks;
   char byte = 0;
   if (made.events.empty() || ::read(context->async_fd, &byte, 1) != 1) {
     errno = EAGAIN;
@@ -443,11 +477,13 @@ FAKE ibv_mr* ibv_reg_mr(ibv_pd* pd, void* at, std::size_t bytes, int access) {
     errno = ENOMEM;
     return nullptr;
   }
+  ++world().calls.registrations;
   auto* made = new Memory;
   made->mr.addr = at;
   made->mr.length = bytes;
   made->mr.lkey = made->mr.rkey = world().next++;
   made->access = access;
+  made->file = file_at(reinterpret_cast<std::uint64_t>(at));
   world().memory[made->mr.rkey] = made;
   ++world().objects;
   return &made->mr;

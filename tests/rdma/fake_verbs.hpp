@@ -39,4 +39,15 @@ std::uint64_t delivered(int index);
 /// Connections that were made.
 std::uint64_t connected();
 
+/// Calls of the library since reset().
+struct Calls {
+  std::uint64_t post_send = 0;
+  std::uint64_t requests = 0;  ///< that were posted by them
+  std::uint64_t signalled = 0;
+  std::uint64_t post_recv = 0;
+  std::uint64_t registrations = 0;
+  std::uint64_t looks = 0;  ///< for events of the adapter: calls of the kernel
+};
+Calls calls();
+
 }  // namespace chorus::fake

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "rdma/fake_verbs.hpp"
+#include "rdma/traffic.hpp"
 #include "runtime/reference.hpp"
 #include "runtime/world.hpp"
 #include "transports/ends.hpp"
@@ -29,61 +30,6 @@ class RdmaMockTest : public ::testing::Test {
   static RdmaLink& rdma(End& end) { return dynamic_cast<RdmaLink&>(end.link); }
 };
 
-constexpr int kChannels = 2;
-constexpr std::uint64_t kSlots = 4;
-constexpr std::size_t kSlot = 160 * kKiB;  // beyond what is striped
-const LinkConfig kTraffic{.region_bytes = kChannels * kSlots * kSlot,
-                          .num_channels = 2 * kChannels,  // data, and credits beside it
-                          .max_outstanding = kSlots};
-
-/// Both directions and all channels at once, sizes at random, every byte checked.
-void random_traffic(End& end, std::uint64_t seed, std::uint64_t puts,
-                    const std::function<void()>& midway = {}) {
-  bool midway_done = !midway;
-  const auto size_of_put = [&](Rank from, int channel, std::uint64_t i) -> std::size_t {
-    std::mt19937_64 random(seed * 7919 + i * 64 + static_cast<std::uint64_t>(channel * 2 + from));
-    const auto kind = random() % 4;
-    return kind == 0 ? random() % (kSlot + 1) : kind == 1 ? random() % 20'000 : random() % 300;
-  };
-  const auto seed_of = [&](Rank from, int channel, std::uint64_t i) {
-    return seed + i * 64 + static_cast<std::uint64_t>(channel * 2 + from);
-  };
-  std::uint64_t sent[kChannels] = {};
-  std::uint64_t received[kChannels] = {};
-  end.until(
-      [&] {
-        bool done = true;
-        if (!midway_done && sent[0] == puts / 3) {
-          midway_done = true;
-          midway();
-        }
-        for (int c = 0; c < kChannels; ++c) {
-          const auto at = [c](std::uint64_t i) { return (c * kSlots + i % kSlots) * kSlot; };
-          if (sent[c] < puts && sent[c] < end.link.arrivals(kChannels + c) + kSlots) {
-            auto src = pattern(size_of_put(end.rank, c, sent[c]), seed_of(end.rank, c, sent[c]));
-            // Tags repeat, so that some puts need not carry theirs.
-            const auto tag = static_cast<std::uint32_t>(sent[c] / 3);
-            if (end.link.try_put(src, at(sent[c]), c, tag)) ++sent[c];
-            EXPECT_EQ(end.link.released(c), sent[c]);
-          }
-          if (received[c] < end.link.arrivals(c)) {
-            const std::uint64_t i = received[c];
-            const Rank peer = 1 - end.rank;
-            EXPECT_EQ(end.link.tag(c, i), i / 3);
-            EXPECT_TRUE(end.matches(at(i), pattern(size_of_put(peer, c, i), seed_of(peer, c, i))))
-                << "put " << i << " of channel " << c;
-            end.signal(kChannels + c, 0);
-            ++received[c];
-          }
-          done = done && sent[c] == puts && received[c] == puts;
-        }
-        end.advance();
-        return done && end.link.progress();
-      },
-      "random traffic");
-  end.meet();
-}
-
 TEST_F(RdmaMockTest, AnAdapterMayBreakAtAnyMomentAndNothingIsLostOrDoubled) {
   std::mt19937_64 random(5);
   ::testing::internal::CaptureStderr();
@@ -92,7 +38,8 @@ TEST_F(RdmaMockTest, AnAdapterMayBreakAtAnyMomentAndNothingIsLostOrDoubled) {
     fake::Adapter& breaking = fake::adapter(static_cast<int>(seed % 2));
     breaking.breaks_after = static_cast<long>(1 + random() % 300);
     breaking.unheard = static_cast<int>(random() % 8);
-    run_both(kWay, kTraffic, [&](End& end) { random_traffic(end, seed, 60); });
+    run_both(kWay, Traffics::config(),
+             [&](End& end) { random_traffic(end, seed, 60, {}, seed % 3 == 0); });
     EXPECT_THAT(fake::violations(), IsEmpty()) << "seed " << seed;
     if (HasFailure()) break;
   }
@@ -108,7 +55,8 @@ TEST_F(RdmaMockTest, WhenAllAdaptersBreakTheControlConnectionCarriesTheRest) {
       fake::adapter(i).breaks_after = static_cast<long>(1 + random() % 200);
       fake::adapter(i).unheard = static_cast<int>(random() % 8);
     }
-    run_both(kWay, kTraffic, [&](End& end) { random_traffic(end, seed, 60); });
+    run_both(kWay, Traffics::config(),
+             [&](End& end) { random_traffic(end, seed, 60, {}, seed % 3 == 0); });
     EXPECT_THAT(fake::violations(), IsEmpty()) << "seed " << seed;
     if (HasFailure()) break;
   }
@@ -118,8 +66,11 @@ TEST_F(RdmaMockTest, WhenAllAdaptersBreakTheControlConnectionCarriesTheRest) {
 /// What is said while traffic goes on, whatever `disturb` does midway.
 std::string said_during(const std::function<void()>& disturb) {
   ::testing::internal::CaptureStderr();
-  run_both(kWay, kTraffic, [&](End& end) {
-    random_traffic(end, 1, 60, end.rank == 0 ? disturb : std::function<void()>());
+  run_both(kWay, Traffics::config(), [&](End& end) {
+    bool done = end.rank != 0;
+    random_traffic(end, 1, 60, [&](std::uint64_t made) {
+      if (made >= 20 && !std::exchange(done, true)) disturb();
+    });
   });
   return ::testing::internal::GetCapturedStderr();
 }
@@ -223,8 +174,13 @@ TEST_F(RdmaMockTest, ASmallPutIsOneRequestAndALargeOneIsNoMoreThanItsPieces) {
     const auto since = [&](RdmaCounters& from) {
       RdmaCounters now = rdma(end).counters();
       const RdmaCounters change{now.work_requests - from.work_requests,
-                                now.doorbells - from.doorbells, now.signalled - from.signalled,
-                                now.arrivals - from.arrivals, now.copied_bytes - from.copied_bytes};
+                                now.doorbells - from.doorbells,
+                                now.signalled - from.signalled,
+                                now.arrivals - from.arrivals,
+                                now.copied_bytes - from.copied_bytes,
+                                now.direct_bytes - from.direct_bytes,
+                                now.polls - from.polls,
+                                now.refills - from.refills};
       from = now;
       return change;
     };
@@ -257,7 +213,59 @@ TEST_F(RdmaMockTest, ASmallPutIsOneRequestAndALargeOneIsNoMoreThanItsPieces) {
       const RdmaCounters cost = since(last);
       EXPECT_EQ(cost.arrivals, 405u);  // one more piece
       EXPECT_LE(cost.work_requests, 404u / 32 + 1) << "credits by half windows";
+      EXPECT_LE(cost.refills, 405u / 16 + 1) << "receives by the sixteen";
     }
+    end.meet();
+  });
+}
+
+// What a message of 4 bytes costs two ranks that play ping-pong, all layers together.
+TEST_F(RdmaMockTest, ASmallMessageIsOneRequestAndCreditsAreAQuarter) {
+  constexpr int kRounds = 500;
+  World world{.size = 2, .ranks = Ranks::threads};
+  world.options.transports = "rdma";
+  world.options.flight_dir.clear();
+  world.options.slots = 8;
+  expect_all_well(run_world(world, [](Communicator& comm) {
+    std::vector<int> token(1, 1);
+    const Rank peer = 1 - comm.rank();
+    fake::Calls before;
+    const auto play = [&](int rounds) {
+      for (int i = 0; i < rounds; ++i) {
+        if (comm.rank() == 0) comm.send(std::span<const int>(token), peer);
+        comm.recv(std::span(token), peer);
+        if (comm.rank() == 1) comm.send(std::span<const int>(token), peer);
+      }
+    };
+    play(20);
+    if (comm.rank() == 0) before = fake::calls();  // rank 1 waits for the next
+    play(kRounds);
+    if (comm.rank() == 1) return;
+    const fake::Calls now = fake::calls();
+    const auto messages = 2.0 * kRounds;
+    const auto per_message = [&](std::uint64_t fake::Calls::*what) {
+      return static_cast<double>(now.*what - before.*what) / messages;
+    };
+    // A credit for every four messages, and one of the link's for every 32 puts.
+    EXPECT_LT(per_message(&fake::Calls::requests), 1.32);
+    EXPECT_LT(per_message(&fake::Calls::post_send), 1.32);
+    EXPECT_LT(per_message(&fake::Calls::post_recv), 0.1) << "sixteen at a time";
+    EXPECT_LT(per_message(&fake::Calls::signalled), 0.03) << "one in 64";
+    EXPECT_EQ(now.registrations, before.registrations);
+  }));
+}
+
+TEST_F(RdmaMockTest, WhoSpinsDoesNotCallTheKernelOften) {
+  run_both(kWay, Traffics::config(), [](End& end) {
+    end.until([&] { return end.link.progress(); }, "connecting");
+    end.meet();
+    const fake::Calls before = fake::calls();
+    const auto start = Clock::now();
+    for (int i = 0; i < 20'000; ++i) end.advance();
+    end.meet();
+    // Two ranks with two adapters each, the other's loop and the meeting included.
+    EXPECT_LT(fake::calls().looks - before.looks,
+              4 * static_cast<std::uint64_t>((Clock::now() - start) / 1ms + 2));
     end.meet();
   });
 }
