@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -391,6 +392,7 @@ Result cuEventRecord(EventHandle event, StreamHandle stream) {
   return submit(stream, [event, number] {
     const std::lock_guard lock(event->mutex);
     event->completed = std::max(event->completed, number);
+    event->completed_at = std::chrono::steady_clock::now();
     event->changed.notify_all();
   });
 }
@@ -405,8 +407,10 @@ Result cuEventSynchronize(EventHandle event) {
   event->changed.wait(lock, [&] { return event->completed >= number; });
   return kSuccess;
 }
-Result cuEventElapsedTime(float* ms, EventHandle, EventHandle) {
-  *ms = 0;
+Result cuEventElapsedTime(float* ms, EventHandle begin, EventHandle end) {
+  const std::scoped_lock lock(begin->mutex, end->mutex);
+  if (begin->completed < begin->recorded || end->completed < end->recorded) return kNotReady;
+  *ms = std::chrono::duration<float, std::milli>(end->completed_at - begin->completed_at).count();
   return kSuccess;
 }
 

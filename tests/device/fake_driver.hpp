@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -118,6 +119,7 @@ struct CUevent_st {
   std::condition_variable changed;
   std::uint64_t recorded = 0;
   std::uint64_t completed = 0;
+  std::chrono::steady_clock::time_point completed_at = {};
   CUgraph_st* capture = nullptr;
 };
 
