@@ -174,6 +174,8 @@ std::vector<Price> measured_prices(chorus::Communicator& world, Trainer<float>& 
                    double(e - 1) / double(e) * sizeof(float), double(e - 1)));
   prices.push_back(ring(groups.tensor));
   prices.push_back(groups.ahead.size() == 1 ? Price{} : pipeline_price(world, groups, memory));
+  prices.push_back(ring(groups.node));
+  prices.push_back(ring(groups.across));
   trainer.log() = log;
   return prices;
 }

@@ -111,6 +111,71 @@ void check_zero_plus_plus(const Layout& l, const Model& m) {
   }
 }
 
+/// The batch of one replica; `option`: what set it.
+void check_batch(const Layout& l, const Model& m, int batch, const std::string& option) {
+  if (l.sequence_parallel) must_divide(l.tp, "--tp", batch * m.context, "tokens of a micro-batch");
+  if (!l.halves) return;
+  if (batch % 2 != 0) {
+    reject(fmt::format("{} {} has no two halves; with --halves use {} {}", option, batch, option,
+                       batch + 1));
+  }
+  if (l.sequence_parallel) must_divide(l.tp, "--tp", batch / 2 * m.context, "tokens of a half");
+}
+
+void check_shares(const Layout& l, const Model& m, const Training& t) {
+  if (l.shares.empty()) return check_batch(l, m, t.batch, "--batch");
+  const std::string given = fmt::format("{}", fmt::join(l.shares, ","));
+  if (static_cast<int>(l.shares.size()) != l.dp || std::ranges::min(l.shares) < 1) {
+    reject(
+        fmt::format("--batch-shares {} must give each of the {} replicas (--dp) one sequence or "
+                    "more per micro-batch",
+                    given, l.dp));
+  }
+  if (l.ep > 1 || t.average != Average::gradients) {
+    reject(
+        fmt::format("--batch-shares {} needs --ep 1 (not {}) and --average gradients: ranks that "
+                    "share experts, and replicas that drift apart, count alike",
+                    given, l.ep));
+  }
+  for (const int share : l.shares) check_batch(l, m, share, "--batch-shares");
+}
+
+void check_compression(const Training& t, const Layout& l) {
+  at_least(t.rounds, 1, "--neolithic");
+  if (t.compression == Compression::none) {
+    if (t.rounds > 1) reject("--neolithic compresses what is left; it needs --compress");
+    return;
+  }
+  if (t.power_rank < 1) reject(fmt::format("--rank {} is not at least 1", t.power_rank));
+  if ((t.differences || t.rounds > 1) && t.compression == Compression::power) {
+    reject(fmt::format(
+        "{} is about payloads; --compress power sends factors and has its own error feedback",
+        t.differences ? "--ef21" : "--neolithic"));
+  }
+  if (l.zero > 0) {
+    reject(fmt::format(
+        "--compress {} adds up whole gradients, which --zero {} never has; use --zero 0",
+        kCompressionNames[static_cast<int>(t.compression)], l.zero));
+  }
+  if (t.levels < 1 || t.levels > 127)
+    reject(fmt::format("--levels {} is not in 1 … 127", t.levels));
+  if (!(t.share > 0 && t.share <= 1)) reject(fmt::format("--share {} is not in (0, 1]", t.share));
+}
+
+void check_loss_scale(const Training& t, const Layout& l) {
+  if (t.loss_scale == 0) return;
+  int exponent = 0;
+  if (!(t.loss_scale >= 1) || std::frexp(t.loss_scale, &exponent) != 0.5) {
+    reject(fmt::format("--loss-scale {} is not a power of two of at least 1, which changes no bit",
+                       t.loss_scale));
+  }
+  if (t.compression != Compression::none || l.quantize_gradients) {
+    reject(
+        "--loss-scale needs gradients that travel as they are: no --compress, no "
+        "--quantize-gradients");
+  }
+}
+
 void check_average(const Training& t, const Layout& l) {
   at_least(t.global_every, 0, "--global-every");
   if (t.average == Average::gradients) {
@@ -171,22 +236,10 @@ void check(const Config& config, int world_size) {
   must_divide(l.tp, "--tp", m.heads, "heads");
   must_divide(l.tp, "--tp", m.f(), "feed-forward columns");
   must_divide(l.tp, "--tp", m.vocab, "vocabulary entries");
-  if (l.sequence_parallel) {
-    must_divide(l.tp, "--tp", config.training.batch * m.context, "tokens of a micro-batch");
+  if (l.halves && l.tp == 1 && l.ep == 1) {
+    reject("--halves hides messages between slices or experts; use it with --tp or --ep");
   }
-  if (l.halves) {
-    if (l.tp == 1 && l.ep == 1) {
-      reject("--halves hides messages between slices or experts; use it with --tp or --ep");
-    }
-    const int batch = config.training.batch;
-    if (batch % 2 != 0) {
-      reject(fmt::format("--batch {} has no two halves; with --halves use --batch {}", batch,
-                         batch + 1));
-    }
-    if (l.sequence_parallel) {
-      must_divide(l.tp, "--tp", config.training.batch / 2 * m.context, "tokens of a half");
-    }
-  }
+  check_shares(l, m, config.training);
   if (l.ep > 1 && m.experts == 0) reject(fmt::format("--ep {} needs --experts", l.ep));
   must_divide(l.ep, "--ep", l.dp, "replicas (--dp)");
   if (m.experts > 0) must_divide(l.ep, "--ep", m.experts, "experts");
@@ -194,24 +247,20 @@ void check(const Config& config, int world_size) {
   check_pipeline(l, m);
   const Training& t = config.training;
   check_average(t, l);
-  if (t.compression == Compression::none) return;
-  if (t.power_rank < 1) reject(fmt::format("--rank {} is not at least 1", t.power_rank));
-  if (t.differences && t.compression == Compression::power) {
-    reject("--ef21 is about payloads; --compress power has its own error feedback");
-  }
-  if (l.zero > 0) {
-    reject(fmt::format(
-        "--compress {} adds up whole gradients, which --zero {} never has; use --zero 0",
-        kCompressionNames[static_cast<int>(t.compression)], l.zero));
-  }
-  if (t.levels < 1 || t.levels > 127)
-    reject(fmt::format("--levels {} is not in 1 … 127", t.levels));
-  if (!(t.share > 0 && t.share <= 1)) reject(fmt::format("--share {} is not in (0, 1]", t.share));
+  check_compression(t, l);
+  check_loss_scale(t, l);
+}
+
+int Config::sequences() const { return sequences_before(layout.dp); }
+
+int Config::sequences_before(int replica) const {
+  if (layout.shares.empty()) return replica * training.batch;
+  return std::accumulate(layout.shares.begin(), layout.shares.begin() + replica, 0);
 }
 
 double learning_rate(const Config& config, int step) {
   const Training& t = config.training;
-  const int sequences = t.batch * config.layout.dp * config.layout.micro_batches;
+  const int sequences = config.sequences() * config.layout.micro_batches;
   const double scale = t.base_batch > 0 ? static_cast<double>(sequences) / t.base_batch : 1.0;
   if (step < t.warmup_steps) return scale * t.learning_rate * (step + 1) / t.warmup_steps;
   const double past =

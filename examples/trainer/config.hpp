@@ -64,6 +64,8 @@ struct Layout {
   std::size_t bucket_bytes = 4U << 20;  ///< gradients reduced at once without ZeRO
   /// Layers of each chunk in order, [pp · virtual_stages]; empty: the planner's choice.
   std::vector<int> partition = {};
+  /// Sequences per micro-batch of each replica, [dp]; empty: Training::batch of each.
+  std::vector<int> shares = {};
   /// Rank by place in the grid (comm.hpp), [world_size]; empty: places are numbered like ranks.
   std::vector<int> ranks = {};
 
@@ -94,12 +96,18 @@ struct Training {
   double share = 0.01;                          ///< of the gradient that top-k sends
   int power_rank = 4;                           ///< of PowerSGD
   bool error_feedback = true;  ///< what compression lost is added to the next gradient
-  bool differences = false;    ///< EF21 in its place: differences to an estimate are compressed
+  /// Rounds in which what is left of a gradient is compressed again (NEOLITHIC).
+  int rounds = 1;
+  bool differences = false;  ///< EF21 in its place: differences to an estimate are compressed
   Average average = Average::gradients;
   /// Steps from one average over all replicas to the next, of those that average values; 0: never.
   int global_every = 0;
   /// Matrix products of bfloat16; values, gradients, moments and everything else stay float32.
   bool bfloat16 = false;
+  /// > 0: the loss is multiplied by this before the backward pass and gradients divided again; half
+  /// as much after a step whose gradients overflow, which is skipped, twice after 1,000 others.
+  double loss_scale = 0;
+  [[nodiscard]] double scale() const { return loss_scale > 0 ? loss_scale : 1; }
   std::uint64_t seed = 1;
   std::string data = {};  ///< file of bytes; empty: a seeded synthetic source
 };
@@ -110,10 +118,23 @@ struct Config {
   Layout layout;
   Training training;
 
+  /// Of a micro-batch, over all replicas.
+  [[nodiscard]] int sequences() const;
+  /// Of a micro-batch, of the replicas before `replica`.
+  [[nodiscard]] int sequences_before(int replica) const;
+  /// With the batch that `replica` has of an unequal one.
+  [[nodiscard]] Config of_replica(int replica) const {
+    Config c = *this;
+    if (!layout.shares.empty()) {
+      c.training.batch = layout.shares[static_cast<std::size_t>(replica)];
+    }
+    return c;
+  }
   /// What one half of a micro-batch is: one of twice as many of half the sequences.
   [[nodiscard]] Config half() const {
     Config c = *this;
     c.training.batch /= 2;
+    for (int& share : c.layout.shares) share /= 2;
     c.layout.micro_batches *= 2;
     return c;
   }

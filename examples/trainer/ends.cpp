@@ -128,10 +128,10 @@ double Head<R>::rows(int begin, int count, const R* in, const std::int32_t* targ
       w.groups.tensor.all_reduce(most_, static_cast<std::size_t>(count), chorus::ReduceOp::max));
   w.ops.exp_rows(logits_, sums_, most_, targets + begin, p.row, count, v);
   w.groups.tensor.wait(w.groups.tensor.all_reduce(sums_, 2 * static_cast<std::size_t>(count)));
-  const double tokens =
-      static_cast<double>(w.n) * w.config.layout.dp * w.config.layout.micro_batches;
-  const double loss =
-      w.ops.loss_rows(logits_, sums_, targets + begin, p.row, R(1 / tokens), count, v);
+  const double tokens = static_cast<double>(w.config.sequences()) * w.config.model.context *
+                        w.config.layout.micro_batches;
+  const R share = R(w.config.training.scale() / tokens);
+  const double loss = w.ops.loss_rows(logits_, sums_, targets + begin, p.row, share, count, v);
   if (train) {
     R* dx = w.partial_for(slope_) + static_cast<std::size_t>(begin) * w.h;
     w.ops.gemm(Op::as_is, Op::as_is, count, w.h, v, logits_, v, matrix_->value(0), w.h, R(0), dx,

@@ -29,14 +29,21 @@ std::vector<neighbor::Weight> row_of(Average average, int replicas, int rank) {
 
 }  // namespace
 
-std::unique_ptr<chorus::compress::Compressor> make_compressor(const Training& training) {
+std::unique_ptr<compress::Compressor> make_compressor(const Training& training) {
+  if (training.rounds > 1) {
+    Training once = training;
+    once.rounds = 1;
+    auto how = make_compressor(once);
+    if (how == nullptr) return nullptr;
+    return std::make_unique<compress::Neolithic>(std::move(how), training.rounds);
+  }
   switch (training.compression) {
     case Compression::qsgd:
-      return std::make_unique<chorus::compress::Qsgd>(training.levels);
+      return std::make_unique<compress::Qsgd>(training.levels);
     case Compression::one_bit:
-      return std::make_unique<chorus::compress::OneBit>();
+      return std::make_unique<compress::OneBit>();
     case Compression::top_k:
-      return std::make_unique<chorus::compress::TopK>(training.share);
+      return std::make_unique<compress::TopK>(training.share);
     case Compression::power:
     case Compression::none:
       break;

@@ -34,6 +34,7 @@ struct Arguments {
   bool break_even = false;
   std::string plan;  ///< topology
   int sequences = 0;
+  std::vector<double> speeds;
   double gflops = 0;
   double memory_gb = 0;
   std::string mapping = "auto";
@@ -115,6 +116,11 @@ void add_training_options(CLI::App& app, Arguments& a) {
   Training& t = a.config.training;
   const char* group = "Training";
   app.add_option("--batch", t.batch, "sequences per micro-batch and replica")->group(group);
+  app.add_option("--batch-shares", a.config.layout.shares,
+                 "in place of --batch: of each replica, for unequal machines")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
   app.add_option("--steps", t.steps)->group(group);
   app.add_option("--learning-rate", t.learning_rate)->group(group);
   app.add_option("--min-learning-rate", t.min_learning_rate)->group(group);
@@ -129,6 +135,9 @@ void add_training_options(CLI::App& app, Arguments& a) {
   app.add_option("--levels", t.levels, "of qsgd, up to 127")->group(group);
   app.add_option("--share", t.share, "of the gradient that topk sends")->group(group);
   app.add_option("--rank", t.power_rank, "of power: columns of the factors")->group(group);
+  app.add_option("--neolithic", t.rounds,
+                 "rounds in which what is left of a gradient is compressed again; 1: none")
+      ->group(group);
   app.add_flag("--ef21", t.differences, "compress differences to an estimate (EF21)")->group(group);
   app.add_option("--average", a.average,
                  "between replicas: gradients, or values: local, ring, grid, exponential")
@@ -139,6 +148,10 @@ void add_training_options(CLI::App& app, Arguments& a) {
       ->group(group);
   app.add_flag("--bfloat16", t.bfloat16,
                "round the factors of matrix products to bfloat16; values stay float32")
+      ->group(group);
+  app.add_option("--loss-scale", t.loss_scale,
+                 "a power of two that multiplies the loss in the backward pass, halved where "
+                 "gradients overflow, doubled after 1000 steps; 0: none")
       ->group(group);
   app.add_option("--seed", t.seed)->group(group);
   app.add_option("--data", t.data, "file of bytes; default: a synthetic source")->group(group);
@@ -158,6 +171,11 @@ void add_other_options(CLI::App& app, Arguments& a) {
   app.add_option("--sequences", a.sequences, "per step, over all replicas; default: 4 per rank")
       ->group(plan);
   app.add_option("--gflops", a.gflops, "of a rank's matrix products; default: measured here")
+      ->group(plan);
+  app.add_option("--speeds", a.speeds,
+                 "of each rank, as factors on --gflops; default: all are alike")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(plan);
   app.add_option("--memory-gb", a.memory_gb, "of a rank; default: no limit")->group(plan);
   app.add_option("--mapping", a.mapping,
@@ -223,9 +241,10 @@ class Screen {
     const double used = speed * flops_per_token(a_.config.model);
     fmt::print(
         "step {:>5}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:>8.0f} tokens/s  MFU {:4.1f} %  "
-        "waiting {:4.1f} %{}\n",
+        "waiting {:4.1f} %{}{}\n",
         r.step, r.loss, r.gradient_norm, r.learning_rate, speed, 100 * used / peak_,
-        100 * r.exposed_s / r.seconds, r.dropped > 0 ? fmt::format("  dropped {}", r.dropped) : "");
+        100 * r.exposed_s / r.seconds, r.dropped > 0 ? fmt::format("  dropped {}", r.dropped) : "",
+        r.skipped ? "  skipped: gradients overflowed" : "");
     std::fflush(stdout);
   }
   [[nodiscard]] double seconds() const { return seconds_; }
@@ -293,6 +312,8 @@ void plan(const Arguments& a) {
   const chorus::Topology& t = machine.topology;
   machine.flops_per_s = a.gflops > 0 ? a.gflops * 1e9 : measured_gemm_peak();
   machine.memory_bytes = a.memory_gb * 1e9;
+  machine.speeds = a.speeds;
+  check_speeds(machine);
   const int sequences = a.sequences > 0 ? a.sequences : 4 * t.world_size();
   fmt::print("{}, {} sequences of {} tokens per step on {}\n", a.config.name, sequences,
              a.config.model.context, t.name);

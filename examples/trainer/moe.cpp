@@ -370,7 +370,10 @@ void Moe<R>::gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits
   std::int32_t* wanted = scratch_.totals;
   std::fill_n(wanted, all_, 0);
   for (std::size_t pair = 0; pair < n_ * k_; ++pair) ++wanted[saved.experts[pair]];
-  const double micro_batches = config_.layout.dp * config_.layout.micro_batches;
+  // A replica with more of the batch counts for more.
+  const double micro_batches = static_cast<double>(config_.sequences()) / config_.training.batch *
+                               config_.layout.micro_batches;
+  const double scale = config_.training.scale();
   const double experts = static_cast<double>(all_);
   const double strength = config_.model.balance_loss * experts /
                           (static_cast<double>(n_) * static_cast<double>(k_)) / micro_batches /
@@ -381,7 +384,7 @@ void Moe<R>::gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits
     R* d = dlogits + i * all_;
     for (std::size_t e = 0; e < all_; ++e) {
       balance += strength * wanted[e] * static_cast<double>(p[e]);
-      d[e] = groups_.place.tp == 0 ? R(strength * wanted[e]) : R(0);
+      d[e] = groups_.place.tp == 0 ? R(scale * strength * wanted[e]) : R(0);
     }
     R sum = R(1);
     R mean = R(0);

@@ -13,9 +13,9 @@ namespace trainer {
 /// experts of a replica, slices.
 [[nodiscard]] std::vector<int> grid_of(const Layout& layout);
 
-/// What a step of `config` moves along them, of the rank that moves most: replicas, experts, slices
-/// and stages, each by the formulas of volume.hpp; of rows to experts what a gate without
-/// preferences sends.
+/// What a step of `config` moves along them, of the rank that moves most: replicas, replicas of
+/// experts, experts, slices, stages, and replicas inside and across nodes, each by the formulas of
+/// volume.hpp; of rows to experts what a gate without preferences sends.
 [[nodiscard]] std::vector<chorus::GridFlow> flows_of(const Config& config);
 
 /// Layout::ranks: the library's mapping of the grid onto `topology`.
@@ -44,10 +44,15 @@ struct Machine {
   /// Of a message by flow of flows_of(), as measured; empty: by the topology.
   std::vector<chorus::GridMapping::Price> prices = {};
   double memory_bytes = 0;  ///< of one rank; 0: no limit
+  /// Of each rank, as a factor on flops_per_s and pace; empty: all are alike.
+  std::vector<double> speeds = {};
   /// Messages move while ranks compute: network adapters and copy engines do, cores that are ranks
   /// do not.
   bool overlaps = true;
 };
+
+/// Throws chorus::InputError with the numbers unless `speeds` is empty or positive for each rank.
+void check_speeds(const Machine& machine);
 
 /// Seconds of one step and what they are made of; of the slowest rank.
 struct Estimate {
@@ -67,6 +72,19 @@ struct Estimate {
 /// memory.
 [[nodiscard]] Estimate estimate(const Config& config, const Machine& machine, bool count_memory);
 
+/// The same with a given mapping, unchecked and without memory.
+[[nodiscard]] Estimate estimate(const Config& config, const Machine& machine,
+                                const chorus::GridMapping& mapping);
+
+/// Bytes of the arena of the fullest rank.
+[[nodiscard]] double memory_of(const Config& config);
+
+/// `config` with the layers, and where it has Layout::shares the batch, divided for the speeds of
+/// the machine: in turn the best layers for the shares and the best shares for the layers, so that
+/// the slowest stage of the slowest replica is fast (the problem of AccPar, Song et al., 2020).
+[[nodiscard]] Config balanced(Config config, const Machine& machine,
+                              const chorus::GridMapping& mapping);
+
 /// The best feasible layouts for one step of `sequences` of `model` on `machine`, fastest first.
 struct Plan {
   std::vector<Estimate> best;
@@ -75,8 +93,10 @@ struct Plan {
   double least_bytes = 0;  ///< that the smallest of these needs
 };
 /// Tries every dp · tp · pp that is the ranks of the topology with every ep, ZeRO stage, number of
-/// micro-batches, schedule, recomputation and sequence parallelism that `base.model` allows, and
-/// returns at most `most`. What `base` sets beside the layout and the batch stays. Throws
+/// micro-batches, schedule, recomputation, sequence parallelism, halves, parts of rows to experts
+/// and secondary partition that `base.model` allows; where ranks are of unequal speed also unequal
+/// batches and layers. Returns at most `most`. Compression, averages and quantization are as `base`
+/// says: they change the arithmetic. Throws
 /// chorus::InputError with the numbers if none is possible.
 [[nodiscard]] Plan best_layouts(const Config& base, int sequences, const Machine& machine,
                                 std::size_t most);

@@ -16,7 +16,8 @@ std::string describe(const Config& c) {
       fmt::format("{} ranks = dp {} x tp {} x pp {}", l.world_size(), l.dp, l.tp, l.pp);
   if (c.model.experts > 0) text += fmt::format(", ep {} of dp", l.ep);
   text += fmt::format(", ZeRO-{}, {} micro-batches of {} sequences", l.zero, l.micro_batches,
-                      c.training.batch);
+                      l.shares.empty() ? fmt::format("{}", c.training.batch)
+                                       : fmt::format("{}", fmt::join(l.shares, "+")));
   if (l.sequence_parallel) text += ", sequence parallel";
   if (l.pp > 1) text += fmt::format(", {}", name_of(l.pipeline));
   if (l.recompute != Recompute::none) {
@@ -47,7 +48,7 @@ std::string human_bytes(double bytes) {
 std::string dry_run_report(const Config& config) {
   const Model& m = config.model;
   const Layout& l = config.layout;
-  const double tokens = double(config.training.batch) * m.context * l.dp * l.micro_batches;
+  const double tokens = double(config.sequences()) * m.context * l.micro_batches;
   std::string text = fmt::format("model   {}: {}\n", config.name, m.signature());
   text += fmt::format("        {} parameters ({:.0f} by equation 1 of Anthony et al.)\n",
                       parameters(m), parameters_by_equation_1(m));

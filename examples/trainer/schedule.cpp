@@ -156,7 +156,7 @@ Timeline simulated(const std::vector<Order>& orders, const Layout& layout,
 }
 
 std::vector<int> balanced_partition(const std::vector<double>& layers, double first, double last,
-                                    int chunks) {
+                                    int chunks, const std::vector<double>& speeds) {
   const int n = static_cast<int>(layers.size());
   std::vector<double> prefix(layers.size() + 1, 0.0);
   for (std::size_t i = 0; i < layers.size(); ++i) prefix[i + 1] = prefix[i] + layers[i];
@@ -174,9 +174,11 @@ std::vector<int> balanced_partition(const std::vector<double>& layers, double fi
   best[0][0] = 0;
   for (int c = 1; c <= chunks; ++c) {
     const auto row = static_cast<std::size_t>(c);
+    const double speed = speeds.empty() ? 1.0 : speeds[row - 1];
     for (int i = c; i <= n; ++i) {
       for (int j = c - 1; j < i; ++j) {
-        const double slowest = std::max(best[row - 1][static_cast<std::size_t>(j)], cost(j, i));
+        const double slowest =
+            std::max(best[row - 1][static_cast<std::size_t>(j)], cost(j, i) / speed);
         if (slowest < best[row][static_cast<std::size_t>(i)]) {
           best[row][static_cast<std::size_t>(i)] = slowest;
           cut[row][static_cast<std::size_t>(i)] = j;

@@ -46,9 +46,11 @@ struct Timeline {
                                  const std::vector<PassTimes>& times, double message_s = 0);
 
 /// Layers of each chunk so that the slowest is as fast as can be: optimal over all contiguous
-/// partitions, by dynamic programming. `first` and `last` are what embedding and output cost.
+/// partitions, by dynamic programming. `first` and `last` are what embedding and output cost;
+/// speeds [chunks]: of who computes each (empty: all alike).
 [[nodiscard]] std::vector<int> balanced_partition(const std::vector<double>& layers, double first,
-                                                  double last, int chunks);
+                                                  double last, int chunks,
+                                                  const std::vector<double>& speeds = {});
 
 /// The layout's partition, or the planner's for `model` by multiplications.
 [[nodiscard]] std::vector<int> partition_of(const Model& model, const Layout& layout);

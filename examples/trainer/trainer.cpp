@@ -49,9 +49,11 @@ Trainer<R>::~Trainer() {
 template <class R>
 void Trainer<R>::build() {
   const Layout& layout = config_.layout;
+  config_ = config_.of_replica(groups_->place.dp);
   ops_ = make_cpu_ops<R>(config_.model.context,
                          config_.training.bfloat16 ? Precision::bfloat16 : Precision::full);
   store_ = std::make_unique<Store<R>>(config_, *ops_, *groups_);
+  loss_scale_ = config_.training.scale();
   sides_.resize(layout.halves ? 2 : 1);
   for (std::size_t i = 0; i < sides_.size(); ++i) {
     Side& side = sides_[i];
@@ -154,12 +156,12 @@ void Trainer<R>::load(int micro_batch, bool held_out) {
   const int batch = config_.training.batch;
   const int T = config_.model.context;
   // Micro-batch m of replica r holds the sequences that micro-batch m · dp + r of one replica
-  // would: a step sees the same sequences however it is spread.
+  // would: a step sees the same sequences however it is spread, in equal shares or not.
   const auto step = static_cast<std::uint64_t>(held_out ? 0 : steps_done_);
   const std::uint64_t first =
-      ((step * static_cast<std::uint64_t>(layout.micro_batches) + micro_batch) * layout.dp +
-       groups_->place.dp) *
-      batch;
+      (step * static_cast<std::uint64_t>(layout.micro_batches) + micro_batch) *
+          static_cast<std::uint64_t>(config_.sequences()) +
+      static_cast<std::uint64_t>(config_.sequences_before(groups_->place.dp));
   for (int b = 0; b < batch; ++b) {
     const std::size_t at = static_cast<std::size_t>(b) * T;
     data_->sequence(first + static_cast<std::uint64_t>(b), held_out, tokens_ + at, targets_ + at);
@@ -345,11 +347,12 @@ StepResult Trainer<R>::summary() {
   totals_[dropped_sum] = counts ? static_cast<double>(dropped) : 0;
   groups_->world.wait(groups_->world.all_reduce(totals_, num_totals));
   StepResult result;
-  result.tokens = static_cast<std::uint64_t>(tokens_at(sides_.size())) *
-                  static_cast<std::uint64_t>(config_.layout.dp * config_.layout.micro_batches);
+  result.tokens = static_cast<std::uint64_t>(config_.sequences()) *
+                  static_cast<std::uint64_t>(config_.model.context) *
+                  static_cast<std::uint64_t>(config_.layout.micro_batches);
   result.loss = totals_[loss_sum] / static_cast<double>(result.tokens);
   result.balance_loss = totals_[balance_sum];
-  result.gradient_norm = std::sqrt(totals_[square_sum]);
+  result.gradient_norm = std::sqrt(totals_[square_sum]) / loss_scale_;
   result.dropped = static_cast<std::uint64_t>(totals_[dropped_sum]);
   result.learning_rate = learning_rate(config_, steps_done_);
   result.step = steps_done_ + 1;
@@ -368,13 +371,20 @@ StepResult Trainer<R>::step() {
   const double exposed = log_.exposed_s();
   compute_gradients();
   StepResult result = summary();
+  const Training& t = config_.training;
+  if (t.loss_scale > 0 && loss_scale_ > 1 && !std::isfinite(result.gradient_norm)) {
+    // Too large for the numbers that they were computed with: this batch is left out.
+    rescale(loss_scale_ / 2);
+    result.skipped = true;
+    ++steps_done_;
+    return result;
+  }
   if (!std::isfinite(result.gradient_norm) || !std::isfinite(result.loss)) {
     throw chorus::Error(fmt::format(
         "step {}: the loss is {} and the gradient's norm {}; go on from the last checkpoint with a "
         "lower --learning-rate than {}",
         result.step, result.loss, result.gradient_norm, config_.training.learning_rate));
   }
-  const Training& t = config_.training;
   const double scale = t.clip > 0 ? std::min(1.0, t.clip / (result.gradient_norm + 1e-6)) : 1.0;
   const auto updating = Trace::Clock::now();
   store_->update({.learning_rate = result.learning_rate,
@@ -382,13 +392,22 @@ StepResult Trainer<R>::step() {
                   .beta2 = t.beta2,
                   .epsilon = t.epsilon,
                   .weight_decay = t.weight_decay,
-                  .scale = static_cast<double>(static_cast<float>(scale)),
+                  .scale = static_cast<double>(static_cast<float>(scale)) / loss_scale_,
                   .step = result.step});
+  constexpr int kGoodSteps = 1000;
+  if (t.loss_scale > 0 && ++good_steps_ >= kGoodSteps) rescale(loss_scale_ * 2);
   groups_->flights.trace.add(Span::Lane::compute, "update", "", updating, Trace::Clock::now());
   ++steps_done_;
   result.exposed_s = log_.exposed_s() - exposed;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
+}
+
+template <class R>
+void Trainer<R>::rescale(double loss_scale) {
+  good_steps_ = 0;
+  loss_scale_ = loss_scale;
+  for (Side& side : sides_) side.config->training.loss_scale = loss_scale;
 }
 
 template <class R>
@@ -415,7 +434,7 @@ double Trainer<R>::evaluate(int micro_batches) {
   totals_[0] = groups_->place.tp == 0 ? loss_ : 0;
   groups_->world.wait(groups_->world.all_reduce(totals_, 1));
   return totals_[0] /
-         (static_cast<double>(tokens_at(sides_.size())) * config_.layout.dp * micro_batches);
+         (static_cast<double>(config_.sequences()) * config_.model.context * micro_batches);
 }
 
 template class Trainer<float>;

@@ -22,6 +22,7 @@ struct StepResult {
   double exposed_s = 0;       ///< of which this rank waited for communication
   std::uint64_t tokens = 0;   ///< over all ranks
   std::uint64_t dropped = 0;  ///< (token, expert) pairs over the capacity
+  bool skipped = false;       ///< gradients overflowed under Training::loss_scale: no update
 };
 
 /// The model's slice, memory, groups and position in the pipeline of one rank.
@@ -34,7 +35,8 @@ class Trainer {
   Trainer(const Config& config, int rank);
   ~Trainer();
 
-  /// Collective. Throws chorus::Error when the gradient is not finite.
+  /// Collective. Throws chorus::Error when the gradient is not finite, but for what a loss scale
+  /// above 1 makes overflow.
   StepResult step();
   /// Computes the gradients of the next step without updating; for tests of gradients.
   StepResult gradients();
@@ -100,6 +102,7 @@ class Trainer {
   void lay_out_chunk(Chunk& chunk, int index, Arena& arena);
   void compute_gradients();
   StepResult summary();
+  void rescale(double loss_scale);
   void run(const Work& work);
   void forward(Chunk& chunk, Slot& slot, int micro_batch, bool train);
   void backward(Chunk& chunk, Slot& slot, int micro_batch);
@@ -144,6 +147,8 @@ class Trainer {
   double* totals_ = nullptr;
   double loss_ = 0;
   int steps_done_ = 0;
+  double loss_scale_ = 1;       ///< of the step to come
+  int good_steps_ = 0;          ///< since it changed
   std::unique_ptr<Duet> duet_;  ///< where micro-batches are computed in halves
 };
 

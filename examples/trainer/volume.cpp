@@ -187,7 +187,8 @@ Bytes partial_bytes(const Config& config, const Share& share, const Sizes& s, co
 
 }  // namespace
 
-Volume predicted_volume(const Config& config, int rank, std::size_t element_bytes) {
+Volume predicted_volume(const Config& whole, int rank, std::size_t element_bytes) {
+  const Config config = whole.of_replica(place_of(whole.layout, rank).dp);
   const Layout& l = config.layout;
   const Bytes size = element_bytes;
   const Sizes s = sizes_of(config);
@@ -259,7 +260,13 @@ Volume predicted_messages(const Config& config, int rank) {
   const auto at = [](Axis axis) { return static_cast<std::size_t>(axis); };
   // By rings: d − 1 messages of an all_gather or reduce_scatter over d ranks.
   const Volume bytes = predicted_volume(config, rank, sizeof(float));
+  const Training& t = config.training;
+  const bool values = t.average != Average::gradients;
+  const auto uses = uses_of_layer(l);
   const auto segments = [&](Bytes count, Axis axis) -> Bytes {
+    // Compressed: one all_gather each, or PowerSGD's two all_reduces.
+    if (t.compression == Compression::power) return 4 * count;
+    if (t.compression != Compression::none) return count;
     switch (l.zero) {
       case 0:
         return 2 * (bytes[at(axis)] / 2 / std::max<Bytes>(l.bucket_bytes, 1) + 1);
@@ -268,14 +275,28 @@ Volume predicted_messages(const Config& config, int rank) {
       case 2:
         return (m + 1) * count;
       default:
-        return m * (1 + uses_of_layer(l)) * count;
+        if (l.secondary == 0) return m * (1 + uses) * count;
+        return count + (l.quantize_gradients ? 0 : m * count);
     }
   };
   Volume messages{};
   const Bytes ends = (share.first ? 2 : 0) + (share.last ? 2 : 0);
   const auto d = static_cast<Bytes>(l.dp);
   const auto twins = static_cast<Bytes>(l.dp / l.ep);
-  if (d > 1) messages[at(Axis::data)] = (d - 1) * segments(share.layers + ends, Axis::data);
+  const Bytes all = share.layers + ends;
+  if (d > 1 && !values) messages[at(Axis::data)] = (d - 1) * segments(all, Axis::data);
+  if (d > 1 && values) {
+    const Bytes near = neighbors_of(t.average, l.dp);
+    const auto every = static_cast<Bytes>(t.global_every);
+    messages[at(Axis::data)] =
+        every == 0 ? near * all : ((every - 1) * near + 2 * (d - 1)) * all / every;
+  }
+  if (l.secondary > 0) {
+    const auto g = static_cast<Bytes>(l.secondary);
+    const Bytes reduced_in_node = l.quantize_gradients ? m : 0;
+    messages[at(Axis::node)] = (m * uses - 1 + reduced_in_node) * (g - 1) * all;
+    messages[at(Axis::across)] = reduced_in_node * (d / g - 1) * all;
+  }
   if (config.model.experts > 0 && twins > 1) {
     messages[at(Axis::expert_data)] = (twins - 1) * segments(share.layers, Axis::expert_data);
   }
@@ -285,8 +306,11 @@ Volume predicted_messages(const Config& config, int rank) {
   messages[at(Axis::pipeline)] = m * (share.sends_ahead + share.sends_back);
   if (l.ep > 1) {
     const Bytes forwards = l.recompute == Recompute::full ? uses_of_layer(l) : 1;
-    messages[at(Axis::expert)] =
-        halves * m * share.layers * (3 * forwards + 2) * static_cast<Bytes>(l.ep - 1);
+    // The counts, then rows there and back, each in parts.
+    const auto parts = static_cast<Bytes>(std::min(l.expert_chunks, config.model.experts / l.ep));
+    messages[at(Axis::expert)] = halves * m * share.layers *
+                                 ((1 + 2 * parts) * forwards + 2 * parts) *
+                                 static_cast<Bytes>(l.ep - 1);
   }
   return messages;
 }
