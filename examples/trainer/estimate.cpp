@@ -227,8 +227,7 @@ std::vector<PassTimes> pass_times(const Config& config, const Passes& passes, co
   std::vector<PassTimes> times;
   for (std::size_t c = 0; c < sizes.size(); ++c) {
     const double speed = speeds[c % speeds.size()];
-    const double forward =
-        passes.forward_s / speed + stalls.tensor_forward + stalls.expert_forward;
+    const double forward = passes.forward_s / speed + stalls.tensor_forward + stalls.expert_forward;
     const double backward_s = passes.backward_s / speed;
     const double anew = l.recompute == Recompute::full        ? forward
                         : l.recompute == Recompute::selective ? 0.02 * passes.forward_s / speed
@@ -383,14 +382,13 @@ std::vector<GridFlow> flows_of(const Config& config) {
                     .bytes = at(bytes, axis),
                     .messages = at(messages, axis)};
   };
-  std::vector<GridFlow> flows{
-      flow("data", {twins, experts}, Axis::data),
-      flow("expert replicas", {twins}, Axis::expert_data),
-      flow("experts", {experts}, Axis::expert),
-      flow("tensor", {slices}, Axis::tensor),
-      flow("pipeline", {stages}, Axis::pipeline),
-      flow("inside nodes", {experts}, Axis::node),
-      flow("across nodes", {twins}, Axis::across)};
+  std::vector<GridFlow> flows{flow("data", {twins, experts}, Axis::data),
+                              flow("expert replicas", {twins}, Axis::expert_data),
+                              flow("experts", {experts}, Axis::expert),
+                              flow("tensor", {slices}, Axis::tensor),
+                              flow("pipeline", {stages}, Axis::pipeline),
+                              flow("inside nodes", {experts}, Axis::node),
+                              flow("across nodes", {twins}, Axis::across)};
   const Config fullest = l.shares.empty() ? config : config.of_replica(fullest_replica(l));
   flows[expert_flow].pattern = GridFlow::Pattern::pairs;
   flows[expert_flow].bytes += expert_row_bytes(fullest, most_layers(config));

@@ -1,5 +1,5 @@
-// Replicas with unequal shares of the batch train as equal ones do; and a loss scale that is a power
-// of two changes no bit.
+// Replicas with unequal shares of the batch train as equal ones do; and a loss scale that is a
+// power of two changes no bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
