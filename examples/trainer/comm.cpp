@@ -64,26 +64,46 @@ double CommLog::exposed_s() const {
 
 Pending Flights::start(chorus::Communicator& on, const chorus::Call& call, Axis axis,
                        std::uint64_t message_bytes, std::uint64_t sent_bytes) {
+  const int at = take_slot(call, axis, message_bytes, sent_bytes);
+  Slot& slot = slots_[static_cast<std::size_t>(at)];
+  slot.request = on.start(call);
+  slot.busy = true;
+  busy_.push_back(at);
+  return {at, slot.generation, axis};
+}
+
+Pending Flights::start(Wire& on, const chorus::Call& call, Axis axis, std::uint64_t message_bytes,
+                       std::uint64_t sent_bytes) {
+  const int at = take_slot(call, axis, message_bytes, sent_bytes);
+  Slot& slot = slots_[static_cast<std::size_t>(at)];
+  slot.ticket = on.start(call);
+  slot.busy = true;
+  wired_.push_back(at);
+  return {at, slot.generation, axis};
+}
+
+/// A free slot, with the call in it and in the log.
+int Flights::take_slot(const chorus::Call& call, Axis axis, std::uint64_t message_bytes,
+                       std::uint64_t sent_bytes) {
   if (busy_.capacity() < slots_.size()) {
     busy_.reserve(slots_.size());
+    wired_.reserve(slots_.size());
     waited_.reserve(slots_.size());
   }
-  if (busy_.size() == slots_.size()) wait_all();
+  if (busy_.size() + wired_.size() == slots_.size()) wait_all();
   do {
     next_ = (next_ + 1) % static_cast<int>(slots_.size());
   } while (slots_[static_cast<std::size_t>(next_)].busy);
   Slot& slot = slots_[static_cast<std::size_t>(next_)];
-  slot.request = on.start(call);
-  slot.busy = true;
+  slot.ticket = {};
   slot.axis = axis;
   slot.kind = call.kind;
   slot.started = Clock::now();
-  busy_.push_back(next_);
   Traffic& traffic = log_.at(axis, call.kind);
   ++traffic.calls;
   traffic.sent_bytes += sent_bytes;
   ++traffic.sizes[std::min<std::size_t>(std::bit_width(message_bytes | 1U) - 1U, 39U)];
-  return {next_, slot.generation, axis};
+  return next_;
 }
 
 void Flights::complete(Slot& slot) {
@@ -125,10 +145,15 @@ void Flights::wait(Pending& pending) {
   const bool between = pending.axis == Axis::tensor || pending.axis == Axis::expert;
   if (give_way && pending.slot >= 0 && between) give_way();
   if (done(pending)) return;
-  const Slot& slot = slots_[static_cast<std::size_t>(pending.slot)];
+  Slot& slot = slots_[static_cast<std::size_t>(pending.slot)];
   const Axis axis = slot.axis;
   const Kind kind = slot.kind;
   const Clock::time_point begin = Clock::now();
+  if (slot.ticket.lane != nullptr) {
+    slot.ticket.lane->join(slot.ticket.number);
+    complete(slot);
+    std::erase(wired_, pending.slot);
+  }
   while (!done(pending)) {
     waited_.clear();
     for (const int i : busy_) waited_.push_back(&slots_[static_cast<std::size_t>(i)].request);
@@ -143,8 +168,8 @@ void Flights::wait(Pending& pending) {
 }
 
 void Flights::wait_all() {
-  while (!busy_.empty()) {
-    const int first = busy_.front();
+  while (!busy_.empty() || !wired_.empty()) {
+    const int first = wired_.empty() ? busy_.front() : wired_.front();
     Pending pending{first, slots_[static_cast<std::size_t>(first)].generation, Axis::world};
     wait(pending);
   }
@@ -159,10 +184,11 @@ void Flights::finish() noexcept {
   for (Slot& slot : slots_) slot.request = chorus::Request();
 }
 
-Pending Group::collective(const chorus::Call& call) {
+Pending Group::collective(const chorus::Call& call, On on) {
   if (size() == 1) return {};
   const auto [message, sent] =
       volume(call, static_cast<std::uint64_t>(size()), static_cast<std::size_t>(rank()));
+  if (wire_ && on == On::device) return flights_->start(*wire_, call, axis_, message, sent);
   return flights_->start(*members_, call, axis_, message, sent);
 }
 
@@ -195,16 +221,20 @@ Groups::Groups(const Layout& layout, int rank, CommLog& log)
       ahead(layout.pp, place.pp),
       back(layout.pp, place.pp) {}
 
-Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log)
+Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log,
+               Gpu* gpu)
     : flights(log), place(place_of(layout, everyone.rank())) {
   const Place at = place;
   // Every rank takes part in every split, in the same order; axes of one rank need no group.
-  const auto group = [&](Axis axis, int members, int color) {
+  const auto group = [&](Axis axis, int members, int color, Wire::Ways ways = Wire::Ways::all) {
     if (members == 1) return Group{};
-    return Group(everyone.split(color, at.index), axis, flights);
+    return Group(everyone.split(color, at.index), axis, flights, gpu, ways);
   };
   const int columns = at.pp * layout.tp + at.tp;  // a replica's shard, counted over the world
-  world = group(Axis::world, everyone.world_size(), 0);
+  // What all ranks tell each other is of the host.
+  if (everyone.world_size() > 1) {
+    world = Group(everyone.split(0, at.index), Axis::world, flights, nullptr);
+  }
   tensor = group(Axis::tensor, layout.tp, at.pp * layout.dp + at.dp);
   data = group(Axis::data, layout.dp, columns);
   expert = group(Axis::expert, layout.ep, columns * layout.dp + at.edp);
@@ -215,11 +245,11 @@ Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, 
     across = group(Axis::across, nodes, columns * layout.dp + at.dp % layout.secondary);
   }
   const int line = at.dp * layout.tp + at.tp;
-  ahead = group(Axis::pipeline, layout.pp, line);
-  back = group(Axis::pipeline, layout.pp, line);
+  ahead = group(Axis::pipeline, layout.pp, line, Wire::Ways::ahead);
+  back = group(Axis::pipeline, layout.pp, line, Wire::Ways::back);
   const bool end = at.pp == 0 || at.pp == layout.pp - 1;
   if (tied && layout.pp > 1) {
-    tie = Group(everyone.split(end ? line : -1, at.index), Axis::tie, flights);
+    tie = Group(everyone.split(end ? line : -1, at.index), Axis::tie, flights, gpu);
   }
 }
 

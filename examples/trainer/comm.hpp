@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "chorus/communicator.hpp"
 #include "config.hpp"
 #include "trace.hpp"
+#include "wire.hpp"
 
 namespace trainer {
 
@@ -33,6 +35,9 @@ inline constexpr std::size_t kAxes = 9;
 inline constexpr std::array<const char*, kAxes> kAxisNames = {
     "data",     "in-node", "across-nodes",   "expert-data", "tensor",
     "pipeline", "expert",  "tied-embedding", "world"};
+
+/// Whose memory a call is on.
+enum class On : std::uint8_t { device, host };
 
 using Kind = chorus::Call::Kind;
 inline constexpr int kKinds = 12;
@@ -85,6 +90,9 @@ class Flights {
 
   Pending start(chorus::Communicator& on, const chorus::Call& call, Axis axis,
                 std::uint64_t message_bytes, std::uint64_t sent_bytes);
+  /// The same on device memory: wait() then lets the computation wait, not the host.
+  Pending start(Wire& on, const chorus::Call& call, Axis axis, std::uint64_t message_bytes,
+                std::uint64_t sent_bytes);
   /// Moves everything that is in flight.
   void poll();
   /// poll(), at most every half millisecond: small operations would else be mostly polls.
@@ -102,15 +110,19 @@ class Flights {
     chorus::Request request;
     std::uint64_t generation = 0;
     bool busy = false;
+    Wire::Ticket ticket;  ///< of a call on device memory
     Axis axis = Axis::world;
     Kind kind = Kind::barrier;
     Clock::time_point started;
   };
   void complete(Slot& slot);
+  int take_slot(const chorus::Call& call, Axis axis, std::uint64_t message_bytes,
+                std::uint64_t sent_bytes);
 
   CommLog& log_;
   std::vector<Slot> slots_;
   std::vector<int> busy_;
+  std::vector<int> wired_;  ///< the same on device memory
   std::vector<chorus::Request*> waited_;
   Clock::time_point polled_ = Clock::now();
   int next_ = 0;
@@ -120,11 +132,14 @@ class Flights {
 class Group {
  public:
   Group() = default;
-  Group(std::optional<chorus::Communicator> members, Axis axis, Flights& flights)
+  /// Collective over `members`. With `gpu`, calls are on its memory if they do not say otherwise.
+  Group(std::optional<chorus::Communicator> members, Axis axis, Flights& flights, Gpu* gpu,
+        Wire::Ways ways = Wire::Ways::all)
       : members_(std::move(members)), axis_(axis), flights_(&flights) {
     if (!members_) return;
     size_ = members_->world_size();
     rank_ = members_->rank();
+    if (gpu != nullptr && size_ > 1) wire_ = std::make_unique<Wire>(*members_, *gpu, ways);
   }
 
   /// A group that is only imagined, to count what a layout needs.
@@ -134,13 +149,14 @@ class Group {
   [[nodiscard]] int rank() const { return rank_; }
 
   template <class R>
-  Pending all_reduce(R* data, std::size_t count, chorus::Reduction how = {}) {
+  Pending all_reduce(R* data, std::size_t count, chorus::Reduction how = {}, On on = On::device) {
     return collective({.kind = Kind::all_reduce,
                        .input = data,
                        .output = data,
                        .count = count,
                        .type = chorus::kDataType<R>,
-                       .reduction = how});
+                       .reduction = how},
+                      on);
   }
   /// mine [count] → all [size · count]; in place if mine is all's block of this rank.
   template <class R>
@@ -171,12 +187,13 @@ class Group {
   }
   /// in, out [size · count]: block i goes to rank i.
   template <class R>
-  Pending all_to_all(const R* in, R* out, std::size_t count) {
+  Pending all_to_all(const R* in, R* out, std::size_t count, On on = On::device) {
     return collective({.kind = Kind::all_to_all,
                        .input = in,
                        .output = out,
                        .count = count,
-                       .type = chorus::kDataType<R>});
+                       .type = chorus::kDataType<R>},
+                      on);
   }
   /// Counts and offsets in elements, each [size], which must outlive the call.
   template <class R>
@@ -215,9 +232,10 @@ class Group {
   }
 
  private:
-  Pending collective(const chorus::Call& call);
+  Pending collective(const chorus::Call& call, On on = On::device);
 
   std::optional<chorus::Communicator> members_;
+  std::unique_ptr<Wire> wire_;
   int size_ = 1;
   int rank_ = 0;
   Axis axis_ = Axis::world;
@@ -234,8 +252,9 @@ struct Place {
 
 /// One group per axis of a rank.
 struct Groups {
-  /// Collective over `everyone`.
-  Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log);
+  /// Collective over `everyone`. With `gpu`: on its memory.
+  Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log,
+         Gpu* gpu = nullptr);
   /// The groups that `rank` would have.
   Groups(const Layout& layout, int rank, CommLog& log);
   Groups(const Groups&) = delete;

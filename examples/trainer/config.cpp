@@ -21,6 +21,7 @@ constexpr std::string_view kRecomputeNames[] = {"none", "selective", "full"};
 
 constexpr std::string_view kCompressionNames[] = {"none", "qsgd", "1bit", "topk", "power"};
 constexpr std::string_view kAverageNames[] = {"gradients", "local", "ring", "grid", "exponential"};
+constexpr std::string_view kBackendNames[] = {"cpu", "cuda", "cuda-emulated"};
 
 template <class Kind, std::size_t n>
 Kind by_name(const std::string_view (&names)[n], std::string_view name, std::string_view option) {
@@ -195,6 +196,21 @@ void check_average(const Training& t, const Layout& l) {
   }
 }
 
+/// What works on gradients and values in the host's memory.
+void check_backend(const Training& t, const Layout& l) {
+  if (t.backend == Backend::cpu) return;
+  const char* what = nullptr;
+  if (t.compression != Compression::none) what = "--compress";
+  if (t.average != Average::gradients) what = "--average";
+  if (l.quantize_weights) what = "--quantize-weights";
+  if (l.quantize_gradients) what = "--quantize-gradients";
+  if (what == nullptr) return;
+  reject(
+      fmt::format("{} works in the host's memory, which --backend {} does not use: leave it out "
+                  "or take --backend cpu",
+                  what, kBackendNames[static_cast<std::size_t>(t.backend)]));
+}
+
 }  // namespace
 
 std::string Model::signature() const {
@@ -206,6 +222,7 @@ void check(const Config& config, int world_size) {
   const Model& m = config.model;
   const Layout& l = config.layout;
   check_model(m);
+  check_backend(config.training, l);
   at_least(l.dp, 1, "--dp");
   at_least(l.tp, 1, "--tp");
   at_least(l.pp, 1, "--pp");
@@ -334,6 +351,10 @@ Recompute recompute_of(std::string_view name) {
 
 Average average_of(std::string_view name) {
   return by_name<Average>(kAverageNames, name, "--average");
+}
+
+Backend backend_of(std::string_view name) {
+  return by_name<Backend>(kBackendNames, name, "--backend");
 }
 
 Compression compression_of(std::string_view name) {

@@ -74,6 +74,9 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+/// What computes: the host; a GPU; the host in a GPU's place, for checks of the way there.
+enum class Backend : std::uint8_t { cpu, cuda, cuda_emulated };
+
 enum class Compression : std::uint8_t { none, qsgd, one_bit, top_k, power };
 /// What replicas average: gradients, so that they stay equal; or now and then their values, with
 /// neighbours of a graph in between or (local) with nobody.
@@ -108,6 +111,7 @@ struct Training {
   /// as much after a step whose gradients overflow, which is skipped, twice after 1,000 others.
   double loss_scale = 0;
   [[nodiscard]] double scale() const { return loss_scale > 0 ? loss_scale : 1; }
+  Backend backend = Backend::cpu;
   std::uint64_t seed = 1;
   std::string data = {};  ///< file of bytes; empty: a seeded synthetic source
 };
@@ -163,5 +167,6 @@ void check(const Config& config, int world_size);
 [[nodiscard]] Recompute recompute_of(std::string_view name);
 [[nodiscard]] Compression compression_of(std::string_view name);
 [[nodiscard]] Average average_of(std::string_view name);
+[[nodiscard]] Backend backend_of(std::string_view name);
 
 }  // namespace trainer

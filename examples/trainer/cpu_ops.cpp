@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <type_traits>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "chorus/error.hpp"
 #include "cpu_math.hpp"
 #include "ops.hpp"
+#include "row_math.hpp"
 
 namespace trainer {
 namespace {
@@ -64,12 +66,6 @@ class CpuOps final : public Ops<R> {
   void add(R* y, const R* x, std::size_t n) override {
     for (std::size_t i = 0; i < n; ++i) y[i] += x[i];
   }
-  void add_scaled(R* y, const R* x, R factor, std::size_t n) override {
-    for (std::size_t i = 0; i < n; ++i) y[i] += factor * x[i];
-  }
-  R dot(const R* x, const R* y, std::size_t n) override {
-    return cpu::sum_of<R>(n, [&](std::size_t i) { return x[i] * y[i]; });
-  }
   void gather_rows(R* y, const R* x, const std::int32_t* order, std::size_t n, int h) override {
     for (std::size_t i = 0; i < n; ++i) std::copy_n(x + std::size_t(order[i]) * h, h, y + i * h);
   }
@@ -87,6 +83,67 @@ class CpuOps final : public Ops<R> {
   }
   void copy(R* y, const R* x, std::size_t n) override { std::copy_n(x, n, y); }
   void zero(R* y, std::size_t n) override { std::fill_n(y, n, R(0)); }
+  void zero_sum(double* sum) override { *sum = 0; }
+
+  [[nodiscard]] bool apart() const override { return false; }
+  [[nodiscard]] int logit_rows() const override { return 256; }
+  void to_device(void* to, const void* from, std::size_t size_bytes) override {
+    if (to != from) std::memcpy(to, from, size_bytes);
+  }
+  void to_host(void* to, const void* from, std::size_t size_bytes) override {
+    to_device(to, from, size_bytes);
+  }
+
+  void top_k(std::int32_t* experts, R* weights, const R* probabilities, int n, int E,
+             int k) override {
+    for (int i = 0; i < n; ++i, experts += k, weights += k, probabilities += E) {
+      row::choose(experts, weights, probabilities, E, k);
+    }
+  }
+  void spread_pairs(R* y, const R* x, const std::int32_t* places, int n, int k, int h) override {
+    for (int pair = 0; pair < n * k; ++pair) {
+      if (places[pair] < 0) continue;
+      std::copy_n(x + std::size_t(pair / k) * h, h, y + std::size_t(places[pair]) * h);
+    }
+  }
+  void gather_pairs(R* x, const R* y, const std::int32_t* places, const R* weights, int n, int k,
+                    int h) override {
+    for (int pair = 0; pair < n * k; ++pair) {
+      if (places[pair] < 0) continue;
+      R* to = x + std::size_t(pair / k) * h;
+      const R* from = y + std::size_t(places[pair]) * h;
+      if (weights == nullptr) {
+        add(to, from, static_cast<std::size_t>(h));
+      } else {
+        for (int j = 0; j < h; ++j) to[j] += weights[pair] * from[j];
+      }
+    }
+  }
+  void pair_slopes(R* slopes, R* dy, const R* dx, const R* answers, const std::int32_t* places,
+                   const R* weights, int n, int k, int h) override {
+    for (int pair = 0; pair < n * k; ++pair) {
+      slopes[pair] = R(0);
+      if (places[pair] < 0) continue;
+      const std::size_t at = std::size_t(places[pair]) * h;
+      const R* d = dx + std::size_t(pair / k) * h;
+      slopes[pair] = cpu::sum_of<R>(static_cast<std::size_t>(h),
+                                    [&](std::size_t j) { return d[j] * answers[at + j]; });
+      for (int j = 0; j < h; ++j) dy[at + j] = weights[pair] * d[j];
+    }
+  }
+  void gate_backward(R* dlogits, double* balance, const R* probabilities,
+                     const std::int32_t* experts, const R* weights, const R* slopes,
+                     const double* lift, bool lifts, int n, int E, int k) override {
+    double sum = 0;
+    for (int i = 0; i < n; ++i) {
+      const R* p = probabilities + std::size_t(i) * E;
+      for (int e = 0; e < E; ++e) sum += lift[e] * static_cast<double>(p[e]);
+      row::gate_backward(dlogits + std::size_t(i) * E, p, experts + std::size_t(i) * k,
+                         weights + std::size_t(i) * k, slopes + std::size_t(i) * k, lift, lifts, E,
+                         k);
+    }
+    *balance += sum;
+  }
 
   void layer_norm(R* y, R* mean, R* scale, const R* x, const R* gain, const R* bias, int n,
                   int h) override {
@@ -178,8 +235,9 @@ class CpuOps final : public Ops<R> {
       }
     }
   }
-  void embed_backward(R* dtable, const std::int32_t* ids, const R* dx, int first, int rows, int n,
-                      int h) override {
+  void embed_backward(R* dtable, const Both<std::int32_t>& both, const R* dx, int first, int rows,
+                      int n, int h) override {
+    const std::int32_t* const ids = both.host;
     // Row by row of the table, each summed apart and added once (as in add_column_sums).
     by_id_.resize(static_cast<std::size_t>(n));
     std::iota(by_id_.begin(), by_id_.end(), 0);
@@ -228,8 +286,8 @@ class CpuOps final : public Ops<R> {
           cpu::sum_of<R>(static_cast<std::size_t>(v), [&](std::size_t j) { return logits[j]; });
     }
   }
-  double loss_rows(R* logits, const R* sums, const std::int32_t* targets, int first, R scale, int n,
-                   int v) override {
+  void loss_rows(double* total, R* logits, const R* sums, const std::int32_t* targets, int first,
+                 R scale, int n, int v) override {
     double loss = 0;
     for (int i = 0; i < n; ++i, logits += v) {
       loss += std::log(static_cast<double>(sums[i])) - static_cast<double>(sums[n + i]);
@@ -238,11 +296,11 @@ class CpuOps final : public Ops<R> {
       const int target = targets[i] - first;
       if (target >= 0 && target < v) logits[target] -= scale;
     }
-    return loss;
+    *total += loss;
   }
 
-  double sum_of_squares(const R* x, std::size_t n) override {
-    return cpu::sum_of<double>(n, [&](std::size_t i) { return double(x[i]) * double(x[i]); });
+  void add_squares(double* sum, const R* x, std::size_t n) override {
+    *sum += cpu::sum_of<double>(n, [&](std::size_t i) { return double(x[i]) * double(x[i]); });
   }
   void adamw(R* x, R* m, R* v, const R* gradient, std::size_t n, const AdamW& how) override {
     const R b1 = R(how.beta1);

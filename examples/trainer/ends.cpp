@@ -6,9 +6,6 @@
 namespace trainer {
 namespace {
 
-/// Rows of logits that exist at the same time.
-constexpr int kLogitRows = 256;
-
 Param token_matrix(const Config& config, const char* name, int rank) {
   const Model& m = config.model;
   const int rows = m.vocab / config.layout.tp;
@@ -45,11 +42,12 @@ Embedding<R>::Embedding(Workshop<R>& shop) : shop_(shop) {
 }
 
 template <class R>
-void Embedding<R>::forward(const std::int32_t* tokens, R* x) {
+void Embedding<R>::forward(const Both<std::int32_t>& tokens, R* x) {
   Workshop<R>& w = shop_;
   hold();
   const Param& table = tokens_->params[0];
-  w.ops.embed(w.partial_for(x), tokens, tokens_->value(0), table.row, table.row_count, w.n, w.h);
+  w.ops.embed(w.partial_for(x), tokens.device, tokens_->value(0), table.row, table.row_count, w.n,
+              w.h);
   w.groups.tensor.wait(w.reduce(x));
   w.ops.add_positions(x, positions_->value(0), w.s < w.n ? w.s * w.groups.place.tp : 0,
                       w.config.model.context, w.s, w.h);
@@ -68,7 +66,7 @@ void Embedding<R>::let_go() {
 }
 
 template <class R>
-void Embedding<R>::backward(const std::int32_t* tokens, const R* dx, bool last) {
+void Embedding<R>::backward(const Both<std::int32_t>& tokens, const R* dx, bool last) {
   Workshop<R>& w = shop_;
   w.store.acquire_gradients(*tokens_);
   w.store.acquire_gradients(*positions_);
@@ -110,14 +108,16 @@ void Head<R>::lay_out(Arena& arena) {
   slope_ = take(rows * w.h);
   mean_ = take(rows);
   scale_ = take(rows);
-  logits_ = take(static_cast<std::size_t>(kLogitRows) * w.config.model.vocab / w.t);
-  most_ = take(kLogitRows);
-  sums_ = take(2 * kLogitRows);
+  const auto at_once = static_cast<std::size_t>(logit_rows());
+  logits_ = take(at_once * static_cast<std::size_t>(w.config.model.vocab / w.t));
+  most_ = take(at_once);
+  sums_ = take(2 * at_once);
+  loss_ = arena.take<double>(1, Use::scratch);
 }
 
 /// Vocabulary-parallel cross entropy: two sums over ranks of a few numbers per token.
 template <class R>
-double Head<R>::rows(int begin, int count, const R* in, const std::int32_t* targets, bool train) {
+void Head<R>::rows(int begin, int count, const R* in, const std::int32_t* targets, bool train) {
   Workshop<R>& w = shop_;
   const Param& p = matrix_->params[0];
   const int v = p.row_count;
@@ -131,15 +131,13 @@ double Head<R>::rows(int begin, int count, const R* in, const std::int32_t* targ
   const double tokens = static_cast<double>(w.config.sequences()) * w.config.model.context *
                         w.config.layout.micro_batches;
   const R share = R(w.config.training.scale() / tokens);
-  const double loss = w.ops.loss_rows(logits_, sums_, targets + begin, p.row, share, count, v);
-  if (train) {
-    R* dx = w.partial_for(slope_) + static_cast<std::size_t>(begin) * w.h;
-    w.ops.gemm(Op::as_is, Op::as_is, count, w.h, v, logits_, v, matrix_->value(0), w.h, R(0), dx,
-               w.h);
-    w.ops.gemm(Op::transposed, Op::as_is, v, w.h, count, logits_, v, x, w.h, R(1),
-               matrix_->gradient(0), w.h);
-  }
-  return loss;
+  w.ops.loss_rows(loss_, logits_, sums_, targets + begin, p.row, share, count, v);
+  if (!train) return;
+  R* dx = w.partial_for(slope_) + static_cast<std::size_t>(begin) * w.h;
+  w.ops.gemm(Op::as_is, Op::as_is, count, w.h, v, logits_, v, matrix_->value(0), w.h, R(0), dx,
+             w.h);
+  w.ops.gemm(Op::transposed, Op::as_is, v, w.h, count, logits_, v, x, w.h, R(1),
+             matrix_->gradient(0), w.h);
 }
 
 template <class R>
@@ -153,9 +151,10 @@ double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
   }
   w.ops.layer_norm(normal_, mean_, scale_, x, norm_->value(0), norm_->value(1), w.s, w.h);
   const R* in = w.gathered(normal_, w.full);
-  double loss = 0;
-  for (int begin = 0; begin < w.n; begin += kLogitRows) {
-    loss += rows(begin, std::min(kLogitRows, w.n - begin), in, targets, train);
+  w.ops.zero_sum(loss_);
+  const int at_once = logit_rows();
+  for (int begin = 0; begin < w.n; begin += at_once) {
+    rows(begin, std::min(at_once, w.n - begin), in, targets, train);
   }
   if (train) {
     w.groups.tensor.wait(w.reduce(slope_));
@@ -167,7 +166,7 @@ double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
     if (!shared_) w.release_gradients(*matrix_, last);
   }
   let_go();
-  return loss;
+  return w.ops.value(loss_);
 }
 
 template <class R>

@@ -4,6 +4,7 @@
 // n / t rows between the blocks under sequence parallelism.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "moe.hpp"
@@ -106,8 +107,8 @@ class Embedding {
  public:
   explicit Embedding(Workshop<R>& shop);
   /// tokens [n] → x [s, h]
-  void forward(const std::int32_t* tokens, R* x);
-  void backward(const std::int32_t* tokens, const R* dx, bool last);
+  void forward(const Both<std::int32_t>& tokens, R* x);
+  void backward(const Both<std::int32_t>& tokens, const R* dx, bool last);
 
   [[nodiscard]] Segment<R>* tokens() const { return tokens_; }
   /// Keeps the values between the halves of a micro-batch.
@@ -136,7 +137,8 @@ class Head {
   void let_go();
 
  private:
-  double rows(int begin, int count, const R* in, const std::int32_t* targets, bool train);
+  void rows(int begin, int count, const R* in, const std::int32_t* targets, bool train);
+  [[nodiscard]] int logit_rows() const { return std::min(shop_.ops.logit_rows(), shop_.n); }
 
   Workshop<R>& shop_;
   Segment<R>* norm_;
@@ -144,6 +146,7 @@ class Head {
   bool shared_;
   R *normal_ = nullptr, *mean_ = nullptr, *scale_ = nullptr, *slope_ = nullptr;
   R *logits_ = nullptr, *most_ = nullptr, *sums_ = nullptr;
+  double* loss_ = nullptr;
 };
 
 }  // namespace trainer

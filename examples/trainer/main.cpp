@@ -28,6 +28,7 @@ struct Arguments {
   std::string recompute = "none";
   std::string compress = "none";
   std::string average = "gradients";
+  std::string backend = "cpu";
   bool no_error_feedback = false;
   bool dry_run = false;
   bool dry_run_json = false;
@@ -152,6 +153,11 @@ void add_training_options(CLI::App& app, Arguments& a) {
   app.add_option("--loss-scale", t.loss_scale,
                  "a power of two that multiplies the loss in the backward pass, halved where "
                  "gradients overflow, doubled after 1000 steps; 0: none")
+      ->group(group);
+  app.add_option(
+         "--backend", a.backend,
+         "what computes: cpu, cuda (GPUs), cuda-emulated (the host does what GPUs would: to "
+         "see what the cuda backend computes, not how fast)")
       ->group(group);
   app.add_option("--seed", t.seed)->group(group);
   app.add_option("--data", t.data, "file of bytes; default: a synthetic source")->group(group);
@@ -329,8 +335,11 @@ void train(Arguments& a) {
   Trainer<float> trainer(world, a.config);
   // The peak of all ranks at the same time, since they may share cores.
   world.barrier();
-  double peak = measured_gemm_peak();
+  double peak = trainer.gpu() == nullptr
+                    ? measured_gemm_peak()
+                    : measured_gemm_peak(*trainer.gpu(), a.config.training.bfloat16);
   world.all_reduce<double>(std::span<double>(&peak, 1));
+  if (speaks && trainer.gpu() != nullptr) fmt::print("computing on {}\n", trainer.gpu()->name());
   if (speaks) {
     fmt::print("{} ranks, {} parameters, {} per rank; {:.0f} GFLOP/s of matrix products in all\n",
                world.world_size(), parameters(a.config.model),
@@ -375,6 +384,20 @@ void train(Arguments& a) {
   write(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
 }
 
+/// What the host does on values and times of its own.
+void check_backend_options(const Arguments& a) {
+  if (a.config.training.backend == Backend::cpu) return;
+  const char* what = nullptr;
+  if (!a.checkpoint.empty()) what = "--checkpoint";
+  if (a.compare_overlap > 0) what = "--compare-overlap";
+  if (a.compare_plan > 0) what = "--compare-plan";
+  if (!a.trace.empty()) what = "--trace";
+  if (what == nullptr) return;
+  throw chorus::InputError(fmt::format(
+      "{} is of the host's values and clock: leave it out of --backend {} or take --backend cpu",
+      what, a.backend));
+}
+
 int run(int argc, char** argv) {
   Arguments a;
   CLI::App app{"Trains a GPT over the ranks that `chorus run` (or mpirun, srun, torchrun) starts."};
@@ -400,6 +423,8 @@ int run(int argc, char** argv) {
   a.config.layout.recompute = recompute_of(a.recompute);
   a.config.training.compression = compression_of(a.compress);
   a.config.training.average = average_of(a.average);
+  a.config.training.backend = backend_of(a.backend);
+  check_backend_options(a);
   if (a.config.training.average != Average::gradients && !a.checkpoint.empty()) {
     throw chorus::InputError("--checkpoint keeps one replica, but --average " + a.average +
                              " lets them drift apart");

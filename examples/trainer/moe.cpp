@@ -94,7 +94,7 @@ template <class R>
 MoeSaved<R> Moe<R>::lay_out_saved(Arena& arena) const {
   const auto real = [&](std::size_t count) { return arena.take<R>(count, Use::activations); };
   const auto index = [&](std::size_t count) {
-    return arena.take<std::int32_t>(count, Use::activations);
+    return arena.take_both<std::int32_t>(count, Use::activations);
   };
   MoeSaved<R> saved{};
   saved.probabilities = real(n_ * all_);
@@ -102,8 +102,8 @@ MoeSaved<R> Moe<R>::lay_out_saved(Arena& arena) const {
   saved.experts = index(n_ * k_);
   saved.places = index(n_ * k_);
   saved.order = index(most_);
-  saved.received = index(all_);
-  saved.counts = arena.take<std::size_t>(chunks_ * 4 * ep_, Use::activations);
+  saved.received = arena.take_host<std::int32_t>(all_, Use::activations);
+  saved.counts = arena.take_host<std::size_t>(chunks_ * 4 * ep_, Use::activations);
   saved.x = real(most_ * h_);
   saved.f1 = real(most_ * f_);
   saved.act = real(most_ * f_);
@@ -124,32 +124,21 @@ void Moe<R>::lay_out_scratch(Arena& arena) {
               .arrived = real(most_ * h_),
               .answers = real(most_ * h_),
               .dweights = real(n_ * k_),
-              .totals = arena.take<std::int32_t>(3 * all_, Use::scratch)};
+              .totals = arena.take_host<std::int32_t>(3 * all_, Use::scratch),
+              .lift = arena.take_both<double>(all_, Use::scratch),
+              .balance = arena.take<double>(1, Use::scratch)};
 }
 
-/// Picks the experts of each token by probability (ties: the lower number) and the row of each pair
-/// in what is sent, which is ordered by expert, then token.
+/// Picks the experts of each token by probability and, on the host, the row of each pair in what is
+/// sent, which is ordered by expert, then token.
 template <class R>
 void Moe<R>::route(const MoeSaved<R>& saved) {
   std::int32_t* wanted = scratch_.totals;
   std::fill_n(wanted, all_, 0);
-  for (std::size_t i = 0; i < n_; ++i) {
-    const R* p = saved.probabilities + i * all_;
-    std::int32_t* chosen = saved.experts + i * k_;
-    R sum = R(0);
-    for (std::size_t j = 0; j < k_; ++j) {
-      std::int32_t best = -1;
-      for (std::int32_t e = 0; e < static_cast<std::int32_t>(all_); ++e) {
-        if (std::find(chosen, chosen + j, e) != chosen + j) continue;
-        if (best < 0 || p[e] > p[best]) best = e;
-      }
-      chosen[j] = best;
-      saved.weights[i * k_ + j] = p[best];
-      sum += p[best];
-      ++wanted[best];
-    }
-    for (std::size_t j = 0; j < k_ && k_ > 1; ++j) saved.weights[i * k_ + j] /= sum;
-  }
+  ops_.top_k(saved.experts.device, saved.weights, saved.probabilities, static_cast<int>(n_),
+             static_cast<int>(all_), static_cast<int>(k_));
+  ops_.download(saved.experts, n_ * k_);
+  for (std::size_t pair = 0; pair < n_ * k_; ++pair) ++wanted[saved.experts.host[pair]];
   const auto limit = static_cast<std::int32_t>(room(config_, n_));
   std::int32_t* next = scratch_.totals + all_;
   std::int32_t* left = scratch_.totals + 2 * all_;
@@ -160,10 +149,11 @@ void Moe<R>::route(const MoeSaved<R>& saved) {
     row += left[e];
   }
   for (std::size_t pair = 0; pair < n_ * k_; ++pair) {
-    const auto e = static_cast<std::size_t>(saved.experts[pair]);
-    saved.places[pair] = left[e]-- > 0 ? next[e]++ : -1;
-    dropped_ += saved.places[pair] < 0 ? 1 : 0;
+    const auto e = static_cast<std::size_t>(saved.experts.host[pair]);
+    saved.places.host[pair] = left[e]-- > 0 ? next[e]++ : -1;
+    dropped_ += saved.places.host[pair] < 0 ? 1 : 0;
   }
+  ops_.upload(saved.places, n_ * k_);
   for (std::size_t e = 0; e < all_; ++e) scratch_.totals[e] = std::min(wanted[e], limit);
 }
 
@@ -173,7 +163,8 @@ void Moe<R>::exchange_counts(const MoeSaved<R>& saved) {
   if (ep_ == 1) {
     std::copy_n(scratch_.totals, all_, saved.received);
   } else {
-    groups_.expert.wait(groups_.expert.all_to_all(scratch_.totals, saved.received, here_));
+    groups_.expert.wait(
+        groups_.expert.all_to_all(scratch_.totals, saved.received, here_, On::host));
   }
   std::size_t sent_at = 0;
   for (std::size_t r = 0; r < ep_; ++r) {
@@ -190,6 +181,7 @@ void Moe<R>::exchange_counts(const MoeSaved<R>& saved) {
   }
   std::size_t row = 0;
   for (std::size_t c = 0; c < chunks_; ++c) order_chunk(saved, c, row);
+  if (ep_ > 1) ops_.upload(saved.order, row);
 }
 
 /// Where rows of a chunk arrive: by sender, then expert; and which of them each row sorted by
@@ -213,7 +205,7 @@ void Moe<R>::order_chunk(const MoeSaved<R>& saved, std::size_t chunk, std::size_
       std::size_t from = part.arrived_at[r] / h_;
       for (std::size_t before = first; before < e; ++before) from += rows_of(r, before);
       for (std::size_t i = 0; i < rows_of(r, e); ++i) {
-        saved.order[row++] = static_cast<std::int32_t>(from++);
+        saved.order.host[row++] = static_cast<std::int32_t>(from++);
       }
     }
   }
@@ -238,7 +230,7 @@ Pending Moe<R>::return_rows(const MoeSaved<R>& saved, std::size_t chunk, const R
     ops_.copy(rows + begin * h_, sorted + begin * h_, count * h_);
     return {};
   }
-  ops_.scatter_rows(scratch_.arrived, sorted + begin * h_, saved.order + begin, count,
+  ops_.scatter_rows(scratch_.arrived, sorted + begin * h_, saved.order.device + begin, count,
                     static_cast<int>(h_));
   return groups_.expert.all_to_all_v(static_cast<const R*>(scratch_.arrived), part.arrived,
                                      part.arrived_at, rows, part.sent, part.sent_at);
@@ -267,7 +259,7 @@ void Moe<R>::exchange(const MoeSaved<R>& saved, const R* rows, R* sorted, const 
     if (ep_ == 1) {
       ops_.copy(sorted + begin * h_, rows + begin * h_, count * h_);
     } else {
-      ops_.gather_rows(sorted + begin * h_, scratch_.arrived, saved.order + begin, count,
+      ops_.gather_rows(sorted + begin * h_, scratch_.arrived, saved.order.device + begin, count,
                        static_cast<int>(h_));
     }
     for_each_expert(saved, first_of(c), first_of(c + 1), visit);
@@ -301,11 +293,9 @@ void Moe<R>::forward(const MoeSaved<R>& saved, const R* in, R* out) {
   ops_.softmax_rows(saved.probabilities, static_cast<int>(n_), static_cast<int>(all_));
   route(saved);
   exchange_counts(saved);
-  for (std::size_t pair = 0; pair < n_ * k_; ++pair) {
-    if (saved.places[pair] < 0) continue;
-    ops_.copy(scratch_.sent + static_cast<std::size_t>(saved.places[pair]) * h_,
-              in + pair / k_ * h_, h_);
-  }
+  const int n = static_cast<int>(n_);
+  const int k = static_cast<int>(k_);
+  ops_.spread_pairs(scratch_.sent, in, saved.places.device, n, k, h);
   const auto work = [&](std::size_t p, std::size_t row, int rows) {
     R* f1 = saved.f1 + row * f_;
     R* act = saved.act + row * f_;
@@ -321,27 +311,17 @@ void Moe<R>::forward(const MoeSaved<R>& saved, const R* in, R* out) {
   };
   exchange(saved, scratch_.sent, saved.x, scratch_.answers, saved.out, work);
   ops_.zero(out, n_ * h_);
-  for (std::size_t pair = 0; pair < n_ * k_; ++pair) {
-    if (saved.places[pair] < 0) continue;
-    ops_.add_scaled(out + pair / k_ * h_,
-                    saved.out + static_cast<std::size_t>(saved.places[pair]) * h_,
-                    saved.weights[pair], h_);
-  }
+  ops_.gather_pairs(out, saved.out, saved.places.device, saved.weights, n, k, h);
 }
 
 template <class R>
 void Moe<R>::backward(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const R* dy, R* dx) {
   const int h = static_cast<int>(h_);
   const int f = static_cast<int>(f_);
-  for (std::size_t pair = 0; pair < n_ * k_; ++pair) {
-    scratch_.dweights[pair] = R(0);
-    if (saved.places[pair] < 0) continue;
-    const std::size_t at = static_cast<std::size_t>(saved.places[pair]) * h_;
-    const R* d = dy + pair / k_ * h_;
-    scratch_.dweights[pair] = ops_.dot(d, saved.out + at, h_);
-    ops_.zero(scratch_.sent + at, h_);
-    ops_.add_scaled(scratch_.sent + at, d, saved.weights[pair], h_);
-  }
+  const int n = static_cast<int>(n_);
+  const int k = static_cast<int>(k_);
+  ops_.pair_slopes(scratch_.dweights, scratch_.sent, dy, saved.out, saved.places.device,
+                   saved.weights, n, k, h);
   const auto work = [&](std::size_t p, std::size_t row, int rows) {
     R* df1 = slopes.df1 + row * f_;
     ops_.gemm(Op::as_is, Op::as_is, rows, f, h, slopes.dy + row * h_, h, experts_->value(p + down),
@@ -351,11 +331,7 @@ void Moe<R>::backward(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, cons
               scratch_.answers + row * h_, h);
   };
   exchange(saved, scratch_.sent, slopes.dy, scratch_.answers, scratch_.sent, work);
-  for (std::size_t pair = 0; pair < n_ * k_; ++pair) {
-    if (saved.places[pair] < 0) continue;
-    ops_.add(dx + pair / k_ * h_, scratch_.sent + static_cast<std::size_t>(saved.places[pair]) * h_,
-             h_);
-  }
+  ops_.gather_pairs(dx, scratch_.sent, saved.places.device, nullptr, n, k, h);
   gate_slopes(saved, scratch_.dweights, slopes.dlogits);
   const int experts = static_cast<int>(all_);
   ops_.gemm(Op::as_is, Op::as_is, static_cast<int>(n_), h, experts, slopes.dlogits, experts,
@@ -369,7 +345,7 @@ template <class R>
 void Moe<R>::gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits) {
   std::int32_t* wanted = scratch_.totals;
   std::fill_n(wanted, all_, 0);
-  for (std::size_t pair = 0; pair < n_ * k_; ++pair) ++wanted[saved.experts[pair]];
+  for (std::size_t pair = 0; pair < n_ * k_; ++pair) ++wanted[saved.experts.host[pair]];
   // A replica with more of the batch counts for more.
   const double micro_batches = static_cast<double>(config_.sequences()) / config_.training.batch *
                                config_.layout.micro_batches;
@@ -378,31 +354,11 @@ void Moe<R>::gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits
   const double strength = config_.model.balance_loss * experts /
                           (static_cast<double>(n_) * static_cast<double>(k_)) / micro_batches /
                           static_cast<double>(n_);
-  double balance = 0;
-  for (std::size_t i = 0; i < n_; ++i) {
-    const R* p = saved.probabilities + i * all_;
-    R* d = dlogits + i * all_;
-    for (std::size_t e = 0; e < all_; ++e) {
-      balance += strength * wanted[e] * static_cast<double>(p[e]);
-      d[e] = groups_.place.tp == 0 ? R(scale * strength * wanted[e]) : R(0);
-    }
-    R sum = R(1);
-    R mean = R(0);
-    if (k_ > 1) {
-      sum = R(0);
-      for (std::size_t j = 0; j < k_; ++j) {
-        sum += p[saved.experts[i * k_ + j]];
-        mean += dweights[i * k_ + j] * saved.weights[i * k_ + j];
-      }
-    }
-    for (std::size_t j = 0; j < k_; ++j) {
-      d[saved.experts[i * k_ + j]] += (dweights[i * k_ + j] - mean) / sum;
-    }
-    R tilt = R(0);
-    for (std::size_t e = 0; e < all_; ++e) tilt += d[e] * p[e];
-    for (std::size_t e = 0; e < all_; ++e) d[e] = p[e] * (d[e] - tilt);
-  }
-  balance_loss_ += balance;
+  for (std::size_t e = 0; e < all_; ++e) scratch_.lift.host[e] = scale * strength * wanted[e];
+  ops_.upload(scratch_.lift, all_);
+  ops_.gate_backward(dlogits, scratch_.balance, saved.probabilities, saved.experts.device,
+                     saved.weights, dweights, scratch_.lift.device, groups_.place.tp == 0,
+                     static_cast<int>(n_), static_cast<int>(all_), static_cast<int>(k_));
 }
 
 template <class R>
@@ -426,7 +382,10 @@ void Moe<R>::weights(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const
 
 template <class R>
 double Moe<R>::take_balance_loss() {
-  return std::exchange(balance_loss_, 0.0);
+  // Its slopes were of the scaled loss.
+  const double sum = ops_.value(scratch_.balance) / config_.training.scale();
+  ops_.zero_sum(scratch_.balance);
+  return sum;
 }
 template <class R>
 std::uint64_t Moe<R>::take_dropped() {

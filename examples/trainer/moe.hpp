@@ -14,17 +14,17 @@ namespace trainer {
 /// can come to this rank.
 template <class R>
 struct MoeSaved {
-  R* probabilities;        ///< [n, E]
-  R* weights;              ///< [n · k]
-  std::int32_t* experts;   ///< [n · k]
-  std::int32_t* places;    ///< [n · k] row in what is sent; −1: dropped
-  std::int32_t* order;     ///< [most] received row of each row sorted by expert
-  std::int32_t* received;  ///< [ep · E/ep] rows from each rank for each expert here
-  std::size_t* counts;     ///< [chunks · 4 · ep] elements: sent, offsets, received, offsets
-  R* x;                    ///< [most, h] rows sorted by expert
-  R* f1;                   ///< [most, f/t]
-  R* act;                  ///< [most, f/t]
-  R* out;                  ///< [n · k, h] what the experts answered, in the order of `places`
+  R* probabilities;            ///< [n, E]
+  R* weights;                  ///< [n · k]
+  Both<std::int32_t> experts;  ///< [n · k]
+  Both<std::int32_t> places;   ///< [n · k] row in what is sent; −1: dropped
+  Both<std::int32_t> order;    ///< [most] received row of each row sorted by expert
+  std::int32_t* received;      ///< [ep · E/ep] rows from each rank for each expert here
+  std::size_t* counts;         ///< [chunks · 4 · ep] elements: sent, offsets, received, offsets
+  R* x;                        ///< [most, h] rows sorted by expert
+  R* f1;                       ///< [most, f/t]
+  R* act;                      ///< [most, f/t]
+  R* out;                      ///< [n · k, h] what the experts answered, in the order of `places`
 };
 
 template <class R>
@@ -42,6 +42,8 @@ struct MoeScratch {
   R* answers = nullptr;            ///< [most, h] sorted by expert
   R* dweights = nullptr;           ///< [n · k]
   std::int32_t* totals = nullptr;  ///< [3 · E]
+  Both<double> lift;               ///< [E] slope of the balance loss by mean probability
+  double* balance = nullptr;       ///< [1] Σ over layers and micro-batches of the balance loss
 };
 
 [[nodiscard]] Param gate_param(const Model& model, int layer, int tensor_ranks);
@@ -107,7 +109,6 @@ class Moe {
   Segment<R>* experts_ = nullptr;
   std::size_t n_, h_, f_, k_, all_, here_, ep_, most_, chunks_;
   std::size_t gate_;
-  double balance_loss_ = 0;
   std::uint64_t dropped_ = 0;
 };
 

@@ -5,9 +5,12 @@
 // where gradients are checked against differences.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+
+#include "arena.hpp"
 
 namespace trainer {
 
@@ -27,6 +30,29 @@ class Ops {
   /// Called between pieces of work, some thousand times a second: communication moves here.
   std::function<void()> idle = [] {};
 
+  /// Whether the host cannot follow this backend's pointers.
+  [[nodiscard]] virtual bool apart() const = 0;
+  /// Rows of logits that should exist at the same time.
+  [[nodiscard]] virtual int logit_rows() const = 0;
+  /// From the host's memory, which may change as soon as this returns; nothing where both are one.
+  virtual void to_device(void* to, const void* from, std::size_t size_bytes) = 0;
+  /// Returns when it is there.
+  virtual void to_host(void* to, const void* from, std::size_t size_bytes) = 0;
+  template <class T>
+  void upload(const Both<T>& both, std::size_t count) {
+    to_device(both.device, both.host, count * sizeof(T));
+  }
+  template <class T>
+  void download(const Both<T>& both, std::size_t count) {
+    to_host(both.host, both.device, count * sizeof(T));
+  }
+  /// What lies at `at` when all work so far is done.
+  [[nodiscard]] double value(const double* at) {
+    double x = 0;
+    to_host(&x, at, sizeof x);
+    return x;
+  }
+
   /// C [m, n] = op(A) · op(B) + beta · C; lda, ldb, ldc: elements from row to row.
   virtual void gemm(Op a, Op b, int m, int n, int k, const R* A, int lda, const R* B, int ldb,
                     R beta, R* C, int ldc) = 0;
@@ -37,12 +63,9 @@ class Ops {
   virtual void add_column_sums(R* sums, const R* x, int n, int h) = 0;
   /// y [n] += x [n]
   virtual void add(R* y, const R* x, std::size_t n) = 0;
-  /// y [n] += factor · x [n]
-  virtual void add_scaled(R* y, const R* x, R factor, std::size_t n) = 0;
-  /// Σ x · y
-  virtual R dot(const R* x, const R* y, std::size_t n) = 0;
   virtual void copy(R* y, const R* x, std::size_t n) = 0;
   virtual void zero(R* y, std::size_t n) = 0;
+  virtual void zero_sum(double* sum) = 0;
 
   /// y [n, h] = normalized x · gain + bias; mean, scale [n] are kept for the backward pass.
   virtual void layer_norm(R* y, R* mean, R* scale, const R* x, const R* gain, const R* bias, int n,
@@ -69,8 +92,8 @@ class Ops {
   /// x [n, h] = table[id − first] where first ≤ id < first + rows, else 0.
   virtual void embed(R* x, const std::int32_t* ids, const R* table, int first, int rows, int n,
                      int h) = 0;
-  virtual void embed_backward(R* dtable, const std::int32_t* ids, const R* dx, int first, int rows,
-                              int n, int h) = 0;
+  virtual void embed_backward(R* dtable, const Both<std::int32_t>& ids, const R* dx, int first,
+                              int rows, int n, int h) = 0;
   /// x [n, h] += table[(begin + row) mod T]
   virtual void add_positions(R* x, const R* table, int begin, int T, int n, int h) = 0;
   virtual void add_positions_backward(R* dtable, const R* dx, int begin, int T, int n, int h) = 0;
@@ -81,6 +104,27 @@ class Ops {
   /// x [n, v]: each row becomes its softmax.
   virtual void softmax_rows(R* x, int n, int v) = 0;
 
+  // Mixtures of experts: pair i · k + j is row i's j-th expert of E; places [n · k] the row that a
+  // pair has among those that travel, or −1.
+  /// experts [n · k]: each row's most probable, the lower number of equals; weights [n · k] their
+  /// probabilities, over their sum where k > 1.
+  virtual void top_k(std::int32_t* experts, R* weights, const R* probabilities, int n, int E,
+                     int k) = 0;
+  /// y: the row at a pair's place is x's row of the pair.
+  virtual void spread_pairs(R* y, const R* x, const std::int32_t* places, int n, int k, int h) = 0;
+  /// x [n, h] += Σ over its pairs of weight · the row of y at their place; weights null: all 1.
+  virtual void gather_pairs(R* x, const R* y, const std::int32_t* places, const R* weights, int n,
+                            int k, int h) = 0;
+  /// slopes [n · k]: dx's row · the answer at the pair's place, 0 without one; dy: the row at a
+  /// pair's place is its weight · dx's row.
+  virtual void pair_slopes(R* slopes, R* dy, const R* dx, const R* answers,
+                           const std::int32_t* places, const R* weights, int n, int k, int h) = 0;
+  /// dlogits [n, E]: through the weights, of slopes [n · k], and the softmax; the probability of
+  /// expert e itself has the slope lift[e] where `lifts`. *balance += Σ lift · probabilities.
+  virtual void gate_backward(R* dlogits, double* balance, const R* probabilities,
+                             const std::int32_t* experts, const R* weights, const R* slopes,
+                             const double* lift, bool lifts, int n, int E, int k) = 0;
+
   // The loss over a vocabulary that may be spread over ranks: each holds columns [first, first +
   // v) of logits [n, v].
   /// most [n] = the largest logit here
@@ -89,13 +133,13 @@ class Ops {
   /// most, where the target is here, else 0.
   virtual void exp_rows(R* logits, R* sums, const R* most, const std::int32_t* targets, int first,
                         int n, int v) = 0;
-  /// logits become (logit / sum − [column is the target]) · scale: the gradient. Returns Σ
+  /// logits become (logit / sum − [column is the target]) · scale: the gradient. *loss += Σ
   /// log(sum) − target logit over the rows, in double.
-  virtual double loss_rows(R* logits, const R* sums, const std::int32_t* targets, int first,
-                           R scale, int n, int v) = 0;
+  virtual void loss_rows(double* loss, R* logits, const R* sums, const std::int32_t* targets,
+                         int first, R scale, int n, int v) = 0;
 
-  /// Σ x², in double.
-  virtual double sum_of_squares(const R* x, std::size_t n) = 0;
+  /// *sum += Σ x², in double.
+  virtual void add_squares(double* sum, const R* x, std::size_t n) = 0;
   /// One AdamW step on x [n] (Loshchilov & Hutter, 2019), with moments m, v.
   virtual void adamw(R* x, R* m, R* v, const R* gradient, std::size_t n, const AdamW& how) = 0;
 };

@@ -60,6 +60,7 @@ void Store<R>::lay_out(Arena& arena) {
     if (p.partial) partial_count_ += n;
   });
   partials_ = arena.take<R>(partial_count_, Use::scratch);
+  squares_ = arena.take<double>(1, Use::scratch);
   std::size_t largest_shard = 0;
   for (auto& s : segments_) largest_shard = std::max(largest_shard, s->shard);
   const bool sums = config_.layout.quantize_gradients && config_.layout.secondary > 0;
@@ -134,21 +135,27 @@ std::size_t Store<R>::packed_bytes(std::size_t elements) {
 
 template <class R>
 void Store<R>::initialize() {
+  std::vector<R> values;
   for (auto& s : segments_) {
     for (const Param& p : s->params) {
       const std::uint64_t stream = stream_of(p.name);
-      const std::size_t first = std::max(p.offset, s->begin);
-      const std::size_t last = std::min(p.offset + p.count(), s->begin + s->shard);
       const bool all = config_.layout.zero < 3;
-      for (std::size_t i = all ? p.offset : first; i < (all ? p.offset + p.count() : last); ++i) {
+      const std::size_t first = all ? p.offset : std::max(p.offset, s->begin);
+      const std::size_t last =
+          all ? p.offset + p.count() : std::min(p.offset + p.count(), s->begin + s->shard);
+      if (first >= last) continue;
+      values.resize(last - first);
+      for (std::size_t i = first; i < last; ++i) {
         const std::size_t row = static_cast<std::size_t>(p.row) + (i - p.offset) / p.col_count;
         const std::size_t col = static_cast<std::size_t>(p.col) + (i - p.offset) % p.col_count;
         R value = p.init == Init::ones ? R(1) : R(0);
         if (p.init == Init::normal) {
           value = R(p.deviation * random_normal(config_.training.seed, stream, row * p.cols + col));
         }
-        (all ? s->values[i] : s->own_values[i - s->begin]) = value;
+        values[i - first] = value;
       }
+      ops_.to_device(all ? s->values + first : s->own_values + (first - s->begin), values.data(),
+                     values.size() * sizeof(R));
     }
   }
 }
@@ -344,12 +351,13 @@ void Store<R>::add_partials_over_tensor() {
 template <class R>
 double Store<R>::sum_of_squares() {
   const bool apart = config_.training.average != Average::gradients;
-  double sum = 0;
+  ops_.zero_sum(squares_);
   for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
     const bool copy_elsewhere = (!p.sliced() && groups_.tensor.rank() > 0) || !s.counted ||
                                 (!apart && config_.layout.zero == 0 && s.group->rank() > 0);
-    if (!copy_elsewhere) sum += ops_.sum_of_squares(s.own_gradients + index, n);
+    if (!copy_elsewhere) ops_.add_squares(squares_, s.own_gradients + index, n);
   });
+  const double sum = ops_.value(squares_);
   // Replicas that drift apart: the mean over them of the squares of what would be their gradients.
   return apart ? sum * config_.layout.dp : sum;
 }

@@ -175,6 +175,7 @@ class Store {
   R* node_sums_ = nullptr;  ///< [nodes · shard] of the segment whose gradients are being summed
   R* partials_ = nullptr;
   std::size_t partial_count_ = 0;
+  double* squares_ = nullptr;
 };
 
 }  // namespace trainer

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "cuda_ops.hpp"
+
 namespace trainer {
 namespace {
 
@@ -18,11 +20,14 @@ template <class R>
 Trainer<R>::Trainer(chorus::Communicator& world, const Config& config) : config_(config) {
   check(config_, world.world_size());
   data_ = std::make_unique<Data>(config_);
-  groups_ = std::make_unique<Groups>(world, config_.layout, config_.model.tied, log_);
+  const Backend backend = config_.training.backend;
+  if (backend == Backend::cuda) gpu_ = open_gpu(world.rank());
+  if (backend == Backend::cuda_emulated) gpu_ = emulate_gpu();
+  groups_ = std::make_unique<Groups>(world, config_.layout, config_.model.tied, log_, gpu_.get());
   build();
-  Arena measure;
+  Arena measure(ops_->apart());
   lay_out(measure);
-  arena_ = std::make_unique<Arena>(measure.used_bytes());
+  arena_ = std::make_unique<Arena>(measure, gpu_.get());
   lay_out(*arena_);
   store_->initialize();
   ops_->idle = [this] { groups_->flights.poll_now_and_then(); };
@@ -36,7 +41,7 @@ Trainer<R>::Trainer(const Config& config, int rank) : config_(config) {
   check(config_, config_.layout.world_size());
   groups_ = std::make_unique<Groups>(config_.layout, rank, log_);
   build();
-  arena_ = std::make_unique<Arena>();
+  arena_ = std::make_unique<Arena>(ops_->apart());
   lay_out(*arena_);
 }
 
@@ -44,14 +49,20 @@ Trainer<R>::Trainer(const Config& config, int rank) : config_(config) {
 template <class R>
 Trainer<R>::~Trainer() {
   groups_->flights.finish();
+  if (gpu_) {
+    groups_.reset();  // its lanes work in the arena
+    ops_.reset();
+  }
 }
 
 template <class R>
 void Trainer<R>::build() {
   const Layout& layout = config_.layout;
   config_ = config_.of_replica(groups_->place.dp);
-  ops_ = make_cpu_ops<R>(config_.model.context,
-                         config_.training.bfloat16 ? Precision::bfloat16 : Precision::full);
+  const Precision precision = config_.training.bfloat16 ? Precision::bfloat16 : Precision::full;
+  ops_ = config_.training.backend == Backend::cpu
+             ? make_cpu_ops<R>(config_.model.context, precision)
+             : make_cuda_ops<R>(gpu_.get(), precision);
   store_ = std::make_unique<Store<R>>(config_, *ops_, *groups_);
   loss_scale_ = config_.training.scale();
   sides_.resize(layout.halves ? 2 : 1);
@@ -94,9 +105,9 @@ template <class R>
 void Trainer<R>::lay_out(Arena& arena) {
   store_->lay_out(arena);
   for (Side& side : sides_) lay_out_side(side, arena);
-  tokens_ = arena.take<std::int32_t>(tokens_at(sides_.size()), Use::scratch);
-  targets_ = arena.take<std::int32_t>(tokens_at(sides_.size()), Use::scratch);
-  totals_ = arena.take<double>(num_totals, Use::scratch);
+  tokens_ = arena.take_both<std::int32_t>(tokens_at(sides_.size()), Use::scratch);
+  targets_ = arena.take_both<std::int32_t>(tokens_at(sides_.size()), Use::scratch);
+  totals_ = arena.take_host<double>(num_totals, Use::scratch);
   for (std::size_t c = 0; c < chunks_.size(); ++c) {
     lay_out_chunk(chunks_[c], static_cast<int>(c), arena);
   }
@@ -164,8 +175,11 @@ void Trainer<R>::load(int micro_batch, bool held_out) {
       static_cast<std::uint64_t>(config_.sequences_before(groups_->place.dp));
   for (int b = 0; b < batch; ++b) {
     const std::size_t at = static_cast<std::size_t>(b) * T;
-    data_->sequence(first + static_cast<std::uint64_t>(b), held_out, tokens_ + at, targets_ + at);
+    data_->sequence(first + static_cast<std::uint64_t>(b), held_out, tokens_.host + at,
+                    targets_.host + at);
   }
+  ops_->upload(tokens_, static_cast<std::size_t>(batch) * T);
+  ops_->upload(targets_, static_cast<std::size_t>(batch) * T);
 }
 
 template <class R>
@@ -239,7 +253,7 @@ void Trainer<R>::forward_side(Chunk& chunk, Slot& slot, std::size_t side, bool l
   auto& layers = chunk.layers[side];
   const std::vector<Saved<R>>& saved = slot.kept[side].saved;
   const std::size_t at = rows_at(side);
-  if (chunk.first) s.embedding->forward(tokens_ + tokens_at(side), slot.x + at);
+  if (chunk.first) s.embedding->forward(tokens_.from(tokens_at(side)), slot.x + at);
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const bool more = l + 1 < layers.size();
     layers[l]->acquire();
@@ -248,8 +262,8 @@ void Trainer<R>::forward_side(Chunk& chunk, Slot& slot, std::size_t side, bool l
     layers[l]->release();
   }
   if (!chunk.last) return;
-  const double loss =
-      s.head->run(slot.out + at, targets_ + tokens_at(side), train ? slot.dy + at : nullptr, last);
+  const double loss = s.head->run(slot.out + at, targets_.device + tokens_at(side),
+                                  train ? slot.dy + at : nullptr, last);
   loss_ += loss;
 }
 
@@ -284,7 +298,7 @@ void Trainer<R>::backward_side(Chunk& chunk, Slot& slot, std::size_t side, bool 
     layer.release();
     dy = dx;
   }
-  if (chunk.first && !split) s.embedding->backward(tokens_ + tokens_at(side), dy, last);
+  if (chunk.first && !split) s.embedding->backward(tokens_.from(tokens_at(side)), dy, last);
 }
 
 template <class R>
@@ -309,7 +323,7 @@ void Trainer<R>::weights_side(Chunk& chunk, Slot& slot, std::size_t side, bool l
     if (recompute != Recompute::none) layer.release();
   }
   if (!chunk.first) return;
-  s.embedding->backward(tokens_ + tokens_at(side), slot.dx + rows_at(side), last);
+  s.embedding->backward(tokens_.from(tokens_at(side)), slot.dx + rows_at(side), last);
 }
 
 template <class R>
@@ -345,7 +359,7 @@ StepResult Trainer<R>::summary() {
   totals_[square_sum] = store_->sum_of_squares();
   totals_[balance_sum] = counts ? balance : 0;
   totals_[dropped_sum] = counts ? static_cast<double>(dropped) : 0;
-  groups_->world.wait(groups_->world.all_reduce(totals_, num_totals));
+  groups_->world.wait(groups_->world.all_reduce(totals_, num_totals, {}, On::host));
   StepResult result;
   result.tokens = static_cast<std::uint64_t>(config_.sequences()) *
                   static_cast<std::uint64_t>(config_.model.context) *
@@ -413,7 +427,7 @@ void Trainer<R>::rescale(double loss_scale) {
 template <class R>
 void Trainer<R>::barrier() {
   totals_[0] = 0;
-  groups_->world.wait(groups_->world.all_reduce(totals_, 1));
+  groups_->world.wait(groups_->world.all_reduce(totals_, 1, {}, On::host));
 }
 
 template <class R>
@@ -432,7 +446,7 @@ double Trainer<R>::evaluate(int micro_batches) {
     }
   }
   totals_[0] = groups_->place.tp == 0 ? loss_ : 0;
-  groups_->world.wait(groups_->world.all_reduce(totals_, 1));
+  groups_->world.wait(groups_->world.all_reduce(totals_, 1, {}, On::host));
   return totals_[0] /
          (static_cast<double>(config_.sequences()) * config_.model.context * micro_batches);
 }

@@ -29,7 +29,8 @@ struct StepResult {
 template <class R>
 class Trainer {
  public:
-  /// Collective over `world`, which must outlive this.
+  /// Collective over `world`, which must outlive this. Throws chorus::InputError where the backend
+  /// has no GPU.
   Trainer(chorus::Communicator& world, const Config& config);
   /// What `rank` of a run would be, without its memory and peers: only memory() may be asked.
   Trainer(const Config& config, int rank);
@@ -49,6 +50,8 @@ class Trainer {
   [[nodiscard]] Store<R>& store() { return *store_; }
   [[nodiscard]] const Store<R>& store() const { return *store_; }
   [[nodiscard]] Groups& groups() { return *groups_; }
+  [[nodiscard]] Ops<R>& ops() { return *ops_; }
+  [[nodiscard]] Gpu* gpu() { return gpu_.get(); }
   [[nodiscard]] int steps_done() const { return steps_done_; }
   /// Returns when every rank has called it.
   void barrier();
@@ -133,6 +136,7 @@ class Trainer {
 
   Config config_;
   CommLog log_;
+  std::unique_ptr<Gpu> gpu_;  ///< null: the host computes
   std::unique_ptr<Ops<R>> ops_;
   std::unique_ptr<Groups> groups_;
   std::unique_ptr<Store<R>> store_;
@@ -143,7 +147,7 @@ class Trainer {
   Order order_;
   std::vector<Work> x_order_, dy_order_;
   std::size_t next_x_ = 0, next_dy_ = 0;
-  std::int32_t *tokens_ = nullptr, *targets_ = nullptr;
+  Both<std::int32_t> tokens_, targets_;
   double* totals_ = nullptr;
   double loss_ = 0;
   int steps_done_ = 0;

@@ -2,7 +2,8 @@
 # Everything about collectives over GPU memory that needs a GPU, in one go: builds, tests (every
 # collective × type × operation × 1 to 8 ranks on one GPU, processes, groups, graphs, aborts; a small
 # set under compute-sanitizer), measures against what the GPU can do in the same run, and writes JSON
-# into perf/results.
+# into perf/results. Then the bundled trainer on that GPU: every layout's loss beside the cpu
+# backend's, and the share of the peak that training the 125M model reaches.
 #
 #   gpu_suite.sh                   build here, run here
 #   gpu_suite.sh pack DIRECTORY    build here; put programs and the libraries they need there
@@ -15,6 +16,7 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 tests="gpu_device_world_test gpu_device_streams_test gpu_device_failure_test"
 programs="$tests device_bench"
+trainer="chorus train"  # where OpenBLAS is, and cuBLASLt for the cuda backend
 
 build() {
   command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
@@ -24,14 +26,17 @@ build() {
         -DCHORUS_BUILD_TESTS=ON >/dev/null || exit 1
   # shellcheck disable=SC2086
   ninja -C "$root/build/gpu" $programs || exit 1
+  # shellcheck disable=SC2086
+  ninja -C "$root/build/gpu" $trainer || echo "skipped: the trainer is not built"
 }
 
 pack() {
   local to=$1
   mkdir -p "$to/lib"
-  for program in $programs; do
+  for program in $programs $trainer; do
     local file
     file=$(find "$root/build/gpu" -name "$program" -type f -perm -u+x | head -1)
+    [ -n "$file" ] || continue
     strip -o "$to/$program" "$file"
     # What every system has stays: the C library, and the driver, which comes with the GPU.
     ldd "$file" | awk '$3 ~ /^\// {print $3}' |
@@ -39,6 +44,10 @@ pack() {
       xargs -r cp -Lt "$to/lib"
   done
   cp "$0" "$to/gpu_suite.sh"
+  cp "$root/tests/trainer/gpu_train.sh" "$to"
+  # Its cuBLASLt is too large to be carried: that of the machine, out of LD_LIBRARY_PATH.
+  local module=$root/build/gpu/examples/trainer/libchorus_trainer_cuda.so
+  [ ! -e "$module" ] || cp "$module" "$to"
 }
 
 run() {
@@ -84,7 +93,22 @@ run() {
     failed=1
     echo "FAILED: device_bench"
   fi
+  train "$at" "$out" || failed=1
   return $failed
+}
+
+train() {
+  local at=$1 out=$2 status=77
+  if [ -x "$at/train" ]; then
+    MEASURE=$((1 - ${QUICK:-0})) timeout 600 "$at/gpu_train.sh" "$at/chorus" "$at/train" \
+      >"$out/trainer.log" 2>&1
+    status=$?
+  fi
+  case $status in
+    0) echo "passed: the trainer" && sed -n 's/^125M: step/&/p' "$out/trainer.log" | tail -1 ;;
+    77) echo "skipped: the trainer's cuda backend: $(tail -1 "$out/trainer.log" 2>/dev/null)" ;;
+    *) echo "FAILED: the trainer" && grep -A3 FAIL "$out/trainer.log" | head -20 && return 1 ;;
+  esac
 }
 
 has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/dxg ]; }

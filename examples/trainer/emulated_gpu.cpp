@@ -1,0 +1,165 @@
+// The host in a GPU's place.
+#include <cblas.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "gpu.hpp"
+
+namespace trainer {
+namespace {
+
+/// A stream's order on a thread of its own: what travels does so while the host computes.
+class EmulatedLane final : public Lane {
+ public:
+  EmulatedLane() : thread_([this] { serve(); }) {}
+  ~EmulatedLane() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  std::uint64_t start(std::function<void(void*)> enqueue) override {
+    const std::lock_guard lock(mutex_);
+    work_.push_back(std::move(enqueue));
+    changed_.notify_all();
+    return ++started_;
+  }
+  void join(std::uint64_t number) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= number || error_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  void finish() noexcept override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ == started_ || error_; });
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return ends_ || !work_.empty(); });
+      if (work_.empty()) return;
+      const std::function<void(void*)> next = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      std::exception_ptr error;
+      try {
+        next(nullptr);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      lock.lock();
+      ++done_;
+      if (error && !error_) error_ = error;
+      // As on a stream: nothing comes after what failed.
+      if (error_) work_.clear();
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void(void*)>> work_;
+  std::uint64_t started_ = 0, done_ = 0;
+  std::exception_ptr error_;
+  bool ends_ = false;
+  std::thread thread_;  ///< last: it uses all of the above
+};
+
+CBLAS_TRANSPOSE of(bool transposed) { return transposed ? CblasTrans : CblasNoTrans; }
+
+class EmulatedGpu final : public Gpu {
+ public:
+  EmulatedGpu() { openblas_set_num_threads(1); }
+
+  [[nodiscard]] std::string name() const override { return "no GPU: the host emulates it"; }
+  [[nodiscard]] bool emulated() const override { return true; }
+  [[nodiscard]] void* allocate(std::size_t size_bytes) override {
+    const std::size_t whole = (size_bytes + 255) / 256 * 256;
+    void* const memory = std::aligned_alloc(256, std::max<std::size_t>(whole, 256));
+    if (memory == nullptr) throw std::bad_alloc();
+    std::memset(memory, 0, whole);
+    return memory;
+  }
+  void release(void* memory) noexcept override { std::free(memory); }
+  void copy(void* to, const void* from, std::size_t size_bytes) override {
+    if (size_bytes > 0) std::memmove(to, from, size_bytes);
+  }
+  void zero(void* memory, std::size_t size_bytes) override {
+    if (size_bytes > 0) std::memset(memory, 0, size_bytes);
+  }
+  void launch(const Kernel<float>& kernel, std::size_t count) override { run(kernel, count); }
+  void launch(const Kernel<double>& kernel, std::size_t count) override { run(kernel, count); }
+  void finish() override {}
+  [[nodiscard]] std::unique_ptr<Lane> make_lane() override {
+    return std::make_unique<EmulatedLane>();
+  }
+
+  void gemm(const Gemm& g) override {
+    for (int i = 0; i < g.batch; ++i) {
+      if (g.doubles) {
+        const auto* A = static_cast<const double*>(g.A) + i * g.a_stride;
+        const auto* B = static_cast<const double*>(g.B) + i * g.b_stride;
+        cblas_dgemm(CblasRowMajor, of(g.a_transposed), of(g.b_transposed), g.m, g.n, g.k, g.alpha,
+                    A, g.lda, B, g.ldb, g.beta, static_cast<double*>(g.C) + i * g.c_stride, g.ldc);
+        continue;
+      }
+      const float* A = nullptr;
+      const float* B = nullptr;
+      if (g.bfloat16) {
+        A = expanded(left_, static_cast<const Bfloat16*>(g.A) + i * g.a_stride,
+                     g.a_transposed ? g.k : g.m, g.lda);
+        B = expanded(right_, static_cast<const Bfloat16*>(g.B) + i * g.b_stride,
+                     g.b_transposed ? g.n : g.k, g.ldb);
+      } else {
+        A = static_cast<const float*>(g.A) + i * g.a_stride;
+        B = static_cast<const float*>(g.B) + i * g.b_stride;
+      }
+      cblas_sgemm(CblasRowMajor, of(g.a_transposed), of(g.b_transposed), g.m, g.n, g.k,
+                  static_cast<float>(g.alpha), A, g.lda, B, g.ldb, static_cast<float>(g.beta),
+                  static_cast<float*>(g.C) + i * g.c_stride, g.ldc);
+    }
+  }
+
+ private:
+  template <class R>
+  static void run(const Kernel<R>& kernel, std::size_t count) {
+    std::visit(
+        [&]<class K>(const K& body) {
+          kernel::Alone alone;
+          for (std::size_t i = 0; i < count; ++i) {
+            if constexpr (kernel::kByTeam<K>) {
+              body(alone, i);
+            } else {
+              body(i);
+            }
+          }
+        },
+        kernel);
+  }
+  /// Rows without gaps, as all of bfloat16 are here.
+  static const float* expanded(std::vector<float>& into, const Bfloat16* x, int rows, int ld) {
+    into.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(ld));
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = kernel::expanded(x[i]);
+    return into.data();
+  }
+
+  std::vector<float> left_, right_;
+};
+
+}  // namespace
+
+std::unique_ptr<Gpu> emulate_gpu() { return std::make_unique<EmulatedGpu>(); }
+
+}  // namespace trainer

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# The trainer's cuda backend, by ranks that share one GPU: gpu_train.sh CHORUS TRAIN
+#
+#   - replicas, ZeRO, slices, pipelines, experts and their product end at the cpu backend's loss;
+#   - so does bfloat16, to its rounding;
+#   - MEASURE=1: the 125M preset's share of the measured peak of matrix products, in bfloat16.
+#
+# BACKEND=cuda-emulated: the same with the host in the GPU's place, to check this script.
+# Exit status: 0 all well, 1 something failed, 77 there is no GPU or no cuda backend.
+set -uo pipefail
+chorus=$1
+train=$2
+backend=${BACKEND:-cuda}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export CHORUS_FLIGHT_DIR=$work OPENBLAS_NUM_THREADS=1
+failures=0
+
+"$train" --preset tiny --steps 1 --backend "$backend" >"$work/out" 2>"$work/err" || {
+  cat "$work/err"
+  grep -q 'or take --backend cpu' "$work/err" && exit 77
+  exit 1
+}
+grep '^computing on' "$work/out" || { echo "FAIL: it does not say on what it computes"; exit 1; }
+
+# last_loss RANKS ARGUMENT...: the loss of the last step.
+last_loss() {
+  local ranks=$1
+  shift
+  "$chorus" run -n "$ranks" --timeout 120 -- "$train" --preset tiny --batch 1 --steps 4 "$@" \
+    >"$work/out" 2>"$work/err" || { cat "$work/err" >&2; return 1; }
+  sed -n 's/^step .* loss \([0-9.]*\) .*/\1/p' "$work/out" | tail -n 1
+}
+
+# expect REFERENCE TOLERANCE RANKS ARGUMENT...
+expect() {
+  local reference=$1 tolerance=$2 ranks=$3 loss
+  shift 3
+  loss=$(last_loss "$ranks" --backend "$backend" "$@")
+  if awk -v a="$loss" -v b="$reference" -v t="$tolerance" \
+    'BEGIN { d = a - b; exit !(a != "" && b != "" && d <= t && -d <= t) }'; then
+    echo "passed: $ranks ranks: $*: loss $loss"
+  else
+    echo "FAIL: $ranks ranks: $*: loss '$loss', the cpu backend's '$reference'"
+    failures=$((failures + 1))
+  fi
+}
+
+dense=$(last_loss 1 --micro-batches 4)
+expect "$dense" 0.0002 1 --micro-batches 4
+expect "$dense" 0.0002 2 --dp 2 --micro-batches 2
+expect "$dense" 0.0002 4 --dp 4 --zero 3
+expect "$dense" 0.0002 2 --tp 2 --micro-batches 4
+expect "$dense" 0.0002 2 --tp 2 --micro-batches 4 --sequence-parallel --recompute full
+expect "$dense" 0.0002 2 --pp 2 --micro-batches 4
+expect "$dense" 0.0002 8 --dp 2 --tp 2 --pp 2 --micro-batches 2 --zero 1
+expect "$dense" 0.02 1 --micro-batches 4 --bfloat16
+deeper=$(last_loss 1 --micro-batches 4 --layers 4)
+expect "$deeper" 0.0002 2 --pp 2 --micro-batches 4 --layers 4 --schedule interleaved --virtual-stages 2
+experts=$(last_loss 1 --micro-batches 4 --experts 4)
+expect "$experts" 0.0002 4 --dp 4 --ep 4 --experts 4
+expect "$experts" 0.0002 4 --dp 4 --ep 2 --experts 4 --zero 2 --expert-chunks 2
+
+if [ "${MEASURE:-0}" = 1 ]; then
+  "$train" --preset 125M --backend "$backend" --bfloat16 --batch 4 --steps 30 --warmup-steps 5 \
+    >"$work/out" 2>"$work/err" || failures=$((failures + 1))
+  cat "$work/err"
+  sed 's/^/125M: /' "$work/out"
+fi
+
+[ "$failures" = 0 ] && echo "all as expected"
+exit "$((failures > 0))"
