@@ -333,9 +333,7 @@ TEST_F(Doctor, DamagedFilesDoNoHarm) {
       EXPECT_NO_THROW((void)json_of({one}));
     }
     std::ofstream(path, std::ios::binary) << good;
-    ++looks;
-  } while (std::chrono::steady_clock::now() < end);
-  EXPECT_GT(looks, 3);
+  } while (++looks < 8 || std::chrono::steady_clock::now() < end);
 }
 
 }  // namespace
