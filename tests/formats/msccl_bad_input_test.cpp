@@ -131,7 +131,7 @@ TEST(MscclFuzz, AMutatedFileGivesAScheduleOrASentence) {
                                  written,    without_levels(written)};
   long rounds = 0;
   long schedules = 0;
-  while (std::chrono::steady_clock::now() < end) {
+  while (rounds <= 100 || std::chrono::steady_clock::now() < end) {
     const std::string text = test::mutated(samples[rounds++ % std::size(samples)], kWords,
                                            samples[random() % std::size(samples)], random);
     try {
@@ -146,7 +146,6 @@ TEST(MscclFuzz, AMutatedFileGivesAScheduleOrASentence) {
     }
   }
   RecordProperty("rounds", static_cast<int>(rounds));
-  EXPECT_GT(rounds, 100);
   EXPECT_GT(schedules, 0) << "some changes are harmless";
 }
 

@@ -238,7 +238,7 @@ TEST(JsonFuzz, AMutatedFileGivesAValueOrASentence) {
   const What all[] = {What::topology, What::schedule, What::plan};
   long rounds = 0;
   long values = 0;
-  while (std::chrono::steady_clock::now() < end) {
+  while (rounds <= 100 || std::chrono::steady_clock::now() < end) {
     const What what = all[rounds % 3];
     const std::string text = test::mutated(sample(what), kWords, sample(all[random() % 3]), random);
     ++rounds;
@@ -252,7 +252,6 @@ TEST(JsonFuzz, AMutatedFileGivesAValueOrASentence) {
     ASSERT_EQ(sentence.rfind("f.json: ", 0), 0U) << sentence;
   }
   RecordProperty("rounds", static_cast<int>(rounds));
-  EXPECT_GT(rounds, 100);
   EXPECT_GT(values, 0) << "some changes are harmless";
 }
 

@@ -44,10 +44,9 @@ void fuzz(Importer import, const std::vector<std::string>& samples, double share
       ASSERT_FALSE(std::string(error.what()).empty());
       ++refused;
     }
-  } while (std::chrono::steady_clock::now() < end);
+  } while (imported + refused <= 10 || std::chrono::steady_clock::now() < end);
   ::testing::Test::RecordProperty("imported", imported);
   ::testing::Test::RecordProperty("refused", refused);
-  EXPECT_GT(imported + refused, 10);
 }
 
 std::string sample(const std::string& name) { return test::read(test::data(name)); }
