@@ -159,9 +159,11 @@ bool RdmaRail::to_ready(const RdmaAddress::Port& port, const RdmaConnect::Rail& 
 void RdmaRail::post_receives(int count) {
   if (shut_) return;
   // Writes with immediate data place their bytes themselves; a receive only takes the number.
-  ibv_recv_wr chain[kPollBatch] = {};
+  // As many as may be owed after a poll: one call then.
+  constexpr int kMostOwed = kRefill - 1 + kPollBatch;
+  ibv_recv_wr chain[kMostOwed] = {};
   while (count > 0) {
-    const int now = std::min(count, kPollBatch);
+    const int now = std::min(count, kMostOwed);
     for (int i = 0; i < now; ++i) {
       chain[i] = {};
       chain[i].wr_id = kReceive;
