@@ -44,7 +44,7 @@ std::string DeviceProof::write(Rank peer, cuda::Address peer_arena) {
   cuda::check(api.copy_to_device(going, words_.data(), bytes, stream_.get()), "copying to the GPU");
   cuda::check(api.copy(there, going, bytes, stream_.get()), "writing to another GPU");
   cuda::check(api.copy(back, there, bytes, stream_.get()), "reading from another GPU");
-  const std::string wrong = compare(back, seed_of(self_, peer), "wrote and read back");
+  std::string wrong = compare(back, seed_of(self_, peer), "wrote and read back");
   if (!stuck_) clear(going, 2 * bytes);
   return wrong;
 }
@@ -52,7 +52,7 @@ std::string DeviceProof::write(Rank peer, cuda::Address peer_arena) {
 std::string DeviceProof::look(Rank peer) {
   if (stuck_) return fmt::format("{}an earlier copy does not end", kOffered);
   const cuda::Address here = arena_ + device::Arena::box(shape_, static_cast<std::uint32_t>(peer));
-  const std::string wrong = compare(here, seed_of(peer, self_), "were written");
+  std::string wrong = compare(here, seed_of(peer, self_), "were written");
   if (!stuck_) clear(here, words_.size() * sizeof(std::uint64_t));
   return wrong;
 }
