@@ -161,7 +161,7 @@ void RdmaRail::post_receives(int count) {
   // Writes with immediate data place their bytes themselves; a receive only takes the number.
   // As many as may be owed after a poll: one call then.
   constexpr int kMostOwed = kRefill - 1 + kPollBatch;
-  ibv_recv_wr chain[kMostOwed] = {};
+  ibv_recv_wr chain[kMostOwed];
   while (count > 0) {
     const int now = std::min(count, kMostOwed);
     for (int i = 0; i < now; ++i) {

@@ -367,16 +367,15 @@ class CudaOps final : public Ops<R> {
   static std::size_t tile_size(const Shape& s) {
     return size(s.all()) * size(std::min(kQueryTile, s.T)) * size(s.T);
   }
+  static kernel::PlaceOfHeads place(const Shape& s, std::size_t parts) {
+    return {parts, size(s.T), size(s.heads), size(s.hd), s.piece()};
+  }
   template <class F>
   void split(const Shape& s, F* into, const R* from, std::size_t parts) {
-    launch(kernel::SplitHeads<R, F>{into, from, parts, size(s.T), size(s.heads), size(s.hd),
-                                    s.piece()},
-           parts * s.piece());
+    launch(kernel::SplitHeads<R, F>{into, from, place(s, parts)}, parts * s.piece());
   }
   void merge(const Shape& s, R* into, const R* from, std::size_t parts) {
-    launch(
-        kernel::MergeHeads<R>{into, from, parts, size(s.T), size(s.heads), size(s.hd), s.piece()},
-        parts * s.piece());
+    launch(kernel::MergeHeads<R>{into, from, place(s, parts)}, parts * s.piece());
   }
 
   template <class F>

@@ -9,33 +9,33 @@
 
 namespace trainer::kernel {
 
+/// Where element i of rows of `parts` · `heads` · hd lies in SplitHeads' result.
+struct PlaceOfHeads {
+  std::size_t parts, T, heads, hd, part_stride;
+  TRAINER_BOTH std::size_t operator()(std::size_t i) const {
+    const std::size_t row = i / (heads * parts * hd);
+    const std::size_t col = i % (heads * parts * hd);
+    const std::size_t head = col / (parts * hd);
+    const std::size_t line = (row / T * heads + head) * T + row % T;
+    return col % (parts * hd) / hd * part_stride + line * hd + col % hd;
+  }
+};
+
 /// Rows of `parts` · `heads` · hd, per head `parts` pieces, become [parts][batch · heads][T][hd].
 template <class R, class F>
 struct SplitHeads {
   F* y;
   const R* x;
-  std::size_t parts, T, heads, hd, part_stride;
-  TRAINER_BOTH void operator()(std::size_t i) const {
-    const std::size_t row = i / (heads * parts * hd);
-    const std::size_t col = i % (heads * parts * hd);
-    const std::size_t head = col / (parts * hd);
-    const std::size_t line = (row / T * heads + head) * T + row % T;
-    store(y[col % (parts * hd) / hd * part_stride + line * hd + col % hd], x[i]);
-  }
+  PlaceOfHeads place;
+  TRAINER_BOTH void operator()(std::size_t i) const { store(y[place(i)], x[i]); }
 };
 /// The way back.
 template <class R>
 struct MergeHeads {
   R* y;
   const R* x;
-  std::size_t parts, T, heads, hd, part_stride;
-  TRAINER_BOTH void operator()(std::size_t i) const {
-    const std::size_t row = i / (heads * parts * hd);
-    const std::size_t col = i % (heads * parts * hd);
-    const std::size_t head = col / (parts * hd);
-    const std::size_t line = (row / T * heads + head) * T + row % T;
-    y[i] = x[col % (parts * hd) / hd * part_stride + line * hd + col % hd];
-  }
+  PlaceOfHeads place;
+  TRAINER_BOTH void operator()(std::size_t i) const { y[i] = x[place(i)]; }
 };
 
 /// Scores of the queries [begin, begin + rows) of all heads against keys [0, keys), scores [heads ·

@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <type_traits>
 
 #include "chorus/error.hpp"
@@ -142,6 +144,19 @@ Event make_event() {
   EventHandle event = nullptr;
   check(driver().event_create(&event, kEventDisableTiming), "making an event");
   return Event(event);
+}
+
+bool finishes_within(const Api& api, StreamHandle stream, double timeout_s) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(timeout_s));
+  Result result = kNotReady;
+  while ((result = api.stream_query(stream)) == kNotReady) {
+    if (Clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  check(result, "copying between GPUs");
+  return true;
 }
 
 }  // namespace chorus::cuda

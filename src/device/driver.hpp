@@ -118,6 +118,8 @@ using LoadedModule = Owned<Module, UnloadModule>;
 [[nodiscard]] RegisteredMemory register_pinned(void* memory, std::size_t size_bytes,
                                                Address& address);
 [[nodiscard]] Stream make_stream();
+/// Waits until the stream is idle. False after the timeout; throws DeviceError if it failed.
+[[nodiscard]] bool finishes_within(const Api& api, StreamHandle stream, double timeout_s);
 [[nodiscard]] Event make_event();
 
 }  // namespace chorus::cuda

@@ -1,10 +1,5 @@
 #include "device/pattern.hpp"
 
-#include <chrono>
-#include <thread>
-
-#include "device/driver.hpp"
-
 namespace chorus::cuda {
 namespace {
 
@@ -27,19 +22,6 @@ std::optional<std::size_t> first_damaged(std::span<const std::uint64_t> words, s
     if (words[i] != word(seed, i)) return i * sizeof(std::uint64_t);
   }
   return std::nullopt;
-}
-
-bool finishes_within(const Api& api, StreamHandle stream, double timeout_s) {
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                      std::chrono::duration<double>(timeout_s));
-  Result result = kNotReady;
-  while ((result = api.stream_query(stream)) == kNotReady) {
-    if (Clock::now() > end) return false;
-    std::this_thread::yield();
-  }
-  check(result, "copying between GPUs");
-  return true;
 }
 
 }  // namespace chorus::cuda

@@ -166,30 +166,19 @@ bool Fallback::serves(Call::Kind kind) const {
 
 bool Fallback::offers(Call::Kind kind) const {
   const Library& l = library_;
-  switch (kind) {
-    case Call::Kind::all_reduce:
-      return l.all_reduce != nullptr;
-    case Call::Kind::broadcast:
-      return l.broadcast != nullptr;
-    case Call::Kind::reduce:
-      return l.reduce != nullptr;
-    case Call::Kind::all_gather:
-      return l.all_gather != nullptr;
-    case Call::Kind::reduce_scatter:
-      return l.reduce_scatter != nullptr;
-    case Call::Kind::all_to_all:
-      return l.all_to_all != nullptr;
-    case Call::Kind::gather:
-      return l.gather != nullptr;
-    case Call::Kind::scatter:
-      return l.scatter != nullptr;
-    case Call::Kind::send:
-      return l.send != nullptr;
-    case Call::Kind::recv:
-      return l.recv != nullptr;
-    default:
-      return false;
-  }
+  const std::array<bool, 12> has = {l.all_reduce != nullptr,
+                                    l.all_gather != nullptr,
+                                    l.reduce_scatter != nullptr,
+                                    l.all_to_all != nullptr,
+                                    l.broadcast != nullptr,
+                                    l.reduce != nullptr,
+                                    l.gather != nullptr,
+                                    l.scatter != nullptr,
+                                    false,
+                                    false,
+                                    l.send != nullptr,
+                                    l.recv != nullptr};
+  return has[static_cast<std::size_t>(kind)];  // in the order of name_of_kind()
 }
 
 void Fallback::check(ncclResult_t result, const char* doing) const {

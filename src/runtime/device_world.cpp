@@ -34,6 +34,23 @@ device::Shape shape_for(std::size_t ranks, std::size_t slot_bytes) {
   return shape;
 }
 
+/// Every rank says a sentence of each. [from * ranks + of].
+std::vector<std::string> tell_all(Control& control, const GroupPlace& place, const std::string& key,
+                                  const std::vector<std::string>& mine, int timeout_ms) {
+  BlobWriter blob;
+  for (const std::string& sentence : mine) blob.text(sentence);
+  const auto blobs = control.exchange(key, place.members, blob.view(), timeout_ms);
+  std::vector<std::string> all;
+  for (std::size_t from = 0; from < blobs.size(); ++from) {
+    BlobReader reader(blobs[from]);
+    for (std::size_t of = 0; of < mine.size(); ++of) all.push_back(reader.text());
+    if (!reader.ok()) {
+      throw BootstrapError(fmt::format("what rank {} says of its GPU cannot be read", from));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 /// What each rank tells the others.
@@ -235,27 +252,6 @@ std::vector<std::string> DeviceWorld::reach_all(const std::vector<Facts>& all, b
   }
   return reasons;
 }
-
-namespace {
-
-/// Every rank says a sentence of each. [from * ranks + of].
-std::vector<std::string> tell_all(Control& control, const GroupPlace& place, const std::string& key,
-                                  const std::vector<std::string>& mine, int timeout_ms) {
-  BlobWriter blob;
-  for (const std::string& sentence : mine) blob.text(sentence);
-  const auto blobs = control.exchange(key, place.members, blob.view(), timeout_ms);
-  std::vector<std::string> all;
-  for (std::size_t from = 0; from < blobs.size(); ++from) {
-    BlobReader reader(blobs[from]);
-    for (std::size_t of = 0; of < mine.size(); ++of) all.push_back(reader.text());
-    if (!reader.ok()) {
-      throw BootstrapError(fmt::format("what rank {} says of its GPU cannot be read", from));
-    }
-  }
-  return all;
-}
-
-}  // namespace
 
 DeviceWorld::Reasons DeviceWorld::find_ways(Control& control, const GroupPlace& place,
                                             const std::string& key, const std::vector<Facts>& all,

@@ -22,11 +22,7 @@ std::vector<double> counted(const Config& config) {
   std::mutex mutex;
   on_ranks(config.layout.world_size(), [&](chorus::Communicator& world) {
     Trainer<float> trainer(world, config);
-    trainer.step();
-    trainer.groups().flights.wait_all();
-    trainer.log().clear();
-    trainer.step();
-    trainer.groups().flights.wait_all();
+    log_second_step(trainer);
     const Place place = trainer.groups().place;
     const std::lock_guard lock(mutex);
     for (std::size_t f = 0; f < most.size(); ++f) {
