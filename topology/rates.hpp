@@ -23,6 +23,8 @@ inline constexpr double kCoreMessageUs = 0.18;
 inline constexpr double kLoopbackGbS = 3;
 inline constexpr double kLoopbackHopUs = 2.5;
 inline constexpr double kSocketMessageUs = 5.5;
+/// The same from one container to another of a machine, through virtual cables and a bridge.
+inline constexpr double kContainerMessageUs = 6;
 inline constexpr double kInterfaceUnknownGbS = 1.25;  ///< 10 Gb/s
 inline constexpr double kInfinibandPathUs = 1.7;      ///< host to host, NICs included
 inline constexpr double kEthernetPathUs = 15;

@@ -184,8 +184,8 @@ class CHORUS_API Communicator {
   bool reprobe();
 
   /// What the ranks are taken to be wired by: described (Options::topology_file), probed, or
-  /// assumed of the machines they are on. Valid until use(), reprobe() or the end of this
-  /// communicator.
+  /// assumed of the machines they are on; with a port group for cores that several hosts share.
+  /// Valid until use(), reprobe() or the end of this communicator.
   [[nodiscard]] const Topology& topology() const;
 
   [[nodiscard]] Traffic traffic() const;

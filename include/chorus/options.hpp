@@ -73,6 +73,10 @@ struct CHORUS_API Options {
   /// How long a waiting rank spins (or, where ranks outnumber cores, yields) before it sleeps, µs.
   /// CHORUS_SPIN_US
   int spin_us = 200;
+  /// Names the machine whose cores this rank shares with all ranks that name the same, where they
+  /// cannot see it: virtual machines of one host, emulated hosts. Empty: the kernel's boot id,
+  /// which containers share. CHORUS_MACHINE
+  std::string machine;
   /// error, warn, info or debug. CHORUS_LOG
   std::string log_level = "warn";
 

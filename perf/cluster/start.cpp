@@ -19,12 +19,19 @@ const Fabric::Host& host_of(const Cluster& cluster, int rank) {
       .hosts[static_cast<std::size_t>(fabric.host_of_rank[static_cast<std::size_t>(rank)])];
 }
 
+/// What processes on the cluster are told besides `variables`: where its hosts are listed, and what
+/// the emulation cannot hide from Chorus, that they share this machine's cores.
+Variables with_cluster(const Cluster& cluster, Variables variables) {
+  variables.emplace_back(kHostsVariable, cluster.hosts_file());
+  variables.emplace_back("CHORUS_MACHINE", cluster.hosts_file());
+  return variables;
+}
+
 /// For mpirun: it runs where rank 0 does, finds the hosts by its agent, and each rank gets a slot.
 Command launcher(const Cluster& cluster, const Variables& variables) {
   Command command;
   command.namespaces_of = cluster.keeper(cluster.fabric().host_of_rank.front());
-  command.environment = variables;
-  command.environment.emplace_back(kHostsVariable, cluster.hosts_file());
+  command.environment = with_cluster(cluster, variables);
   return command;
 }
 
@@ -61,7 +68,7 @@ std::vector<Command> rank_commands(const Cluster& cluster, const std::vector<std
     Command command;
     command.argv = program;
     command.namespaces_of = cluster.keeper(host);
-    command.environment = variables;
+    command.environment = with_cluster(cluster, variables);
     command.environment.insert(command.environment.end(),
                                {{"RANK", std::to_string(rank)},
                                 {"WORLD_SIZE", std::to_string(fabric.host_of_rank.size())},
@@ -69,8 +76,7 @@ std::vector<Command> rank_commands(const Cluster& cluster, const std::vector<std
                                 {"LOCAL_WORLD_SIZE", std::to_string(beside.size())},
                                 {"MASTER_ADDR", host_of(cluster, 0).address},
                                 {"MASTER_PORT", std::to_string(kMasterPort)},
-                                {"CHORUS_SECRET", secret},
-                                {kHostsVariable, cluster.hosts_file()}});
+                                {"CHORUS_SECRET", secret}});
     commands.push_back(std::move(command));
   }
   return commands;

@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/index.hpp"
 #include "model/cost.hpp"
+#include "model/message_time.hpp"
 #include "model/simulate_sharing.hpp"
 #include "model/symmetry.hpp"
 
@@ -95,7 +96,7 @@ class Simulator {
   Simulator(const Schedule& schedule, const Topology& topology, const std::vector<Route>& routes,
             const RouteOf& route_of, double bytes)
       : topology_(topology),
-        groups_of_(port_groups_of_links(topology)),
+        message_time_(topology),
         routes_(routes),
         bytes_(bytes),
         readiness_(schedule),
@@ -164,16 +165,6 @@ class Simulator {
   const Route& route(int id) const { return routes_[route_[at(id)]]; }
   const std::vector<int>& path(int id) const { return route(id).path; }
 
-  /// What the port groups of its route take for a message, whatever its size.
-  double overhead_s(int id) const {
-    double seconds = 0;
-    for (const int link : path(id)) {
-      for (const int group : groups_of_[at(link)])
-        seconds += topology_.port_groups[at(group)].message_s;
-    }
-    return seconds;
-  }
-
   /// Lanes: transfers with one source, destination and action go in the order of the schedule.
   void queue_up() {
     std::unordered_map<std::size_t, int> last;
@@ -186,6 +177,8 @@ class Simulator {
         turns_[id].has_turn = true;
       } else {
         turns_[at(before->second)].next = static_cast<int>(id);
+        // Chunks of one step between the same ranks are one message.
+        turns_[id].opens_message = entries_[id].step != entries_[at(before->second)].step;
       }
       before->second = static_cast<int>(id);
     }
@@ -194,7 +187,9 @@ class Simulator {
   void begin(int id, double now_s) {
     TimelineEntry& entry = entries_[at(id)];
     entry.begin_s = now_s;
-    events_.push({now_s + route(id).alpha_s + overhead_s(id), false, id, 0});
+    const double served_s =
+        turns_[at(id)].opens_message ? message_time_.served_s(path(id), now_s) : now_s;
+    events_.push({served_s + route(id).alpha_s, false, id, 0});
   }
 
   /// The transfer is prepared: its bytes follow when those before it in its lane have left.
@@ -211,11 +206,9 @@ class Simulator {
     turn.has_turn = true;
     if (!turn.prepared) return;
     TimelineEntry& entry = entries_[at(next)];
-    // Chunks of one step between the same ranks are one message.
-    const double message_s = entry.step == entries_[at(id)].step ? 0 : overhead_s(next);
     entry.begin_s = std::max(entry.begin_s, now_s - route(next).alpha_s);
     turn.prepared = false;
-    events_.push({now_s + message_s, false, next, 0});
+    events_.push({now_s, false, next, 0});
   }
 
   void flow(int id, double now_s) {
@@ -262,7 +255,7 @@ class Simulator {
   }
 
   const Topology& topology_;
-  const std::vector<std::vector<int>> groups_of_;
+  MessageTime message_time_;
   const std::vector<Route>& routes_;
   double bytes_;
   Readiness readiness_;
@@ -271,6 +264,7 @@ class Simulator {
     int next = -1;  // of its lane
     bool has_turn = false;
     bool prepared = false;
+    bool opens_message = true;
   };
 
   std::vector<TimelineEntry> entries_;

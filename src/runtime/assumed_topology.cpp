@@ -1,9 +1,14 @@
 #include "runtime/assumed_topology.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 
+#include "topology/rates.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -48,6 +53,33 @@ Topology assumed_topology(const std::vector<Member>& members, bool hosts_share_m
     }
   }
   return topology;
+}
+
+void share_cores(Topology& topology, const std::vector<Member>& members) {
+  for (Rank first = 0; first < static_cast<Rank>(members.size()); ++first) {
+    const Member& member = members[static_cast<std::size_t>(first)];
+    if (member.neighbor != first || !member.crowded) continue;
+    std::set<int> nodes;
+    bool several_hosts = false;
+    for (std::size_t r = 0; r < members.size(); ++r) {
+      if (members[r].neighbor != first) continue;
+      nodes.insert(topology.rank_nodes[r]);
+      several_hosts = several_hosts || members[r].host != member.host;
+    }
+    if (!several_hosts) continue;  // then the topology knows
+    Topology::PortGroup cores{.name = fmt::format("cores of rank {}'s machine", first),
+                              .links = {},
+                              .beta_s_per_byte = 1 / (member.machine_cores * kLoopbackGbS * 1e9),
+                              .message_s = kContainerMessageUs * 1e-6 / member.machine_cores};
+    for (std::size_t i = 0; i < topology.links.size(); ++i) {
+      Topology::Link& link = topology.links[i];
+      if (!nodes.contains(link.src) && !nodes.contains(link.dst)) continue;
+      cores.links.push_back(static_cast<int>(i));
+      // What a link of the topology takes per message was mostly this; it is not counted twice.
+      link.alpha_s = std::max(0.0, link.alpha_s - kContainerMessageUs * 1e-6);
+    }
+    if (!cores.links.empty()) topology.port_groups.push_back(std::move(cores));
+  }
 }
 
 // The hierarchy that the hierarchical schedules may use: hosts of equal size, numbered host by

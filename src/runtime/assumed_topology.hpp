@@ -16,6 +16,11 @@ namespace chorus {
 [[nodiscard]] Topology assumed_topology(const std::vector<Member>& members,
                                         bool hosts_share_memory);
 
+/// Where hosts are containers of one machine and ranks outnumber its cores, what a topology says of
+/// cables is not all: every message takes time of cores that the hosts share. Adds a port group for
+/// each such machine, over the links at its ranks' nodes.
+void share_cores(Topology& topology, const std::vector<Member>& members);
+
 /// The hierarchy that hierarchical schedules may use (AlgorithmInput::levels): hosts of equal size,
 /// ranks numbered host by host. Empty if the members are placed otherwise.
 [[nodiscard]] std::vector<int> levels_of(const std::vector<Member>& members);

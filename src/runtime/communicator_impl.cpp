@@ -141,6 +141,7 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
     if (hosts > 1 && options.plan_file.empty() && free_to_choose) learn_network(known);
     described = probed ? probed->topology : assumed_topology(members, wiring->hosts_share_memory());
   }
+  share_cores(described, members);
   if ((probed || !options.topology_file.empty()) && options.plan_file.empty() && free_to_choose &&
       options.synthesis_ms > 0 && members.size() > 1) {
     plan = synthesize_together(*control, place, described, options);

@@ -71,11 +71,11 @@ bool Communicator::Impl::reprobe() {
   }
   if (!probed || options.probe_ms == 0) return false;
   probe(false);
+  Topology found = probed->topology;
+  share_cores(found, wiring->members());
   Plan plan;
-  if (options.synthesis_ms > 0) {
-    plan = synthesize_together(*control, place, probed->topology, options);
-  }
-  choose_by(probed->topology, std::move(plan));
+  if (options.synthesis_ms > 0) plan = synthesize_together(*control, place, found, options);
+  choose_by(std::move(found), std::move(plan));
   return true;
 }
 

@@ -46,10 +46,7 @@ Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const 
   const std::size_t ports = members.size() * static_cast<std::size_t>(layout.data_channels);
   outs_.resize(ports);
   ins_.resize(ports);
-  const Member& me = members[static_cast<std::size_t>(place.rank)];
-  const auto beside = std::count_if(members.begin(), members.end(),
-                                    [&](const Member& other) { return other.host == me.host; });
-  crowded_ = beside > me.host_cores;
+  crowded_ = members[static_cast<std::size_t>(place.rank)].crowded;
 }
 
 OutPort& Engine::out(Rank peer, int channel) {

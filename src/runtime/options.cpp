@@ -24,7 +24,7 @@ constexpr std::size_t kMinSlotBytes = 1024;
 constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
 
 /// Every variable that Chorus reads, for the search for misspelt ones.
-constexpr std::array<std::string_view, 34> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+constexpr std::array<std::string_view, 35> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TIMEOUT_MS",
                                                      "CHORUS_TRANSPORTS",
                                                      "CHORUS_SOCKET_IFNAME",
@@ -49,6 +49,7 @@ constexpr std::array<std::string_view, 34> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_PROBE_MAX_AGE_S",
                                                      "CHORUS_FLIGHT_DIR",
                                                      "CHORUS_SPIN_US",
+                                                     "CHORUS_MACHINE",
                                                      "CHORUS_LOG",
                                                      "CHORUS_NCCL_FALLBACK",
                                                      "CHORUS_NCCL_FALLBACK_LIBRARY",
@@ -201,6 +202,7 @@ Options Options::from_env() {
   read("CHORUS_SYNTHESIS_MS", 0, 3'600'000, options.synthesis_ms);
   read_or_empty("CHORUS_FLIGHT_DIR", options.flight_dir);
   read("CHORUS_SPIN_US", 0, 1'000'000, options.spin_us);
+  read("CHORUS_MACHINE", options.machine);
   read_log_level(options.log_level);
   return options;
 }

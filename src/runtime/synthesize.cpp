@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
@@ -21,6 +22,8 @@ namespace {
 
 constexpr std::size_t kPartBytes = std::size_t{1} << 19;  // of one exchange, which carries 1 MiB
 constexpr std::size_t kMostParts = 32;
+// From a few words, where messages count, to where only bytes do.
+const std::vector<std::uint64_t> kSizes = {64, 2 << 10, 64 << 10, 2 << 20, 64 << 20};
 
 std::string plan_text(const Topology& topology, const Options& options) {
   synth::Effort effort;
@@ -31,7 +34,9 @@ std::string plan_text(const Topology& topology, const Options& options) {
     strategies.push_back(std::move(strategy));
   }
   try {
-    synth::Planned planned = synth::make_plan(topology, {}, strategies, effort);
+    synth::PlanOptions plan_options;
+    plan_options.sizes = kSizes;
+    synth::Planned planned = synth::make_plan(topology, plan_options, strategies, effort);
     planned.plan.topology = {};
     std::string text = to_json(planned.plan);
     const auto ms =

@@ -18,14 +18,24 @@
 namespace chorus {
 namespace {
 
-// The machine's identity for this boot; containers on one kernel share it.
-std::string host_identity() {
+// One name for all containers under a kernel.
+std::string kernel_identity() {
   std::string boot_id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  return boot_id;
+}
+
+std::string host_name() {
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
-  return std::string(name) + "/" + boot_id;
+  return name;
 }
+
+// The ranks that share cores, and the cores that any of them may use.
+struct Machine {
+  std::vector<std::size_t> members;
+  std::set<int> cores;
+};
 
 std::vector<std::string_view> split(std::string_view list, char separator) {
   std::vector<std::string_view> parts;
@@ -47,7 +57,9 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
 
   BlobWriter mine;
   mine.text(agreement);
-  mine.text(host_identity());
+  const std::string kernel = kernel_identity();
+  mine.text(host_name() + "/" + kernel);
+  mine.text(options.machine.empty() ? kernel : options.machine);
   const std::vector<int> cores = usable_cores();
   mine.bytes(std::as_bytes(std::span(cores)));
   mine.u32(static_cast<std::uint32_t>(transports_.size()));
@@ -56,6 +68,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
       control.exchange(place.key + "/wiring", place.members, mine.view(), options.join_timeout_ms);
 
   std::map<std::string, std::set<int>> cores_of_host;
+  std::map<std::string, Machine> machines;
   for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
     BlobReader reader(blobs[peer]);
     const std::string theirs = reader.text();
@@ -66,11 +79,14 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
           rank_, peer, agreement, theirs));
     }
     Member member{.world_rank = place.members[peer], .host = reader.text()};
+    Machine& machine = machines[reader.text()];
+    machine.members.push_back(peer);
     const auto cores_seen = reader.bytes();
     for (std::size_t i = 0; i + sizeof(int) <= cores_seen.size(); i += sizeof(int)) {
       int core = 0;
       std::memcpy(&core, cores_seen.data() + i, sizeof core);
       cores_of_host[member.host].insert(core);
+      machine.cores.insert(core);
     }
     const std::uint32_t count = reader.u32();
     auto& addresses = addresses_.emplace_back();
@@ -85,6 +101,13 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   }
   for (Member& member : members_) {
     member.host_cores = std::max(1, static_cast<int>(cores_of_host[member.host].size()));
+  }
+  for (const auto& [name, machine] : machines) {
+    for (const std::size_t i : machine.members) {
+      members_[i].neighbor = static_cast<Rank>(machine.members.front());
+      members_[i].machine_cores = std::max(1, static_cast<int>(machine.cores.size()));
+      members_[i].crowded = machine.members.size() > machine.cores.size();
+    }
   }
   links_.resize(members_.size());
   choose(control, place, options);

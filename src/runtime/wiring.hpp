@@ -20,6 +20,11 @@ struct Member {
   Rank world_rank = 0;
   std::string host;    ///< equal for ranks of one machine
   int host_cores = 1;  ///< that the members on this machine may run on, together
+  /// Lowest member on the same machine: under the same kernel, in whatever container, or as
+  /// CHORUS_MACHINE says.
+  Rank neighbor = 0;
+  int machine_cores = 1;  ///< that the members on that machine may run on, together
+  bool crowded = false;   ///< those members outnumber these cores
 };
 
 /// Where a communicator stands among the ranks of the job.

@@ -12,6 +12,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "model/message_time.hpp"
 #include "model/simulate_sharing.hpp"
 
 namespace chorus::synth {
@@ -121,7 +122,7 @@ class Flowing {
           Urgency urgency, double bytes, bool turned_round)
       : topology_(topology),
         routes_(routes),
-        groups_of_(port_groups_of_links(topology)),
+        message_time_(topology),
         jobs_(std::move(jobs)),
         urgency_(urgency),
         bytes_(bytes),
@@ -201,16 +202,6 @@ class Flowing {
     return turned_round_ ? routes_.path(hop.dst, hop.src) : routes_.path(hop.src, hop.dst);
   }
 
-  [[nodiscard]] double message_s(int job) const {
-    double seconds = 0;
-    for (const int link : path(job)) {
-      for (const int group : groups_of_[at(link)]) {
-        seconds += topology_.port_groups[at(group)].message_s;
-      }
-    }
-    return seconds;
-  }
-
   void ready(int index, double now_s) {
     const Transfer& hop = jobs_[at(index)].transfer;
     events_.push({now_s + routes_.alpha_s(hop.src, hop.dst), What::prepared, index});
@@ -257,7 +248,9 @@ class Flowing {
       if (at(job.step) >= steps_.size()) steps_.resize(at(job.step) + 1);
       steps_[at(job.step)].push_back(job.transfer);
       ++begun_;
-      events_.push({now_s + (job.step == before ? 0 : message_s(index)), What::begins, index});
+      const double served_s =
+          job.step == before ? now_s : message_time_.served_s(path(index), now_s);
+      events_.push({served_s, What::begins, index});
     }
   }
 
@@ -303,7 +296,7 @@ class Flowing {
 
   const Topology& topology_;
   const Routes& routes_;
-  const std::vector<std::vector<int>> groups_of_;
+  MessageTime message_time_;
   std::vector<Job> jobs_;
   Urgency urgency_;
   double bytes_;

@@ -183,7 +183,11 @@ TEST(Cost, MessagesTakeTheirShareOfAPortGroupHoweverShort) {
   const Routes routes(topology);
   EXPECT_DOUBLE_EQ(cost(gather, topology, routes).alpha_s, (1 + 2 * 3) * kMicrosecond)
       << "one message from each rank, two chunks long";
-  EXPECT_DOUBLE_EQ(simulate(gather, topology, routes, 0).seconds, (1 + 3) * kMicrosecond);
+  EXPECT_DOUBLE_EQ(simulate(gather, topology, routes, 0).seconds, (1 + 2 * 3) * kMicrosecond)
+      << "one after the other, whoever was first";
+  gather.steps.push_back({{1, 2, 3}});
+  EXPECT_DOUBLE_EQ(simulate(gather, topology, routes, 0).seconds, (1 + 3 * 3) * kMicrosecond)
+      << "another step, another message; its latency passes while the first two are served";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -76,6 +77,32 @@ TEST_F(Probe, HostsThatNobodyDescribedAreProbedAndThenServed) {
   for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(directory)) ++kept;
   EXPECT_EQ(kept, 1);
   std::filesystem::remove_all(directory);
+}
+
+// Containers of one machine have networks of their own, but not cores.
+TEST_F(Probe, HostsThatShareCoresKnowIt) {
+  for (const bool one_machine : {true, false}) {
+    World world{.size = 3, .ranks = Ranks::processes, .options = tcp_only()};
+    expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+      live_on_a_host_of_its_own(rank);
+      cpu_set_t allowed, first;
+      CPU_ZERO(&first);
+      ::sched_getaffinity(0, sizeof allowed, &allowed);
+      for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&first) < 1; ++core) {
+        if (CPU_ISSET(core, &allowed)) CPU_SET(core, &first);
+      }
+      ::sched_setaffinity(0, sizeof first, &first);
+      Options options = tcp_only();
+      if (!one_machine) options.machine = "virtual machine " + std::to_string(rank);
+      Communicator communicator = Communicator::join(id, rank, 3, options);
+      all_reduced(communicator);
+      const auto& groups = communicator.topology().port_groups;
+      const bool knows = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+        return group.name == "cores of rank 0's machine";
+      });
+      EXPECT_EQ(knows, one_machine) << "rank " << rank;
+    }));
+  }
 }
 
 /// The one file in `directory`.
