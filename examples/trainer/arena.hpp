@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstddef>
@@ -105,12 +106,20 @@ class Arena {
   static std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
   static std::byte* map(std::size_t size_bytes) {
     if (size_bytes == 0) return nullptr;
-    void* memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // The system would promise more than it has, and end the process when it is used.
+    const auto machine = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+                         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    void* memory = MAP_FAILED;
+    if (size_bytes <= machine) {
+      memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
     if (memory == MAP_FAILED) {
       throw chorus::InputError("the layout needs " + std::to_string(size_bytes >> 20) +
-                               " MiB per rank, which the system does not give: shard more (--zero, "
-                               "--tp, --pp) or recompute (--recompute full)");
+                               " MiB per rank, which the system with its " +
+                               std::to_string(machine >> 20) +
+                               " MiB does not give: shard more (--zero, --tp, --pp) or recompute "
+                               "(--recompute full)");
     }
     return static_cast<std::byte*>(memory);
   }

@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,13 +14,14 @@
 #include <vector>
 
 #include "random.hpp"
+#include "schedule.hpp"
 
 namespace trainer {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kMagic[] = "chorus-trainer checkpoint 1\n";
+constexpr std::string_view kMagic = "chorus-trainer checkpoint 2\n";
 
 [[noreturn]] void reject(const std::string& sentence) { throw chorus::InputError(sentence); }
 
@@ -26,22 +29,21 @@ std::string file_of(const std::string& directory, int rank) {
   return fmt::format("{}/rank-{:04}.bin", directory, rank);
 }
 
+/// What every file of a checkpoint begins with; alike in all of them but for Progress::reductions.
+struct Header {
+  std::string model;
+  std::string keeps;  ///< keeps_of()
+  std::int64_t ranks = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t data = 0;  ///< fingerprint
+  Progress progress;
+};
+
 /// Part of a tensor: elements [begin, begin + count), row by row, of the rectangle that was here.
 struct Part {
   std::string name;
   std::int64_t rows, cols, row, row_count, col, col_count, begin, count;
 };
-
-std::uint64_t checksum(std::string_view bytes) {
-  std::uint64_t sum = 0;
-  std::uint64_t word = 0;
-  for (std::size_t i = 0; i < bytes.size(); i += sizeof word) {
-    word = 0;
-    std::memcpy(&word, bytes.data() + i, std::min(sizeof word, bytes.size() - i));
-    sum = mixed(sum ^ word);
-  }
-  return sum;
-}
 
 class Writer {
  public:
@@ -107,8 +109,11 @@ class Reader {
     return bytes_.data() + at_ - size;
   }
   [[noreturn]] void torn() const {
-    reject(path_ + " is torn or was changed: its checksum does not fit; resume from an older one");
+    reject(path_ +
+           " is torn or was changed: it does not hold what it should; remove its directory to "
+           "resume from the one before");
   }
+  [[nodiscard]] std::size_t left() const { return end_ - at_; }
 
  private:
   std::string path_;
@@ -116,6 +121,81 @@ class Reader {
   std::size_t at_ = 0;
   std::size_t end_ = 0;
 };
+
+/// What ranks keep to themselves from step to step (Store::kept) and what its shape depends on;
+/// empty where they keep nothing.
+std::string keeps_of(const Config& config) {
+  const Training& t = config.training;
+  const Layout& l = config.layout;
+  const bool apart = t.average != Average::gradients;
+  const bool compressed = t.compression != Compression::none;
+  const bool power = t.compression == Compression::power;
+  if (l.dp == 1 || !(apart || power || (compressed && (t.error_feedback || t.differences)))) {
+    return "";
+  }
+  const std::string kept =
+      apart ? fmt::format("--average {}", name_of(t.average))
+            : fmt::format("--compress {}{}{}{}", name_of(t.compression),
+                          power ? fmt::format(" --rank {}", t.power_rank) : "",
+                          t.differences ? " --ef21" : "",
+                          t.error_feedback || t.differences ? "" : " --no-error-feedback");
+  return fmt::format("--dp {} --tp {} --pp {} --ep {} --virtual-stages {} --partition {} {}", l.dp,
+                     l.tp, l.pp, l.ep, l.virtual_stages,
+                     fmt::join(partition_of(config.model, l), ","), kept);
+}
+
+Header header_of(const Trainer<float>& trainer) {
+  const Config& config = trainer.config();
+  return {.model = config.model.signature(),
+          .keeps = keeps_of(config),
+          .ranks = config.layout.world_size(),
+          .seed = config.training.seed,
+          .data = trainer.data().fingerprint(),
+          .progress = trainer.progress()};
+}
+
+void write_header(Writer& out, const Header& header) {
+  out.raw(kMagic);
+  out.text(header.model);
+  out.text(header.keeps);
+  out.number(header.ranks);
+  out.number(header.seed);
+  out.number(header.data);
+  out.number(static_cast<std::int64_t>(header.progress.steps));
+  out.number(header.progress.sequences);
+  out.number(header.progress.loss_scale);
+  out.number(static_cast<std::int64_t>(header.progress.good_steps));
+  out.number(header.progress.reductions);
+}
+
+Header read_header(Reader& in, const std::string& path) {
+  if (in.left() < kMagic.size() ||
+      std::string_view(in.take(kMagic.size()), kMagic.size()) != kMagic) {
+    reject(path + " is not a checkpoint of this version of the trainer");
+  }
+  constexpr std::int64_t kMost = 2'000'000'000;
+  Header header;
+  header.model = in.text();
+  header.keeps = in.text();
+  header.ranks = in.number<std::int64_t>();
+  header.seed = in.number<std::uint64_t>();
+  header.data = in.number<std::uint64_t>();
+  const auto steps = in.number<std::int64_t>();
+  header.progress.sequences = in.number<std::uint64_t>();
+  header.progress.loss_scale = in.number<double>();
+  const auto good_steps = in.number<std::int64_t>();
+  header.progress.reductions = in.number<std::uint64_t>();
+  const double scale = header.progress.loss_scale;
+  int exponent = 0;
+  const bool power = scale == 0 || (std::isfinite(scale) && std::frexp(scale, &exponent) == 0.5);
+  if (header.ranks < 1 || header.ranks > 1'000'000 || steps < 0 || steps > kMost ||
+      good_steps < 0 || good_steps > kMost || !power) {
+    in.torn();
+  }
+  header.progress.steps = static_cast<int>(steps);
+  header.progress.good_steps = static_cast<int>(good_steps);
+  return header;
+}
 
 /// Whether this rank writes its part of `p`: one of those that hold the same.
 bool writes(Trainer<float>& trainer, const Segment<float>& s, const Param& p) {
@@ -125,10 +205,8 @@ bool writes(Trainer<float>& trainer, const Segment<float>& s, const Param& p) {
 
 void write_rank(Trainer<float>& trainer, const std::string& path) {
   Writer out;
-  out.raw(kMagic);
-  out.text(trainer.config().model.signature());
-  out.number(static_cast<std::int64_t>(trainer.config().layout.world_size()));
-  out.number(static_cast<std::int64_t>(trainer.steps_done()));
+  const Header header = header_of(trainer);
+  write_header(out, header);
   for (const auto& s : trainer.store().segments()) {
     for (const Param& p : s->params) {
       const std::size_t first = std::max(p.offset, s->begin);
@@ -148,6 +226,14 @@ void write_rank(Trainer<float>& trainer, const std::string& path) {
     }
   }
   out.text("");
+  if (!header.keeps.empty()) {
+    for (const auto& kept : trainer.store().kept()) {
+      out.text(kept.name);
+      out.number(static_cast<std::uint64_t>(kept.elements.size()));
+      out.floats(kept.elements.data(), kept.elements.size());
+    }
+  }
+  out.text("");
   out.finish(path);
 }
 
@@ -163,7 +249,8 @@ Part read_part(Reader& in, const std::string& name) {
   }
   if (part.row < 0 || part.row > part.rows - part.row_count || part.col < 0 ||
       part.col > part.cols - part.col_count || part.begin < 0 || part.count < 0 ||
-      part.begin > part.row_count * part.col_count - part.count) {
+      part.begin > part.row_count * part.col_count - part.count ||
+      static_cast<std::uint64_t>(part.count) > in.left() / (3 * sizeof(float))) {
     in.torn();
   }
   return part;
@@ -195,20 +282,8 @@ std::size_t restore(Trainer<float>& trainer, Segment<float>& s, const Param& p, 
   return restored;
 }
 
-std::size_t load_file(Trainer<float>& trainer, const std::string& path, std::int64_t& ranks,
-                      std::int64_t& step) {
-  Reader in(path);
-  if (std::string_view(in.take(sizeof kMagic - 1), sizeof kMagic - 1) != kMagic) {
-    reject(path + " is not a checkpoint of this trainer");
-  }
-  const std::string model = in.text();
-  if (model != trainer.config().model.signature()) {
-    reject(fmt::format("{} holds another model: it has {}, the command line asks for {}", path,
-                       model, trainer.config().model.signature()));
-  }
-  ranks = in.number<std::int64_t>();
-  step = in.number<std::int64_t>();
-  if (ranks < 1 || ranks > 1'000'000 || step < 0 || step > 2'000'000'000) in.torn();
+/// Restores what the parts of a file have of this rank's; returns the elements of its shards.
+std::size_t restore_parts(Trainer<float>& trainer, Reader& in) {
   std::size_t restored = 0;
   for (std::string name = in.text(); !name.empty(); name = in.text()) {
     const Part part = read_part(in, name);
@@ -224,54 +299,73 @@ std::size_t load_file(Trainer<float>& trainer, const std::string& path, std::int
   return restored;
 }
 
-std::vector<std::string> checkpoints_in(const std::string& directory) {
-  std::vector<std::string> found;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(directory, none)) {
-    const std::string name = entry.path().filename().string();
-    if (name.size() == 13 && name.starts_with("step-")) found.push_back(entry.path().string());
+void restore_kept(Trainer<float>& trainer, Reader& in) {
+  for (const auto& kept : trainer.store().kept()) {
+    if (in.text() != kept.name || in.number<std::uint64_t>() != kept.elements.size()) in.torn();
+    const std::size_t bytes = kept.elements.size_bytes();
+    std::memcpy(kept.elements.data(), in.take(bytes), bytes);
   }
-  std::ranges::sort(found);
-  return found;
+  if (!in.text().empty()) in.torn();
 }
 
-}  // namespace
-
-std::string save_checkpoint(Trainer<float>& trainer, const std::string& directory) {
-  Groups& groups = trainer.groups();
-  groups.flights.wait_all();
-  const int rank = groups.world.rank();
-  std::string name = fmt::format("{}/step-{:08}", directory, trainer.steps_done());
-  const std::string unfinished = name + ".unfinished";
-  std::error_code cause;
-  fs::create_directories(unfinished, cause);
-  if (cause) reject(fmt::format("cannot make {}: {}", unfinished, cause.message()));
-  write_rank(trainer, file_of(unfinished, rank));
-  trainer.barrier();
-  if (rank == 0) {
-    fs::remove_all(name, cause);
-    fs::rename(unfinished, name, cause);
-    if (cause) reject(fmt::format("cannot name {}: {}", name, cause.message()));
-    const std::vector<std::string> all = checkpoints_in(directory);
-    for (std::size_t i = 0; i + 2 < all.size(); ++i) fs::remove_all(all[i], cause);
+/// Throws where `found` cannot be gone on from. Returns what does not go on as it was.
+std::string differences(const Header& found, const Header& mine, const std::string& path) {
+  if (found.model != mine.model) {
+    reject(fmt::format("{} holds another model: it has {}, the command line asks for {}", path,
+                       found.model, mine.model));
   }
-  trainer.barrier();
-  return name;
+  std::vector<std::string> notes;
+  const bool drifted = found.keeps.find("--average") != std::string::npos;
+  if (found.keeps != mine.keeps && !found.keeps.empty()) {
+    if (drifted || !mine.keeps.empty()) {
+      reject(fmt::format(
+          "{} holds {} under {}; the command line asks for {}: go on with those options{}", path,
+          drifted ? "replicas that drifted apart" : "what compression lost on each rank",
+          found.keeps, mine.keeps.empty() ? "none of it" : mine.keeps,
+          drifted ? "" : ", or with --compress none, which forgets it"));
+    }
+    notes.push_back("what compression lost so far is forgotten");
+  }
+  if (found.seed != mine.seed) {
+    notes.push_back(fmt::format("other sequences follow: --seed was {}", found.seed));
+  }
+  if (found.data != mine.data) notes.push_back("other sequences follow: --data was another text");
+  return fmt::format("{}", fmt::join(notes, "; "));
 }
 
-std::optional<std::string> last_checkpoint(const std::string& directory) {
-  const std::vector<std::string> all = checkpoints_in(directory);
-  if (all.empty()) return std::nullopt;
-  return all.back();
+/// Two files of one checkpoint say the same of it.
+bool alike(const Header& a, const Header& b) {
+  return a.model == b.model && a.keeps == b.keeps && a.ranks == b.ranks && a.seed == b.seed &&
+         a.data == b.data && a.progress.steps == b.progress.steps &&
+         a.progress.sequences == b.progress.sequences &&
+         a.progress.loss_scale == b.progress.loss_scale &&
+         a.progress.good_steps == b.progress.good_steps;
 }
 
-void load_checkpoint(Trainer<float>& trainer, const std::string& path) {
-  trainer.groups().flights.wait_all();
-  std::int64_t ranks = 1;
-  std::int64_t step = 0;
+std::string load(Trainer<float>& trainer, const std::string& path) {
+  const Header mine = header_of(trainer);
+  const int place = trainer.groups().place.index;
+  Header first;
+  Progress progress;
+  std::string notes;
   std::size_t restored = 0;
-  for (std::int64_t r = 0; r < ranks; ++r) {
-    restored += load_file(trainer, file_of(path, static_cast<int>(r)), ranks, step);
+  for (std::int64_t r = 0; r == 0 || r < first.ranks; ++r) {
+    const std::string file = file_of(path, static_cast<int>(r));
+    Reader in(file);
+    const Header header = read_header(in, file);
+    if (r == 0) {
+      notes = differences(header, mine, file);
+      first = header;
+      progress = header.progress;
+      progress.reductions = 0;
+    }
+    if (!alike(header, first)) {
+      reject(fmt::format("{} and {} are not of the same checkpoint", file, file_of(path, 0)));
+    }
+    restored += restore_parts(trainer, in);
+    if (header.keeps != mine.keeps || r != place) continue;
+    progress.reductions = header.progress.reductions;
+    if (!mine.keeps.empty()) restore_kept(trainer, in);
   }
   std::size_t expected = 0;
   for (const auto& s : trainer.store().segments()) {
@@ -282,7 +376,76 @@ void load_checkpoint(Trainer<float>& trainer, const std::string& path) {
     reject(
         fmt::format("{} has {} of the {} elements that this rank needs", path, restored, expected));
   }
-  trainer.resume_at(static_cast<int>(step));
+  trainer.resume_at(progress);
+  return notes;
+}
+
+std::vector<std::string> checkpoints_in(const std::string& directory) {
+  std::vector<std::string> found;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(directory, none)) {
+    const std::string name = entry.path().filename().string();
+    const bool numbered = name.size() == 13 && name.starts_with("step-") &&
+                          name.find_first_not_of("0123456789", 5) == std::string::npos;
+    if (numbered && entry.is_directory(none)) found.push_back(entry.path().string());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+/// Gives the files of all ranks their final name.
+void finish(int ranks, const std::string& unfinished, const std::string& name,
+            const std::string& directory) {
+  std::error_code cause;
+  for (int r = 0; r < ranks; ++r) {
+    if (fs::exists(file_of(unfinished, r), cause)) continue;
+    reject(fmt::format("{} is not where rank 0 looks: all ranks must see the same directory",
+                       file_of(unfinished, r)));
+  }
+  fs::remove_all(name, cause);
+  fs::rename(unfinished, name, cause);
+  if (cause) reject(fmt::format("cannot name {}: {}", name, cause.message()));
+  const std::vector<std::string> all = checkpoints_in(directory);
+  for (std::size_t i = 0; i + 2 < all.size(); ++i) fs::remove_all(all[i], cause);
+}
+
+}  // namespace
+
+std::string save_checkpoint(Trainer<float>& trainer, const std::string& directory) {
+  Groups& groups = trainer.groups();
+  groups.flights.wait_all();
+  const int rank = groups.world.rank();
+  const std::string name = fmt::format("{}/step-{:08}", directory, trainer.steps_done());
+  const std::string unfinished = name + ".unfinished";
+  try {
+    trainer.agree([&] {
+      std::error_code cause;
+      fs::create_directories(unfinished, cause);
+      if (cause) reject(fmt::format("cannot make {}: {}", unfinished, cause.message()));
+      write_rank(trainer, file_of(unfinished, rank));
+    });
+  } catch (const chorus::InputError&) {
+    std::error_code none;  // a full disk stays no fuller than it was
+    if (rank == 0) fs::remove_all(unfinished, none);
+    throw;
+  }
+  trainer.agree([&] {
+    if (rank == 0) finish(trainer.config().layout.world_size(), unfinished, name, directory);
+  });
+  return name;
+}
+
+std::optional<std::string> last_checkpoint(const std::string& directory) {
+  const std::vector<std::string> all = checkpoints_in(directory);
+  if (all.empty()) return std::nullopt;
+  return all.back();
+}
+
+std::string load_checkpoint(Trainer<float>& trainer, const std::string& path) {
+  trainer.groups().flights.wait_all();
+  std::string notes;
+  trainer.agree([&] { notes = load(trainer, path); });
+  return notes;
 }
 
 }  // namespace trainer

@@ -50,17 +50,47 @@ void at_least(long value, long least, std::string_view what) {
   if (value < least) reject(fmt::format("{} is {}; it must be at least {}", what, value, least));
 }
 
+void between(long value, long least, long most, std::string_view what) {
+  at_least(value, least, what);
+  if (value > most) reject(fmt::format("{} is {}; it must be at most {}", what, value, most));
+}
+
+/// Of a real number; not NaN.
+void within(double value, double least, double most, std::string_view what) {
+  if (value >= least && value <= most) return;
+  reject(fmt::format("{} is {}; it must be in {} … {}", what, value, least, most));
+}
+
+/// Products of these are counted in 64 bits, single ones in 32.
+constexpr long kMost = 10'000'000;
+constexpr long kMostRanks = 1'000'000;
+constexpr double kLargest = 1e30;
+
 void check_model(const Model& m) {
-  at_least(m.vocab, 2, "the vocabulary (--vocab)");
-  at_least(m.context, 2, "the sequence length (--context)");
-  at_least(m.layers, 1, "the number of layers (--layers)");
-  at_least(m.width, 1, "the width (--width)");
-  at_least(m.heads, 1, "the number of heads (--heads)");
-  at_least(m.experts, 0, "the number of experts (--experts)");
+  between(m.vocab, 2, kMost, "the vocabulary (--vocab)");
+  between(m.context, 2, kMost, "the sequence length (--context)");
+  between(m.layers, 1, 10'000, "the number of layers (--layers)");
+  between(m.width, 1, kMost, "the width (--width)");
+  between(m.heads, 1, kMost, "the number of heads (--heads)");
+  between(m.feed_forward, 0, 4 * kMost, "the feed-forward width (--feed-forward)");
+  between(m.experts, 0, kMost, "the number of experts (--experts)");
+  within(m.capacity, 0, kLargest, "--capacity");
+  within(m.balance_loss, 0, kLargest, "--balance-loss");
   must_divide(m.heads, "--heads", m.width, "columns (--width)");
   if (m.experts > 0 && (m.top_k < 1 || m.top_k > m.experts)) {
     reject(fmt::format("--top-k {} is not between 1 and the {} experts", m.top_k, m.experts));
   }
+}
+
+void check_training(const Training& t) {
+  between(t.batch, 1, kMost, "--batch");
+  at_least(t.steps, 0, "--steps");
+  within(t.learning_rate, 0, kLargest, "--learning-rate");
+  within(t.min_learning_rate, 0, kLargest, "--min-learning-rate");
+  at_least(t.warmup_steps, 0, "--warmup-steps");
+  at_least(t.base_batch, 0, "--base-batch");
+  within(t.weight_decay, 0, kLargest, "--weight-decay");
+  within(t.clip, 0, kLargest, "--clip");
 }
 
 void check_pipeline(const Layout& l, const Model& m) {
@@ -114,6 +144,9 @@ void check_zero_plus_plus(const Layout& l, const Model& m) {
 
 /// The batch of one replica; `option`: what set it.
 void check_batch(const Layout& l, const Model& m, int batch, const std::string& option) {
+  between(
+      batch * static_cast<long>(m.context), 1, 2'000'000'000,
+      fmt::format("the number of tokens of a micro-batch ({} x --context {})", option, m.context));
   if (l.sequence_parallel) must_divide(l.tp, "--tp", batch * m.context, "tokens of a micro-batch");
   if (!l.halves) return;
   if (batch % 2 != 0) {
@@ -132,11 +165,11 @@ void check_shares(const Layout& l, const Model& m, const Training& t) {
                     "more per micro-batch",
                     given, l.dp));
   }
-  if (l.ep > 1 || t.average != Average::gradients) {
+  if (t.average != Average::gradients) {
     reject(
-        fmt::format("--batch-shares {} needs --ep 1 (not {}) and --average gradients: ranks that "
-                    "share experts, and replicas that drift apart, count alike",
-                    given, l.ep));
+        fmt::format("--batch-shares {} needs --average gradients: replicas that drift apart count "
+                    "alike, whatever they hold",
+                    given));
   }
   for (const int share : l.shares) check_batch(l, m, share, "--batch-shares");
 }
@@ -223,14 +256,16 @@ void check(const Config& config, int world_size) {
   const Layout& l = config.layout;
   check_model(m);
   check_backend(config.training, l);
-  at_least(l.dp, 1, "--dp");
-  at_least(l.tp, 1, "--tp");
-  at_least(l.pp, 1, "--pp");
-  at_least(l.ep, 1, "--ep");
+  between(l.dp, 1, kMostRanks, "--dp");
+  between(l.tp, 1, kMostRanks, "--tp");
+  between(l.pp, 1, kMostRanks, "--pp");
+  const std::int64_t ranks = std::int64_t{1} * l.dp * l.tp * l.pp;
+  between(ranks, 1, kMostRanks, "the number of ranks (--dp x --tp x --pp)");
+  between(l.ep, 1, kMostRanks, "--ep");
   at_least(l.expert_chunks, 1, "--expert-chunks");
-  at_least(l.micro_batches, 1, "--micro-batches");
-  at_least(l.virtual_stages, 1, "--virtual-stages");
-  at_least(config.training.batch, 1, "--batch");
+  between(l.micro_batches, 1, 1'000'000, "--micro-batches");
+  between(l.virtual_stages, 1, 10'000, "--virtual-stages");
+  check_training(config.training);
   if (l.zero < 0 || l.zero > 3) reject(fmt::format("--zero {} is not 0, 1, 2 or 3", l.zero));
   if (l.world_size() != world_size) {
     const int rest = l.tp * l.pp;
@@ -241,10 +276,11 @@ void check(const Config& config, int world_size) {
                            : fmt::format("; with --dp 1 --pp 1, --tp {} would fit",
                                          nearest_divisor(world_size, l.tp))));
   }
-  std::vector<int> ranks = l.ranks;
-  std::ranges::sort(ranks);
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks.size() == static_cast<std::size_t>(world_size) && ranks[i] == static_cast<int>(i)) {
+  std::vector<int> mapping = l.ranks;
+  std::ranges::sort(mapping);
+  for (std::size_t i = 0; i < mapping.size(); ++i) {
+    const bool whole = mapping.size() == static_cast<std::size_t>(world_size);
+    if (whole && mapping[i] == static_cast<int>(i)) {
       continue;
     }
     reject(fmt::format("the mapping {} does not give each of {} ranks one place",
@@ -342,6 +378,8 @@ Model preset(std::string_view name) {
 
 std::string_view name_of(Pipeline p) { return kPipelineNames[static_cast<int>(p)]; }
 std::string_view name_of(Recompute r) { return kRecomputeNames[static_cast<int>(r)]; }
+std::string_view name_of(Compression c) { return kCompressionNames[static_cast<int>(c)]; }
+std::string_view name_of(Average a) { return kAverageNames[static_cast<int>(a)]; }
 Pipeline pipeline_of(std::string_view name) {
   return by_name<Pipeline>(kPipelineNames, name, "--schedule");
 }

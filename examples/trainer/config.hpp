@@ -163,6 +163,8 @@ void check(const Config& config, int world_size);
 
 [[nodiscard]] std::string_view name_of(Pipeline pipeline);
 [[nodiscard]] std::string_view name_of(Recompute recompute);
+[[nodiscard]] std::string_view name_of(Compression compression);
+[[nodiscard]] std::string_view name_of(Average average);
 [[nodiscard]] Pipeline pipeline_of(std::string_view name);
 [[nodiscard]] Recompute recompute_of(std::string_view name);
 [[nodiscard]] Compression compression_of(std::string_view name);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -14,6 +15,11 @@ namespace trainer {
 Data::Data(const Config& config) : config_(config) {
   const std::string& path = config.training.data;
   if (path.empty()) return;
+  std::error_code none;
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
+    throw chorus::InputError(
+        fmt::format("{} is not a file: --data takes a file of bytes, whose end is known", path));
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) throw chorus::InputError(fmt::format("the data file {} cannot be opened", path));
   bytes_.assign(std::istreambuf_iterator<char>(file), {});
@@ -33,6 +39,11 @@ Data::Data(const Config& config) : config_(config) {
         fmt::format("{} holds the byte {}, but the vocabulary has {} entries: use --vocab 256",
                     path, largest, config.model.vocab));
   }
+}
+
+std::uint64_t Data::fingerprint() const {
+  if (bytes_.empty()) return 0;
+  return checksum({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()});
 }
 
 void Data::sequence(std::uint64_t id, bool held_out, std::int32_t* tokens,

@@ -18,6 +18,8 @@ class Data {
   /// tokens, targets [T]: targets are the tokens one further on. `held_out`: from the last tenth of
   /// the file, which training never sees.
   void sequence(std::uint64_t id, bool held_out, std::int32_t* tokens, std::int32_t* targets) const;
+  /// Of the whole file; 0 for the synthetic source.
+  [[nodiscard]] std::uint64_t fingerprint() const;
 
  private:
   Config config_;

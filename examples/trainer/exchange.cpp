@@ -107,6 +107,25 @@ void Store<R>::lay_out_exchange(Arena& arena) {
   mixing_.reserve(2 * row_.size());
 }
 
+template <class R>
+std::vector<typename Store<R>::Kept> Store<R>::kept() {
+  const bool apart = config_.training.average != Average::gradients;
+  std::vector<Kept> all;
+  for (auto& s : segments_) {
+    const auto add = [&](const char* what, R* elements, std::size_t count) {
+      if (elements != nullptr && count > 0) all.push_back({s->name + what, {elements, count}});
+    };
+    add(".error", s->error, s->padded);
+    add(".estimate", s->estimate, s->padded);
+    add(".factors", s->power_q, s->power_q == nullptr ? 0 : power_counts(*s).second);
+    if (!apart) continue;
+    add(".values", s->values, s->padded);
+    add(".moment1", s->moment1, s->shard);
+    add(".moment2", s->moment2, s->shard);
+  }
+  return all;
+}
+
 /// Every replica's compressed gradient, added in the order of ranks: all end with the same bits.
 template <class R>
 void Store<R>::reduce_compressed(Segment<R>& s) {
@@ -226,6 +245,8 @@ template std::pair<std::size_t, std::size_t> Store<float>::power_counts(
     const Segment<float>&) const;
 template std::pair<std::size_t, std::size_t> Store<double>::power_counts(
     const Segment<double>&) const;
+template std::vector<Store<float>::Kept> Store<float>::kept();
+template std::vector<Store<double>::Kept> Store<double>::kept();
 template void Store<float>::lay_out_exchange(Arena&);
 template void Store<double>::lay_out_exchange(Arena&);
 template void Store<float>::reduce_compressed(Segment<float>&);

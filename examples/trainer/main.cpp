@@ -326,6 +326,26 @@ void plan(const Arguments& a) {
   fmt::print("{}", describe(best_layouts(a.config, sequences, machine, 10), machine));
 }
 
+/// Collective: goes on from the last checkpoint that rank 0 sees.
+void resume(chorus::Communicator& world, Trainer<float>& trainer, const std::string& directory) {
+  std::string last;
+  if (world.rank() == 0) last = last_checkpoint(directory).value_or("");
+  auto size = static_cast<std::int64_t>(last.size());
+  world.broadcast<std::int64_t>(std::span(&size, 1), 0);
+  last.resize(static_cast<std::size_t>(size));
+  if (size > 0) {
+    world.broadcast<std::uint8_t>(
+        std::span(reinterpret_cast<std::uint8_t*>(last.data()), last.size()), 0);
+  }
+  const std::string notes = last.empty() ? "" : load_checkpoint(trainer, last);
+  if (world.rank() != 0) return;
+  if (last.empty()) {
+    fmt::print("no checkpoint in {}: beginning anew\n", directory);
+  } else {
+    fmt::print("going on from {}{}{}\n", last, notes.empty() ? "" : "; ", notes);
+  }
+}
+
 void train(Arguments& a) {
   chorus::Options options = chorus::Options::from_env();
   options.deterministic = options.deterministic || a.deterministic;
@@ -346,10 +366,7 @@ void train(Arguments& a) {
                human_bytes(static_cast<double>(trainer.memory().used_bytes())), peak / 1e9);
   }
   if (a.resume) {
-    const auto last = last_checkpoint(a.checkpoint);
-    if (last) load_checkpoint(trainer, *last);
-    if (speaks && last) fmt::print("going on from {}\n", *last);
-    if (speaks && !last) fmt::print("no checkpoint in {}: beginning anew\n", a.checkpoint);
+    resume(world, trainer, a.checkpoint);
   }
   const int first = trainer.steps_done();
   Screen screen(a, speaks, peak);
@@ -417,6 +434,10 @@ int run(int argc, char** argv) {
   if (a.checkpoint.empty() && (a.resume || a.checkpoint_every > 0)) {
     throw chorus::InputError("--resume and --checkpoint-every need --checkpoint DIR");
   }
+  if (a.checkpoint_every < 0 || a.evaluate_every < 0) {
+    throw chorus::InputError(
+        "--checkpoint-every and --evaluate-every are numbers of steps, 0 or more");
+  }
   if (a.untied) a.config.model.tied = false;
   a.config.layout.overlap = !a.no_overlap;
   a.config.layout.pipeline = pipeline_of(a.schedule);
@@ -425,10 +446,6 @@ int run(int argc, char** argv) {
   a.config.training.average = average_of(a.average);
   a.config.training.backend = backend_of(a.backend);
   check_backend_options(a);
-  if (a.config.training.average != Average::gradients && !a.checkpoint.empty()) {
-    throw chorus::InputError("--checkpoint keeps one replica, but --average " + a.average +
-                             " lets them drift apart");
-  }
   a.config.training.error_feedback = !a.no_error_feedback;
   if (a.list_presets) {
     list_presets();

@@ -81,8 +81,15 @@ Moe<R>::Moe(const Config& config, Ops<R>& ops, Groups& groups, Store<R>& store, 
   ep_ = static_cast<std::size_t>(config.layout.ep);
   here_ = all_ / ep_;
   chunks_ = std::min(here_, static_cast<std::size_t>(config.layout.expert_chunks));
-  // A token goes to k different experts, so it comes here at most min(k, experts here) times.
-  most_ = ep_ * std::min(n_ * std::min(k_, here_), here_ * room(config, n_));
+  // A token goes to k different experts, so it comes here at most min(k, experts here) times. The
+  // ranks that share experts may have unequal batches.
+  most_ = 0;
+  const int leader = groups.place.dp - groups.place.ep;
+  for (int r = leader; r < leader + config.layout.ep; ++r) {
+    const std::size_t theirs =
+        static_cast<std::size_t>(config.of_replica(r).training.batch) * m.context;
+    most_ += std::min(theirs * std::min(k_, here_), here_ * room(config, theirs));
+  }
   gate_ = dense.params.size() - 1;
   const int first = groups.place.ep * static_cast<int>(here_);
   experts_ = store.add(

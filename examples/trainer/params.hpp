@@ -120,6 +120,20 @@ class Store {
   /// What was kept of gathered values is no longer current.
   void values_changed();
 
+  /// What no other rank has and the next step depends on: what compression lost so far, estimates,
+  /// factors; where replicas drift apart also values and moments. In the order of segments.
+  struct Kept {
+    std::string name;
+    std::span<R> elements;
+  };
+  [[nodiscard]] std::vector<Kept> kept();
+  [[nodiscard]] std::uint64_t reductions() const { return reductions_; }
+  /// After values, moments and kept() were restored.
+  void resume_at(std::uint64_t reductions) {
+    reductions_ = reductions;
+    values_changed();
+  }
+
   [[nodiscard]] const std::vector<std::unique_ptr<Segment<R>>>& segments() const {
     return segments_;
   }

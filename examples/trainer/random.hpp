@@ -1,8 +1,10 @@
 // Random numbers by position: the value at (stream, index) does not depend on who asks, or when.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <numbers>
 #include <string_view>
 
@@ -25,6 +27,17 @@ constexpr std::uint64_t stream_of(std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   return hash;
+}
+
+/// Of bytes, against accidents: eight at a time, each with all before it.
+inline std::uint64_t checksum(std::string_view bytes) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof sum) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, std::min(sizeof word, bytes.size() - i));
+    sum = mixed(sum ^ word);
+  }
+  return sum;
 }
 
 /// Normal with mean 0 and deviation 1 (Box-Muller on the halves of one draw).

@@ -17,12 +17,15 @@ enum Total : std::size_t { loss_sum, square_sum, balance_sum, dropped_sum, num_t
 }  // namespace
 
 template <class R>
-Trainer<R>::Trainer(chorus::Communicator& world, const Config& config) : config_(config) {
+Trainer<R>::Trainer(chorus::Communicator& world, const Config& config)
+    : config_(config), everyone_(&world) {
   check(config_, world.world_size());
-  data_ = std::make_unique<Data>(config_);
-  const Backend backend = config_.training.backend;
-  if (backend == Backend::cuda) gpu_ = open_gpu(world.rank());
-  if (backend == Backend::cuda_emulated) gpu_ = emulate_gpu();
+  agree([&] {
+    data_ = std::make_unique<Data>(config_);
+    const Backend backend = config_.training.backend;
+    if (backend == Backend::cuda) gpu_ = open_gpu(world.rank());
+    if (backend == Backend::cuda_emulated) gpu_ = emulate_gpu();
+  });
   groups_ = std::make_unique<Groups>(world, config_.layout, config_.model.tied, log_, gpu_.get());
   build();
   Arena measure(ops_->apart());
@@ -52,6 +55,31 @@ Trainer<R>::~Trainer() {
   if (gpu_) {
     groups_.reset();  // its lanes work in the arena
     ops_.reset();
+  }
+}
+
+template <class R>
+void Trainer<R>::agree(chorus::Communicator& world, const std::function<void()>& local) {
+  constexpr std::size_t kLongest = 1024;
+  const auto ranks = static_cast<std::size_t>(world.world_size());
+  std::vector<std::uint8_t> mine(kLongest, 0);
+  std::vector<std::uint8_t> all(kLongest * ranks);
+  try {
+    local();
+  } catch (const chorus::InputError& error) {
+    const std::string_view said(error.what());
+    std::copy_n(said.begin(), std::min(said.size(), kLongest - 1), mine.begin());
+  }
+  world.all_gather<std::uint8_t>(mine, all);
+  const auto said = [&](std::size_t r) {
+    return reinterpret_cast<const char*>(all.data() + r * kLongest);
+  };
+  std::size_t complaints = 0;
+  for (std::size_t r = 0; r < ranks; ++r) complaints += *said(r) != 0 ? 1 : 0;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (*said(r) == 0) continue;
+    const std::string who = complaints == ranks ? "" : fmt::format("rank {}: ", r);
+    throw chorus::InputError(who + said(r));
   }
 }
 
@@ -163,15 +191,13 @@ void Trainer<R>::in_turn(Body body) {
 
 template <class R>
 void Trainer<R>::load(int micro_batch, bool held_out) {
-  const Layout& layout = config_.layout;
   const int batch = config_.training.batch;
   const int T = config_.model.context;
   // Micro-batch m of replica r holds the sequences that micro-batch m · dp + r of one replica
   // would: a step sees the same sequences however it is spread, in equal shares or not.
-  const auto step = static_cast<std::uint64_t>(held_out ? 0 : steps_done_);
   const std::uint64_t first =
-      (step * static_cast<std::uint64_t>(layout.micro_batches) + micro_batch) *
-          static_cast<std::uint64_t>(config_.sequences()) +
+      (held_out ? 0 : sequences_seen_) +
+      static_cast<std::uint64_t>(micro_batch) * static_cast<std::uint64_t>(config_.sequences()) +
       static_cast<std::uint64_t>(config_.sequences_before(groups_->place.dp));
   for (int b = 0; b < batch; ++b) {
     const std::size_t at = static_cast<std::size_t>(b) * T;
@@ -386,12 +412,19 @@ StepResult Trainer<R>::step() {
   compute_gradients();
   StepResult result = summary();
   const Training& t = config_.training;
+  const auto done = [&] {
+    ++steps_done_;
+    sequences_seen_ += result.tokens / static_cast<std::uint64_t>(config_.model.context);
+    result.exposed_s = log_.exposed_s() - exposed;
+    result.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return result;
+  };
   if (t.loss_scale > 0 && loss_scale_ > 1 && !std::isfinite(result.gradient_norm)) {
     // Too large for the numbers that they were computed with: this batch is left out.
     rescale(loss_scale_ / 2);
     result.skipped = true;
-    ++steps_done_;
-    return result;
+    return done();
   }
   if (!std::isfinite(result.gradient_norm) || !std::isfinite(result.loss)) {
     throw chorus::Error(fmt::format(
@@ -411,10 +444,27 @@ StepResult Trainer<R>::step() {
   constexpr int kGoodSteps = 1000;
   if (t.loss_scale > 0 && ++good_steps_ >= kGoodSteps) rescale(loss_scale_ * 2);
   groups_->flights.trace.add(Span::Lane::compute, "update", "", updating, Trace::Clock::now());
-  ++steps_done_;
-  result.exposed_s = log_.exposed_s() - exposed;
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return result;
+  return done();
+}
+
+template <class R>
+Progress Trainer<R>::progress() const {
+  return {.steps = steps_done_,
+          .sequences = sequences_seen_,
+          .loss_scale = config_.training.loss_scale > 0 ? loss_scale_ : 0,
+          .good_steps = good_steps_,
+          .reductions = store_->reductions()};
+}
+
+template <class R>
+void Trainer<R>::resume_at(const Progress& progress) {
+  steps_done_ = progress.steps;
+  sequences_seen_ = progress.sequences;
+  if (config_.training.loss_scale > 0 && progress.loss_scale > 0) {
+    rescale(progress.loss_scale);
+    good_steps_ = progress.good_steps;
+  }
+  store_->resume_at(progress.reductions);
 }
 
 template <class R>

@@ -25,6 +25,15 @@ struct StepResult {
   bool skipped = false;       ///< gradients overflowed under Training::loss_scale: no update
 };
 
+/// How far a run is: with values, moments and Store::kept(), all that its next step depends on.
+struct Progress {
+  int steps = 0;
+  std::uint64_t sequences = 0;   ///< that the steps saw, over all replicas
+  double loss_scale = 0;         ///< of the next step; 0: none
+  int good_steps = 0;            ///< since the loss scale changed
+  std::uint64_t reductions = 0;  ///< compressed so far on this rank: they seed random rounding
+};
+
 /// The model's slice, memory, groups and position in the pipeline of one rank.
 template <class R>
 class Trainer {
@@ -52,7 +61,12 @@ class Trainer {
   [[nodiscard]] Groups& groups() { return *groups_; }
   [[nodiscard]] Ops<R>& ops() { return *ops_; }
   [[nodiscard]] Gpu* gpu() { return gpu_.get(); }
+  [[nodiscard]] const Data& data() const { return *data_; }
   [[nodiscard]] int steps_done() const { return steps_done_; }
+  [[nodiscard]] Progress progress() const;
+  /// Collective: runs `local` on every rank; where it throws chorus::InputError on any, all throw
+  /// the sentence of the first of them.
+  void agree(const std::function<void()>& local) { agree(*everyone_, local); }
   /// Returns when every rank has called it.
   void barrier();
   /// Whether communication of data parallelism runs under the passes of the steps to come; alike on
@@ -61,11 +75,9 @@ class Trainer {
     groups_->flights.wait_all();
     config_.layout.overlap = on;
   }
-  /// The step to go on from, after the states were restored.
-  void resume_at(int steps_done) {
-    steps_done_ = steps_done;
-    store_->values_changed();
-  }
+  /// Goes on from there, after the states were restored. A loss scale goes on where both runs
+  /// have one.
+  void resume_at(const Progress& progress);
 
  private:
   /// One half of every micro-batch, or all of it where it is not split: its shapes, scratch memory
@@ -99,6 +111,7 @@ class Trainer {
     std::vector<Slot> slots;
   };
 
+  static void agree(chorus::Communicator& world, const std::function<void()>& local);
   void build();
   void lay_out(Arena& arena);
   void lay_out_side(Side& side, Arena& arena);
@@ -135,6 +148,7 @@ class Trainer {
   }
 
   Config config_;
+  chorus::Communicator* everyone_ = nullptr;
   CommLog log_;
   std::unique_ptr<Gpu> gpu_;  ///< null: the host computes
   std::unique_ptr<Ops<R>> ops_;
@@ -151,9 +165,10 @@ class Trainer {
   double* totals_ = nullptr;
   double loss_ = 0;
   int steps_done_ = 0;
-  double loss_scale_ = 1;       ///< of the step to come
-  int good_steps_ = 0;          ///< since it changed
-  std::unique_ptr<Duet> duet_;  ///< where micro-batches are computed in halves
+  std::uint64_t sequences_seen_ = 0;  ///< over all replicas
+  double loss_scale_ = 1;             ///< of the step to come
+  int good_steps_ = 0;                ///< since it changed
+  std::unique_ptr<Duet> duet_;        ///< where micro-batches are computed in halves
 };
 
 }  // namespace trainer

@@ -76,7 +76,20 @@ refused "cannot be opened" --data "$work/absent"
 refused "0 bytes" --data "$work/empty"
 printf 'short' >"$work/short"
 refused "5 bytes" --data "$work/short"
+refused "$work is not a file" --data "$work"
+refused "/dev/full is not a file" --data /dev/full
 refused "need --checkpoint" --resume
+refused "0 or more" --checkpoint "$work/ckpt" --checkpoint-every -1
+refused "--learning-rate is nan" --learning-rate nan
+refused "--clip is -1" --clip -1
+refused "--capacity is nan" --experts 2 --capacity nan
+refused "--warmup-steps is -4" --warmup-steps -4
+refused "--steps is -3" --steps -3
+refused "--feed-forward) is -1" --feed-forward -1
+refused "--layers) is 1000000; it must be at most 10000" --layers 1000000
+refused "(--dp x --tp x --pp) is 4294967296" --dp 65536 --tp 65536
+refused "12800000000" --batch 2000000 --context 6400
+refused "does not give" --batch 1000000 --context 2000
 refused "must be at least 1" --batch 0
 refused "use --zero 0" --compress topk --dp 2 --zero 2 --dry-run
 refused "is none of none, qsgd" --compress zip
@@ -108,6 +121,14 @@ rm -rf "$work/ckpt/step-00000040"
 resumed=$(last_loss 2 "${common[@]}" --checkpoint "$work/ckpt" --resume)
 grep -q 'going on from .*step-00000030' "$work/out" || fail "it did not go on from step 30"
 [ -n "$whole" ] && [ "$resumed" = "$whole" ] || fail "resumed it ends at '$resumed', whole at '$whole'"
+
+# What rank 0 says is what was wrong on another rank, whose disk is full; nothing is left of the attempt.
+mkdir -p "$work/full/step-00000003.unfinished"
+ln -s /dev/full "$work/full/step-00000003.unfinished/rank-0001.bin"
+last_loss 2 --dp 2 --steps 3 --checkpoint "$work/full" >/dev/null 2>&1 && fail "a full disk went unnoticed"
+grep -q '^train: rank 1: cannot write .*: No space left on device$' "$work/err" ||
+  fail "nobody says that a disk is full: $(cat "$work/err")"
+[ -z "$(ls "$work/full")" ] || fail "left on the full disk: $(ls "$work/full")"
 
 [ "$failures" = 0 ] && echo "all as expected"
 exit "$((failures > 0))"
