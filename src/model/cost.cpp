@@ -11,7 +11,8 @@ namespace chorus {
 namespace {
 
 /// Chunks and messages that cross each link and port group within one step; forgets only what was
-/// touched. All chunks of a step from one rank to another count as one message.
+/// touched. Chunks of a step from one rank to another that follow each other are one message
+/// (delivery.cpp packs no others).
 class Load {
  public:
   explicit Load(const Topology& topology)
@@ -111,15 +112,20 @@ Cost cost(const Schedule& schedule, const Topology& topology, const Routes& rout
   Load load(topology);
   Cost total;
   const auto n = static_cast<std::size_t>(schedule.world_size);
-  std::vector<std::size_t> last_step(n * n, 0);  // in which src sent to dst, counted from 1
+  struct Last {
+    std::size_t step = 0;  // counted from 1
+    ChunkId chunk = 0;
+  };
+  std::vector<Last> last_sent(n * n);  // by src to dst
   for (std::size_t s = 0; s < schedule.steps.size(); ++s) {
     double alpha_s = 0;
     for (const Transfer& transfer : schedule.steps[s]) {
       alpha_s = std::max(alpha_s, routes.alpha_s(transfer.src, transfer.dst));
-      std::size_t& last = last_step[static_cast<std::size_t>(transfer.src) * n +
-                                    static_cast<std::size_t>(transfer.dst)];
-      load.add(routes.path(transfer.src, transfer.dst), last != s + 1);
-      last = s + 1;
+      Last& last = last_sent[static_cast<std::size_t>(transfer.src) * n +
+                             static_cast<std::size_t>(transfer.dst)];
+      const bool goes_on = last.step == s + 1 && last.chunk + 1 == transfer.chunk;
+      load.add(routes.path(transfer.src, transfer.dst), !goes_on);
+      last = {s + 1, transfer.chunk};
     }
     total.alpha_s += alpha_s + load.worst_of_messages();
     total.beta_s_per_byte += load.take_worst() * chunk_share;

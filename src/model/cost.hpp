@@ -113,7 +113,8 @@ struct Simulation {
 /// under way. No step barrier: a rank holds a chunk as of some step when everything that earlier
 /// steps bring it of that chunk has arrived. Transfers with the same source, destination and action
 /// are a lane: they flow one after the other in the schedule's order, while their alphas overlap,
-/// so that many small chunks make a pipeline. Chunks of one step in one lane are one message.
+/// so that many small chunks make a pipeline. Chunks of one step in one lane that follow
+/// each other are one message.
 ///
 /// While more than 4096 transfers are under way times are exact to a thousandth only.
 ///

@@ -177,8 +177,10 @@ class Simulator {
         turns_[id].has_turn = true;
       } else {
         turns_[at(before->second)].next = static_cast<int>(id);
-        // Chunks of one step between the same ranks are one message.
-        turns_[id].opens_message = entries_[id].step != entries_[at(before->second)].step;
+        // Chunks of one step that follow each other are one message.
+        const TimelineEntry& other = entries_[at(before->second)];
+        turns_[id].opens_message =
+            entries_[id].step != other.step || transfer.chunk != other.transfer.chunk + 1;
       }
       before->second = static_cast<int>(id);
     }

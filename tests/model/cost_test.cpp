@@ -188,6 +188,10 @@ TEST(Cost, MessagesTakeTheirShareOfAPortGroupHoweverShort) {
   gather.steps.push_back({{1, 2, 3}});
   EXPECT_DOUBLE_EQ(simulate(gather, topology, routes, 0).seconds, (1 + 3 * 3) * kMicrosecond)
       << "another step, another message; its latency passes while the first two are served";
+  gather.steps = {{{0, 2, 0}, {0, 2, 2}}};
+  EXPECT_DOUBLE_EQ(cost(gather, topology, routes).alpha_s, (1 + 2 * 3) * kMicrosecond)
+      << "chunks that do not follow each other travel by themselves";
+  EXPECT_DOUBLE_EQ(simulate(gather, topology, routes, 0).seconds, (1 + 2 * 3) * kMicrosecond);
 }
 
 }  // namespace
