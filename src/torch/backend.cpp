@@ -41,6 +41,11 @@ Backend::Backend(std::shared_ptr<Group> group, int rank, int size)
 Backend::~Backend() { group_->leave(); }
 
 Backend::Plan Backend::plan(const char* name, std::chrono::milliseconds timeout, bool message) {
+  if (!group_->of_this_process()) {
+    throw_torch(std::string(name) + ": this process was forked from rank " + std::to_string(rank_) +
+                ", whose process group stays with it: call init_process_group(\"chorus\") in the "
+                "process that communicates");
+  }
   Plan plan;
   plan.task = std::make_shared<Task>();
   plan.task->name = name;

@@ -19,7 +19,8 @@ constexpr auto kNapsAfterWork = std::chrono::milliseconds(20);
 CollectiveDriver::CollectiveDriver(chorus::Communicator communicator,
                                    std::function<std::string(std::string)> amend)
     : amend_(std::move(amend)), communicator_(std::move(communicator)) {
-  thread_ = std::thread([this] { work(); });
+  const std::lock_guard lock(mutex_);
+  give_turn();
 }
 
 CollectiveDriver::~CollectiveDriver() {
@@ -57,7 +58,7 @@ void CollectiveDriver::wait(const std::shared_ptr<Task>& task, std::chrono::mill
   }
   while (!task->done.load()) {
     if (limit.count() == 0 && !driving_ && !queue_.empty()) {
-      drive_head(lock);
+      drive_head(lock, false);
     } else {  // each end of driving and of a task is told to those who are counted here
       ++waiters_;
       done_.wait(lock);
@@ -71,6 +72,19 @@ void CollectiveDriver::kick() {
   if (queue_.empty()) return;
   kicked_ = true;
   work_.notify_one();
+  if (telling_) give_turn();
+}
+
+// Another thread becomes the driver's. With the lock.
+void CollectiveDriver::give_turn() {
+  telling_ = false;
+  turn_free_ = true;
+  ++turn_;
+  if (standing_by_ > 0) {
+    turns_.notify_one();
+  } else {
+    threads_.emplace_back([this] { work(); });
+  }
 }
 
 void CollectiveDriver::abort(const std::string& reason) {
@@ -87,11 +101,19 @@ void CollectiveDriver::leave(std::function<void()> before) {
 }
 
 void CollectiveDriver::join() {
-  if (thread_.joinable()) thread_.join();
+  std::unique_lock lock(mutex_);
+  while (!threads_.empty()) {
+    std::thread one = std::move(threads_.back());
+    threads_.pop_back();
+    lock.unlock();
+    one.join();
+    lock.lock();
+  }
 }
 
-// Runs the oldest task. `lock` is held on entry and on return, not between.
-void CollectiveDriver::drive_head(std::unique_lock<std::mutex>& lock) {
+// Runs the oldest task. `lock` is held on entry and on return, not between. `has_turn`: this is the
+// driver's thread; true where it may have lost its turn meanwhile.
+bool CollectiveDriver::drive_head(std::unique_lock<std::mutex>& lock, bool has_turn) {
   driving_ = true;
   const std::shared_ptr<Task> task = std::move(queue_.front());
   queue_.pop_front();
@@ -100,12 +122,18 @@ void CollectiveDriver::drive_head(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   driving_ = false;
   if (waiters_ > 0) done_.notify_all();
+  const bool tells = has_turn && task->has_future;
+  if (tells) {
+    telling_ = true;
+    if (kicked_ && !queue_.empty()) give_turn();
+  }
   lock.unlock();
   // Without the lock and with the communicator free: what is told may wait for another task.
   if (task->finished) task->finished(task->error);
   lock.lock();
   task->done.store(true, std::memory_order_release);
   if (waiters_ > 0) done_.notify_all();
+  return tells;
 }
 
 std::string CollectiveDriver::run(Task& task) {
@@ -130,8 +158,24 @@ std::string CollectiveDriver::run(Task& task) {
   }
 }
 
+// Waits for the turn unless it is still `mine`; false: there is none any more.
+bool CollectiveDriver::keep_turn(std::unique_lock<std::mutex>& lock, std::uint64_t& mine) {
+  if (mine == turn_) {
+    telling_ = false;
+    return true;
+  }
+  ++standing_by_;
+  turns_.wait(lock, [&] { return turn_free_ || ended_; });
+  --standing_by_;
+  turn_free_ = false;
+  mine = turn_;
+  return !ended_;
+}
+
 void CollectiveDriver::work() {
   std::unique_lock lock(mutex_);
+  std::uint64_t mine = 0;
+  if (!keep_turn(lock, mine)) return;
   std::uint64_t left_alone = 0;  // the oldest task at the last nap
   std::uint64_t seen = 0;
   auto last_work = Clock::now();
@@ -145,7 +189,7 @@ void CollectiveDriver::work() {
     if (queue_.empty()) {
       kicked_ = false;
     } else if (kicked_ || leaving_ || queue_.front()->id == left_alone) {
-      drive_head(lock);
+      if (drive_head(lock, true) && !keep_turn(lock, mine)) return;
       continue;
     }
     left_alone = queue_.empty() ? 0 : queue_.front()->id;
@@ -159,6 +203,8 @@ void CollectiveDriver::work() {
     work_.wait(lock, [&] { return leaving_ || submitted_ != seen; });
     napping_ = true;
   }
+  ended_ = true;
+  turns_.notify_all();
   std::optional<chorus::Communicator> last = std::move(communicator_);
   communicator_.reset();
   const auto before = std::move(before_leaving_);

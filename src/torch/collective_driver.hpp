@@ -18,7 +18,8 @@ namespace chorus_torch {
 /// Chorus moves only while somebody waits, one thread at a time. A training script waits at once
 /// (then its own thread drives: no hand-over, no wake-up) or computes meanwhile (then the driver's
 /// thread must). Which of the two it is shows only later, so the driver's thread lets a new task be
-/// for a nap's length unless it is told that nobody will wait (`kick`).
+/// for a nap's length unless it is told that nobody will wait (`kick`). What the end of a task
+/// brings about may wait for the future of another: then a further thread takes the driver's turn.
 class CollectiveDriver {
  public:
   /// Takes over `communicator`. `amend` adds what is known to the sentence of a failure.
@@ -43,23 +44,30 @@ class CollectiveDriver {
 
  private:
   void work();
-  void drive_head(std::unique_lock<std::mutex>& lock);
+  bool keep_turn(std::unique_lock<std::mutex>& lock, std::uint64_t& mine);
+  void give_turn();
+  bool drive_head(std::unique_lock<std::mutex>& lock, bool has_turn);
   std::string run(Task& task);
 
   std::mutex mutex_;  // of everything below but communicator_, which belongs to who drives
-  std::condition_variable done_, work_;
+  std::condition_variable done_, work_, turns_;
   std::deque<std::shared_ptr<Task>> queue_;
   bool driving_ = false;
   bool kicked_ = false;
   bool napping_ = false;  // the thread looks at the queue by itself, soon
   bool leaving_ = false;
+  bool telling_ = false;    // who has the turn is busy with what a task's end brings about
+  std::uint64_t turn_ = 0;  // counts whose turn it has been to be the driver's thread
+  bool turn_free_ = false;  // nobody's now
+  bool ended_ = false;      // nobody will be again
+  int standing_by_ = 0;     // threads without the turn
   int waiters_ = 0;
   std::uint64_t submitted_ = 0;
   std::function<void()> before_leaving_;
   std::function<std::string(std::string)> amend_;
   std::optional<chorus::Communicator> communicator_;
   std::atomic<bool> left_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::vector<std::thread> threads_;  // last: they use all of the above
 };
 
 }  // namespace chorus_torch

@@ -186,8 +186,10 @@ std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int ra
   return group;
 }
 
+bool Group::of_this_process() const { return ::getpid() == process_; }
+
 Group::~Group() {
-  if (::getpid() != process_) {  // threads and connections are the parent's
+  if (!of_this_process()) {
     (void)collectives_.release();
     (void)messages_.release();
     return;
@@ -259,6 +261,7 @@ void Group::abort(const std::string& reason) {
 }
 
 void Group::leave() {
+  if (!of_this_process()) return;
   collectives().leave([this] { messages_->leave(); });
 }
 
@@ -267,7 +270,7 @@ void Group::leave_all(const std::string& reason) {
   {
     const std::lock_guard lock(registry().mutex);
     for (const auto& group : registry().groups) {
-      if (group->process_ == ::getpid()) groups.push_back(group);
+      if (group->of_this_process()) groups.push_back(group);
     }
   }
   for (const auto& group : groups) {

@@ -23,6 +23,8 @@ class Group {
 
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   [[nodiscard]] int size() const { return size_; }
+  /// False in a child that was forked since: threads and connections are its parent's.
+  [[nodiscard]] bool of_this_process() const;
   CollectiveDriver& collectives() { return *collectives_; }
   MessageDriver& messages() { return *messages_; }
 

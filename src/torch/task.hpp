@@ -33,9 +33,10 @@ struct Task {
   std::chrono::milliseconds timeout{0};
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
 
-  std::uint64_t id = 0;            ///< counts from 1 in its driver
-  std::string error;               ///< valid when done
-  std::atomic<bool> done = false;  ///< set after `finished` has returned
+  std::atomic<bool> has_future = false;  ///< what `finished` brings about may take its time
+  std::uint64_t id = 0;                  ///< counts from 1 in its driver
+  std::string error;                     ///< valid when done
+  std::atomic<bool> done = false;        ///< set after `finished` has returned
 };
 
 }  // namespace chorus_torch

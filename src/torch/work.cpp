@@ -62,6 +62,9 @@ std::exception_ptr TaskWork::exception() const {
 }
 
 bool TaskWork::wait(std::chrono::milliseconds timeout) {
+  if (!group_->of_this_process()) {
+    throw_torch(task_->name + ": this process was forked from the one that waits for it");
+  }
   if (timeout.count() < 0) timeout = kNoTimeout;
   if (message_) {
     group_->messages().wait(task_, timeout);
@@ -73,6 +76,7 @@ bool TaskWork::wait(std::chrono::milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TaskWork::getFuture() {
+  task_->has_future = true;
   auto future = outcome_->future();
   if (!message_) group_->collectives().kick();
   return future;

@@ -69,6 +69,28 @@ class Failures(unittest.TestCase):
             assert good.tolist() == [size, size]
         self.assertEqual(run(2, body), ["", ""])
 
+    def test_a_forked_child_is_refused_and_its_parent_goes_on(self):
+        # The child has the parent's memory and connections: it could take what is the parent's.
+        def body(rank, size):
+            import os
+            pending = dist.all_reduce(torch.ones(2), async_op=True)
+            child = os.fork()
+            if child == 0:
+                refused = 0
+                for attempt in (lambda: dist.all_reduce(torch.ones(2)), pending.wait,
+                                lambda: dist.isend(torch.ones(2), 1 - rank)):
+                    try:
+                        attempt()
+                    except RuntimeError as error:
+                        refused += "forked" in str(error)
+                os._exit(refused)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+            pending.wait()
+            good = torch.ones(2)
+            dist.all_reduce(good)
+            assert good.tolist() == [size, size]
+        self.assertEqual(run(2, body), ["", ""])
+
     def test_a_refused_message_fails_its_peer(self):
         def body(rank, size):
             if rank == 0:

@@ -197,6 +197,21 @@ class Operations(unittest.TestCase):
                 equal(future.wait(), torch.full((50_000,), 2.0 * size))
         self.on_ranks(body, (2,))
 
+    def test_what_a_future_runs_may_wait_for_another_future(self):
+        # As torch's PowerSGD hook does. First on the group's own thread, then with what was queued
+        # before, two deep, while nobody else waits.
+        def body(rank, size):
+            def sum_of(value):
+                return dist.all_reduce(torch.full((3,), float(value)), async_op=True).get_future()
+            for round in range(20):
+                first = sum_of(1)
+                queued = sum_of(10)
+                def deeper(done):
+                    return sum_of(100).then(lambda last: last.value()[0] + sum_of(1000).wait()[0]).wait()
+                chained = first.then(lambda done: done.value()[0] + queued.wait()[0] + deeper(done))
+                equal(chained.wait(), torch.full((3,), 1111.0 * size))
+        self.on_ranks(body, (2,))
+
     def test_groups_of_some_ranks_and_sequence_numbers(self):
         def body(rank, size):
             pair = dist.new_group([0, 2])
