@@ -314,6 +314,12 @@ void map_axes(chorus::Communicator& world, Config& config) {
 }
 
 void plan(const Arguments& a) {
+  if (a.sequences < 0 || !(a.gflops >= 0) || !(a.memory_gb >= 0)) {
+    throw chorus::InputError(fmt::format(
+        "--sequences {}, --gflops {} and --memory-gb {} must be at least 0, which stands "
+        "for the default",
+        a.sequences, a.gflops, a.memory_gb));
+  }
   Machine machine = machine_of(chorus::find_topology(a.plan));
   const chorus::Topology& t = machine.topology;
   machine.flops_per_s = a.gflops > 0 ? a.gflops * 1e9 : measured_gemm_peak();

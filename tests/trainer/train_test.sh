@@ -80,6 +80,9 @@ refused "$work is not a file" --data "$work"
 refused "/dev/full is not a file" --data /dev/full
 refused "need --checkpoint" --resume
 refused "0 or more" --checkpoint "$work/ckpt" --checkpoint-every -1
+refused "--sequences -4" --plan ring:2 --sequences -4
+refused "--gflops -1" --plan ring:2 --gflops -1
+refused "--memory-gb nan" --plan ring:2 --memory-gb nan
 refused "--learning-rate is nan" --learning-rate nan
 refused "--clip is -1" --clip -1
 refused "--capacity is nan" --experts 2 --capacity nan
