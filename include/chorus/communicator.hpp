@@ -74,7 +74,7 @@ CHORUS_API void wait_all(std::span<Request* const> requests);
 
 /// A started call. Progress is made by whoever waits or polls on this communicator, never by a
 /// hidden thread. Buffers belong to the library until it is complete. Destroying an incomplete
-/// request waits for it.
+/// request waits for it, and so does destroying its communicator.
 class CHORUS_API Request {
  public:
   Request();
@@ -196,7 +196,9 @@ class CHORUS_API Communicator {
   /// Seconds that a collective `call` should take by the cost model; 0 for messages.
   [[nodiscard]] double predicted_s(const Call& call);
 
-  // In each form below a span's size gives the count; all ranks pass the same.
+  // In each form below a span's size gives the count; all ranks pass the same. Input and output
+  // must not overlap but where a form says that it works in place. A form that refuses its
+  // arguments within a group drops the group.
 
   /// data [count], the same count on every rank: replaced by the reduction over all ranks.
   template <Element T>
@@ -208,7 +210,7 @@ class CHORUS_API Communicator {
          .type = kDataType<T>,
          .reduction = reduction});
   }
-  /// in [count] → out [count]
+  /// in [count] → out [count]. In place if equal.
   template <Element T>
   void all_reduce(std::span<const T> in, std::span<T> out, Reduction reduction = {}) {
     require(in.size() == out.size(), "all_reduce: input and output differ in size");
@@ -253,12 +255,17 @@ class CHORUS_API Communicator {
          .type = kDataType<T>});
   }
   /// Element counts and offsets, each [world_size]: in[send_offsets[i] …] goes to rank i, what
-  /// comes from rank i lands at out[recv_offsets[i] …]. Not in place.
+  /// comes from rank i lands at out[recv_offsets[i] …]. What is sent and what is received must not
+  /// overlap.
   template <Element T>
   void all_to_all_v(std::span<const T> in, std::span<const std::size_t> send_counts,
                     std::span<const std::size_t> send_offsets, std::span<T> out,
                     std::span<const std::size_t> recv_counts,
                     std::span<const std::size_t> recv_offsets) {
+    require(inside(send_counts, send_offsets, in.size()),
+            "all_to_all_v: what is sent lies beyond the input");
+    require(inside(recv_counts, recv_offsets, out.size()),
+            "all_to_all_v: what is received lies beyond the output");
     run({.kind = Call::Kind::all_to_all_v,
          .input = in.data(),
          .output = out.data(),
@@ -278,9 +285,11 @@ class CHORUS_API Communicator {
          .type = kDataType<T>,
          .peer = root});
   }
-  /// in [count] → out [count] on root; out may be empty elsewhere.
+  /// in [count] → out [count] on root; out may be empty elsewhere. In place if equal.
   template <Element T>
   void reduce(std::span<const T> in, std::span<T> out, Rank root, Reduction reduction = {}) {
+    require(rank() != root || in.size() == out.size(),
+            "reduce: the root's input and output differ in size");
     run({.kind = Call::Kind::reduce,
          .input = in.data(),
          .output = out.data(),
@@ -289,9 +298,12 @@ class CHORUS_API Communicator {
          .reduction = reduction,
          .peer = root});
   }
-  /// mine [count] → all [world_size · count] on root; all may be empty elsewhere.
+  /// mine [count] → all [world_size · count] on root; all may be empty elsewhere. In place if mine
+  /// is all's block of the root.
   template <Element T>
   void gather(std::span<const T> mine, std::span<T> all, Rank root) {
+    require(rank() != root || all.size() == mine.size() * ranks(),
+            "gather: the root's output is not world_size × input");
     run({.kind = Call::Kind::gather,
          .input = mine.data(),
          .output = all.data(),
@@ -299,9 +311,12 @@ class CHORUS_API Communicator {
          .type = kDataType<T>,
          .peer = root});
   }
-  /// all [world_size · count] on root → mine [count]; all may be empty elsewhere.
+  /// all [world_size · count] on root → mine [count]; all may be empty elsewhere. In place if mine
+  /// is all's block of the root.
   template <Element T>
   void scatter(std::span<const T> all, std::span<T> mine, Rank root) {
+    require(rank() != root || all.size() == mine.size() * ranks(),
+            "scatter: the root's input is not world_size × output");
     run({.kind = Call::Kind::scatter,
          .input = all.data(),
          .output = mine.data(),
@@ -335,7 +350,9 @@ class CHORUS_API Communicator {
  private:
   friend class DeviceCommunicator;
   explicit Communicator(std::unique_ptr<Impl> impl);
-  static void require(bool condition, const char* why);
+  void require(bool condition, const char* why);
+  static bool inside(std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
+                     std::size_t size);
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
   std::unique_ptr<Impl> impl_;
 };

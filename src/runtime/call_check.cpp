@@ -1,7 +1,10 @@
 // Judges the arguments of a call on their own.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "chorus/error.hpp"
 #include "runtime/communicator_impl.hpp"
@@ -46,12 +49,117 @@ bool needs_output(const Call& call, Rank rank) {
   }
 }
 
-void check_all_to_all_v(const Call& call, std::size_t world_size) {
+/// Bytes of memory, [begin, end).
+struct Range {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+
+  [[nodiscard]] bool overlaps(const Range& other) const {
+    return begin < other.end && other.begin < end;
+  }
+};
+
+Range range_of(const void* memory, std::size_t count, DataType type) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  return {begin, begin + count * size_of(type)};
+}
+
+// Where a result lands on input that is still needed, it depends on sizes, transports and timing
+// what comes out.
+void check_overlap(const Call& call, Rank rank, std::size_t world_size) {
+  const bool root = call.peer == rank;
+  std::size_t in_blocks = 1;
+  std::size_t out_blocks = 1;
+  switch (call.kind) {
+    case Kind::all_reduce:
+      break;
+    case Kind::all_gather:
+      out_blocks = world_size;
+      break;
+    case Kind::reduce_scatter:
+      in_blocks = world_size;
+      break;
+    case Kind::all_to_all:
+      in_blocks = out_blocks = world_size;
+      break;
+    case Kind::broadcast:
+    case Kind::reduce:
+    case Kind::gather:
+    case Kind::scatter:
+      if (!root) return;
+      if (call.kind == Kind::gather) out_blocks = world_size;
+      if (call.kind == Kind::scatter) in_blocks = world_size;
+      break;
+    default:
+      return;
+  }
+  const Range in = range_of(call.input, in_blocks * call.count, call.type);
+  const Range out = range_of(call.output, out_blocks * call.count, call.type);
+  if (!in.overlaps(out)) return;
+  const std::size_t own = static_cast<std::size_t>(rank) * call.count * size_of(call.type);
+  const std::uintptr_t input_at = in.begin + (in_blocks > out_blocks ? own : 0);
+  const std::uintptr_t output_at = out.begin + (out_blocks > in_blocks ? own : 0);
+  if (input_at == output_at) return;
+  refuse(call, in_blocks == out_blocks
+                   ? "input and output overlap: let them be the same or apart"
+                   : fmt::format("input and output overlap: let the smaller one be block {} of the "
+                                 "larger one, or apart",
+                                 rank));
+}
+
+// The ranges of what is sent or received, in the order of addresses, but for those that are empty.
+void find_ranges(const Call& call, const void* memory, std::span<const std::size_t> counts,
+                 std::span<const std::size_t> offsets, std::string_view what,
+                 std::vector<Range>& ranges) {
+  constexpr std::size_t kMost = SIZE_MAX / 32;
+  ranges.clear();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    if (counts[i] > kMost || offsets[i] > kMost) {
+      refuse(call, fmt::format("{} elements at {} {} rank {} are more than memory can be",
+                               counts[i], offsets[i], what, i));
+    }
+    if (memory == nullptr) {
+      refuse(call,
+             fmt::format("{} elements {} rank {}, but the buffer is null", counts[i], what, i));
+    }
+    const auto* begin = static_cast<const std::byte*>(memory) + offsets[i] * size_of(call.type);
+    ranges.push_back(range_of(begin, counts[i], call.type));
+  }
+  std::ranges::sort(ranges, {}, &Range::begin);
+}
+
+void check_all_to_all_v(const Call& call, std::size_t me, std::size_t world_size) {
   for (const auto& list :
        {call.send_counts, call.send_offsets, call.recv_counts, call.recv_offsets}) {
     if (list.size() != world_size) {
       refuse(call, fmt::format("counts and offsets need one entry per rank: {} given, {} ranks",
                                list.size(), world_size));
+    }
+  }
+  if (call.send_counts[me] != call.recv_counts[me]) {
+    refuse(call, fmt::format("rank {} sends itself {} elements but expects {}", me,
+                             call.send_counts[me], call.recv_counts[me]));
+  }
+  thread_local std::vector<Range> sent, received;  // kept for their memory
+  find_ranges(call, call.input, call.send_counts, call.send_offsets, "to", sent);
+  find_ranges(call, call.output, call.recv_counts, call.recv_offsets, "from", received);
+  for (std::size_t i = 1; i < received.size(); ++i) {
+    if (received[i - 1].overlaps(received[i])) {
+      refuse(call,
+             "what two ranks send lands in the same place: let the pieces of the output not "
+             "overlap");
+    }
+  }
+  // Pieces of the input may be the same; so the one that reaches farthest counts, not the last.
+  std::size_t next = 0;
+  std::uintptr_t reach = 0;
+  for (const Range& range : received) {
+    for (; next < sent.size() && sent[next].begin < range.end; ++next) {
+      reach = std::max(reach, sent[next].end);
+    }
+    if (reach > range.begin) {
+      refuse(call, "input and output overlap, and it cannot work in place: let them be apart");
     }
   }
 }
@@ -75,12 +183,13 @@ void check_call(const Call& call, Rank rank, int world_size, bool to_itself) {
     refuse(call, "the count is larger than memory can be");
   }
   if (call.kind == Kind::all_to_all_v) {
-    check_all_to_all_v(call, static_cast<std::size_t>(world_size));
+    check_all_to_all_v(call, static_cast<std::size_t>(rank), static_cast<std::size_t>(world_size));
     return;
   }
   if (call.count == 0) return;
   if (needs_input(call, rank) && call.input == nullptr) refuse(call, "the input is null");
   if (needs_output(call, rank) && call.output == nullptr) refuse(call, "the output is null");
+  check_overlap(call, rank, static_cast<std::size_t>(world_size));
 }
 
 }  // namespace chorus

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/blob.hpp"
 #include "base/hash.hpp"
@@ -10,79 +11,6 @@
 #include "runtime/communicator_impl.hpp"
 
 namespace chorus {
-
-Request::Request() = default;
-Request::Request(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Request::Request(Request&&) noexcept = default;
-
-Request& Request::operator=(Request&& other) noexcept {
-  std::swap(impl_, other.impl_);
-  return *this;
-}
-
-Request::~Request() {
-  try {
-    wait();
-  } catch (const Error&) {
-    // Whoever wanted to know has called wait(); the communicator keeps the failure.
-  }
-}
-
-void Request::wait() {
-  if (!impl_) return;
-  const auto impl = std::move(impl_);
-  impl->communicator->finish(impl->jobs);
-}
-
-bool Request::test() { return look(true); }
-
-bool Request::poll() { return look(false); }
-
-bool Request::look(bool give_way) {
-  if (!impl_) return true;
-  if (!impl_->communicator->test(impl_->jobs, give_way)) return false;
-  impl_.reset();
-  return true;
-}
-
-bool Request::settle() {
-  if (!impl_) return true;
-  if (!impl_->communicator->collect(impl_->jobs)) return false;
-  impl_.reset();
-  return true;
-}
-
-// One round over the communicators of `requests`, none of which is null; at least one is open.
-void Request::turn(std::span<Request* const> requests) {
-  thread_local std::vector<Engine::Pending> pending;
-  pending.clear();
-  for (const Request* request : requests) {
-    if (!request->impl_) continue;
-    Engine* const engine = request->impl_->communicator->engine.get();
-    const auto same = [&](const Engine::Pending& other) { return other.engine == engine; };
-    if (std::ranges::any_of(pending, same)) continue;
-    const auto open = std::ranges::find(request->impl_->jobs, false, &Job::complete);
-    if (open != request->impl_->jobs.end()) pending.push_back({engine, *open});
-  }
-  if (!pending.empty()) Engine::turn(pending);
-}
-
-std::size_t wait_any(std::span<Request* const> requests) {
-  if (requests.empty()) throw InputError("wait_any: there is no request to wait for");
-  for (;; Request::turn(requests)) {
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      if (requests[i]->settle()) return i;
-    }
-  }
-}
-
-void wait_all(std::span<Request* const> requests) {
-  for (;; Request::turn(requests)) {
-    bool all = true;
-    for (Request* request : requests) all = request->settle() && all;
-    if (all) return;
-  }
-}
 
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
@@ -110,12 +38,13 @@ const Topology& Communicator::topology() const { return impl_->selector->topolog
 Traffic Communicator::traffic() const { return impl_->traffic(); }
 
 std::optional<Communicator> Communicator::split(int color, int key) {
+  impl_->require_sound();
   const GroupPlace& place = impl_->place;
-  const std::string name = fmt::format("{}.{}", place.key, impl_->splits++);
+  const int number = impl_->splits++;
   BlobWriter mine;
   mine.u32(static_cast<std::uint32_t>(color));
   mine.u32(static_cast<std::uint32_t>(key));
-  const auto blobs = impl_->exchange(fmt::format("split{}", impl_->splits), mine.view());
+  const auto blobs = impl_->exchange(fmt::format("split{}", number), "split()", mine.view());
   struct Wish {
     int key;
     Rank rank;
@@ -131,7 +60,7 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   if (color < 0) return std::nullopt;
   std::stable_sort(chosen.begin(), chosen.end(),
                    [](const Wish& a, const Wish& b) { return a.key < b.key; });
-  GroupPlace mine_now{.key = fmt::format("{}c{}", name, color)};
+  GroupPlace mine_now{.key = child_key(place.key, fmt::format(".{}c{}", number, color))};
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     if (chosen[i].rank == place.rank) mine_now.rank = static_cast<Rank>(i);
     mine_now.members.push_back(place.members[static_cast<std::size_t>(chosen[i].rank)]);
@@ -166,22 +95,23 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
   // Ranks that exclude each other make several communicators at once: each has a name of its own.
   Fnv1a hash;
   for (const Rank member : smaller.members) hash.word(static_cast<std::uint64_t>(member));
-  smaller.key = fmt::format("{}.shrunk{}-{:x}", place.key, impl_->shrinks++, hash.value());
+  smaller.key = child_key(place.key, fmt::format(".shrunk{}-{:x}", impl_->shrinks++, hash.value()));
   auto part = impl_->part(std::move(smaller));
   impl_->control->survived();
   return Communicator(std::move(part));
 }
 
 Request Communicator::start(const Call& call) {
-  auto request = std::make_unique<Request::Impl>();
-  request->communicator = impl_.get();
+  const Visit visit(*impl_);
+  auto request = std::make_unique<Request::Impl>(*impl_);
   impl_->launch(call, request->jobs);
   return Request(std::move(request));
 }
 
 void Communicator::run(const Call& call) {
+  const Visit visit(*impl_);
   if (impl_->group_depth > 0) {
-    impl_->group_calls.push_back(call);
+    impl_->group_calls.emplace_back(call);
     return;
   }
   impl_->run(call);
@@ -192,12 +122,12 @@ void Communicator::group_start() { ++impl_->group_depth; }
 void Communicator::group_end() {
   if (impl_->group_depth == 0) throw InputError("group_end() without group_start()");
   if (--impl_->group_depth > 0) return;
-  const std::vector<Call> calls = std::move(impl_->group_calls);
-  impl_->group_calls.clear();
+  const Visit visit(*impl_);
+  const std::vector<GroupedCall> calls = std::exchange(impl_->group_calls, {});
   // Judge all before starting any: a bad argument has no effect on the group.
-  for (const Call& call : calls) check_call(call, rank(), world_size());
+  for (const GroupedCall& call : calls) check_call(call.call, rank(), world_size());
   std::vector<Job*> jobs;
-  for (const Call& call : calls) impl_->launch(call, jobs);
+  for (const GroupedCall& call : calls) impl_->launch(call.call, jobs);
   impl_->finish(jobs);
 }
 
@@ -221,10 +151,14 @@ void Communicator::use(const Plan& plan) {
       throw SynthesisError(fmt::format("schedule '{}' is wrong: {}", entry.schedule.name, *fault));
     }
   }
+  impl_->require_sound();
   impl_->use(plan);
 }
 
-bool Communicator::reprobe() { return impl_->reprobe(); }
+bool Communicator::reprobe() {
+  impl_->require_sound();
+  return impl_->reprobe();
+}
 
 std::string Communicator::explain(const Call& call) const {
   if (call.kind > Call::Kind::barrier) {
@@ -250,8 +184,22 @@ double Communicator::predicted_s(const Call& call) {
   return 0;
 }
 
+// A call that is refused takes its group with it: left open by whoever catches this, the group
+// would swallow all later calls.
 void Communicator::require(bool condition, const char* why) {
-  if (!condition) throw InputError(why);
+  if (condition) return;
+  impl_->group_depth = 0;
+  impl_->group_calls.clear();
+  throw InputError(why);
+}
+
+// Lists that are too short are named by check_call().
+bool Communicator::inside(std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
+                          std::size_t size) {
+  for (std::size_t i = 0; i < std::min(counts.size(), offsets.size()); ++i) {
+    if (counts[i] > 0 && (offsets[i] > size || counts[i] > size - offsets[i])) return false;
+  }
+  return true;
 }
 
 }  // namespace chorus

@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "base/check.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "collectives/reduce.hpp"
 #include "model/contract.hpp"
@@ -16,6 +17,7 @@
 #include "runtime/call_number.hpp"
 #include "runtime/file.hpp"
 #include "runtime/launch.hpp"
+#include "runtime/options_env.hpp"
 #include "runtime/synthesize.hpp"
 
 namespace chorus {
@@ -76,6 +78,14 @@ std::string who(const GroupPlace& place) {
 }
 
 int message_channel() { return kMessageChannel; }
+
+std::string child_key(const std::string& parent, std::string_view suffix) {
+  constexpr std::size_t kLongest = 64;
+  std::string key = fmt::format("{}{}", parent, suffix);
+  if (key.size() <= kLongest) return key;
+  return fmt::format("{}~{:016x}", key.substr(0, key.find_first_of(".~")),
+                     Fnv1a().bytes(key).value());
+}
 
 Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> joined,
                          GroupPlace position, const Options& settings, const Probed* known)
@@ -174,6 +184,7 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
 }
 
 std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const Options& options) {
+  require_valid(options);
   const Launch launch = Launch::from_env();
   std::shared_ptr<void> keep_alive;
   const std::string id = resolve_id(launch, options, keep_alive);
@@ -184,6 +195,7 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& 
                                                              int world_size,
                                                              std::shared_ptr<void> keep_alive,
                                                              const Options& options) {
+  require_valid(options);
   auto control = Control::join(id, rank, world_size, options.join_timeout_ms);
   GroupPlace place{.key = "world", .rank = rank};
   for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
@@ -193,6 +205,9 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& 
 
 Communicator::Impl::~Impl() {
   leave();
+  const std::string failure = engine->failure().value_or(
+      fmt::format("rank {}: the communicator ended before the call was complete", place.rank));
+  while (open_requests != nullptr) open_requests->outlive(failure);
   control->close_group(place.key);
 }
 
@@ -210,14 +225,53 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members)
 }
 
 std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::string& what,
+                                                                 std::string_view as,
                                                                  std::span<const std::byte> mine) {
+  using std::chrono::milliseconds;
+  using std::chrono::steady_clock;
+  ++sequence;
+  auto next_report = steady_clock::now() + milliseconds(500);
+  try {
+    return meet(what, mine, [&] {
+      if (steady_clock::now() < next_report) return;
+      next_report += milliseconds(1'000);
+      report_history();
+      control->report_waiting(place.key, sequence, as, -1);
+    });
+  } catch (const BootstrapError&) {
+    if (control->verdict(place.key)) learn_failure();
+    throw;
+  }
+}
+
+std::vector<std::vector<std::byte>> Communicator::Impl::meet(
+    const std::string& what, std::span<const std::byte> mine,
+    const std::function<void()>& meanwhile) {
   return control->exchange(place.key + "/" + what, place.members, mine, options.join_timeout_ms,
-                           place.key, [this] {
+                           place.key, [&] {
                              try {
                                wiring->progress();
                              } catch (const LinkError&) {  // told where the link is used
                              }
+                             if (meanwhile) meanwhile();
                            });
+}
+
+// Once a communicator has failed it has failed for every call, also for those that would find what
+// they wait for.
+void Communicator::Impl::learn_failure() noexcept {
+  try {
+    engine->check();
+  } catch (const CollectiveError&) {  // kept by the engine
+  }
+}
+
+void Communicator::Impl::require_sound() {
+  if (engine->failure()) throw CollectiveError(*engine->failure());
+  if (!aborted.load(std::memory_order_relaxed)) return;
+  if (const auto verdict = control->await_verdict(place.key)) learn_failure();
+  throw CollectiveError(engine->failure().value_or(
+      fmt::format("rank {}: this rank has aborted the communicator", place.rank)));
 }
 
 // Leaving is collective: a socket that closes while a peer still reads from it could take messages
@@ -226,17 +280,27 @@ std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::stri
 void Communicator::Impl::leave() noexcept {
   try {
     if (engine->failure() || aborted) return;
+    if (!group_calls.empty()) {
+      control->abort(place.key, fmt::format("left with {} calls of a group that was not ended",
+                                            group_calls.size()));
+      throw CollectiveError(
+          "the communicator ends before group_end(): the calls of the group "
+          "were never started");
+    }
     if (std::uncaught_exceptions() > 0) {
       control->abort(place.key, "left because of an exception");
       return;
     }
-    for (const auto& job : all_jobs_) {  // calls that nobody waited for still own user memory
-      if (!job->running) continue;
-      engine->drive_until(*job, [&] { return job->complete; });
+    // Calls that nobody waited for still own user memory. Those that are queued run in their turn.
+    const auto next = [&] {
+      return std::ranges::find_if(all_jobs_, [](const auto& job) { return job->running; });
+    };
+    for (auto job = next(); job != all_jobs_.end(); job = next()) {
+      engine->drive_until(**job, [&] { return (*job)->complete; });
     }
     report_history();
     control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
-    exchange("leave", {});
+    meet("leave", {});
     if (const auto verdict = control->verdict(place.key)) throw CollectiveError(*verdict);
   } catch (const std::exception& error) {
     log(LogLevel::error, who(place), error.what());  // too late to throw it
@@ -252,7 +316,7 @@ void Communicator::Impl::report_history() {
 
 void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
   check_call(call, place.rank, static_cast<int>(place.members.size()));
-  if (engine->failure()) throw CollectiveError(*engine->failure());
+  require_sound();
   try {
     switch (call.kind) {
       case Call::Kind::all_to_all_v:
@@ -279,6 +343,7 @@ void Communicator::Impl::run(const Call& call) {
     return;
   }
   check_call(call, place.rank, static_cast<int>(place.members.size()));
+  require_sound();
   Job* job = nullptr;
   try {
     job = &prepare_collective(call);
@@ -398,10 +463,6 @@ void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>
   const std::size_t element = size_of(call.type);
   const auto* input = static_cast<const std::byte*>(call.input);
   auto* output = static_cast<std::byte*>(call.output);
-  if (call.send_counts[me] != call.recv_counts[me]) {
-    throw InputError(fmt::format("all_to_all_v: rank {} sends itself {} elements but expects {}",
-                                 me, call.send_counts[me], call.recv_counts[me]));
-  }
   constexpr std::uint32_t kSalt = 0x2a2a;  // does not match a plain send or recv
   for (std::size_t i = 1; i < n; ++i) {
     const std::size_t to = (me + i) % n;

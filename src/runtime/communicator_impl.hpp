@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +20,18 @@
 #include "runtime/wiring.hpp"
 
 namespace chorus {
+
+/// A call of a group, with its own copy of counts and offsets: those of the caller may be gone by
+/// the end of the group.
+struct GroupedCall {
+  explicit GroupedCall(const Call& given);
+  GroupedCall(GroupedCall&&) noexcept = default;
+
+  Call call;
+
+ private:
+  std::vector<std::size_t> counts_;
+};
 
 struct Communicator::Impl {
   /// Joins the job that the environment names (Launch::from_env()), as all its ranks do.
@@ -73,19 +87,29 @@ struct Communicator::Impl {
   int instances = 1;
 
   int group_depth = 0;
-  std::vector<Call> group_calls;
+  std::vector<GroupedCall> group_calls;
   std::vector<Job*> blocking_jobs;  // of the blocking call under way; kept for its memory
   std::uint64_t sequence = 0;       // collectives started
   int splits = 0;
   int shrinks = 0;
   std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
+  std::atomic<bool> visited{false};  // a thread is in a call (see Visit)
   int plans = 0;
 
-  /// Control::exchange() among the members, during which links are kept up.
-  std::vector<std::vector<std::byte>> exchange(const std::string& what,
+  /// Control::exchange() among the members, during which links are kept up. It counts as a
+  /// collective: `as` names it where others wait in another.
+  std::vector<std::vector<std::byte>> exchange(const std::string& what, std::string_view as,
                                                std::span<const std::byte> mine);
 
+  Request::Impl* open_requests = nullptr;  // that refer to this communicator
+
+  /// Throws CollectiveError if this communicator has failed or was aborted by this rank.
+  void require_sound();
+
  private:
+  std::vector<std::vector<std::byte>> meet(const std::string& what, std::span<const std::byte> mine,
+                                           const std::function<void()>& meanwhile = {});
+  void learn_failure() noexcept;
   [[nodiscard]] int shared_cores() const;
   Job& take_job(const Call& call, std::size_t resource);
   void give_back(std::vector<Job*>& jobs);
@@ -107,9 +131,41 @@ struct Communicator::Impl {
   std::vector<std::uint64_t> messages_;                           // [2 · peer + sending]
 };
 
+/// A call that its caller has not seen complete. One that outlives its communicator is told how it
+/// ended.
 struct Request::Impl {
-  Communicator::Impl* communicator = nullptr;
+  explicit Impl(Communicator::Impl& owner);
+  ~Impl() { let_go(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// The communicator ends. `failure`: why calls that are not complete never will be.
+  void outlive(const std::string& failure);
+  /// Throws CollectiveError if the communicator ended before the call was complete.
+  void require_complete() const;
+
+  Communicator::Impl* communicator;  ///< null once it has ended
   std::vector<Job*> jobs;
+
+ private:
+  void let_go();
+
+  std::string failure_;
+  Impl* next_ = nullptr;
+  Impl* previous_ = nullptr;
+};
+
+/// One thread's stay in a communicator. A second thread's is refused, as far as it is noticed
+/// without making every call dearer: the two of them do not wait for each other here.
+class Visit {
+ public:
+  explicit Visit(Communicator::Impl& communicator);
+  ~Visit() { communicator_.visited.store(false, std::memory_order_relaxed); }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  Communicator::Impl& communicator_;
 };
 
 /// "[rank 0/4]", for the log.
@@ -117,6 +173,10 @@ struct Request::Impl {
 
 /// The data channel of messages from rank to rank; collectives use those before it.
 [[nodiscard]] int message_channel();
+
+/// The name of a communicator made from the one named `parent`: short however long the line of
+/// ancestors, alike on all ranks, and (as far as 64 bits tell) no other's.
+[[nodiscard]] std::string child_key(const std::string& parent, std::string_view suffix);
 
 /// Throws InputError, naming the argument, for a call that cannot be right on any rank.
 /// `to_itself`: a rank may send to itself.

@@ -62,7 +62,7 @@ bool Communicator::Impl::reprobe() {
   const auto pending = std::count_if(all_jobs_.begin(), all_jobs_.end(),
                                      [](const auto& job) { return job->running; });
   const std::uint8_t busy = pending > 0 || group_depth > 0 ? 1 : 0;
-  const auto all = exchange("reprobe", std::as_bytes(std::span(&busy, 1)));
+  const auto all = exchange("reprobe", "reprobe()", std::as_bytes(std::span(&busy, 1)));
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].size() != 1 || all[r][0] != std::byte{0}) {
       throw InputError(fmt::format(
@@ -87,7 +87,8 @@ void Communicator::Impl::choose_by(Topology topology, Plan plan) {
 
 void Communicator::Impl::use(const Plan& plan) {
   const std::string mine = fingerprint(plan);
-  const auto all = exchange(fmt::format("plan{}", plans++), std::as_bytes(std::span(mine)));
+  const auto all =
+      exchange(fmt::format("plan{}", plans++), "use()", std::as_bytes(std::span(mine)));
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::string theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
     if (theirs != mine) {

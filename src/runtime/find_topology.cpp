@@ -1,11 +1,12 @@
 // Topologies that programs name.
 #include <fmt/format.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <memory>
 
 #include "chorus/error.hpp"
 #include "model/json.hpp"
@@ -15,11 +16,21 @@
 namespace chorus {
 
 std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw InputError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
-  return text.str();
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  const auto refuse = [&](const char* why) {
+    throw InputError(fmt::format("cannot read {}: {}", path, why));
+  };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
+                                                             &std::fclose);
+  if (!file) refuse(std::strerror(errno));
+  std::string text;
+  std::array<char, 1 << 16> buffer{};
+  while (const std::size_t got = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
+    text.append(buffer.data(), got);
+    if (text.size() > kMostBytes) refuse("larger than 64 MiB: is it the right file?");
+  }
+  if (std::ferror(file.get()) != 0) refuse(std::strerror(errno));  // of a directory, too
+  return text;
 }
 
 Topology find_topology(std::string_view source) {

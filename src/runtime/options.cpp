@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <climits>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
@@ -59,6 +60,30 @@ constexpr std::array<std::string_view, 35> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_LOCAL_RANK",
                                                      "CHORUS_LOCAL_WORLD_SIZE",
                                                      "CHORUS_SECRET"};
+
+/// What the numbers of Options may be.
+struct Range {
+  int Options::*field;
+  const char* name;
+  const char* variable;
+  int low, high;
+};
+constexpr std::array kRanges{
+    Range{&Options::join_timeout_ms, "join_timeout_ms", "CHORUS_JOIN_TIMEOUT_MS", 1, INT_MAX},
+    Range{&Options::timeout_ms, "timeout_ms", "CHORUS_TIMEOUT_MS", 1, INT_MAX},
+    Range{&Options::tcp_sockets, "tcp_sockets", "CHORUS_TCP_SOCKETS", 1, 16},
+    Range{&Options::rdma_gid_index, "rdma_gid_index", "CHORUS_RDMA_GID_INDEX", -1, 4095},
+    Range{&Options::rdma_traffic_class, "rdma_traffic_class", "CHORUS_RDMA_TC", 0, 255},
+    Range{&Options::rdma_service_level, "rdma_service_level", "CHORUS_RDMA_SL", 0, 15},
+    Range{&Options::rdma_timeout, "rdma_timeout", "CHORUS_RDMA_TIMEOUT", 1, 31},
+    Range{&Options::rdma_retry, "rdma_retry", "CHORUS_RDMA_RETRY", 0, 7},
+    Range{&Options::rdma_queue_pairs, "rdma_queue_pairs", "CHORUS_RDMA_QPS", 1, 4},
+    Range{&Options::rdma_rails, "rdma_rails", "CHORUS_RDMA_RAILS", 1, 8},
+    Range{&Options::slots, "slots", "CHORUS_SLOTS", 2, 32},
+    Range{&Options::probe_ms, "probe_ms", "CHORUS_PROBE_MS", 0, 3'600'000},
+    Range{&Options::probe_max_age_s, "probe_max_age_s", "CHORUS_PROBE_MAX_AGE_S", 0, INT_MAX},
+    Range{&Options::synthesis_ms, "synthesis_ms", "CHORUS_SYNTHESIS_MS", 0, 3'600'000},
+    Range{&Options::spin_us, "spin_us", "CHORUS_SPIN_US", 0, 1'000'000}};
 
 /// Insertions, deletions and replacements that turn `a` into `b` (Levenshtein, 1966).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -171,37 +196,39 @@ void warn_about_unknown_variables() {
   }
 }
 
+void require_valid(const Options& options) {
+  for (const Range& range : kRanges) {
+    const int value = options.*range.field;
+    if (value >= range.low && value <= range.high) continue;
+    throw InputError(fmt::format("Options::{} = {}: must be in [{}, {}]", range.name, value,
+                                 range.low, range.high));
+  }
+  if (options.slot_bytes < kMinSlotBytes || options.slot_bytes > kMaxSlotBytes ||
+      options.slot_bytes % 64 != 0) {
+    throw InputError(fmt::format("Options::slot_bytes = {}: must be a multiple of 64 in [{}, {}]",
+                                 options.slot_bytes, kMinSlotBytes, kMaxSlotBytes));
+  }
+}
+
 Options Options::from_env() {
   warn_about_unknown_variables();
   Options options;
-  read("CHORUS_JOIN_TIMEOUT_MS", 1, INT_MAX, options.join_timeout_ms);
-  read("CHORUS_TIMEOUT_MS", 1, INT_MAX, options.timeout_ms);
+  for (const Range& range : kRanges) {
+    read(range.variable, range.low, range.high, options.*range.field);
+  }
   read_transports(options.transports);
   read("CHORUS_SOCKET_IFNAME", options.interface_name);
-  read("CHORUS_TCP_SOCKETS", 1, 16, options.tcp_sockets);
   read("CHORUS_RDMA_HCA", options.rdma_hca);
-  read("CHORUS_RDMA_GID_INDEX", -1, 4095, options.rdma_gid_index);
-  read("CHORUS_RDMA_TC", 0, 255, options.rdma_traffic_class);
-  read("CHORUS_RDMA_SL", 0, 15, options.rdma_service_level);
-  read("CHORUS_RDMA_TIMEOUT", 1, 31, options.rdma_timeout);
-  read("CHORUS_RDMA_RETRY", 0, 7, options.rdma_retry);
-  read("CHORUS_RDMA_QPS", 1, 4, options.rdma_queue_pairs);
-  read("CHORUS_RDMA_RAILS", 1, 8, options.rdma_rails);
   read_slot_bytes(options.slot_bytes);
-  read("CHORUS_SLOTS", 2, 32, options.slots);
   int deterministic = 0;
   read("CHORUS_DETERMINISTIC", 0, 1, deterministic);
   options.deterministic = deterministic == 1;
   read("CHORUS_ALGORITHM", options.algorithm);
   read("CHORUS_TOPOLOGY", options.topology_file);
   read("CHORUS_PLAN", options.plan_file);
-  read("CHORUS_PROBE_MS", 0, 3'600'000, options.probe_ms);
   options.probe_cache = user_cache_directory();
   read_or_empty("CHORUS_PROBE_CACHE", options.probe_cache);
-  read("CHORUS_PROBE_MAX_AGE_S", 0, INT_MAX, options.probe_max_age_s);
-  read("CHORUS_SYNTHESIS_MS", 0, 3'600'000, options.synthesis_ms);
   read_or_empty("CHORUS_FLIGHT_DIR", options.flight_dir);
-  read("CHORUS_SPIN_US", 0, 1'000'000, options.spin_us);
   read("CHORUS_MACHINE", options.machine);
   read_log_level(options.log_level);
   return options;

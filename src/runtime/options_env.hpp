@@ -6,7 +6,12 @@
 #include <optional>
 #include <string>
 
+#include "chorus/options.hpp"
+
 namespace chorus {
+
+/// Throws InputError naming the first field whose value no variable could have given it.
+void require_valid(const Options& options);
 
 /// The value of `name`; nothing if it is unset or empty.
 [[nodiscard]] std::optional<std::string> env(const char* name);

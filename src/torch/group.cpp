@@ -165,7 +165,7 @@ std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int ra
                                    milliseconds timeout, const std::string& address) {
   std::shared_ptr<Group> group(new Group(std::move(store), rank, size, timeout));
   chorus::Options options = chorus::Options::from_env();
-  const int limit = static_cast<int>(std::min<std::int64_t>(timeout.count(), INT_MAX));
+  const int limit = static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, INT_MAX));
   // torch's time limit, but for a stricter one that somebody set for Chorus.
   const bool set_by_hand = options.timeout_ms != chorus::Options{}.timeout_ms;
   options.timeout_ms = set_by_hand ? std::min(options.timeout_ms, limit) : limit;

@@ -1,0 +1,364 @@
+// Callers that do what they must not: each is told at once, on its own rank where that can be, and
+// no other rank is left waiting.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "chorus/communicator.hpp"
+#include "world.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using Counts = std::vector<std::size_t>;
+
+World threads(int size, const std::string& transports = "shm,tcp") {
+  World world{.size = size};
+  world.options.transports = transports;
+  world.options.timeout_ms = 30'000;
+  world.options.flight_dir.clear();
+  world.options.slot_bytes = 4096;
+  return world;
+}
+
+template <class Failure>
+std::string thrown_by(auto call) {
+  try {
+    call();
+  } catch (const Failure& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::string refusal(auto call) { return thrown_by<InputError>(call); }
+
+void expect_it_goes_on(Communicator& comm) {
+  std::vector<int> ones(1000, 1);
+  comm.all_reduce<int>(ones);
+  EXPECT_EQ(std::accumulate(ones.begin(), ones.end(), 0), 1000 * comm.world_size());
+}
+
+Call sum_of(std::vector<int>& data) {
+  return {.kind = Call::Kind::all_reduce,
+          .input = data.data(),
+          .output = data.data(),
+          .count = data.size(),
+          .type = DataType::int32};
+}
+
+TEST(Descendants, HowManyGenerationsThereAreDoesNotMatter) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<Communicator> line;
+    for (int i = 0; i < 60; ++i) {
+      Communicator& parent = line.empty() ? comm : line.back();
+      line.push_back(i % 2 == 0 ? *parent.split(i) : parent.shrink({}));
+      expect_it_goes_on(line.back());
+    }
+    // Of one parent, and yet apart.
+    Communicator twin = *line.back().split(0);
+    Communicator other = line.back().shrink({});
+    expect_it_goes_on(twin);
+    expect_it_goes_on(other);
+    while (!line.empty()) line.pop_back();
+  }));
+}
+
+TEST(OutlivingRequest, IsCompleteWhereItsCommunicatorEndedWell) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(100'000, 1);
+    Request waited, tested, gone, any;
+    {
+      Communicator part = *comm.split(0);
+      for (Request* request : {&waited, &tested, &gone, &any}) *request = part.start(sum_of(data));
+      gone.wait();
+      gone = part.start(sum_of(data));  // the last in the queue
+    }
+    waited.wait();
+    EXPECT_TRUE(tested.test());
+    Request* const one[] = {&any};
+    EXPECT_EQ(wait_any(one), 0U);
+    EXPECT_EQ(data[99'999], 32);
+  }));
+}
+
+TEST(OutlivingRequest, SaysThatItsCallNeverEnded) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(10);
+    Request waited, tested;
+    {
+      Communicator part = *comm.split(0);
+      const Call never{.kind = Call::Kind::recv,
+                       .output = data.data(),
+                       .count = data.size(),
+                       .type = DataType::int32,
+                       .peer = 1 - comm.rank()};
+      waited = part.start(never);
+      tested = part.start(never);
+      comm.barrier();  // both have started
+      part.abort("enough");
+    }
+    EXPECT_THAT(thrown_by<CollectiveError>([&] { waited.wait(); }), HasSubstr("rank"));
+    EXPECT_THAT(thrown_by<CollectiveError>([&] { (void)tested.test(); }), HasSubstr("rank"));
+    expect_it_goes_on(comm);
+  }));
+}
+
+TEST(AllToAllV, RefusesWhatCannotBeRightAndGoesOn) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> in(4, 1), out(4);
+    const Counts two(2, 2), apart{0, 2}, far{0, 3}, endless{2, SIZE_MAX / 2}, none(2, 0);
+    const auto me = static_cast<std::size_t>(comm.rank());
+    Counts unlike = two;
+    unlike[me] = 1;
+    const auto exchange = [&](std::span<const int> from, const Counts& to_counts,
+                              const Counts& to_offsets, std::span<int> to,
+                              const Counts& from_counts, const Counts& from_offsets) {
+      return refusal([&] {
+        comm.all_to_all_v<int>(from, to_counts, to_offsets, to, from_counts, from_offsets);
+      });
+    };
+    EXPECT_THAT(exchange(in, two, far, out, two, apart), HasSubstr("beyond the input"));
+    EXPECT_THAT(exchange(in, two, apart, out, two, far), HasSubstr("beyond the output"));
+    EXPECT_THAT(exchange(in, endless, apart, out, two, apart), HasSubstr("beyond the input"));
+    EXPECT_THAT(exchange(in, unlike, apart, out, two, apart), HasSubstr("sends itself 1 elements"));
+    EXPECT_THAT(exchange(in, two, apart, out, {2}, apart), HasSubstr("one entry per rank"));
+    EXPECT_THAT(exchange(in, two, apart, out, two, none), HasSubstr("the same place"));
+    EXPECT_THAT(exchange(out, two, apart, out, two, apart), HasSubstr("overlap"));
+    Call untyped{.kind = Call::Kind::all_to_all_v,
+                 .input = in.data(),
+                 .output = out.data(),
+                 .type = DataType::int32,
+                 .send_counts = two,
+                 .send_offsets = apart,
+                 .recv_counts = two,
+                 .recv_offsets = apart};
+    Call wrong = untyped;
+    wrong.input = nullptr;
+    EXPECT_THAT(refusal([&] { comm.run(wrong); }), HasSubstr("null"));
+    wrong = untyped;
+    wrong.send_counts = wrong.recv_counts = endless;
+    if (me == 0) {
+      EXPECT_THAT(refusal([&] { comm.run(wrong); }), HasSubstr("more than memory"));
+    }
+    // Nothing of a group runs if one of its calls is refused.
+    std::vector<int> sum(4, 1);
+    comm.group_start();
+    comm.all_reduce<int>(sum);
+    untyped.send_counts = unlike;
+    comm.run(untyped);
+    EXPECT_THAT(refusal([&] { comm.group_end(); }), HasSubstr("sends itself"));
+    EXPECT_EQ(sum, std::vector<int>(4, 1));
+    // Pieces of one buffer may lie between each other, and what is sent may be sent twice.
+    std::vector<int> mixed{comm.rank(), -1, comm.rank() + 10, -1};
+    const Counts one(2, 1);
+    comm.all_to_all_v<int>(mixed, one, Counts{0, 2}, mixed, one, Counts{1, 3});
+    EXPECT_EQ(mixed[1], 10 * comm.rank());
+    EXPECT_EQ(mixed[3], 1 + 10 * comm.rank());
+    comm.all_to_all_v<int>(in, two, none, out, two, apart);
+    expect_it_goes_on(comm);
+  }));
+}
+
+TEST(AllToAllV, InAGroupKeepsItsOwnCounts) {
+  expect_all_well(run_world(threads(3), [](Communicator& comm) {
+    std::vector<int> in{comm.rank(), comm.rank() + 10, comm.rank() + 20}, out(3, -1);
+    comm.group_start();
+    for (int i = 0; i < 5; ++i) {
+      Counts counts(3, 1), offsets{0, 1, 2};
+      comm.all_to_all_v<int>(in, counts, offsets, out, counts, offsets);
+      counts.assign(3, 1 << 30);
+      offsets.assign(3, 1 << 30);
+    }
+    comm.group_end();
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(out[static_cast<std::size_t>(r)], r + 10 * comm.rank());
+  }));
+}
+
+TEST(Overlap, IsRefusedUnlessItIsInPlace) {
+  expect_all_well(run_world(threads(3), [](Communicator& comm) {
+    constexpr std::size_t kCount = 5;
+    const std::size_t n = 3;
+    const auto me = static_cast<std::size_t>(comm.rank());
+    std::vector<int> memory(40);
+    const std::span<int> all(memory.data(), n * kCount), shifted(memory.data() + 1, n * kCount);
+    const std::span<int> own = all.subspan(me * kCount, kCount);
+    const std::span<int> another = all.subspan((me + 1) % n * kCount, kCount);
+    const auto overlap = HasSubstr("overlap");
+    EXPECT_THAT(refusal([&] { comm.all_reduce<int>(all, shifted); }), overlap);
+    EXPECT_THAT(refusal([&] { comm.all_to_all<int>(all, shifted); }), overlap);
+    EXPECT_THAT(refusal([&] { comm.all_gather<int>(another, all); }), overlap);
+    EXPECT_THAT(refusal([&] { comm.reduce_scatter<int>(all, another); }), overlap);
+    if (me == 1) {
+      EXPECT_THAT(refusal([&] { comm.reduce<int>(all, shifted, 1); }), overlap);
+      EXPECT_THAT(refusal([&] { comm.gather<int>(another, all, 1); }), overlap);
+      EXPECT_THAT(refusal([&] { comm.scatter<int>(all, another, 1); }), overlap);
+    }
+    comm.all_reduce<int>(all, all);
+    comm.all_to_all<int>(all, all);
+    comm.reduce<int>(all, all, 1);
+    comm.gather<int>(own, all, 1);
+    comm.scatter<int>(all, own, 1);
+    comm.reduce_scatter<int>(all, own);
+    std::fill(own.begin(), own.end(), static_cast<int>(me) + 1);
+    comm.all_gather<int>(own, all);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      EXPECT_EQ(all[i], static_cast<int>(i / kCount) + 1);
+  }));
+}
+
+TEST(RootedForms, RefuseBuffersThatAreTooSmallOnTheRoot) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> block(400, 1), small(3), nothing;
+    if (comm.rank() == 0) {
+      EXPECT_THAT(refusal([&] { comm.reduce<int>(block, small, 0); }), HasSubstr("differ in size"));
+      EXPECT_THAT(refusal([&] { comm.gather<int>(block, small, 0); }), HasSubstr("world_size"));
+      EXPECT_THAT(refusal([&] { comm.scatter<int>(small, block, 0); }), HasSubstr("world_size"));
+    }
+    std::vector<int> all(comm.rank() == 0 ? 800 : 0, 2);
+    comm.gather<int>(block, all, 0);
+    comm.scatter<int>(all, block, 0);
+    comm.reduce<int>(block, comm.rank() == 0 ? std::span<int>(block) : std::span<int>(nothing), 0);
+    EXPECT_EQ(block[399], comm.rank() == 0 ? 2 : 1);
+  }));
+}
+
+TEST(Group, ThatRefusedACallDoesNotSwallowLaterOnes) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(4, 1);
+    EXPECT_THAT(refusal([&] {
+                  comm.group_start();
+                  comm.all_reduce<int>(data);
+                  comm.all_gather<int>(data, std::span<int>(data));
+                  comm.group_end();
+                }),
+                HasSubstr("world_size"));
+    EXPECT_EQ(data[0], 1);
+    expect_it_goes_on(comm);
+  }));
+}
+
+TEST(Group, ThatIsNeverEndedIsToldToTheOthers) {
+  const Outcomes outcomes = run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(4, 1);
+    if (comm.rank() == 0) comm.group_start();
+    comm.all_reduce<int>(data);
+  });
+  EXPECT_EQ(outcomes[0], "");  // too late to throw; it is in the log
+  EXPECT_THAT(outcomes[1], HasSubstr("group that was not ended"));
+}
+
+class OverTransport : public ::testing::TestWithParam<std::string> {};
+
+// A barrier that finds what the others had sent before they failed would let its rank go on alone.
+TEST_P(OverTransport, AfterAFailureNoCallSucceedsOnAnyRank) {
+  World world = threads(3, GetParam());
+  world.options.join_timeout_ms = 30'000;
+  const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+    std::string first;
+    try {
+      if (comm.rank() == 0) {
+        (void)comm.split(0);
+      } else {
+        comm.barrier();
+      }
+      ADD_FAILURE() << "split() of one rank met a barrier() of the others";
+    } catch (const Error& error) {
+      first = error.what();
+    }
+    EXPECT_THAT(first, AllOf(HasSubstr("rank 0 called split()"), HasSubstr("called barrier()"),
+                             HasSubstr("call 1")));
+    const auto failed = HasSubstr("called split()");
+    EXPECT_THAT(thrown_by<CollectiveError>([&] { comm.barrier(); }), failed);
+    EXPECT_THAT(thrown_by<CollectiveError>([&] { (void)comm.split(0); }), failed);
+    EXPECT_THAT(thrown_by<CollectiveError>([&] { (void)comm.reprobe(); }), failed);
+    EXPECT_THAT(thrown_by<CollectiveError>([&] { comm.use({.world_size = 3}); }), failed);
+  });
+  EXPECT_THAT(outcomes, Each(""));
+}
+
+TEST_P(OverTransport, NoCallSucceedsOnARankThatHasAborted) {
+  const Outcomes outcomes = run_world(threads(3, GetParam()), [](Communicator& comm) {
+    std::vector<int> data(10, 1);
+    if (comm.rank() == 0) comm.abort("operator said so");
+    comm.all_reduce<int>(data);
+    comm.barrier();  // in which the others learn of it at the latest
+  });
+  EXPECT_THAT(outcomes, Each(HasSubstr("operator said so")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, OverTransport, ::testing::Values("shm", "tcp"),
+                         [](const auto& each) { return each.param; });
+
+TEST(TwoThreads, OfOneCommunicatorAreRefused) {
+  // Of rank 1: has the thread that looks been refused? Until then rank 0's stays in its call.
+  std::atomic<bool> refused{false};
+  expect_all_well(run_world(threads(2), [&](Communicator& comm) {
+    std::vector<int> data(10, comm.rank());
+    if (comm.rank() == 1) {
+      while (!refused) std::this_thread::yield();
+      comm.send<int>(data, 0);
+      return expect_it_goes_on(comm);
+    }
+    const auto two_threads = [](const std::string& what) {
+      return what.find("two threads") != std::string::npos;
+    };
+    std::thread receiver([&] {
+      while (two_threads(refusal([&] { comm.recv<int>(data, 1); }))) {  // by the one that looks
+      }
+    });
+    const Call impossible{.kind = Call::Kind::send, .peer = 7};  // does nothing where it is let in
+    while (!two_threads(refusal([&] { comm.run(impossible); }))) std::this_thread::yield();
+    refused = true;
+    receiver.join();
+    EXPECT_EQ(data[9], 1);
+    expect_it_goes_on(comm);
+  }));
+}
+
+TEST(Options, SetByHandAreHeldToTheSameLimits) {
+  const auto refused = [](auto change) {
+    Options options;
+    change(options);
+    const UniqueId nobody{"chorus:127.0.0.1:1:0123456789abcdef0123456789abcdef"};
+    return refusal([&] { (void)Communicator::join(nobody, 0, 2, options); });
+  };
+  EXPECT_THAT(refused([](Options& o) { o.slots = 0; }), HasSubstr("Options::slots = 0"));
+  EXPECT_THAT(refused([](Options& o) { o.slots = -5; }), HasSubstr("[2, 32]"));
+  EXPECT_THAT(refused([](Options& o) { o.tcp_sockets = 0; }), HasSubstr("Options::tcp_sockets"));
+  EXPECT_THAT(refused([](Options& o) { o.slot_bytes = SIZE_MAX; }), HasSubstr("multiple of 64"));
+  EXPECT_THAT(refused([](Options& o) { o.slot_bytes = 1000; }), HasSubstr("slot_bytes = 1000"));
+  EXPECT_THAT(refused([](Options& o) { o.timeout_ms = 0; }), HasSubstr("Options::timeout_ms"));
+}
+
+TEST(Files, ThatNeverEndOrAreNoneAreRefused) {
+  for (const char* path : {"/dev/zero", "/", "/no/such/plan"}) {
+    const Outcomes outcomes = run_ranks({.size = 1}, [&](const UniqueId& id, Rank rank) {
+      Options options;
+      options.plan_file = path;
+      (void)Communicator::join(id, rank, 1, options);
+    });
+    EXPECT_THAT(outcomes[0], HasSubstr(fmt::format("cannot read {}", path)));
+  }
+}
+
+TEST(Waiting, NeedsRequestsThatExist) {
+  Request done;
+  Request* const requests[] = {&done, nullptr};
+  EXPECT_THAT(refusal([&] { wait_any(requests); }), HasSubstr("request 1 is null"));
+  EXPECT_THAT(refusal([&] { wait_all(requests); }), HasSubstr("request 1 is null"));
+}
+
+}  // namespace
+}  // namespace chorus::testing
