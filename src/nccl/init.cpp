@@ -74,7 +74,7 @@ ncclUniqueId make_id(bool this_process_only) {
 }
 
 std::string text_of(const ncclUniqueId& id) {
-  const std::string text(id.internal, ::strnlen(id.internal, sizeof id.internal));
+  std::string text(id.internal, ::strnlen(id.internal, sizeof id.internal));
   if (text.starts_with("NCCL_COMM_ID=")) {
     (void)meeting_place(text.substr(13));
     return text;

@@ -241,7 +241,6 @@ ncclResult_t enqueue(const Asked& asked) {
 }  // namespace chorus::nccl
 
 using namespace chorus::nccl;
-using Kind = chorus::Call::Kind;
 
 namespace {
 

@@ -77,11 +77,13 @@ extern "C" ncclResult_t pncclParamBind(ncclParamHandle_t* handle, const char* ke
 }
 CHORUS_NCCL_EXPORT(ParamBind);
 
+// NOLINTBEGIN(bugprone-macro-parentheses): types take none
 #define CHORUS_NCCL_PARAM(Name, Type)                                                \
   extern "C" ncclResult_t pncclParamGet##Name(ncclParamHandle_t handle, Type* out) { \
     return number("ncclParamGet" #Name, handle, out);                                \
   }                                                                                  \
   CHORUS_NCCL_EXPORT(ParamGet##Name)
+// NOLINTEND(bugprone-macro-parentheses)
 CHORUS_NCCL_PARAM(I8, int8_t);
 CHORUS_NCCL_PARAM(I16, int16_t);
 CHORUS_NCCL_PARAM(I32, int32_t);
