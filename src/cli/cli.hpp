@@ -36,6 +36,14 @@ void add_simulate(CLI::App& app, int& exit_code);
 void add_topo(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 
+/// A transform for options that take bytes: 4, 64K, 16M.
+[[nodiscard]] CLI::Validator byte_size();
+/// A check for options that take a finite number in [low, high].
+[[nodiscard]] CLI::Validator number_within(double low, double high);
+/// Of options in seconds, and in GB/s: what fits into every sum and product made of them.
+inline constexpr double kLeastSeconds = 1e-3, kMostSeconds = 1e8;
+inline constexpr double kLeastGbS = 1e-6, kMostGbS = 1e6;
+
 /// For options that name a topology.
 inline constexpr const char* kTopologyHelp =
     "A file (Chorus JSON, NCCL or hwloc XML, nvidia-smi topo -m), a directory (chorus topo "

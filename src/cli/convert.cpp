@@ -149,7 +149,7 @@ void add_convert(CLI::App& app, int& exit_code) {
   command->add_flag("--topology", arguments->topology,
                     "convert a topology between Chorus and SCCL (--to chorus or sccl)");
   command->add_option("--link-gb-s", arguments->link_gb_s, "what one unit of an SCCL link carries")
-      ->check(CLI::PositiveNumber)
+      ->check(number_within(kLeastGbS, kMostGbS))
       ->capture_default_str();
   command->footer("Example: chorus convert allreduce.xml allreduce.json");
   command->callback([arguments, &exit_code] {

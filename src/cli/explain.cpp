@@ -156,7 +156,7 @@ void add_explain(CLI::App& app, int& exit_code) {
                    "all_reduce, all_gather, …; or a plan file, to explain that")
       ->capture_default_str();
   command->add_option("bytes", arguments->sizes, "sizes, such as 4 64K 16M")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(byte_size());
   command->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host)
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
@@ -164,7 +164,7 @@ void add_explain(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--network", arguments->shape.network_gb_s, "GB/s per host and direction")
-      ->check(CLI::PositiveNumber)
+      ->check(number_within(kLeastGbS, kMostGbS))
       ->capture_default_str();
   command->add_option("-t,--topology", arguments->topology,
                       "file, catalog name or generator string instead of hosts like this one");

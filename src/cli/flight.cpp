@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <climits>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -31,6 +33,14 @@ struct Flight {
   std::vector<FlightCall> calls;
 };
 
+int whole(const Json& json, int low, int high, const std::string& path) {
+  const auto small = json.is_number_unsigned() && json.get<std::uint64_t>() <= INT_MAX;
+  const int number = small ? json.get<int>() : -1;
+  if (number >= low && number <= high) return number;
+  throw InputError(fmt::format("{}: not a flight record: {:.60} is no whole number in [{}, {}]",
+                               path, json.dump(), low, high));
+}
+
 Flight read_flight(const std::string& path) {
   const std::string text = read_input(path);
   try {
@@ -38,7 +48,7 @@ Flight read_flight(const std::string& path) {
     if (json.at("format") != "chorus-flight") throw InputError(path + ": not a flight record");
     if (json.at("version") != 1) {
       throw InputError(
-          fmt::format("{}: written by a later Chorus (version {} of the format; this "
+          fmt::format("{}: written by a later Chorus (version {:.40} of the format; this "
                       "build reads 1): use that one's `chorus flight`",
                       path, json.at("version").dump()));
     }
@@ -47,8 +57,8 @@ Flight read_flight(const std::string& path) {
     flight.host = json.at("host").get<std::string>();
     flight.failure = json.at("failure").get<std::string>();
     flight.waiting = json.at("waiting").get<std::string>();
-    flight.rank = json.at("rank").get<int>();
-    flight.world_size = json.at("world_size").get<int>();
+    flight.world_size = whole(json.at("world_size"), 1, INT_MAX, path);
+    flight.rank = whole(json.at("rank"), 0, flight.world_size - 1, path);
     for (const Json& entry : json.at("calls")) {
       flight.calls.push_back({.sequence = entry.at("sequence").get<std::uint64_t>(),
                               .text = entry.at("call").get<std::string>(),
@@ -74,11 +84,7 @@ void print_communicator(const std::string& name, const std::vector<Flight>& flig
   const int world_size = flights.front().world_size;
   print(fmt::format("communicator {}: {} ranks, {} records\n", name, world_size, flights.size()));
   std::uint64_t newest = 0;
-  std::vector<bool> seen(static_cast<std::size_t>(std::max(world_size, 1)));
   for (const Flight& flight : flights) {
-    if (flight.rank >= 0 && flight.rank < world_size) {
-      seen[static_cast<std::size_t>(flight.rank)] = true;
-    }
     if (const FlightCall* call = last_collective(flight)) newest = std::max(newest, call->sequence);
   }
   std::map<std::string, std::string> failures;  // sentence without the rank that says it → who
@@ -96,11 +102,16 @@ void print_communicator(const std::string& name, const std::vector<Flight>& flig
     if (sentence.starts_with(prefix)) sentence.erase(0, prefix.size());
     if (!sentence.empty()) failures[sentence] += fmt::format(" {}", flight.rank);
   }
-  for (int r = 0; r < world_size; ++r) {
-    if (!seen[static_cast<std::size_t>(r)]) {
-      print(fmt::format("  rank {:>4} left no record\n", r));
-    }
+  int next = 0;  // the first rank not spoken of yet
+  const auto absent_until = [&](int end) {
+    if (end == next + 1) print(fmt::format("  rank {:>4} left no record\n", next));
+    if (end > next + 1) print(fmt::format("  ranks {} to {} left no record\n", next, end - 1));
+  };
+  for (const Flight& flight : flights) {  // in the order of ranks
+    absent_until(flight.rank);
+    next = flight.rank + 1;
   }
+  absent_until(world_size);
   for (const auto& [sentence, ranks] : failures) {
     print(fmt::format("  failure (ranks{}): {}\n", ranks, sentence));
   }

@@ -75,6 +75,9 @@ class PrefixedStream {
     return false;
   }
 
+  /// Why output could not be handed on (errno), or 0.
+  [[nodiscard]] int lost() const { return lost_; }
+
  private:
   void write_lines() {
     std::size_t begin = 0;
@@ -92,13 +95,22 @@ class PrefixedStream {
     for (std::size_t sent = 0; sent < text.size();) {
       const ssize_t now = ::write(to_, text.data() + sent, text.size() - sent);
       if (now < 0 && errno == EINTR) continue;
-      if (now < 0) return;
+      if (now < 0 && errno == EAGAIN) {  // whoever shares it made it so
+        pollfd entry{to_, POLLOUT, 0};
+        ::poll(&entry, 1, -1);
+        continue;
+      }
+      if (now < 0) {
+        lost_ = errno;
+        return;
+      }
       sent += static_cast<std::size_t>(now);
     }
   }
 
   Fd from_;
   int to_;
+  int lost_ = 0;
   std::string prefix_, pending_;
 };
 
@@ -128,6 +140,11 @@ class Job {
     }
     while (num_running_ > 0) step();
     drain();
+    if (lost_ != 0) {
+      say(fmt::format("output of the ranks is lost: it cannot be written: {}",
+                      std::strerror(lost_)));
+      if (status_ == 0) status_ = exit_fault_found;
+    }
     if (num_failed_ > 1 && !interrupted_)
       say(fmt::format("{} of {} ranks failed", num_failed_, options_.num_ranks));
     return status_;
@@ -224,7 +241,10 @@ class Job {
     for (const PrefixedStream& stream : streams_) entries.push_back({stream.fd(), POLLIN, 0});
     if (::poll(entries.data(), entries.size(), wait_ms) <= 0) return;
     for (std::size_t i = entries.size(); i-- > 1;) {
-      if (entries[i].revents == 0 || streams_[i - 1].forward()) continue;
+      if (entries[i].revents == 0) continue;
+      const bool open = streams_[i - 1].forward();
+      if (streams_[i - 1].lost() != 0) lost_ = streams_[i - 1].lost();
+      if (open) continue;
       streams_.erase(streams_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
     }
   }
@@ -306,6 +326,7 @@ class Job {
   std::vector<PrefixedStream> streams_;
   int num_running_ = 0, num_failed_ = 0;
   int status_ = 0;
+  int lost_ = 0;              ///< why output was lost (errno)
   bool interrupted_ = false;  ///< by a signal or --timeout: that ranks fail then is no news
   bool terminated_ = false;
   std::optional<Clock::time_point> deadline_;   ///< of the present patience with the ranks
@@ -327,7 +348,7 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_flag("--bind,!--no-bind", options->bind,
                     "Give each rank a core of its own where there are enough (default)");
   command->add_option("--timeout", options->timeout_s, "End the ranks after this many seconds")
-      ->check(CLI::PositiveNumber);
+      ->check(number_within(kLeastSeconds, kMostSeconds));
   command->add_option("PROGRAM", options->program, "The program and its arguments")->required();
   command->positionals_at_end();  // its options are its own
   command->footer(

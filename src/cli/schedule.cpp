@@ -60,7 +60,7 @@ void add_schedule(CLI::App& app, int& exit_code) {
   command->add_option("-t,--topology", arguments->topology,
                       "simulate on this file, catalog name or generator string");
   command->add_option("-b,--bytes", arguments->bytes, "size to simulate")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(byte_size())
       ->capture_default_str();
   command->add_option("--svg", arguments->svg, "write the simulated timeline as a picture");
   command->add_option("--trace", arguments->trace, "write it as a Chrome/Perfetto trace");

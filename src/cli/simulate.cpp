@@ -74,7 +74,7 @@ void add_simulate(CLI::App& app, int& exit_code) {
   command->add_option("-t,--topology", arguments->topology,
                       "file, catalog name or generator string; default: the plan's own");
   command->add_option("-b,--bytes", arguments->bytes, "size of the collective")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(byte_size())
       ->capture_default_str();
   command->add_option("--svg", arguments->svg, "write the timeline as a picture");
   command->add_option("--trace", arguments->trace, "write it as a Chrome/Perfetto trace");

@@ -299,7 +299,7 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->add_option("-b,--bytes", arguments->sizes,
                    "sizes to optimise for; default: 1K,32K,1M,32M,1G")
       ->delimiter(',')
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(byte_size());
   command
       ->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host,
                    "instead of a topology: so many processes on hosts like this one")
@@ -308,11 +308,11 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--network", arguments->shape.network_gb_s, "with -n: GB/s per host")
-      ->check(CLI::PositiveNumber)
+      ->check(number_within(kLeastGbS, kMostGbS))
       ->capture_default_str();
   command
       ->add_option("--time-limit", arguments->time_limit_s, "seconds; then the best found counts")
-      ->check(CLI::PositiveNumber)
+      ->check(number_within(kLeastSeconds, kMostSeconds))
       ->capture_default_str();
   command
       ->add_option("--only", arguments->only,
@@ -324,7 +324,9 @@ void add_synth(CLI::App& app, int& exit_code) {
           "only what this sketch allows (docs/sketches.md), at its size unless -b is given")
       ->check(CLI::ExistingFile);
   command->add_option("--seed", arguments->seed)->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: one per core")->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   command->add_option("--svg", arguments->svg, "folder for a picture of each schedule's timeline");
   command->add_option("--cache", arguments->cache, "folder of the cache; default: ~/.cache")
       ->envname("XDG_CACHE_HOME");

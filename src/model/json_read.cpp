@@ -69,12 +69,17 @@ void read_nodes(const Node& array, NodeNames& names, Topology& topology) {
   });
 }
 
+// What any wire stays below: an hour, and a byte per second. Sums and products of figures stay
+// finite.
+constexpr double kMostSeconds = 3600;
+constexpr double kMostSecondsPerByte = 1;
+
 Topology::Link read_link(const Node& node, const NodeNames& names) {
   node.expect_members({"src", "dst", "alpha_s", "beta_s_per_byte"}, {"type", "provenance"});
   return {.src = names.index(node.member("src")),
           .dst = names.index(node.member("dst")),
-          .alpha_s = node.member("alpha_s").figure(),
-          .beta_s_per_byte = node.member("beta_s_per_byte").figure(),
+          .alpha_s = node.member("alpha_s").figure(kMostSeconds),
+          .beta_s_per_byte = node.member("beta_s_per_byte").figure(kMostSecondsPerByte),
           .type = node.has("type") ? node.member("type").text() : "",
           .provenance = node.has("provenance")
                             ? choice<Provenance>(node.member("provenance"), kProvenanceNames)
@@ -86,8 +91,8 @@ Topology::PortGroup read_port_group(const Node& node, std::size_t num_links) {
   Topology::PortGroup group{
       .name = node.member("name").text(),
       .links = {},
-      .beta_s_per_byte = node.member("beta_s_per_byte").figure(),
-      .message_s = node.has("message_s") ? node.member("message_s").figure() : 0};
+      .beta_s_per_byte = node.member("beta_s_per_byte").figure(kMostSecondsPerByte),
+      .message_s = node.has("message_s") ? node.member("message_s").figure(kMostSeconds) : 0};
   for_each_item(node.member("links"), [&](const Node& link) {
     if (num_links == 0) link.fail("there are no links");
     group.links.push_back(link.integer(0, static_cast<int>(num_links) - 1));

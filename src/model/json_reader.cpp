@@ -268,7 +268,7 @@ int Node::integer(int low, int high) const {
   return static_cast<int>(whole(static_cast<std::uint64_t>(low), static_cast<std::uint64_t>(high)));
 }
 
-double Node::figure() const {
+double Node::figure(double most) const {
   double number = 0;
   if (const auto* real = std::get_if<double>(&value_->data)) {
     number = *real;
@@ -282,6 +282,7 @@ double Node::figure() const {
   if (!std::isfinite(number) || number < 0) {
     fail(fmt::format("{} is no finite number that is 0 or more", number));
   }
+  if (number > most) fail(fmt::format("{} is more than any wiring has: at most {}", number, most));
   return number;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,8 +65,8 @@ class Node {
   /// A whole number in [low, high].
   [[nodiscard]] std::uint64_t whole(std::uint64_t low, std::uint64_t high) const;
   [[nodiscard]] int integer(int low, int high) const;
-  /// A finite number ≥ 0.
-  [[nodiscard]] double figure() const;
+  /// A finite number in [0, most].
+  [[nodiscard]] double figure(double most = std::numeric_limits<double>::max()) const;
 
  private:
   Node(const Value& value, const Node& parent, std::string_view name, std::size_t index)

@@ -62,6 +62,18 @@ expect 0 '"candidates"' "$chorus" explain all_reduce 4 1M -n 8 --json
 expect 2 "all_reduced" "$chorus" explain all_reduced
 expect 2 "" "$chorus" explain all_reduce -n 0
 
+# Numbers that are none, or beyond all use.
+for number in nan inf -1 0 1e308 1x; do
+  expect 2 "is no number in" "$chorus" convert dgx1 - --topology --to sccl --link-gb-s="$number"
+  expect 2 "is no number in" "$chorus" synth ring:4 -o "$dir/never.json" --time-limit="$number"
+  expect 2 "is no number in" "$chorus" run -n 1 --timeout="$number" -- true
+done
+expect 2 "is no size" "$chorus" explain all_reduce -n 2 -- -1
+expect 2 "is no size" "$chorus" simulate "$dir/ring.json" -t ring:4 --bytes=-4K
+"$chorus" run -n 1 --rank-prefix -- echo lost >/dev/full 2>"$dir/lost"
+[ $? -eq 1 ] || fail "lost output and exit code 0"
+grep -q "No space left" "$dir/lost" || fail "nobody said that output was lost"
+
 # A rank kills itself; the others leave records that say so.
 CHORUS_FLIGHT_DIR=$dir CHORUS_LOG=error "$chorus" run -n 3 -- "$dies" >"$dir/run" 2>&1 </dev/null
 [ $? -ne 0 ] || fail "a run with a dead rank exited 0"
@@ -70,4 +82,11 @@ expect 1 "failure (ranks 0 1)" "$chorus" flight "$dir"/chorus-flight-*.json
 echo '{"format": "chorus-flight", "version": 7}' >"$dir/later.json"
 expect 2 "later" "$chorus" flight "$dir/later.json"
 expect 2 "not a flight record" "$chorus" flight "$dir/ring.json"
+one=$(ls "$dir"/chorus-flight-*-0.json)
+sed 's/"world_size": *3/"world_size": 2147483647/' "$one" >"$dir/huge.json"
+expect 1 "ranks 1 to 2147483646 left no record" "$chorus" flight "$dir/huge.json"
+for size in 0 -3 2.5 4294967299 '"3"' null; do
+  sed "s/\"world_size\": *3/\"world_size\": $size/" "$one" >"$dir/wrong.json"
+  expect 2 "is no whole number in [1, 2147483647]" "$chorus" flight "$dir/wrong.json"
+done
 done_testing

@@ -146,6 +146,8 @@ const BadInput kBadInputs[] = {
      "f.json: /nodes/2/name: there is another node 'host0/gpu0': names must differ"},
     {What::topology, "\"alpha_s\": 7e-07", "\"alpha_s\": -7e-07",
      "f.json: /links/0/alpha_s: -7e-07 is no finite number that is 0 or more"},
+    {What::topology, "\"alpha_s\": 7e-07", "\"alpha_s\": 1e308",
+     "f.json: /links/0/alpha_s: 1e+308 is more than any wiring has: at most 3600"},
     {What::topology, "\"alpha_s\": 7e-07", "\"alpha\": 7e-07",
      "f.json: /links/0: 'alpha' is unknown: members are src, dst, alpha_s, beta_s_per_byte"},
     {What::topology, "\"dst\": \"host0/gpu1\"", "\"dst\": \"host0/gpu0\"",
