@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <utility>
 
 #include "base/log.hpp"
 #include "chorus/error.hpp"
@@ -115,13 +116,13 @@ void DeviceRelay::join_adapters(const GroupPlace& place, int wanted,
     }
   };
   const std::string not_out = lend(wanted >= 1, [&] {
-    const std::size_t bytes = device::round_up(peers.size() * box, GpuDirect::kAlignment);
+    const std::size_t bytes = device::round_up(links.size() * box, GpuDirect::kAlignment);
     source_ = cuda::allocate(bytes);
     const auto memory = std::make_shared<GpuMemory>(gpu_.device, source_.get(), bytes);
+    cuda::Address at = source_.get();
     for (const auto& [i, link] : links) {
-      const cuda::Address at = source_.get() + i * box;
       link->send_from(memory, at, box);
-      sent_from_[i] = at;
+      sent_from_[i] = std::exchange(at, at + box);
     }
   });
   if (std::ranges::all_of(sent_from_, [](auto at) { return at == 0; })) source_.reset();

@@ -77,7 +77,7 @@ class DeviceRelay {
 
   device::Shape shape_;
   Gpu gpu_;
-  cuda::Memory source_;  ///< boxes that adapters read, by index of the peer; ends after the links
+  cuda::Memory source_;  ///< boxes that adapters read; ends after the links
   GpuDirect::Writes writes_ = GpuDirect::Writes::ordered;
   /// Relayed peers, by index: where adapters read and write their slots; 0: they do not.
   std::vector<cuda::Address> sent_from_;

@@ -313,7 +313,7 @@ void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, cons
   if (!any_relayed_) return;
   if (rank_ == 0) {
     log(damaged ? LogLevel::warn : LogLevel::info, fmt::format("[rank 0/{}]", n),
-        fmt::format("{} of {} pairs of GPUs exchange through host memory ({})", pairs,
+        fmt::format("{} of {} pairs of GPUs exchange through their hosts ({})", pairs,
                     n * (n - 1) / 2, first));
   }
   const GroupPlace relay_place{.key = key + "/relay", .members = place.members, .rank = rank_};
