@@ -35,8 +35,7 @@ void RdmaLink::send_from(std::shared_ptr<OutsideMemory> memory, std::uint64_t at
 
 void RdmaLink::land_in(std::shared_ptr<OutsideMemory> memory, std::uint64_t at, std::size_t bytes) {
   CHORUS_CHECK(bytes <= region_.size(), "more than the region");
-  landing_ =
-      reach(std::move(memory), at, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+  landing_ = reach(std::move(memory), at, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 }
 
 std::size_t RdmaLink::region_bytes() const {
@@ -53,8 +52,8 @@ RdmaConnect::Rail RdmaLink::end_of(const RdmaRail& rail, std::size_t port) const
 /// lead requests astray before that is refused here.
 void RdmaLink::believe(const RdmaConnect& said) const {
   constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
-  if (said.outside > 1 || said.region_bytes > region_.size() ||
-      said.slots > kMost - slots_bytes_ || said.region > kMost - said.region_bytes) {
+  if (said.outside > 1 || said.region_bytes > region_.size() || said.slots > kMost - slots_bytes_ ||
+      said.region > kMost - said.region_bytes) {
     throw LinkError("a connect with memory that cannot be");
   }
 }

@@ -41,10 +41,10 @@ GpuMemory::GpuMemory(int device, cuda::Address address, std::size_t bytes)
   if (const auto result = api.range_handle(&file, address, bytes, cuda::kRangeDmabuf, 0);
       result != cuda::kSuccess) {
     const bool never = attribute(device, cuda::kDmabufSupported) == 0;
-    throw DeviceError(fmt::format(
-        "the driver does not export {} bytes of GPU memory as a dma-buf: {}{}", bytes,
-        cuda::describe(result),
-        never ? "; it needs its open kernel modules, and Linux 5.12 or later" : ""));
+    throw DeviceError(
+        fmt::format("the driver does not export {} bytes of GPU memory as a dma-buf: {}{}", bytes,
+                    cuda::describe(result),
+                    never ? "; it needs its open kernel modules, and Linux 5.12 or later" : ""));
   }
   file_ = Fd(file);
   stream_ = cuda::make_stream();

@@ -204,7 +204,7 @@ TEST_F(DeviceGpuDirect, AnAbortInMidTransferLeavesNoAdapterWithTheMemory) {
       try {
         call();
         if (rank.comm().rank() != 2) call();  // which waits for ever
-      } catch (const CollectiveError&) {  // rank 2 was sooner
+      } catch (const CollectiveError&) {      // rank 2 was sooner
       }
       if (rank.comm().rank() == 2) {
         std::this_thread::sleep_for(std::chrono::milliseconds(i));
