@@ -1,7 +1,6 @@
 #include "topology/discover.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -9,6 +8,7 @@
 #include <functional>
 #include <set>
 
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "topology/hwloc_live.hpp"
@@ -53,11 +53,6 @@ long units_of(const std::string& description) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "this machine";
-}
 
 void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces) {
   std::set<const PciDevice*> described;

@@ -14,9 +14,6 @@ namespace chorus {
 /// discover(), with what was found out about its GPUs given.
 [[nodiscard]] Topology discover(const NvmlReport& gpus);
 
-/// This machine's name.
-[[nodiscard]] std::string host_name();
-
 /// Puts the kernel's speeds and states on the box's interfaces, and adds those it lacks.
 void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces);
 

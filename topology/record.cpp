@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "topology/discover.hpp"

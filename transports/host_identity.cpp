@@ -1,12 +1,10 @@
 #include "transports/host_identity.hpp"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <string_view>
 
-#include "base/fd.hpp"
+#include "base/host.hpp"
 
 namespace chorus {
 namespace {
@@ -36,10 +34,7 @@ std::array<std::uint8_t, 16> parse_uuid(std::string_view text) {
 
 HostIdentity HostIdentity::here() {
   HostIdentity identity;
-  char text[64];
-  const Fd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  const ssize_t got = file ? ::read(file.get(), text, sizeof text) : 0;
-  if (got > 0) identity.boot = parse_uuid({text, static_cast<std::size_t>(got)});
+  identity.boot = parse_uuid(boot_id());
   identity.pid_namespace = inode_of("/proc/self/ns/pid");
   identity.net_namespace = inode_of("/proc/self/ns/net");
   return identity;

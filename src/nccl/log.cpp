@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/nccl.h"
 #include "runtime/control_net.hpp"
@@ -43,7 +44,7 @@ std::string upper(std::string_view text) {
 
 /// "host:pid:tid [device] NCCL "
 std::string prefix() {
-  static const std::string host = net::host_name();
+  static const std::string host = host_name();
   return fmt::format("{}:{}:{} [{}] NCCL ", host.substr(0, host.find('.')), ::getpid(),
                      ::syscall(SYS_gettid), t_device);
 }
@@ -59,7 +60,7 @@ std::string expanded(const std::string& pattern) {
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char next = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
     if (next == 'h') {
-      path += net::host_name();
+      path += host_name();
     } else if (next == 'p') {
       path += std::to_string(::getpid());
     } else {

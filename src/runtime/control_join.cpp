@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/host.hpp"
 #include "chorus/error.hpp"
 #include "runtime/control.hpp"
 #include "runtime/control_impl.hpp"
@@ -91,7 +92,7 @@ bool shake_hands(Control::Impl& impl, Time deadline) {
   hello.rank = impl.rank;
   hello.world_size = impl.world_size;
   hello.pid = static_cast<std::uint32_t>(::getpid());
-  hello.host = net::host_name();
+  hello.host = host_name();
   hello.identity = net::process_identity();
   impl.outbox.add(wire::hello_frame(hello, greeting.nonce, impl.secret));
   if (!impl.outbox.flush(impl.socket.get())) return false;

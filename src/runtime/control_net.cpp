@@ -13,13 +13,13 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/host.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus::net {
@@ -313,19 +313,13 @@ int fork_generation() {
 }
 
 std::string process_identity() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::string boot = boot_id();
   if (boot.empty()) boot = host_name();
   std::array<char, 64> pid_namespace{};
   if (::readlink("/proc/self/ns/pid", pid_namespace.data(), pid_namespace.size() - 1) < 0) {
     pid_namespace[0] = '\0';
   }
   return fmt::format("{}/{}/{}", boot, pid_namespace.data(), ::getpid());
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
 }  // namespace chorus::net

@@ -88,6 +88,5 @@ Socket listen_on(const Endpoint& endpoint);
 
 /// Equal for equal processes of this and other machines and containers.
 [[nodiscard]] std::string process_identity();
-[[nodiscard]] std::string host_name();
 
 }  // namespace chorus::net

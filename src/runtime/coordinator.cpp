@@ -20,6 +20,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "runtime/control.hpp"
@@ -326,7 +327,7 @@ std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hel
 }
 
 Session& Coordinator::Impl::open_session(Time now) {
-  const std::string host = fmt::format("pid {} on {}", ::getpid(), net::host_name());
+  const std::string host = fmt::format("pid {} on {}", ::getpid(), host_name());
   sessions_.push_back(std::make_unique<Session>(
       Session{Judge({world_size_, host_.launcher, net::process_identity(), host}),
               std::vector<std::uint64_t>(static_cast<std::size_t>(world_size_))}));
@@ -364,7 +365,7 @@ void Coordinator::Impl::greet(std::uint64_t token, Connection& connection, const
   --num_strangers_;
   wire::Writer welcome(wire::Type::welcome);
   welcome.raw(wire::server_proof(id.secret, connection.nonce, hello.nonce));
-  welcome.text(fmt::format("pid {} on {}", ::getpid(), net::host_name()));
+  welcome.text(fmt::format("pid {} on {}", ::getpid(), host_name()));
   welcome.u8(host_.launcher ? 1 : 0);
   welcome.u8(hello.identity == net::process_identity() ? 1 : 0);
   add(connection, welcome.share());

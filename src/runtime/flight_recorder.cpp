@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/host.hpp"
 #include "base/log.hpp"
 
 namespace chorus {
@@ -92,15 +93,13 @@ std::vector<std::pair<std::uint64_t, std::string>> FlightRecorder::last_collecti
 }
 
 std::string FlightRecorder::dump(const std::string& directory, const Header& header) const {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
   nlohmann::ordered_json json;
   json["format"] = "chorus-flight";
   json["version"] = 1;
   json["communicator"] = header.communicator;
   json["rank"] = header.rank;
   json["world_size"] = header.world_size;
-  json["host"] = host;
+  json["host"] = host_name();
   json["pid"] = ::getpid();
   json["failure"] = header.failure;
   json["waiting"] = header.waiting;

@@ -1,35 +1,21 @@
 #include "runtime/wiring.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <set>
 
 #include "base/blob.hpp"
 #include "base/check.hpp"
 #include "base/cores.hpp"
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
 namespace {
-
-// One name for all containers under a kernel.
-std::string kernel_identity() {
-  std::string boot_id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
-  return boot_id;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // The ranks that share cores, and the cores that any of them may use.
 struct Machine {
@@ -57,7 +43,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
 
   BlobWriter mine;
   mine.text(agreement);
-  const std::string kernel = kernel_identity();
+  const std::string kernel = boot_id();  // one for all containers under it
   mine.text(host_name() + "/" + kernel);
   mine.text(options.machine.empty() ? kernel : options.machine);
   const std::vector<int> cores = usable_cores();
