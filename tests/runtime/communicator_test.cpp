@@ -17,15 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-World threads(int size, const std::string& transports = "shm,tcp") {
-  World world{.size = size};
-  world.options.transports = transports;
-  world.options.timeout_ms = 30'000;
-  world.options.flight_dir.clear();
-  world.options.slot_bytes = 4096;
-  return world;
-}
-
 class TransportTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TransportTest, GroupedMessagesCannotBlockEachOther) {

@@ -23,15 +23,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using Counts = std::vector<std::size_t>;
 
-World threads(int size, const std::string& transports = "shm,tcp") {
-  World world{.size = size};
-  world.options.transports = transports;
-  world.options.timeout_ms = 30'000;
-  world.options.flight_dir.clear();
-  world.options.slot_bytes = 4096;
-  return world;
-}
-
 template <class Failure>
 std::string thrown_by(auto call) {
   try {

@@ -16,16 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-World threads(int size, const std::string& transports, const std::string& algorithm = {}) {
-  World world{.size = size};
-  world.options.transports = transports;
-  world.options.timeout_ms = 30'000;
-  world.options.flight_dir.clear();
-  world.options.slot_bytes = 4096;
-  world.options.algorithm = algorithm;
-  return world;
-}
-
 Call message(std::vector<int>& data, bool sending, Rank peer) {
   return {.kind = sending ? Call::Kind::send : Call::Kind::recv,
           .input = sending ? data.data() : nullptr,

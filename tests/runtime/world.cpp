@@ -145,6 +145,15 @@ Outcomes run_processes(const World& world, const Body& body) {
 
 }  // namespace
 
+World threads(int size, const std::string& transports) {
+  World world{.size = size};
+  world.options.transports = transports;
+  world.options.timeout_ms = 30'000;
+  world.options.flight_dir.clear();
+  world.options.slot_bytes = 4096;
+  return world;
+}
+
 Outcomes run_ranks(const World& world, const Body& body) {
   return world.ranks == Ranks::threads ? run_threads(world, body) : run_processes(world, body);
 }

@@ -28,6 +28,9 @@ struct World {
   std::vector<std::chrono::steady_clock::time_point>* ended = nullptr;
 };
 
+/// Ranks that are threads, with slots so small that messages take many, and no flight records.
+World threads(int size, const std::string& transports = "shm,tcp");
+
 /// What became of each rank: empty if `body` returned, else what it threw (or how the process
 /// ended).
 using Outcomes = std::vector<std::string>;
