@@ -2,17 +2,13 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "base/check.hpp"
-#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "transports/segments.hpp"
 #include "transports/shm_memory.hpp"
@@ -54,41 +50,9 @@ Commons::Commons(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers)
     one_process_ = one_process_ && peer.same_process;
   }
   own_ = peers_[static_cast<std::size_t>(rank)].part;
-  probe_peers();
 }
 
-// Whether this process may read and write others' memory is found out by trying: ptrace rules,
-// containers and seccomp filters can each forbid it.
-void Commons::probe_peers() {
-  for (Rank peer = 0; peer < world_size(); ++peer) {
-    if (peer == rank_) continue;
-    const Part& theirs = part(peer);
-    std::uint64_t found = 0;
-    const iovec local{&found, sizeof found};
-    iovec remote{reinterpret_cast<void*>(theirs.self + offsetof(Part, probe)), sizeof found};
-    // Written back as it is: permission to write is the same, but a filter may forbid the call.
-    const bool can = ::process_vm_readv(at(peer).pid, &local, 1, &remote, 1, 0) == sizeof found &&
-                     found == theirs.probe &&
-                     ::process_vm_writev(at(peer).pid, &local, 1, &remote, 1, 0) == sizeof found;
-    own_->reads[peer].store(can ? 1 : 2, std::memory_order_release);
-    if (!can && !at(peer).same_process) {
-      log(LogLevel::info, fmt::format("[rank {}/{}]", rank_, world_size()),
-          fmt::format("shm: the memory of rank {} cannot be read from here ({}): large messages in "
-                      "ordinary buffers are copied twice",
-                      peer, std::strerror(errno)));
-    }
-  }
-}
-
-bool Commons::all_read_me() {
-  if (everybody_reads_me_) return true;
-  for (Rank peer = 0; peer < world_size(); ++peer) {
-    if (peer != rank_ && part(peer).reads[rank_].load(std::memory_order_acquire) != 1) return false;
-  }
-  return everybody_reads_me_ = true;
-}
-
-Reference Commons::refer(const void* memory, std::size_t size_bytes, bool foreign) {
+Reference Commons::refer(const void* memory, std::size_t size_bytes) {
   const auto address = reinterpret_cast<std::uint64_t>(memory);
   if (one_process_) return {Reference::kOwnSpace, address};
   if (const auto segment = segment_of(memory, size_bytes)) {
@@ -98,7 +62,6 @@ Reference Commons::refer(const void* memory, std::size_t size_bytes, bool foreig
               address - reinterpret_cast<std::uint64_t>(segment->base)};
     }
   }
-  if (foreign && all_read_me()) return {Reference::kOwnSpace, address};
   return {};
 }
 
@@ -123,7 +86,8 @@ int Commons::register_segment(const Segment& segment) {
 std::byte* Commons::reach(Rank peer, const Reference& reference, std::size_t size_bytes) {
   if (reference.kind < Reference::kOwnSpace) complain(peer, "refers to memory of no known kind");
   if (reference.kind == Reference::kOwnSpace) {
-    return at(peer).same_process ? reinterpret_cast<std::byte*>(reference.where) : nullptr;
+    if (!one_process_) complain(peer, "refers to memory of its own process alone");
+    return reinterpret_cast<std::byte*>(reference.where);
   }
   const std::size_t index = reference.kind - Reference::kSegment;
   if (index >= kMaxSegments) complain(peer, "refers to a segment that cannot exist");
@@ -149,24 +113,6 @@ std::span<std::byte> Commons::map_segment(Rank peer, std::size_t index) {
   const auto memory = mapped.memory.span();
   ::madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
   return memory;
-}
-
-void Commons::read(Rank peer, std::uint64_t where, std::span<std::byte> to) const {
-  const iovec local{to.data(), to.size()};
-  const iovec remote{reinterpret_cast<void*>(where), to.size()};
-  if (::process_vm_readv(at(peer).pid, &local, 1, &remote, 1, 0) !=
-      static_cast<ssize_t>(to.size())) {
-    complain(peer, "has memory that cannot be read (any more)");
-  }
-}
-
-void Commons::write(Rank peer, std::uint64_t where, std::span<const std::byte> from) const {
-  const iovec local{const_cast<std::byte*>(from.data()), from.size()};
-  const iovec remote{reinterpret_cast<void*>(where), from.size()};
-  if (::process_vm_writev(at(peer).pid, &local, 1, &remote, 1, 0) !=
-      static_cast<ssize_t>(from.size())) {
-    complain(peer, "has memory that cannot be written (any more)");
-  }
 }
 
 // The two flags meet as in Dekker's algorithm: each side stores its own, then looks at the other's.

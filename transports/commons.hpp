@@ -25,7 +25,7 @@ namespace chorus {
 struct Reference {
   static constexpr std::uint16_t kNone = 0;
   static constexpr std::uint16_t kStaged = 1;    ///< in its slots (or in the offer itself)
-  static constexpr std::uint16_t kOwnSpace = 2;  ///< `where` is an address of its process
+  static constexpr std::uint16_t kOwnSpace = 2;  ///< `where` is an address of the one process
   static constexpr std::uint16_t kSegment = 3;   ///< and above: `where` counts within a segment
 
   std::uint16_t kind = kNone;
@@ -58,14 +58,14 @@ struct alignas(128) Offer {
 ///
 /// Whoever writes a slot first waits until all others have passed the tile that was in it. Counters
 /// never wrap and count alike on all ranks. What a peer says is believed within bounds only: a
-/// reference outside the segment, or one that the kernel refuses, is a LinkError.
+/// reference outside the segment is a LinkError.
 ///
 /// One thread at a time. How it is found, mapped and proved: docs/transports/shm.md.
 class Commons {
  public:
   static constexpr std::uint64_t kOffers = 8;
   static constexpr std::uint64_t kSlots = 4;
-  static constexpr std::size_t kMaxRanks = 256;
+  static constexpr std::size_t kMaxRanks = 256;  ///< each maps all parts and waits for all
   static constexpr std::size_t kMaxSegments = 512;
 
   struct SegmentEntry {
@@ -77,16 +77,12 @@ class Commons {
   };
   /// The beginning of a part, in zeroed pages; no constructor runs.
   struct Part {
-    std::uint64_t self;   ///< where its owner has mapped it: for the probe of reads
-    std::uint64_t probe;  ///< what a read of the owner's memory at `self` must find
-    std::uint64_t padding[14];
+    std::uint64_t self;  ///< where its owner has mapped it: its name for the thread sanitizer
     alignas(128) std::atomic<std::uint64_t> staged;  ///< tiles
     std::atomic<std::uint64_t> folded;
     alignas(128) std::atomic<std::uint64_t> passed;
     alignas(128) std::atomic<std::uint32_t> accessing;  ///< memory of others, just now
     alignas(128) std::atomic<std::uint32_t> withdrawn;  ///< its memory is no longer to be accessed
-    alignas(
-        128) std::atomic<std::uint8_t> reads[kMaxRanks];  ///< 1: can read rank i's memory; 2: no
     Offer offers[kOffers];
     SegmentEntry segments[kMaxSegments];
   };
@@ -144,15 +140,10 @@ class Commons {
   }
 
   /// How to tell the others of [memory, memory + size_bytes): in a segment, or by its address where
-  /// all ranks are threads of this process or (`foreign`) may read this process's memory; else
-  /// none.
-  [[nodiscard]] Reference refer(const void* memory, std::size_t size_bytes, bool foreign);
-  /// The same memory in this process, null if it is in none of its mappings: then read(), write().
+  /// all ranks are threads of this process; else none.
+  [[nodiscard]] Reference refer(const void* memory, std::size_t size_bytes);
+  /// The same memory in this process.
   [[nodiscard]] std::byte* reach(Rank peer, const Reference& reference, std::size_t size_bytes);
-  void read(Rank peer, std::uint64_t where, std::span<std::byte> to) const;
-  void write(Rank peer, std::uint64_t where, std::span<const std::byte> from) const;
-  /// True once all others have found that they can read and write this process's memory.
-  [[nodiscard]] bool all_read_me();
 
   /// Around every access to memory of others that is not in their parts. False: one of them has
   /// given up and may use it for something else; do not touch it.
@@ -166,7 +157,6 @@ class Commons {
 
  private:
   [[nodiscard]] const Peer& at(Rank peer) const { return peers_[static_cast<std::size_t>(peer)]; }
-  void probe_peers();
   [[nodiscard]] int register_segment(const struct Segment& segment);
   [[nodiscard]] std::span<std::byte> map_segment(Rank peer, std::size_t index);
   [[noreturn]] void complain(Rank peer, const char* what) const;
@@ -177,7 +167,6 @@ class Commons {
   std::vector<Peer> peers_;
   Part* own_;
   bool one_process_ = true;
-  bool everybody_reads_me_ = false;
   std::vector<std::uint64_t> registered_;  ///< segment ids, by index
 };
 

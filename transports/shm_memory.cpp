@@ -143,12 +143,10 @@ ShmOwned::ShmOwned(const TransportContext& context) {
   address_.pipe_inode = inode_of(pipe_write_.get());
 
   header_ = Mapping(memory_.get(), 0, kPage);
-  // What peers find in the part when they look whether they can read this process's memory.
   part_ = Mapping(memory_.get(), address_.geometry.part_offset(),
                   Commons::part_bytes(address_.geometry.slot_bytes));
   auto* part = reinterpret_cast<Commons::Part*>(part_.span().data());
   part->self = reinterpret_cast<std::uint64_t>(part);
-  std::memcpy(&part->probe, address_.nonce.data(), sizeof part->probe);
   auto* header = reinterpret_cast<ShmHeader*>(header_.span().data());
   header->proof = prove(shm_secret(context), address_.bytes());
 }

@@ -17,10 +17,6 @@ constexpr std::size_t kAlignment = 64;  // a cache line: tiles begin on one wher
 constexpr int kAhead = 2;
 // Up to this size a copy through the slots is faster than the answer to where a buffer lies.
 constexpr std::size_t kAlwaysStaged = 256;
-// Two copies through slots that stay in the second-level cache beat the kernel's one wherever both
-// were measured: 1.3 to 4.6 times from 256 KiB to 64 MiB, 2 and 4 ranks on 2 cores. What is larger
-// is left to the kernel, where nothing is folded (a result would have to be copied back).
-constexpr std::size_t kReadByKernel = std::size_t{1} << 30;
 // An output of this size is gone from the second-level cache before anybody reads it.
 constexpr std::size_t kStreamed = 6 * 1024 * 1024;
 
@@ -91,16 +87,12 @@ void DirectExecution::choose_exposure() {
 }
 
 Reference DirectExecution::refer(Known& known, const void* memory, std::size_t size_bytes) {
-  const bool foreign =
-      size_bytes >= kReadByKernel && !is_combining(direct_->program.collective.kind);
   const std::uint64_t generation = segments_generation();
-  if (known.memory != memory || known.size_bytes != size_bytes || known.generation != generation ||
-      known.foreign != foreign) {
+  if (known.memory != memory || known.size_bytes != size_bytes || known.generation != generation) {
     known = {.memory = memory,
              .size_bytes = size_bytes,
              .generation = generation,
-             .foreign = foreign,
-             .reference = commons_->refer(memory, size_bytes, foreign)};
+             .reference = commons_->refer(memory, size_bytes)};
   }
   return known.reference;
 }
@@ -272,7 +264,6 @@ void DirectExecution::make(const Move& move, int tile) {
                                          std::ranges::count_if(move.destinations, elsewhere));
   targets_.clear();
   bool to_results = false;
-  bool by_kernel = false;
   for (const Place& place : move.destinations) {
     const std::size_t at = in_buffer(place.index, tile);
     if (place.rank == me) {
@@ -282,47 +273,20 @@ void DirectExecution::make(const Move& move, int tile) {
     const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
     if (offered.output.kind == Reference::kNone) {
       to_results = true;
-    } else if (offered.output_at != nullptr) {
-      targets_.push_back(offered.output_at + at);
     } else {
-      by_kernel = true;
+      targets_.push_back(offered.output_at + at);
     }
   }
   if (to_results) {
     const std::uint64_t number = base_ + static_cast<std::uint64_t>(tile);
     targets_.push_back(commons_->results(me, number) + in_slot(move.destinations[0].index, tile));
   }
-  if (targets_.empty()) targets_.push_back(scratch(move.sources.size(), bytes));
-
-  const Place& first = move.sources[0];
-  if (move.sources.size() == 1 && first.rank != me && targets_.size() == 1) {
-    const Offered& offered = offered_[static_cast<std::size_t>(first.rank)];
-    if (offered.input.kind == Reference::kOwnSpace && offered.input_at == nullptr) {
-      commons_->read(first.rank, offered.input.where + in_buffer(first.index, tile),
-                     {static_cast<std::byte*>(targets_[0]), bytes});
-      return;
-    }
-  }
   sources_.clear();
-  for (std::size_t i = 0; i < move.sources.size(); ++i) {
-    sources_.push_back(source(move.sources[i], tile, bytes, i));
-  }
-  fold(targets_, sources_, bytes / element_bytes_, work_.type, work_.op, work_.divisor,
-       streams_ && !by_kernel);
-  if (!by_kernel) return;
-  for (const Place& place : move.destinations) {
-    const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
-    if (place.rank == me || offered.output.kind != Reference::kOwnSpace ||
-        offered.output_at != nullptr) {
-      continue;
-    }
-    commons_->write(place.rank, offered.output.where + in_buffer(place.index, tile),
-                    {static_cast<const std::byte*>(targets_[0]), bytes});
-  }
+  for (const Place& place : move.sources) sources_.push_back(source(place, tile));
+  fold(targets_, sources_, bytes / element_bytes_, work_.type, work_.op, work_.divisor, streams_);
 }
 
-const std::byte* DirectExecution::source(const Place& place, int tile, std::size_t bytes,
-                                         std::size_t index) {
+const std::byte* DirectExecution::source(const Place& place, int tile) const {
   if (place.rank == commons_->rank()) return work_.input + in_buffer(place.index, tile);
   const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
   if (offered.input.kind == Reference::kStaged) {
@@ -333,10 +297,7 @@ const std::byte* DirectExecution::source(const Place& place, int tile, std::size
   if (offered.input.kind == Reference::kNone) {
     throw LinkError("shm: a rank offers no input where it must", place.rank);
   }
-  if (offered.input_at != nullptr) return offered.input_at + in_buffer(place.index, tile);
-  std::byte* copy = scratch(index, bytes);
-  commons_->read(place.rank, offered.input.where + in_buffer(place.index, tile), {copy, bytes});
-  return copy;
+  return offered.input_at + in_buffer(place.index, tile);
 }
 
 // (C) One more tile of what others left for this rank; nothing where they stored it themselves.
@@ -403,12 +364,6 @@ std::size_t DirectExecution::in_buffer(int index, int tile) const {
 
 std::size_t DirectExecution::in_slot(int index, int tile) const {
   return (static_cast<std::size_t>(index) / k_ * tile_count_ + ahead(index, tile)) * element_bytes_;
-}
-
-std::byte* DirectExecution::scratch(std::size_t index, std::size_t bytes) {
-  if (scratch_.size() <= index) scratch_.resize(index + 1);
-  if (scratch_[index].size() < bytes) scratch_[index].resize(bytes);
-  return scratch_[index].data();
 }
 
 }  // namespace chorus

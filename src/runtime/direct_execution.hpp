@@ -70,8 +70,8 @@ class DirectExecution {
     bool known = false;
     Reference input;
     Reference output;
-    std::byte* input_at = nullptr;   ///< null: staged, or to be read by the kernel
-    std::byte* output_at = nullptr;  ///< null: not offered, or to be written by the kernel
+    std::byte* input_at = nullptr;   ///< null: staged
+    std::byte* output_at = nullptr;  ///< null: not offered
     const std::byte* payload = nullptr;
   };
   /// Where to tell others that a buffer lies: asked again only when the buffer changes.
@@ -79,7 +79,6 @@ class DirectExecution {
     const void* memory = nullptr;
     std::size_t size_bytes = 0;
     std::uint64_t generation = 0;
-    bool foreign = false;
     Reference reference;
   };
 
@@ -95,8 +94,7 @@ class DirectExecution {
   [[nodiscard]] bool sources_staged(std::uint64_t tile);
   [[nodiscard]] bool fold_tile();
   void make(const Move& move, int tile);
-  [[nodiscard]] const std::byte* source(const Place& place, int tile, std::size_t bytes,
-                                        std::size_t index);
+  [[nodiscard]] const std::byte* source(const Place& place, int tile) const;
   [[nodiscard]] bool collect_tile();
   [[nodiscard]] bool left_alone();
 
@@ -107,7 +105,6 @@ class DirectExecution {
   /// Bytes before place `index` of a user buffer, or of a slot.
   [[nodiscard]] std::size_t in_buffer(int index, int tile) const;
   [[nodiscard]] std::size_t in_slot(int index, int tile) const;
-  [[nodiscard]] std::byte* scratch(std::size_t index, std::size_t bytes);
 
   std::shared_ptr<const Routine> routine_;
   const DirectRoutine* direct_ = nullptr;
@@ -139,7 +136,6 @@ class DirectExecution {
   Rank mismatch_ = -1;
   Waiting waiting_;
   std::uint64_t slots_until_ = 0;  // tiles below may be written into slots
-  std::vector<std::vector<std::byte>> scratch_;
   std::vector<const void*> sources_;
   std::vector<void*> targets_;
 };

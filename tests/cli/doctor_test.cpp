@@ -39,7 +39,6 @@ class Doctor : public ::testing::Test {
     put("proc/self/cgroup", "0::/job");
     put("proc/loadavg", "1.20 0.90 0.70 2/400 1234");
     put("proc/meminfo", "MemTotal:       65536000 kB");
-    put("proc/sys/kernel/yama/ptrace_scope", "0");
     put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64");
     put("sys/fs/cgroup/job/cpu.max", "max 100000");
     put("sys/fs/cgroup/job/memory.max", "max");
@@ -171,8 +170,6 @@ TEST_F(Doctor, EachThingThatIsWrongWithAHostIsFoundAlone) {
        "huge-pages", Severity::note, "shmem_enabled"},
       {"sys/fs/cgroup/job/memory.max", "1073741824", "memory-limit", Severity::note, "--memory"},
       {"sys/fs/cgroup/job/cpu.max", "200000 100000", "cpu-quota", Severity::warning, "2 ranks"},
-      {"proc/sys/kernel/yama/ptrace_scope", "1", "ptrace-scope", Severity::note, "sysctl"},
-      {"proc/sys/kernel/yama/ptrace_scope", "2", "ptrace-scope", Severity::warning, "sysctl"},
       {"sys/devices/system/cpu/online", "0-15", "affinity", Severity::note, "taskset"},
       {"proc/loadavg", "23.10 9.0 3.0 2/400 1234", "load", Severity::warning, "top"},
       {"sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet", "clock",

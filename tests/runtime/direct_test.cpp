@@ -5,11 +5,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 #include <chrono>
 #include <csignal>
@@ -106,20 +101,6 @@ void check_sizes(Communicator& comm) {
   }
 }
 
-/// From now on this process may not read or write another's memory.
-void forbid_foreign_memory() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_writev, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{.len = std::size(filter), .filter = filter};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
-
 class DirectTest : public ::testing::TestWithParam<std::tuple<Ranks, int>> {};
 
 TEST_P(DirectTest, EveryKindOfBufferGivesTheRightResult) {
@@ -136,15 +117,6 @@ INSTANTIATE_TEST_SUITE_P(Worlds, DirectTest,
                                std::get<0>(param.param) == Ranks::threads ? "Threads" : "Processes",
                                std::get<1>(param.param));
                          });
-
-TEST(Direct, WorksWhereTheKernelForbidsToReadOthersMemory) {
-  World world = world_of(3, Ranks::processes);
-  expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
-    if (rank != 1) forbid_foreign_memory();
-    auto comm = Communicator::join(id, rank, 3, world.options);
-    check_sizes(comm);
-  }));
-}
 
 TEST(Direct, APeerThatIsKilledWhileItsMemoryIsReadIsNamed) {
   for (int round = 0; round < 8; ++round) {

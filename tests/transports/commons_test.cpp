@@ -1,0 +1,126 @@
+// What a peer says of its memory in the commons is believed within bounds only.
+#include "transports/commons.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "chorus/error.hpp"
+#include "chorus/memory.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t kSlotBytes = 4096;
+
+/// The commons of two ranks of one host, both in this process, which is not told so.
+class CommonsTest : public ::testing::Test {
+ protected:
+  CommonsTest() {
+    for (Fd& file : files_) {
+      file = Fd(::memfd_create("part", MFD_CLOEXEC));
+      EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(Commons::part_bytes(kSlotBytes))), 0);
+    }
+    for (Rank rank = 0; rank < 2; ++rank) ranks_[rank] = open(rank, false);
+  }
+
+  std::unique_ptr<Commons> open(Rank rank, bool same_process) {
+    std::vector<Commons::Peer> peers(2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      peers[i].memory = Mapping(files_[i].get(), 0, Commons::part_bytes(kSlotBytes));
+      peers[i].pid = ::getpid();
+      peers[i].same_process = same_process;
+    }
+    return std::make_unique<Commons>(rank, kSlotBytes, std::move(peers));
+  }
+
+  /// What rank 0 complains of when rank 1 refers to `size_bytes` at `reference`.
+  std::string complaint(const Reference& reference, std::size_t size_bytes = 64) {
+    try {
+      static_cast<void>(ranks_[0]->reach(1, reference, size_bytes));
+      return "none";
+    } catch (const LinkError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 "));
+      return error.what();
+    }
+  }
+
+  Fd files_[2];
+  std::unique_ptr<Commons> ranks_[2];
+};
+
+constexpr std::uint16_t kFirstSegment = Reference::kSegment;
+
+class SegmentTest : public CommonsTest {
+ protected:
+  ~SegmentTest() override { deallocate(memory_); }
+
+  static constexpr std::size_t kBytes = 100'000;
+  std::byte* memory_ = static_cast<std::byte*>(allocate(kBytes));
+  Reference reference_ = ranks_[1]->refer(memory_, kBytes);
+};
+
+TEST_F(SegmentTest, IsTheSameMemoryOnTheOtherSide) {
+  ASSERT_GE(reference_.kind, kFirstSegment);
+  std::byte* there = ranks_[0]->reach(1, reference_, kBytes);
+  EXPECT_NE(there, memory_);
+  std::memcpy(memory_ + 777, "written here", 13);
+  EXPECT_STREQ(reinterpret_cast<const char*>(there + 777), "written here");
+}
+
+TEST_F(SegmentTest, IsNotReachedBeyondItsEnds) {
+  EXPECT_THAT(complaint(reference_, std::size_t{1} << 40), HasSubstr("outside its segment"));
+  const Reference behind{reference_.kind, std::uint64_t{1} << 40};
+  EXPECT_THAT(complaint(behind), HasSubstr("outside its segment"));
+  const Reference around{reference_.kind, ~std::uint64_t{0} - 8};
+  EXPECT_THAT(complaint(around), HasSubstr("outside its segment"));
+}
+
+TEST_F(SegmentTest, IsNotMappedWhereTheFileIsAnother) {
+  Commons::SegmentEntry& entry = ranks_[1]->own().segments[reference_.kind - kFirstSegment];
+  entry.size_bytes += 4096;
+  EXPECT_THAT(complaint(reference_), HasSubstr("not as large as it says"));
+  entry.size_bytes -= 4096;
+  entry.inode ^= 1;
+  EXPECT_NE(complaint(reference_), "none");
+  entry.inode ^= 1;
+  entry.fd = 0x7fffffff;
+  EXPECT_NE(complaint(reference_), "none");
+}
+
+TEST_F(CommonsTest, ReferencesToWhatThereCannotBeAreRefused) {
+  EXPECT_THAT(complaint({Reference::kNone, 0}), HasSubstr("no known kind"));
+  EXPECT_THAT(complaint({Reference::kStaged, 0}), HasSubstr("no known kind"));
+  EXPECT_THAT(complaint({kFirstSegment, 0}), HasSubstr("a segment that it does not have"));
+  EXPECT_THAT(complaint({kFirstSegment + Commons::kMaxSegments, 0}), HasSubstr("cannot exist"));
+  EXPECT_THAT(complaint({0xffff, 0}), HasSubstr("cannot exist"));
+}
+
+// An address means something only where all ranks are threads of one process.
+TEST_F(CommonsTest, AnAddressOfAnotherProcessIsRefused) {
+  int value = 0;
+  EXPECT_EQ(ranks_[1]->refer(&value, sizeof value).kind, Reference::kNone);
+  const Reference mine{Reference::kOwnSpace, reinterpret_cast<std::uint64_t>(&value)};
+  EXPECT_THAT(complaint(mine), HasSubstr("of its own process alone"));
+
+  const auto threads = open(0, true);
+  EXPECT_EQ(threads->refer(&value, sizeof value).kind, Reference::kOwnSpace);
+  EXPECT_EQ(threads->reach(1, mine, sizeof value), reinterpret_cast<std::byte*>(&value));
+}
+
+// Both sides look at the other's flag after setting their own: none touches what is withdrawn.
+TEST_F(CommonsTest, WithdrawnMemoryIsNotAccessedAnyMore) {
+  EXPECT_TRUE(ranks_[0]->begin_access());
+  ranks_[0]->end_access();
+  ranks_[1]->withdraw();
+  EXPECT_FALSE(ranks_[0]->begin_access());
+  EXPECT_EQ(ranks_[0]->own().accessing.load(), 0U);
+}
+
+}  // namespace
+}  // namespace chorus::testing
