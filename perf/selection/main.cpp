@@ -15,6 +15,7 @@ namespace chorus::perf {
 namespace {
 
 constexpr int kBadInput = 2;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
 
 struct Arguments {
   std::vector<std::string> kinds = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
@@ -53,9 +54,12 @@ int main(int argc, char** argv) {
   Arguments arguments;
   app.add_option("collectives", arguments.kinds, "all_reduce, all_gather, …")
       ->capture_default_str();
-  app.add_option("--min", arguments.least, "least bytes")->transform(CLI::AsSizeValue(false));
+  app.add_option("--min", arguments.least, "least bytes")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
   app.add_option("--max", arguments.most, "most bytes; sizes grow by four")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
   app.add_option("--ms", arguments.milliseconds, "time for each schedule at each size")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
