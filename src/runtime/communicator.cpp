@@ -14,8 +14,18 @@ namespace chorus {
 
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
-Communicator::~Communicator() = default;
+
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this == &other) return *this;
+  const Communicator before(std::move(*this));
+  impl_ = std::move(other.impl_);
+  return *this;
+}
+
+Communicator::~Communicator() {
+  // What a forked child has is its parent's: connections to say farewell over, shared memory.
+  if (impl_ && !impl_->of_this_process()) (void)impl_.release();
+}
 
 Communicator Communicator::join(const Options& options) {
   return Communicator(Impl::join(options));

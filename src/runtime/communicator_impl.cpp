@@ -266,7 +266,16 @@ void Communicator::Impl::learn_failure() noexcept {
   }
 }
 
+void Communicator::Impl::require_own_process() const {
+  if (of_this_process()) return;
+  throw InputError(fmt::format(
+      "this process was forked from rank {} and has no part in its communicator: only the process "
+      "that joined may use it",
+      place.rank));
+}
+
 void Communicator::Impl::require_sound() {
+  require_own_process();
   if (engine->failure()) throw CollectiveError(*engine->failure());
   if (!aborted.load(std::memory_order_relaxed)) return;
   if (const auto verdict = control->await_verdict(place.key)) learn_failure();

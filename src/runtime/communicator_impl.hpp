@@ -12,6 +12,7 @@
 
 #include "chorus/communicator.hpp"
 #include "runtime/control.hpp"
+#include "runtime/control_net.hpp"
 #include "runtime/drift.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/flight_recorder.hpp"
@@ -94,6 +95,7 @@ struct Communicator::Impl {
   int shrinks = 0;
   std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
   std::atomic<bool> visited{false};  // a thread is in a call (see Visit)
+  int owner_generation = net::fork_generation();
   int plans = 0;
 
   /// Control::exchange() among the members, during which links are kept up. It counts as a
@@ -105,6 +107,9 @@ struct Communicator::Impl {
 
   /// Throws CollectiveError if this communicator has failed or was aborted by this rank.
   void require_sound();
+  /// Throws InputError in a child that was forked since: the communicator is its parent's.
+  void require_own_process() const;
+  [[nodiscard]] bool of_this_process() const { return owner_generation == net::fork_generation(); }
 
  private:
   std::vector<std::vector<std::byte>> meet(const std::string& what, std::span<const std::byte> mine,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -75,7 +76,7 @@ struct Interfaces {
 struct ForkGuard {
   std::mutex mutex;
   std::set<int> fds;
-  int generation = 0;
+  std::atomic<int> generation = 0;
 
   static ForkGuard& get() {
     static ForkGuard* const guard = [] {
@@ -306,11 +307,7 @@ Socket::~Socket() {
   if (guard.fds.erase(fd_) == 1) ::close(fd_);
 }
 
-int fork_generation() {
-  ForkGuard& guard = ForkGuard::get();
-  const std::lock_guard lock(guard.mutex);
-  return guard.generation;
-}
+int fork_generation() { return ForkGuard::get().generation.load(std::memory_order_relaxed); }
 
 std::string process_identity() {
   std::string boot = boot_id();

@@ -31,6 +31,7 @@ void Request::Impl::require_complete() const {
 }
 
 Visit::Visit(Communicator::Impl& communicator) : communicator_(communicator) {
+  communicator.require_own_process();
   if (communicator.visited.load(std::memory_order_relaxed)) {
     throw InputError(
         "two threads use one communicator at the same time: give each a communicator of its own "
@@ -113,6 +114,7 @@ void Request::turn(std::span<Request* const> requests) {
   pending.clear();
   for (const Request* request : requests) {
     if (!request->impl_ || request->impl_->communicator == nullptr) continue;
+    request->impl_->communicator->require_own_process();
     Engine* const engine = request->impl_->communicator->engine.get();
     const auto same = [&](const Engine::Pending& other) { return other.engine == engine; };
     if (std::ranges::any_of(pending, same)) continue;

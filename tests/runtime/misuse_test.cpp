@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <thread>
@@ -349,6 +353,44 @@ TEST(Waiting, NeedsRequestsThatExist) {
   Request* const requests[] = {&done, nullptr};
   EXPECT_THAT(refusal([&] { wait_any(requests); }), HasSubstr("request 1 is null"));
   EXPECT_THAT(refusal([&] { wait_all(requests); }), HasSubstr("request 1 is null"));
+}
+
+/// Runs `body` in a forked child, which ends with what it returns.
+int status_of_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+// It shares its parent's memory and sockets: a call would be taken for one of its parent's, and so
+// would a farewell.
+TEST(AForkedChild, IsRefusedAndLeavesItsParentsCommunicatorAlone) {
+  for (const char* transport : {"shm", "tcp"}) {
+    World world = threads(2, transport);
+    world.ranks = Ranks::processes;
+    expect_all_well(run_world(world, [](Communicator& comm) {
+      expect_it_goes_on(comm);
+      std::vector<int> data(10, 1);
+      Request request = comm.start(sum_of(data));
+      const int status = status_of_child([&] {
+        auto inherited = std::make_unique<Communicator>(std::move(comm));
+        const auto refused = [](const std::string& sentence) {
+          return sentence.find("was forked from rank") != std::string::npos;
+        };
+        const bool well = refused(refusal([&] { inherited->start(sum_of(data)); })) &&
+                          refused(refusal([&] { inherited->barrier(); })) &&
+                          refused(refusal([&] { static_cast<void>(inherited->split(0)); })) &&
+                          refused(refusal([&] { request.wait(); }));
+        inherited.reset();
+        return well ? 0 : 1;
+      });
+      if (status != 0) throw std::runtime_error(fmt::format("the child: status {}", status));
+      request.wait();
+      expect_it_goes_on(comm);
+    }));
+  }
 }
 
 }  // namespace
