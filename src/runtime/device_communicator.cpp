@@ -317,7 +317,11 @@ void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine
   const bool exchanged =
       call.kind == Kind::all_to_all || (routine.copy_in_place && arguments.direct != 0);
   if (!exchanged || call.input != call.output) return;
-  const std::size_t all = bytes * base.place.members.size();
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind), .root = call.peer};
+  const auto n = static_cast<int>(base.place.members.size());
+  // No more than there is: behind the one block of an all_reduce may be nothing.
+  const std::size_t all =
+      bytes * static_cast<std::size_t>(input_blocks(collective, n, base.place.rank));
   const std::uint64_t memory = room(copies, copies_size, copies_used + all) + copies_used;
   copies_used += device::round_up(all, 256);
   copy(memory, arguments.input, all, stream);

@@ -108,6 +108,26 @@ TEST_P(DeviceWorld, EveryCollectiveGivesTheReferenceResult) {
   }));
 }
 
+// What lies behind a buffer is another's, or nothing at all: a copy of so much ended the program,
+// now and then. The fake driver refuses it always.
+TEST(DeviceInPlace, NoMoreIsCopiedOfTheInputThanThereIs) {
+  World world{.size = 4};
+  world.options.flight_dir.clear();
+  expect_all_well(run_devices(world, Gpus::one, {.direct_bytes = 0}, [](DeviceRank& rank) {
+    constexpr std::size_t kCount = 3000;
+    for (const Call::Kind kind : {Call::Kind::all_reduce, Call::Kind::reduce}) {
+      std::byte* const data = rank.memory(kCount * sizeof(float));
+      rank.device().enqueue({.call = {.kind = kind,
+                                      .input = data,
+                                      .output = data,
+                                      .count = kCount,
+                                      .type = DataType::float32},
+                             .stream = rank.stream()});
+      rank.finish();
+    }
+  }));
+}
+
 std::vector<int> sizes() {
   return kSanitized ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 3, 4, 5, 8};
 }

@@ -175,12 +175,13 @@ Result cuMemHostAlloc(void** memory, std::size_t size, unsigned) {
 Result cuMemHostRegister_v2(void* memory, std::size_t size, unsigned) {
   FAKE(cuMemHostRegister_v2)
   const std::lock_guard lock(mutex);
-  if (size == 0 || !registered.insert(memory).second) return kInvalidValue;
-  return kSuccess;
+  if (size == 0) return kInvalidValue;
+  const bool is_new = registered.try_emplace(reinterpret_cast<std::uint64_t>(memory), size).second;
+  return is_new ? kSuccess : kInvalidValue;
 }
 Result cuMemHostUnregister(void* memory) {
   const std::lock_guard lock(mutex);
-  return registered.erase(memory) == 1 ? kSuccess : kInvalidValue;
+  return registered.erase(reinterpret_cast<std::uint64_t>(memory)) == 1 ? kSuccess : kInvalidValue;
 }
 Result cuMemFreeHost(void* memory) { return release(reinterpret_cast<std::uint64_t>(memory)); }
 Result cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {
@@ -189,6 +190,7 @@ Result cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {
 }
 Result cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyHtoDAsync_v2)
+  if (!holds(to, size)) return kInvalidValue;
   // Pageable memory is read before the call returns.
   std::vector<char> data(static_cast<const char*>(from), static_cast<const char*>(from) + size);
   return submit(stream, [to, data = std::move(data)] {
@@ -197,12 +199,14 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t size, Stre
 }
 Result cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyDtoHAsync_v2)
+  if (!holds(from, size)) return kInvalidValue;
   return submit(stream, [=] {
     std::copy_n(reinterpret_cast<const char*>(from), size, static_cast<char*>(to));
   });
 }
 Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size, StreamHandle stream) {
   FAKE(cuMemcpyDtoDAsync_v2)
+  if (!holds(to, size) || !holds(from, size)) return kInvalidValue;
   const bool damaged = damage && size > 0 && device_of(to) != device_of(from);
   return submit(stream, [=] {
     std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size);
@@ -210,6 +214,7 @@ Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size, StreamHa
   });
 }
 Result cuMemsetD8Async(Address to, unsigned char value, std::size_t size, StreamHandle stream) {
+  if (!holds(to, size)) return kInvalidValue;
   return submit(stream, [=] { std::memset(reinterpret_cast<void*>(to), value, size); });
 }
 Result cuPointerGetAttributes(unsigned count, int* attributes, void** values, Address address) {

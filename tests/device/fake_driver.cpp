@@ -17,7 +17,7 @@ namespace fake {
 
 std::mutex mutex;
 std::map<std::uint64_t, Allocation> allocations;
-std::set<void*> registered;
+std::map<std::uint64_t, std::size_t> registered;
 std::atomic<bool> peer_access{true};
 std::atomic<bool> damage{false};
 CUctx_st contexts[chorus::testing::kFakeDevices];
@@ -170,6 +170,18 @@ std::map<std::uint64_t, Allocation>::iterator holder(std::uint64_t address) {
   if (found == allocations.begin()) return allocations.end();
   --found;
   return address - found->first < found->second.size ? found : allocations.end();
+}
+
+bool holds(std::uint64_t address, std::size_t size) {
+  if (size == 0) return true;
+  const std::lock_guard lock(mutex);
+  if (const auto found = holder(address); found != allocations.end()) {
+    return size <= found->second.size - (address - found->first);
+  }
+  auto found = registered.upper_bound(address);
+  if (found == registered.begin()) return false;
+  --found;
+  return address - found->first < found->second && size <= found->second - (address - found->first);
 }
 
 Op launch(const CUfunc_st& function, CUctx_st& context, const void* arguments,

@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -135,7 +134,7 @@ struct Allocation {
 /// Guards the allocations and the list of streams. Queues and events have their own.
 extern std::mutex mutex;
 extern std::map<std::uint64_t, Allocation> allocations;  ///< by address
-extern std::set<void*> registered;                       ///< host memory
+extern std::map<std::uint64_t, std::size_t> registered;  ///< host memory: bytes by address
 extern std::atomic<bool> peer_access;                    ///< between the devices
 extern std::atomic<bool> damage;                         ///< of copies between them
 extern CUctx_st contexts[chorus::testing::kFakeDevices];
@@ -164,6 +163,9 @@ void end_capture(int mode);
 [[nodiscard]] Result release(std::uint64_t address);
 /// The allocation that holds `address`, with the mutex held.
 [[nodiscard]] std::map<std::uint64_t, Allocation>::iterator holder(std::uint64_t address);
+/// The driver knows every byte of it: one allocation, or one registration, holds all. True of
+/// nothing.
+[[nodiscard]] bool holds(std::uint64_t address, std::size_t size);
 /// The device of memory that it knows.
 [[nodiscard]] int device_of(std::uint64_t address);
 
