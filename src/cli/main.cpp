@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <sstream>
 #include <string>
 
 #include "chorus/error.hpp"
@@ -32,7 +33,9 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);                 // runs the subcommand
   } catch (const CLI::Success& success) {  // --help, --version
-    app.exit(success);
+    std::ostringstream text;
+    app.exit(success, text);
+    print(text.str());
   } catch (const CLI::ParseError& error) {
     app.exit(error);
     return exit_bad_input;

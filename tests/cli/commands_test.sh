@@ -73,6 +73,8 @@ expect 2 "is no size" "$chorus" simulate "$dir/ring.json" -t ring:4 --bytes=-4K
 "$chorus" run -n 1 --rank-prefix -- echo lost >/dev/full 2>"$dir/lost"
 [ $? -eq 1 ] || fail "lost output and exit code 0"
 grep -q "No space left" "$dir/lost" || fail "nobody said that output was lost"
+"$chorus" --help >/dev/full 2>"$dir/lost" && fail "lost help and exit code 0"
+grep -q "No space left" "$dir/lost" || fail "nobody said that the help was lost"
 
 # A rank kills itself; the others leave records that say so.
 CHORUS_FLIGHT_DIR=$dir CHORUS_LOG=error "$chorus" run -n 3 -- "$dies" >"$dir/run" 2>&1 </dev/null
