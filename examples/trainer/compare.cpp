@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "random.hpp"
 #include "report.hpp"
@@ -24,40 +26,56 @@ double median(std::vector<double>& of) {
   return *middle;
 }
 
+/// Of one rank that trains by itself with the batch of `config`, while all ranks do the same.
+Config alone(const Config& config) {
+  Config c = config;
+  c.layout = {};
+  c.layout.micro_batches = config.layout.micro_batches;
+  c.training.compression = Compression::none;
+  c.training.rounds = 1;
+  c.training.differences = false;
+  c.training.average = Average::gradients;
+  c.training.global_every = 0;
+  return c;
+}
+
 /// One rank's passes, medians.
 struct Passes {
   double forward_s = 0, backward_s = 0;
   double rest_s = 0;  ///< of a step beside its passes
 };
 
-Passes passes_of(chorus::Communicator& world, chorus::Communicator& self, const Config& config,
-                 int layers) {
-  constexpr int kSteps = 4;
-  Config alone = config;
-  alone.model.layers = layers;
-  alone.layout = {};
-  alone.layout.micro_batches = 2;
-  alone.training.compression = Compression::none;
-  alone.training.average = Average::gradients;
-  alone.training.global_every = 0;
-  Trainer<float> trainer(self, alone);
-  trainer.step();
-  std::vector<double> forward, backward, rest;
-  for (int i = 0; i < kSteps; ++i) {
-    world.barrier();
-    Trace& trace = trainer.groups().flights.trace;
+/// A model of a few layers on this rank, whose passes are timed step by step.
+class Sample {
+ public:
+  Sample(chorus::Communicator& self, const Config& config, int layers)
+      : trainer_(self, of(config, layers)) {
+    trainer_.step();
+  }
+  void step() {
+    Trace& trace = trainer_.groups().flights.trace;
     trace.start(1000);
-    double left = trainer.step().seconds;
+    double left = trainer_.step().seconds;
     for (const Span& s : trace.spans()) {
       if (s.lane != Span::Lane::compute || s.chunk < 0) continue;
       const double length = s.end_s - s.begin_s;
-      (std::string_view(s.name) == "forward" ? forward : backward).push_back(length);
+      (std::string_view(s.name) == "forward" ? forward_ : backward_).push_back(length);
       left -= length;
     }
-    rest.push_back(left);
+    rest_.push_back(left);
   }
-  return {median(forward), median(backward), median(rest)};
-}
+  [[nodiscard]] Passes passes() { return {median(forward_), median(backward_), median(rest_)}; }
+
+ private:
+  static Config of(const Config& config, int layers) {
+    Config c = alone(config);
+    c.model.layers = layers;
+    c.layout.micro_batches = 2;
+    return c;
+  }
+  Trainer<float> trainer_;
+  std::vector<double> forward_, backward_, rest_;
+};
 
 /// The slowest rank's median time of `call`, which all ranks make at once.
 double seconds_of(chorus::Communicator& world, const std::function<void()>& call) {
@@ -112,39 +130,73 @@ std::string layout_text(const Layout& l) {
 }  // namespace
 
 OverlapFigures compare_overlap(chorus::Communicator& world, Trainer<float>& trainer, int pairs) {
-  std::vector<double> seconds[2], exposed[2];
-  for (int i = 0; i < 2 * pairs; ++i) {
-    const auto off = static_cast<std::size_t>(i % 2);
-    trainer.overlap(off == 0);
+  const Layout& l = trainer.config().layout;
+  std::optional<chorus::Communicator> self;
+  std::unique_ptr<Trainer<float>> lone;
+  if (l.dp > 1 && l.tp == 1 && l.pp == 1 && l.ep == 1 && l.shares.empty()) {
+    self = world.split(world.rank(), 0);
+    lone = std::make_unique<Trainer<float>>(*self, alone(trainer.config()));
+    lone->step();
+  }
+  std::vector<double> seconds[2], exposed[2], apart;
+  for (int i = 0; i < pairs; ++i) {
+    for (const std::size_t off : {0U, 1U}) {
+      trainer.overlap(off == 0);
+      world.barrier();
+      const StepResult r = trainer.step();
+      seconds[off].push_back(r.seconds);
+      exposed[off].push_back(r.exposed_s);
+    }
+    if (!lone) continue;
     world.barrier();
-    const StepResult r = trainer.step();
-    seconds[off].push_back(r.seconds);
-    exposed[off].push_back(r.exposed_s);
+    double slowest = lone->step().seconds;
+    world.all_reduce<double>(std::span<double>(&slowest, 1), chorus::ReduceOp::max);
+    apart.push_back(slowest);
   }
   trainer.overlap(true);
   return {.pairs = pairs,
           .with_s = median(seconds[0]),
           .with_exposed_s = median(exposed[0]),
           .without_s = median(seconds[1]),
-          .without_exposed_s = median(exposed[1])};
+          .without_exposed_s = median(exposed[1]),
+          .alone_s = lone ? median(apart) : 0};
 }
 
-Pace measured_pace(chorus::Communicator& world, const Config& config) {
-  auto self = world.split(world.rank(), 0);
-  const Passes one = passes_of(world, *self, config, 1);
-  const Passes three = passes_of(world, *self, config, 3);
-  const Operations of = operations_of(config.model);
-  const double tokens = double(config.training.batch) * config.model.context;
-  Model model = config.model;
+struct Calibration::Samples {
+  Samples(chorus::Communicator& world, const Config& config)
+      : self(world.split(world.rank(), 0)), one(*self, config, 1), three(*self, config, 3) {}
+  std::optional<chorus::Communicator> self;
+  Sample one, three;
+};
+
+Calibration::Calibration(chorus::Communicator& world, const Config& config)
+    : world_(world), config_(config), samples_(std::make_unique<Samples>(world, config)) {}
+Calibration::~Calibration() = default;
+
+void Calibration::round() {
+  for (Sample* sample : {&samples_->one, &samples_->three}) {
+    world_.barrier();
+    sample->step();
+  }
+}
+
+Pace Calibration::pace() {
+  const Passes one = samples_->one.passes();
+  const Passes three = samples_->three.passes();
+  const Operations of = operations_of(config_.model);
+  const double tokens = double(config_.training.batch) * config_.model.context;
+  Model model = config_.model;
   model.layers = 3;
   const double forward_s = (three.forward_s - one.forward_s) / 2;
   const double backward_s = (three.backward_s - one.backward_s) / 2;
-  // Seconds per operation, so that the mean over ranks is one of times.
+  // Seconds per operation, so that the mean over ranks is one of times. The ends, embedding and
+  // output, are what one layer's passes take beyond those of a layer.
+  const double ends = one.forward_s - forward_s + one.backward_s - backward_s;
   std::array<double, 4> spent = {forward_s / (tokens * of.layer),
                                  backward_s / (2 * tokens * of.layer),
-                                 std::max(1e-9, one.forward_s - forward_s) / (3 * tokens * of.head),
+                                 std::max(1e-9, ends) / (3 * tokens * of.head),
                                  three.rest_s / static_cast<double>(parameters(model))};
-  world.all_reduce<double>(std::span<double>(spent), chorus::ReduceOp::avg);
+  world_.all_reduce<double>(std::span<double>(spent), chorus::ReduceOp::avg);
   for (double& s : spent) s = std::max(s, 1e-18);
   return {1 / spent[0], 1 / spent[1], 1 / spent[2], spent[3]};
 }
@@ -182,20 +234,33 @@ std::vector<Price> measured_prices(chorus::Communicator& world, Trainer<float>& 
 
 PlanFigures compare_plan(chorus::Communicator& world, Trainer<float>& trainer, Machine machine,
                          int steps) {
+  constexpr int kRounds = 4;  // at least
   PlanFigures figures;
   figures.machine = std::move(machine);
   figures.steps = steps;
-  figures.machine.pace = measured_pace(world, trainer.config());
-  figures.by_topology = estimate(trainer.config(), figures.machine, false);
-  figures.machine.prices = measured_prices(world, trainer);
-  figures.estimate = estimate(trainer.config(), figures.machine, false);
+  Calibration calibration(world, trainer.config());
+  std::vector<Price> prices = measured_prices(world, trainer);
   std::vector<double> seconds, exposed;
-  world.barrier();
-  for (int i = 0; i < steps; ++i) {
-    const StepResult r = trainer.step();
-    seconds.push_back(r.seconds);
-    exposed.push_back(r.exposed_s);
+  // In turn, so that what else the machine does meets the steps and what they are held against.
+  const int rounds = std::max(kRounds, (steps + 1) / 2);
+  for (int round = 0; round < rounds; ++round) {
+    calibration.round();
+    world.barrier();
+    for (int i = steps * round / rounds; i < steps * (round + 1) / rounds; ++i) {
+      const StepResult r = trainer.step();
+      seconds.push_back(r.seconds);
+      exposed.push_back(r.exposed_s);
+    }
   }
+  const std::vector<Price> later = measured_prices(world, trainer);
+  for (std::size_t i = 0; i < prices.size(); ++i) {
+    prices[i].alpha_s = (prices[i].alpha_s + later[i].alpha_s) / 2;
+    prices[i].beta_s_per_byte = (prices[i].beta_s_per_byte + later[i].beta_s_per_byte) / 2;
+  }
+  figures.machine.pace = calibration.pace();
+  figures.by_topology = estimate(trainer.config(), figures.machine, false);
+  figures.machine.prices = std::move(prices);
+  figures.estimate = estimate(trainer.config(), figures.machine, false);
   figures.measured_s = median(seconds);
   figures.exposed_s = median(exposed);
   return figures;
@@ -247,11 +312,16 @@ std::string describe(const std::vector<BreakEven>& all) {
 }
 
 std::string describe(const OverlapFigures& f) {
-  return fmt::format(
+  std::string text = fmt::format(
       "overlap, {} pairs of steps, medians of rank 0: with {:.2f} ms, {:.2f} ms of them standing "
       "still; without {:.2f} ms, {:.2f} ms; {:.0f} % of what is exposed without is hidden\n",
       f.pairs, 1e3 * f.with_s, 1e3 * f.with_exposed_s, 1e3 * f.without_s, 1e3 * f.without_exposed_s,
-      100 * f.hidden_share());
+      100 * std::max(0.0, f.hidden_share()));
+  if (f.alone_s > 0) {
+    text += fmt::format("a step without communication, of the slowest rank: {:.2f} ms\n",
+                        1e3 * f.alone_s);
+  }
+  return text;
 }
 
 std::string describe(const PlanFigures& f) {
@@ -275,9 +345,9 @@ std::string figures_json(const Config& config, const OverlapFigures* overlap,
               ? "null"
               : fmt::format(
                     "{{\"pairs\": {}, \"with_s\": {:.6g}, \"with_exposed_s\": {:.6g}, "
-                    "\"without_s\": {:.6g}, \"without_exposed_s\": {:.6g}}}",
+                    "\"without_s\": {:.6g}, \"without_exposed_s\": {:.6g}, \"alone_s\": {:.6g}}}",
                     overlap->pairs, overlap->with_s, overlap->with_exposed_s, overlap->without_s,
-                    overlap->without_exposed_s);
+                    overlap->without_exposed_s, overlap->alone_s);
   text += ", \"plan\": ";
   if (plan == nullptr) return text + "null}\n";
   const auto parts = [](const Estimate& e) {

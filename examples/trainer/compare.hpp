@@ -1,6 +1,7 @@
 // What a run measures of itself: steps with and without overlap, and steps against their estimate.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct OverlapFigures {
   int pairs = 0;
   double with_s = 0, with_exposed_s = 0;
   double without_s = 0, without_exposed_s = 0;
+  /// The slowest rank's step by itself, without any communication, all at once and in turn with the
+  /// others; 0 where a step is not what one rank could do (slices, stages, experts spread out).
+  double alone_s = 0;
 
   /// Of what is exposed without overlap.
   [[nodiscard]] double hidden_share() const {
@@ -25,9 +29,23 @@ struct OverlapFigures {
 [[nodiscard]] OverlapFigures compare_overlap(chorus::Communicator& world, Trainer<float>& trainer,
                                              int pairs);
 
-/// A layer's passes, the output and the rest of a step, from steps of models of one and of three
-/// layers on one rank, while all ranks do the same. Collective; the mean over ranks.
-[[nodiscard]] Pace measured_pace(chorus::Communicator& world, const Config& config);
+/// A layer's passes, the ends of the model and the rest of a step, from steps of models of one and
+/// of three layers on one rank, while all ranks do the same. Everything is collective.
+class Calibration {
+ public:
+  Calibration(chorus::Communicator& world, const Config& config);
+  ~Calibration();
+  /// A step of each.
+  void round();
+  /// Of all rounds, one at least: medians, the mean over ranks.
+  [[nodiscard]] Pace pace();
+
+ private:
+  struct Samples;
+  chorus::Communicator& world_;
+  Config config_;
+  std::unique_ptr<Samples> samples_;
+};
 
 /// Of messages on the groups of `trainer`, all groups of an axis at once, by flow of flows_of():
 /// from a short and a long all_reduce, all_to_all or message. Collective; of the slowest rank.

@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kPipelineNames[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
 constexpr std::string_view kRecomputeNames[] = {"none", "selective", "full"};
 
-constexpr std::string_view kCompressionNames[] = {"none", "qsgd", "1bit", "topk", "power"};
+constexpr std::string_view kCompressionNames[] = {"none", "qsgd",  "1bit",
+                                                  "topk", "power", "threshold"};
 constexpr std::string_view kAverageNames[] = {"gradients", "local", "ring", "grid", "exponential"};
 constexpr std::string_view kBackendNames[] = {"cpu", "cuda", "cuda-emulated"};
 
@@ -193,6 +194,7 @@ void check_compression(const Training& t, const Layout& l) {
   }
   if (t.levels < 1 || t.levels > 127)
     reject(fmt::format("--levels {} is not in 1 … 127", t.levels));
+  within(t.threshold, 0, kLargest, "--threshold");
   if (!(t.share > 0 && t.share <= 1)) reject(fmt::format("--share {} is not in (0, 1]", t.share));
 }
 
@@ -229,6 +231,40 @@ void check_average(const Training& t, const Layout& l) {
   }
 }
 
+/// Of the layouts of `ranks` that the model allows, the one with the fewest changes, or of these
+/// the nearest.
+Layout nearest_layout(const Config& config, int ranks) {
+  const Model& m = config.model;
+  const Layout& l = config.layout;
+  Layout best{.dp = ranks};
+  auto least = std::pair(4, 0.0);
+  for (int tp = 1; tp <= ranks; ++tp) {
+    if (ranks % tp != 0 || m.heads % tp != 0 || m.f() % tp != 0 || m.vocab % tp != 0) continue;
+    for (int pp = 1; pp <= std::min(ranks / tp, m.layers / l.virtual_stages); ++pp) {
+      const int dp = ranks / tp / pp;
+      if (ranks / tp % pp != 0 || dp % l.ep != 0) continue;
+      const auto far = [](int a, int b) { return std::abs(std::log(double(a) / b)); };
+      const std::pair away((tp != l.tp) + (pp != l.pp) + (dp != l.dp),
+                           far(tp, l.tp) + far(pp, l.pp) + far(dp, l.dp));
+      if (away < least) {
+        least = away;
+        best = {.dp = dp, .tp = tp, .pp = pp};
+      }
+    }
+  }
+  return best;
+}
+
+void check_world(const Config& config, int world_size) {
+  const Layout& l = config.layout;
+  if (l.world_size() == world_size) return;
+  const Layout fits = nearest_layout(config, world_size);
+  reject(
+      fmt::format("--dp {} x --tp {} x --pp {} is {} ranks, but {} were started; --dp {} --tp {} "
+                  "--pp {} would fit",
+                  l.dp, l.tp, l.pp, l.world_size(), world_size, fits.dp, fits.tp, fits.pp));
+}
+
 /// What works on gradients and values in the host's memory.
 void check_backend(const Training& t, const Layout& l) {
   if (t.backend == Backend::cpu) return;
@@ -263,19 +299,13 @@ void check(const Config& config, int world_size) {
   between(ranks, 1, kMostRanks, "the number of ranks (--dp x --tp x --pp)");
   between(l.ep, 1, kMostRanks, "--ep");
   at_least(l.expert_chunks, 1, "--expert-chunks");
+  between(static_cast<long>(std::min<std::size_t>(l.bucket_bytes, std::size_t{1} << 62)), 1,
+          1L << 40, "--bucket-bytes");
   between(l.micro_batches, 1, 1'000'000, "--micro-batches");
   between(l.virtual_stages, 1, 10'000, "--virtual-stages");
   check_training(config.training);
   if (l.zero < 0 || l.zero > 3) reject(fmt::format("--zero {} is not 0, 1, 2 or 3", l.zero));
-  if (l.world_size() != world_size) {
-    const int rest = l.tp * l.pp;
-    reject(fmt::format("--dp {} x --tp {} x --pp {} is {} ranks, but {} were started{}", l.dp, l.tp,
-                       l.pp, l.world_size(), world_size,
-                       world_size % rest == 0
-                           ? fmt::format("; --dp {} would fit", world_size / rest)
-                           : fmt::format("; with --dp 1 --pp 1, --tp {} would fit",
-                                         nearest_divisor(world_size, l.tp))));
-  }
+  check_world(config, world_size);
   std::vector<int> mapping = l.ranks;
   std::ranges::sort(mapping);
   for (std::size_t i = 0; i < mapping.size(); ++i) {

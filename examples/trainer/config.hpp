@@ -77,7 +77,7 @@ struct Layout {
 /// What computes: the host; a GPU; the host in a GPU's place, for checks of the way there.
 enum class Backend : std::uint8_t { cpu, cuda, cuda_emulated };
 
-enum class Compression : std::uint8_t { none, qsgd, one_bit, top_k, power };
+enum class Compression : std::uint8_t { none, qsgd, one_bit, top_k, power, threshold };
 /// What replicas average: gradients, so that they stay equal; or now and then their values, with
 /// neighbours of a graph in between or (local) with nobody.
 enum class Average : std::uint8_t { gradients, local, ring, grid, exponential };
@@ -96,8 +96,9 @@ struct Training {
   double clip = 1.0;                            ///< largest gradient norm; 0: no clipping
   Compression compression = Compression::none;  ///< of gradients between replicas
   int levels = 127;                             ///< of QSGD
-  double share = 0.01;                          ///< of the gradient that top-k sends
-  int power_rank = 4;                           ///< of PowerSGD
+  double share = 0.01;         ///< of the gradient that top-k sends, or threshold at most
+  double threshold = 1e-3;     ///< magnitude from which on `threshold` sends a value
+  int power_rank = 4;          ///< of PowerSGD
   bool error_feedback = true;  ///< what compression lost is added to the next gradient
   /// Rounds in which what is left of a gradient is compressed again (NEOLITHIC).
   int rounds = 1;

@@ -189,8 +189,12 @@ double packing_flops(const Config& config) {
     case Compression::qsgd:
     case Compression::one_bit:
     case Compression::top_k:
+    case Compression::threshold:
       return t.rounds * (kPackFlops + l.dp * kUnpackFlops *
-                                          (t.compression == Compression::top_k ? t.share : 1.0));
+                                          (t.compression == Compression::top_k ||
+                                                   t.compression == Compression::threshold
+                                               ? t.share
+                                               : 1.0));
   }
   double flops = 0;
   if (l.quantize_weights) {
@@ -283,7 +287,7 @@ Estimate estimate_replica(const Config& config, const Machine& machine, const Gr
                        of_rank * packing_flops(config) / pace.forward) /
                       std::ranges::min(speeds);
   e.compute_s = busiest - e.tensor_s - e.expert_s + rest;
-  e.idle_s = line.makespan_s - busiest;
+  e.idle_s = std::max(0.0, line.makespan_s - busiest);  // not −0 of two roundings
   e.data_s = exposed_data(config, machine, mapping, flows, backward, forward);
   e.seconds = line.makespan_s + rest + e.data_s;
   return e;

@@ -1,6 +1,7 @@
 // What replicas exchange in place of plain sums of gradients: compressed gradients, factors of low
 // rank, or now and then their values.
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
 #include "params.hpp"
@@ -44,6 +45,9 @@ std::unique_ptr<compress::Compressor> make_compressor(const Training& training) 
       return std::make_unique<compress::OneBit>();
     case Compression::top_k:
       return std::make_unique<compress::TopK>(training.share);
+    case Compression::threshold:
+      return std::make_unique<compress::Threshold>(static_cast<float>(training.threshold),
+                                                   training.share);
     case Compression::power:
     case Compression::none:
       break;
@@ -102,6 +106,9 @@ void Store<R>::lay_out_exchange(Arena& arena) {
     if (!row_.empty()) theirs = std::max(theirs, s->padded * (row_.size() - 1));
   }
   payloads_ = arena.take<std::uint8_t>(payloads, Use::scratch);
+  const bool varies = compressor_ && compressor_->varies();
+  const auto replicas = static_cast<std::size_t>(config_.layout.dp);
+  lengths_ = arena.take<std::uint64_t>(varies ? replicas : 0, Use::scratch);
   power_p_ = arena.take<R>(factors, Use::scratch);
   theirs_ = arena.take<R>(theirs, Use::scratch);
   mixing_.reserve(2 * row_.size());
@@ -135,8 +142,9 @@ void Store<R>::reduce_compressed(Segment<R>& s) {
     ++reductions_;
     const auto replicas = static_cast<std::size_t>(s.group->size());
     if (replicas == 1) return;
-    const std::size_t size = compressor_->bytes(s.padded);
-    std::uint8_t* mine = payloads_ + size * static_cast<std::size_t>(s.group->rank());
+    std::size_t size = compressor_->bytes(s.padded);
+    const auto rank = static_cast<std::size_t>(s.group->rank());
+    std::uint8_t* mine = payloads_ + size * rank;
     const std::span<float> values(s.gradients, s.padded);
     const std::span<float> error(s.error, s.error == nullptr ? 0 : s.padded);
     const std::uint64_t seed = random_bits(config_.training.seed, reductions_,
@@ -147,7 +155,17 @@ void Store<R>::reduce_compressed(Segment<R>& s) {
     } else {
       compress::encode_with_feedback(*compressor_, values, error, seed, payload);
     }
-    s.group->wait(s.group->all_gather(mine, payloads_, size));
+    if (compressor_->varies()) {
+      // As much of each as the longest is.
+      lengths_[rank] = compressor_->used(payload);
+      const auto* bytes = reinterpret_cast<const std::uint8_t*>(lengths_ + rank);
+      s.group->wait(s.group->all_gather(bytes, reinterpret_cast<std::uint8_t*>(lengths_),
+                                        sizeof(std::uint64_t)));
+      size = *std::max_element(lengths_, lengths_ + replicas);
+      std::memmove(payloads_ + size * rank, mine, size);
+      mine = payloads_ + size * rank;
+    }
+    s.group->wait(s.group->all_gather(static_cast<const std::uint8_t*>(mine), payloads_, size));
     const std::span<float> sum(s.estimate != nullptr ? s.estimate : s.gradients, s.padded);
     if (s.estimate == nullptr) ops_.zero(s.gradients, s.padded);
     for (std::size_t r = 0; r < replicas; ++r) {

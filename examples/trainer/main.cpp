@@ -5,11 +5,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <optional>
 
+#include "arguments.hpp"
 #include "checkpoint.hpp"
 #include "compare.hpp"
 #include "report.hpp"
@@ -20,195 +24,6 @@ namespace {
 
 /// Of a trace, per rank.
 constexpr std::size_t kMostSpans = 200'000;
-
-struct Arguments {
-  Config config;
-  std::string preset = "tiny";
-  std::string schedule = "1f1b";
-  std::string recompute = "none";
-  std::string compress = "none";
-  std::string average = "gradients";
-  std::string backend = "cpu";
-  bool no_error_feedback = false;
-  bool dry_run = false;
-  bool dry_run_json = false;
-  bool break_even = false;
-  std::string plan;  ///< topology
-  int sequences = 0;
-  std::vector<double> speeds;
-  double gflops = 0;
-  double memory_gb = 0;
-  std::string mapping = "auto";
-  bool list_presets = false;
-  bool no_overlap = false;
-  bool untied = false;
-  bool deterministic = false;
-  bool report = false;
-  int evaluate_every = 0;
-  int print_every = 10;
-  std::string report_json;
-  std::string trace;
-  int trace_steps = 2;
-  int compare_overlap = 0;
-  int compare_plan = 0;
-  std::string compare_json;
-  std::string checkpoint;
-  int checkpoint_every = 0;
-  bool resume = false;
-};
-
-void add_model_options(CLI::App& app, Arguments& a) {
-  Model& m = a.config.model;
-  app.add_flag("--presets", a.list_presets, "list the presets");
-  app.add_option("--preset", a.preset, "model to begin with");
-  app.add_option("--vocab", m.vocab, "entries of the vocabulary")->group("Model");
-  app.add_option("--context", m.context, "tokens per sequence")->group("Model");
-  app.add_option("--layers", m.layers)->group("Model");
-  app.add_option("--width", m.width)->group("Model");
-  app.add_option("--heads", m.heads)->group("Model");
-  app.add_option("--feed-forward", m.feed_forward, "0: 4 x width")->group("Model");
-  app.add_flag("--untied", a.untied, "an output matrix of its own")->group("Model");
-  app.add_option("--experts", m.experts, "experts per layer; 0: dense")->group("Model");
-  app.add_option("--top-k", m.top_k, "experts per token")->group("Model");
-  app.add_option("--capacity", m.capacity, "of an expert over an even share; 0: no limit")
-      ->group("Model");
-  app.add_option("--balance-loss", m.balance_loss, "weight of the load-balancing loss")
-      ->group("Model");
-}
-
-void add_layout_options(CLI::App& app, Arguments& a) {
-  Layout& l = a.config.layout;
-  const char* group = "Layout";
-  app.add_option("--dp", l.dp, "replicas")->group(group);
-  app.add_option("--tp", l.tp, "tensor-parallel ranks")->group(group);
-  app.add_option("--pp", l.pp, "pipeline stages")->group(group);
-  app.add_option("--ep", l.ep, "ranks of dp that share the experts")->group(group);
-  app.add_option("--expert-chunks", l.expert_chunks,
-                 "parts in which rows travel to and from experts, while the experts of others work")
-      ->group(group);
-  app.add_flag("--halves", l.halves,
-               "compute every micro-batch in two halves, one while the other's messages between "
-               "slices or experts travel")
-      ->group(group);
-  app.add_option("--zero", l.zero, "shard: 1 optimizer, 2 gradients, 3 parameters")->group(group);
-  app.add_flag("--quantize-weights", l.quantize_weights, "ZeRO++: gather values in 8 bits")
-      ->group(group);
-  app.add_flag("--quantize-gradients", l.quantize_gradients, "ZeRO++: reduce gradients in 8 bits")
-      ->group(group);
-  app.add_option("--secondary", l.secondary,
-                 "ZeRO++: replicas per node, among which each node keeps all values; 0: none")
-      ->group(group);
-  app.add_flag("--sequence-parallel", l.sequence_parallel)->group(group);
-  app.add_option("--micro-batches", l.micro_batches, "per step and replica")->group(group);
-  app.add_option("--virtual-stages", l.virtual_stages, "chunks per rank (interleaved)")
-      ->group(group);
-  app.add_option("--schedule", a.schedule, "gpipe, 1f1b, interleaved, zero-bubble")->group(group);
-  app.add_option("--recompute", a.recompute, "none, selective, full")->group(group);
-  app.add_option("--partition", l.partition, "layers of each chunk; default: the planner's")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(group);
-  app.add_option("--bucket-bytes", l.bucket_bytes, "gradients reduced at once")->group(group);
-  app.add_flag("--no-overlap", a.no_overlap, "reduce gradients after the backward pass")
-      ->group(group);
-}
-
-void add_training_options(CLI::App& app, Arguments& a) {
-  Training& t = a.config.training;
-  const char* group = "Training";
-  app.add_option("--batch", t.batch, "sequences per micro-batch and replica")->group(group);
-  app.add_option("--batch-shares", a.config.layout.shares,
-                 "in place of --batch: of each replica, for unequal machines")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(group);
-  app.add_option("--steps", t.steps)->group(group);
-  app.add_option("--learning-rate", t.learning_rate)->group(group);
-  app.add_option("--min-learning-rate", t.min_learning_rate)->group(group);
-  app.add_option("--warmup-steps", t.warmup_steps)->group(group);
-  app.add_option("--base-batch", t.base_batch, "scale the rate by sequences per step over this")
-      ->group(group);
-  app.add_option("--weight-decay", t.weight_decay)->group(group);
-  app.add_option("--clip", t.clip, "largest gradient norm; 0: none")->group(group);
-  app.add_option("--compress", a.compress,
-                 "gradients between replicas: none, qsgd, 1bit, topk, power")
-      ->group(group);
-  app.add_option("--levels", t.levels, "of qsgd, up to 127")->group(group);
-  app.add_option("--share", t.share, "of the gradient that topk sends")->group(group);
-  app.add_option("--rank", t.power_rank, "of power: columns of the factors")->group(group);
-  app.add_option("--neolithic", t.rounds,
-                 "rounds in which what is left of a gradient is compressed again; 1: none")
-      ->group(group);
-  app.add_flag("--ef21", t.differences, "compress differences to an estimate (EF21)")->group(group);
-  app.add_option("--average", a.average,
-                 "between replicas: gradients, or values: local, ring, grid, exponential")
-      ->group(group);
-  app.add_option("--global-every", t.global_every, "steps between averages of values over all")
-      ->group(group);
-  app.add_flag("--no-error-feedback", a.no_error_feedback, "forget what compression lost")
-      ->group(group);
-  app.add_flag("--bfloat16", t.bfloat16,
-               "round the factors of matrix products to bfloat16; values stay float32")
-      ->group(group);
-  app.add_option("--loss-scale", t.loss_scale,
-                 "a power of two that multiplies the loss in the backward pass, halved where "
-                 "gradients overflow, doubled after 1000 steps; 0: none")
-      ->group(group);
-  app.add_option(
-         "--backend", a.backend,
-         "what computes: cpu, cuda (GPUs), cuda-emulated (the host does what GPUs would: to "
-         "see what the cuda backend computes, not how fast)")
-      ->group(group);
-  app.add_option("--seed", t.seed)->group(group);
-  app.add_option("--data", t.data, "file of bytes; default: a synthetic source")->group(group);
-}
-
-void add_other_options(CLI::App& app, Arguments& a) {
-  app.add_flag("--dry-run", a.dry_run, "count parameters, memory and communication, and end");
-  app.add_flag("--dry-run-json", a.dry_run_json, "the communication of it as JSON, and end");
-  app.add_flag("--break-even", a.break_even,
-               "measure what compressing this model's gradients costs and below which rate of the "
-               "network it pays between --dp replicas, and end");
-  const char* plan = "Planning";
-  app.add_option("--plan", a.plan,
-                 "find the best layouts on this topology (a JSON file or a name of `chorus topo "
-                 "--list`; \"\": this machine) instead of training")
-      ->group(plan);
-  app.add_option("--sequences", a.sequences, "per step, over all replicas; default: 4 per rank")
-      ->group(plan);
-  app.add_option("--gflops", a.gflops, "of a rank's matrix products; default: measured here")
-      ->group(plan);
-  app.add_option("--speeds", a.speeds,
-                 "of each rank, as factors on --gflops; default: all are alike")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(plan);
-  app.add_option("--memory-gb", a.memory_gb, "of a rank; default: no limit")->group(plan);
-  app.add_option("--mapping", a.mapping,
-                 "of the layout's axes to ranks: auto, the library's choice, or numbers")
-      ->check(CLI::IsMember({"auto", "numbers"}))
-      ->group("Layout");
-  app.add_flag("--report", a.report, "print the communication report at the end");
-  app.add_option("--report-json", a.report_json, "write it as JSON to this file");
-  app.add_option("--trace", a.trace,
-                 "write a timeline of the last steps: Chrome's JSON to this file, a picture to the "
-                 "same name with .svg");
-  app.add_option("--trace-steps", a.trace_steps)->check(CLI::Range(1, 100));
-  app.add_option("--compare-overlap", a.compare_overlap,
-                 "after training, so many pairs of steps with and without overlap, side by side");
-  app.add_option("--compare-plan", a.compare_plan,
-                 "after training, so many steps beside the planner's estimate, which is given this "
-                 "machine's measured operations and messages");
-  app.add_option("--compare-json", a.compare_json, "write what was compared as JSON to this file");
-  app.add_option("--checkpoint", a.checkpoint, "directory of checkpoints")->group("Checkpoints");
-  app.add_option("--checkpoint-every", a.checkpoint_every, "steps; default: at the end")
-      ->group("Checkpoints");
-  app.add_flag("--resume", a.resume, "go on from the last checkpoint, if there is one")
-      ->group("Checkpoints");
-  app.add_option("--evaluate-every", a.evaluate_every, "steps between held-out losses");
-  app.add_option("--print-every", a.print_every, "steps between lines")->check(CLI::PositiveNumber);
-  app.add_flag("--deterministic", a.deterministic, "fold contributions in the order of ranks");
-}
 
 /// The preset must be known before the options that change it are bound to it. The last one counts.
 std::string preset_in(int argc, char** argv, std::string name) {
@@ -266,17 +81,22 @@ class Screen {
 void write(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
-  if (!file.flush()) throw chorus::InputError("cannot write " + path);
+  if (file.flush()) return;
+  const char* why = std::strerror(errno);
+  throw chorus::InputError(fmt::format("cannot write {}: {}", path, why));
 }
 
 /// Collective: the timelines of all ranks, by rank 0.
 void write_trace(chorus::Communicator& world, Trainer<float>& trainer, const std::string& path) {
   const auto ranks = gather_spans(world, trainer.groups().flights.trace);
-  if (ranks.empty()) return;
-  write(path, chrome_trace(ranks));
   const std::size_t dot = path.rfind('.');
   const std::string picture = path.substr(0, dot == std::string::npos ? path.size() : dot) + ".svg";
-  write(picture, trace_svg(ranks));
+  agree(world, [&] {
+    if (ranks.empty()) return;
+    write(path, chrome_trace(ranks));
+    write(picture, trace_svg(ranks));
+  });
+  if (ranks.empty()) return;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     fmt::print("timeline of rank {}: {:.0f} % of the time that calls are in flight is hidden\n", r,
                100 * overlap_share(ranks[r]));
@@ -298,17 +118,20 @@ void compare(chorus::Communicator& world, Trainer<float>& trainer, const Argumen
   if (a.compare_plan > 0) {
     plan = compare_plan(world, trainer, machine_of(world.topology()), a.compare_plan);
   }
-  if (world.rank() != 0) return;
-  if (overlap) fmt::print("{}", describe(*overlap));
-  if (plan) fmt::print("{}", describe(*plan));
+  const bool speaks = world.rank() == 0;
+  if (speaks && overlap) fmt::print("{}", describe(*overlap));
+  if (speaks && plan) fmt::print("{}", describe(*plan));
   if (a.compare_json.empty()) return;
-  write(a.compare_json,
-        figures_json(trainer.config(), overlap ? &*overlap : nullptr, plan ? &*plan : nullptr));
+  agree(world, [&] {
+    if (!speaks) return;
+    write(a.compare_json,
+          figures_json(trainer.config(), overlap ? &*overlap : nullptr, plan ? &*plan : nullptr));
+  });
 }
 
 /// The library's mapping, as rank 0 sees the wiring.
 void map_axes(chorus::Communicator& world, Config& config) {
-  check(config, world.world_size());
+  agree(world, [&] { check(config, world.world_size()); });
   config.layout.ranks = mapped(config, world.topology());
   world.broadcast<int>(config.layout.ranks, 0);
 }
@@ -347,16 +170,44 @@ void resume(chorus::Communicator& world, Trainer<float>& trainer, const std::str
   if (world.rank() != 0) return;
   if (last.empty()) {
     fmt::print("no checkpoint in {}: beginning anew\n", directory);
-  } else {
-    fmt::print("going on from {}{}{}\n", last, notes.empty() ? "" : "; ", notes);
+    return;
+  }
+  fmt::print("going on from {}{}{}\n", last, notes.empty() ? "" : "; ", notes);
+  const int steps = trainer.config().training.steps;
+  if (trainer.steps_done() >= steps) {
+    fmt::print("it has done all of --steps {}: nothing is left to train\n", steps);
   }
 }
 
-void train(Arguments& a) {
-  chorus::Options options = chorus::Options::from_env();
-  options.deterministic = options.deterministic || a.deterministic;
-  auto world = chorus::Communicator::join(options);
+/// Before anything is trained: whether what it leads to can be written.
+void check_outputs(const Arguments& a) {
+  namespace fs = std::filesystem;
+  std::error_code cause;
+  for (const std::string& path : {a.report_json, a.trace, a.compare_json}) {
+    if (path.empty()) continue;
+    const fs::path folder = fs::path(path).parent_path();
+    if (!folder.empty() && !fs::is_directory(folder, cause)) {
+      throw chorus::InputError(
+          fmt::format("cannot write {}: there is no directory {}", path, folder.string()));
+    }
+    if (fs::is_directory(path, cause)) {
+      throw chorus::InputError(fmt::format("cannot write {}: it is a directory", path));
+    }
+  }
+  if (a.checkpoint.empty()) return;
+  fs::create_directories(a.checkpoint, cause);
+  if (cause || !fs::is_directory(a.checkpoint)) {
+    throw chorus::InputError(fmt::format("cannot keep checkpoints in {}: {}", a.checkpoint,
+                                         cause ? cause.message() : "it is no directory"));
+  }
+}
+
+void train(chorus::Communicator& world, Arguments& a) {
   const bool speaks = world.rank() == 0;
+  agree(world, [&] {
+    check(a.config, world.world_size());
+    if (speaks) check_outputs(a);
+  });
   if (a.mapping == "auto") map_axes(world, a.config);
   Trainer<float> trainer(world, a.config);
   // The peak of all ranks at the same time, since they may share cores.
@@ -398,13 +249,49 @@ void train(Arguments& a) {
   const CommLog log = trainer.log();
   if (!a.trace.empty()) write_trace(world, trainer, a.trace);
   compare(world, trainer, a);
-  if (!speaks) return;
   const int steps = std::max(1, trainer.steps_done() - first);
-  if (a.report) {
+  if (speaks && a.report) {
     fmt::print("\n{}", comm_report(a.config, log, 0, steps, screen.seconds()));
   }
   if (a.report_json.empty()) return;
-  write(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
+  agree(world, [&] {
+    if (speaks) write(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
+  });
+}
+
+void train(Arguments& a) {
+  chorus::Options options = chorus::Options::from_env();
+  options.deterministic = options.deterministic || a.deterministic;
+  std::string refused;
+  {
+    auto world = chorus::Communicator::join(options);
+    try {
+      train(world, a);
+    } catch (const Refusal& refusal) {
+      refused = refusal.what();  // leaving as usual, so that no rank dies of another's leave
+    }
+  }
+  if (!refused.empty()) throw chorus::InputError(refused);
+}
+
+void check_numbers(const Arguments& a) {
+  const std::pair<const char*, int> numbers[] = {{"--checkpoint-every", a.checkpoint_every},
+                                                 {"--evaluate-every", a.evaluate_every},
+                                                 {"--compare-overlap", a.compare_overlap},
+                                                 {"--compare-plan", a.compare_plan}};
+  for (const auto& [option, value] : numbers) {
+    if (value >= 0) continue;
+    throw chorus::InputError(
+        fmt::format("{} is {}; it is a number of steps, 0 or more", option, value));
+  }
+  if (a.print_every < 1) {
+    throw chorus::InputError(
+        fmt::format("--print-every is {}; it must be at least 1", a.print_every));
+  }
+  if (a.trace_steps < 1 || a.trace_steps > 100) {
+    throw chorus::InputError(
+        fmt::format("--trace-steps is {}; it must be in 1 … 100", a.trace_steps));
+  }
 }
 
 /// What the host does on values and times of its own.
@@ -428,22 +315,18 @@ int run(int argc, char** argv) {
   a.config.model = preset(a.preset);
   a.config.name = a.preset;
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  add_model_options(app, a);
-  add_layout_options(app, a);
-  add_training_options(app, a);
-  add_other_options(app, a);
+  add_options(app, a);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    // Every rank reads the same arguments: one answers.
+    if (chorus::Launch::from_env().rank != 0) return error.get_exit_code() == 0 ? 0 : 2;
     return app.exit(error) == 0 ? 0 : 2;
   }
   if (a.checkpoint.empty() && (a.resume || a.checkpoint_every > 0)) {
     throw chorus::InputError("--resume and --checkpoint-every need --checkpoint DIR");
   }
-  if (a.checkpoint_every < 0 || a.evaluate_every < 0) {
-    throw chorus::InputError(
-        "--checkpoint-every and --evaluate-every are numbers of steps, 0 or more");
-  }
+  check_numbers(a);
   if (a.untied) a.config.model.tied = false;
   a.config.layout.overlap = !a.no_overlap;
   a.config.layout.pipeline = pipeline_of(a.schedule);

@@ -181,6 +181,7 @@ class Store {
   std::vector<Buffer> value_buffers_[2], gradient_buffers_[2];  ///< [expert]
   std::unique_ptr<chorus::compress::Compressor> compressor_;
   std::uint8_t* payloads_ = nullptr;  ///< of all replicas, for the largest segment
+  std::uint64_t* lengths_ = nullptr;  ///< of all replicas' payloads, where they vary
   R* power_p_ = nullptr;              ///< P of all matrices and the vectors of a segment
   R* theirs_ = nullptr;               ///< values of the neighbours, of the largest segment
   std::vector<chorus::neighbor::Weight> row_;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -60,7 +61,7 @@ std::vector<Config> batches(const Config& of, int sequences, bool alike) {
   Config c = of;
   c.training.batch = std::max(1, sequences / dp);
   if (sequences % dp == 0) all.push_back(c);
-  if (alike || dp == 1 || of.layout.ep > 1 || of.training.average != Average::gradients) return all;
+  if (alike || dp == 1 || of.training.average != Average::gradients) return all;
   c.layout.shares.assign(static_cast<std::size_t>(dp), sequences / dp);
   for (int r = 0; r < sequences % dp; ++r) ++c.layout.shares[static_cast<std::size_t>(r)];
   all.push_back(std::move(c));
@@ -136,7 +137,8 @@ std::vector<Config> variants(const Config& base, const Layout& division, int seq
 
 /// The options of `train` for it.
 std::string options_of(const Config& config) {
-  static constexpr const char* kCompressions[] = {"none", "qsgd", "1bit", "topk", "power"};
+  static constexpr const char* kCompressions[] = {"none", "qsgd",  "1bit",
+                                                  "topk", "power", "threshold"};
   static constexpr const char* kAverages[] = {"gradients", "local", "ring", "grid", "exponential"};
   const Layout& l = config.layout;
   const Training& t = config.training;
@@ -171,7 +173,8 @@ void check_speeds(const Machine& machine) {
   const auto& speeds = machine.speeds;
   const auto ranks = static_cast<std::size_t>(machine.topology.world_size());
   if (speeds.empty()) return;
-  if (speeds.size() != ranks || !(std::ranges::min(speeds) > 0)) {
+  if (speeds.size() != ranks ||
+      !std::ranges::all_of(speeds, [](double s) { return s > 0 && std::isfinite(s); })) {
     throw chorus::InputError(
         fmt::format("--speeds {} must give each of the topology's {} ranks a factor above 0",
                     fmt::join(speeds, ","), ranks));
@@ -242,7 +245,9 @@ std::string describe(const Plan& plan, const Machine& machine) {
                   "idle", "tensor", "experts", "data", "memory", "near to far", "layout");
   for (const Estimate& e : plan.best) {
     const Layout& l = e.config.layout;
-    const auto share = [&](double s) { return fmt::format("{:.1f} %", 100 * s / e.seconds); };
+    const auto share = [&](double s) {
+      return fmt::format("{:.1f} %", 100 * std::max(0.0, s) / e.seconds);
+    };
     const char* const dims[] = {"pp", l.secondary > 0 ? "nodes" : "dp",
                                 l.secondary > 0 ? "node" : "ep", "tp"};
     std::vector<const char*> nesting;

@@ -123,15 +123,19 @@ std::string comm_report(const Config& config, const CommLog& log, int rank, int 
                         100 * std::max(0.0, 1 - t.exposed_s / std::max(t.in_flight_s, 1e-12)));
   });
   text += fmt::format("standing still for communication: {:.1f} % of the time\n",
-                      100 * log.exposed_s() / seconds);
+                      seconds > 0 ? 100 * log.exposed_s() / seconds : 0.0);
   text += "\nby formula (bytes sent per step)     predicted        counted\n";
   const Volume volume = predicted_volume(config, rank, sizeof(float));
   for (std::size_t a = 0; a < volume.size(); ++a) {
     const auto axis = static_cast<Axis>(a);
     const double counted = double(log.sent_bytes(axis)) / steps;
     if (volume[a] == 0 && counted == 0) continue;
-    text += fmt::format("  {:<28} {:>15} {:>14.0f}{}\n", kAxisNames[a], volume[a], counted,
-                        axis == Axis::expert ? "  (rows are the gate's choice)" : "");
+    text +=
+        fmt::format("  {:<28} {:>15} {:>14.0f}{}\n", kAxisNames[a], volume[a], counted,
+                    axis == Axis::expert ? "  (rows are the gate's choice)"
+                    : axis == Axis::data && config.training.compression == Compression::threshold
+                        ? "  (predicted: at most)"
+                        : "");
   }
   text += "\nmessages by size (bytes, calls)\n";
   std::array<std::uint64_t, 40> sizes{};

@@ -19,8 +19,8 @@ enum Total : std::size_t { loss_sum, square_sum, balance_sum, dropped_sum, num_t
 template <class R>
 Trainer<R>::Trainer(chorus::Communicator& world, const Config& config)
     : config_(config), everyone_(&world) {
-  check(config_, world.world_size());
   agree([&] {
+    check(config_, world.world_size());
     data_ = std::make_unique<Data>(config_);
     const Backend backend = config_.training.backend;
     if (backend == Backend::cuda) gpu_ = open_gpu(world.rank());
@@ -58,8 +58,7 @@ Trainer<R>::~Trainer() {
   }
 }
 
-template <class R>
-void Trainer<R>::agree(chorus::Communicator& world, const std::function<void()>& local) {
+void agree(chorus::Communicator& world, const std::function<void()>& local) {
   constexpr std::size_t kLongest = 1024;
   const auto ranks = static_cast<std::size_t>(world.world_size());
   std::vector<std::uint8_t> mine(kLongest, 0);
@@ -79,7 +78,7 @@ void Trainer<R>::agree(chorus::Communicator& world, const std::function<void()>&
   for (std::size_t r = 0; r < ranks; ++r) {
     if (*said(r) == 0) continue;
     const std::string who = complaints == ranks ? "" : fmt::format("rank {}: ", r);
-    throw chorus::InputError(who + said(r));
+    throw Refusal(who + said(r));
   }
 }
 

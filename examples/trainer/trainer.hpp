@@ -34,6 +34,15 @@ struct Progress {
   std::uint64_t reductions = 0;  ///< compressed so far on this rank: they seed random rounding
 };
 
+/// What every rank throws together: none waits for another, so all may take their leave.
+class Refusal : public chorus::InputError {
+  using InputError::InputError;
+};
+
+/// Collective: runs `local`, and where it threw chorus::InputError on a rank, throws Refusal on all
+/// with that rank's sentence, and which rank it was, unless it was all.
+void agree(chorus::Communicator& world, const std::function<void()>& local);
+
 /// The model's slice, memory, groups and position in the pipeline of one rank.
 template <class R>
 class Trainer {
@@ -66,7 +75,7 @@ class Trainer {
   [[nodiscard]] Progress progress() const;
   /// Collective: runs `local` on every rank; where it throws chorus::InputError on any, all throw
   /// the sentence of the first of them.
-  void agree(const std::function<void()>& local) { agree(*everyone_, local); }
+  void agree(const std::function<void()>& local) { trainer::agree(*everyone_, local); }
   /// Returns when every rank has called it.
   void barrier();
   /// Whether communication of data parallelism runs under the passes of the steps to come; alike on
@@ -111,7 +120,6 @@ class Trainer {
     std::vector<Slot> slots;
   };
 
-  static void agree(chorus::Communicator& world, const std::function<void()>& local);
   void build();
   void lay_out(Arena& arena);
   void lay_out_side(Side& side, Arena& arena);

@@ -78,7 +78,8 @@ Bytes neighbors_of(Average average, int replicas) {
 Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes gathers, Bytes size) {
   const Layout& l = config.layout;
   if (const auto compressor = make_compressor(config.training)) {
-    return (d - 1) * compressor->bytes(padded(count, d));
+    const Bytes length = compressor->varies() ? sizeof(std::uint64_t) : 0;
+    return (d - 1) * (compressor->bytes(padded(count, d)) + length);  // at most, where they vary
   }
   const Bytes p = padded(count, d) * size;
   const Training& t = config.training;
@@ -264,8 +265,10 @@ Volume predicted_messages(const Config& config, int rank) {
   const bool values = t.average != Average::gradients;
   const auto uses = uses_of_layer(l);
   const auto segments = [&](Bytes count, Axis axis) -> Bytes {
-    // Compressed: one all_gather each, or PowerSGD's two all_reduces.
+    // Compressed: one all_gather each, after one of lengths where those vary, or PowerSGD's two
+    // all_reduces.
     if (t.compression == Compression::power) return 4 * count;
+    if (t.compression == Compression::threshold && t.rounds == 1) return 2 * count;
     if (t.compression != Compression::none) return count;
     switch (l.zero) {
       case 0:

@@ -21,15 +21,22 @@ class Compressor {
  public:
   virtual ~Compressor() = default;
 
-  /// Bytes of what encode() writes for `count` values: the same on every rank.
+  /// Bytes of what encode() writes for `count` values, at most: the same on every rank.
   [[nodiscard]] virtual std::size_t bytes(std::size_t count) const = 0;
 
-  /// payload [bytes(values.size())]. `seed` drives random rounding; the same input and seed give
-  /// the same bytes.
+  /// Whether payloads may be shorter, by what the values are.
+  [[nodiscard]] virtual bool varies() const { return false; }
+  /// The bytes of `payload` [bytes(n)] that hold everything: its first.
+  [[nodiscard]] virtual std::size_t used(std::span<const std::byte> payload) const {
+    return payload.size();
+  }
+
+  /// payload [bytes(values.size())]; where payloads vary, only used() of it is written. `seed`
+  /// drives random rounding; the same input and seed give the same bytes.
   virtual void encode(std::span<const float> values, std::uint64_t seed,
                       std::span<std::byte> payload) const = 0;
 
-  /// sum [count] += factor · what `payload` decodes to.
+  /// sum [count] += factor · what `payload`, whole or its used() bytes, decodes to.
   virtual void add(std::span<const std::byte> payload, float factor,
                    std::span<float> sum) const = 0;
 };
@@ -51,6 +58,35 @@ T get(std::span<const std::byte> bytes, std::size_t at) {
   T value;
   std::memcpy(&value, bytes.data() + at, sizeof value);
   return value;
+}
+
+/// Of `places`, the k whose values are largest in magnitude (ties: the first), in order.
+inline void keep_largest(std::span<const float> values, std::vector<std::uint32_t>& places,
+                         std::size_t k) {
+  if (places.size() <= k) return;
+  const auto larger = [&](std::uint32_t a, std::uint32_t b) {
+    const float x = std::abs(values[a]);
+    const float y = std::abs(values[b]);
+    return x > y || (x == y && a < b);
+  };
+  const auto end = places.begin() + static_cast<std::ptrdiff_t>(k);
+  std::nth_element(places.begin(), end - 1, places.end(), larger);
+  places.resize(k);
+  std::sort(places.begin(), places.end());
+}
+/// Places and values in turn, 4 bytes each.
+inline void put_pairs(std::span<std::byte> payload, std::span<const float> values,
+                      std::span<const std::uint32_t> places) {
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    put(payload, 8 * i, places[i]);
+    put(payload, 8 * i + 4, values[places[i]]);
+  }
+}
+inline void add_pairs(std::span<const std::byte> payload, float factor, std::span<float> sum) {
+  for (std::size_t i = 0; i < payload.size() / 8; ++i) {
+    const auto place = get<std::uint32_t>(payload, 8 * i);
+    if (place < sum.size()) sum[place] += factor * get<float>(payload, 8 * i + 4);
+  }
 }
 }  // namespace detail
 
@@ -190,31 +226,57 @@ class TopK final : public Compressor {
   [[nodiscard]] std::size_t bytes(std::size_t count) const override { return 8 * kept(count); }
   void encode(std::span<const float> values, std::uint64_t /*seed*/,
               std::span<std::byte> payload) const override {
-    std::vector<std::uint32_t> order(values.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint32_t>(i);
-    const std::size_t k = kept(values.size());
-    const auto larger = [&](std::uint32_t a, std::uint32_t b) {
-      const float x = std::abs(values[a]);
-      const float y = std::abs(values[b]);
-      return x > y || (x == y && a < b);
-    };
-    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k) - 1, order.end(),
-                     larger);
-    std::sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
-    for (std::size_t i = 0; i < k; ++i) {
-      detail::put(payload, 8 * i, order[i]);
-      detail::put(payload, 8 * i + 4, values[order[i]]);
-    }
+    std::vector<std::uint32_t> places(values.size());
+    for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::uint32_t>(i);
+    detail::keep_largest(values, places, kept(values.size()));
+    detail::put_pairs(payload, values, places);
   }
   void add(std::span<const std::byte> payload, float factor, std::span<float> sum) const override {
-    for (std::size_t i = 0; i < payload.size() / 8; ++i) {
-      const auto place = detail::get<std::uint32_t>(payload, 8 * i);
-      if (place < sum.size()) sum[place] += factor * detail::get<float>(payload, 8 * i + 4);
-    }
+    detail::add_pairs(payload, factor, sum);
   }
 
  private:
   double share_;
+};
+
+/// The values of at least a threshold in magnitude, with their places (Strom, 2015; Aji & Heafield,
+/// 2017), but no more than a share of all: of more, the largest. Contractive: ‖C(x) − x‖² < ‖x‖²
+/// where anything is sent; needs error feedback, by which what stays below the threshold grows
+/// until it passes. Payloads vary: 4 bytes for their number, 8 for each.
+class Threshold final : public Compressor {
+ public:
+  /// threshold of at least 0, most in (0, 1]
+  explicit Threshold(float threshold, double most = 1.0)
+      : threshold_(std::max(0.0F, threshold)), most_(most) {}
+
+  [[nodiscard]] std::size_t bytes(std::size_t count) const override {
+    return 4 + most_.bytes(count);
+  }
+  [[nodiscard]] bool varies() const override { return true; }
+  [[nodiscard]] std::size_t used(std::span<const std::byte> payload) const override {
+    return 4 + 8 * number(payload);
+  }
+  void encode(std::span<const float> values, std::uint64_t /*seed*/,
+              std::span<std::byte> payload) const override {
+    std::vector<std::uint32_t> places;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::abs(values[i]) >= threshold_) places.push_back(static_cast<std::uint32_t>(i));
+    }
+    detail::keep_largest(values, places, most_.kept(values.size()));
+    detail::put(payload, 0, static_cast<std::uint32_t>(places.size()));
+    detail::put_pairs(payload.subspan(4), values, places);
+  }
+  void add(std::span<const std::byte> payload, float factor, std::span<float> sum) const override {
+    detail::add_pairs(payload.subspan(4, 8 * number(payload)), factor, sum);
+  }
+
+ private:
+  /// Of pairs; of a payload from elsewhere no more than it holds.
+  static std::size_t number(std::span<const std::byte> payload) {
+    return std::min<std::size_t>(detail::get<std::uint32_t>(payload, 0), (payload.size() - 4) / 8);
+  }
+  float threshold_;
+  TopK most_;
 };
 
 /// NEOLITHIC's way to send (Huang et al., 2022: fast compressed communication): what a compressor
@@ -374,16 +436,21 @@ inline void all_reduce(Communicator& ranks, const PowerSgd& how, std::span<float
 }
 
 /// Replaces `values` by the sum over ranks of what each compressed. Every rank sends
-/// (world_size − 1) · bytes(n); contributions are added in the order of ranks, so all ranks end
-/// with the same bits.
+/// (world_size − 1) · bytes(n), or where payloads vary as much of the longest, whose length takes a
+/// call before; contributions are added in the order of ranks, so all ranks end with the same bits.
 inline void all_reduce(Communicator& ranks, const Compressor& how, std::span<float> values,
                        std::span<float> error, std::uint64_t seed) {
-  const std::size_t size = how.bytes(values.size());
+  std::vector<std::uint8_t> mine(how.bytes(values.size()));
+  encode_with_feedback(how, values, error, seed, std::as_writable_bytes(std::span(mine)));
+  if (how.varies()) {
+    std::uint64_t longest = how.used(std::as_bytes(std::span(mine)));
+    ranks.all_reduce<std::uint64_t>(std::span(&longest, 1), ReduceOp::max);
+    mine.resize(longest);
+  }
+  const std::size_t size = mine.size();
   const auto n = static_cast<std::size_t>(ranks.world_size());
   std::vector<std::uint8_t> all(n * size);
   const auto block = [&](std::size_t r) { return std::span(all).subspan(r * size, size); };
-  const auto mine = block(static_cast<std::size_t>(ranks.rank()));
-  encode_with_feedback(how, values, error, seed, std::as_writable_bytes(mine));
   ranks.all_gather<std::uint8_t>(mine, all);
   std::fill(values.begin(), values.end(), 0.0F);
   for (std::size_t r = 0; r < n; ++r) how.add(std::as_bytes(block(r)), 1.0F, values);

@@ -73,6 +73,38 @@ TEST(TopK, IsContractive) {
   }
 }
 
+TEST(Threshold, SendsWhatReachesItAndNoMoreThanItsShare) {
+  const std::vector<float> x = normal(1000, 2);
+  for (const float threshold : {0.0F, 1.0F, 2.0F, 9.0F}) {
+    const compress::Threshold how(threshold);
+    EXPECT_TRUE(how.varies());
+    std::vector<std::byte> payload(how.bytes(x.size()));
+    how.encode(x, 1, payload);
+    std::vector<float> expected = x;
+    std::size_t sent = 0;
+    for (float& v : expected) {
+      sent += std::abs(v) >= threshold ? 1 : 0;
+      v = std::abs(v) >= threshold ? v : 0.0F;
+    }
+    EXPECT_EQ(how.used(payload), 4 + 8 * sent) << threshold;
+    std::vector<float> y(x.size());
+    how.add(std::span(payload).first(how.used(payload)), 1.0F, y);  // the rest is not needed
+    EXPECT_EQ(y, expected) << threshold;
+  }
+  EXPECT_EQ(compressed(compress::Threshold(0.0F, 0.05), x), compressed(compress::TopK(0.05), x));
+}
+
+TEST(Threshold, ReadsNoMorePairsThanAPayloadHolds) {
+  std::vector<std::byte> payload(4 + 8 * 2);
+  compress::detail::put(payload, 0, std::uint32_t{0xffffffff});
+  compress::detail::put(payload, 4, std::uint32_t{3});
+  compress::detail::put(payload, 8, 0.5F);
+  compress::detail::put(payload, 12, std::uint32_t{4'000'000'000});  // a place that is none
+  std::vector<float> y(5);
+  compress::Threshold(1.0F).add(payload, 2.0F, y);
+  EXPECT_EQ(y, (std::vector<float>{0, 0, 0, 1, 0}));
+}
+
 TEST(OneBit, IsContractiveAndKeepsBlockMeans) {
   const compress::OneBit how;
   const std::vector<float> x = normal(700, 3);
@@ -142,7 +174,7 @@ TEST(Compressors, SendTheBytesTheySay) {
 TEST(ErrorFeedback, KeepsExactlyWhatWasLost) {
   const std::unique_ptr<compress::Compressor> all[] = {
       std::make_unique<compress::Qsgd>(4), std::make_unique<compress::OneBit>(),
-      std::make_unique<compress::TopK>(0.1),
+      std::make_unique<compress::TopK>(0.1), std::make_unique<compress::Threshold>(1.5F, 0.1),
       std::make_unique<compress::Neolithic>(std::make_unique<compress::OneBit>(), 1)};
   for (const auto& how : all) {
     std::vector<float> error = normal(600, 5);
@@ -157,22 +189,32 @@ TEST(ErrorFeedback, KeepsExactlyWhatWasLost) {
   }
 }
 
-TEST(AllReduce, AddsWhatEachRankCompressedAndLeavesTheSameBits) {
+void expect_summed(const compress::Compressor& how) {
   std::vector<std::vector<float>> results(3);
+  const auto values_of = [](std::size_t rank) {
+    std::vector<float> values = normal(777, 10 + rank);
+    for (float& v : values) v *= static_cast<float>(rank);  // rank 0 has nothing to send
+    return values;
+  };
   on_ranks(3, [&](chorus::Communicator& ranks) {
     const auto r = static_cast<std::size_t>(ranks.rank());
-    std::vector<float> values = normal(777, 10 + r);
-    compress::all_reduce(ranks, compress::OneBit(), values, {}, 1);
+    std::vector<float> values = values_of(r);
+    compress::all_reduce(ranks, how, values, {}, 1);
     results[r] = values;
   });
   EXPECT_EQ(results[0], results[1]);
   EXPECT_EQ(results[0], results[2]);
   std::vector<float> expected(777);
   for (std::size_t r = 0; r < 3; ++r) {
-    const std::vector<float> y = compressed(compress::OneBit(), normal(777, 10 + r));
+    const std::vector<float> y = compressed(how, values_of(r));
     for (std::size_t i = 0; i < 777; ++i) expected[i] += y[i];
   }
   EXPECT_EQ(results[0], expected);
+}
+
+TEST(AllReduce, AddsWhatEachRankCompressedAndLeavesTheSameBits) {
+  expect_summed(compress::OneBit());
+  expect_summed(compress::Threshold(1.0F));  // payloads of unequal length
 }
 
 // What the sum loses is the sum of what the ranks keep as error; and what has low rank loses
@@ -274,6 +316,8 @@ TEST(Training, WithCompressedGradientsComesToTheDenseLoss) {
   with(Compression::qsgd, 0.01, "qsgd");
   with(Compression::one_bit, 0.02, "1bit");
   with(Compression::power, 0.02, "power");
+  config.training.threshold = 0.01;
+  with(Compression::threshold, 0.02, "threshold");
   const double feedback = with(Compression::top_k, 0.02, "topk");
   config.training.rounds = 2;
   const double rounds = with(Compression::top_k, 0.02, "topk, NEOLITHIC");
@@ -299,6 +343,32 @@ TEST(Training, SendsNeolithicsBytesInOneCallPerSegment) {
   EXPECT_THROW(check(config, 2), chorus::InputError);
   config.training.compression = Compression::none;
   EXPECT_THROW(check(config, 2), chorus::InputError);
+}
+
+// As many values as reach the threshold: fewer where it is higher, and top-k's at most.
+TEST(Training, SendsWhatReachesTheThreshold) {
+  Config config = small();
+  config.layout = {.dp = 2};
+  config.training.compression = Compression::threshold;
+  config.training.share = 0.2;
+  const auto most = predicted_volume(config, 0, sizeof(float))[0];
+  std::uint64_t before = most + 1;
+  for (const double threshold : {0.0, 1e-2, 1e3}) {
+    config.training.threshold = threshold;
+    std::uint64_t sent[2] = {0, 0};
+    on_ranks(2, [&](chorus::Communicator& world) {
+      Trainer<float> trainer(world, config);
+      trainer.step();
+      sent[world.rank()] = trainer.log().sent_bytes(Axis::data);
+    });
+    EXPECT_EQ(sent[0], sent[1]);
+    EXPECT_LT(sent[0], before) << threshold;
+    if (threshold == 0) {
+      EXPECT_EQ(sent[0], most);
+    }
+    before = sent[0];
+  }
+  EXPECT_LT(before, most / 100);  // lengths alone
 }
 
 TEST(Training, SendsTheCompressorsBytes) {

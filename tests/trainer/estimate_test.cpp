@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "chorus/error.hpp"
 #include "plan.hpp"
@@ -246,6 +247,29 @@ TEST(Plans, OfUnequalMachinesAreAsGoodAsTheBestOfAllShares) {
   }
 }
 
+TEST(Plans, OfUnequalMachinesShareABatchOutOverRanksWithExpertsToo) {
+  Config base;
+  base.model = preset("tiny");
+  base.model.experts = 4;
+  const Machine machine = unequal("ring:2", {3, 1});
+  const Plan plan = best_layouts(base, 8, machine, 20);
+  bool found = false;
+  for (const Estimate& e : plan.best) {
+    const Layout& l = e.config.layout;
+    if (l.ep != 2 || l.shares.empty()) continue;
+    found = true;
+    check(e.config, 2);
+    EXPECT_GT(l.shares[0], l.shares[1]);
+    Config even = e.config;
+    even.layout.shares.clear();
+    even.layout.ranks.clear();
+    even.training.batch = e.config.sequences() / 2;
+    EXPECT_LT(e.seconds, seconds(even, machine));
+  }
+  EXPECT_TRUE(found);
+  EXPECT_EQ(describe(plan, machine).find("-0.0"), std::string::npos);
+}
+
 TEST(Plans, OfUnequalMachinesUseUnequalWork) {
   Config base;
   base.model = preset("tiny");
@@ -260,6 +284,8 @@ TEST(Plans, OfUnequalMachinesUseUnequalWork) {
     EXPECT_TRUE(e.config.layout.shares.empty() && e.config.layout.partition.empty());
   }
   alike.speeds = {1};
+  EXPECT_THROW(check_speeds(alike), chorus::InputError);
+  alike.speeds = {1, std::numeric_limits<double>::infinity()};
   EXPECT_THROW(check_speeds(alike), chorus::InputError);
   alike.speeds = {1, 0};
   EXPECT_THROW(check_speeds(alike), chorus::InputError);

@@ -60,7 +60,7 @@ refused() {
   [ "$(wc -l <"$work/err")" = 1 ] || fail "not one line for: $*: $(cat "$work/err")"
   grep -qF -- "$words" "$work/err" || fail "'$words' is not in: $(cat "$work/err")"
 }
-refused "is 3 ranks, but 1 were started" --dp 3
+refused "is 3 ranks, but 1 were started; --dp 1 --tp 1 --pp 1 would fit" --dp 3
 refused "nearest that does is --heads 4" --heads 5
 refused "--tp 2" --tp 3 --dry-run
 refused "--ep 2 needs --experts" --dp 2 --ep 2 --dry-run
@@ -80,7 +80,17 @@ refused "$work is not a file" --data "$work"
 refused "/dev/full is not a file" --data /dev/full
 refused "need --checkpoint" --resume
 refused "0 or more" --checkpoint "$work/ckpt" --checkpoint-every -1
+refused "--compare-overlap is -1" --compare-overlap -1
+refused "--print-every is 0" --print-every 0
+refused "--trace-steps is 101" --trace-steps 101
+refused "--bucket-bytes is 0" --bucket-bytes 0
+refused "--bucket-bytes is 4611686018427387904; it must be at most" --bucket-bytes -1
+refused "there is no directory $work/absent" --report-json "$work/absent/report.json"
+refused "it is a directory" --trace "$work"
+refused "Not a directory" --checkpoint "$text"
+refused "--threshold is nan" --compress threshold --threshold nan --dp 2 --dry-run
 refused "--sequences -4" --plan ring:2 --sequences -4
+refused "--speeds 1,nan" --plan ring:2 --speeds 1,nan
 refused "--gflops -1" --plan ring:2 --gflops -1
 refused "--memory-gb nan" --plan ring:2 --memory-gb nan
 refused "--learning-rate is nan" --learning-rate nan
@@ -103,6 +113,23 @@ refused "--checkpoint is of the host's" --backend cuda-emulated --checkpoint "$w
 if [ ! -e /dev/nvidia0 ] && [ ! -e /dev/dxg ]; then
   refused "or take --backend cpu" --backend cuda
 fi
+
+# refused_by_all RANKS WORDS ARGUMENT...: one sentence, whichever rank ends first; no rank speaks of another's end.
+refused_by_all() {
+  local ranks=$1 words=$2 status
+  shift 2
+  "$chorus" run -n "$ranks" --timeout 60 -- "$train" --preset tiny "$@" >"$work/out" 2>"$work/err"
+  status=$?
+  [ "$status" = 2 ] || fail "exit status $status on $ranks ranks for: $*"
+  [ "$(grep -cv '^chorus run: ' "$work/err")" = 1 ] || fail "not one line of $ranks ranks for: $*: $(cat "$work/err")"
+  grep -qF -- "$words" "$work/err" || fail "'$words' is not in: $(cat "$work/err")"
+}
+refused_by_all 3 "is 4 ranks, but 3 were started; --dp 3 --tp 1 --pp 1 would fit" --dp 2 --tp 2
+refused_by_all 6 "is 4 ranks, but 6 were started; --dp 3 --tp 2 --pp 1 would fit" --dp 2 --tp 2
+refused_by_all 4 "use at most --pp 2" --pp 4
+refused_by_all 4 "0 bytes" --dp 4 --data "$work/empty"
+refused_by_all 2 "there is no directory" --dp 2 --report-json "$work/absent/report.json"
+[ -w /dev/full ] && refused_by_all 2 "cannot write /dev/full: No space left on device" --dp 2 --steps 1 --report-json /dev/full
 
 # A rank is killed in the middle; the restart ends where the uninterrupted run does.
 common=(--dp 2 --zero 1 --steps 40 --deterministic)
