@@ -187,7 +187,13 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
       if (static_cast<Rank>(b) == rank_) chosen_[a] = first;
     }
   }
-  if (rank_ != 0 || n < 2 || !log_enabled(LogLevel::info)) return;
+  if (rank_ != 0 || n < 2) return;
+  // Who names adapters means to use some: a mistyped name must not show by the speed alone.
+  const auto blames = [&](const char* what) { return reason.find(what) != std::string::npos; };
+  const bool unmeant = blames("CHORUS_RDMA_GID_INDEX") ||
+                       (blames("CHORUS_RDMA_HCA=") && !blames("CHORUS_RDMA_HCA=^"));
+  const LogLevel level = unmeant ? LogLevel::warn : LogLevel::info;
+  if (!log_enabled(level)) return;
   std::string summary;
   for (std::size_t t = 0; t < transports_.size(); ++t) {
     if (pairs[t] == 0) continue;
@@ -195,8 +201,7 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
         fmt::format("{}{} by {}", summary.empty() ? "" : ", ", pairs[t], transports_[t]->name());
   }
   if (!reason.empty()) reason = fmt::format(" (against what comes before:{})", reason);
-  log(LogLevel::info, fmt::format("[rank 0/{}]", n),
-      fmt::format("pairs of ranks: {}{}", summary, reason));
+  log(level, fmt::format("[rank 0/{}]", n), fmt::format("pairs of ranks: {}{}", summary, reason));
 }
 
 void Wiring::open_commons() {

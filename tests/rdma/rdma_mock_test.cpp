@@ -145,6 +145,24 @@ TEST_F(RdmaMockTest, PortsAreChosenByStateAndListAndGidsByQuery) {
   EXPECT_EQ(open_rdma_devices(settings, why_not).size(), 3u);
 }
 
+TEST_F(RdmaMockTest, AChoiceThatLeavesNoAdapterIsWarnedAboutUnlessItWasMeant) {
+  const auto said_with = [](const std::string& hca, int gid_index) {
+    World world{.size = 2, .ranks = Ranks::threads};
+    world.options.transports = "rdma,tcp";
+    world.options.flight_dir.clear();
+    world.options.rdma_hca = hca;
+    world.options.rdma_gid_index = gid_index;
+    ::testing::internal::CaptureStderr();
+    expect_all_well(run_world(world, [](Communicator& comm) { comm.barrier(); }));
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said_with("mlx5_0", -1), AllOf(HasSubstr("pairs of ranks: 1 by tcp"),
+                                             HasSubstr("CHORUS_RDMA_HCA=mlx5_0 leaves out fake0")));
+  EXPECT_THAT(said_with("", 9), HasSubstr("fake0 port 1 has no GID 9 (CHORUS_RDMA_GID_INDEX)"));
+  EXPECT_EQ(said_with("^fake", -1), "");
+  EXPECT_EQ(said_with("fake1", -1), "");
+}
+
 TEST(HcaList, SelectsAsOperatorsKnowItFromNccl) {
   const HcaList all("");
   EXPECT_TRUE(all.admits("mlx5_0", 1));
