@@ -473,6 +473,11 @@ void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>
   const auto* input = static_cast<const std::byte*>(call.input);
   auto* output = static_cast<std::byte*>(call.output);
   constexpr std::uint32_t kSalt = 0x2a2a;  // does not match a plain send or recv
+  // Counts as one of the collectives, so that a rank that makes another in its place shows.
+  ++sequence;
+  history_ = mix(std::uint64_t{history_} << 32 |
+                 tag_of({.kind = call.kind, .type = call.type}, sequence, kSalt));
+  const std::size_t first = jobs.size();
   for (std::size_t i = 1; i < n; ++i) {
     const std::size_t to = (me + i) % n;
     const std::size_t from = (me + n - i) % n;
@@ -489,6 +494,7 @@ void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>
                                     .peer = static_cast<Rank>(from)},
                                    kSalt));
   }
+  for (std::size_t i = first; i < jobs.size(); ++i) jobs[i]->part_of = sequence;
   if (call.send_counts[me] > 0) {
     std::memcpy(output + call.recv_offsets[me] * element, input + call.send_offsets[me] * element,
                 call.send_counts[me] * element);
@@ -512,6 +518,7 @@ Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {
   job.call = call;
   job.self = place.rank;
   job.resource = resource;
+  job.part_of = 0;
   job.running = job.complete = job.is_direct = false;
   job.predicted_s = 0;
   return job;

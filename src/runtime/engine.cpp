@@ -25,6 +25,16 @@ constexpr int kWaitsYielding = 16;
 // Idle rounds between looks at the clock.
 constexpr std::uint32_t kRoundsPerLook = 32;
 
+// The call that a message is part of, as all ranks must have made it.
+std::string describe_whole(const Job& job) {
+  return signature({.kind = Call::Kind::all_to_all_v, .type = job.call.type});
+}
+
+std::string in_call(const Job& job) {
+  if (job.part_of == 0) return job.describe();
+  return fmt::format("call {} {}, {}", job.part_of, describe_whole(job), job.describe());
+}
+
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -269,7 +279,7 @@ void Engine::check_stall(std::span<const Pending> all) {
     const std::string reason =
         control_.with_missing(fmt::format("{}: nothing for {} ms (CHORUS_TIMEOUT_MS)",
                                           describe_waiting(job), options_.timeout_ms),
-                              place_.key, job.sequence);
+                              place_.key, job.part_of == 0 ? job.sequence : job.part_of);
     control_.abort(place_.key, reason);
     fail(control_.await_verdict(place_.key).value_or(reason));
   }
@@ -278,6 +288,9 @@ void Engine::check_stall(std::span<const Pending> all) {
 void Engine::report(const Job& job, Rank waiting_for) {
   if (on_report) on_report();
   control_.report_waiting(place_.key, job.sequence, job.describe(), waiting_for);
+  if (job.part_of != 0) {
+    control_.report_waiting(place_.key, job.part_of, describe_whole(job), waiting_for);
+  }
 }
 
 void Engine::check() {
@@ -328,9 +341,10 @@ void Engine::mismatched(const Job& job) {
   const Rank peer = job.mismatch();
   report(job, peer);
   if (const auto verdict = control_.await_verdict(place_.key)) fail(*verdict);
-  const std::string reason =
-      fmt::format("rank {} is in {}, but the next message of rank {} belongs to another call",
-                  place_.rank, job.describe(), peer);
+  const std::string reason = fmt::format(
+      "rank {} is in {}, but the next message of rank {} {}belongs to another call", place_.rank,
+      in_call(job), peer,
+      MessageNumber::is_message(job.sequence) ? "is of another count or type, or " : "");
   control_.abort(place_.key, reason);
   fail(reason);
 }
@@ -356,7 +370,7 @@ std::string Job::describe() const {
 std::string Engine::describe_waiting(const Job& job) const {
   const Waiting waiting = job.waiting();
   const std::string call = MessageNumber::is_message(job.sequence)
-                               ? fmt::format("{}, number {} between them", job.describe(),
+                               ? fmt::format("{}, number {} between them", in_call(job),
                                              MessageNumber::unpack(job.sequence).index)
                                : fmt::format("call {} {}", job.sequence, job.describe());
   if (waiting.peer < 0) return fmt::format("{}: waiting for its own messages to leave", call);

@@ -23,7 +23,8 @@ struct Job {
   DirectExecution direct;
   bool is_direct = false;  ///< which of the two runs it
   std::uint64_t sequence = 0;
-  Call call;  ///< for its signature
+  std::uint64_t part_of = 0;  ///< the number of the all_to_all_v that this message belongs to
+  Call call;                  ///< for its signature
   Rank self = 0;
   std::size_t resource = 0;  ///< jobs of one resource run one after another
   std::uint64_t flight_record = 0;

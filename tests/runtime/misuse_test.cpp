@@ -25,6 +25,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Counts = std::vector<std::size_t>;
 
 template <class Failure>
@@ -164,6 +165,50 @@ TEST(AllToAllV, RefusesWhatCannotBeRightAndGoesOn) {
     comm.all_to_all_v<int>(in, two, none, out, two, apart);
     expect_it_goes_on(comm);
   }));
+}
+
+// What each rank is told. By the time limit it would be another sentence.
+Outcomes each_told(int size, const std::function<void(Communicator&)>& body) {
+  return run_world(threads(size), [&](Communicator& comm) {
+    body(comm);
+    comm.barrier();  // whose own part was done learns of it here
+  });
+}
+
+TEST(AllToAllV, AnotherCollectiveInItsPlaceIsToldOnEveryRank) {
+  const std::vector<int> in(3, 1);
+  const Counts one(3, 1), apart{0, 1, 2};
+  const auto exchange = [&](Communicator& comm) {
+    std::vector<int> out(3);
+    comm.all_to_all_v<int>(in, one, apart, out, one, apart);
+  };
+  for (const bool even : {true, false}) {
+    const Outcomes outcomes = each_told(3, [&](Communicator& comm) {
+      std::vector<int> out(3);
+      comm.barrier();
+      if (comm.rank() != 1) return exchange(comm);
+      if (even) {
+        comm.all_to_all<int>(in, out);
+      } else {  // a root's part is done at once
+        comm.broadcast<int>(out, 1);
+      }
+    });
+    const char* const other = even ? "called all_to_all(count 1" : "called broadcast(count 3";
+    EXPECT_THAT(outcomes, Each(AllOf(HasSubstr("called all_to_all_v(int32)"), HasSubstr(other),
+                                     HasSubstr("as call 2"))));
+  }
+}
+
+TEST(AllToAllV, CountsThatDisagreeAreToldOnEveryRank) {
+  const Outcomes outcomes = each_told(3, [](Communicator& comm) {
+    std::vector<int> in(3, 1), out(4);
+    const Counts one(3, 1), apart{0, 1, 2};
+    const bool expects_more = comm.rank() == 2;
+    comm.all_to_all_v<int>(in, one, apart, out, expects_more ? Counts{2, 1, 1} : one,
+                           expects_more ? Counts{0, 2, 3} : apart);
+  });
+  EXPECT_THAT(outcomes, Each(AllOf(HasSubstr("message(count 2, int32) from rank 0 to rank 2"),
+                                   Not(HasSubstr("30000 ms")))));
 }
 
 TEST(AllToAllV, InAGroupKeepsItsOwnCounts) {
