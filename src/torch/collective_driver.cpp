@@ -122,7 +122,7 @@ bool CollectiveDriver::drive_head(std::unique_lock<std::mutex>& lock, bool has_t
   lock.lock();
   driving_ = false;
   if (waiters_ > 0) done_.notify_all();
-  const bool tells = has_turn && task->has_future;
+  const bool tells = task->wants_future() && has_turn;
   if (tells) {
     telling_ = true;
     if (kicked_ && !queue_.empty()) give_turn();

@@ -142,6 +142,7 @@ std::string Group::receive(milliseconds timeout, const std::string& address,
 std::string Group::come(milliseconds timeout) {
   const auto deadline = Clock::now() + timeout + kGrace;
   const std::string key = fresh_key();
+  tell(key + "/waits", "");  // a store in a file that nobody has made yet would hold up check()
   while (!store_->check({key})) {
     if (Clock::now() > deadline) {
       throw chorus::BootstrapError("rank " + std::to_string(rank_) +

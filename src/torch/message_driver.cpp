@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 namespace chorus_torch {
@@ -50,7 +51,7 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
     } catch (const chorus::Error& failure) {
       error = amend_(failure.what());
     }
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    if (threads_.empty()) give_turn();
     active_.push_back(std::move(active));
     if (error.empty()) {
       move();
@@ -99,19 +100,34 @@ void MessageDriver::fail_all(const std::string& why) {
   active_.clear();  // requests of a failed communicator end at once
 }
 
-// One round for everybody; tells those whose messages ended, without the lock.
+// Takes the ended for whose future nobody waits. With the lock.
+std::vector<std::shared_ptr<Task>> MessageDriver::take_quiet() {
+  const auto first = std::stable_partition(ended_.begin(), ended_.end(),
+                                           [](const auto& task) { return task->wants_future(); });
+  std::vector<std::shared_ptr<Task>> quiet(std::make_move_iterator(first),
+                                           std::make_move_iterator(ended_.end()));
+  ended_.erase(first, ended_.end());
+  return quiet;
+}
+
+// One round for everybody; tells those whose messages ended, without the lock. Futures are left to
+// the driver's thread: what they bring about may wait for what the caller has yet to start.
 bool MessageDriver::poll() {
-  std::vector<std::shared_ptr<Task>> ended;
+  std::vector<std::shared_ptr<Task>> quiet;
   {
     const std::lock_guard lock(mutex_);
     if (!active_.empty()) move();
-    ended.swap(ended_);
+    if (!ended_.empty()) quiet = take_quiet();
+    if (!ended_.empty()) work_.notify_one();
   }
-  for (const auto& task : ended) {
-    if (task->finished) task->finished(task->error);
-    task->done.store(true, std::memory_order_release);
-  }
-  return !ended.empty();
+  for (const auto& task : quiet) tell(*task);
+  return !quiet.empty();
+}
+
+// Without the lock.
+void MessageDriver::tell(Task& task) {
+  if (task.finished) task.finished(task.error);
+  task.done.store(true, std::memory_order_release);
 }
 
 void MessageDriver::wait(const std::shared_ptr<Task>& task, std::chrono::milliseconds limit) {
@@ -142,7 +158,12 @@ void MessageDriver::leave() {
     leaving_ = true;
     work_.notify_one();
   }
-  if (thread_.joinable()) thread_.join();
+  std::vector<std::thread> threads;
+  do {  // one of them may still make another
+    for (std::thread& one : threads) one.join();
+    const std::lock_guard lock(mutex_);
+    threads = std::exchange(threads_, {});
+  } while (!threads.empty());
   std::optional<chorus::Communicator> last;
   {
     const std::lock_guard lock(mutex_);
@@ -151,32 +172,67 @@ void MessageDriver::leave() {
   }
 }
 
+// Another thread becomes the driver's. With the lock.
+void MessageDriver::give_turn() {
+  turn_free_ = true;
+  if (standing_by_ > 0) {
+    turns_.notify_one();
+  } else {
+    threads_.emplace_back([this] { work(); });
+  }
+}
+
 void MessageDriver::work() {
   std::unique_lock lock(mutex_);
+  do {
+    ++standing_by_;
+    turns_.wait(lock, [&] { return turn_free_ || over_; });
+    --standing_by_;
+    if (over_) return;
+    turn_free_ = false;
+  } while (serve(lock));
+}
+
+// As the driver's thread; true when it gave its turn to another. `lock` is held on entry and on
+// return.
+bool MessageDriver::serve(std::unique_lock<std::mutex>& lock) {
   auto begin = Clock::now();
   std::optional<Clock::time_point> deadline;
-  while (!leaving_ || !active_.empty()) {
-    if (active_.empty()) {
-      work_.wait(lock, [&] { return leaving_ || !active_.empty(); });
+  while (!leaving_ || !active_.empty() || !ended_.empty()) {
+    if (active_.empty() && ended_.empty()) {
+      work_.wait(lock, [&] { return leaving_ || !active_.empty() || !ended_.empty(); });
       begin = Clock::now();
       continue;
     }
-    if (leaving_) {
+    if (leaving_ && !active_.empty()) {
       if (!deadline) deadline = Clock::now() + kLastWords;
       if (Clock::now() > *deadline) {
         communicator_->abort("a rank left with messages that nobody took");
         fail_all("the process group was destroyed with this message still under way");
-        break;
       }
     }
+    if (!active_.empty()) move();
+    const auto quiet = take_quiet();
+    std::shared_ptr<Task> loud;  // one at a time: it may wait for the next
+    if (!ended_.empty()) {
+      loud = std::move(ended_.front());
+      ended_.erase(ended_.begin());
+      give_turn();
+    }
     lock.unlock();
-    if (poll()) begin = Clock::now();
+    for (const auto& task : quiet) tell(*task);
+    if (loud) tell(*loud);
     // Whoever waits spins; this thread only sees to it that nothing is forgotten.
-    std::this_thread::sleep_for(Clock::now() - begin < 40 * kSpin ? kShortSleep : kLongSleep);
+    if (!quiet.empty()) begin = Clock::now();
+    if (!loud) {
+      std::this_thread::sleep_for(Clock::now() - begin < 40 * kSpin ? kShortSleep : kLongSleep);
+    }
     lock.lock();
+    if (loud) return true;
   }
-  lock.unlock();
-  poll();
+  over_ = true;
+  turns_.notify_all();
+  return false;
 }
 
 }  // namespace chorus_torch

@@ -16,7 +16,8 @@ namespace chorus_torch {
 
 /// A receive may wait for what its peer sends only after a send of ours that has yet to come, so
 /// nobody may sit in one call: all are started as they come and polled. Each pair of messages
-/// matches in the order of their calls.
+/// matches in the order of their calls. What the end of a message brings about may wait for the
+/// future of another: then a further thread takes the driver's turn.
 class MessageDriver {
  public:
   MessageDriver(chorus::Communicator communicator, std::function<std::string(std::string)> amend);
@@ -37,17 +38,24 @@ class MessageDriver {
   };
   bool poll();
   bool move();
+  std::vector<std::shared_ptr<Task>> take_quiet();
+  static void tell(Task& task);
+  void give_turn();
   void fail_all(const std::string& why);
   void work();
+  bool serve(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;  // of everything below
-  std::condition_variable work_;
+  std::condition_variable work_, turns_;
   std::vector<Active> active_;
   std::vector<std::shared_ptr<Task>> ended_;
   bool leaving_ = false;
+  bool turn_free_ = false;  // nobody is the driver's thread now
+  bool over_ = false;       // nobody will be again
+  int standing_by_ = 0;     // threads without the turn
   std::function<std::string(std::string)> amend_;
   std::optional<chorus::Communicator> communicator_;
-  std::thread thread_;  // made with the first message
+  std::vector<std::thread> threads_;  // the first is made with the first message
 };
 
 }  // namespace chorus_torch

@@ -19,11 +19,16 @@ class Build(build_ext):
     def run(self):
         import torch
 
+        environment = dict(os.environ)
+        if not torch.compiled_with_cxx11_abi():  # PyPI's before 2.7: libchorus must be alike
+            old = "-D_GLIBCXX_USE_CXX11_ABI=0"
+            environment["CXXFLAGS"] = f"{environment.get('CXXFLAGS', '')} {old}".strip()
         build = ROOT / "build" / f"python-{sys.implementation.cache_tag}-torch-{torch.__version__}"
         subprocess.run(
             ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
              "-DCHORUS_BUILD_TESTS=OFF", "-DCHORUS_BUILD_TOOLS=OFF", "-DCHORUS_TORCH=ON",
-             f"-DCHORUS_PYTHON={sys.executable}", *os.environ.get("CMAKE_ARGS", "").split()], check=True)
+             f"-DCHORUS_PYTHON={sys.executable}", *os.environ.get("CMAKE_ARGS", "").split()], check=True,
+            env=environment)
         subprocess.run(["cmake", "--build", build, "--target", "chorus_torch"], check=True)
         package = (Path(__file__).parent if self.inplace else Path(self.build_lib)) / "chorus_torch"
         package.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "chorus/communicator.hpp"
@@ -33,10 +34,23 @@ struct Task {
   std::chrono::milliseconds timeout{0};
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
 
-  std::atomic<bool> has_future = false;  ///< what `finished` brings about may take its time
-  std::uint64_t id = 0;                  ///< counts from 1 in its driver
-  std::string error;                     ///< valid when done
-  std::atomic<bool> done = false;        ///< set after `finished` has returned
+  /// Whoever calls `finished` asks first whether a future waits for it: what that brings about may
+  /// take its time. From then on no future may be made until the task is done.
+  bool wants_future() {
+    auto now = Future::none;
+    return !future.compare_exchange_strong(now, Future::never);
+  }
+  /// Before a future of the task is made.
+  void want_future() {
+    auto now = Future::none;
+    if (future.compare_exchange_strong(now, Future::wanted)) return;
+    while (now == Future::never && !done.load()) std::this_thread::yield();
+  }
+  enum class Future { none, wanted, never };
+  std::atomic<Future> future = Future::none;
+  std::uint64_t id = 0;            ///< counts from 1 in its driver
+  std::string error;               ///< valid when done
+  std::atomic<bool> done = false;  ///< set after `finished` has returned
 };
 
 }  // namespace chorus_torch

@@ -76,7 +76,7 @@ bool TaskWork::wait(std::chrono::milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TaskWork::getFuture() {
-  task_->has_future = true;
+  task_->want_future();
   auto future = outcome_->future();
   if (!message_) group_->collectives().kick();
   return future;

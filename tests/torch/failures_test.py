@@ -119,6 +119,18 @@ class Failures(unittest.TestCase):
             dist.all_to_all_single(torch.empty(4), torch.ones(4), [2, 2], given)
         self.each_says(run(2, splits), "rank 0", "the split sizes add up to 3 of 4 rows")
 
+    def test_split_sizes_of_one_rank_alone_raise_on_every_rank(self):
+        def on_one(rank, size):
+            dist.all_to_all_single(torch.empty(4), torch.ones(4), *([[2, 2]] * 2 if rank == 0 else []))
+        self.each_says(run(2, on_one), "rank 0 called all_to_all_v(float32)",
+                       "rank 1 called all_to_all(count 2, float32)")
+
+        def unlike(rank, size):
+            expected = [3, 2] if rank == 1 else [2, 2]
+            dist.all_to_all_single(torch.empty(sum(expected)), torch.ones(4), expected, [2, 2])
+            dist.barrier()  # rank 0's part was done
+        self.each_says(run(2, unlike), "message(count 3, float32) from rank 0 to rank 1")
+
     def test_a_tensor_on_another_device_raises_on_every_rank(self):
         def body(rank, size):
             group = dist.group.WORLD  # of torch 2 on: without torch's own judgement before ours
@@ -138,6 +150,12 @@ class Failures(unittest.TestCase):
         results = run(3, body, init=False)
         self.assertEqual(results[1], "")
         self.each_says([results[0], results[2]], "rank 1 of 3 did not come", TORCHS_OWN)
+
+    def test_a_rank_0_that_never_comes_is_named(self):
+        def body(rank, size, meeting):
+            if rank != 0:
+                start(rank, size, meeting, timeout_s=1)
+        self.each_says(run(3, body, init=False)[1:], "rank 0 did not come", TORCHS_OWN)
 
     def test_a_timeout_is_torchs_exception_with_peer_and_operation(self):
         raised = multiprocessing.Event()

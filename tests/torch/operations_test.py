@@ -212,6 +212,24 @@ class Operations(unittest.TestCase):
                 equal(chained.wait(), torch.full((3,), 1111.0 * size))
         self.on_ranks(body, (2,))
 
+    def test_what_the_future_of_a_message_runs_may_wait_for_another_message(self):
+        def body(rank, size):
+            peer = 1 - rank
+            for round in range(20):
+                got = [torch.zeros(1) for _ in range(4)]
+                first, second, third = (dist.irecv(t, peer).get_future() for t in got[:3])
+                def deeper(done):
+                    last = dist.irecv(got[3], peer).get_future()
+                    dist.isend(torch.tensor([1000.0]), peer)
+                    both = last.then(lambda end: third.wait()[0] + end.value()[0]).wait()
+                    return both + done.value()[0]
+                chained = first.then(lambda done: second.then(deeper).wait() + done.value()[0])
+                dist.barrier()  # nothing has been sent: it is the group's own thread that runs them
+                for number in (1.0, 10.0, 100.0):
+                    dist.isend(torch.tensor([number]), peer)
+                equal(chained.wait(), torch.tensor([1111.0]))
+        self.on_ranks(body, (2,))
+
     def test_groups_of_some_ranks_and_sequence_numbers(self):
         def body(rank, size):
             pair = dist.new_group([0, 2])
