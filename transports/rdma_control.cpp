@@ -83,10 +83,14 @@ bool RdmaLink::connect_step() {
       dial_.reset();
       control_.emplace(std::move(fd),
                        outgoing_.size() * window_ * std::max<std::size_t>(1, tracks_.size()) + 512);
-      connect_out_.inbox = reinterpret_cast<std::uint64_t>(inbox_.data());
-      connect_out_.inbox_bytes = inbox_.size();
+      connect_out_.slots = reinterpret_cast<std::uint64_t>(inbox_.data());
+      connect_out_.region =
+          landing_.memory ? landing_.at : reinterpret_cast<std::uint64_t>(region_.data());
+      connect_out_.region_bytes = region_bytes();
+      connect_out_.outside = landing_.memory ? 1 : 0;
       for (std::size_t i = 0; i < tracks_.size(); ++i) {
-        if (tracks_[i].rail) connect_out_.rails[i] = tracks_[i].rail->own_end();
+        const Track& track = tracks_[i];
+        if (track.rail) connect_out_.rails[i] = end_of(*track.rail, track.port);
       }
       enqueue(RdmaFrame::kConnect, 0, std::as_bytes(std::span(&connect_out_, 1)));
     }
@@ -108,11 +112,12 @@ bool RdmaLink::connect_step() {
 
 void RdmaLink::on_connect() {
   connect_heard_ = true;
+  believe(connect_in_);
   std::uint32_t mask = 0;
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     Track& track = tracks_[i];
     if (!track.rail) continue;
-    track.rail->connect(peer_.ports[track.peer_port], connect_in_.rails[i], connect_in_.inbox);
+    track.rail->connect(peer_.ports[track.peer_port], connect_in_.rails[i], connect_in_);
     if (track.rail->failure().empty()) mask |= 1u << i;
   }
   ready_mask_ = mask;
@@ -225,7 +230,7 @@ std::optional<std::byte*> RdmaLink::place(const TcpFrame& frame) {
       throw LinkError("something that is no frame");
   }
   expect(frame.channel < incoming_.size(), "a frame of no channel");
-  expect(frame.length <= region_.size() && frame.offset <= region_.size() - frame.length,
+  expect(frame.length <= region_bytes() && frame.offset <= region_bytes() - frame.length,
          "a frame outside the region");
   const Incoming& in = incoming_[frame.channel];
   expect(frame.sequence - static_cast<std::uint32_t>(in.arrivals) < window_, "a put out of order");
@@ -261,6 +266,11 @@ void RdmaLink::arrived(const TcpFrame& frame) {
       return conclude(frame.channel);
     default:
       break;
+  }
+  // Where the region is outside, the bytes are no further than the room that stands in for it.
+  if (landing_.memory && frame.length > 0 &&
+      !bring_out(frame.offset, region_.subspan(frame.offset, frame.length))) {
+    return;
   }
   Incoming& in = incoming_[frame.channel];
   const std::uint64_t put =
@@ -392,12 +402,9 @@ void RdmaLink::save(Put& put, std::size_t piece) {
   if (put.src == nullptr || (put.copied >> piece & 1) != 0) return;
   const auto from = bytes_of(put, piece);
   // Given back before it was released: its call has failed, and nobody waits for it.
-  const bool there = !hub_->registrations.find(from, hub_->devices, hub_->control->rank()).empty();
-  if (there) {
-    std::memcpy(outbox_.data() + slots_bytes_ + part_of(put, piece).offset, from.data(),
-                from.size());
-    counters_.copied_bytes += from.size();
-  }
+  const bool there = source_.holds(from) ||
+                     !hub_->registrations.find(from, hub_->devices, hub_->control->rank()).empty();
+  if (there) copy(from, outbox_.data() + slots_bytes_ + part_of(put, piece).offset);
   put.copied |= static_cast<std::uint16_t>(1u << piece);
 }
 

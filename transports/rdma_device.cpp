@@ -11,6 +11,7 @@
 #include <fstream>
 #include <set>
 
+#include "base/check.hpp"
 #include "base/cores.hpp"
 #include "chorus/error.hpp"
 
@@ -311,6 +312,23 @@ RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::s
   }
   throw LinkError(fmt::format("{} cannot register {} bytes of memory: {}{}", device_->port().name(),
                               bytes, std::strerror(error), hint));
+}
+
+RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, const OutsideMemory& memory,
+                       std::uint64_t at, std::size_t bytes, int access)
+    : device_(std::move(device)) {
+  CHORUS_CHECK(memory.holds(at, bytes), "not in this memory");
+  const auto reg = device_->verbs().register_dmabuf;
+  if (reg == nullptr) {
+    throw LinkError("libibverbs.so.1 is too old for dma-bufs: rdma-core 34 has them");
+  }
+  region_ = reg(device_->domain(), at - memory.address(), bytes, at, memory.descriptor(), access);
+  if (region_ != nullptr) return;
+  const int error = errno;
+  const bool never = error == EOPNOTSUPP || error == EPROTONOSUPPORT || error == ENOSYS;
+  throw LinkError(fmt::format("{} does not take {} bytes of GPU memory as a dma-buf: {}{}",
+                              device_->port().name(), bytes, std::strerror(error),
+                              never ? " (neither its driver nor Linux before 5.12 has them)" : ""));
 }
 
 RdmaMemory::~RdmaMemory() {

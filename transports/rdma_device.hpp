@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "transports/outside_memory.hpp"
 #include "transports/rdma_settings.hpp"
 #include "transports/rdma_verbs.hpp"
 
@@ -81,6 +82,9 @@ class RdmaMemory {
   RdmaMemory() = default;
   /// Throws LinkError, with the limit on locked memory where that is the likely cause.
   RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::size_t bytes, int access);
+  /// [at, at + bytes) of `memory`, by these addresses.
+  RdmaMemory(std::shared_ptr<RdmaDevice> device, const OutsideMemory& memory, std::uint64_t at,
+             std::size_t bytes, int access);
   RdmaMemory(RdmaMemory&& other) noexcept
       : device_(std::move(other.device_)), region_(std::exchange(other.region_, nullptr)) {}
   RdmaMemory& operator=(RdmaMemory&& other) noexcept {

@@ -128,6 +128,10 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
   Outgoing& out = outgoing_[index];
   if (!failure_.empty()) fail();
   if (!connected_) return false;
+  if (src.size() > connect_in_.region_bytes || offset > connect_in_.region_bytes - src.size()) {
+    failure_ = "it has less memory than it takes puts for";
+    fail();
+  }
   if (peer_left_) {
     out.taken = ++out.made;
     return true;
@@ -137,13 +141,18 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
   Put put;
   put.offset = offset;
   put.length = src.size();
-  put.small = src.size() <= RdmaSlot::kPayloadBytes;
+  const bool outside = source_.holds(src);
+  const bool both_here = !outside && connect_in_.outside == 0;
+  put.small = src.empty() || (both_here && src.size() <= RdmaSlot::kPayloadBytes);
   put.bare = !put.small && out.made > 0 && out.last_tag == tag;
   const auto pieces = choose_rails(put);
   if (!pieces) return false;
   put.pieces = static_cast<std::uint8_t>(*pieces);
   put.bare = put.bare && put.pieces == 1;
-  if (src.size() >= kDirectBytes && !live_.empty()) {
+  if (outside && !live_.empty()) {
+    put.src = src.data();
+    put.keys = source_.keys.data();
+  } else if (!outside && src.size() >= kDirectBytes && !live_.empty()) {
     const auto keys = hub_->registrations.find(src, hub_->devices, hub_->control->rank());
     if (!keys.empty()) {
       put.src = src.data();
@@ -162,9 +171,8 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
   if (put.src != nullptr) {
     counters_.direct_bytes += src.size();
   } else if (!src.empty()) {
-    std::memcpy(put.small ? slot.payload : outbox_.data() + slots_bytes_ + offset, src.data(),
-                src.size());
-    counters_.copied_bytes += src.size();
+    copy(src, put.small ? slot.payload : outbox_.data() + slots_bytes_ + offset);
+    if (!failure_.empty()) fail();
   }
   const std::uint64_t number = out.made++;
   out.last_tag = tag;
@@ -220,8 +228,8 @@ void RdmaLink::send_piece(std::size_t channel, std::uint64_t number, std::size_t
   const bool with_slot = put.small || (piece == 0 && !put.bare);
   if (!put.small) {
     immediate.kind = put.bare ? Immediate::Kind::bare : Immediate::Kind::piece;
-    RdmaRail::Write write{.bytes = bytes_of(put, piece),
-                          .offset = slots_bytes_ + part_of(put, piece).offset};
+    RdmaRail::Write write{
+        .bytes = bytes_of(put, piece), .offset = part_of(put, piece).offset, .region = true};
     if (!with_slot) write.immediate = immediate.pack();
     if (direct) write.key = put.keys[track.port].lkey();
     write.tell = direct && !with_slot;
@@ -280,17 +288,17 @@ void RdmaLink::on_slot(std::size_t channel, std::uint64_t put) {
   const std::uint32_t pieces = slot.pieces;
   const bool here = length != RdmaSlot::kInRegion;
   if (pieces < 1 || pieces > kMaxRails ||
-      (here && (length > RdmaSlot::kPayloadBytes || length > region_.size() ||
-                offset > region_.size() - length))) {
+      (here && (length > RdmaSlot::kPayloadBytes || length > region_bytes() ||
+                offset > region_bytes() - length))) {
     peer_lies_ = true;
     failure_ = "it sent a put outside the region";
     return;
   }
+  if (here && length > 0 && !bring_out(offset, {slot.payload, length})) return;
   Entry& entry = incoming_[channel].entries[put & (2 * window_ - 1)];
   entry.tag = slot.tag;
   entry.pieces = static_cast<std::uint8_t>(pieces);
   entry.bare = false;
-  if (here && length > 0) std::memcpy(region_.data() + offset, slot.payload, length);
 }
 
 void RdmaLink::got_piece(std::size_t channel, std::uint64_t put, std::uint32_t piece) {

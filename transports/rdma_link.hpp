@@ -29,7 +29,7 @@ struct RdmaHub {
   std::vector<RdmaLink*> links;
 };
 
-class RdmaLink final : public Link, private FrameHandler {
+class RdmaLink final : public Link, public ReachesOutside, private FrameHandler {
  public:
   RdmaLink(std::shared_ptr<RdmaHub> hub, const LinkConfig& config, const RdmaAddress& own,
            const RdmaAddress& peer, bool same_kernel);
@@ -46,6 +46,10 @@ class RdmaLink final : public Link, private FrameHandler {
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return "rdma"; }
+
+  void send_from(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+                 std::size_t bytes) override;
+  void land_in(std::shared_ptr<OutsideMemory> memory, std::uint64_t at, std::size_t bytes) override;
 
   /// Keeps up a link that no running collective uses: what a rail lost after its last put was
   /// posted, the peer still waits for. Never throws; a failure is told when the link is used.
@@ -161,6 +165,25 @@ class RdmaLink final : public Link, private FrameHandler {
   void linger();
   [[noreturn]] void fail() const;
 
+  // rdma_outside.cpp: memory that only adapters reach
+  /// A piece of it, and by which keys the adapters know it.
+  struct Outside {
+    std::shared_ptr<OutsideMemory> memory;
+    std::uint64_t at = 0;
+    std::size_t bytes = 0;
+    std::vector<RdmaMemory> keys;  // [devices]
+    [[nodiscard]] bool holds(std::span<const std::byte> piece) const;
+  };
+  [[nodiscard]] Outside reach(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+                              std::size_t bytes, int access) const;
+  /// Into the outbox.
+  void copy(std::span<const std::byte> src, std::byte* to);
+  /// What came into this process into the region, wherever that is.
+  [[nodiscard]] bool bring_out(std::uint64_t offset, std::span<const std::byte> bytes);
+  [[nodiscard]] std::size_t region_bytes() const;
+  [[nodiscard]] RdmaConnect::Rail end_of(const RdmaRail& rail, std::size_t port) const;
+  void believe(const RdmaConnect& said) const;
+
   // rdma_control.cpp: connecting, and what happens when a rail ends
   void make_rails(const RdmaAddress& own);
   bool connect_step();
@@ -202,7 +225,9 @@ class RdmaLink final : public Link, private FrameHandler {
   std::span<std::byte> region_;
 
   RdmaCounters counters_;
-  std::vector<Track> tracks_;
+  Outside source_;             // of puts
+  Outside landing_;            // of the peer's puts
+  std::vector<Track> tracks_;  // end before the memory that they use
   std::vector<std::size_t> live_;
   std::size_t turn_of_rail_ = 0;
   std::vector<Lost> lost_;

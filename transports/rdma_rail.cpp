@@ -96,13 +96,15 @@ void RdmaRail::create_queue_pair(int inline_bytes) {
 }
 
 RdmaConnect::Rail RdmaRail::own_end() const {
-  return {pair_->qp_num, first_packet_, inbox_.rkey(), 0};
+  return {pair_->qp_num, first_packet_, inbox_.rkey(), inbox_.rkey()};
 }
 
 void RdmaRail::connect(const RdmaAddress::Port& port, const RdmaConnect::Rail& end,
-                       std::uint64_t inbox) {
-  peer_inbox_ = inbox;
+                       const RdmaConnect& memory) {
+  peer_slots_ = memory.slots;
+  peer_region_ = memory.region;
   peer_key_ = end.key;
+  peer_region_key_ = end.region_key;
   if (!failure_.empty()) return;
   if (end.queue_pair == 0) {
     fail("the peer cannot use its port");
@@ -198,15 +200,17 @@ void RdmaRail::write(const Write& wanted) {
       request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
       request.imm_data = htonl(*wanted.immediate);
     }
-    if (!now.empty() && now.size() <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
+    if (!now.empty() && now.size() <= inline_bytes_ && !wanted.key) {
+      request.send_flags |= IBV_SEND_INLINE;
+    }
     // What is released at once needs no completion but to count the places in the queue.
     if ((wanted.tell && bytes.empty()) || posted_ - last_signalled_ >= depth_ / 4) {
       request.send_flags |= IBV_SEND_SIGNALED;
       last_signalled_ = posted_;
       ++counters_.signalled;
     }
-    request.wr.rdma.remote_addr = peer_inbox_ + offset;
-    request.wr.rdma.rkey = peer_key_;
+    request.wr.rdma.remote_addr = (wanted.region ? peer_region_ : peer_slots_) + offset;
+    request.wr.rdma.rkey = wanted.region ? peer_region_key_ : peer_key_;
     if (batched_ > 0) requests_[batched_ - 1].next = &request;
     ++batched_;
     offset += now.size();

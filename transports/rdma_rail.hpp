@@ -25,9 +25,10 @@ struct RdmaCounters {
   std::uint64_t signalled = 0;  ///< of the work requests
   std::uint64_t arrivals = 0;   ///< completions with immediate data
   std::uint64_t copied_bytes = 0;
-  std::uint64_t direct_bytes = 0;  ///< written out of the caller's memory, without a copy
-  std::uint64_t polls = 0;         ///< calls of ibv_poll_cq
-  std::uint64_t refills = 0;       ///< calls of ibv_post_recv
+  std::uint64_t direct_bytes = 0;   ///< written out of the caller's memory, without a copy
+  std::uint64_t brought_bytes = 0;  ///< into the region, where only adapters reach that
+  std::uint64_t polls = 0;          ///< calls of ibv_poll_cq
+  std::uint64_t refills = 0;        ///< calls of ibv_post_recv
 };
 
 /// A queue pair with its completion queue. Counts what it posted and what was acknowledged; knows
@@ -49,7 +50,8 @@ class RdmaRail {
   [[nodiscard]] const RdmaDevice& device() const { return *device_; }
   [[nodiscard]] std::string name() const { return device_->port().name(); }
   /// Makes the connection; afterwards this end can receive and send. On failure failure() says why.
-  void connect(const RdmaAddress::Port& port, const RdmaConnect::Rail& end, std::uint64_t inbox);
+  void connect(const RdmaAddress::Port& port, const RdmaConnect::Rail& end,
+               const RdmaConnect& memory);
 
   /// True if `requests` more can be written.
   [[nodiscard]] bool room(std::size_t requests) const {
@@ -64,10 +66,11 @@ class RdmaRail {
   }
   struct Write {
     std::span<const std::byte> bytes = {};
-    std::uint64_t offset = 0;  ///< in the peer's inbox
+    std::uint64_t offset = 0;  ///< in the peer's slots
+    bool region = false;       ///< in its region instead
     std::optional<std::uint32_t> immediate = {};
     std::optional<std::uint32_t> key =
-        {};             ///< of the memory of `bytes`; else they are the outbox's
+        {};  ///< of the memory of `bytes`, which only the adapter reads; else they are the outbox's
     bool tell = false;  ///< when it is done: acknowledged() shall say it
   };
   /// Appends a request; ring() hands over what was appended.
@@ -150,8 +153,10 @@ class RdmaRail {
   std::uint32_t first_packet_ = 0;
   std::size_t inline_bytes_ = 0;
 
-  std::uint64_t peer_inbox_ = 0;
+  std::uint64_t peer_slots_ = 0;
+  std::uint64_t peer_region_ = 0;
   std::uint32_t peer_key_ = 0;
+  std::uint32_t peer_region_key_ = 0;
 
   std::uint64_t posted_ = 0;
   std::uint64_t completed_ = 0;

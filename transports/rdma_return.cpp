@@ -52,7 +52,7 @@ void RdmaLink::try_return(std::size_t rail) {
   if (!back.heard) return;
   if (!back.joined) {
     back.joined = true;
-    back.rail->connect(peer_.ports[track.peer_port], back.offer_in, connect_in_.inbox);
+    back.rail->connect(peer_.ports[track.peer_port], back.offer_in, connect_in_);
     if (back.rail->failure().empty()) enqueue(RdmaFrame::kJoined, rail, {});
   }
   if (back.own) return;
@@ -91,7 +91,7 @@ bool RdmaLink::offer(std::size_t rail) {
   } catch (const LinkError&) {  // told when it failed
     return false;
   }
-  back.offer_out = back.rail->own_end();
+  back.offer_out = end_of(*back.rail, track.port);
   enqueue(RdmaFrame::kOffer, rail, std::as_bytes(std::span(&back.offer_out, 1)));
   return true;
 }

@@ -46,6 +46,8 @@ Library open_library() {
   find("ibv_dealloc_pd", v.dealloc_pd);
   find("ibv_reg_mr", v.register_memory);
   find("ibv_dereg_mr", v.deregister_memory);
+  v.register_dmabuf = reinterpret_cast<decltype(v.register_dmabuf)>(
+      ::dlsym(handle, "ibv_reg_dmabuf_mr"));  // optional
   find("ibv_create_comp_channel", v.create_comp_channel, "IBVERBS_1.0");
   find("ibv_destroy_comp_channel", v.destroy_comp_channel, "IBVERBS_1.0");
   find("ibv_create_cq", v.create_cq);

@@ -25,6 +25,9 @@ struct Verbs {
   int (*dealloc_pd)(ibv_pd*);
   ibv_mr* (*register_memory)(ibv_pd*, void*, std::size_t, int);
   int (*deregister_memory)(ibv_mr*);
+  /// Null where the library is older than dma-bufs (rdma-core 34).
+  ibv_mr* (*register_dmabuf)(ibv_pd*, std::uint64_t offset, std::size_t length,
+                             std::uint64_t address, int descriptor, int access);
   ibv_comp_channel* (*create_comp_channel)(ibv_context*);
   int (*destroy_comp_channel)(ibv_comp_channel*);
   ibv_cq* (*create_cq)(ibv_context*, int, void*, ibv_comp_channel*, int);

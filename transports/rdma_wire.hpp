@@ -34,7 +34,7 @@ struct RdmaAddress {
   std::array<Port, kMaxRdmaPorts> ports{};
   std::array<char, 160> reason{};  ///< zero-terminated
 
-  static constexpr std::uint64_t kMagic = 0x3161646d722d7563;  // "cu-rdma1"
+  static constexpr std::uint64_t kMagic = 0x3261646d722d7563;  // "cu-rdma2"
 
   [[nodiscard]] std::span<const std::byte> bytes() const {
     return std::as_bytes(std::span(this, 1));
@@ -65,11 +65,13 @@ struct RdmaConnect {
   struct Rail {
     std::uint32_t queue_pair = 0;  ///< 0: this rail does not stand at this end
     std::uint32_t first_packet = 0;
-    std::uint32_t key = 0;  ///< of the inbox
-    std::uint32_t reserved = 0;
+    std::uint32_t key = 0;         ///< of the slots
+    std::uint32_t region_key = 0;  ///< of the region
   };
-  std::uint64_t inbox = 0;        ///< address of the slots
-  std::uint64_t inbox_bytes = 0;  ///< slots and region
+  std::uint64_t slots = 0;         ///< address
+  std::uint64_t region = 0;        ///< address
+  std::uint64_t region_bytes = 0;  ///< that may be written
+  std::uint64_t outside = 0;       ///< 1: only adapters reach the region; else 0
   std::array<Rail, kMaxRails> rails{};
 };
 static_assert(std::has_unique_object_representations_v<RdmaConnect>);

@@ -42,6 +42,9 @@ struct CHORUS_API Options {
   int rdma_queue_pairs = 1;
   /// RDMA ports that one link uses side by side, at most, [1, 8]. CHORUS_RDMA_RAILS
   int rdma_rails = 4;
+  /// Between GPUs that exchange over RDMA, whether adapters reach GPU memory where they can: 0: no,
+  /// messages pass host memory; 1: they read it; 2: they read it and write into it. CHORUS_RDMA_GPU
+  int rdma_gpu = 2;
   /// Bytes of one staging slot, a multiple of 64. CHORUS_SLOT_BYTES
   std::size_t slot_bytes = 128 * 1024;
   /// Slots per connection, [2, 32]. Credits return by halves: with 4, a TCP ping-pong takes 10.5

@@ -35,6 +35,10 @@ Library open_library() {
 #define CHORUS_CUDA_FIND(member, symbol, parameters) find(#symbol, library.api.member);
   CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_FIND)
 #undef CHORUS_CUDA_FIND
+#define CHORUS_CUDA_LOOK(member, symbol, parameters) \
+  library.api.member = reinterpret_cast<decltype(library.api.member)>(::dlsym(handle, #symbol));
+  CHORUS_CUDA_LATER_FUNCTIONS(CHORUS_CUDA_LOOK)
+#undef CHORUS_CUDA_LOOK
   if (!library.why_not.empty()) return library;
   // Kernels of several ranks may have to run at once, each in a stream of its own: more hardware
   // queues than the usual 8 keep one from waiting behind another. Read when the driver starts.

@@ -54,6 +54,15 @@ inline constexpr int kPointerDeviceOrdinal = 9;
 inline constexpr int kPointerBufferId = 7;
 inline constexpr unsigned kMemoryHost = 1;
 inline constexpr unsigned kMemoryDevice = 2;
+// GPUDirect RDMA.
+inline constexpr int kFlushWritesOptions = 117;  ///< of cuDeviceGetAttribute: a bit mask
+inline constexpr int kWritesOrdering = 118;      ///< of cuDeviceGetAttribute
+inline constexpr int kDmabufSupported = 124;     ///< of cuDeviceGetAttribute
+inline constexpr int kFlushByHost = 1;           ///< of kFlushWritesOptions
+inline constexpr int kOrderedForOwner = 100;     ///< of kWritesOrdering, this or more
+inline constexpr int kFlushCurrentContext = 0;   ///< of cuFlushGPUDirectRDMAWrites
+inline constexpr int kFlushToOwner = 100;        ///< of cuFlushGPUDirectRDMAWrites
+inline constexpr int kRangeDmabuf = 1;           ///< of cuMemGetHandleForAddressRange
 
 // X(member, symbol, parameters)
 #define CHORUS_CUDA_FUNCTIONS(X)                                                                   \
@@ -117,12 +126,19 @@ inline constexpr unsigned kMemoryDevice = 2;
   X(event_synchronize, cuEventSynchronize, (EventHandle))                                          \
   X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))
 
+// Null where the driver has them not: 11.3, 11.7.
+#define CHORUS_CUDA_LATER_FUNCTIONS(X)                    \
+  X(flush_writes, cuFlushGPUDirectRDMAWrites, (int, int)) \
+  X(range_handle, cuMemGetHandleForAddressRange,          \
+    (void*, Address, std::size_t, int, unsigned long long))
+
 /// The functions as found in libcuda.so.1.
 struct Api {
 // A declarator and its parameters cannot stand in parentheses.
 // NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define CHORUS_CUDA_MEMBER(member, symbol, parameters) Result(*member) parameters;
   CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_MEMBER)
+  CHORUS_CUDA_LATER_FUNCTIONS(CHORUS_CUDA_MEMBER)
 #undef CHORUS_CUDA_MEMBER
 };
 

@@ -315,13 +315,15 @@ CHORUS_INLINE Ring* Interpreter<M>::their_ring(const End& end, Protocol protocol
 template <class M>
 CHORUS_INLINE std::uint64_t Interpreter<M>::incoming_slot(const End& end, Protocol protocol,
                                                           std::uint64_t position) const {
-  return table_->incoming[end.peer] + Box::slot(table_->shape, end.connection, protocol, position);
+  return table_->incoming_slots[end.peer] +
+         Box::slot(table_->shape, end.connection, protocol, position);
 }
 
 template <class M>
 CHORUS_INLINE std::uint64_t Interpreter<M>::outgoing_slot(const End& end, Protocol protocol,
                                                           std::uint64_t position) const {
-  return table_->outgoing[end.peer] + Box::slot(table_->shape, end.connection, protocol, position);
+  return table_->outgoing_slots[end.peer] +
+         Box::slot(table_->shape, end.connection, protocol, position);
 }
 
 }  // namespace chorus::device

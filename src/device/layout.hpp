@@ -262,6 +262,10 @@ struct RankTable {
   std::uint64_t arenas[kMostRanks];    ///< as this rank reaches them; 0: it cannot, see relays
   std::uint64_t incoming[kMostRanks];  ///< boxes, by who writes into them
   std::uint64_t outgoing[kMostRanks];  ///< boxes, by who reads from them
+  /// Boxes whose slots, and nothing else, are used in place of those of the boxes above: the same
+  /// ones, but where an adapter reaches the slots in GPU memory and the host the rings in its own.
+  std::uint64_t incoming_slots[kMostRanks];
+  std::uint64_t outgoing_slots[kMostRanks];
   /// [owner · kMostSegments + segment − 1]: where this rank reaches it.
   std::uint64_t segments[1];
 };
@@ -271,7 +275,7 @@ CHORUS_INLINE constexpr std::uint64_t table_bytes(std::uint32_t ranks) {
 
 /// A change of any of the above changes it (but not each change: it sees sizes and offsets).
 constexpr std::uint64_t layout_hash() {
-  const std::uint64_t figures[] = {4,  // raise it when meanings change
+  const std::uint64_t figures[] = {5,  // raise it when meanings change
                                    sizeof(Shape),
                                    sizeof(Ring),
                                    sizeof(Offer),
@@ -300,6 +304,7 @@ constexpr std::uint64_t layout_hash() {
                                    sizeof(RankTable),
                                    offsetof(RankTable, arenas),
                                    offsetof(RankTable, outgoing),
+                                   offsetof(RankTable, outgoing_slots),
                                    kNumDataTypes,
                                    kNumReduceOps,
                                    kThreads,

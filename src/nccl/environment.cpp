@@ -22,13 +22,14 @@ namespace chorus::nccl {
 namespace {
 
 /// What has an effect; the rest of NCCL's are noted as ignored. docs/nccl.md says what each does.
-constexpr std::array<std::string_view, 23> kHonoured = {"NCCL_CHECK_POINTERS",
+constexpr std::array<std::string_view, 25> kHonoured = {"NCCL_CHECK_POINTERS",
                                                         "NCCL_COMM_BLOCKING",
                                                         "NCCL_COMM_ID",
                                                         "NCCL_CONF_FILE",
                                                         "NCCL_DEBUG",
                                                         "NCCL_DEBUG_FILE",
                                                         "NCCL_DEBUG_SUBSYS",
+                                                        "NCCL_DMABUF_ENABLE",
                                                         "NCCL_IB_DISABLE",
                                                         "NCCL_IB_GID_INDEX",
                                                         "NCCL_IB_HCA",
@@ -39,6 +40,7 @@ constexpr std::array<std::string_view, 23> kHonoured = {"NCCL_CHECK_POINTERS",
                                                         "NCCL_IB_TIMEOUT",
                                                         "NCCL_MULTI_RANK_GPU_ENABLE",
                                                         "NCCL_NET",
+                                                        "NCCL_NET_GDR_LEVEL",
                                                         "NCCL_NSOCKS_PERTHREAD",
                                                         "NCCL_P2P_DISABLE",
                                                         "NCCL_SHM_DISABLE",
@@ -165,6 +167,13 @@ void set_network(const Values& values, Options& options) {
   if (const auto pairs = values.number("NCCL_IB_QPS_PER_CONNECTION", 1, 128);
       pairs && !env("CHORUS_RDMA_QPS")) {
     options.rdma_queue_pairs = std::min(*pairs, 4);
+  }
+  // NCCL's distances beyond which it stages: only "never" has a counterpart.
+  const std::string level = lower(values.text("NCCL_NET_GDR_LEVEL").value_or(""));
+  const bool never = level == "loc" || level == "0";
+  if ((never || values.number("NCCL_DMABUF_ENABLE", INT_MIN, INT_MAX) == 0) &&
+      !env("CHORUS_RDMA_GPU")) {
+    options.rdma_gpu = 0;
   }
   const auto threads = values.number("NCCL_SOCKET_NTHREADS", 0, 16);
   const auto sockets = values.number("NCCL_NSOCKS_PERTHREAD", 0, 64);

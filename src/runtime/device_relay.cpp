@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <utility>
 
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "device/host_words.hpp"
 #include "runtime/ports.hpp"
@@ -32,23 +34,38 @@ constexpr auto kDrain = std::chrono::seconds(2);
 }  // namespace
 
 struct DeviceRelay::Peer {
-  Peer(Rank peer, Link& link_to_it, const device::Shape& shape)
+  /// `sent_from`, `landing`: boxes in GPU memory whose slots adapters read and write, or 0.
+  Peer(Rank peer, Link& link_to_it, const device::Shape& shape, cuda::Address sent_from,
+       cuda::Address landing)
       : rank(peer),
         link(link_to_it),
-        out_memory(cuda::allocate_pinned(Box::size(shape), out_address)),
+        lands(landing != 0),
+        out_memory(cuda::allocate_pinned(pinned_bytes(shape, sent_from), out_address)),
         out(static_cast<std::byte*>(out_memory.get())),
         in(link.region().data()),
-        in_memory(cuda::register_pinned(in, Box::size(shape), in_address)),
+        in_memory(cuda::register_pinned(in, pinned_bytes(shape, landing), in_address)),
+        out_slots(sent_from == 0 ? out_address : sent_from),
+        in_slots(landing == 0 ? in_address : landing),
+        source(sent_from == 0 ? out : reinterpret_cast<const std::byte*>(sent_from)),
         connections(shape.connections) {}
+
+  /// Rings alone where the slots are elsewhere.
+  static std::size_t pinned_bytes(const device::Shape& shape, cuda::Address slots) {
+    return slots == 0 ? Box::size(shape) : Box::all_slots(shape);
+  }
 
   Rank rank;
   Link& link;
+  bool lands;  ///< messages, in GPU memory
   cuda::Address out_address = 0;
   cuda::PinnedMemory out_memory;
   std::byte* out;
   std::byte* in;
   cuda::Address in_address = 0;
   cuda::RegisteredMemory in_memory;
+  cuda::Address out_slots;
+  cuda::Address in_slots;
+  const std::byte* source;  ///< the box of out_slots as the link is to name it
 
   struct Connection {
     std::uint64_t sent = 0;      ///< messages of the kernel's that the link has
@@ -62,8 +79,8 @@ struct DeviceRelay::Peer {
 };
 
 DeviceRelay::DeviceRelay(Control& control, const GroupPlace& place, const Options& options,
-                         const device::Shape& shape, const std::vector<Rank>& peers)
-    : shape_(shape) {
+                         const device::Shape& shape, const Gpu& gpu, const std::vector<Rank>& peers)
+    : shape_(shape), gpu_(gpu), sent_from_(peers.size()), landing_(peers.size()) {
   const std::size_t box_bytes = Box::size(shape);
   // Every connection has a channel for messages and one for credits; where a message lies in the
   // region is the box's business.
@@ -72,9 +89,63 @@ DeviceRelay::DeviceRelay(Control& control, const GroupPlace& place, const Option
                           .slot_bytes = (box_bytes + shape.connections - 1) / shape.connections};
   wiring_ = std::make_unique<Wiring>(control, place, options, layout, "relay of GPU messages",
                                      Wiring::Memory::of_links);
-  for (const Rank rank : peers) {
-    peers_.push_back(std::make_unique<Peer>(rank, wiring_->link(rank), shape));
+  join_adapters(place, options.rdma_gpu, peers);
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    peers_.push_back(std::make_unique<Peer>(peers[i], wiring_->link(peers[i]), shape, sent_from_[i],
+                                            landing_[i]));
   }
+}
+
+/// Lends GPU memory to the links whose adapters take it.
+void DeviceRelay::join_adapters(const GroupPlace& place, int wanted,
+                                const std::vector<Rank>& peers) {
+  std::vector<std::pair<std::size_t, ReachesOutside*>> links;
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    auto* const link = dynamic_cast<ReachesOutside*>(&wiring_->link(peers[i]));
+    if (link != nullptr) links.emplace_back(i, link);
+  }
+  if (links.empty()) return;
+  const std::size_t box = Box::size(shape_);
+  const auto lend = [&](bool allowed, const auto& attempt) -> std::string {
+    if (!allowed) return "by CHORUS_RDMA_GPU";
+    try {
+      attempt();
+      return {};
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const std::string not_out = lend(wanted >= 1, [&] {
+    const std::size_t bytes = device::round_up(links.size() * box, GpuDirect::kAlignment);
+    source_ = cuda::allocate(bytes);
+    const auto memory = std::make_shared<GpuMemory>(gpu_.device, source_.get(), bytes);
+    cuda::Address at = source_.get();
+    for (const auto& [i, link] : links) {
+      link->send_from(memory, at, box);
+      sent_from_[i] = std::exchange(at, at + box);
+    }
+  });
+  if (std::ranges::all_of(sent_from_, [](auto at) { return at == 0; })) source_.reset();
+  const std::string not_in = lend(wanted >= 2, [&] {
+    writes_ = GpuDirect::writes_of(gpu_.device);
+    if (writes_ == GpuDirect::Writes::unordered) {
+      throw DeviceError("this GPU cannot say when it sees what adapters have written");
+    }
+    const auto memory = std::make_shared<GpuMemory>(gpu_.device, gpu_.arena, gpu_.bytes);
+    for (const auto& [i, link] : links) {
+      const cuda::Address at =
+          gpu_.arena + device::Arena::box(shape_, static_cast<std::uint32_t>(peers[i]));
+      link->land_in(memory, at, box);
+      landing_[i] = at;
+    }
+  });
+  const auto way = [](const std::string& why_not) {
+    return why_not.empty() ? "directly" : fmt::format("through host memory ({})", why_not);
+  };
+  log(LogLevel::info, fmt::format("[rank {}/{}]", place.rank, place.members.size()),
+      fmt::format("rdma adapters read messages of GPU memory {} and write them {}{}", way(not_out),
+                  way(not_in),
+                  writes_ == GpuDirect::Writes::flushed && not_in.empty() ? ", flushed" : ""));
 }
 
 DeviceRelay::~DeviceRelay() {
@@ -94,6 +165,8 @@ const DeviceRelay::Peer& DeviceRelay::at(Rank rank) const {
 }
 std::uint64_t DeviceRelay::incoming(Rank peer) const { return at(peer).in_address; }
 std::uint64_t DeviceRelay::outgoing(Rank peer) const { return at(peer).out_address; }
+std::uint64_t DeviceRelay::incoming_slots(Rank peer) const { return at(peer).in_slots; }
+std::uint64_t DeviceRelay::outgoing_slots(Rank peer) const { return at(peer).out_slots; }
 
 void DeviceRelay::start(const device::HostStatus& status,
                         std::function<void(const std::string&)> on_failure) {
@@ -104,6 +177,7 @@ void DeviceRelay::start(const device::HostStatus& status,
 
 void DeviceRelay::run() {
   try {
+    const cuda::Current current(gpu_.context);
     Clock::time_point moved_at = Clock::now();
     while (!stop_) {
       bool moved = expected_.exchange(false, std::memory_order_relaxed);
@@ -166,7 +240,7 @@ bool DeviceRelay::send_messages(Peer& peer, std::uint32_t c) {
     }
     const std::size_t offset = Box::slot(shape_, c, Protocol::bulk, connection.sent);
     const std::size_t bytes = std::min<std::size_t>(ring.bytes[slot], shape_.slot_bytes[2]);
-    if (!peer.link.try_put({peer.out + offset, bytes}, offset, static_cast<ChannelId>(c),
+    if (!peer.link.try_put({peer.source + offset, bytes}, offset, static_cast<ChannelId>(c),
                            static_cast<std::uint32_t>(arrived >> 32))) {
       return moved;
     }
@@ -183,6 +257,7 @@ bool DeviceRelay::take_messages(Peer& peer, std::uint32_t c) {
   if (arrivals > connection.told + shape_.slots) {
     throw LinkError(fmt::format("rank {} sent more messages of GPU memory than fit", peer.rank));
   }
+  if (peer.lands && writes_ == GpuDirect::Writes::flushed) GpuDirect::flush();
   Ring& ring = *reinterpret_cast<Ring*>(peer.in + Box::ring(shape_, c, Protocol::bulk));
   for (; connection.shown < arrivals; ++connection.shown) {
     const std::uint64_t tag = peer.link.tag(channel, connection.shown);

@@ -179,7 +179,7 @@ void DeviceWorld::set_up(int device, Facts& mine) {
               "asking for the number of multiprocessors");
   mine.resident = static_cast<std::uint64_t>(multiprocessors) *
                   static_cast<std::uint64_t>(kernels_->blocks_per_multiprocessor());
-  const std::uint64_t bytes = device::Arena::size(shape_);
+  const std::uint64_t bytes = arena_bytes();
   arena_ = cuda::allocate(bytes);
   cuda::check(api.set_bytes(arena_.get(), 0, bytes, stream_.get()), "clearing GPU memory");
   cuda::check(api.stream_synchronize(stream_.get()), "clearing GPU memory");
@@ -187,6 +187,10 @@ void DeviceWorld::set_up(int device, Facts& mine) {
   // Not every system has it (WSL, some containers): then processes cannot share, threads can.
   mine.exported = api.ipc_export(&mine.handle, arena_.get()) == cuda::kSuccess;
   status_ = cuda::allocate_pinned(sizeof(device::HostStatus), status_address_);
+}
+
+std::size_t DeviceWorld::arena_bytes() const {
+  return device::round_up(device::Arena::size(shape_), GpuDirect::kAlignment);
 }
 
 void DeviceWorld::look_around(const std::vector<Facts>& all) {
@@ -309,11 +313,15 @@ void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, cons
   if (!any_relayed_) return;
   if (rank_ == 0) {
     log(damaged ? LogLevel::warn : LogLevel::info, fmt::format("[rank 0/{}]", n),
-        fmt::format("{} of {} pairs of GPUs exchange through host memory ({})", pairs,
+        fmt::format("{} of {} pairs of GPUs exchange through their hosts ({})", pairs,
                     n * (n - 1) / 2, first));
   }
   const GroupPlace relay_place{.key = key + "/relay", .members = place.members, .rank = rank_};
-  relay_ = std::make_unique<DeviceRelay>(control, relay_place, options, shape_, relayed);
+  cuda::Context context = nullptr;
+  cuda::check(cuda::driver().context_current(&context), "asking for the current context");
+  relay_ = std::make_unique<DeviceRelay>(
+      control, relay_place, options, shape_,
+      DeviceRelay::Gpu{device_, context, arena_.get(), arena_bytes()}, relayed);
 }
 
 void DeviceWorld::choose_blocks(const std::vector<Facts>& all, const DeviceTuning& tuning) {
@@ -357,6 +365,8 @@ void DeviceWorld::fill_table() {
                 : arena_.get() + device::Arena::box(shape_, static_cast<std::uint32_t>(r));
     table->outgoing[r] =
         relayed ? relay_->outgoing(peer) : arenas_[r] + device::Arena::box(shape_, table->rank);
+    table->incoming_slots[r] = relayed ? relay_->incoming_slots(peer) : table->incoming[r];
+    table->outgoing_slots[r] = relayed ? relay_->outgoing_slots(peer) : table->outgoing[r];
   }
   const cuda::Api& api = cuda::driver();
   table_ = cuda::allocate(bytes);

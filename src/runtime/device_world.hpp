@@ -58,6 +58,7 @@ class DeviceWorld {
  private:
   struct Facts;
   void set_up(int device, Facts& mine);
+  [[nodiscard]] std::size_t arena_bytes() const;
   void look_around(const std::vector<Facts>& all);
   std::uint64_t reach(const Facts& peer, Rank rank);
   /// Why one rank does not reach another, [from * ranks + to]; empty where it does.

@@ -25,7 +25,7 @@ constexpr std::size_t kMinSlotBytes = 1024;
 constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
 
 /// Every variable that Chorus reads, for the search for misspelt ones.
-constexpr std::array<std::string_view, 35> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+constexpr std::array<std::string_view, 36> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TIMEOUT_MS",
                                                      "CHORUS_TRANSPORTS",
                                                      "CHORUS_SOCKET_IFNAME",
@@ -38,6 +38,7 @@ constexpr std::array<std::string_view, 35> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_RDMA_RETRY",
                                                      "CHORUS_RDMA_QPS",
                                                      "CHORUS_RDMA_RAILS",
+                                                     "CHORUS_RDMA_GPU",
                                                      "CHORUS_SLOT_BYTES",
                                                      "CHORUS_SLOTS",
                                                      "CHORUS_DETERMINISTIC",
@@ -79,6 +80,7 @@ constexpr std::array kRanges{
     Range{&Options::rdma_retry, "rdma_retry", "CHORUS_RDMA_RETRY", 0, 7},
     Range{&Options::rdma_queue_pairs, "rdma_queue_pairs", "CHORUS_RDMA_QPS", 1, 4},
     Range{&Options::rdma_rails, "rdma_rails", "CHORUS_RDMA_RAILS", 1, 8},
+    Range{&Options::rdma_gpu, "rdma_gpu", "CHORUS_RDMA_GPU", 0, 2},
     Range{&Options::slots, "slots", "CHORUS_SLOTS", 2, 32},
     Range{&Options::probe_ms, "probe_ms", "CHORUS_PROBE_MS", 0, 3'600'000},
     Range{&Options::probe_max_age_s, "probe_max_age_s", "CHORUS_PROBE_MAX_AGE_S", 0, INT_MAX},

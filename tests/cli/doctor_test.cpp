@@ -254,6 +254,12 @@ TEST_F(Doctor, GpuMemoryOutOfReachOfAdaptersIsNamed) {
   put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08");
   expect("peer-memory", Severity::warning, "modprobe nvidia_peermem");
   put("sys/module/nvidia_peermem/refcnt", "0");
+  expect("peer-memory", Severity::note, "open kernel modules");
+  put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64");
+  EXPECT_THAT(look(), IsEmpty());
+  put("proc/sys/kernel/osrelease", "5.4.0-150-generic");
+  expect("peer-memory", Severity::warning, "5.12");
+  put("proc/sys/kernel/osrelease", "5.14.0-427.el9.x86_64");
   EXPECT_THAT(look(), IsEmpty());
 }
 

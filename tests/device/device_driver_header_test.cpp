@@ -62,6 +62,7 @@ requires(sizeof...(Ours) ==
 #define CHORUS_CUDA_COMPARE(member, symbol, parameters) \
   static_assert(Same<decltype(Api::member), decltype(&::symbol)>::value, #symbol);
 CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_COMPARE)
+CHORUS_CUDA_LATER_FUNCTIONS(CHORUS_CUDA_COMPARE)
 
 static_assert(kSuccess == CUDA_SUCCESS && kNotReady == CUDA_ERROR_NOT_READY &&
               kPeerAlreadyEnabled == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
@@ -81,6 +82,15 @@ static_assert(kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
               kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
               kPointerBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID &&
               kMemoryHost == CU_MEMORYTYPE_HOST && kMemoryDevice == CU_MEMORYTYPE_DEVICE);
+
+static_assert(kFlushWritesOptions == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS &&
+              kWritesOrdering == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING &&
+              kDmabufSupported == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED &&
+              kFlushByHost == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST &&
+              kOrderedForOwner == CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER &&
+              kFlushCurrentContext == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX &&
+              kFlushToOwner == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER &&
+              kRangeDmabuf == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 
 TEST(DriverHeader, AgreesWithOurDeclarations) {
   SUCCEED() << "the compiler has compared " << sizeof(Api) / sizeof(void*) << " functions";

@@ -223,7 +223,7 @@ TEST(DeviceProof, DataDamagedBetweenGpusIsNamedAndGoesThroughHostMemory) {
     fake_cuda_damage(true);
     warnings_of(ranks, [](const auto& warnings) {
       EXPECT_THAT(warnings,
-                  ElementsAre(AllOf(HasSubstr("4 of 6 pairs of GPUs exchange through host memory"),
+                  ElementsAre(AllOf(HasSubstr("4 of 6 pairs of GPUs exchange through their hosts"),
                                     HasSubstr("ranks 0 and 1: peer access is offered, but of"),
                                     HasSubstr("damaged"), HasSubstr("IOMMU"))));
     });

@@ -57,6 +57,8 @@ class Receiver {
       table->arenas[r] = reinterpret_cast<std::uint64_t>(arenas_[r]);
       table->incoming[r] = table->arenas[0] + Arena::box(shape_, r);
       table->outgoing[r] = table->arenas[r] + Arena::box(shape_, 0);
+      table->incoming_slots[r] = table->incoming[r];
+      table->outgoing_slots[r] = table->outgoing[r];
     }
   }
   ~Receiver() {

@@ -55,7 +55,22 @@ Result cuDeviceGet(Device* found, int ordinal) {
   return kSuccess;
 }
 Result cuDeviceGetAttribute(int* value, int attribute, Device) {
-  *value = attribute == kMultiprocessorCount ? chorus::testing::kFakeMultiprocessors : 9;
+  switch (attribute) {
+    case kMultiprocessorCount:
+      *value = chorus::testing::kFakeMultiprocessors;
+      break;
+    case kWritesOrdering:
+      *value = writes_ordering;
+      break;
+    case kFlushWritesOptions:
+      *value = flush_writes_options;
+      break;
+    case kDmabufSupported:
+      *value = dmabuf_exports ? 1 : 0;
+      break;
+    default:
+      *value = 9;
+  }
   return kSuccess;
 }
 Result cuDeviceGetUuid_v2(Uuid* uuid, Device ordinal) {
@@ -155,7 +170,33 @@ Result cuMemAlloc_v2(Address* address, std::size_t size) {
 Result cuMemFree_v2(Address address) {
   FAKE(cuMemFree_v2)
   if (spoils_capture()) return kCaptureUnsupported;
+  tell_freed(address);
   return release(address);
+}
+Result cuMemGetHandleForAddressRange(void* handle, Address address, std::size_t size, int kind,
+                                     unsigned long long flags) {
+  FAKE(cuMemGetHandleForAddressRange)
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  if (!dmabuf_exports) return kNotSupported;
+  if (kind != kRangeDmabuf || flags != 0 || address % page != 0 || size % page != 0) {
+    return kInvalidValue;
+  }
+  const std::lock_guard lock(mutex);
+  const auto found = allocations.find(address);
+  if (found == allocations.end() || found->second.device < 0 || size > found->second.size) {
+    return kInvalidValue;
+  }
+  *static_cast<int*>(handle) = ::fcntl(found->second.file.get(), F_DUPFD_CLOEXEC, 0);
+  return kSuccess;
+}
+Result cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  FAKE(cuFlushGPUDirectRDMAWrites)
+  if (current().empty()) return kInvalidContext;
+  if (target != kFlushCurrentContext || scope < kFlushToOwner || flush_writes_options == 0) {
+    return kInvalidValue;
+  }
+  tell_flushed();
+  return kSuccess;
 }
 Result cuMemGetAddressRange_v2(Address* base, std::size_t* size, Address address) {
   const std::lock_guard lock(mutex);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace chorus::testing {
 
@@ -23,6 +24,15 @@ void fake_cuda_hold(int device, bool held);
 void fake_cuda_peer_access(bool access);
 /// From now on copies between memory of different devices lose a byte; they do not at first.
 void fake_cuda_damage(bool damage);
+/// How adapters reach the memory of the devices.
+struct FakeGpuDirect {
+  bool exports = true;  ///< memory as dma-bufs
+  bool ordered = true;  ///< kernels see at once what adapters have written
+  bool flushes = true;  ///< or else after cuFlushGPUDirectRDMAWrites
+};
+void fake_cuda_gpu_direct(const FakeGpuDirect& support);
+/// Called before device memory goes, with its address; and by cuFlushGPUDirectRDMAWrites.
+void fake_cuda_watch(std::function<void(std::uint64_t)> freed, std::function<void()> flushed);
 /// Bytes allocated and not freed, device memory and pinned; and one for each registration.
 [[nodiscard]] std::size_t fake_cuda_allocated();
 

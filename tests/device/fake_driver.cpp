@@ -20,11 +20,17 @@ std::map<std::uint64_t, Allocation> allocations;
 std::map<std::uint64_t, std::size_t> registered;
 std::atomic<bool> peer_access{true};
 std::atomic<bool> damage{false};
+std::atomic<bool> dmabuf_exports{true};
+std::atomic<int> writes_ordering{kOrderedForOwner};
+std::atomic<int> flush_writes_options{kFlushByHost};
 CUctx_st contexts[chorus::testing::kFakeDevices];
 std::vector<CUstream_st*> streams;
 
 namespace {
 
+std::mutex watch_mutex;
+std::function<void(std::uint64_t)> on_freed;
+std::function<void()> on_flushed;
 std::map<std::string, int> calls;
 std::map<std::string, std::pair<int, int>> failures;  // result, times
 std::atomic<int> global_captures{0};
@@ -71,6 +77,16 @@ Op kernel(CUctx_st& context, const void* argument, std::uint32_t blocks) {
 std::vector<CUctx_st*>& current() {
   thread_local std::vector<CUctx_st*> contexts_pushed;
   return contexts_pushed;
+}
+
+void tell_freed(std::uint64_t address) {
+  const std::lock_guard lock(watch_mutex);
+  if (on_freed) on_freed(address);
+}
+
+void tell_flushed() {
+  const std::lock_guard lock(watch_mutex);
+  if (on_flushed) on_flushed();
 }
 
 Result injected(const char* symbol) {
@@ -208,6 +224,18 @@ void fake_cuda_fail(const char* symbol, int result, int times) {
 
 void fake_cuda_peer_access(bool access) { fake::peer_access = access; }
 void fake_cuda_damage(bool damage) { fake::damage = damage; }
+
+void fake_cuda_gpu_direct(const FakeGpuDirect& support) {
+  fake::dmabuf_exports = support.exports;
+  fake::writes_ordering = support.ordered ? kOrderedForOwner : 0;
+  fake::flush_writes_options = support.flushes ? kFlushByHost : 0;
+}
+
+void fake_cuda_watch(std::function<void(std::uint64_t)> freed, std::function<void()> flushed) {
+  const std::lock_guard lock(fake::watch_mutex);
+  fake::on_freed = std::move(freed);
+  fake::on_flushed = std::move(flushed);
+}
 
 void fake_cuda_hold(int device, bool held) {
   CUctx_st& context = fake::contexts[device];

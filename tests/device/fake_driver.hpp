@@ -27,6 +27,7 @@ inline constexpr Result kInvalidDevice = 101;
 inline constexpr Result kInvalidContext = 201;
 inline constexpr Result kInvalidHandle = 400;
 inline constexpr Result kNotFound = 500;
+inline constexpr Result kNotSupported = 801;
 inline constexpr Result kCaptureUnsupported = 900;
 inline constexpr Result kCaptureInvalidated = 901;
 
@@ -137,6 +138,12 @@ extern std::map<std::uint64_t, Allocation> allocations;  ///< by address
 extern std::map<std::uint64_t, std::size_t> registered;  ///< host memory: bytes by address
 extern std::atomic<bool> peer_access;                    ///< between the devices
 extern std::atomic<bool> damage;                         ///< of copies between them
+extern std::atomic<bool> dmabuf_exports;
+extern std::atomic<int> writes_ordering;       ///< kWritesOrdering
+extern std::atomic<int> flush_writes_options;  ///< kFlushWritesOptions
+/// Of fake_cuda_watch().
+void tell_freed(std::uint64_t address);
+void tell_flushed();
 extern CUctx_st contexts[chorus::testing::kFakeDevices];
 extern std::vector<CUstream_st*> streams;  ///< blocking ones
 

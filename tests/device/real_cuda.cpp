@@ -9,6 +9,8 @@ void fake_cuda_fail(const char*, int, int) {}
 void fake_cuda_hold(int, bool) {}
 void fake_cuda_peer_access(bool) {}
 void fake_cuda_damage(bool) {}
+void fake_cuda_gpu_direct(const FakeGpuDirect&) {}
+void fake_cuda_watch(std::function<void(std::uint64_t)>, std::function<void()>) {}
 std::size_t fake_cuda_allocated() { return 0; }
 
 }  // namespace chorus::testing

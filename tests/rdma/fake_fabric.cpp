@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -109,11 +110,7 @@ ibv_wc_status deliver(Pair& pair, const ibv_send_wr& request) {
   for (int i = 0; i < request.num_sge; ++i) bytes += request.sg_list[i].length;
   const auto memory = w.memory.find(request.wr.rdma.rkey);
   const std::uint64_t at = request.wr.rdma.remote_addr;
-  const auto fits = [&](const ibv_mr& mr) {
-    const auto begin = reinterpret_cast<std::uint64_t>(mr.addr);
-    return at >= begin && at - begin <= mr.length && bytes <= mr.length - (at - begin);
-  };
-  if (memory == w.memory.end() || !fits(memory->second->mr) ||
+  if (memory == w.memory.end() || !memory->second->holds(at, bytes) ||
       (memory->second->access & IBV_ACCESS_REMOTE_WRITE) == 0) {
     violate("write outside the peer's memory");
     return IBV_WC_REM_ACCESS_ERR;
@@ -123,11 +120,29 @@ ibv_wc_status deliver(Pair& pair, const ibv_send_wr& request) {
     violate("receiver overrun");
     return IBV_WC_RNR_RETRY_EXC_ERR;
   }
-  auto* to = reinterpret_cast<std::byte*>(at);
+  std::vector<std::byte> arriving(bytes);
+  auto* to = arriving.data();
+  const bool to_dmabuf = memory->second->dmabuf != nullptr;
+  if (to_dmabuf) w.calls.bytes_to_dmabufs += bytes;
   for (int i = 0; i < request.num_sge; ++i) {
-    std::memcpy(to, reinterpret_cast<const void*>(request.sg_list[i].addr),
-                request.sg_list[i].length);
-    to += request.sg_list[i].length;
+    const ibv_sge& piece = request.sg_list[i];
+    const auto source = w.memory.find(piece.lkey);
+    const bool by_adapter = (request.send_flags & IBV_SEND_INLINE) == 0 && source != w.memory.end();
+    if (by_adapter && source->second->dmabuf != nullptr) {
+      w.calls.bytes_of_dmabufs += piece.length;
+    } else {
+      w.calls.most_of_host = std::max<std::uint64_t>(w.calls.most_of_host, piece.length);
+    }
+    std::memcpy(to,
+                by_adapter ? source->second->find(piece.addr)
+                           : reinterpret_cast<const std::byte*>(piece.addr),
+                piece.length);
+    to += piece.length;
+  }
+  if (to_dmabuf && peer.device->adapter.delays_dmabufs) {
+    w.delayed.push_back({memory->first, at, std::move(arriving)});
+  } else if (bytes > 0) {
+    std::memcpy(memory->second->find(at), arriving.data(), bytes);
   }
   ++pair.device->delivered;
   if (!immediate) return IBV_WC_SUCCESS;
@@ -155,12 +170,11 @@ void check_local(const Pair& pair, const ibv_send_wr& request) {
       violate("send from memory that is not registered");
       continue;
     }
-    const auto begin = reinterpret_cast<std::uint64_t>(memory->second->mr.addr);
-    if (piece.addr < begin || piece.addr + piece.length > begin + memory->second->mr.length) {
+    if (!memory->second->holds(piece.addr, piece.length)) {
       violate("send from outside the registered memory");
     }
     const std::string& file = memory->second->file;
-    if (!file.empty() && file_at(piece.addr) != file) {
+    if (memory->second->dmabuf == nullptr && !file.empty() && file_at(piece.addr) != file) {
       violate("send from memory that was mapped anew since it was registered");
     }
   }
@@ -260,6 +274,7 @@ void reset(int count) {
   w.violations.clear();
   w.connected = 0;
   w.calls = {};
+  w.delayed.clear();
   w.objects = 0;
 }
 
@@ -287,6 +302,26 @@ std::vector<std::string> violations() {
 std::uint64_t delivered(int index) {
   const std::lock_guard lock(world().mutex);
   return world().devices.at(static_cast<std::size_t>(index)).delivered;
+}
+
+void flush_dmabufs() {
+  const std::lock_guard lock(world().mutex);
+  for (const auto& [key, at, bytes] : world().delayed) {
+    const auto memory = world().memory.find(key);
+    if (memory != world().memory.end()) {
+      std::ranges::copy(bytes, memory->second->find(at));
+    }
+  }
+  world().delayed.clear();
+}
+
+std::vector<std::string> registered_dmabufs() {
+  const std::lock_guard lock(world().mutex);
+  std::vector<std::string> files;
+  for (const auto& [key, memory] : world().memory) {
+    if (memory->dmabuf != nullptr) files.push_back(memory->file);
+  }
+  return files;
 }
 
 std::uint64_t connected() {

@@ -35,7 +35,19 @@ struct Queue {
 struct Memory {
   ibv_mr mr{};
   int access = 0;
-  std::string file;  // what was mapped there when it was registered, if a file
+  std::string file;             // what was mapped there when it was registered, if a file
+  std::byte* dmabuf = nullptr;  // the adapter's own way to a dma-buf
+  std::size_t mapped = 0;       // bytes of it
+
+  [[nodiscard]] bool holds(std::uint64_t at, std::uint64_t bytes) const {
+    const auto begin = reinterpret_cast<std::uint64_t>(mr.addr);
+    return at >= begin && at - begin <= mr.length && bytes <= mr.length - (at - begin);
+  }
+  /// Where the adapter finds what its user calls `at`.
+  [[nodiscard]] std::byte* find(std::uint64_t at) const {
+    if (dmabuf == nullptr) return reinterpret_cast<std::byte*>(at);
+    return dmabuf + (at - reinterpret_cast<std::uint64_t>(mr.addr));
+  }
 };
 struct Pair {
   ibv_qp qp{};
@@ -66,6 +78,12 @@ struct World {
   Calls calls;
   int objects = 0;
   std::vector<std::string> violations;
+  struct Delayed {
+    std::uint32_t key;
+    std::uint64_t at;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Delayed> delayed;
 };
 
 [[nodiscard]] World& world();

@@ -2,6 +2,8 @@
 #include "rdma/fake_verbs.hpp"
 
 #include <arpa/inet.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -141,10 +143,54 @@ FAKE ibv_mr* ibv_reg_mr(ibv_pd* pd, void* at, std::size_t bytes, int access) {
   ++world().objects;
   return &made->mr;
 }
+FAKE ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes,
+                               std::uint64_t address, int descriptor, int access) {
+  const std::lock_guard lock(world().mutex);
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const Adapter& adapter = world().contexts.at(pd->context)->device->adapter;
+  struct stat file {};
+  int error = 0;
+  if (adapter.refuses_dmabufs) {
+    error = EOPNOTSUPP;
+  } else if (::fstat(descriptor, &file) != 0) {
+    error = EBADF;
+  } else if (offset % page != address % page || bytes == 0 ||
+             offset + bytes > static_cast<std::uint64_t>(file.st_size)) {
+    error = EINVAL;
+  }
+  const std::uint64_t before = offset % page;
+  void* mapped = MAP_FAILED;
+  if (error == 0) {
+    mapped = ::mmap(nullptr, before + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
+                    static_cast<off_t>(offset - before));
+    error = mapped == MAP_FAILED ? errno : 0;
+  }
+  if (error != 0) {
+    errno = error;
+    return nullptr;
+  }
+  ++world().calls.registrations;
+  ++world().calls.dmabufs;
+  auto* made = new Memory;
+  made->mr.addr = reinterpret_cast<void*>(address);
+  made->mr.length = bytes;
+  made->mr.lkey = made->mr.rkey = world().next++;
+  made->access = access;
+  made->file = file_at(reinterpret_cast<std::uint64_t>(mapped));
+  made->dmabuf = static_cast<std::byte*>(mapped) + before;
+  made->mapped = before + bytes;
+  world().memory[made->mr.rkey] = made;
+  ++world().objects;
+  return &made->mr;
+}
 FAKE int ibv_dereg_mr(ibv_mr* mr) {
   const std::lock_guard lock(world().mutex);
   world().memory.erase(mr->rkey);
-  delete reinterpret_cast<Memory*>(mr);
+  auto* made = reinterpret_cast<Memory*>(mr);
+  if (made->dmabuf != nullptr) {
+    ::munmap(made->dmabuf - (made->mapped - mr->length), made->mapped);
+  }
+  delete made;
   --world().objects;
   return 0;
 }

@@ -4,24 +4,28 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace chorus::fake {
 
-/// What a test sets of an adapter; its one port is RoCE, with GIDs of all kinds.
+/// What a test sets of an adapter; its one port is RoCE, with GIDs of all kinds. What is atomic it
+/// sets also while others use the adapter.
 struct Adapter {
-  bool port_active = true;
+  std::atomic<bool> port_active = true;
   bool infiniband = false;
-  bool only_roce1 = false;
+  std::atomic<bool> only_roce1 = false;
   bool refuses_memory = false;  ///< registration fails as over the limit on locked memory
   bool refuses_pairs = false;
+  bool refuses_dmabufs = false;  ///< as adapters without support for them
+  bool delays_dmabufs = false;   ///< what is written into them comes with flush_dmabufs()
   int max_inline = 64;
   /// After so many more send requests the adapter breaks; -1: never.
-  long breaks_after = -1;
+  std::atomic<long> breaks_after = -1;
   /// Of the requests then under way, how many still reach the peer although this end never hears.
-  int unheard = 0;
+  std::atomic<int> unheard = 0;
   ibv_wc_status breaks_with = IBV_WC_RETRY_EXC_ERR;
 };
 
@@ -36,6 +40,10 @@ void raise(int index, ibv_event_type event);
 std::vector<std::string> violations();
 /// Send requests over an adapter that reached their peer.
 std::uint64_t delivered(int index);
+/// What adapters have yet to write into dma-bufs is there afterwards.
+void flush_dmabufs();
+/// Memory that dma-bufs are of which are registered now, by device and inode of their files.
+std::vector<std::string> registered_dmabufs();
 /// Connections that were made.
 std::uint64_t connected();
 
@@ -46,7 +54,11 @@ struct Calls {
   std::uint64_t signalled = 0;
   std::uint64_t post_recv = 0;
   std::uint64_t registrations = 0;
-  std::uint64_t looks = 0;  ///< for events of the adapter: calls of the kernel
+  std::uint64_t dmabufs = 0;           ///< of these
+  std::uint64_t bytes_of_dmabufs = 0;  ///< that were sent out of them
+  std::uint64_t bytes_to_dmabufs = 0;  ///< that were written into them
+  std::uint64_t most_of_host = 0;      ///< bytes sent at once out of other memory
+  std::uint64_t looks = 0;             ///< for events of the adapter: calls of the kernel
 };
 Calls calls();
 

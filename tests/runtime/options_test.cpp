@@ -65,6 +65,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("CHORUS_RDMA_RETRY", "3");
   set("CHORUS_RDMA_QPS", "2");
   set("CHORUS_RDMA_RAILS", "8");
+  set("CHORUS_RDMA_GPU", "1");
   set("CHORUS_SLOT_BYTES", "65536");
   set("CHORUS_SLOTS", "2");
   set("CHORUS_DETERMINISTIC", "1");
@@ -88,6 +89,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_EQ(options.rdma_retry, 3);
   EXPECT_EQ(options.rdma_queue_pairs, 2);
   EXPECT_EQ(options.rdma_rails, 8);
+  EXPECT_EQ(options.rdma_gpu, 1);
   EXPECT_EQ(options.slot_bytes, 65536u);
   EXPECT_EQ(options.slots, 2);
   EXPECT_TRUE(options.deterministic);

@@ -92,6 +92,15 @@ void check_user_space(const Scene& scene, Findings& findings) {
                       "apt-get install ibverbs-providers; dnf install libibverbs"});
 }
 
+/// Linux 5.12 and later let adapters register dma-bufs.
+bool takes_dmabufs(const std::string& release) {
+  const auto major = number(release);
+  const auto dot = release.find('.');
+  if (!major || dot == std::string::npos) return true;  // unknown
+  const auto minor = number(std::string_view(release).substr(dot + 1));
+  return *major > 5 || (*major == 5 && minor.value_or(12) >= 12);
+}
+
 /// GPU memory straight to an adapter wants the kernel to know both.
 void check_gpu_direct(const Scene& scene, Findings& findings) {
   const bool gpus = std::any_of(scene.pci.begin(), scene.pci.end(),
@@ -101,13 +110,24 @@ void check_gpu_direct(const Scene& scene, Findings& findings) {
       scene.files.has("sys/module/nvidia_peermem") || scene.files.has("sys/module/nv_peer_mem");
   const bool open =
       scene.files.text("proc/driver/nvidia/version").find("Open Kernel") != std::string::npos;
-  if (peermem || open) return;
-  findings.push_back(
-      {"peer-memory", Severity::warning,
-       "no nvidia_peermem, and the driver's kernel modules are not the open ones "
-       "(which hand out dma-bufs)",
-       "adapters cannot read GPU memory: all data goes through the host's",
-       "modprobe nvidia_peermem, or install the driver with its open kernel modules"});
+  const std::string release = scene.files.line("proc/sys/kernel/osrelease");
+  const std::string effect =
+      "adapters cannot reach GPU memory: all data between hosts goes through the host's";
+  if (!open) {
+    findings.push_back(
+        {"peer-memory", peermem ? Severity::note : Severity::warning,
+         fmt::format("the driver's kernel modules are not the open ones, which alone hand out "
+                     "dma-bufs{}",
+                     peermem ? " (nvidia_peermem is there: NCCL uses it, Chorus does not)"
+                             : ", and there is no nvidia_peermem"),
+         effect,
+         "install the driver with its open kernel modules (for NCCL modprobe nvidia_peermem is "
+         "enough)"});
+  } else if (!takes_dmabufs(release)) {
+    findings.push_back({"peer-memory", Severity::warning,
+                        fmt::format("Linux {} does not let adapters register dma-bufs", release),
+                        effect, "a kernel from 5.12 on"});
+  }
 }
 
 struct Port {
