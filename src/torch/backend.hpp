@@ -76,7 +76,8 @@ class Backend final : public Base {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
   WorkPtr endCoalescing() override;
-  bool supportsCoalescing() const override { return true; }
+  // No `override`: torch 2.6 does not ask, 2.11 does.
+  bool supportsCoalescing() const { return true; }
 #else
   void endCoalescing(std::vector<WorkPtr>& requests) override;
 #endif
