@@ -92,7 +92,9 @@ TEST(WaitAny, NeedsARequest) { EXPECT_THROW(wait_any({}), InputError); }
 // A rank of n sends 2m(n−1)/n for an all_reduce of m bytes by rings, m(n−1)/n for the others.
 TEST(Traffic, IsTheFormulaToTheByteOverMessages) {
   for (const int n : {2, 3, 4}) {
-    expect_all_well(run_world(threads(n, "tcp", "ring"), [&](Communicator& comm) {
+    World world = threads(n, "tcp");
+    world.options.algorithm = "ring";
+    expect_all_well(run_world(world, [&](Communicator& comm) {
       const auto ranks = static_cast<std::size_t>(n);
       std::vector<int> all(60'000), mine(all.size() / ranks);
       const std::uint64_t m = all.size() * sizeof(int);
