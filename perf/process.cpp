@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include <thread>
 
 #include "chorus/error.hpp"
+#include "perf/cluster/namespaces.hpp"
 
 namespace chorus::perf {
 namespace {
@@ -80,10 +80,7 @@ void say_why(int output) {
     ::sched_setaffinity(0, sizeof set, &set);
   }
   if (command.namespaces_of >= 0) {
-    const auto host = static_cast<int>(::syscall(SYS_pidfd_open, command.namespaces_of, 0));
-    // Entering other mounts loses the working directory.
-    if (host < 0 || ::setns(host, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0 ||
-        ::chdir(directory) != 0) {
+    if (!enter_host(command.namespaces_of, directory)) {
       say_why(output);
       ::_exit(127);
     }

@@ -5,9 +5,7 @@
 //
 // As with ssh the words of the command are joined by blanks and given to a shell. The cluster is
 // the one whose hosts file CHORUS_PERF_CLUSTER names.
-#include <sched.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +15,8 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+
+#include "perf/cluster/namespaces.hpp"
 
 namespace {
 
@@ -54,9 +54,7 @@ int main(int argc, char** argv) {
   for (; i < argc; ++i) command += (command.empty() ? "" : " ") + std::string(argv[i]);
   char directory[4096];
   if (::getcwd(directory, sizeof directory) == nullptr) std::strcpy(directory, "/");
-  const auto keeper = static_cast<int>(::syscall(SYS_pidfd_open, host.keeper, 0));
-  if (keeper < 0 || ::setns(keeper, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0 ||
-      ::chdir(directory) != 0) {
+  if (!chorus::perf::enter_host(host.keeper, directory)) {
     fail(host.name + " cannot be entered: " + std::strerror(errno));
   }
   ::setenv("TMPDIR", host.directory.c_str(), 1);

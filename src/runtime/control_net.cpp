@@ -241,7 +241,9 @@ Endpoint resolve(const std::string& host, std::uint16_t port) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG;
   addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  // A bare system may lack the file that gives this name its address, which is fixed (RFC 6761).
+  const char* const name = host == "localhost" ? "127.0.0.1" : host.c_str();
+  const int error = ::getaddrinfo(name, nullptr, &hints, &found);
   if (error != 0) {
     throw BootstrapError(
         fmt::format("cannot find the address of host '{}': {}", host, ::gai_strerror(error)));

@@ -27,7 +27,7 @@ DEFAULTS = ["--redirects=9:1", "--tee=9:1"] if torch.__version__.startswith("1."
 
 def torchrun(ranks, *options):
     return [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d",
-            "--rdzv_endpoint=localhost:0", f"--nproc_per_node={ranks}", *DEFAULTS, *options]
+            "--rdzv_endpoint=127.0.0.1:0", f"--nproc_per_node={ranks}", *DEFAULTS, *options]
 
 
 class Launch(unittest.TestCase):
