@@ -87,7 +87,8 @@ std::byte* Commons::reach(Rank peer, const Reference& reference, std::size_t siz
   if (reference.kind < Reference::kOwnSpace) complain(peer, "refers to memory of no known kind");
   if (reference.kind == Reference::kOwnSpace) {
     if (!one_process_) complain(peer, "refers to memory of its own process alone");
-    return reinterpret_cast<std::byte*>(reference.where);
+    // An address that travelled as a number.
+    return reinterpret_cast<std::byte*>(reference.where);  // NOLINT(performance-no-int-to-ptr)
   }
   const std::size_t index = reference.kind - Reference::kSegment;
   if (index >= kMaxSegments) complain(peer, "refers to a segment that cannot exist");

@@ -33,7 +33,8 @@ void RdmaLink::make_rails(const RdmaAddress& own) {
   const std::size_t pairs = std::max(here, there);
   const std::size_t rails =
       std::min<std::size_t>(kMaxRails, pairs * std::min(own.queue_pairs, peer_.queue_pairs));
-  const auto shift = static_cast<std::size_t>(own.control.rank + peer_.control.rank);
+  const auto shift =
+      static_cast<std::size_t>(own.control.rank) + static_cast<std::size_t>(peer_.control.rank);
   for (std::size_t i = 0; i < rails; ++i) {
     const std::size_t at = (shift + i % pairs) % here;
     Track& track = tracks_.emplace_back();

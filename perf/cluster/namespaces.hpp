@@ -18,9 +18,8 @@ inline bool enter_host(pid_t keeper, const char* directory) {
   // With other mounts come their own root and working directory: in a chroot, not the keeper's.
   const int root = ::open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
   const auto host = static_cast<int>(::syscall(SYS_pidfd_open, keeper, 0));
-  return root >= 0 && host >= 0 &&
-         ::setns(host, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) == 0 && ::fchdir(root) == 0 &&
-         ::chroot(".") == 0 && ::chdir(directory) == 0;
+  return root >= 0 && host >= 0 && ::setns(host, CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) == 0 &&
+         ::fchdir(root) == 0 && ::chroot(".") == 0 && ::chdir(directory) == 0;
 }
 
 }  // namespace chorus::perf

@@ -47,7 +47,7 @@ void run(const Arguments& arguments) {
   if (!file.flush()) throw InputError("cannot write " + arguments.output);
 }
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app(
       "Measure every schedule that could run beside the one that would.\nExit code: 0 well, "
       "1 a failure, 2 bad input or usage.");
@@ -74,19 +74,22 @@ int main(int argc, char** argv) {
     app.exit(error);
     return kBadInput;
   }
-  try {
-    run(arguments);
-    return 0;
-  } catch (const InputError& error) {
-    fmt::print(stderr, "chorus-perf-selection: {}\n", error.what());
-    return kBadInput;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "chorus-perf-selection: {}\n", error.what());
-    return 1;
-  }
+  run(arguments);
+  return 0;
 }
 
 }  // namespace
 }  // namespace chorus::perf
 
-int main(int argc, char** argv) { return chorus::perf::main(argc, argv); }
+int main(int argc, char** argv) {
+  using namespace chorus;
+  try {
+    return perf::run(argc, argv);
+  } catch (const InputError& error) {
+    std::fprintf(stderr, "chorus-perf-selection: %s\n", error.what());
+    return perf::kBadInput;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "chorus-perf-selection: %s\n", error.what());
+    return 1;
+  }
+}

@@ -46,6 +46,7 @@ struct DeviceRelay::Peer {
         in_memory(cuda::register_pinned(in, pinned_bytes(shape, landing), in_address)),
         out_slots(sent_from == 0 ? out_address : sent_from),
         in_slots(landing == 0 ? in_address : landing),
+        // CUDA's addresses are numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
         source(sent_from == 0 ? out : reinterpret_cast<const std::byte*>(sent_from)),
         connections(shape.connections) {}
 

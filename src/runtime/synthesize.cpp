@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -26,7 +27,7 @@ namespace {
 constexpr std::size_t kPartBytes = std::size_t{1} << 19;  // of one exchange, which carries 1 MiB
 constexpr std::size_t kMostParts = 32;
 // From a few words, where messages count, to where only bytes do.
-const std::vector<std::uint64_t> kSizes = {64, 2 << 10, 64 << 10, 2 << 20, 64 << 20};
+constexpr std::uint64_t kSizes[] = {64, 2 << 10, 64 << 10, 2 << 20, 64 << 20};
 
 /// Plans that this process has made, the latest last: a program splits its world into the same
 /// parts again and again, and each would be planned for anew (0.4 s for 4 hosts).
@@ -69,7 +70,7 @@ std::string plan_text(const Topology& topology, const Options& options) {
   }
   try {
     synth::PlanOptions plan_options;
-    plan_options.sizes = kSizes;
+    plan_options.sizes.assign(std::begin(kSizes), std::end(kSizes));
     synth::Planned planned = synth::make_plan(topology, plan_options, strategies, effort);
     planned.plan.topology = {};
     std::string text = to_json(planned.plan);

@@ -27,13 +27,13 @@ bool has_library(const Files& files, std::string_view name) {
 
 /// libibverbs's name for who serves an adapter; empty if this page does not know it.
 std::string provider_of(const Files& files, const Adapter& adapter) {
-  static const std::map<std::string, std::string> kOfDriver = {
+  static const std::map<std::string, std::string> of_driver = {
       {"mlx5_core", "mlx5"}, {"mlx4_core", "mlx4"}, {"bnxt_en", "bnxt_re"}, {"ice", "irdma"},
       {"efa", "efa"},        {"hns3", "hns"},       {"qede", "qedr"},       {"mana", "mana"}};
   if (!adapter.pci)
     return files.has("sys/class/infiniband/" + adapter.name + "/parent") ? "rxe" : "";
-  const auto it = kOfDriver.find(adapter.pci->driver);
-  return it == kOfDriver.end() ? "" : it->second;
+  const auto it = of_driver.find(adapter.pci->driver);
+  return it == of_driver.end() ? "" : it->second;
 }
 
 void check_drivers(const Scene& scene, Findings& findings) {
@@ -142,7 +142,8 @@ std::vector<Port> ports(const Scene& scene) {
   for (const Adapter& adapter : scene.adapters) {
     const std::string list = "sys/class/infiniband/" + adapter.name + "/ports";
     for (const std::string& number : scene.files.names(list)) {
-      Port port{adapter.name + " port " + number, list + "/" + number + "/", false, ""};
+      Port port{fmt::format("{} port {}", adapter.name, number),
+                fmt::format("{}/{}/", list, number), false, ""};
       port.ethernet = scene.files.line(port.base + "link_layer") == "Ethernet";
       for (int i = 0; port.ethernet && port.interface.empty() && i < 16; ++i) {
         port.interface = scene.files.line(fmt::format("{}gid_attrs/ndevs/{}", port.base, i));
