@@ -181,6 +181,8 @@ double packing_flops(const Config& config) {
   const Layout& l = config.layout;
   const Training& t = config.training;
   if (l.dp == 1) return 0;
+  const bool sparse =
+      t.compression == Compression::top_k || t.compression == Compression::threshold;
   switch (t.compression) {
     case Compression::none:
       break;
@@ -190,11 +192,7 @@ double packing_flops(const Config& config) {
     case Compression::one_bit:
     case Compression::top_k:
     case Compression::threshold:
-      return t.rounds * (kPackFlops + l.dp * kUnpackFlops *
-                                          (t.compression == Compression::top_k ||
-                                                   t.compression == Compression::threshold
-                                               ? t.share
-                                               : 1.0));
+      return t.rounds * (kPackFlops + l.dp * kUnpackFlops * (sparse ? t.share : 1.0));
   }
   double flops = 0;
   if (l.quantize_weights) {

@@ -129,9 +129,8 @@ void compare(chorus::Communicator& world, Trainer<float>& trainer, const Argumen
   });
 }
 
-/// The library's mapping, as rank 0 sees the wiring.
+/// Collective: the library's mapping of a layout that fits, as rank 0 sees the wiring.
 void map_axes(chorus::Communicator& world, Config& config) {
-  agree(world, [&] { check(config, world.world_size()); });
   config.layout.ranks = mapped(config, world.topology());
   world.broadcast<int>(config.layout.ranks, 0);
 }

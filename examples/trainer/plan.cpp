@@ -137,9 +137,6 @@ std::vector<Config> variants(const Config& base, const Layout& division, int seq
 
 /// The options of `train` for it.
 std::string options_of(const Config& config) {
-  static constexpr const char* kCompressions[] = {"none", "qsgd",  "1bit",
-                                                  "topk", "power", "threshold"};
-  static constexpr const char* kAverages[] = {"gradients", "local", "ring", "grid", "exponential"};
   const Layout& l = config.layout;
   const Training& t = config.training;
   std::string text = fmt::format("--dp {} --tp {} --pp {}", l.dp, l.tp, l.pp);
@@ -159,11 +156,9 @@ std::string options_of(const Config& config) {
   if (!l.partition.empty()) text += fmt::format(" --partition {}", fmt::join(l.partition, ","));
   if (l.recompute != Recompute::none) text += fmt::format(" --recompute {}", name_of(l.recompute));
   if (t.compression != Compression::none) {
-    text += fmt::format(" --compress {}", kCompressions[static_cast<int>(t.compression)]);
+    text += fmt::format(" --compress {}", name_of(t.compression));
   }
-  if (t.average != Average::gradients) {
-    text += fmt::format(" --average {}", kAverages[static_cast<int>(t.average)]);
-  }
+  if (t.average != Average::gradients) text += fmt::format(" --average {}", name_of(t.average));
   return text;
 }
 
@@ -245,9 +240,7 @@ std::string describe(const Plan& plan, const Machine& machine) {
                   "idle", "tensor", "experts", "data", "memory", "near to far", "layout");
   for (const Estimate& e : plan.best) {
     const Layout& l = e.config.layout;
-    const auto share = [&](double s) {
-      return fmt::format("{:.1f} %", 100 * std::max(0.0, s) / e.seconds);
-    };
+    const auto share = [&](double s) { return fmt::format("{:.1f} %", 100 * s / e.seconds); };
     const char* const dims[] = {"pp", l.secondary > 0 ? "nodes" : "dp",
                                 l.secondary > 0 ? "node" : "ep", "tp"};
     std::vector<const char*> nesting;

@@ -73,8 +73,7 @@ class Trainer {
   [[nodiscard]] const Data& data() const { return *data_; }
   [[nodiscard]] int steps_done() const { return steps_done_; }
   [[nodiscard]] Progress progress() const;
-  /// Collective: runs `local` on every rank; where it throws chorus::InputError on any, all throw
-  /// the sentence of the first of them.
+  /// Among all ranks that train.
   void agree(const std::function<void()>& local) { trainer::agree(*everyone_, local); }
   /// Returns when every rank has called it.
   void barrier();

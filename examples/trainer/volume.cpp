@@ -264,12 +264,12 @@ Volume predicted_messages(const Config& config, int rank) {
   const Training& t = config.training;
   const bool values = t.average != Average::gradients;
   const auto uses = uses_of_layer(l);
+  const auto compressor = make_compressor(t);
   const auto segments = [&](Bytes count, Axis axis) -> Bytes {
     // Compressed: one all_gather each, after one of lengths where those vary, or PowerSGD's two
     // all_reduces.
     if (t.compression == Compression::power) return 4 * count;
-    if (t.compression == Compression::threshold && t.rounds == 1) return 2 * count;
-    if (t.compression != Compression::none) return count;
+    if (compressor) return compressor->varies() ? 2 * count : count;
     switch (l.zero) {
       case 0:
         return 2 * (bytes[at(axis)] / 2 / std::max<Bytes>(l.bucket_bytes, 1) + 1);

@@ -31,11 +31,11 @@ constexpr std::uint64_t kSizes[] = {64, 2 << 10, 64 << 10, 2 << 20, 64 << 20};
 
 /// Plans that this process has made, the latest last: a program splits its world into the same
 /// parts again and again, and each would be planned for anew (0.4 s for 4 hosts).
-class Made {
+class PlanCache {
  public:
-  static Made& get() {
-    static Made made;
-    return made;
+  static PlanCache& get() {
+    static PlanCache cache;
+    return cache;
   }
 
   std::optional<std::string> find(const Topology& topology) {
@@ -60,7 +60,7 @@ class Made {
 };
 
 std::string plan_text(const Topology& topology, const Options& options) {
-  if (auto made = Made::get().find(topology)) return std::move(*made);
+  if (auto made = PlanCache::get().find(topology)) return std::move(*made);
   synth::Effort effort;
   const auto start = synth::Effort::Clock::now();
   effort.deadline = start + std::chrono::milliseconds(options.synthesis_ms);
@@ -82,7 +82,7 @@ std::string plan_text(const Topology& topology, const Options& options) {
                     topology.name, ms,
                     planned.complete ? "" : "; the time was too short for all strategies"));
     if (text.size() <= kMostParts * kPartBytes) {
-      if (planned.complete) Made::get().keep(topology, text);
+      if (planned.complete) PlanCache::get().keep(topology, text);
       return text;
     }
     log(LogLevel::warn, {},
