@@ -56,8 +56,8 @@ struct Call {
   /// what one rank contributes (or takes) for the others.
   std::size_t count = 0;
   DataType type = DataType::uint8;
-  Reduction reduction = {};
-  Rank peer = 0;  ///< root, destination or source
+  Reduction reduction = {};  ///< of all_reduce, reduce and reduce_scatter; else left unread
+  Rank peer = 0;             ///< root, destination or source; left unread where there is none
   /// all_to_all_v: elements to and from each rank, and where they begin, each [world_size].
   std::span<const std::size_t> send_counts = {}, send_offsets = {}, recv_counts = {},
                                recv_offsets = {};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chorus/error.hpp"
+#include "runtime/call.hpp"
 #include "runtime/communicator_impl.hpp"
 
 namespace chorus {
@@ -16,11 +17,6 @@ using Kind = Call::Kind;
 
 [[noreturn]] void refuse(const Call& call, std::string_view why) {
   throw InputError(fmt::format("{}: {}", signature(call), why));
-}
-
-bool has_peer(Kind kind) {
-  return kind == Kind::broadcast || kind == Kind::reduce || kind == Kind::gather ||
-         kind == Kind::scatter || kind == Kind::send || kind == Kind::recv;
 }
 
 bool needs_input(const Call& call, Rank rank) {
@@ -168,15 +164,16 @@ void check_all_to_all_v(const Call& call, std::size_t me, std::size_t world_size
 
 void check_call(const Call& call, Rank rank, int world_size, bool to_itself) {
   if (static_cast<int>(call.type) >= kNumDataTypes) refuse(call, "unknown element type");
-  if (static_cast<int>(call.reduction.op) >= kNumReduceOps) refuse(call, "unknown operation");
-  if (has_peer(call.kind) && (call.peer < 0 || call.peer >= world_size)) {
+  const Reduction reduction = reduction_of(call);
+  if (static_cast<int>(reduction.op) >= kNumReduceOps) refuse(call, "unknown operation");
+  if (peer_of(call) < 0 || peer_of(call) >= world_size) {
     refuse(call, fmt::format("rank {} does not exist: the communicator has ranks 0 to {}",
                              call.peer, world_size - 1));
   }
-  if (!to_itself && (call.kind == Kind::send || call.kind == Kind::recv) && call.peer == rank) {
+  if (!to_itself && is_message(call.kind) && call.peer == rank) {
     refuse(call, "a rank cannot send to or receive from itself");
   }
-  if (call.reduction.scale != 1.0 && call.reduction.op != ReduceOp::sum) {
+  if (reduction.scale != 1.0 && reduction.op != ReduceOp::sum) {
     refuse(call, "only sums can be scaled");
   }
   if (call.count > SIZE_MAX / 16 / static_cast<std::size_t>(world_size)) {

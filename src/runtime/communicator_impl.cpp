@@ -14,6 +14,7 @@
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "runtime/assumed_topology.hpp"
+#include "runtime/call.hpp"
 #include "runtime/call_number.hpp"
 #include "runtime/file.hpp"
 #include "runtime/launch.hpp"
@@ -54,8 +55,8 @@ std::uint32_t tag_of(const Call& call, std::uint64_t sequence, std::uint32_t rou
   std::uint64_t hash = sequence * 0x9e3779b97f4a7c15 + call.count;
   hash = hash * 31 + static_cast<std::uint64_t>(call.kind);
   hash = hash * 31 + static_cast<std::uint64_t>(call.type);
-  hash = hash * 31 + static_cast<std::uint64_t>(call.reduction.op);
-  hash = hash * 31 + static_cast<std::uint64_t>(call.peer);
+  hash = hash * 31 + static_cast<std::uint64_t>(reduction_of(call).op);
+  hash = hash * 31 + static_cast<std::uint64_t>(peer_of(call));
   return mix(hash * 31 + routine_hash);
 }
 
@@ -373,7 +374,7 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   const auto kind = static_cast<CollectiveKind>(call.kind);
   const auto n = static_cast<std::size_t>(place.members.size());
   const std::size_t blocks = num_blocks(kind, static_cast<int>(n)) == 1 ? 1 : n;
-  const Collective collective{.kind = kind, .root = is_rooted(kind) ? call.peer : 0};
+  const Collective collective{.kind = kind, .root = peer_of(call)};
   const std::uint64_t bytes = blocks * call.count * size_of(call.type);
   const Selector::Choice& choice = selector->choose(collective, bytes);
 
@@ -387,12 +388,13 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   // Carries all calls before: those that did not match may both have completed (two roots that
   // broadcast), and show here.
   history_ = mix(std::uint64_t{history_} << 32 | tag_of(call, job.sequence, choice.routine->hash));
+  const Reduction reduction = reduction_of(call);
   Work work{.input = static_cast<const std::byte*>(call.input),
             .output = static_cast<std::byte*>(call.output),
             .count = call.count,
             .type = call.type,
-            .op = call.reduction.op,
-            .divisor = call.reduction.op == ReduceOp::avg ? static_cast<int>(n) : 1,
+            .op = reduction.op,
+            .divisor = reduction.op == ReduceOp::avg ? static_cast<int>(n) : 1,
             .tag = history_,
             .instances = instances};
   if (kind == CollectiveKind::barrier) work.count = 0;
@@ -422,7 +424,8 @@ void Communicator::Impl::prepare_input(Job& job, Work& work, const Call& call,
     work.input = work.output;
     return;
   }
-  const bool scaled = call.reduction.scale != 1.0;
+  const double factor = reduction_of(call).scale;
+  const bool scaled = factor != 1.0;
   const bool exchanged_in_place = call.kind == Call::Kind::all_to_all && work.input == work.output;
   if (!scaled && !exchanged_in_place) return;
   std::byte* copy = work.output;
@@ -431,7 +434,7 @@ void Communicator::Impl::prepare_input(Job& job, Work& work, const Call& call,
     copy = job.copy.data();
   }
   if (scaled) {
-    scale(copy, work.input, blocks_in * work.count, work.type, call.reduction.scale);
+    scale(copy, work.input, blocks_in * work.count, work.type, factor);
   } else if (bytes > 0) {
     std::memcpy(copy, work.input, bytes);
   }

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
+#include "runtime/call.hpp"
 #include "runtime/communicator_impl.hpp"
 #include "runtime/device_routines.hpp"
 #include "runtime/device_watch.hpp"
@@ -24,8 +25,6 @@ using cuda::address_of;
 
 constexpr std::uint32_t kMessageInstances = 2;
 
-bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
-
 // Different for calls that do not match; the same for every replay of a captured one.
 std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
   const bool message = is_message(call.kind);
@@ -34,8 +33,8 @@ std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
   fields.stirred_word(static_cast<std::uint64_t>(message ? Kind::send : call.kind))
       .stirred_word(call.count)
       .stirred_word(static_cast<std::uint64_t>(call.type))
-      .stirred_word(static_cast<std::uint64_t>(call.reduction.op))
-      .stirred_word(static_cast<std::uint64_t>(message && sending ? rank : call.peer))
+      .stirred_word(static_cast<std::uint64_t>(reduction_of(call).op))
+      .stirred_word(static_cast<std::uint64_t>(message && sending ? rank : peer_of(call)))
       .stirred_word(static_cast<std::uint64_t>(message && !sending ? rank
                                                : message           ? call.peer
                                                                    : 0))
@@ -237,9 +236,8 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   if (is_message(device_call.call.kind)) return prepare_message(device_call);
   const Call& call = device_call.call;
   const auto n = static_cast<int>(base.place.members.size());
-  const Collective collective{
-      .kind = static_cast<CollectiveKind>(call.kind),
-      .root = is_rooted(static_cast<CollectiveKind>(call.kind)) ? call.peer : 0};
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
+                              .root = peer_of(call)};
   const bool barrier = call.kind == Kind::barrier;
   const std::size_t blocks = num_blocks(collective.kind, n) == 1 ? 1 : static_cast<std::size_t>(n);
   const std::size_t count = barrier ? 0 : call.count;
@@ -251,11 +249,10 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   arguments.program = routine.program;
   arguments.count = count;
   arguments.type = call.type;
-  arguments.op = call.reduction.op;
-  arguments.divisor = call.reduction.op == ReduceOp::avg && is_combining(collective.kind)
-                          ? static_cast<std::uint32_t>(n)
-                          : 1;
-  arguments.scale = call.reduction.scale;
+  const Reduction reduction = reduction_of(call);
+  arguments.op = reduction.op;
+  arguments.divisor = reduction.op == ReduceOp::avg ? static_cast<std::uint32_t>(n) : 1;
+  arguments.scale = reduction.scale;
   arguments.scale_at = address_of(device_call.scale_at);
   arguments.tag = tag_of(call, base.place.rank, routine.hash);
   arguments.next = device::kLocal;

@@ -12,6 +12,7 @@
 
 #include "base/host.hpp"
 #include "base/log.hpp"
+#include "runtime/call.hpp"
 
 namespace chorus {
 namespace {
@@ -19,16 +20,6 @@ namespace {
 constexpr std::string_view kKindNames[] = {
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all",   "broadcast", "reduce",
     "gather",     "scatter",    "barrier",        "all_to_all_v", "send",      "recv"};
-
-bool combines(Call::Kind kind) {
-  return kind == Call::Kind::all_reduce || kind == Call::Kind::reduce ||
-         kind == Call::Kind::reduce_scatter;
-}
-
-bool rooted(Call::Kind kind) {
-  return kind == Call::Kind::broadcast || kind == Call::Kind::reduce ||
-         kind == Call::Kind::gather || kind == Call::Kind::scatter;
-}
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "chorus/memory.hpp"
 #include "collectives/reduce.hpp"
 #include "runtime/flight_recorder.hpp"
 
@@ -165,59 +166,79 @@ void run_case(Communicator& comm, const Case& test) {
 
 void run_case(Rank me, std::size_t n, const Case& test,
               const std::function<void(const Call&)>& run) {
+  const Trial trial(me, n, test);
+  run(trial.call());
+  trial.check();
+}
+
+void Trial::Release::operator()(std::byte* memory) const {
+  if (shared) {
+    deallocate(memory);
+  } else {
+    delete[] memory;
+  }
+}
+
+Trial::Memory Trial::allocate(std::size_t bytes) const {
+  auto* const memory =
+      test_.shared ? static_cast<std::byte*>(chorus::allocate(bytes)) : new std::byte[bytes];
+  std::fill_n(memory, bytes, kGuard);
+  return {memory, Release{test_.shared}};
+}
+
+Trial::Trial(Rank me, std::size_t n, const Case& test) : me_(me), n_(n), test_(test) {
   const std::size_t block = test.count * size_of(test.type);
   const Shape shape = shape_of(test, me, n);
-  const Bytes input = input_of(test, me, shape.in_blocks * test.count);
-  const Bytes expected = expected_of(test, me, n);
+  input_ = input_of(test, me, shape.in_blocks * test.count);
+  expected_ = expected_of(test, me, n);
 
-  Bytes in_memory(input.size() + kGuardBytes + test.misalignment, kGuard);
-  std::byte* in = in_memory.data() + test.misalignment;
-  std::copy(input.begin(), input.end(), in);
-  Bytes out_memory(std::max(expected.size(), input.size()) + 2 * kGuardBytes + test.misalignment,
-                   kGuard);
-  std::byte* out = out_memory.data() + kGuardBytes + test.misalignment;
-  std::byte* result = out;
+  in_ = allocate(input_.size() + kGuardBytes + test.misalignment);
+  std::byte* const in = in_.get() + test.misalignment;
+  std::copy(input_.begin(), input_.end(), in);
+  out_bytes_ = std::max(expected_.size(), input_.size()) + 2 * kGuardBytes + test.misalignment;
+  out_ = allocate(out_bytes_);
+  std::byte* const out = out_.get() + kGuardBytes + test.misalignment;
+  result_ = out;
 
-  Call call{.kind = test.kind,
-            .count = test.count,
-            .type = test.type,
-            .reduction = test.op,
-            .peer = test.root};
-  call.input = in;
-  call.output = out;
-  if (test.in_place && shape.in_blocks > 0) {
-    // The input lies where the collective's in-place form has it: see include/chorus.
-    const std::size_t own = static_cast<std::size_t>(me) * block;
-    if (test.kind == Call::Kind::all_gather || test.kind == Call::Kind::gather) {
-      if (shape.out_blocks > 1) {
-        std::copy(input.begin(), input.end(), out + own);
-        call.input = out + own;
-      }
-    } else {
-      std::copy(input.begin(), input.end(), out);
-      call.input = out;
-      if (shape.in_blocks > shape.out_blocks && shape.out_blocks == 1) result = out + own;
-      call.output = result;
+  call_ = {.kind = test.kind,
+           .input = in,
+           .output = out,
+           .count = test.count,
+           .type = test.type,
+           .reduction = test.op,
+           .peer = test.root};
+  if (!test.in_place || shape.in_blocks == 0) return;
+  // The input lies where the collective's in-place form has it: see include/chorus.
+  const std::size_t own = static_cast<std::size_t>(me) * block;
+  if (test.kind == Call::Kind::all_gather || test.kind == Call::Kind::gather) {
+    if (shape.out_blocks > 1) {
+      std::copy(input_.begin(), input_.end(), out + own);
+      call_.input = out + own;
     }
+    return;
   }
-  run(call);
+  std::copy(input_.begin(), input_.end(), out);
+  call_.input = out;
+  if (shape.in_blocks > shape.out_blocks && shape.out_blocks == 1) result_ = out + own;
+  call_.output = result_;
+}
 
-  if (!std::equal(expected.begin(), expected.end(), result)) {
+void Trial::check() const {
+  if (!std::equal(expected_.begin(), expected_.end(), result_)) {
     std::size_t i = 0;
-    while (result[i] == expected[i]) ++i;
+    while (result_[i] == expected_[i]) ++i;
     throw std::runtime_error(fmt::format("{}: rank {} of {}: wrong at element {} of {}",
-                                         test.name(), me, n, i / size_of(test.type),
-                                         expected.size() / size_of(test.type)));
+                                         test_.name(), me_, n_, i / size_of(test_.type),
+                                         expected_.size() / size_of(test_.type)));
   }
   for (std::size_t i = 0; i < kGuardBytes; ++i) {
-    if (out_memory[i + test.misalignment] != kGuard ||
-        out_memory[out_memory.size() - 1 - i] != kGuard) {
-      throw std::runtime_error(test.name() + ": wrote outside the output");
+    if (out_[i + test_.misalignment] != kGuard || out_[out_bytes_ - 1 - i] != kGuard) {
+      throw std::runtime_error(test_.name() + ": wrote outside the output");
     }
   }
-  if (!test.in_place && !std::equal(input.begin(), input.end(), in) &&
-      test.kind != Call::Kind::broadcast) {
-    throw std::runtime_error(test.name() + ": changed its input");
+  if (!test_.in_place && test_.kind != Call::Kind::broadcast &&
+      !std::equal(input_.begin(), input_.end(), in_.get() + test_.misalignment)) {
+    throw std::runtime_error(test_.name() + ": changed its input");
   }
 }
 

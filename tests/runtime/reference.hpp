@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,37 @@ struct Case {
   Rank root = 0;
   bool in_place = false;
   std::size_t misalignment = 0;  ///< bytes by which buffers are off their natural alignment
+  bool shared = false;           ///< buffers that the library allocated, which others reach
 
   [[nodiscard]] std::string name() const;
+};
+
+/// A case on one rank of `n`: its buffers, from before the call to after its end.
+class Trial {
+ public:
+  Trial(Rank me, std::size_t n, const Case& test);
+
+  [[nodiscard]] const Call& call() const { return call_; }
+  /// Compares every byte that the collective promises, and those that it must leave alone. Throws
+  /// std::runtime_error naming the case, rank and element if anything differs.
+  void check() const;
+
+ private:
+  struct Release {
+    bool shared;
+    void operator()(std::byte* memory) const;
+  };
+  using Memory = std::unique_ptr<std::byte[], Release>;
+  [[nodiscard]] Memory allocate(std::size_t bytes) const;
+
+  Rank me_;
+  std::size_t n_;
+  Case test_;
+  Bytes input_, expected_;
+  std::size_t out_bytes_;  ///< of out_, with its guards
+  Memory in_, out_;
+  std::byte* result_ = nullptr;
+  Call call_;
 };
 
 /// Runs `test` on this rank and compares every byte that the collective promises. Throws
