@@ -96,6 +96,10 @@ class Transport {
   [[nodiscard]] virtual std::optional<std::string> why_not(
       std::span<const std::byte> peer_address) const = 0;
 
+  /// Whether the settings name something of this transport's, an adapter say, and it has nothing
+  /// that fits: a mistyped name, which must not show by the speed alone.
+  [[nodiscard]] virtual bool named_in_vain() const { return false; }
+
   /// Makes the link to `peer`, another rank; both ends call it. Links may outlive their transport
   /// once connected. Does not block: the link connects as both ends make progress. Throws LinkError
   /// if it can be known at once that it cannot be made.

@@ -10,8 +10,8 @@ constexpr const char* kReason = "built without libibverbs-dev";
 
 }  // namespace
 
-std::unique_ptr<Transport> make_rdma(const TransportContext&) {
-  return std::make_unique<AbsentRdma>(kReason);
+std::unique_ptr<Transport> make_rdma(const TransportContext& context) {
+  return std::make_unique<AbsentRdma>(kReason, context.rdma);
 }
 
 std::optional<std::string> why_no_rdma(const RdmaSettings&) { return kReason; }

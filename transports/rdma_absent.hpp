@@ -6,13 +6,15 @@
 
 #include "chorus/error.hpp"
 #include "transports/link.hpp"
+#include "transports/rdma_settings.hpp"
 #include "transports/rdma_wire.hpp"
 
 namespace chorus {
 
 class AbsentRdma final : public Transport {
  public:
-  explicit AbsentRdma(std::string reason) : reason_(std::move(reason)) {}
+  AbsentRdma(std::string reason, const RdmaSettings& settings)
+      : reason_(std::move(reason)), named_in_vain_(settings.name_some()) {}
 
   std::string_view name() const override { return "rdma"; }
   std::vector<std::byte> address() const override {
@@ -23,6 +25,7 @@ class AbsentRdma final : public Transport {
   std::optional<std::string> why_not(std::span<const std::byte>) const override {
     return "none here: " + reason_;
   }
+  bool named_in_vain() const override { return named_in_vain_; }
   std::unique_ptr<Link> connect(Rank peer, std::span<const std::byte>) override {
     throw LinkError("rdma: none here: " + reason_, peer);
   }
@@ -33,6 +36,7 @@ class AbsentRdma final : public Transport {
 
  private:
   const std::string reason_;
+  const bool named_in_vain_;
 };
 
 }  // namespace chorus

@@ -9,6 +9,10 @@
 
 namespace chorus {
 
+bool RdmaSettings::name_some() const {
+  return gid_index >= 0 || (!hca.empty() && !hca.starts_with('^'));
+}
+
 HcaList::HcaList(std::string_view text) {
   const std::string whole(text);
   const auto malformed = [&](std::string_view why) {

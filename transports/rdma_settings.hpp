@@ -20,6 +20,9 @@ struct RdmaSettings {
   int retry = 6;          ///< repetitions after a timeout; [0, 7]. 7 is for ever on Soft-RoCE
   int queue_pairs = 1;    ///< per pair of adapters; [1, 4]
   int max_rails = 4;      ///< adapters that one link uses side by side; [1, 8]
+
+  /// Whether they name adapters or a GID to use, rather than exclude some or leave it open.
+  [[nodiscard]] bool name_some() const;
 };
 
 /// The adapters and ports that RdmaSettings::hca admits.

@@ -153,17 +153,23 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     mine.u32(usable);
     mine.text(reasons[peer]);
   }
+  const bool in_vain =
+      std::any_of(transports_.begin(), transports_.end(),
+                  [](const auto& transport) { return transport->named_in_vain(); });
+  mine.u32(in_vain ? 1 : 0);
   const auto blobs = control.exchange(place.key + "/transports", place.members, mine.view(),
                                       options.join_timeout_ms);
   // [from][to], and the reasons; every rank reads all, so that all throw alike.
   std::vector<std::vector<std::uint32_t>> usable(n, std::vector<std::uint32_t>(n));
   std::vector<std::vector<std::string>> why(n, std::vector<std::string>(n));
+  bool named_in_vain = false;  // by any rank
   for (std::size_t from = 0; from < n; ++from) {
     BlobReader reader(blobs[from]);
     for (std::size_t to = 0; to < n; ++to) {
       usable[from][to] = reader.u32();
       why[from][to] = reader.text();
     }
+    named_in_vain = (reader.u32() != 0) || named_in_vain;
     if (!reader.ok()) throw BootstrapError(fmt::format("rank {} sent a malformed list", from));
   }
   chosen_.assign(n, -1);
@@ -188,11 +194,7 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     }
   }
   if (rank_ != 0 || n < 2) return;
-  // Who names adapters means to use some: a mistyped name must not show by the speed alone.
-  const auto blames = [&](const char* what) { return reason.find(what) != std::string::npos; };
-  const bool unmeant = blames("CHORUS_RDMA_GID_INDEX") ||
-                       (blames("CHORUS_RDMA_HCA=") && !blames("CHORUS_RDMA_HCA=^"));
-  const LogLevel level = unmeant ? LogLevel::warn : LogLevel::info;
+  const LogLevel level = named_in_vain && !reason.empty() ? LogLevel::warn : LogLevel::info;
   if (!log_enabled(level)) return;
   std::string summary;
   for (std::size_t t = 0; t < transports_.size(); ++t) {

@@ -161,6 +161,9 @@ TEST_F(RdmaMockTest, AChoiceThatLeavesNoAdapterIsWarnedAboutUnlessItWasMeant) {
   EXPECT_THAT(said_with("", 9), HasSubstr("fake0 port 1 has no GID 9 (CHORUS_RDMA_GID_INDEX)"));
   EXPECT_EQ(said_with("^fake", -1), "");
   EXPECT_EQ(said_with("fake1", -1), "");
+  fake::adapter(0).port_active = fake::adapter(1).port_active = false;
+  EXPECT_EQ(said_with("", -1), "");
+  EXPECT_THAT(said_with("fake1", -1), HasSubstr("fake1 port 1 is not active"));
 }
 
 TEST(HcaList, SelectsAsOperatorsKnowItFromNccl) {
