@@ -12,7 +12,7 @@ set -euo pipefail
 
 build="g++ cmake ninja-build ccache pkg-config git"
 libraries="libhwloc-dev nlohmann-json3-dev libcli11-dev libpugixml-dev libfmt-dev libhwy-dev
-           coinor-libclp-dev libz3-dev libpmix-dev libibverbs-dev libopenblas-dev"
+           coinor-libclp-dev libz3-dev libpmix-dev libibverbs-dev libopenblas-dev libdnnl-dev"
 peers="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
 tests="libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy"
 pictures="graphviz gnuplot-nox librsvg2-bin"

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "products.hpp"
+
 namespace trainer {
 
 struct Model {
@@ -108,6 +110,9 @@ struct Training {
   int global_every = 0;
   /// Matrix products of bfloat16; values, gradients, moments and everything else stay float32.
   bool bfloat16 = false;
+  [[nodiscard]] Precision precision() const {
+    return bfloat16 ? Precision::bfloat16 : Precision::full;
+  }
   /// > 0: the loss is multiplied by this before the backward pass and gradients divided again; half
   /// as much after a step whose gradients overflow, which is skipped, twice after 1,000 others.
   double loss_scale = 0;

@@ -31,15 +31,6 @@ inline float exponential(float x) {
   return p * std::bit_cast<float>(bits + 0x3f800000);
 }
 
-/// The nearest bfloat16 (8 bits of mantissa), ties to even; infinities and NaN stay what they are.
-inline float to_bfloat16(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t rounded = (bits + 0x7fffU + (bits >> 16 & 1U)) & 0xffff0000U;
-  const bool finite = (bits & 0x7f800000U) != 0x7f800000U;
-  return std::bit_cast<float>(finite ? rounded
-                                     : (bits & 0xffff0000U) | (bits & 0xffffU ? 0x400000U : 0U));
-}
-
 inline constexpr std::size_t kLanes = 16;
 
 /// Σ term(i), in 16 interleaved sums that are added pairwise at the end.

@@ -1,8 +1,5 @@
-// The cpu backend of Ops: OpenBLAS on one thread, and vector loops.
-#include <cblas.h>
-
+// The cpu backend of Ops: products on one thread, and vector loops.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -18,17 +15,6 @@
 namespace trainer {
 namespace {
 
-CBLAS_TRANSPOSE of(Op op) { return op == Op::transposed ? CblasTrans : CblasNoTrans; }
-
-void blas(Op a, Op b, int m, int n, int k, float alpha, const float* A, int lda, const float* B,
-          int ldb, float beta, float* C, int ldc) {
-  cblas_sgemm(CblasRowMajor, of(a), of(b), m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
-}
-void blas(Op a, Op b, int m, int n, int k, double alpha, const double* A, int lda, const double* B,
-          int ldb, double beta, double* C, int ldc) {
-  cblas_dgemm(CblasRowMajor, of(a), of(b), m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
-}
-
 constexpr int kQueryTile = 64;
 
 template <class R>
@@ -38,8 +24,6 @@ class CpuOps final : public Ops<R> {
       : bfloat16_(precision == Precision::bfloat16),
         scores_(static_cast<std::size_t>(kQueryTile) * context),
         slopes_(static_cast<std::size_t>(kQueryTile) * context) {
-    // One thread per rank: ranks are the parallelism, and several share a machine in tests.
-    openblas_set_num_threads(1);
     if (bfloat16_ && !std::is_same_v<R, float>) {
       throw chorus::InputError("bfloat16 is for training in float32");
     }
@@ -389,31 +373,32 @@ class CpuOps final : public Ops<R> {
       if (bfloat16_) {
         const bool ta = a == Op::transposed;
         const bool tb = b == Op::transposed;
-        A = rounded(left_, A, ta ? k : m, ta ? m : k, lda);
-        B = rounded(right_, B, tb ? n : k, tb ? k : n, ldb);
-        lda = ta ? m : k;
-        ldb = tb ? k : n;
+        const Bfloat16* left = rounded(left_, A, ta ? k : m, ta ? m : k, lda);
+        const Bfloat16* right = rounded(right_, B, tb ? n : k, tb ? k : n, ldb);
+        products_.multiply(a, b, m, n, k, alpha, left, ta ? m : k, right, tb ? k : n, beta, C, ldc);
+        return;
       }
     }
-    blas(a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+    products_.multiply(a, b, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
   }
 
   /// x [rows, cols] in bfloat16, without gaps between rows.
-  static const float* rounded(std::vector<float>& into, const float* x, int rows, int cols,
-                              int ld) {
+  static const Bfloat16* rounded(std::vector<Bfloat16>& into, const float* x, int rows, int cols,
+                                 int ld) {
     const auto width = static_cast<std::size_t>(cols);
     const std::size_t count = static_cast<std::size_t>(rows) * width;
     if (into.size() < count) into.resize(count);
     for (int i = 0; i < rows; ++i) {
       const float* from = x + std::size_t(i) * ld;
-      float* to = into.data() + std::size_t(i) * width;
-      for (std::size_t j = 0; j < width; ++j) to[j] = cpu::to_bfloat16(from[j]);
+      Bfloat16* to = into.data() + std::size_t(i) * width;
+      for (std::size_t j = 0; j < width; ++j) to[j] = kernel::rounded(from[j]);
     }
     return into.data();
   }
 
   bool bfloat16_;
-  std::vector<float> left_, right_;
+  Products products_;
+  std::vector<Bfloat16> left_, right_;
   std::vector<R> scores_, slopes_;
   std::vector<R> column_;
   std::vector<int> by_id_;
@@ -427,24 +412,5 @@ std::unique_ptr<Ops<R>> make_cpu_ops(int context, Precision precision) {
 }
 template std::unique_ptr<Ops<float>> make_cpu_ops<float>(int, Precision);
 template std::unique_ptr<Ops<double>> make_cpu_ops<double>(int, Precision);
-
-double measured_gemm_peak() {
-  constexpr int kSide = 512;
-  openblas_set_num_threads(1);
-  std::vector<float> a(kSide * kSide, 0.5F), b(kSide * kSide, 0.25F), c(kSide * kSide, 0.0F);
-  double best = 0;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto since = [](auto t) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
-  };
-  // Many tries: on a busy machine a single one may be interrupted.
-  for (int tries = 0; tries < 24 || since(begin) < 0.1; ++tries) {
-    const auto start = std::chrono::steady_clock::now();
-    blas(Op::as_is, Op::transposed, kSide, kSide, kSide, 1.0F, a.data(), kSide, b.data(), kSide,
-         0.0F, c.data(), kSide);
-    best = std::max(best, 2.0 * kSide * kSide * kSide / since(start));
-  }
-  return best;
-}
 
 }  // namespace trainer

@@ -1,6 +1,4 @@
 // The host in a GPU's place.
-#include <cblas.h>
-
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -8,9 +6,9 @@
 #include <mutex>
 #include <new>
 #include <thread>
-#include <vector>
 
 #include "gpu.hpp"
+#include "products.hpp"
 
 namespace trainer {
 namespace {
@@ -77,12 +75,10 @@ class EmulatedLane final : public Lane {
   std::thread thread_;  ///< last: it uses all of the above
 };
 
-CBLAS_TRANSPOSE of(bool transposed) { return transposed ? CblasTrans : CblasNoTrans; }
+Op of(bool transposed) { return transposed ? Op::transposed : Op::as_is; }
 
 class EmulatedGpu final : public Gpu {
  public:
-  EmulatedGpu() { openblas_set_num_threads(1); }
-
   [[nodiscard]] std::string name() const override { return "no GPU: the host emulates it"; }
   [[nodiscard]] bool emulated() const override { return true; }
   [[nodiscard]] void* allocate(std::size_t size_bytes) override {
@@ -107,32 +103,26 @@ class EmulatedGpu final : public Gpu {
   }
 
   void gemm(const Gemm& g) override {
-    for (int i = 0; i < g.batch; ++i) {
-      if (g.doubles) {
-        const auto* A = static_cast<const double*>(g.A) + i * g.a_stride;
-        const auto* B = static_cast<const double*>(g.B) + i * g.b_stride;
-        cblas_dgemm(CblasRowMajor, of(g.a_transposed), of(g.b_transposed), g.m, g.n, g.k, g.alpha,
-                    A, g.lda, B, g.ldb, g.beta, static_cast<double*>(g.C) + i * g.c_stride, g.ldc);
-        continue;
-      }
-      const float* A = nullptr;
-      const float* B = nullptr;
-      if (g.bfloat16) {
-        A = expanded(left_, static_cast<const Bfloat16*>(g.A) + i * g.a_stride,
-                     g.a_transposed ? g.k : g.m, g.lda);
-        B = expanded(right_, static_cast<const Bfloat16*>(g.B) + i * g.b_stride,
-                     g.b_transposed ? g.n : g.k, g.ldb);
-      } else {
-        A = static_cast<const float*>(g.A) + i * g.a_stride;
-        B = static_cast<const float*>(g.B) + i * g.b_stride;
-      }
-      cblas_sgemm(CblasRowMajor, of(g.a_transposed), of(g.b_transposed), g.m, g.n, g.k,
-                  static_cast<float>(g.alpha), A, g.lda, B, g.ldb, static_cast<float>(g.beta),
-                  static_cast<float*>(g.C) + i * g.c_stride, g.ldc);
+    if (g.doubles) {
+      multiply<double, double>(g);
+    } else if (g.bfloat16) {
+      multiply<Bfloat16, float>(g);
+    } else {
+      multiply<float, float>(g);
     }
   }
 
  private:
+  template <class Factor, class Sum>
+  void multiply(const Gemm& g) {
+    for (int i = 0; i < g.batch; ++i) {
+      products_.multiply(of(g.a_transposed), of(g.b_transposed), g.m, g.n, g.k,
+                         static_cast<Sum>(g.alpha),
+                         static_cast<const Factor*>(g.A) + i * g.a_stride, g.lda,
+                         static_cast<const Factor*>(g.B) + i * g.b_stride, g.ldb,
+                         static_cast<Sum>(g.beta), static_cast<Sum*>(g.C) + i * g.c_stride, g.ldc);
+    }
+  }
   template <class R>
   static void run(const Kernel<R>& kernel, std::size_t count) {
     std::visit(
@@ -148,14 +138,8 @@ class EmulatedGpu final : public Gpu {
         },
         kernel);
   }
-  /// Rows without gaps, as all of bfloat16 are here.
-  static const float* expanded(std::vector<float>& into, const Bfloat16* x, int rows, int ld) {
-    into.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(ld));
-    for (std::size_t i = 0; i < into.size(); ++i) into[i] = kernel::expanded(x[i]);
-    return into.data();
-  }
 
-  std::vector<float> left_, right_;
+  Products products_;
 };
 
 }  // namespace

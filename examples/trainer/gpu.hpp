@@ -64,9 +64,9 @@ class Gpu : public DeviceMemory {
   [[nodiscard]] virtual std::unique_ptr<Lane> make_lane() = 0;
 };
 
-/// The host in a GPU's place: kernels run block by block, products by OpenBLAS, and what travels is
-/// memory of the host. Shows what the cuda backend computes and in which order it communicates; of
-/// speed, nothing.
+/// The host in a GPU's place: kernels run block by block, products are those of the cpu backend,
+/// and what travels is memory of the host. Shows what the cuda backend computes and in which order
+/// it communicates; of speed, nothing.
 [[nodiscard]] std::unique_ptr<Gpu> emulate_gpu();
 
 /// A GPU for `rank` of the ranks of this machine, which take turns where they outnumber GPUs.

@@ -144,7 +144,8 @@ void plan(const Arguments& a) {
   }
   Machine machine = machine_of(chorus::find_topology(a.plan));
   const chorus::Topology& t = machine.topology;
-  machine.flops_per_s = a.gflops > 0 ? a.gflops * 1e9 : measured_gemm_peak();
+  machine.flops_per_s =
+      a.gflops > 0 ? a.gflops * 1e9 : measured_gemm_peak(a.config.training.precision());
   machine.memory_bytes = a.memory_gb * 1e9;
   machine.speeds = a.speeds;
   check_speeds(machine);
@@ -212,10 +213,15 @@ void train(chorus::Communicator& world, Arguments& a) {
   // The peak of all ranks at the same time, since they may share cores.
   world.barrier();
   double peak = trainer.gpu() == nullptr
-                    ? measured_gemm_peak()
+                    ? measured_gemm_peak(a.config.training.precision())
                     : measured_gemm_peak(*trainer.gpu(), a.config.training.bfloat16);
   world.all_reduce<double>(std::span<double>(&peak, 1));
-  if (speaks && trainer.gpu() != nullptr) fmt::print("computing on {}\n", trainer.gpu()->name());
+  if (speaks && trainer.gpu() != nullptr) {
+    fmt::print("computing on {}\n", trainer.gpu()->name());
+  } else if (speaks) {
+    fmt::print("matrix products of {}: {}\n", a.config.training.bfloat16 ? "bfloat16" : "float32",
+               products_by(a.config.training.precision()));
+  }
   if (speaks) {
     fmt::print("{} ranks, {} parameters, {} per rank; {:.0f} GFLOP/s of matrix products in all\n",
                world.world_size(), parameters(a.config.model),

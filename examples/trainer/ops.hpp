@@ -11,10 +11,9 @@
 #include <memory>
 
 #include "arena.hpp"
+#include "products.hpp"
 
 namespace trainer {
-
-enum class Op : std::uint8_t { as_is, transposed };
 
 struct AdamW {
   double learning_rate, beta1, beta2, epsilon, weight_decay;
@@ -144,23 +143,10 @@ class Ops {
   virtual void adamw(R* x, R* m, R* v, const R* gradient, std::size_t n, const AdamW& how) = 0;
 };
 
-/// What matrix products multiply; everything else, sums included, is computed in R.
-enum class Precision : std::uint8_t {
-  full,
-  /// Both factors rounded to bfloat16, to nearest and even; their products are exact in float32,
-  /// where they are added.
-  bfloat16,
-};
-
-/// OpenBLAS on one thread, and loops that the compiler turns into vector code. Scratch memory of
-/// attention for sequences of up to `context` tokens is allocated here, once. bfloat16 is emulated:
-/// factors are rounded and multiplied in float32, so it shows what bfloat16 does to training, at
-/// more than the time and memory of float32. Throws chorus::InputError for bfloat16 of doubles.
+/// Products on one thread, and loops that the compiler turns into vector code. Scratch memory of
+/// attention for sequences of up to `context` tokens is allocated here, once. Throws
+/// chorus::InputError for bfloat16 of doubles.
 template <class R>
 std::unique_ptr<Ops<R>> make_cpu_ops(int context, Precision precision = Precision::full);
-
-/// Multiplications and additions per second of this rank's matrix product, ×2: the best of at least
-/// 24 tries in 0.1 s or more.
-double measured_gemm_peak();
 
 }  // namespace trainer

@@ -86,7 +86,7 @@ template <class R>
 void Trainer<R>::build() {
   const Layout& layout = config_.layout;
   config_ = config_.of_replica(groups_->place.dp);
-  const Precision precision = config_.training.bfloat16 ? Precision::bfloat16 : Precision::full;
+  const Precision precision = config_.training.precision();
   ops_ = config_.training.backend == Backend::cpu
              ? make_cpu_ops<R>(config_.model.context, precision)
              : make_cuda_ops<R>(gpu_.get(), precision);

@@ -6,26 +6,27 @@
 #include <limits>
 
 #include "chorus/error.hpp"
-#include "cpu_math.hpp"
 #include "random.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {
 namespace {
 
+float rounded(float x) { return kernel::expanded(kernel::rounded(x)); }
+
 TEST(Bfloat16, RoundsToNearestAndEven) {
-  EXPECT_EQ(cpu::to_bfloat16(1.0F), 1.0F);
-  EXPECT_EQ(cpu::to_bfloat16(-1.0F - 0x1p-7F), -1.0F - 0x1p-7F);
-  EXPECT_EQ(cpu::to_bfloat16(1.0F + 0x1p-8F), 1.0F);                      // a tie: down to even
-  EXPECT_EQ(cpu::to_bfloat16(1.0F + 0x1p-7F + 0x1p-8F), 1.0F + 0x1p-6F);  // a tie: up to even
-  EXPECT_EQ(cpu::to_bfloat16(1.0F + 0x1p-8F + 0x1p-20F), 1.0F + 0x1p-7F);
+  EXPECT_EQ(rounded(1.0F), 1.0F);
+  EXPECT_EQ(rounded(-1.0F - 0x1p-7F), -1.0F - 0x1p-7F);
+  EXPECT_EQ(rounded(1.0F + 0x1p-8F), 1.0F);                      // a tie: down to even
+  EXPECT_EQ(rounded(1.0F + 0x1p-7F + 0x1p-8F), 1.0F + 0x1p-6F);  // a tie: up to even
+  EXPECT_EQ(rounded(1.0F + 0x1p-8F + 0x1p-20F), 1.0F + 0x1p-7F);
   const float infinity = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(cpu::to_bfloat16(-infinity), -infinity);
-  EXPECT_TRUE(std::isnan(cpu::to_bfloat16(std::numeric_limits<float>::quiet_NaN())));
+  EXPECT_EQ(rounded(-infinity), -infinity);
+  EXPECT_TRUE(std::isnan(rounded(std::numeric_limits<float>::quiet_NaN())));
 }
 
 TEST(Bfloat16, ProductsAreThoseOfRoundedFactors) {
-  constexpr int m = 5, n = 7, k = 9;
+  const int m = 5, n = 7, k = 9;
   std::vector<float> a(m * k), b(n * k), c(m * n), expected(m * n);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(random_normal(1, 1, i));
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(random_normal(1, 2, i));
@@ -35,7 +36,7 @@ TEST(Bfloat16, ProductsAreThoseOfRoundedFactors) {
     for (int j = 0; j < n; ++j) {
       double sum = 0;
       for (int l = 0; l < k; ++l) {
-        sum += double(cpu::to_bfloat16(a[i * k + l])) * cpu::to_bfloat16(b[j * k + l]);
+        sum += double(rounded(a[i * k + l])) * rounded(b[j * k + l]);
       }
       EXPECT_NEAR(c[i * n + j], sum, 1e-5);
     }
@@ -46,7 +47,7 @@ TEST(Bfloat16, ProductsAreThoseOfRoundedFactors) {
     for (int j = 0; j < 3; ++j) {
       double sum = 0;
       for (int l = 0; l < m; ++l) {
-        sum += double(cpu::to_bfloat16(a[l * k + i])) * cpu::to_bfloat16(c[l * n + j]);
+        sum += double(rounded(a[l * k + i])) * rounded(c[l * n + j]);
       }
       EXPECT_NEAR(expected[i * 3 + j], sum, 1e-5);
     }
@@ -61,14 +62,14 @@ TEST(Bfloat16, TrainsToTheLossOfFloat32) {
   config.training.steps = 200;
   const Outcome full = train(config, 200);
   config.training.bfloat16 = true;
-  const Outcome rounded = train(config, 200);
-  const auto [gap, tensor] = distance(rounded.gradients, full.gradients);
+  const Outcome coarse = train(config, 200);
+  const auto [gap, tensor] = distance(coarse.gradients, full.gradients);
   std::printf("held out %.4f, in bfloat16 %.4f; first gradients apart by %.4f (%s)\n",
-              full.held_out, rounded.held_out, gap, tensor.c_str());
-  EXPECT_NE(rounded.gradients, full.gradients);
-  EXPECT_NEAR(rounded.losses[0], full.losses[0], 2e-2);
+              full.held_out, coarse.held_out, gap, tensor.c_str());
+  EXPECT_NE(coarse.gradients, full.gradients);
+  EXPECT_NEAR(coarse.losses[0], full.losses[0], 2e-2);
   EXPECT_LT(gap, 0.05);
-  EXPECT_NEAR(rounded.held_out, full.held_out, 0.02 * full.held_out);
+  EXPECT_NEAR(coarse.held_out, full.held_out, 0.02 * full.held_out);
 }
 
 // A step of 1e-5 is less than half of bfloat16's spacing at 0.02 (6e-5): only float32 values move.
@@ -82,7 +83,7 @@ TEST(Bfloat16, UpdatesBelowItsSpacingAreKept) {
   EXPECT_LT(run.held_out, train(config, 1).held_out);
   std::size_t moved = 0;
   for (const double v : run.values.at("layer0.qkv.weight")) {
-    moved += v != double(cpu::to_bfloat16(static_cast<float>(v))) ? 1 : 0;
+    moved += v != double(rounded(static_cast<float>(v))) ? 1 : 0;
   }
   EXPECT_GT(moved, run.values.at("layer0.qkv.weight").size() / 2);
 }

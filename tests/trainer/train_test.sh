@@ -131,6 +131,14 @@ refused_by_all 4 "0 bytes" --dp 4 --data "$work/empty"
 refused_by_all 2 "there is no directory" --dp 2 --report-json "$work/absent/report.json"
 [ -w /dev/full ] && refused_by_all 2 "cannot write /dev/full: No space left on device" --dp 2 --steps 1 --report-json /dev/full
 
+# Products of bfloat16 are emulated where the processor has none, which the run says, and trained the same.
+quick=$(last_loss 1 --steps 4 --bfloat16)
+grep -q '^matrix products of bfloat16: ' "$work/out" || fail "the run does not say what multiplies"
+emulated=$(DNNL_MAX_CPU_ISA=AVX2 last_loss 1 --steps 4 --bfloat16)
+grep -q '^matrix products of bfloat16: emulation in float32 by OpenBLAS ' "$work/out" ||
+  fail "nothing says that bfloat16 is emulated: $(grep 'matrix products' "$work/out")"
+near "$quick" "$emulated" 0.001 || fail "bfloat16 ends at '$quick', emulated at '$emulated'"
+
 # A rank is killed in the middle; the restart ends where the uninterrupted run does.
 common=(--dp 2 --zero 1 --steps 40 --deterministic)
 whole=$(last_loss 2 "${common[@]}")
