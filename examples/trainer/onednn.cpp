@@ -3,9 +3,8 @@
 #include "onednn.hpp"
 
 #include <dlfcn.h>
-#include <oneapi/dnnl/dnnl.h>
-
 #include <fmt/format.h>
+#include <oneapi/dnnl/dnnl.h>
 
 #include "chorus/error.hpp"
 
@@ -46,8 +45,9 @@ bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted)
 
 void check(dnnl_status_t status, int m, int n, int k) {
   if (status == dnnl_success) return;
-  throw chorus::Error(fmt::format("oneDNN failed to multiply [{}, {}] by [{}, {}]: its status is {}",
-                                  m, k, k, n, static_cast<int>(status)));
+  throw chorus::Error(
+      fmt::format("oneDNN failed to multiply [{}, {}] by [{}, {}]: its status is {}", m, k, k, n,
+                  static_cast<int>(status)));
 }
 
 char of(Op op) { return op == Op::transposed ? 'T' : 'N'; }
@@ -56,8 +56,8 @@ char of(Op op) { return op == Op::transposed ? 'T' : 'N'; }
 
 bool multiplies(Precision precision) {
   // avx512_core_bf16 is within what processors with AMX have.
-  return alone().holds() &&
-         has(precision == Precision::full ? dnnl_cpu_isa_avx512_core : dnnl_cpu_isa_avx512_core_bf16);
+  return alone().holds() && has(precision == Precision::full ? dnnl_cpu_isa_avx512_core
+                                                             : dnnl_cpu_isa_avx512_core_bf16);
 }
 
 std::string name() {

@@ -1,12 +1,11 @@
 #include "products.hpp"
 
 #include <cblas.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <string_view>
-
-#include <fmt/format.h>
 
 #include "onednn.hpp"
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "params.hpp"
 #include "volume.hpp"
 
 namespace trainer {
@@ -126,16 +127,16 @@ std::string comm_report(const Config& config, const CommLog& log, int rank, int 
                       seconds > 0 ? 100 * log.exposed_s() / seconds : 0.0);
   text += "\nby formula (bytes sent per step)     predicted        counted\n";
   const Volume volume = predicted_volume(config, rank, sizeof(float));
+  const auto compressor = make_compressor(config.training);
+  const bool varies = compressor != nullptr && compressor->varies();
   for (std::size_t a = 0; a < volume.size(); ++a) {
     const auto axis = static_cast<Axis>(a);
     const double counted = double(log.sent_bytes(axis)) / steps;
     if (volume[a] == 0 && counted == 0) continue;
-    text +=
-        fmt::format("  {:<28} {:>15} {:>14.0f}{}\n", kAxisNames[a], volume[a], counted,
-                    axis == Axis::expert ? "  (rows are the gate's choice)"
-                    : axis == Axis::data && config.training.compression == Compression::threshold
-                        ? "  (predicted: at most)"
-                        : "");
+    text += fmt::format("  {:<28} {:>15} {:>14.0f}{}\n", kAxisNames[a], volume[a], counted,
+                        axis == Axis::expert           ? "  (rows are the gate's choice)"
+                        : axis == Axis::data && varies ? "  (predicted: at most)"
+                                                       : "");
   }
   text += "\nmessages by size (bytes, calls)\n";
   std::array<std::uint64_t, 40> sizes{};

@@ -166,8 +166,7 @@ class Walk {
     const Rank me = comm_.rank();
     // Now and then one rank has no part.
     const bool left_out = dice_.one_in(3) && me == 0;
-    std::optional<Communicator> part =
-        comm_.split(left_out ? -1 : me % parts, reversed ? -me : me);
+    std::optional<Communicator> part = comm_.split(left_out ? -1 : me % parts, reversed ? -me : me);
     if (!part) return;
     Dice own(seed + static_cast<std::uint64_t>(me % parts));
     Walk walk(*part, own);

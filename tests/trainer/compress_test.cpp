@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "chorus/error.hpp"
 #include "compare.hpp"
 #include "random.hpp"
+#include "report.hpp"
 #include "volume.hpp"
 #include "world.hpp"
 
@@ -369,6 +371,20 @@ TEST(Training, SendsWhatReachesTheThreshold) {
     before = sent[0];
   }
   EXPECT_LT(before, most / 100);  // lengths alone
+}
+
+// Rounds of a threshold are padded to their most: their bytes are known beforehand.
+TEST(Training, IsReportedAsSendingAtMostTheBytesOfACompressorWhosePayloadsVary) {
+  Config config = small();
+  config.layout.dp = 2;
+  for (const auto& [how, rounds, varies] :
+       {std::tuple(Compression::threshold, 1, true), std::tuple(Compression::threshold, 2, false),
+        std::tuple(Compression::top_k, 1, false)}) {
+    config.training.compression = how;
+    config.training.rounds = rounds;
+    const std::string report = comm_report(config, CommLog(), 0, 1, 1.0);
+    EXPECT_EQ(report.find("(predicted: at most)") != std::string::npos, varies) << report;
+  }
 }
 
 TEST(Training, SendsTheCompressorsBytes) {

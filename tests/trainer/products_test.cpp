@@ -98,8 +98,8 @@ TEST(Products, OfBfloat16AreThoseOfFloatsToItsRounding) {
   Products products;
   products.multiply(Op::as_is, Op::as_is, n, n, n, 1.0F, a.x.data(), a.ld, b.x.data(), b.ld, 0.0F,
                     c.x.data(), c.ld);
-  products.multiply(Op::as_is, Op::as_is, n, n, n, 1.0F, coarse_a.x.data(), a.ld,
-                    coarse_b.x.data(), b.ld, 0.0F, coarse.x.data(), c.ld);
+  products.multiply(Op::as_is, Op::as_is, n, n, n, 1.0F, coarse_a.x.data(), a.ld, coarse_b.x.data(),
+                    b.ld, 0.0F, coarse.x.data(), c.ld);
   double furthest = 0;
   for (int i = 0; i < n; ++i) {
     for (int j = 0; j < n; ++j) {
