@@ -24,6 +24,8 @@ Fd TcpDial::progress(const TcpHub& hub, const Nonce& listener) {
     if (Clock::now() < not_before_) return {};
     try {
       fd_ = start_connecting(hub.endpoint(), peer_);
+    } catch (const DescriptorError&) {
+      throw;
     } catch (const LinkError& error) {
       retry(error.what());
       return {};

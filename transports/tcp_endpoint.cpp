@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "chorus/error.hpp"
+#include "base/descriptors.hpp"
 
 namespace chorus {
 namespace {
@@ -56,6 +56,9 @@ std::map<std::string, std::vector<Endpoint>> interfaces() {
 }
 
 }  // namespace
+
+DescriptorError::DescriptorError(const std::string& what, int error)
+    : LinkError(fmt::format("{}: {}", what, why_no_descriptor(error))) {}
 
 bool Endpoint::parse(const std::string& text, Endpoint& endpoint) {
   endpoint = {};
@@ -176,7 +179,10 @@ Fd listen_on(const Endpoint& address) {
 
 Fd start_connecting(const Endpoint& from, const Endpoint& peer) {
   Fd fd(::socket(peer.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) fail("no socket for", peer);
+  if (!fd) {
+    if (lacks_descriptors(errno)) throw DescriptorError("tcp: no socket for " + peer.text(), errno);
+    fail("no socket for", peer);
+  }
   Endpoint source = from;
   source.set_port(0);
   const int on = 1;  // the port is chosen when the peer is known, so that ports do not run out

@@ -7,9 +7,17 @@
 #include <string>
 
 #include "base/fd.hpp"
+#include "chorus/error.hpp"
 #include "transports/tcp_wire.hpp"
 
 namespace chorus {
+
+/// This process can open no more sockets: no peer's fault, and nothing that waiting mends.
+class DescriptorError : public LinkError {
+ public:
+  /// `what` there is no socket for; `error`: the errno.
+  DescriptorError(const std::string& what, int error);
+};
 
 /// An IPv4 or IPv6 address with its port.
 struct Endpoint {

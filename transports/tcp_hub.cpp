@@ -1,10 +1,12 @@
 #include "transports/tcp_hub.hpp"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "base/descriptors.hpp"
 #include "transports/tcp_link.hpp"
 
 namespace chorus {
@@ -20,7 +22,9 @@ TcpHub::TcpHub(const Endpoint& address, const Secret& secret, Rank rank, int wor
       rank_(rank),
       world_size_(world_size),
       listener_(listen_on(address)),
-      endpoint_(Endpoint::bound(listener_.get())) {}
+      endpoint_(Endpoint::bound(listener_.get())) {
+  allow_descriptors(most_connections() + 256);
+}
 
 void TcpHub::close() {
   listener_.reset();
@@ -38,16 +42,20 @@ void TcpHub::progress() {
   });
 }
 
+// All ranks may come at once, with all their sockets; whoever is beyond that is not one of them.
+std::size_t TcpHub::most_connections() const {
+  return 64 + static_cast<std::size_t>(world_size_) * kMaxTcpSockets;
+}
+
 void TcpHub::accept_all() {
-  // All ranks may come at once, with all their sockets; whoever is beyond that is not one of them.
-  const auto limit = 64 + static_cast<std::size_t>(world_size_) * kMaxTcpSockets;
   for (int i = 0; i < 64; ++i) {
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    // Nobody more; or a connection that ended already; or no descriptor for it. Links that lack
-    // theirs have a deadline.
-    if (!fd) return;
+    if (!fd && lacks_descriptors(errno)) {
+      throw DescriptorError(fmt::format("rank {}: tcp: no socket for a peer", rank_), errno);
+    }
+    if (!fd) return;  // nobody more, or a connection that ended already
     // The oldest has had the longest time to speak. A rank that is dropped so tries again.
-    if (strangers_.size() >= limit) strangers_.erase(strangers_.begin());
+    if (strangers_.size() >= most_connections()) strangers_.erase(strangers_.begin());
     strangers_.push_back({std::move(fd), Clock::now() + kPatience, 0, {}});
   }
 }

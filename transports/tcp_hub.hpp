@@ -52,6 +52,7 @@ class TcpHub {
     TcpHello hello;
   };
 
+  [[nodiscard]] std::size_t most_connections() const;
   void accept_all();
   /// False when the connection is of no more use as a stranger's: proved, or to be dropped.
   bool hear(Stranger& stranger);

@@ -1,7 +1,6 @@
 // chorus run: ranks on this machine, for convenience.
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/cores.hpp"
+#include "base/descriptors.hpp"
 #include "base/fd.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
@@ -121,7 +121,9 @@ class Job {
 
   int run() {
     block_signals();
-    raise_descriptor_limit();
+    if (options_.rank_prefix) {
+      allow_descriptors(3 * static_cast<std::size_t>(options_.num_ranks) + 1024);
+    }
     Guard guard;
     guard_ = &guard;
     Coordinator coordinator(options_.num_ranks, "", 0, Secret::random(),
@@ -165,15 +167,6 @@ class Job {
     ::sigprocmask(SIG_BLOCK, &signals, nullptr);
     signals_ = Fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signals_) throw Error(fmt::format("chorus run: signalfd: {}", std::strerror(errno)));
-  }
-
-  void raise_descriptor_limit() const {
-    if (!options_.rank_prefix) return;
-    rlimit limit{};
-    const rlim_t needed = 3 * static_cast<rlim_t>(options_.num_ranks) + 1024;
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-    limit.rlim_cur = std::min(needed, limit.rlim_max);
-    ::setrlimit(RLIMIT_NOFILE, &limit);
   }
 
   void start_all() {

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/descriptors.hpp"
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
@@ -39,6 +39,7 @@ using Time = Clock::time_point;
 constexpr milliseconds kHelloDeadline{5'000};
 /// More such connections at once, and the oldest are closed to make room.
 constexpr std::size_t kMaxStrangers = 256;
+constexpr auto kDescriptorPatience = std::chrono::seconds(1);
 constexpr std::size_t kReadAtOnce = 256 * 1024;
 /// A rank that lets more than this pile up is broken.
 constexpr std::size_t kMaxUnread = 64 << 20;
@@ -79,14 +80,6 @@ std::string why_closed(int error) {
   return "its connection closed";
 }
 
-void make_room_for_descriptors(int world_size) {
-  rlimit limit{};
-  const rlim_t needed = static_cast<rlim_t>(world_size) + kMaxStrangers + 256;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-  limit.rlim_cur = std::min(needed, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 }  // namespace
 
 struct Coordinator::Impl {
@@ -107,6 +100,8 @@ struct Coordinator::Impl {
   void watch(int fd, std::uint64_t token, std::uint32_t events, int operation) const;
   [[nodiscard]] int wait_ms(Time now) const;
   void accept_all(Time now);
+  void make_room_for_descriptors() const;
+  void wait_for_descriptors(int error, Time now);
   void drop_oldest_stranger();
   void handle(std::uint64_t token, std::uint32_t events, Time now);
   bool read(std::uint64_t token, Connection& connection, Time now);
@@ -128,6 +123,7 @@ struct Coordinator::Impl {
   std::map<std::uint64_t, Connection> connections_;
   std::uint64_t next_token_ = 2;
   std::size_t num_strangers_ = 0;
+  Time refusing_since_, refused_last_;              ///< for want of descriptors
   std::vector<std::unique_ptr<Session>> sessions_;  ///< those that are not over, oldest first
   bool any_session_over_ = false;
   std::map<Rank, std::string> gone_;  ///< processes that the launcher saw end
@@ -167,7 +163,7 @@ Coordinator::Impl::Impl(int world_size, std::string_view interface_name, std::ui
     throw InputError(
         fmt::format("a world of {} ranks: must be in [0, {}]", world_size, wire::kMaxWorld));
   }
-  make_room_for_descriptors(world_size);
+  make_room_for_descriptors();
   listener_ = net::listen_on(net::local_endpoint(interface_name, port));
   id = {net::local_end(listener_.get()), known};
   epoll_ = net::Socket(::epoll_create1(EPOLL_CLOEXEC));
@@ -257,9 +253,7 @@ void Coordinator::Impl::accept_all(Time now) {
     const int fd = ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &size,
                              SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-      if (errno != EMFILE && errno != ENFILE) return;
-      drop_oldest_stranger();
-      std::this_thread::sleep_for(milliseconds(10));
+      if (lacks_descriptors(errno)) wait_for_descriptors(errno, now);
       return;
     }
     if (num_strangers_ >= kMaxStrangers) drop_oldest_stranger();
@@ -275,6 +269,26 @@ void Coordinator::Impl::accept_all(Time now) {
     add(connection, wire::greeting_frame(connection.nonce));
     flush(token, now);
   }
+}
+
+void Coordinator::Impl::make_room_for_descriptors() const {
+  allow_descriptors(static_cast<std::size_t>(world_size_) + kMaxStrangers + 256);
+}
+
+// Those who wait outside may be ranks: they learn why they cannot come in from those within.
+void Coordinator::Impl::wait_for_descriptors(int error, Time now) {
+  drop_oldest_stranger();
+  if (now - refused_last_ > kDescriptorPatience) refusing_since_ = now;
+  refused_last_ = now;
+  if (now - refusing_since_ > kDescriptorPatience) {
+    const std::string why =
+        fmt::format("the coordinator (pid {} on {}) can take no more connections: {}", ::getpid(),
+                    host_name(), why_no_descriptor(error));
+    if (sessions_.empty()) log(LogLevel::error, "", why);
+    for (const auto& session : sessions_) session->judge.fail_join(why, now);
+    refusing_since_ = now;
+  }
+  std::this_thread::sleep_for(milliseconds(10));
 }
 
 void Coordinator::Impl::drop_oldest_stranger() {
@@ -303,7 +317,7 @@ std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hel
                        wire::kMaxWorld);
   } else if (world_size_ == 0) {
     world_size_ = hello.world_size;
-    make_room_for_descriptors(world_size_);
+    make_room_for_descriptors();
   }
   if (!why && hello.world_size != world_size_) {
     why = fmt::format("{} joins a world of {} ranks, but this id is for {}", who, hello.world_size,

@@ -31,9 +31,13 @@ std::string build_folder() {
 std::string chorus_command() { return build_folder() + "/bin/chorus"; }
 std::string probe() { return build_folder() + "/tests/runtime/launch_probe"; }
 
-/// Output (both streams) and exit status of `chorus run` with these arguments.
-std::pair<std::string, int> run(const std::string& arguments) {
-  const std::string command = chorus_command() + " run " + arguments + " 2>&1 </dev/null";
+std::string collectives() { return build_folder() + "/examples/02_collectives"; }
+
+/// Output (both streams) and exit status of `chorus run` with these arguments, in a shell that ran
+/// `before`.
+std::pair<std::string, int> run(const std::string& arguments, const std::string& before = "true") {
+  const std::string command =
+      fmt::format("{}; exec {} run {} 2>&1 </dev/null", before, chorus_command(), arguments);
   FILE* pipe = ::popen(command.c_str(), "r");
   std::string output;
   std::array<char, 4096> buffer;
@@ -108,6 +112,26 @@ TEST(Run, BadUsageIsExplainedWithStatusTwo) {
   expect("-n 2 -x WORD -- true", "-x WORD: must be NAME=VALUE");
   expect("-n 3 -- /no/such/program", "cannot start '/no/such/program': No such file or directory");
   expect("-n 3 -- /etc", "cannot start '/etc': Permission denied");
+}
+
+TEST(Run, TooFewOpenFilesAreToldAtOnceOnEveryRank) {
+  const auto start = Clock::now();
+  const auto [output, status] = run("-n 8 -- " + probe(), "ulimit -n 14");
+  EXPECT_EQ(status, 1) << output;
+  EXPECT_THAT(output, AllOf(HasSubstr("can take no more connections: Too many open files; raise "
+                                      "their limit (ulimit -n, now 14)"),
+                            Not(HasSubstr("waited")), HasSubstr("8 of 8 ranks failed")));
+  EXPECT_LT(Clock::now() - start, milliseconds(20'000));
+}
+
+TEST(Run, SocketsThatCannotBeOpenedAreToldAtOnceUnlessTheLimitCanBeRaised) {
+  const std::string many = "-n 4 -x CHORUS_TRANSPORTS=tcp -x CHORUS_TCP_SOCKETS=16 -- ";
+  const auto [output, status] = run(many + collectives(), "ulimit -n 40");
+  EXPECT_EQ(status, 1) << output;
+  EXPECT_THAT(output, AllOf(HasSubstr("tcp: no socket for "), HasSubstr("now 40)"),
+                            HasSubstr("4 of 4 ranks failed")));
+  const auto [raised, good] = run(many + collectives(), "ulimit -S -n 40");
+  EXPECT_EQ(good, 0) << raised;
 }
 
 TEST(Run, EveryRankLearnsWhoWasKilledAndHow) {

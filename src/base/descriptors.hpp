@@ -1,0 +1,19 @@
+// The limit of open files, which shells set to 1024: less than a rank of a large world needs.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace chorus {
+
+/// Lets this process have `count` files open, as far as its hard limit allows. Never less than
+/// before.
+void allow_descriptors(std::size_t count);
+
+/// Whether `error`, an errno, says that this process or machine can open no more files.
+[[nodiscard]] bool lacks_descriptors(int error);
+
+/// Why not, and what to do: "Too many open files; raise their limit (ulimit -n, now 1024)".
+[[nodiscard]] std::string why_no_descriptor(int error);
+
+}  // namespace chorus
