@@ -28,6 +28,33 @@ struct LinkConfig {
   std::size_t slot_bytes = 0;  ///< of the slots of the Commons
 };
 
+/// Receiving straight into the owner's memory, without a copy out of the region: what a link can
+/// whose bytes pass through this process.
+class Landings {
+ public:
+  /// A put that is to come.
+  struct Landing {
+    std::span<std::byte> memory;  ///< of exactly its size
+    std::size_t offset = 0;       ///< in the region, that it names
+    std::uint32_t tag = 0;        ///< that it carries
+  };
+
+  /// Arrival `index` of `channel`, one of the max_outstanding next, is to be written to
+  /// landing.memory and not to the region. The memory is the link's until the put has arrived. A
+  /// wish: a put that has begun to come, or is not the one described, goes to the region.
+  virtual void expect(ChannelId channel, std::uint64_t index, const Landing& landing) = 0;
+
+  /// Whether arrival `index`, one that tag() knows, lies in its landing, and not in the region.
+  [[nodiscard]] virtual bool landed(ChannelId channel, std::uint64_t index) const = 0;
+
+  /// Forgets all that is expected and has not arrived: it goes to the region, also what has come of
+  /// it so far. After this the link writes into no landing, whatever the peer does.
+  virtual void withdraw() = 0;
+
+ protected:
+  ~Landings() = default;
+};
+
 /// A connection between this rank and one peer, carrying independent ordered channels.
 ///
 /// Each end owns a region that the other end writes into with one-sided puts. A link never blocks,
@@ -40,6 +67,9 @@ struct LinkConfig {
 class Link {
  public:
   virtual ~Link() = default;
+
+  /// What this link can do if its bytes pass through this process; else null.
+  [[nodiscard]] virtual Landings* landings() { return nullptr; }
 
   /// Starts writing `src` at `offset` bytes into the peer's region. When the bytes can be read
   /// there, and not before, the peer's arrivals(channel) goes up by one and tag() gives `tag`.

@@ -29,6 +29,14 @@ constexpr std::uint64_t kRareTurn = 8;
 
 constexpr std::size_t kPieceAlignment = 4096;
 
+/// Whether the bytes of `frame` lie within those of the put that `landing` waits for.
+bool within(const TcpFrame& frame, const Landings::Landing& landing) {
+  const std::uint64_t size = landing.memory.size();
+  return frame.offset >= landing.offset && frame.offset - landing.offset <= size &&
+         frame.length <= size - (frame.offset - landing.offset) &&
+         (frame.pieces > 1 || frame.length == size);
+}
+
 }  // namespace
 
 TcpLink::TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_sockets,
@@ -151,11 +159,19 @@ std::optional<std::byte*> TcpLink::place(const TcpFrame& frame) {
   if (slot.announced == 0) {
     slot.tag = frame.tag;
     slot.pieces = frame.pieces;
-  }
-  if (slot.tag != frame.tag || slot.pieces != frame.pieces || slot.announced == slot.pieces) {
-    throw LinkError("pieces of a put that do not fit together");
+    slot.landed = slot.landing.tag == frame.tag && !slot.landing.memory.empty() &&
+                  within(frame, slot.landing);
   }
   ++slot.announced;
+  slot.bytes += frame.length;
+  const bool last = slot.announced == slot.pieces;
+  const bool lands_whole =
+      within(frame, slot.landing) && (!last || slot.bytes == slot.landing.memory.size());
+  if (slot.tag != frame.tag || slot.pieces != frame.pieces || slot.announced > slot.pieces ||
+      (slot.landed && !lands_whole)) {
+    throw LinkError("pieces of a put that do not fit together");
+  }
+  if (slot.landed) return slot.landing.memory.data() + (frame.offset - slot.landing.offset);
   return region_.data() + frame.offset;
 }
 
@@ -171,7 +187,7 @@ void TcpLink::arrived(const TcpFrame& frame) {
     // Its tag stays; the slot that the next put to come will use is made ready.
     ++in.arrivals;
     Slot& next = slot_of(in.arrivals + window_ - 1);
-    next.pieces = next.announced = next.arrived = 0;
+    next = Slot();
   }
 }
 
@@ -272,10 +288,45 @@ std::uint64_t TcpLink::released(ChannelId channel) const {
 
 std::uint64_t TcpLink::arrivals(ChannelId channel) { return incoming_[index_of(channel)].arrivals; }
 
-std::uint32_t TcpLink::tag(ChannelId channel, std::uint64_t index) const {
+const TcpLink::Slot& TcpLink::recent(ChannelId channel, std::uint64_t index) const {
   const Incoming& in = incoming_[index_of(channel)];
-  CHORUS_CHECK(index < in.arrivals && in.arrivals - index <= window_, "tag of no recent arrival");
-  return in.slots[index & (2 * window_ - 1)].tag;
+  CHORUS_CHECK(index < in.arrivals && in.arrivals - index <= window_, "no recent arrival");
+  return in.slots[index & (2 * window_ - 1)];
+}
+
+std::uint32_t TcpLink::tag(ChannelId channel, std::uint64_t index) const {
+  return recent(channel, index).tag;
+}
+
+void TcpLink::expect(ChannelId channel, std::uint64_t index, const Landing& landing) {
+  Incoming& in = incoming_[index_of(channel)];
+  const std::size_t size = landing.memory.size();
+  CHORUS_CHECK(size <= region_.size() && landing.offset <= region_.size() - size,
+               "a put outside the region is expected");
+  if (index < in.arrivals) return;
+  CHORUS_CHECK(index - in.arrivals < window_, "a put is expected too early");
+  Slot& slot = in.slots[index & (2 * window_ - 1)];
+  if (slot.announced == 0) slot.landing = landing;
+}
+
+bool TcpLink::landed(ChannelId channel, std::uint64_t index) const {
+  return recent(channel, index).landed;
+}
+
+void TcpLink::withdraw() {
+  for (Incoming& in : incoming_) {
+    for (std::uint64_t put = in.arrivals; put != in.arrivals + window_; ++put) {
+      Slot& slot = in.slots[put & (2 * window_ - 1)];
+      const std::span<std::byte> memory = slot.landing.memory;
+      if (slot.landed) {
+        std::byte* const place = region_.data() + slot.landing.offset;
+        std::memcpy(place, memory.data(), memory.size());
+        for (TcpStream& stream : streams_) stream.move_payload(memory, place);
+      }
+      slot.landed = false;
+      slot.landing = {};
+    }
+  }
 }
 
 void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {

@@ -14,7 +14,7 @@
 
 namespace chorus {
 
-class TcpLink final : public Link, private FrameHandler {
+class TcpLink final : public Link, private Landings, private FrameHandler {
  public:
   TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_sockets, bool same_kernel,
           const TcpAddress& peer);
@@ -31,6 +31,7 @@ class TcpLink final : public Link, private FrameHandler {
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return "tcp"; }
+  Landings* landings() override { return this; }
 
   void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
 
@@ -46,7 +47,10 @@ class TcpLink final : public Link, private FrameHandler {
     std::uint32_t tag = 0;
     std::uint16_t pieces = 0;     // 0: nothing of it has been announced
     std::uint16_t announced = 0;  // frames seen
-    std::uint16_t arrived = 0;    // frames whose bytes are in the region
+    std::uint16_t arrived = 0;    // frames whose bytes are where they belong
+    std::size_t bytes = 0;        // of the frames seen
+    Landing landing = {};         // no memory: nothing is expected
+    bool landed = false;          // its bytes belong there, not in the region
   };
   /// Slots of the last `window` arrivals, whose tags are kept, and of `window` puts to come.
   struct Incoming {
@@ -54,11 +58,16 @@ class TcpLink final : public Link, private FrameHandler {
     std::vector<Slot> slots;  // [2 · window]
   };
 
+  void expect(ChannelId channel, std::uint64_t index, const Landing& landing) override;
+  bool landed(ChannelId channel, std::uint64_t index) const override;
+  void withdraw() override;
+
   void taken(const TcpFrame& frame) override;
   std::optional<std::byte*> place(const TcpFrame& frame) override;
   void arrived(const TcpFrame& frame) override;
 
   [[nodiscard]] std::size_t index_of(ChannelId channel) const;
+  [[nodiscard]] const Slot& recent(ChannelId channel, std::uint64_t index) const;
   bool connect_step();
   void send(std::span<const std::byte> src, TcpFrame frame);
   std::size_t receive_all();

@@ -15,6 +15,7 @@ namespace {
 
 /// Small frames are copied twice, through here; of a large one only what came with its header is.
 constexpr std::size_t kStagingBytes = 16 * 1024;
+constexpr std::size_t kLargePayload = 64 * 1024;
 constexpr std::size_t kFramesPerSend = 16;
 /// One call must not keep the other links waiting.
 constexpr std::size_t kBytesPerSend = 1 << 20;
@@ -97,8 +98,10 @@ std::size_t TcpStream::receive_once(FrameHandler& handler, bool& more) {
     filled_ -= parsed_;
     parsed_ = 0;
   }
-  iovec pieces[2] = {{payload_, payload_left_},
-                     {staging_.data() + filled_, staging_.size() - filled_}};
+  // What is read with a header is copied again: behind a large payload comes another one.
+  const std::size_t behind =
+      payload_left_ >= kLargePayload ? sizeof current_ : staging_.size() - filled_;
+  iovec pieces[2] = {{payload_, payload_left_}, {staging_.data() + filled_, behind}};
   msghdr message{};
   message.msg_iov = payload_left_ > 0 ? pieces : pieces + 1;
   message.msg_iovlen = payload_left_ > 0 ? 2 : 1;
@@ -151,6 +154,11 @@ void TcpStream::parse(FrameHandler& handler) {
     parsed_ += here;
     if (here > 0) advance_payload(here, handler);
   }
+}
+
+void TcpStream::move_payload(std::span<const std::byte> from, std::byte* to) {
+  if (payload_left_ == 0 || payload_ < from.data() || payload_ >= from.data() + from.size()) return;
+  payload_ = to + (payload_ - from.data());
 }
 
 void TcpStream::say_farewell() {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/fd.hpp"
@@ -39,6 +40,8 @@ class TcpStream {
   void flush(FrameHandler& handler);
   /// Receives what is there, but not for ever. Returns the bytes received.
   std::size_t receive(FrameHandler& handler);
+  /// What of a payload under way was to come to `from` comes to the same place behind `to`.
+  void move_payload(std::span<const std::byte> from, std::byte* to);
   /// Best effort: says that this end leaves in order.
   void say_farewell();
 

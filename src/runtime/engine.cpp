@@ -75,6 +75,7 @@ InPort& Engine::in(Rank peer, int channel) {
     port = std::make_unique<InPort>();
     port->link = &wiring_.link(peer);
     port->channel = channel;
+    port->landings = port->link->landings();
     in_use_.push_back(port.get());
   }
   return *port;
@@ -107,6 +108,7 @@ void Engine::run(Job& job) {
       busy_links_.push_back(link);
     }
   }
+  job.execution.begin();
 }
 
 void Engine::run_alone(Job& job) {
@@ -353,8 +355,11 @@ void Engine::fail(const std::string& reason) {
   if (!failure_) {
     const std::string waiting = running_.empty() ? "" : describe_waiting(*running_.front());
     failure_ = fmt::format("rank {}: {}", place_.rank, reason);
-    // What this rank offered is the caller's again once this has thrown.
+    // What this rank offered, or receives into, is the caller's again once this has thrown.
     if (wiring_.commons() != nullptr) wiring_.commons()->withdraw();
+    for (const auto& link : wiring_.links()) {
+      if (link && link->landings() != nullptr) link->landings()->withdraw();
+    }
     if (on_failure) on_failure(*failure_, waiting);
   }
   throw CollectiveError(*failure_);

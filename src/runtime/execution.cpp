@@ -15,7 +15,26 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line: tiles begin on one where they can
 
+/// Messages below this part of a slot are copied out of it: it costs less than to foresee them.
+constexpr std::size_t kLandingPart = 8;
+
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+/// Routine::landing_after of one lane. What touches the same memory has a chunk in common.
+std::vector<int> landing_after(const Lane& lane, int num_chunks) {
+  std::vector<int> result;
+  std::vector<int> last(static_cast<std::size_t>(num_chunks));  // by chunk: 1 + who touches it
+  for (const Instruction& instruction : lane.instructions) {
+    const bool copies = instruction.destination && instruction.sources.size() == 1 &&
+                        instruction.sources.front().incoming >= 0;
+    const auto first = last.begin() + instruction.chunk;
+    const auto end = first + instruction.count;
+    const int after = *std::max_element(first, end);
+    result.push_back(copies ? after : -1);
+    std::fill(first, end, static_cast<int>(result.size()));
+  }
+  return result;
+}
 
 }  // namespace
 
@@ -27,6 +46,7 @@ std::shared_ptr<const Routine> make_routine(Program program, int max_message_chu
   routine->chunks_per_block =
       program.num_chunks / num_blocks(program.collective.kind, program.world_size);
   for (const Lane& lane : program.lanes) {
+    routine->landing_after.push_back(landing_after(lane, program.num_chunks));
     for (const Instruction& instruction : lane.instructions) {
       routine->max_sends = std::max(routine->max_sends, static_cast<int>(instruction.sends.size()));
     }
@@ -63,12 +83,14 @@ void Execution::reset(std::shared_ptr<const Routine> routine, const Work& work,
   for (std::size_t i = 0; i < num_lanes_; ++i) {
     LaneState& state = lanes_[i];
     state.lane = &program.lanes[i % program.lanes.size()];
+    state.landing_after = &routine_->landing_after[i % program.lanes.size()];
     state.instance = static_cast<int>(i / program.lanes.size());
     state.tile = state.instance;
     state.next = 0;
     state.sends_made = 0;
     state.folded = false;
-    state.issued = state.done = state.staging_free_at = 0;
+    state.issued = state.done = state.staging_free_at = state.foreseen = 0;
+    state.foreseen_tile = state.tile;
     state.finished = state.lane->instructions.empty() || state.tile >= num_tiles_;
     if (!state.finished) ++lanes_left_;
     state.positions.resize(kMaxPending * static_cast<std::size_t>(routine_->max_sends));
@@ -121,6 +143,18 @@ void Execution::connect_ports(Ports& ports) {
   links_.erase(std::unique(links_.begin(), links_.end()), links_.end());
 }
 
+void Execution::begin() {
+  const auto k = static_cast<std::size_t>(routine_->chunks_per_block);
+  const auto m = static_cast<std::size_t>(routine_->max_message_chunks);
+  const bool large =
+      divide_up(tile_count_, k) * m * element_bytes_ >= layout_.slot_bytes / kLandingPart;
+  may_land_ = large && std::any_of(ins_.begin(), ins_.end(),
+                                   [](const InPort* port) { return port->landings != nullptr; });
+  if (!may_land_) return;
+  for (InPort* port : ins_) port->foreseen = port->taken;
+  for (std::size_t i = 0; i < num_lanes_; ++i) foresee(lanes_[i]);
+}
+
 bool Execution::step() {
   bool moved = false;
   for (std::size_t i = 0; i < num_lanes_; ++i) {
@@ -132,7 +166,57 @@ bool Execution::step() {
     }
     if (mismatch_ >= 0) return moved;
   }
+  for (std::size_t i = 0; may_land_ && i < num_lanes_; ++i) {
+    if (!lanes_[i].finished) foresee(lanes_[i]);
+  }
   return moved;
+}
+
+// Tells the links where the messages to come belong, as far ahead as slots go, so that they need no
+// copy out of them.
+void Execution::foresee(LaneState& state) {
+  const auto& instructions = state.lane->instructions;
+  for (; state.foreseen_tile < num_tiles_; ++state.foreseen) {
+    const std::size_t i = state.foreseen % instructions.size();
+    const Instruction& instruction = instructions[i];
+    const bool to_come = state.foreseen >= state.issued + (state.folded ? 1 : 0);
+    if (to_come && !may_land(state, instruction, (*state.landing_after)[i])) return;
+    for (const Operand& source : instruction.sources) {
+      if (source.incoming < 0) continue;
+      InPort& port = in(state, source.incoming);
+      const std::size_t bytes = message_elements(instruction, state.foreseen_tile) * element_bytes_;
+      if (to_come && (*state.landing_after)[i] >= 0 && port.landings != nullptr &&
+          bytes >= layout_.slot_bytes / kLandingPart &&
+          contiguous(*instruction.destination, instruction.count)) {
+        port.expect(layout_, {at(*instruction.destination, 0, state.foreseen_tile), bytes},
+                    work_.tag);
+      }
+      ++port.foreseen;
+    }
+    if (i + 1 == instructions.size()) state.foreseen_tile += work_.instances;
+  }
+}
+
+// Whether what `instruction`, number state.foreseen of the lane, receives may be written to its
+// destination already, and what comes behind it may be thought of.
+bool Execution::may_land(LaneState& state, const Instruction& instruction, int landing_after) {
+  for (const Operand& source : instruction.sources) {
+    if (source.incoming < 0) continue;
+    const InPort& port = in(state, source.incoming);
+    if (port.foreseen - port.taken >= static_cast<std::uint64_t>(layout_.slots)) return false;
+  }
+  const std::size_t length = state.lane->instructions.size();
+  if (landing_after > 0 &&
+      state.done < state.foreseen / length * length + static_cast<std::uint64_t>(landing_after)) {
+    return false;
+  }
+  return after_met(state, instruction, state.foreseen_tile);
+}
+
+bool Execution::landed(const LaneState& state, const Instruction& instruction) const {
+  if (!may_land_ || !instruction.destination || instruction.sources.size() != 1) return false;
+  const int port = instruction.sources.front().incoming;
+  return port >= 0 && in(state, port).landed();
 }
 
 // Takes the lane one instruction further; false if it has to wait.
@@ -192,7 +276,11 @@ bool Execution::ready(LaneState& state, const Instruction& instruction) {
   for (const int send : instruction.sends) {
     if (!out(state, send).has_credit(layout_)) return false;
   }
-  const auto round = static_cast<std::uint64_t>(state.tile / work_.instances);
+  return state.done >= state.staging_free_at && after_met(state, instruction, state.tile);
+}
+
+bool Execution::after_met(LaneState& state, const Instruction& instruction, int tile) {
+  const auto round = static_cast<std::uint64_t>(tile / work_.instances);
   const std::size_t base =
       static_cast<std::size_t>(state.instance) * routine_->program.lanes.size();
   for (const Dependency& dependency : instruction.after) {
@@ -202,7 +290,7 @@ bool Execution::ready(LaneState& state, const Instruction& instruction) {
                                  static_cast<std::uint64_t>(dependency.instruction) + 1;
     if (other.done < needed) return false;
   }
-  return state.done >= state.staging_free_at;
+  return true;
 }
 
 // Folds the sources and leaves in state.message what is to be sent, wherever that lies: in the
@@ -239,7 +327,7 @@ void Execution::fold_message(LaneState& state, const Instruction& instruction) {
       state.message = {message, bytes};
     }
   }
-  fold_pieces(state, instruction, message, whole);
+  if (!landed(state, instruction)) fold_pieces(state, instruction, message, whole);
   for (const Operand& source : instruction.sources) {
     if (source.incoming >= 0) in(state, source.incoming).take(layout_);
   }

@@ -19,6 +19,9 @@ struct DirectRoutine;
 /// A Program made ready for this rank: derived figures that do not change from call to call.
 struct Routine {
   Program program;
+  /// By lane and instruction: how many of the lane's instructions must be done before the message
+  /// that this one copies to its destination may be written there; -1 if it does anything else.
+  std::vector<std::vector<int>> landing_after;
   int chunks_per_block = 1;
   int max_message_chunks = 1;
   int max_sends = 1;       ///< most Instruction::sends
@@ -68,6 +71,8 @@ class Execution {
   void reset(std::shared_ptr<const Routine> routine, const Work& work, const SlotLayout& layout,
              Ports& ports);
 
+  /// After reset(), when no other execution has messages to come on its ports.
+  void begin();
   /// Runs every lane as far as it goes without waiting; true if anything moved. Sets mismatch() if
   /// a message carries another tag than this call's.
   bool step();
@@ -86,6 +91,7 @@ class Execution {
   // A lane's copy for one instance, working through tiles instance, instance + W, ….
   struct LaneState {
     const Lane* lane = nullptr;
+    const std::vector<int>* landing_after = nullptr;  // Routine's, of this lane
     int instance = 0;
     int tile = 0;            // current tile
     int next = 0;            // instruction to issue next
@@ -93,8 +99,10 @@ class Execution {
     bool folded = false;     // the current instruction is folded, sends remain
     bool in_window = false;  // the message lies in the first peer's slot already
     std::span<const std::byte> message;
-    std::uint64_t issued = 0;  // instructions issued since the start, over all tiles
-    std::uint64_t done = 0;    // of these, finished: destination written, sources free
+    std::uint64_t issued = 0;    // instructions issued since the start, over all tiles
+    std::uint64_t done = 0;      // of these, finished: destination written, sources free
+    std::uint64_t foreseen = 0;  // whose messages' landings have been thought of
+    int foreseen_tile = 0;       // of instruction `foreseen`
     bool finished = false;
     // Port positions that instruction `issue` waits for: [issue mod kMaxPending][max_sends].
     std::vector<std::uint64_t> positions;
@@ -112,6 +120,10 @@ class Execution {
                    bool whole);
   [[nodiscard]] bool send_message(LaneState& state, const Instruction& instruction);
   void retire(LaneState& state);
+  void foresee(LaneState& state);
+  [[nodiscard]] bool may_land(LaneState& state, const Instruction& instruction, int landing_after);
+  [[nodiscard]] bool after_met(LaneState& state, const Instruction& instruction, int tile);
+  [[nodiscard]] bool landed(const LaneState& state, const Instruction& instruction) const;
 
   [[nodiscard]] std::size_t tile_elements(int tile) const;
   [[nodiscard]] std::size_t chunk_elements(ChunkId chunk, int tile) const;
@@ -141,6 +153,7 @@ class Execution {
   std::vector<LaneState> lanes_;  // [instances · lanes]
   std::size_t num_lanes_ = 0;     // in use, at most lanes_.size(): kept for their memory
   std::size_t lanes_left_ = 0;
+  bool may_land_ = false;  // messages are large enough, and some link can
   Rank mismatch_ = -1;
 };
 

@@ -78,11 +78,23 @@ struct InPort {
   int channel = 0;
   std::uint64_t taken = 0;     ///< messages consumed so far
   std::uint64_t credited = 0;  ///< of these, told to the peer
+  /// Where messages may be received into the memory they are for; else null.
+  Landings* landings = nullptr;
+  std::uint64_t foreseen = 0;  ///< messages whose landing has been thought of
 
   [[nodiscard]] bool has_message() { return link->arrivals(channel) > taken; }
   [[nodiscard]] std::uint32_t tag() const { return link->tag(channel, taken); }
   [[nodiscard]] const std::byte* message(const SlotLayout& layout) const {
     return link->region().data() + layout.offset(channel, taken);
+  }
+  /// True if the next message, which has come, is where expect() wanted it, and not in its slot.
+  [[nodiscard]] bool landed() const {
+    return landings != nullptr && landings->landed(channel, taken);
+  }
+  /// Message `foreseen` is for `memory`, of its size.
+  void expect(const SlotLayout& layout, std::span<std::byte> memory, std::uint32_t tag) {
+    landings->expect(channel, foreseen,
+                     {.memory = memory, .offset = layout.offset(channel, foreseen), .tag = tag});
   }
   /// The message has been read; its slot may be written again.
   void take(const SlotLayout& layout) {

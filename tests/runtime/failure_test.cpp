@@ -217,6 +217,44 @@ TEST(Failure, AbortFromAnotherThreadUnblocksEverybody) {
   }
 }
 
+// Messages may be received straight into the buffer, and more of them is on its way.
+TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
+  for (const std::string transports : {"shm", "tcp"}) {
+    World world = processes(2, transports);
+    world.options.timeout_ms = 1000;
+    const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+      std::vector<std::int8_t> data(64 << 20, 1);
+      if (comm.rank() == 1) {
+        Request sending = comm.start({.kind = Call::Kind::send,
+                                      .input = data.data(),
+                                      .count = data.size(),
+                                      .type = DataType::int8,
+                                      .peer = 0});
+        while (comm.traffic().message_bytes < 8 << 20) EXPECT_FALSE(sending.test());
+        std::this_thread::sleep_for(std::chrono::milliseconds(2000));  // what has begun stops
+        for (int i = 0; i < 100 && !sending.test(); ++i) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        return;
+      }
+      try {
+        comm.recv<std::int8_t>(data, 1);
+        throw std::runtime_error("a stopped sender sent all");
+      } catch (const CollectiveError&) {
+      }
+      std::ranges::fill(data, 5);
+      const auto until = Clock::now() + std::chrono::milliseconds(1500);
+      while (Clock::now() < until) {
+        EXPECT_THROW(comm.barrier(), CollectiveError);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      if (std::ranges::count(data, 5) != 64 << 20) throw std::runtime_error("it was written to");
+    });
+    EXPECT_EQ(outcomes[0], "") << transports;
+    EXPECT_THAT(outcomes[1], HasSubstr("nothing for 1000 ms")) << transports;
+  }
+}
+
 TEST(Failure, SurvivorsShrinkAndGoOn) {
   for (const std::string transports : {"shm", "tcp"}) {
     const Outcomes outcomes = run_world(processes(4, transports), [](Communicator& comm) {

@@ -87,6 +87,7 @@ class FaultyLink final : public Link {
   /// None: what is written there passes no fault.
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return inner_->transport(); }
+  Landings* landings() override { return inner_->landings(); }
 
  private:
   using Clock = std::chrono::steady_clock;

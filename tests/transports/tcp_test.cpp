@@ -282,6 +282,59 @@ TEST_F(TcpLiarTest, AnEndInTheMiddleOfAFrameIsADeath) {
   EXPECT_EQ(link_->arrivals(0), 0u);
 }
 
+TEST_F(TcpLiarTest, ALandingIsFilledByteByByte) {
+  std::vector<std::byte> memory(50, std::byte{0xcc});
+  link_->landings()->expect(0, 0, {.memory = memory, .offset = 9, .tag = 3});
+  const auto payload = pattern(50, 2);
+  send_all(liar_, TcpFrame{.tag = 3, .offset = 9, .length = 50});
+  for (const std::byte byte : payload) {
+    send_all(liar_, byte);
+    static_cast<void>(link_->progress());
+  }
+  await(1);
+  EXPECT_TRUE(link_->landings()->landed(0, 0));
+  EXPECT_EQ(memory, payload);
+  const auto region = link_->region();
+  EXPECT_EQ(std::count(region.begin(), region.end(), std::byte{0xaa}), 8192);
+}
+
+TEST_F(TcpLiarTest, ThatDiesInTheMiddleOfALandingLeavesItToItsOwner) {
+  std::vector<std::byte> memory(100, std::byte{0xcc});
+  link_->landings()->expect(0, 0, {.memory = memory, .offset = 0, .tag = 3});
+  put({.tag = 3, .length = 100}, 40);
+  ::shutdown(liar_.get(), SHUT_WR);
+  EXPECT_NE(complaint().find("without a farewell"), std::string::npos);
+  EXPECT_EQ(link_->arrivals(0), 0u);
+  EXPECT_EQ(std::memcmp(memory.data(), pattern(40, 1).data(), 40), 0);
+  EXPECT_EQ(std::count(memory.begin() + 40, memory.end(), std::byte{0xcc}), 60);
+  link_->landings()->withdraw();
+  std::ranges::fill(memory, std::byte{0x55});
+  EXPECT_THROW(static_cast<void>(link_->progress()), LinkError);
+  EXPECT_EQ(std::ranges::count(memory, std::byte{0x55}), 100);
+}
+
+TEST_F(TcpLiarTest, ALandingWithdrawnAtAnyByteGoesOnInTheRegion) {
+  const auto payload = pattern(60, 2);
+  for (std::size_t before = 0; before <= payload.size(); ++before) {
+    std::vector<std::byte> memory(payload.size(), std::byte{0xcc});
+    const auto sequence = static_cast<std::uint32_t>(before);
+    link_->landings()->expect(0, before, {.memory = memory, .offset = 100, .tag = 3});
+    send_all(liar_, TcpFrame{.tag = 3, .offset = 100, .length = 60, .sequence = sequence});
+    send_all(liar_, std::span(payload).first(before));
+    static_cast<void>(link_->progress());
+    link_->landings()->withdraw();
+    const auto kept = memory;
+    send_all(liar_, std::span(payload).subspan(before));
+    await(before + 1);
+    EXPECT_EQ(memory, kept) << before;
+    if (link_->landings()->landed(0, before)) {
+      EXPECT_EQ(memory, payload) << before;
+    } else {
+      EXPECT_EQ(std::memcmp(link_->region().data() + 100, payload.data(), 60), 0) << before;
+    }
+  }
+}
+
 struct Lie {
   const char* name;
   TcpFrame frame;
@@ -344,6 +397,39 @@ TEST(Tcp, PiecesOfAPutMustFitTogether) {
   EXPECT_NE(words.find("do not fit together"), std::string::npos) << words;
 }
 
+TEST(Tcp, PiecesThatDoNotMakeUpTheLandingEndTheLink) {
+  const TcpFrame half{.tag = 1, .length = 50, .pieces = 2};
+  std::vector<std::pair<TcpFrame, TcpFrame>> lies(3, {half, half});
+  lies[0].second.offset = 51;  // reaches beyond it
+  lies[1].second.offset = 50;
+  lies[1].second.length = 49;  // leaves a byte out
+  lies[2].first.offset = 20;
+  lies[2].second.offset = UINT64_MAX - 10;
+  for (const auto& [first, second] : lies) {
+    const auto honest = make(1);
+    const auto link = honest->connect(0, make(0)->address());
+    const Fd sockets[] = {knock(*honest), knock(*honest)};
+    send_all(sockets[0], hello_of(*honest, 0, 0));
+    send_all(sockets[1], hello_of(*honest, 0, 1));
+    for (int i = 0; i < 1000 && !link->progress(); ++i) std::this_thread::sleep_for(1ms);
+    std::vector<std::byte> memory(102, std::byte{0xcc});
+    link->landings()->expect(0, 0, {.memory = std::span(memory).first(100), .tag = 1});
+    send_all(sockets[0], first);
+    send_all(sockets[0], pattern(first.length, 1));
+    send_all(sockets[1], second);
+    send_all(sockets[1], pattern(second.length, 1));
+    const auto fails = [&] {
+      for (int i = 0; i < 1000; ++i) {
+        static_cast<void>(link->progress());
+        std::this_thread::sleep_for(1ms);
+      }
+    };
+    EXPECT_THROW(fails(), LinkError);
+    EXPECT_EQ(link->arrivals(0), 0u);
+    EXPECT_EQ(std::count(memory.begin() + 100, memory.end(), std::byte{0xcc}), 2);
+  }
+}
+
 TEST(Tcp, ASignalDoesNotWaitBehindData) {
   constexpr std::size_t kPiece = 1 << 20;
   constexpr int kPieces = 64;  // more than sockets buffer
@@ -384,16 +470,21 @@ TEST(Tcp, LargePutsTravelInPiecesAndCountOnce) {
     const auto from = low->connect(1, high->address());
     const auto to = high->connect(0, low->address());
     const auto bytes = pattern((4 << 20) - 77, 8);
+    std::vector<std::byte> memory(bytes.size());
+    to->landings()->expect(0, 1, {.memory = memory, .offset = 70, .tag = 1});
     const auto deadline = Clock::now() + 20s;
-    bool sent = false;
-    while (to->arrivals(0) == 0 || !from->progress()) {
+    int sent = 0;
+    while (to->arrivals(0) < 2 || !from->progress()) {
       ASSERT_LT(Clock::now(), deadline);
       static_cast<void>(from->progress());
       static_cast<void>(to->progress());
-      sent = sent || from->try_put(bytes, 70, 0, 1);
+      if (sent < 2 && from->try_put(bytes, 70, 0, 1)) ++sent;
     }
-    EXPECT_EQ(from->released(0), 1u);
+    EXPECT_EQ(from->released(0), 2u);
+    EXPECT_FALSE(to->landings()->landed(0, 0));
     EXPECT_EQ(std::memcmp(to->region().data() + 70, bytes.data(), bytes.size()), 0) << sockets;
+    EXPECT_TRUE(to->landings()->landed(0, 1));
+    EXPECT_EQ(memory, bytes) << sockets;
   }
 }
 
