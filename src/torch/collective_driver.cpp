@@ -1,6 +1,5 @@
 #include "collective_driver.hpp"
 
-#include <exception>
 #include <utility>
 
 namespace chorus_torch {
@@ -16,9 +15,10 @@ constexpr auto kNapsAfterWork = std::chrono::milliseconds(20);
 
 }  // namespace
 
-CollectiveDriver::CollectiveDriver(chorus::Communicator communicator,
-                                   std::function<std::string(std::string)> amend)
-    : amend_(std::move(amend)), communicator_(std::move(communicator)) {
+CollectiveDriver::CollectiveDriver(chorus::Communicator communicator, Amend amend)
+    : amend_(std::move(amend)),
+      communicator_(std::move(communicator)),
+      threads_(mutex_, [this](auto& lock) { return work(lock); }) {
   const std::lock_guard lock(mutex_);
   give_turn();
 }
@@ -78,13 +78,7 @@ void CollectiveDriver::kick() {
 // Another thread becomes the driver's. With the lock.
 void CollectiveDriver::give_turn() {
   telling_ = false;
-  turn_free_ = true;
-  ++turn_;
-  if (standing_by_ > 0) {
-    turns_.notify_one();
-  } else {
-    threads_.emplace_back([this] { work(); });
-  }
+  threads_.give_turn();
 }
 
 void CollectiveDriver::abort(const std::string& reason) {
@@ -98,17 +92,6 @@ void CollectiveDriver::leave(std::function<void()> before) {
   leaving_ = true;
   before_leaving_ = std::move(before);
   work_.notify_one();
-}
-
-void CollectiveDriver::join() {
-  std::unique_lock lock(mutex_);
-  while (!threads_.empty()) {
-    std::thread one = std::move(threads_.back());
-    threads_.pop_back();
-    lock.unlock();
-    one.join();
-    lock.lock();
-  }
 }
 
 // Runs the oldest task. `lock` is held on entry and on return, not between. `has_turn`: this is the
@@ -129,7 +112,7 @@ bool CollectiveDriver::drive_head(std::unique_lock<std::mutex>& lock, bool has_t
   }
   lock.unlock();
   // Without the lock and with the communicator free: what is told may wait for another task.
-  if (task->finished) task->finished(task->error);
+  task->tell();
   lock.lock();
   task->done.store(true, std::memory_order_release);
   if (waiters_ > 0) done_.notify_all();
@@ -139,7 +122,9 @@ bool CollectiveDriver::drive_head(std::unique_lock<std::mutex>& lock, bool has_t
 std::string CollectiveDriver::run(Task& task) {
   try {
     if (task.pack) task.pack();
-    if (task.calls.size() == 1) {
+    if (task.run) {
+      task.run(*communicator_);
+    } else if (task.calls.size() == 1) {
       communicator_->start(task.calls.front()).wait();
     } else {
       std::vector<chorus::Request> requests;
@@ -149,33 +134,15 @@ std::string CollectiveDriver::run(Task& task) {
     }
     if (task.unpack) task.unpack();
     return {};
-  } catch (const chorus::Error& error) {
-    return amend_(error.what());
-  } catch (const std::exception& error) {
-    std::string why = task.name + ": " + error.what();
-    communicator_->abort(why);
-    return why;
+  } catch (...) {
+    return failure_of(task, *communicator_, amend_);
   }
 }
 
-// Waits for the turn unless it is still `mine`; false: there is none any more.
-bool CollectiveDriver::keep_turn(std::unique_lock<std::mutex>& lock, std::uint64_t& mine) {
-  if (mine == turn_) {
-    telling_ = false;
-    return true;
-  }
-  ++standing_by_;
-  turns_.wait(lock, [&] { return turn_free_ || ended_; });
-  --standing_by_;
-  turn_free_ = false;
-  mine = turn_;
-  return !ended_;
-}
-
-void CollectiveDriver::work() {
-  std::unique_lock lock(mutex_);
-  std::uint64_t mine = 0;
-  if (!keep_turn(lock, mine)) return;
+// As the driver's thread; true when it gave its turn to another. `lock` is held on entry and on
+// return.
+bool CollectiveDriver::work(std::unique_lock<std::mutex>& lock) {
+  const std::uint64_t mine = threads_.turn();
   std::uint64_t left_alone = 0;  // the oldest task at the last nap
   std::uint64_t seen = 0;
   auto last_work = Clock::now();
@@ -189,7 +156,10 @@ void CollectiveDriver::work() {
     if (queue_.empty()) {
       kicked_ = false;
     } else if (kicked_ || leaving_ || queue_.front()->id == left_alone) {
-      if (drive_head(lock, true) && !keep_turn(lock, mine)) return;
+      if (drive_head(lock, true)) {
+        if (threads_.turn() != mine) return true;
+        telling_ = false;
+      }
       continue;
     }
     left_alone = queue_.empty() ? 0 : queue_.front()->id;
@@ -203,8 +173,6 @@ void CollectiveDriver::work() {
     work_.wait(lock, [&] { return leaving_ || submitted_ != seen; });
     napping_ = true;
   }
-  ended_ = true;
-  turns_.notify_all();
   std::optional<chorus::Communicator> last = std::move(communicator_);
   communicator_.reset();
   const auto before = std::move(before_leaving_);
@@ -212,6 +180,8 @@ void CollectiveDriver::work() {
   if (before) before();
   last.reset();  // collective
   left_ = true;
+  lock.lock();
+  return false;
 }
 
 }  // namespace chorus_torch

@@ -9,8 +9,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
+#include "driver_threads.hpp"
 #include "task.hpp"
 
 namespace chorus_torch {
@@ -23,8 +23,7 @@ namespace chorus_torch {
 class CollectiveDriver {
  public:
   /// Takes over `communicator`. `amend` adds what is known to the sentence of a failure.
-  CollectiveDriver(chorus::Communicator communicator,
-                   std::function<std::string(std::string)> amend);
+  CollectiveDriver(chorus::Communicator communicator, Amend amend);
   ~CollectiveDriver();
 
   /// Any thread; never blocks on the network. Throws chorus::InputError after leave().
@@ -39,35 +38,30 @@ class CollectiveDriver {
   /// Finishes what is queued and leaves the communicator, collectively, on the driver's thread;
   /// `before` is called there first. Returns at once; join() waits for it.
   void leave(std::function<void()> before);
-  void join();
+  void join() { threads_.join(); }
   [[nodiscard]] bool has_left() const { return left_; }
 
  private:
-  void work();
-  bool keep_turn(std::unique_lock<std::mutex>& lock, std::uint64_t& mine);
+  bool work(std::unique_lock<std::mutex>& lock);
   void give_turn();
   bool drive_head(std::unique_lock<std::mutex>& lock, bool has_turn);
   std::string run(Task& task);
 
   std::mutex mutex_;  // of everything below but communicator_, which belongs to who drives
-  std::condition_variable done_, work_, turns_;
+  std::condition_variable done_, work_;
   std::deque<std::shared_ptr<Task>> queue_;
   bool driving_ = false;
   bool kicked_ = false;
   bool napping_ = false;  // the thread looks at the queue by itself, soon
   bool leaving_ = false;
-  bool telling_ = false;    // who has the turn is busy with what a task's end brings about
-  std::uint64_t turn_ = 0;  // counts whose turn it has been to be the driver's thread
-  bool turn_free_ = false;  // nobody's now
-  bool ended_ = false;      // nobody will be again
-  int standing_by_ = 0;     // threads without the turn
+  bool telling_ = false;  // who has the turn is busy with what a task's end brings about
   int waiters_ = 0;
   std::uint64_t submitted_ = 0;
   std::function<void()> before_leaving_;
-  std::function<std::string(std::string)> amend_;
+  Amend amend_;
   std::optional<chorus::Communicator> communicator_;
   std::atomic<bool> left_ = false;
-  std::vector<std::thread> threads_;  // last: they use all of the above
+  DriverThreads threads_;  // last: they use all of the above
 };
 
 }  // namespace chorus_torch

@@ -3,8 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 namespace chorus_torch {
@@ -31,9 +31,10 @@ void pause(Clock::time_point begin) {
 
 }  // namespace
 
-MessageDriver::MessageDriver(chorus::Communicator communicator,
-                             std::function<std::string(std::string)> amend)
-    : amend_(std::move(amend)), communicator_(std::move(communicator)) {}
+MessageDriver::MessageDriver(chorus::Communicator communicator, Amend amend)
+    : amend_(std::move(amend)),
+      communicator_(std::move(communicator)),
+      threads_(mutex_, [this](auto& lock) { return work(lock); }) {}
 
 MessageDriver::~MessageDriver() { leave(); }
 
@@ -41,17 +42,17 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
   {
     const std::lock_guard lock(mutex_);
     if (leaving_) throw chorus::InputError(task->name + ": the process group has been destroyed");
-    if (task->pack) task->pack();
     Active active{.task = std::move(task), .requests = {}};
     std::string error;
     try {
+      if (active.task->pack) active.task->pack();
       for (const chorus::Call& call : active.task->calls) {
         active.requests.push_back(communicator_->start(call));
       }
-    } catch (const chorus::Error& failure) {
-      error = amend_(failure.what());
+    } catch (...) {
+      error = failure_of(*active.task, *communicator_, amend_);
     }
-    if (threads_.empty()) give_turn();
+    if (!threads_.begun()) threads_.give_turn();
     active_.push_back(std::move(active));
     if (error.empty()) {
       move();
@@ -66,8 +67,9 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
 // Moves every message on; true when any ended. With the lock.
 bool MessageDriver::move() {
   const auto before = ended_.size();
+  auto it = active_.begin();
   try {
-    for (auto it = active_.begin(); it != active_.end();) {
+    while (it != active_.end()) {
       bool complete = true;
       for (chorus::Request& request : it->requests) complete = request.test() && complete;
       if (complete) {
@@ -85,14 +87,14 @@ bool MessageDriver::move() {
       }
       ++it;
     }
-  } catch (const chorus::Error& error) {
-    communicator_->abort(error.what());
-    fail_all(amend_(error.what()));
+  } catch (...) {
+    fail_all(failure_of(*it->task, *communicator_, amend_));
   }
   return ended_.size() != before;
 }
 
 void MessageDriver::fail_all(const std::string& why) {
+  communicator_->abort(why);
   for (Active& active : active_) {
     active.task->error = why;
     ended_.push_back(active.task);
@@ -126,7 +128,7 @@ bool MessageDriver::poll() {
 
 // Without the lock.
 void MessageDriver::tell(Task& task) {
-  if (task.finished) task.finished(task.error);
+  task.tell();
   task.done.store(true, std::memory_order_release);
 }
 
@@ -158,12 +160,7 @@ void MessageDriver::leave() {
     leaving_ = true;
     work_.notify_one();
   }
-  std::vector<std::thread> threads;
-  do {  // one of them may still make another
-    for (std::thread& one : threads) one.join();
-    const std::lock_guard lock(mutex_);
-    threads = std::exchange(threads_, {});
-  } while (!threads.empty());
+  threads_.join();
   std::optional<chorus::Communicator> last;
   {
     const std::lock_guard lock(mutex_);
@@ -172,30 +169,9 @@ void MessageDriver::leave() {
   }
 }
 
-// Another thread becomes the driver's. With the lock.
-void MessageDriver::give_turn() {
-  turn_free_ = true;
-  if (standing_by_ > 0) {
-    turns_.notify_one();
-  } else {
-    threads_.emplace_back([this] { work(); });
-  }
-}
-
-void MessageDriver::work() {
-  std::unique_lock lock(mutex_);
-  do {
-    ++standing_by_;
-    turns_.wait(lock, [&] { return turn_free_ || over_; });
-    --standing_by_;
-    if (over_) return;
-    turn_free_ = false;
-  } while (serve(lock));
-}
-
 // As the driver's thread; true when it gave its turn to another. `lock` is held on entry and on
 // return.
-bool MessageDriver::serve(std::unique_lock<std::mutex>& lock) {
+bool MessageDriver::work(std::unique_lock<std::mutex>& lock) {
   auto begin = Clock::now();
   std::optional<Clock::time_point> deadline;
   while (!leaving_ || !active_.empty() || !ended_.empty()) {
@@ -217,7 +193,7 @@ bool MessageDriver::serve(std::unique_lock<std::mutex>& lock) {
     if (!ended_.empty()) {
       loud = std::move(ended_.front());
       ended_.erase(ended_.begin());
-      give_turn();
+      threads_.give_turn();
     }
     lock.unlock();
     for (const auto& task : quiet) tell(*task);
@@ -230,8 +206,6 @@ bool MessageDriver::serve(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     if (loud) return true;
   }
-  over_ = true;
-  turns_.notify_all();
   return false;
 }
 

@@ -1,15 +1,15 @@
 // Runs sends and receives of one process group, all at the same time.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "driver_threads.hpp"
 #include "task.hpp"
 
 namespace chorus_torch {
@@ -20,7 +20,7 @@ namespace chorus_torch {
 /// future of another: then a further thread takes the driver's turn.
 class MessageDriver {
  public:
-  MessageDriver(chorus::Communicator communicator, std::function<std::string(std::string)> amend);
+  MessageDriver(chorus::Communicator communicator, Amend amend);
   ~MessageDriver();
 
   void submit(std::shared_ptr<Task> task);
@@ -40,22 +40,17 @@ class MessageDriver {
   bool move();
   std::vector<std::shared_ptr<Task>> take_quiet();
   static void tell(Task& task);
-  void give_turn();
   void fail_all(const std::string& why);
-  void work();
-  bool serve(std::unique_lock<std::mutex>& lock);
+  bool work(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;  // of everything below
-  std::condition_variable work_, turns_;
+  std::condition_variable work_;
   std::vector<Active> active_;
   std::vector<std::shared_ptr<Task>> ended_;
   bool leaving_ = false;
-  bool turn_free_ = false;  // nobody is the driver's thread now
-  bool over_ = false;       // nobody will be again
-  int standing_by_ = 0;     // threads without the turn
-  std::function<std::string(std::string)> amend_;
+  Amend amend_;
   std::optional<chorus::Communicator> communicator_;
-  std::vector<std::thread> threads_;  // the first is made with the first message
+  DriverThreads threads_;  // last; the first is made with the first message
 };
 
 }  // namespace chorus_torch

@@ -16,6 +16,13 @@
 
 namespace chorus_torch {
 
+/// Bytes that move within this rank's memory.
+struct Copy {
+  void* to;
+  const void* from;
+  std::size_t bytes;
+};
+
 /// Calls that belong together, and what has to happen around them. Whoever drives the task (the
 /// thread that waits for it, or the group's own) runs `pack`, the calls, `unpack`, then `finished`.
 struct Task {
@@ -26,9 +33,11 @@ struct Task {
 
   std::string name;  ///< "all_reduce", for messages
   std::vector<chorus::Call> calls;
+  /// In place of calls, for what a collective call is no word for; collectives only.
+  std::function<void(chorus::Communicator&)> run;
   std::deque<Splits> splits;
   std::function<void()> pack;    ///< copies lists of tensors into one buffer; may be empty
-  std::function<void()> unpack;  ///< and back; may throw chorus::Error
+  std::function<void()> unpack;  ///< and back; may throw anything
   /// Told once, without any lock held; `error` is empty when all went well.
   std::function<void(const std::string& error)> finished;
   std::chrono::milliseconds timeout{0};
@@ -46,11 +55,20 @@ struct Task {
     if (future.compare_exchange_strong(now, Future::wanted)) return;
     while (now == Future::never && !done.load()) std::this_thread::yield();
   }
+  /// Calls `finished`. What it throws nobody can be told: it fails the task, if nothing else did.
+  void tell() noexcept;
   enum class Future { none, wanted, never };
   std::atomic<Future> future = Future::none;
   std::uint64_t id = 0;            ///< counts from 1 in its driver
   std::string error;               ///< valid when done
   std::atomic<bool> done = false;  ///< set after `finished` has returned
 };
+
+/// Adds what is known to the sentence of a failure.
+using Amend = std::function<std::string(std::string)>;
+
+/// In a catch block: the sentence of what ended `task`. What is no failure of Chorus' own fails
+/// `communicator`, whose other ranks must not wait in vain.
+std::string failure_of(const Task& task, chorus::Communicator& communicator, const Amend& amend);
 
 }  // namespace chorus_torch

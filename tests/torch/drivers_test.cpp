@@ -1,0 +1,188 @@
+// The drivers of the torch backend alone, without torch: what a task runs may throw anything or
+// wait for other tasks, and still every task ends.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "collective_driver.hpp"
+#include "message_driver.hpp"
+#include "runtime/world.hpp"
+
+namespace chorus_torch {
+namespace {
+
+using chorus::Call;
+using chorus::Communicator;
+using chorus::testing::expect_all_well;
+using chorus::testing::run_world;
+using chorus::testing::threads;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr milliseconds kNoLimit{0};
+
+std::string as_it_is(std::string sentence) { return sentence; }
+
+std::shared_ptr<Task> task_of(std::string name, Call call) {
+  auto task = std::make_shared<Task>();
+  task->name = std::move(name);
+  task->calls.push_back(call);
+  return task;
+}
+
+std::shared_ptr<Task> sum(float& value) {
+  return task_of("all_reduce", {.kind = Call::Kind::all_reduce,
+                                .input = &value,
+                                .output = &value,
+                                .count = 1,
+                                .type = chorus::DataType::float32});
+}
+
+std::shared_ptr<Task> message(bool sending, float& value, chorus::Rank peer) {
+  return task_of(sending ? "send" : "recv", {.kind = sending ? Call::Kind::send : Call::Kind::recv,
+                                             .input = &value,
+                                             .output = &value,
+                                             .count = 1,
+                                             .type = chorus::DataType::float32,
+                                             .peer = peer});
+}
+
+/// A driver without the communicator that it took over, which leaves at the end.
+template <class Driver, class Body>
+void on_two_ranks(const Body& body) {
+  expect_all_well(run_world(threads(2), [&](Communicator& comm) {
+    const chorus::Rank rank = comm.rank();
+    Driver driver(std::move(*comm.split(0)), as_it_is);
+    body(driver, rank);
+  }));
+}
+
+void wait_without_driving(const Task& task) {
+  while (!task.done.load()) std::this_thread::sleep_for(milliseconds(1));
+}
+
+TEST(MessageDriver, FailsTheMessagesOfAGroupWhateverUnpackingThrows) {
+  on_two_ranks<MessageDriver>([](MessageDriver& driver, chorus::Rank rank) {
+    float values[2] = {};
+    const auto never = message(false, values[0], 1 - rank);
+    // Its pair comes second on both ranks, so that the first is under way when it fails.
+    const auto bad = message(rank == 1, values[1], 1 - rank);
+    if (rank == 0) {
+      bad->unpack = [] { throw std::bad_alloc(); };
+      driver.submit(bad);
+      driver.submit(never);
+      driver.wait(bad, kNoLimit);
+      EXPECT_THAT(bad->error, HasSubstr("recv: std::bad_alloc"));
+    } else {
+      driver.submit(never);
+      driver.submit(bad);
+    }
+    driver.wait(never, kNoLimit);
+    EXPECT_THAT(never->error, HasSubstr("std::bad_alloc")) << "rank " << rank;
+  });
+}
+
+TEST(MessageDriver, FailsTheMessagesOfAGroupWhateverPackingThrows) {
+  on_two_ranks<MessageDriver>([](MessageDriver& driver, chorus::Rank rank) {
+    float value = 0;
+    const auto task = message(rank == 0, value, 1 - rank);
+    if (rank == 0) task->pack = [] { throw std::length_error("too long"); };
+    driver.submit(task);
+    driver.wait(task, kNoLimit);
+    EXPECT_THAT(task->error, HasSubstr("send: too long")) << "rank " << rank;
+  });
+}
+
+TEST(CollectiveDriver, FailsEveryRankWhateverPackingOrUnpackingThrows) {
+  for (const bool packing : {true, false}) {
+    on_two_ranks<CollectiveDriver>([packing](CollectiveDriver& driver, chorus::Rank rank) {
+      float value = 1;
+      const auto task = sum(value);
+      if (rank == 0) (packing ? task->pack : task->unpack) = [] { throw std::bad_alloc(); };
+      driver.submit(task);
+      driver.wait(task, kNoLimit);
+      if (rank == 0) {
+        EXPECT_THAT(task->error, HasSubstr("all_reduce: std::bad_alloc"));
+      }
+      const auto next = sum(value);
+      driver.submit(next);
+      driver.wait(next, kNoLimit);
+      EXPECT_THAT(next->error, HasSubstr("std::bad_alloc")) << "rank " << rank;
+    });
+  }
+}
+
+TEST(CollectiveDriver, GoesOnAfterWhatFollowsATaskThrew) {
+  on_two_ranks<CollectiveDriver>([](CollectiveDriver& driver, chorus::Rank /*rank*/) {
+    float value = 1;
+    for (const bool by_the_driver : {true, false}) {
+      const auto task = sum(value);
+      task->finished = [](const std::string& error) {
+        EXPECT_EQ(error, "");
+        throw std::runtime_error("no good");
+      };
+      driver.submit(task);
+      by_the_driver ? wait_without_driving(*task) : driver.wait(task, kNoLimit);
+      EXPECT_EQ(task->error, "all_reduce: no good");
+    }
+    EXPECT_EQ(value, 4);
+  });
+}
+
+TEST(MessageDriver, GoesOnAfterWhatFollowsAMessageThrew) {
+  on_two_ranks<MessageDriver>([](MessageDriver& driver, chorus::Rank rank) {
+    float value = 3;
+    const auto task = message(rank == 0, value, 1 - rank);
+    task->finished = [](const std::string&) { throw 1; };
+    driver.submit(task);
+    driver.wait(task, kNoLimit);
+    EXPECT_THAT(task->error, HasSubstr("unknown exception"));
+    const auto back = message(rank == 1, value, 1 - rank);
+    driver.submit(back);
+    driver.wait(back, kNoLimit);
+    EXPECT_EQ(back->error, "");
+  });
+}
+
+// Each end waits for the next task, ever deeper, and none of them is driven by anybody else: a
+// thread for each. Then as often again, by those that stand by.
+constexpr int kDepth = 5;
+
+template <class Driver, class Make>
+void wait_ever_deeper(Driver& driver, const Make& make) {
+  std::function<void(int)> go = [&](int depth) {
+    const auto task = make(depth);
+    task->want_future();
+    if (depth + 1 < kDepth) task->finished = [&, depth](const std::string&) { go(depth + 1); };
+    driver.submit(task);
+    driver.kick();
+    wait_without_driving(*task);
+    EXPECT_EQ(task->error, "");
+  };
+  for (int round = 0; round < 10; ++round) go(0);
+}
+
+TEST(CollectiveDriver, LetsTheEndOfATaskWaitForAnother) {
+  on_two_ranks<CollectiveDriver>([](CollectiveDriver& driver, chorus::Rank /*rank*/) {
+    float values[kDepth] = {};
+    wait_ever_deeper(driver, [&](int depth) { return sum(values[depth]); });
+  });
+}
+
+TEST(MessageDriver, LetsTheEndOfAMessageWaitForAnother) {
+  on_two_ranks<MessageDriver>([](MessageDriver& driver, chorus::Rank rank) {
+    float values[kDepth] = {};
+    wait_ever_deeper(driver, [&](int depth) {
+      return message((depth + rank) % 2 == 0, values[depth], 1 - rank);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace chorus_torch
