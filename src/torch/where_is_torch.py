@@ -21,6 +21,14 @@ def library(name):
     raise SystemExit(f"lib{name}.so is not in {folders}")
 
 
+def pybind11():
+    """Definitions that make this torch's Python types ours: pybind11 shares them among modules of one compiler."""
+    for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):
+        value = getattr(torch._C, f"_PYBIND11_{name}", None)
+        if value is not None:
+            yield f'PYBIND11_{name}="{value}"'
+
+
 includes = cpp_extension.include_paths() + [sysconfig.get_paths()["include"]]
 print(
     torch.__version__,
@@ -28,5 +36,6 @@ print(
     "|".join(path for path in includes if os.path.isdir(path)),
     "|".join(library(name) for name in names),
     int(torch.compiled_with_cxx11_abi()),
+    "|".join(pybind11()),
     sep=";",
 )
