@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "device/kernels.hpp"
 #include "nccl/environment.hpp"
 
 namespace chorus::nccl {
@@ -90,27 +89,9 @@ std::shared_ptr<Siblings> Siblings::of(const std::string& name) {
 
 int current_device() { return std::max(0, DeviceCommunicator::current_device()); }
 
-namespace {
-
-/// Why this rank cannot work on GPU memory; nothing if it can.
-std::optional<std::string> why_no_gpu_here(int device) {
-  auto why_not = DeviceCommunicator::why_not();
-  if (why_not || device::has_kernels()) return why_not;
-  try {
-    const cuda::PrimaryContext context(device);
-    const cuda::Current current(context.get());
-    const device::Kernels kernels;
-    return std::nullopt;
-  } catch (const DeviceError& error) {
-    return error.what();
-  }
-}
-
-}  // namespace
-
 Body::Body(Communicator joined, int device, std::string called)
     : communicator(std::move(joined)), name(std::move(called)), siblings(Siblings::of(name)) {
-  const auto why_not = why_no_gpu_here(device);
+  const auto why_not = DeviceCommunicator::why_not(device);
   // A rank without a GPU among others that have one: all of them use host memory alone.
   std::int32_t with_gpu = why_not ? 0 : 1;
   communicator.all_reduce(std::span(&with_gpu, 1), ReduceOp::min);

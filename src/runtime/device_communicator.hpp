@@ -65,11 +65,13 @@ struct DeviceTuning {
 /// One thread at a time, except abort() and error(). Uses one thread of its own, which watches for
 /// ranks that die, fail or abort; the communicator must outlive this object and may be used
 /// meanwhile for calls on host memory.
-class DeviceCommunicator {
+class CHORUS_API DeviceCommunicator {
  public:
   /// Why no GPU can be used by this process, as a sentence ("libcuda.so.1 is not installed");
   /// nothing if one can.
   [[nodiscard]] static std::optional<std::string> why_not();
+  /// Why a communicator cannot be on GPU `device`: the same, that GPU, or the kernels.
+  [[nodiscard]] static std::optional<std::string> why_not(int device);
   /// The calling thread's current device, or -1 where it has none.
   [[nodiscard]] static int current_device();
   /// Never throws: memory that no GPU knows is host memory.
@@ -118,7 +120,7 @@ class DeviceCommunicator {
   /// From any thread; neither locks nor blocks. The string lives as long as this object.
   [[nodiscard]] const std::string* error() const noexcept;
 
-  struct Impl;
+  struct CHORUS_LOCAL Impl;
 
  private:
   std::unique_ptr<Impl> impl_;

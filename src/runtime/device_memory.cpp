@@ -5,6 +5,7 @@
 
 #include "chorus/error.hpp"
 #include "device/driver.hpp"
+#include "device/kernels.hpp"
 #include "runtime/device_communicator.hpp"
 
 namespace chorus {
@@ -15,6 +16,19 @@ std::optional<std::string> DeviceCommunicator::why_not() {
   std::string reason;
   if (cuda::driver(reason) == nullptr) return reason;
   return std::nullopt;
+}
+
+std::optional<std::string> DeviceCommunicator::why_not(int device) {
+  auto reason = why_not();
+  if (reason || device::has_kernels()) return reason;
+  try {
+    const cuda::PrimaryContext context(device);
+    const cuda::Current current(context.get());
+    const device::Kernels kernels;
+    return std::nullopt;
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
 }
 
 int DeviceCommunicator::current_device() {
@@ -50,6 +64,7 @@ void* DeviceCommunicator::allocate(int device, std::size_t size_bytes) {
   cuda::Address address = 0;
   cuda::check(cuda::driver().alloc(&address, std::max<std::size_t>(1, size_bytes)),
               fmt::format("allocating {} bytes on GPU {}", size_bytes, device));
+  // CUDA's addresses are numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
   return reinterpret_cast<void*>(address);
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "accelerator.hpp"
 #include "elements.hpp"
 #include "work.hpp"
 
@@ -24,8 +25,11 @@ bool adjacent(const Tensors& parts) {
   return true;
 }
 
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+std::function<void()> copying(std::vector<Copy> copies) {
+  if (copies.empty()) return {};
+  return [copies = std::move(copies)] {
+    for (const Copy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
+  };
 }
 
 std::string shape(const at::Tensor& tensor) {
@@ -57,7 +61,9 @@ Backend::Plan Backend::plan(const char* name, std::chrono::milliseconds timeout,
 void Backend::require(const Plan& plan, bool condition, const std::string& why) {
   if (condition) return;
   const std::string sentence = plan.task->name + ": " + why;
-  if (plan.message) {
+  if (plan.gpu) {
+    group_->refuse_on_gpu(sentence);
+  } else if (plan.message) {
     group_->refuse_message(sentence);
   } else {
     group_->refuse_collective(sentence);
@@ -65,13 +71,42 @@ void Backend::require(const Plan& plan, bool condition, const std::string& why) 
   throw_torch("rank " + std::to_string(rank_) + ": " + sentence);
 }
 
-// A call on the whole of `tensor`, which is kept and must be one that can be read in place.
-chorus::Call Backend::call(Plan& plan, Kind kind, const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu()) {
+// Notes where the plan's tensors are: all on the CPU, or all on the group's GPU.
+void Backend::place(Plan& plan, const at::Tensor& tensor) {
+  const Accelerator* const gpus = accelerator();
+  if (tensor.is_cuda() && gpus == nullptr) {
+    require(plan, false,
+            "the tensor is on " + tensor.device().str() + ", but " + why_no_accelerator());
+  }
+  std::optional<int> gpu;
+  if (gpus != nullptr && gpus->holds(tensor)) {
+    gpu = gpus->gpu_of(tensor);
+  } else if (!tensor.device().is_cpu()) {
     require(plan, false,
             "the tensor is on " + tensor.device().str() +
-                ", but Chorus has no executor for CUDA yet, only for the CPU");
+                ", but Chorus takes tensors of the CPU and of CUDA");
   }
+  if (!std::exchange(plan.placed, true)) {
+    plan.gpu = gpu;
+  } else if (plan.gpu != gpu) {
+    const auto name = [](std::optional<int> where) {
+      return where ? "GPU " + std::to_string(*where) : std::string("the CPU");
+    };
+    require(plan, false,
+            "tensors of one call are on " + name(plan.gpu) + " and on " + name(gpu) +
+                ": move them to one of them");
+  }
+  if (const auto driver = gpu ? group_->gpus() : nullptr; driver && driver->gpu() != *gpu) {
+    require(plan, false,
+            "the tensor is on GPU " + std::to_string(*gpu) +
+                ", but this rank's GPU in this group is GPU " + std::to_string(driver->gpu()) +
+                ", that of its first call");
+  }
+}
+
+// A call on the whole of `tensor`, which is kept and must be one that can be read in place.
+chorus::Call Backend::call(Plan& plan, Kind kind, const at::Tensor& tensor) {
+  place(plan, tensor);
   require(plan, tensor.layout() == at::kStrided, "the tensor is sparse; make it dense");
   require(plan, tensor.is_contiguous(), "the tensor is not contiguous; pass tensor.contiguous()");
   plan.kept.push_back(tensor);
@@ -109,45 +144,56 @@ void Backend::same_elements(const Plan& plan, const at::Tensor& a, const at::Ten
   require(plan, false, std::string(what) + ": " + shape(a) + " and " + shape(b));
 }
 
+// A new tensor for what `parts` hold, one behind the other.
+at::Tensor Backend::flat(const Plan& plan, const Tensors& parts) {
+  int64_t count = 0;
+  for (const at::Tensor& part : parts) count += part.numel();
+  const at::Tensor& like = parts.front();
+  if (plan.gpu) return accelerator()->empty(count, like);
+  return at::empty({count}, like.options().requires_grad(false));
+}
+
 // One tensor over `parts`, one per rank, each like `like`: where they lie, or a new one.
-at::Tensor Backend::whole(const Plan& plan, const Tensors& parts, const at::Tensor& like) {
+at::Tensor Backend::whole(Plan& plan, const Tensors& parts, const at::Tensor& like) {
   require(plan, static_cast<int>(parts.size()) == size_,
           "needs one tensor per rank: got " + std::to_string(parts.size()) + " for " +
               std::to_string(size_) + " ranks");
   for (const at::Tensor& part : parts) {
     same_elements(plan, part, like, "tensors of the list and of this rank differ");
-    require(plan, part.device().is_cpu() && part.is_contiguous(),
-            "a tensor of the list is not contiguous or not on the CPU");
+    place(plan, part);
+    require(plan, part.layout() == at::kStrided && part.is_contiguous(),
+            "a tensor of the list is not contiguous; pass tensor.contiguous()");
   }
-  if (adjacent(parts))
-    return at::from_blob(parts.front().data_ptr(), {size_ * like.numel()},
-                         like.options().requires_grad(false));
-  return at::empty({size_ * like.numel()}, like.options().requires_grad(false));
+  if (like.numel() > 0 && adjacent(parts)) {
+    return at::for_blob(parts.front().data_ptr(), {size_ * like.numel()})
+        .options(like.options().requires_grad(false))
+        .target_device(like.device())
+        .make_tensor();
+  }
+  return flat(plan, parts);
 }
 
 // `flat`, filled by the calls, goes into `parts` afterwards.
-void Backend::scatter_into(Plan& plan, at::Tensor flat, const Tensors& parts) {
+void Backend::scatter_into(Plan& plan, const at::Tensor& flat, const Tensors& parts) {
   plan.kept.insert(plan.kept.end(), parts.begin(), parts.end());
   if (!parts.empty() && flat.data_ptr() == parts.front().data_ptr()) return;
-  plan.unpacking.push_back([flat = std::move(flat), parts] {
-    const std::byte* from = bytes_of(flat);
-    for (const at::Tensor& part : parts) {
-      copy_bytes(bytes_of(part), from, part.nbytes());
-      from += part.nbytes();
-    }
-  });
+  plan.kept.push_back(flat);
+  const std::byte* from = bytes_of(flat);
+  for (const at::Tensor& part : parts) {
+    if (part.nbytes() > 0) plan.unpacking.push_back({bytes_of(part), from, part.nbytes()});
+    from += part.nbytes();
+  }
 }
 
-void Backend::gather_from(Plan& plan, at::Tensor flat, const Tensors& parts) {
+void Backend::gather_from(Plan& plan, const at::Tensor& flat, const Tensors& parts) {
   plan.kept.insert(plan.kept.end(), parts.begin(), parts.end());
   if (!parts.empty() && flat.data_ptr() == parts.front().data_ptr()) return;
-  plan.packing.push_back([flat = std::move(flat), parts] {
-    std::byte* to = bytes_of(flat);
-    for (const at::Tensor& part : parts) {
-      copy_bytes(to, bytes_of(part), part.nbytes());
-      to += part.nbytes();
-    }
-  });
+  plan.kept.push_back(flat);
+  std::byte* to = bytes_of(flat);
+  for (const at::Tensor& part : parts) {
+    if (part.nbytes() > 0) plan.packing.push_back({to, bytes_of(part), part.nbytes()});
+    to += part.nbytes();
+  }
 }
 
 WorkPtr Backend::start(Plan plan, Tensors outputs) {
@@ -163,15 +209,21 @@ WorkPtr Backend::start(Plan plan, TensorLists outputs) {
 }
 
 WorkPtr Backend::start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
-  const auto all = [](std::vector<std::function<void()>> steps) -> std::function<void()> {
-    if (steps.empty()) return {};
-    return [steps = std::move(steps)] {
-      for (const auto& step : steps) step();
-    };
-  };
+  const bool on_gpu = plan.gpu.has_value();
+  WorkPtr work =
+      on_gpu
+          ? start_on_gpu(std::move(plan), std::move(result), std::move(type), std::move(outputs))
+          : start_on_cpu(std::move(plan), std::move(result), std::move(type), std::move(outputs));
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+WorkPtr Backend::start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
   Task& task = *plan.task;
-  task.pack = all(std::move(plan.packing));
-  task.unpack = all(std::move(plan.unpacking));
+  task.pack = copying(std::move(plan.packing));
+  task.unpack = copying(std::move(plan.unpacking));
+  if (plan.before) task.pack = std::move(plan.before);
+  if (plan.check) task.unpack = std::move(plan.check);
   auto outcome = std::make_shared<Outcome>(std::move(result), std::move(type));
   task.finished = [outcome, kept = std::move(plan.kept)](const std::string& error) {
     outcome->finish(error);
@@ -186,10 +238,32 @@ WorkPtr Backend::start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors
   } catch (const chorus::Error& error) {
     throw_torch(error.what());
   }
-  WorkPtr work = c10::make_intrusive<TaskWork>(group_, plan.task, std::move(outcome),
-                                               std::move(outputs), plan.message);
-  if (coalescing_) coalesced_.push_back(work);
-  return work;
+  return c10::make_intrusive<TaskWork>(group_, plan.task, std::move(outcome), std::move(outputs),
+                                       plan.message);
+}
+
+WorkPtr Backend::start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
+  const Accelerator& gpus = *accelerator();
+  const int gpu = *plan.gpu;
+  auto task = std::make_shared<GpuTask>();
+  task->task = plan.task;
+  task->before = std::move(plan.packing);
+  task->after = std::move(plan.unpacking);
+  task->message = plan.message;
+  task->caller = gpus.current_stream(gpu);
+  task->uses = [&gpus, gpu, kept = std::move(plan.kept)](void* stream) {
+    for (const at::Tensor& tensor : kept) gpus.use(tensor, gpu, stream);
+  };
+  try {
+    const auto driver = group_->join_gpus(gpu, [&] { return gpus.new_stream(gpu); });
+    if (coalescing_) driver->begin_batch();
+    ++sequence_;
+    driver->submit(task);
+  } catch (const chorus::Error& error) {
+    throw_torch(error.what());
+  }
+  return c10::make_intrusive<GpuWork>(group_, std::move(task), gpu, std::move(result),
+                                      std::move(type), std::move(outputs));
 }
 
 WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
@@ -221,14 +295,12 @@ WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
     alike = alike && tensor.scalar_type() == tensors.front().scalar_type();
   }
   if (tensors.size() > 1 && alike && bytes <= kFlattenBytes) {
-    int64_t count = 0;
-    for (const at::Tensor& tensor : tensors) count += tensor.numel();
-    const at::Tensor flat = at::empty({count}, tensors.front().options().requires_grad(false));
-    chorus::Call c = call(p, Kind::all_reduce, flat);
+    const at::Tensor together = flat(p, tensors);
+    chorus::Call c = call(p, Kind::all_reduce, together);
     c.reduction = p.task->calls.front().reduction;
     p.task->calls = {c};
-    gather_from(p, flat, tensors);
-    scatter_into(p, flat, tensors);
+    gather_from(p, together, tensors);
+    scatter_into(p, together, tensors);
   }
   return start(std::move(p), tensors);
 }
@@ -265,9 +337,9 @@ WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
   Plan p = plan("all_gather", options.timeout);
   const at::Tensor& input = only(p, inputs);
   require(p, outputs.size() == 1, "needs one list of outputs");
-  const at::Tensor flat = whole(p, outputs.front(), input);
-  add_all_gather(p, flat, input);
-  scatter_into(p, flat, outputs.front());
+  const at::Tensor all = whole(p, outputs.front(), input);
+  add_all_gather(p, all, input);
+  scatter_into(p, all, outputs.front());
   return start(std::move(p), outputs);
 }
 
@@ -281,9 +353,9 @@ WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
       require(p, of_rank.size() == inputs.size(), "lists of outputs and inputs differ in length");
       parts.push_back(of_rank[i]);
     }
-    const at::Tensor flat = whole(p, parts, inputs[i]);
-    add_all_gather(p, flat, inputs[i]);
-    scatter_into(p, flat, parts);
+    const at::Tensor all = whole(p, parts, inputs[i]);
+    add_all_gather(p, all, inputs[i]);
+    scatter_into(p, all, parts);
   }
   return start(std::move(p), outputs);
 }
@@ -295,10 +367,10 @@ WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::Gathe
   c.output = nullptr;
   if (c.peer == rank_) {
     require(p, outputs.size() == 1, "the root needs a list of outputs");
-    const at::Tensor flat = whole(p, outputs.front(), inputs.front());
-    c.output = flat.data_ptr();
-    p.kept.push_back(flat);
-    scatter_into(p, flat, outputs.front());
+    const at::Tensor all = whole(p, outputs.front(), inputs.front());
+    c.output = all.data_ptr();
+    p.kept.push_back(all);
+    scatter_into(p, all, outputs.front());
   }
   p.task->calls.push_back(c);
   return start(std::move(p), outputs);
@@ -312,10 +384,10 @@ WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
   c.input = nullptr;
   if (c.peer == rank_) {
     require(p, inputs.size() == 1, "the root needs a list of inputs");
-    const at::Tensor flat = whole(p, inputs.front(), outputs.front());
-    c.input = flat.data_ptr();
-    p.kept.push_back(flat);
-    gather_from(p, flat, inputs.front());
+    const at::Tensor all = whole(p, inputs.front(), outputs.front());
+    c.input = all.data_ptr();
+    p.kept.push_back(all);
+    gather_from(p, all, inputs.front());
   }
   p.task->calls.push_back(c);
   return start(std::move(p), outputs);
@@ -345,9 +417,9 @@ WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
   Plan p = plan("reduce_scatter", options.timeout);
   const at::Tensor& output = only(p, outputs);
   require(p, inputs.size() == 1, "needs one list of inputs");
-  const at::Tensor flat = whole(p, inputs.front(), output);
-  gather_from(p, flat, inputs.front());
-  add_reduce_scatter(p, output, flat, options.reduceOp);
+  const at::Tensor all = whole(p, inputs.front(), output);
+  gather_from(p, all, inputs.front());
+  add_reduce_scatter(p, output, all, options.reduceOp);
   return start(std::move(p), outputs);
 }
 

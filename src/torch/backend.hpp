@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,9 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 
-/// Tensors must be dense, contiguous and on the CPU. A call that is refused throws on this rank at
-/// once and on the others as soon as they notice; the group then goes on only if all refused.
+/// Tensors must be dense, contiguous and, in one call, all on the CPU or all on this rank's GPU. A
+/// call that is refused throws on this rank at once and on the others as soon as they notice; the
+/// group then goes on only if all refused.
 class Backend final : public Base {
  public:
   Backend(std::shared_ptr<Group> group, int rank, int size);
@@ -87,28 +89,36 @@ class Backend final : public Base {
   struct Plan {
     std::shared_ptr<Task> task;
     Tensors kept;
-    std::vector<std::function<void()>> packing, unpacking;
+    std::vector<Copy> packing, unpacking;
+    std::function<void()> before, check;  // in place of packing and unpacking, on the CPU
     bool message = false;
+    bool placed = false;                    // a tensor has been looked at:
+    std::optional<int> gpu = std::nullopt;  // where it is, if not on the CPU
   };
   Plan plan(const char* name, std::chrono::milliseconds timeout, bool message = false);
   void require(const Plan& plan, bool condition, const std::string& why);
+  void place(Plan& plan, const at::Tensor& tensor);
   chorus::Call call(Plan& plan, chorus::Call::Kind kind, const at::Tensor& tensor);
   chorus::Reduction reduction(const Plan& plan, const c10d::ReduceOp& op, const at::Tensor& tensor);
   chorus::Rank root(const Plan& plan, int64_t rank);
   const at::Tensor& only(const Plan& plan, const Tensors& tensors);
   void same_elements(const Plan& plan, const at::Tensor& a, const at::Tensor& b, const char* what);
-  at::Tensor whole(const Plan& plan, const Tensors& parts, const at::Tensor& like);
-  void scatter_into(Plan& plan, at::Tensor flat, const Tensors& parts);
-  void gather_from(Plan& plan, at::Tensor flat, const Tensors& parts);
+  static at::Tensor flat(const Plan& plan, const Tensors& parts);
+  at::Tensor whole(Plan& plan, const Tensors& parts, const at::Tensor& like);
+  static void scatter_into(Plan& plan, const at::Tensor& flat, const Tensors& parts);
+  static void gather_from(Plan& plan, const at::Tensor& flat, const Tensors& parts);
   void add_all_gather(Plan& plan, const at::Tensor& output, const at::Tensor& input);
   void add_reduce_scatter(Plan& plan, const at::Tensor& output, const at::Tensor& input,
                           const c10d::ReduceOp& op);
   WorkPtr exchange(Plan plan, const at::Tensor& output, std::vector<std::size_t> output_counts,
                    const at::Tensor& input, std::vector<std::size_t> input_counts, Tensors outputs);
   WorkPtr message(Tensors& tensors, int peer, int tag, bool sending);
+  std::vector<WorkPtr> end_batch();
   WorkPtr start(Plan plan, Tensors outputs);
   WorkPtr start(Plan plan, TensorLists outputs);
   WorkPtr start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
+  WorkPtr start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
+  WorkPtr start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
 
   std::shared_ptr<Group> group_;
   uint64_t sequence_ = 0;

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <utility>
 
+#include "accelerator.hpp"
 #include "backend.hpp"
 #include "elements.hpp"
 #include "work.hpp"
@@ -16,12 +17,6 @@ Counts offsets(const Counts& counts) {
   Counts result(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), result.begin(), std::size_t{0});
   return result;
-}
-
-at::Tensor flat_like(const Tensors& parts) {
-  int64_t count = 0;
-  for (const at::Tensor& part : parts) count += part.numel();
-  return at::empty({count}, parts.front().options().requires_grad(false));
 }
 
 }  // namespace
@@ -107,22 +102,23 @@ WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAl
   };
   Counts to = counts(outputs);
   Counts from = counts(inputs);
-  const at::Tensor input = flat_like(inputs);
-  const at::Tensor output = flat_like(outputs);
+  const at::Tensor input = flat(p, inputs);
+  const at::Tensor output = flat(p, outputs);
   gather_from(p, input, inputs);
   scatter_into(p, output, outputs);
   return exchange(std::move(p), output, std::move(to), input, std::move(from), outputs);
 }
 
 // Messages between two ranks arrive in their order. One with a tag is preceded by its tag, so that
-// two that were meant for each other's place are told apart.
+// two that were meant for each other's place are told apart; on GPUs nobody could look at it in
+// time.
 WorkPtr Backend::message(Tensors& tensors, int peer, int tag, bool sending) {
   Plan p = plan(sending ? "send" : "recv", c10d::kUnsetTimeout, true);
   chorus::Call c = call(p, sending ? Kind::send : Kind::recv, only(p, tensors));
   c.peer = root(p, peer);
   require(p, peer != rank_, "a rank cannot send to or receive from itself");
   p.task->name += (sending ? " to rank " : " from rank ") + std::to_string(peer);
-  if (tag != 0) {
+  if (tag != 0 && !p.gpu) {
     auto number = std::make_shared<std::int64_t>(tag);
     p.task->calls.push_back({.kind = c.kind,
                              .input = number.get(),
@@ -130,12 +126,12 @@ WorkPtr Backend::message(Tensors& tensors, int peer, int tag, bool sending) {
                              .count = 1,
                              .type = chorus::DataType::int64,
                              .peer = c.peer});
-    p.unpacking.push_back([number, tag, sending, name = p.task->name] {
+    p.check = [number, tag, sending, name = p.task->name] {
       if (sending || *number == tag) return;
       throw chorus::CollectiveError(name + ": the next message has tag " + std::to_string(*number) +
                                     ", not " + std::to_string(tag) +
                                     "; messages between two ranks arrive in the order of sending");
-    });
+    };
   }
   p.task->calls.push_back(c);
   return start(std::move(p), tensors);
@@ -156,6 +152,12 @@ WorkPtr Backend::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
 WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
   Plan p = plan("barrier", options.timeout);
   p.task->calls.push_back({.kind = Kind::barrier});
+  if (const auto driver = group_->gpus()) {
+    // After all that this rank has given its GPU, as with NCCL.
+    const int gpu = driver->gpu();
+    auto here = std::make_shared<chorus::DeviceMark>(gpu, accelerator()->current_stream(gpu));
+    p.before = [here] { here->wait(); };
+  }
   return start(std::move(p), Tensors{});
 }
 
@@ -173,11 +175,19 @@ void Backend::startCoalescing() {
   coalesced_.clear();
 }
 
-#if TORCH_VERSION_MAJOR >= 2
-WorkPtr Backend::endCoalescing() {
+std::vector<WorkPtr> Backend::end_batch() {
   coalescing_ = false;
-  return c10::make_intrusive<JointWork>(std::exchange(coalesced_, {}));
+  try {
+    if (const auto driver = group_->gpus()) driver->end_batch();
+  } catch (const chorus::Error& error) {
+    coalesced_.clear();
+    throw_torch(error.what());
+  }
+  return std::exchange(coalesced_, {});
 }
+
+#if TORCH_VERSION_MAJOR >= 2
+WorkPtr Backend::endCoalescing() { return c10::make_intrusive<JointWork>(end_batch()); }
 
 WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::AllgatherOptions& options) {
@@ -197,10 +207,7 @@ WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inpu
   return start(std::move(p), outputs);
 }
 #else
-void Backend::endCoalescing(std::vector<WorkPtr>& requests) {
-  coalescing_ = false;
-  requests = std::exchange(coalesced_, {});
-}
+void Backend::endCoalescing(std::vector<WorkPtr>& requests) { requests = end_batch(); }
 #endif
 
 }  // namespace chorus_torch

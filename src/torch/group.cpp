@@ -193,6 +193,7 @@ Group::~Group() {
   if (!of_this_process()) {
     (void)collectives_.release();
     (void)messages_.release();
+    (void)new std::shared_ptr<GpuDriver>(std::move(gpus_));
     return;
   }
   if (!collectives_) return;
@@ -228,6 +229,40 @@ void Group::refuse_message(const std::string& why) {
   if (size_ > 1) messages().abort("rank " + std::to_string(rank_) + " refused: " + why);
 }
 
+void Group::refuse_on_gpu(const std::string& why) {
+  if (const auto driver = gpus()) {
+    driver->abort("rank " + std::to_string(rank_) + " refused: " + why);
+  } else {
+    refuse_collective(why);  // the others are about to meet on their GPUs
+  }
+}
+
+std::shared_ptr<GpuDriver> Group::gpus() {
+  const std::lock_guard lock(gpus_mutex_);
+  return gpus_;
+}
+
+std::shared_ptr<GpuDriver> Group::join_gpus(int gpu, const GpuDriver::MakeStream& make_stream) {
+  const std::lock_guard joining(gpus_joining_);
+  if (auto driver = gpus()) return driver;
+  auto task = std::make_shared<Task>();
+  task->name = "the first call on CUDA tensors";
+  task->run = [&](chorus::Communicator& world) {
+    try {
+      auto driver = std::make_shared<GpuDriver>(
+          world, gpu, make_stream, [this](std::string text) { return amended(std::move(text)); });
+      const std::lock_guard lock(gpus_mutex_);
+      gpus_ = std::move(driver);
+    } catch (const chorus::DeviceError& error) {
+      throw chorus::InputError(error.what());  // of which all ranks were told: the group goes on
+    }
+  };
+  collectives().submit(task);
+  collectives().wait(task, milliseconds(0));
+  if (!task->error.empty()) throw chorus::CollectiveError(task->error);
+  return gpus();
+}
+
 void Group::monitored_barrier(milliseconds timeout, bool all) {
   const std::string place = place_ + "barrier/" + std::to_string(monitored_++) + "/";
   tell(place + std::to_string(rank_), "here");
@@ -259,11 +294,17 @@ void Group::monitored_barrier(milliseconds timeout, bool all) {
 void Group::abort(const std::string& reason) {
   collectives().abort(reason);
   messages().abort(reason);
+  if (const auto driver = gpus()) driver->abort(reason);
 }
 
 void Group::leave() {
   if (!of_this_process()) return;
-  collectives().leave([this] { messages_->leave(); });
+  collectives().leave([this] {
+    messages_->leave();
+    std::shared_ptr<GpuDriver> last;
+    const std::lock_guard lock(gpus_mutex_);
+    last.swap(gpus_);
+  });
 }
 
 void Group::leave_all(const std::string& reason) {

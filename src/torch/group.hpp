@@ -3,11 +3,13 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "collective_driver.hpp"
+#include "gpu_driver.hpp"
 #include "message_driver.hpp"
 
 namespace chorus_torch {
@@ -27,6 +29,11 @@ class Group {
   [[nodiscard]] bool of_this_process() const;
   CollectiveDriver& collectives() { return *collectives_; }
   MessageDriver& messages() { return *messages_; }
+  /// The driver of what is on GPU memory; null before join_gpus().
+  std::shared_ptr<GpuDriver> gpus();
+  /// The same, made by the first call, which is collective: each rank names the GPU that it will
+  /// use. Throws chorus::Error.
+  std::shared_ptr<GpuDriver> join_gpus(int gpu, const GpuDriver::MakeStream& make_stream);
 
   /// A collective that this rank refuses to make: the others, who call it, must not wait in vain.
   /// It makes a barrier in its place, so that ranks that all refuse go on, and leaves the reason
@@ -37,6 +44,9 @@ class Group {
   /// Returns when all ranks have called it, else throws chorus::CollectiveError on each of them
   /// that names those that have not (`all`: every one, else the first).
   void monitored_barrier(std::chrono::milliseconds timeout, bool all);
+
+  /// A call on GPU memory. It fails all of the group that is on GPUs.
+  void refuse_on_gpu(const std::string& why);
 
   void abort(const std::string& reason);
   /// Begins to leave; the driver's thread does it.
@@ -66,6 +76,8 @@ class Group {
   std::string place_;  // what the keys of this meeting begin with
   std::unique_ptr<MessageDriver> messages_;
   std::unique_ptr<CollectiveDriver> collectives_;
+  std::mutex gpus_joining_, gpus_mutex_;
+  std::shared_ptr<GpuDriver> gpus_;
 };
 
 }  // namespace chorus_torch

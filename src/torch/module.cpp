@@ -2,6 +2,7 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "accelerator.hpp"
 #include "backend.hpp"
 #include "work.hpp"
 
@@ -66,5 +67,5 @@ PYBIND11_MODULE(_C, module) {
   module.def("leave_all", &Group::leave_all, py::arg("reason"), unlocked);
   module.def("launch", &launch);
   module.def("from_rank_0", &from_rank_0, unlocked);
-  module.attr("torch_version") = TORCH_VERSION;
+  module.attr("takes_cuda") = chorus_torch::accelerator() != nullptr;
 }

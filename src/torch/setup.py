@@ -32,7 +32,7 @@ class Build(build_ext):
         subprocess.run(["cmake", "--build", build, "--target", "chorus_torch"], check=True)
         package = (Path(__file__).parent if self.inplace else Path(self.build_lib)) / "chorus_torch"
         package.mkdir(parents=True, exist_ok=True)
-        for file in (build / "python" / "chorus_torch").glob("_C*"):
+        for file in (build / "python" / "chorus_torch").glob("_[Cb]*"):
             shutil.copy(file, package)
         for file in (build / "src").glob("libchorus.so.?"):
             shutil.copy(os.path.realpath(file), package / file.name)

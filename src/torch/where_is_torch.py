@@ -21,12 +21,33 @@ def library(name):
     raise SystemExit(f"lib{name}.so is not in {folders}")
 
 
+
+
 def pybind11():
     """Definitions that make this torch's Python types ours: pybind11 shares them among modules of one compiler."""
     for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):
         value = getattr(torch._C, f"_PYBIND11_{name}", None)
         if value is not None:
             yield f'PYBIND11_{name}="{value}"'
+
+
+def cuda():
+    """The version of CUDA that this torch was built for, a folder with cuda_runtime_api.h, and torch's library
+    of streams; empty where there is none."""
+    version = torch.version.cuda or ""
+    if not version:
+        return "", "", ""
+    major = version.split(".")[0]
+    site = os.path.dirname(os.path.dirname(torch.__file__))
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), cpp_extension.CUDA_HOME, "/usr/local/cuda"]
+    # What came with torch fits it best; but not all of those folders are whole.
+    folders = [f"{site}/nvidia/cuda_runtime/include", f"{site}/nvidia/cu{major}/include",
+               *(f"{home}/include" for home in homes if home)]
+    needed = ["cuda_runtime_api.h", "crt/host_defines.h"]
+    for folder in folders:
+        if all(os.path.exists(os.path.join(folder, header)) for header in needed):
+            return version, folder, library("c10_cuda")
+    return version, "", ""
 
 
 includes = cpp_extension.include_paths() + [sysconfig.get_paths()["include"]]
@@ -37,5 +58,6 @@ print(
     "|".join(library(name) for name in names),
     int(torch.compiled_with_cxx11_abi()),
     "|".join(pybind11()),
+    *cuda(),
     sep=";",
 )

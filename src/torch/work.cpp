@@ -3,6 +3,8 @@
 #include <ATen/core/ivalue_inl.h>
 #include <c10/util/Exception.h>
 
+#include "accelerator.hpp"
+
 namespace chorus_torch {
 
 std::exception_ptr torch_error(const std::string& sentence) {
@@ -80,6 +82,53 @@ c10::intrusive_ptr<c10::ivalue::Future> TaskWork::getFuture() {
   auto future = outcome_->future();
   if (!message_) group_->collectives().kick();
   return future;
+}
+
+// Of the group as far as it is on GPUs; nothing any more once it was left.
+std::string GpuWork::failure() const {
+  const auto driver = group_->gpus();
+  return driver ? driver->failure() : std::string();
+}
+
+std::shared_ptr<const chorus::DeviceMark> GpuWork::end() {
+  if (!group_->of_this_process()) {
+    throw_torch(task_->task->name + ": this process was forked from the one that waits for it");
+  }
+  const auto driver = group_->gpus();
+  try {
+    if (driver) return driver->end_of(*task_);
+  } catch (const chorus::Error& error) {
+    throw_torch(error.what());
+  }
+  if (!task_->end) throw_torch(task_->task->name + ": the process group has been destroyed");
+  return task_->end;
+}
+
+bool GpuWork::isCompleted() { return !failure().empty() || end()->passed(); }
+
+bool GpuWork::isSuccess() const { return task_->end && task_->end->passed() && failure().empty(); }
+
+std::exception_ptr GpuWork::exception() const {
+  const std::string why = failure();
+  return why.empty() ? nullptr : torch_error(why);
+}
+
+bool GpuWork::wait(std::chrono::milliseconds timeout) {
+  const auto mark = end();
+  if (timeout.count() > 0 && !mark->wait_for(timeout)) {
+    const std::string why = task_->task->name + ": not complete after the " +
+                            std::to_string(timeout.count()) + " ms that wait() was given";
+    group_->abort(why);
+    throw_torch(why);
+  }
+  if (const std::string why = failure(); !why.empty()) throw_torch(why);
+  mark->hold(accelerator()->current_stream(gpu_));
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GpuWork::getFuture() {
+  (void)end();
+  return accelerator()->future(result_, type_, gpu_, task_->stream);
 }
 
 bool JointWork::isCompleted() {

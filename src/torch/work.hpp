@@ -62,6 +62,40 @@ class TaskWork final : public c10d::Work {
   bool message_;
 };
 
+/// An operation on a GPU. Waiting for it holds up the caller's current stream, not the caller.
+class GpuWork final : public c10d::Work {
+ public:
+  GpuWork(std::shared_ptr<Group> group, std::shared_ptr<GpuTask> task, int gpu, c10::IValue result,
+          c10::TypePtr type, std::vector<at::Tensor> outputs)
+      : group_(std::move(group)),
+        task_(std::move(task)),
+        gpu_(gpu),
+        result_(std::move(result)),
+        type_(std::move(type)),
+        outputs_(std::move(outputs)) {}
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override { return outputs_; }
+  void synchronize() override { wait(kNoTimeout); }
+  /// With a time limit it waits for the GPU, and fails the group when the limit passes.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override { group_->abort(task_->task->name + " was aborted"); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  std::shared_ptr<const chorus::DeviceMark> end();
+  [[nodiscard]] std::string failure() const;
+
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<GpuTask> task_;
+  int gpu_;
+  c10::IValue result_;
+  c10::TypePtr type_;
+  std::vector<at::Tensor> outputs_;
+};
+
 /// Several operations that were started together.
 class JointWork final : public c10d::Work {
  public:

@@ -362,7 +362,7 @@ Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
     const std::lock_guard lock(event->mutex);
     number = event->recorded;
   }
-  return submit(stream, [event, number] {
+  return submit(stream, [event = event->self, number] {
     std::unique_lock lock(event->mutex);
     event->changed.wait(lock, [&] { return event->completed >= number; });
   });
@@ -412,15 +412,13 @@ Result cuGraphExecDestroy(GraphExec exec) {
 }
 
 Result cuEventCreate(EventHandle* event, unsigned) {
-  *event = new CUevent_st;
+  const auto made = std::make_shared<CUevent_st>();
+  made->self = made;
+  *event = made.get();
   return kSuccess;
 }
 Result cuEventDestroy_v2(EventHandle event) {
-  // The driver keeps an event until what waits for it has been told; so do all who use it here.
-  std::unique_lock lock(event->mutex);
-  event->changed.wait(lock, [&] { return event->completed >= event->recorded; });
-  lock.unlock();
-  delete event;
+  const std::shared_ptr<CUevent_st> last = std::move(event->self);
   return kSuccess;
 }
 Result cuEventRecord(EventHandle event, StreamHandle stream) {
@@ -435,7 +433,7 @@ Result cuEventRecord(EventHandle event, StreamHandle stream) {
     const std::lock_guard lock(event->mutex);
     number = ++event->recorded;
   }
-  return submit(stream, [event, number] {
+  return submit(stream, [event = event->self, number] {
     const std::lock_guard lock(event->mutex);
     event->completed = std::max(event->completed, number);
     event->completed_at = std::chrono::steady_clock::now();

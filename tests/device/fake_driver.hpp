@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -121,6 +122,7 @@ struct CUevent_st {
   std::uint64_t completed = 0;
   std::chrono::steady_clock::time_point completed_at = {};
   CUgraph_st* capture = nullptr;
+  std::shared_ptr<CUevent_st> self;  // until it is destroyed; streams that wait for it hold it, too
 };
 
 namespace fake {

@@ -3,14 +3,16 @@
 # collective × type × operation × 1 to 8 ranks on one GPU, processes, groups, graphs, aborts; a small
 # set under compute-sanitizer), measures against what the GPU can do in the same run, and writes JSON
 # into perf/results. Then the bundled trainer on that GPU: every layout's loss beside the cpu
-# backend's, and the share of the peak that training the 125M model reaches.
+# backend's, and the share of the peak that training the 125M model reaches. And CUDA tensors through
+# torch.distributed, where PYTHON has a torch with CUDA.
 #
 #   gpu_suite.sh                   build here, run here
 #   gpu_suite.sh pack DIRECTORY    build here; put programs and the libraries they need there
 #   gpu_suite.sh run DIRECTORY     run what was packed (on a machine without Chorus's dependencies)
 #
 # Environment: OUT (where results go; perf/results/gpu, or DIRECTORY/results), LARGEST (bytes; 1 GiB),
-# QUICK=1 (fewer ranks), ARCH (compute capability to build for; 90).
+# QUICK=1 (fewer ranks), ARCH (compute capability to build for; 90), PYTHON (python3: whose torch to build
+# for and to test).
 # Exit status: 0 all well, 1 something failed, 77 there is no GPU (or, to build, no nvcc).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -22,12 +24,13 @@ build() {
   command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
   command -v nvcc >/dev/null || { echo "there is no nvcc to build the kernels with"; exit 77; }
   cmake -S "$root" -B "$root/build/gpu" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCHORUS_CUDA=ON \
-        -DCHORUS_CUDA_ARCHITECTURES="${ARCH:-90}" \
+        -DCHORUS_CUDA_ARCHITECTURES="${ARCH:-90}" -DCHORUS_PYTHON="${PYTHON:-}" \
         -DCHORUS_BUILD_TESTS=ON >/dev/null || exit 1
   # shellcheck disable=SC2086
   ninja -C "$root/build/gpu" $programs || exit 1
   # shellcheck disable=SC2086
   ninja -C "$root/build/gpu" $trainer || echo "skipped: the trainer is not built"
+  ninja -C "$root/build/gpu" chorus_torch || echo "skipped: the backend of torch.distributed is not built"
 }
 
 pack() {
@@ -43,6 +46,12 @@ pack() {
       grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcuda)\.so' |
       xargs -r cp -Lt "$to/lib"
   done
+  if [ -d "$root/build/gpu/python/chorus_torch" ]; then
+    mkdir -p "$to/torch"
+    cp -r "$root/build/gpu/python/chorus_torch" "$to/torch"
+    cp -L "$root"/build/gpu/src/libchorus.so.? "$to/torch/chorus_torch"
+    cp "$root"/tests/torch/{cuda_test,gpus,operations_test,ranks}.py "$to/torch"
+  fi
   cp "$0" "$to/gpu_suite.sh"
   cp "$root/tests/trainer/gpu_train.sh" "$to"
   # Its cuBLASLt is too large to be carried: that of the machine, out of LD_LIBRARY_PATH.
@@ -93,8 +102,27 @@ run() {
     failed=1
     echo "FAILED: device_bench"
   fi
+  tensors "$at" "$out" || failed=1
   train "$at" "$out" || failed=1
   return $failed
+}
+
+# CUDA tensors through torch.distributed.
+tensors() {
+  local at=$1 log=$2/torch.log python=${PYTHON:-python3} status=77
+  echo "the backend of torch.distributed was not built" >"$log"
+  if [ -d "$at/torch" ]; then
+    local -x PYTHONPATH=$at/torch OMP_NUM_THREADS=1
+    if "$python" -c 'import chorus_torch' >"$log" 2>&1; then  # no torch, or another one
+      timeout 600 "$python" -B "$at/torch/cuda_test.py" >"$log" 2>&1
+      status=$?
+    fi
+  fi
+  case $status in
+    0) echo "passed: CUDA tensors of torch: $(grep -E '^Ran' "$log")" ;;
+    77) echo "skipped: CUDA tensors of torch: $(tail -1 "$log" | sed 's/^skipped: //')" ;;
+    *) echo "FAILED: CUDA tensors of torch" && grep -E '^(FAIL|ERROR|[A-Za-z]*Error)' "$log" | head -20 && return 1 ;;
+  esac
 }
 
 train() {

@@ -3,8 +3,8 @@
     import chorus_torch
     torch.distributed.init_process_group("chorus")
 
-Importing registers the backend "chorus" for CPU tensors (for CUDA tensors it says that Chorus has no
-executor for them yet) and the rendezvous "chorus://", for jobs started by mpirun, srun or
+Importing registers the backend "chorus" for CPU tensors and, where it was built for a torch with CUDA, for
+CUDA tensors; and the rendezvous "chorus://", for jobs started by mpirun, srun or
 `chorus run` in place of torchrun:
 
     torch.distributed.init_process_group("chorus", init_method="chorus://")
@@ -19,15 +19,17 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from ._built_for import torch_version
+
+# Before loading what was built for another torch, which would bring that one's libraries.
+if torch.__version__.split("+")[0].split(".")[:2] != torch_version.split("+")[0].split(".")[:2]:
+    raise ImportError(
+        f"chorus_torch was built for torch {torch_version}, but this is {torch.__version__}: "
+        "build it again (docs/pytorch.md)"
+    )
 from . import _C
 
 __all__ = ["monitored_barrier"]
-
-if torch.__version__.split("+")[0].split(".")[:2] != _C.torch_version.split(".")[:2]:
-    raise ImportError(
-        f"chorus_torch was built for torch {_C.torch_version}, but this is {torch.__version__}: "
-        "build it again (docs/pytorch.md)"
-    )
 
 
 def _own_address():

@@ -1,0 +1,81 @@
+#include "runtime/device_stream.hpp"
+
+#include <thread>
+
+#include "chorus/error.hpp"
+#include "device/driver.hpp"
+
+namespace chorus {
+namespace {
+
+// How often a wait with a limit looks: no more than what the wait itself may be late by.
+constexpr auto kLook = std::chrono::microseconds(100);
+
+cuda::StreamHandle handle_of(void* stream) { return static_cast<cuda::StreamHandle>(stream); }
+
+}  // namespace
+
+struct DeviceMark::Impl {
+  Impl(int device, void* stream) : context(device) {
+    const cuda::Current current(context.get());
+    event = cuda::make_event();
+    cuda::check(cuda::driver().event_record(event.get(), handle_of(stream)), "marking a stream");
+  }
+  ~Impl() {
+    try {
+      const cuda::Current current(context.get());
+      event.reset();
+    } catch (const Error&) {  // the context went with its process' end
+      (void)event.release();
+    }
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  cuda::PrimaryContext context;
+  cuda::Event event;
+};
+
+DeviceMark::DeviceMark(int device, void* stream) : impl_(std::make_unique<Impl>(device, stream)) {}
+DeviceMark::DeviceMark(DeviceMark&&) noexcept = default;
+DeviceMark& DeviceMark::operator=(DeviceMark&&) noexcept = default;
+DeviceMark::~DeviceMark() = default;
+
+void DeviceMark::hold(void* stream) const {
+  const cuda::Current current(impl_->context.get());
+  cuda::check(cuda::driver().stream_wait(handle_of(stream), impl_->event.get(), 0),
+              "ordering streams");
+}
+
+bool DeviceMark::passed() const {
+  const cuda::Current current(impl_->context.get());
+  const cuda::Result result = cuda::driver().event_query(impl_->event.get());
+  if (result == cuda::kNotReady) return false;
+  cuda::check(result, "looking at a stream");
+  return true;
+}
+
+void DeviceMark::wait() const {
+  const cuda::Current current(impl_->context.get());
+  cuda::check(cuda::driver().event_synchronize(impl_->event.get()), "waiting for a stream");
+}
+
+bool DeviceMark::wait_for(std::chrono::milliseconds limit) const {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!passed()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
+}
+
+void device_copy(int device, void* to, const void* from, std::size_t size_bytes, void* stream) {
+  if (size_bytes == 0 || to == from) return;
+  const cuda::PrimaryContext context(device);
+  const cuda::Current current(context.get());
+  cuda::check(cuda::driver().copy(cuda::address_of(to), cuda::address_of(from), size_bytes,
+                                  handle_of(stream)),
+              "copying on the GPU");
+}
+
+}  // namespace chorus
