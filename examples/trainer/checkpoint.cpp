@@ -55,8 +55,11 @@ class Writer {
     number(static_cast<std::uint64_t>(value.size()));
     bytes_.append(value);
   }
-  void floats(const float* values, std::size_t count) {
-    bytes_.append(reinterpret_cast<const char*>(values), count * sizeof(float));
+  /// Of the device's memory.
+  void floats(Ops<float>& ops, const float* values, std::size_t count) {
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + count * sizeof(float));
+    ops.to_host(bytes_.data() + at, values, count * sizeof(float));
   }
   void raw(std::string_view value) { bytes_.append(value); }
 
@@ -221,7 +224,7 @@ void write_rank(Trainer<float>& trainer, const std::string& path) {
       }
       const std::size_t at = first - s->begin;
       for (const float* values : {s->own_values, s->moment1, s->moment2}) {
-        out.floats(values + at, last - first);
+        out.floats(trainer.ops(), values + at, last - first);
       }
     }
   }
@@ -230,7 +233,7 @@ void write_rank(Trainer<float>& trainer, const std::string& path) {
     for (const auto& kept : trainer.store().kept()) {
       out.text(kept.name);
       out.number(static_cast<std::uint64_t>(kept.elements.size()));
-      out.floats(kept.elements.data(), kept.elements.size());
+      out.floats(trainer.ops(), kept.elements.data(), kept.elements.size());
     }
   }
   out.text("");
@@ -262,22 +265,32 @@ std::size_t restore(Trainer<float>& trainer, Segment<float>& s, const Param& p, 
   const bool whole = trainer.config().layout.zero < 3;
   const auto count = static_cast<std::size_t>(part.count);
   std::size_t restored = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int64_t flat = part.begin + static_cast<std::int64_t>(i);
+  /// Elements [i, i + n) of the part's k-th kind, which lie side by side on both sides.
+  const auto copy = [&](float* to, std::size_t k, std::size_t i, std::size_t n) {
+    trainer.ops().to_device(to, values + (k * count + i) * sizeof(float), n * sizeof(float));
+  };
+  const std::int64_t last = part.begin + part.count;
+  for (std::int64_t flat = part.begin; flat < last;) {
     const std::int64_t row = part.row + flat / part.col_count - p.row;
-    const std::int64_t col = part.col + flat % part.col_count - p.col;
-    if (row < 0 || row >= p.row_count || col < 0 || col >= p.col_count) continue;
-    const std::size_t at = p.offset + static_cast<std::size_t>(row * p.col_count + col);
-    float x[3];
+    const std::int64_t first_col = part.col + flat % part.col_count;
+    const std::int64_t end_col =
+        std::min<std::int64_t>(part.col + part.col_count, first_col + last - flat);
+    const std::int64_t from = std::max<std::int64_t>(first_col, p.col);
+    const std::int64_t to = std::min<std::int64_t>(end_col, p.col + p.col_count);
+    const auto i = static_cast<std::size_t>(flat - part.begin + from - first_col);
+    flat += end_col - first_col;
+    if (row < 0 || row >= p.row_count || from >= to) continue;
+    const std::size_t at = p.offset + static_cast<std::size_t>(row * p.col_count + from - p.col);
+    const std::size_t end = at + static_cast<std::size_t>(to - from);
+    if (whole) copy(s.values + at, 0, i, end - at);
+    const std::size_t own = std::max(at, s.begin);
+    const std::size_t own_end = std::min(end, s.begin + s.shard);
+    if (own >= own_end) continue;
+    float* const mine[3] = {s.own_values, s.moment1, s.moment2};
     for (std::size_t k = 0; k < 3; ++k) {
-      std::memcpy(&x[k], values + (k * count + i) * sizeof(float), sizeof(float));
+      copy(mine[k] + (own - s.begin), k, i + (own - at), own_end - own);
     }
-    if (whole) s.values[at] = x[0];
-    if (at < s.begin || at >= s.begin + s.shard) continue;
-    s.own_values[at - s.begin] = x[0];
-    s.moment1[at - s.begin] = x[1];
-    s.moment2[at - s.begin] = x[2];
-    ++restored;
+    restored += own_end - own;
   }
   return restored;
 }
@@ -303,7 +316,7 @@ void restore_kept(Trainer<float>& trainer, Reader& in) {
   for (const auto& kept : trainer.store().kept()) {
     if (in.text() != kept.name || in.number<std::uint64_t>() != kept.elements.size()) in.torn();
     const std::size_t bytes = kept.elements.size_bytes();
-    std::memcpy(kept.elements.data(), in.take(bytes), bytes);
+    trainer.ops().to_device(kept.elements.data(), in.take(bytes), bytes);
   }
   if (!in.text().empty()) in.torn();
 }

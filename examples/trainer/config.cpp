@@ -265,19 +265,14 @@ void check_world(const Config& config, int world_size) {
                   l.dp, l.tp, l.pp, l.world_size(), world_size, fits.dp, fits.tp, fits.pp));
 }
 
-/// What works on gradients and values in the host's memory.
-void check_backend(const Training& t, const Layout& l) {
+/// What works on gradients in the host's memory.
+void check_backend(const Training& t) {
   if (t.backend == Backend::cpu) return;
-  const char* what = nullptr;
-  if (t.compression != Compression::none) what = "--compress";
-  if (t.average != Average::gradients) what = "--average";
-  if (l.quantize_weights) what = "--quantize-weights";
-  if (l.quantize_gradients) what = "--quantize-gradients";
-  if (what == nullptr) return;
-  reject(
-      fmt::format("{} works in the host's memory, which --backend {} does not use: leave it out "
-                  "or take --backend cpu",
-                  what, kBackendNames[static_cast<std::size_t>(t.backend)]));
+  if (t.compression == Compression::none) return;
+  reject(fmt::format(
+      "--compress works in the host's memory, which --backend {} does not use: leave it "
+      "out or take --backend cpu",
+      kBackendNames[static_cast<std::size_t>(t.backend)]));
 }
 
 }  // namespace
@@ -291,7 +286,7 @@ void check(const Config& config, int world_size) {
   const Model& m = config.model;
   const Layout& l = config.layout;
   check_model(m);
-  check_backend(config.training, l);
+  check_backend(config.training);
   between(l.dp, 1, kMostRanks, "--dp");
   between(l.tp, 1, kMostRanks, "--tp");
   between(l.pp, 1, kMostRanks, "--pp");

@@ -7,13 +7,21 @@
 #include <utility>
 #include <vector>
 
+#include "chorus/compress.hpp"
 #include "chorus/error.hpp"
 #include "cpu_math.hpp"
+#include "kernels_exchange.hpp"
 #include "ops.hpp"
 #include "row_math.hpp"
 
 namespace trainer {
 namespace {
+
+using chorus::compress::Nearest8;
+
+[[noreturn]] void only_float() {
+  throw chorus::InputError("values and gradients can be quantized in float32 only");
+}
 
 constexpr int kQueryTile = 64;
 
@@ -281,6 +289,27 @@ class CpuOps final : public Ops<R> {
       if (target >= 0 && target < v) logits[target] -= scale;
     }
     *total += loss;
+  }
+
+  void mix(R* y, double own, const R* x, double weight, std::size_t n) override {
+    kernel::Mix<R> mixed{y, x, own, weight};
+    for (std::size_t i = 0; i < n; ++i) mixed(i);
+  }
+  void pack(std::uint8_t* to, const R* x, std::size_t n) override {
+    if constexpr (std::is_same_v<R, float>) {
+      const std::size_t bytes = Nearest8().bytes(n);
+      Nearest8().encode({x, n}, 0, std::as_writable_bytes(std::span(to, bytes)));
+    } else {
+      only_float();
+    }
+  }
+  void add_packed(R* sum, const std::uint8_t* from, std::size_t n) override {
+    if constexpr (std::is_same_v<R, float>) {
+      const std::size_t bytes = Nearest8().bytes(n);
+      Nearest8().add(std::as_bytes(std::span(from, bytes)), 1.0F, {sum, n});
+    } else {
+      only_float();
+    }
   }
 
   void add_squares(double* sum, const R* x, std::size_t n) override {

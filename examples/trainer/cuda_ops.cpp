@@ -136,6 +136,17 @@ class CudaOps final : public Ops<R> {
     launch(kernel::AddParts<R>{dbias, biases, count, size(h)}, size(h));
   }
 
+  void mix(R* y, double own, const R* x, double weight, std::size_t n) override {
+    launch(kernel::Mix<R>{y, x, own, weight}, n);
+  }
+  void pack(std::uint8_t* to, const R* x, std::size_t n) override {
+    const std::size_t blocks = kernel::packed_blocks(n);
+    launch(kernel::Pack<R>{to, x, n, blocks}, blocks);
+  }
+  void add_packed(R* sum, const std::uint8_t* from, std::size_t n) override {
+    launch(kernel::AddPacked<R>{sum, from, kernel::packed_blocks(n)}, n);
+  }
+
   void gelu(R* y, const R* x, std::size_t n) override { launch(kernel::Gelu<R>{y, x}, n); }
   void gelu_backward(R* d, const R* x, std::size_t n) override {
     launch(kernel::GeluBackward<R>{d, x}, n);

@@ -111,7 +111,7 @@ void Store<R>::lay_out_exchange(Arena& arena) {
   lengths_ = arena.take<std::uint64_t>(varies ? replicas : 0, Use::scratch);
   power_p_ = arena.take<R>(factors, Use::scratch);
   theirs_ = arena.take<R>(theirs, Use::scratch);
-  mixing_.reserve(2 * row_.size());
+  for (auto* each : {&mixed_, &mixed_at_, &from_start_}) each->assign(replicas, 0);
 }
 
 template <class R>
@@ -243,17 +243,29 @@ void Store<R>::average_values(int step) {
         s->group->wait(s->group->all_reduce(s->values, s->padded, chorus::ReduceOp::avg));
         continue;
       }
-      mixing_.clear();
+      if (row_.empty()) continue;
+      // The same to each neighbour, and to no other.
+      std::ranges::fill(mixed_, 0);
+      double own = 0;
       std::size_t at = 0;
       for (const neighbor::Weight& w : row_) {
-        if (w.rank == s->group->rank()) continue;
-        mixing_.push_back(s->group->send(static_cast<const R*>(s->values), s->padded, w.rank));
-        mixing_.push_back(s->group->recv(theirs_ + at, s->padded, w.rank));
+        const auto rank = static_cast<std::size_t>(w.rank);
+        if (w.rank == s->group->rank()) {
+          own = w.weight;
+          continue;
+        }
+        mixed_[rank] = s->padded;
+        mixed_at_[rank] = at;
         at += s->padded;
       }
-      for (const Pending& pending : mixing_) s->group->wait(pending);
-      if (!row_.empty()) {
-        neighbor::combine(row_, s->group->rank(), {s->values, s->padded}, {theirs_, at});
+      s->group->wait(s->group->all_to_all_v(static_cast<const R*>(s->values), mixed_, from_start_,
+                                            theirs_, mixed_, mixed_at_));
+      at = 0;
+      for (const neighbor::Weight& w : row_) {
+        if (w.rank == s->group->rank()) continue;
+        ops_.mix(s->values, own, theirs_ + at, w.weight, s->padded);
+        own = 1;
+        at += s->padded;
       }
     }
   }

@@ -14,6 +14,7 @@
 
 #include "bfloat16.hpp"
 #include "kernels_attention.hpp"
+#include "kernels_exchange.hpp"
 #include "kernels_experts.hpp"
 
 namespace trainer {
@@ -401,6 +402,7 @@ using Kernel = std::variant<
     kernel::GatherRows<R>, kernel::ScatterRows<R>, kernel::Softmax<R>, kernel::RowMax<R>,
     kernel::ExpRows<R>, kernel::LossRows<R>, kernel::SumInto<R>, kernel::SquareParts<R>,
     kernel::AdamStep<R>, kernel::TopK<R>, kernel::SpreadPairs<R>, kernel::GatherPairs<R>,
-    kernel::PairSlopes<R>, kernel::GateSlope<R>>;
+    kernel::PairSlopes<R>, kernel::GateSlope<R>, kernel::Mix<R>, kernel::Pack<R>,
+    kernel::AddPacked<R>>;
 
 }  // namespace trainer

@@ -137,6 +137,14 @@ class Ops {
   virtual void loss_rows(double* loss, R* logits, const R* sums, const std::int32_t* targets,
                          int first, R scale, int n, int v) = 0;
 
+  // What replicas exchange in place of plain sums.
+  /// y [n] = own · y + weight · x, in double.
+  virtual void mix(R* y, double own, const R* x, double weight, std::size_t n) = 0;
+  /// to: x [n] in 8 bits, Nearest8::bytes(n) of chorus/compress.hpp, laid out as there.
+  virtual void pack(std::uint8_t* to, const R* x, std::size_t n) = 0;
+  /// sum [n] += what pack() made.
+  virtual void add_packed(R* sum, const std::uint8_t* from, std::size_t n) = 0;
+
   /// *sum += Σ x², in double.
   virtual void add_squares(double* sum, const R* x, std::size_t n) = 0;
   /// One AdamW step on x [n] (Loshchilov & Hutter, 2019), with moments m, v.

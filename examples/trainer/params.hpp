@@ -185,7 +185,8 @@ class Store {
   R* power_p_ = nullptr;              ///< P of all matrices and the vectors of a segment
   R* theirs_ = nullptr;               ///< values of the neighbours, of the largest segment
   std::vector<chorus::neighbor::Weight> row_;
-  std::vector<Pending> mixing_;
+  /// [replicas]: how much each gets of this rank's values, and where theirs arrive.
+  std::vector<std::size_t> mixed_, mixed_at_, from_start_;
   std::uint64_t reductions_ = 0;  ///< seeds random rounding
   R* node_sums_ = nullptr;  ///< [nodes · shard] of the segment whose gradients are being summed
   R* partials_ = nullptr;

@@ -163,6 +163,24 @@ TEST_F(Checkpoints, HoldReplicasThatDriftedApart) {
   }
 }
 
+TEST_F(Checkpoints, OfDeviceMemoryResumeThereAndOnTheHost) {
+  Config config = small();
+  config.layout = {.dp = 2, .zero = 2};
+  config.training.backend = Backend::cuda_emulated;
+  expect_resumable(config);
+  const Ended whole = part(config, 0, 6);
+  fs::remove_all(directory_);
+  part(config, 0, 3);
+  config.training.backend = Backend::cpu;
+  const Ended there = part(config, 3, 6);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(there.losses[i], whole.losses[3 + i], 1e-4);
+  config.layout = {.dp = 2};
+  config.training.backend = Backend::cuda_emulated;
+  config.training.average = Average::ring;
+  fs::remove_all(directory_);
+  expect_resumable(config);
+}
+
 TEST_F(Checkpoints, OfQuantizedShardsAndExpertsResume) {
   Config config = small();
   config.layout = {

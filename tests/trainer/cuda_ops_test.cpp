@@ -10,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "chorus/compress.hpp"
 #include "random.hpp"
 
 namespace trainer::testing {
@@ -157,6 +158,8 @@ void rows_and_elements(Sides<R>& s) {
   s.expect_alike("add", {x, y}, [&](auto& o, auto& a) { o.add(a[0].data(), a[1].data(), n * h); });
   s.expect_alike("copy", {x, y},
                  [&](auto& o, auto& a) { o.copy(a[0].data(), a[1].data(), n * h); });
+  s.expect_alike("mix", {x, y},
+                 [&](auto& o, auto& a) { o.mix(a[0].data(), 0.25, a[1].data(), 0.75, n * h); });
   s.expect_alike("zero", {x}, [&](auto& o, auto& a) { o.zero(a[0].data(), n); });
   s.expect_alike("add_bias", {x, v},
                  [&](auto& o, auto& a) { o.add_bias(a[0].data(), a[1].data(), n, h); });
@@ -306,6 +309,20 @@ void products_and_attention(Sides<R>& s, int T) {
                  });
 }
 
+/// Several blocks of 512, the last one torn, at an address of no float.
+void packed(Sides<float>& s) {
+  const std::size_t n = static_cast<std::size_t>(s.size(5000, 700));
+  s.expect_alike("pack, add_packed", {numbers<float>(n, 1), numbers<float>(n, 2)},
+                 [&](auto& o, auto& a) {
+                   std::vector<std::uint8_t> bytes(1 + chorus::compress::Nearest8().bytes(n));
+                   o.pack(&bytes[1], a[1].data(), n);
+                   o.add_packed(a[0].data(), &bytes[1], n);
+                   o.zero(a[1].data(), 5);
+                   o.pack(&bytes[1], a[1].data(), 5);
+                   o.add_packed(a[1].data(), &bytes[1], 5);  // nothing of nothing
+                 });
+}
+
 class CudaOps : public ::testing::TestWithParam<How> {};
 
 TEST_P(CudaOps, EqualTheCpuBackendInDouble) {
@@ -320,6 +337,7 @@ TEST_P(CudaOps, EqualTheCpuBackendInDouble) {
 TEST_P(CudaOps, EqualTheCpuBackendInFloat) {
   Sides<float> s(GetParam(), 2e-6);
   rows_and_elements(s);
+  packed(s);
   tokens_and_losses(s);
   experts(s, 1);
   experts(s, 2);

@@ -2,7 +2,8 @@
 # The trainer's cuda backend, by ranks that share one GPU: gpu_train.sh CHORUS TRAIN
 #
 #   - replicas, ZeRO, slices, pipelines, experts and their product end at the cpu backend's loss;
-#   - so does bfloat16, to its rounding;
+#   - so does bfloat16, to its rounding; averages of values; 8-bit ZeRO++, to a code or two;
+#   - a run resumed from its checkpoint ends where the whole one does;
 #   - MEASURE=1: the 125M preset's share of the measured peak of matrix products, in bfloat16.
 #
 # BACKEND=cuda-emulated: the same with the host in the GPU's place, to check this script.
@@ -60,6 +61,13 @@ expect "$deeper" 0.0002 2 --pp 2 --micro-batches 4 --layers 4 --schedule interle
 experts=$(last_loss 1 --micro-batches 4 --experts 4)
 expect "$experts" 0.0002 4 --dp 4 --ep 4 --experts 4
 expect "$experts" 0.0002 4 --dp 4 --ep 2 --experts 4 --zero 2 --expert-chunks 2
+averaged=$(last_loss 2 --dp 2 --average ring --global-every 2)
+expect "$averaged" 0.0002 2 --dp 2 --average ring --global-every 2
+packed=$(last_loss 4 --dp 4 --zero 3 --quantize-weights --quantize-gradients --secondary 2)
+expect "$packed" 0.002 4 --dp 4 --zero 3 --quantize-weights --quantize-gradients --secondary 2
+last_loss 2 --backend "$backend" --dp 2 --micro-batches 2 --checkpoint "$work/ckpt" --checkpoint-every 2 >"$work/loss"
+rm -rf "$work/ckpt/step-00000004"
+expect "$(cat "$work/loss")" 0 2 --dp 2 --micro-batches 2 --checkpoint "$work/ckpt" --resume
 
 if [ "${MEASURE:-0}" = 1 ]; then
   "$train" --preset 125M --backend "$backend" --bfloat16 --batch 4 --steps 30 --warmup-steps 5 \
