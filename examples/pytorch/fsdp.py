@@ -9,7 +9,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard  # from torch 2.6 on; on the CPU from 2.7 on
+from torch.distributed.fsdp import fully_shard  # from torch 2.6 on; 2.6's needs GPUs
 
 import chorus_torch  # registers the backend "chorus"
 
