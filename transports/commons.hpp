@@ -32,19 +32,24 @@ struct Reference {
   std::uint64_t where = 0;
 };
 
-/// "My buffers are ready for call `number`", in one cache line with the data where that is small.
-/// Everything below `sequence` is written before it and read after it.
+/// "My buffers are ready for call `number`", with the data where that is small: up to 40 bytes of
+/// it are in the same cache line, the rest in its neighbour. Everything below `sequence` is written
+/// before it and read after it.
 struct alignas(128) Offer {
-  static constexpr std::size_t kInlineBytes = 32;
+  static constexpr std::size_t kInlineBytes = 104;
 
   std::atomic<std::uint64_t> sequence;  ///< number + 1
+  /// What the counter of that name is by now: whoever reads offers need not fetch its line.
+  std::uint64_t passed;
   std::uint32_t tag;
   std::uint16_t input_kind;
   std::uint16_t output_kind;
-  std::uint64_t input;
-  std::uint64_t output;
-  std::byte payload[kInlineBytes];
+  union {
+    std::uint64_t where[2];  ///< the input and the output, unless their kinds are below kOwnSpace
+    std::byte payload[kInlineBytes];
+  };
 };
+static_assert(sizeof(Offer) == 128);
 
 /// The memory that the ranks of a communicator share, one object per rank. Each rank owns a part,
 /// which it alone writes; all map all parts. A part has offers, counters and slots:

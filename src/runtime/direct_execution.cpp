@@ -1,6 +1,7 @@
 #include "runtime/direct_execution.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "chorus/error.hpp"
@@ -17,10 +18,25 @@ constexpr std::size_t kAlignment = 64;  // a cache line: tiles begin on one wher
 constexpr int kAhead = 2;
 // Up to this size a copy through the slots is faster than the answer to where a buffer lies.
 constexpr std::size_t kAlwaysStaged = 256;
+// Lines of a slot that are taken back ahead of the next call, at one instruction each.
+constexpr std::size_t kTakenBack = 2048;
 // An output of this size is gone from the second-level cache before anybody reads it.
 constexpr std::size_t kStreamed = 6 * 1024 * 1024;
 
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+/// Makes this core the one that owns the lines of [memory, memory + bytes), without waiting for it.
+void take_lines(const void* memory, std::size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  for (std::size_t at = 0; at < bytes; at += kAlignment) {
+#if defined(__x86_64__)
+    // The builtin is an ordinary prefetch here but for compilers told of the instruction.
+    asm volatile("prefetchw %0" : : "m"(begin[at]));
+#else
+    __builtin_prefetch(begin + at, 1);
+#endif
+  }
+}
 
 }  // namespace
 
@@ -60,7 +76,8 @@ void DirectExecution::choose_tiles() {
   const std::size_t most = commons_->slot_bytes() / (blocks * element_bytes_);
   tile_count_ = work_.count;
   num_tiles_ = 1;
-  in_offer_ = blocks * work_.count * element_bytes_ <= Offer::kInlineBytes;
+  in_offer_ = static_cast<std::size_t>(direct_->most_input_blocks) * work_.count * element_bytes_ <=
+              Offer::kInlineBytes;
   if (work_.count <= most) return;
   const std::size_t line = std::max<std::size_t>(1, kAlignment / element_bytes_) * k_;
   const std::size_t step = most >= line ? line : 1;
@@ -111,7 +128,24 @@ bool DirectExecution::step() {
   }
   finished_ = true;
   commons_->wake_sleepers();
+  if (offers_ && direct_->partners.empty()) take_lines_back();
   return true;
+}
+
+// The lines that the next call will write, if it is like this one. Those who read them last still
+// hold them, and to take them back costs a trip to their cores: now nobody waits for that. Where
+// this rank waits for others in each call, too, it gains nothing: they look at the line before it
+// is written.
+void DirectExecution::take_lines_back() const {
+  const Offer& next = commons_->own().offers[(number_ + 1) % Commons::kOffers];
+  const std::size_t bytes =
+      static_cast<std::size_t>(direct_->input_blocks) * work_.count * element_bytes_;
+  const bool staged = input_.kind == Reference::kStaged && num_tiles_ == 1;
+  if (staged && in_offer_) return take_lines(&next, offsetof(Offer, payload) + bytes);
+  take_lines(&next, 1);
+  if (staged && bytes <= kTakenBack) {
+    take_lines(commons_->staging(commons_->rank(), base_ + 1), bytes);
+  }
 }
 
 // Slot t mod kSlots is free once all others have passed tile t − kSlots. The same holds for offers,
@@ -121,7 +155,10 @@ bool DirectExecution::may_write_slot(std::uint64_t tile) {
   std::uint64_t passed = ~std::uint64_t{0};
   for (Rank peer = 0; peer < commons_->world_size(); ++peer) {
     if (peer == commons_->rank()) continue;
-    const std::uint64_t theirs = commons_->seen(peer, commons_->part(peer).passed);
+    std::uint64_t& theirs = offered_[static_cast<std::size_t>(peer)].passed;
+    if (tile >= theirs + Commons::kSlots) {
+      theirs = commons_->seen(peer, commons_->part(peer).passed);
+    }
     if (theirs < passed) {
       passed = theirs;
       waiting_ = {.peer = peer, .instruction = 1, .of = 3, .to_send = true};
@@ -167,8 +204,9 @@ void DirectExecution::offer() {
   offer.tag = work_.tag;
   offer.input_kind = input_.kind;
   offer.output_kind = output_.kind;
-  offer.input = input_.where;
-  offer.output = output_.where;
+  offer.passed = commons_->own().passed.load(std::memory_order_relaxed);
+  if (input_.kind >= Reference::kOwnSpace) offer.where[0] = input_.where;
+  if (output_.kind >= Reference::kOwnSpace) offer.where[1] = output_.where;
   commons_->publish(offer.sequence, number_ + 1);
 }
 
@@ -195,8 +233,9 @@ bool DirectExecution::offers_known() {
 // The peer can write its part at any time: every field is read once, and checked where it is used.
 void DirectExecution::learn(Rank peer, const Offer& offer) {
   Offered& offered = offered_[static_cast<std::size_t>(peer)];
-  offered.input = {offer.input_kind, offer.input};
-  offered.output = {offer.output_kind, offer.output};
+  offered.passed = offer.passed;
+  offered.input = {offer.input_kind, offer.where[0]};
+  offered.output = {offer.output_kind, offer.where[1]};
   offered.input_at = offered.output_at = nullptr;
   offered.payload = offer.payload;
   const Collective collective = direct_->program.collective;
@@ -357,13 +396,13 @@ std::size_t DirectExecution::run_bytes(int chunk, int count, int tile) const {
 }
 
 std::size_t DirectExecution::in_buffer(int index, int tile) const {
-  return (static_cast<std::size_t>(index) / k_ * work_.count +
-          static_cast<std::size_t>(tile) * tile_count_ + ahead(index, tile)) *
+  return (block_of(index) * work_.count + static_cast<std::size_t>(tile) * tile_count_ +
+          ahead(index, tile)) *
          element_bytes_;
 }
 
 std::size_t DirectExecution::in_slot(int index, int tile) const {
-  return (static_cast<std::size_t>(index) / k_ * tile_count_ + ahead(index, tile)) * element_bytes_;
+  return (block_of(index) * tile_count_ + ahead(index, tile)) * element_bytes_;
 }
 
 }  // namespace chorus

@@ -24,7 +24,8 @@ struct DirectRoutine {
   };
   DirectProgram program;
   int chunks_per_block = 1;
-  int most_blocks = 1;  ///< of any rank's input or output
+  int most_blocks = 1;        ///< of any rank's input or output
+  int most_input_blocks = 0;  ///< of any rank's input
   int input_blocks = 0;
   int output_blocks = 0;
   std::vector<Run> staged;     ///< of the input, read by others
@@ -68,6 +69,7 @@ class DirectExecution {
   /// What a partner offered, and where that is in this process.
   struct Offered {
     bool known = false;
+    std::uint64_t passed = 0;  ///< at least, in this call or any later one
     Reference input;
     Reference output;
     std::byte* input_at = nullptr;   ///< null: staged
@@ -97,8 +99,14 @@ class DirectExecution {
   [[nodiscard]] const std::byte* source(const Place& place, int tile) const;
   [[nodiscard]] bool collect_tile();
   [[nodiscard]] bool left_alone();
+  void take_lines_back() const;
 
   [[nodiscard]] std::size_t tile_elements(int tile) const;
+  /// Which block of a buffer chunk `index` is of. Dividing by k takes as long as all the rest.
+  [[nodiscard]] std::size_t block_of(int index) const {
+    const auto i = static_cast<std::size_t>(index);
+    return k_ == 1 ? i : i / k_;
+  }
   /// Elements before chunk `index` mod k of a block, in this tile.
   [[nodiscard]] std::size_t ahead(int index, int tile) const;
   [[nodiscard]] std::size_t run_bytes(int chunk, int count, int tile) const;

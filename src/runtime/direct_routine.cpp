@@ -42,8 +42,10 @@ DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank 
   routine.input_blocks = input_blocks(collective, n, rank);
   routine.output_blocks = output_blocks(collective, n, rank);
   for (Rank other = 0; other < n; ++other) {
-    routine.most_blocks = std::max({routine.most_blocks, input_blocks(collective, n, other),
-                                    output_blocks(collective, n, other)});
+    routine.most_input_blocks =
+        std::max(routine.most_input_blocks, input_blocks(collective, n, other));
+    routine.most_blocks = std::max(
+        {routine.most_blocks, routine.most_input_blocks, output_blocks(collective, n, other)});
   }
   for (const DirectProgram& program : programs) {
     const bool mine = program.rank == rank;
