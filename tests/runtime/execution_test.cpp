@@ -1,0 +1,127 @@
+// When an execution tells a link where messages may land: never where something is still needed.
+#include "runtime/execution.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+
+namespace chorus::testing {
+namespace {
+
+constexpr std::size_t kMessage = 1024;
+constexpr std::uint32_t kTag = 9;
+
+/// Takes every put, releases them when told, and notes what is expected of it.
+class NotingLink final : public Link, public Landings {
+ public:
+  bool try_put(std::span<const std::byte>, std::size_t, ChannelId channel, std::uint32_t) override {
+    ++made_[channel];
+    return true;
+  }
+  std::uint64_t released(ChannelId channel) const override {
+    return release ? made_.at(channel) : 0;
+  }
+  std::uint64_t arrivals(ChannelId) override { return 0; }
+  std::uint32_t tag(ChannelId, std::uint64_t) const override { return kTag; }
+  bool progress() override { return true; }
+  std::span<std::byte> region() override { return region_; }
+  std::span<std::byte> peer_region() override { return {}; }
+  std::string_view transport() const override { return "noting"; }
+  Landings* landings() override { return this; }
+
+  void expect(ChannelId, std::uint64_t index, const Landing& landing) override {
+    expected[index] = landing;
+  }
+  bool landed(ChannelId, std::uint64_t) const override { return false; }
+  void withdraw() override {}
+
+  bool release = false;
+  std::map<std::uint64_t, Landing> expected;  // by arrival
+
+ private:
+  std::map<ChannelId, std::uint64_t> made_;
+  std::array<std::byte, 4 * kMessage> region_ = {};
+};
+
+struct OnePeer final : Execution::Ports {
+  explicit OnePeer(Link& link) {
+    outgoing.link = incoming.link = &link;
+    incoming.landings = link.landings();
+  }
+  OutPort& out(Rank, int) override { return outgoing; }
+  InPort& in(Rank, int) override { return incoming; }
+  OutPort outgoing;
+  InPort incoming;
+};
+
+/// Rank 0 of 2 in a broadcast of one chunk.
+Program program_of(std::vector<Lane> lanes) {
+  return {.name = "by hand",
+          .collective = {.kind = CollectiveKind::broadcast, .root = 1},
+          .world_size = 2,
+          .rank = 0,
+          .num_chunks = 1,
+          .num_channels = 1,
+          .incoming = {{.peer = 1}},
+          .outgoing = {{.peer = 1}},
+          .lanes = std::move(lanes)};
+}
+
+constexpr LocalRange kPlace{.buffer = Buffer::output, .index = 0};
+const Instruction receiving{
+    .sources = {{.incoming = 0, .local = {}}}, .destination = kPlace, .sends = {}, .after = {}};
+const Instruction sending{
+    .sources = {{.incoming = -1, .local = kPlace}}, .destination = {}, .sends = {0}, .after = {}};
+
+class LandingTest : public ::testing::Test {
+ protected:
+  void begin(std::vector<Lane> lanes, std::size_t tiles) {
+    memory_.resize(tiles * kMessage);
+    execution_.reset(
+        make_routine(program_of(std::move(lanes)), 1, 0),
+        {.input = memory_.data(), .output = memory_.data(), .count = memory_.size(), .tag = kTag},
+        {.slots = 4, .slot_bytes = kMessage}, ports_);
+    execution_.begin();
+  }
+
+  NotingLink link_;
+  OnePeer ports_{link_};
+  Execution execution_;
+  std::vector<std::byte> memory_;
+};
+
+TEST_F(LandingTest, MessagesAreExpectedAsFarAheadAsSlotsGo) {
+  begin({{.instructions = {receiving}}}, 6);
+  ASSERT_EQ(link_.expected.size(), 4u);
+  for (const auto& [index, landing] : link_.expected) {
+    EXPECT_EQ(landing.memory.data(), memory_.data() + index * kMessage);
+    EXPECT_EQ(landing.memory.size(), kMessage);
+    EXPECT_EQ(landing.offset, index * kMessage);
+    EXPECT_EQ(landing.tag, kTag);
+  }
+}
+
+TEST_F(LandingTest, WhatAnotherLaneStillSendsIsNotLandedUpon) {
+  Instruction receive = receiving;
+  receive.after = {{.lane = 0, .instruction = 0}};
+  begin({{.instructions = {sending}}, {.instructions = {receive}}}, 1);
+  EXPECT_TRUE(link_.expected.empty());
+  EXPECT_TRUE(execution_.step());  // put, and not yet released
+  EXPECT_TRUE(link_.expected.empty());
+  link_.release = true;
+  static_cast<void>(execution_.step());
+  EXPECT_EQ(link_.expected.size(), 1u);
+}
+
+TEST_F(LandingTest, WhatTheLaneItselfStillSendsIsNotLandedUpon) {
+  begin({{.instructions = {sending, receiving}}}, 1);
+  EXPECT_TRUE(execution_.step());
+  EXPECT_TRUE(link_.expected.empty());
+  link_.release = true;
+  static_cast<void>(execution_.step());
+  EXPECT_EQ(link_.expected.size(), 1u);
+}
+
+}  // namespace
+}  // namespace chorus::testing
