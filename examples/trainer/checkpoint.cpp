@@ -428,7 +428,7 @@ std::string save_checkpoint(Trainer<float>& trainer, const std::string& director
   Groups& groups = trainer.groups();
   groups.flights.wait_all();
   const int rank = groups.world.rank();
-  const std::string name = fmt::format("{}/step-{:08}", directory, trainer.steps_done());
+  std::string name = fmt::format("{}/step-{:08}", directory, trainer.steps_done());
   const std::string unfinished = name + ".unfinished";
   try {
     trainer.agree([&] {
