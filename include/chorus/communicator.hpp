@@ -108,6 +108,7 @@ class CHORUS_API Request {
 struct Traffic {
   std::uint64_t messages = 0;  ///< put into links, whatever the transport
   std::uint64_t message_bytes = 0;
+  std::uint64_t messages_taken = 0;  ///< of those that others put: read, so that more can come
   /// Where ranks share memory and no message is sent: bytes that this rank took from the inputs of
   /// others and made for their outputs.
   std::uint64_t direct_bytes = 0;

@@ -551,10 +551,9 @@ bool Communicator::Impl::collect(std::vector<Job*>& jobs) {
 }
 
 Traffic Communicator::Impl::traffic() const {
-  const Engine::Sent sent = engine->sent();
-  return {.messages = sent.messages,
-          .message_bytes = sent.bytes,
-          .direct_bytes = shared_calls_.moved_bytes};
+  Traffic traffic = engine->traffic();
+  traffic.direct_bytes = shared_calls_.moved_bytes;
+  return traffic;
 }
 
 void Communicator::Impl::give_back(std::vector<Job*>& jobs) {

@@ -309,13 +309,14 @@ void Engine::turn(std::span<const Pending> all) {
   for (const Pending& pending : all) pending.engine->idle_rounds_ = 0;
 }
 
-Engine::Sent Engine::sent() const {
-  Sent sum;
+Traffic Engine::traffic() const {
+  Traffic sum;
   for (const auto& port : outs_) {
     if (!port) continue;
     sum.messages += port->sent;
-    sum.bytes += port->sent_bytes;
+    sum.message_bytes += port->sent_bytes;
   }
+  for (const InPort* port : in_use_) sum.messages_taken += port->taken;
   return sum;
 }
 

@@ -93,12 +93,8 @@ class Engine final : public Execution::Ports {
     idle_rounds_ = 0;
   }
 
-  /// Messages put so far and their bytes.
-  struct Sent {
-    std::uint64_t messages = 0;
-    std::uint64_t bytes = 0;
-  };
-  [[nodiscard]] Sent sent() const;
+  /// What links have carried so far.
+  [[nodiscard]] Traffic traffic() const;
 
   /// Set once the communicator has failed: every call throws this.
   [[nodiscard]] const std::optional<std::string>& failure() const { return failure_; }

@@ -10,7 +10,7 @@
 namespace chorus_torch {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = MessageDriver::Clock;
 
 // Who waits polls without sleeping for this long: waking another process takes 40 µs.
 constexpr auto kSpin = std::chrono::microseconds(200);
@@ -19,7 +19,7 @@ constexpr auto kLongSleep = std::chrono::microseconds(500);
 // Messages still open when the group is left get this long.
 constexpr auto kLastWords = std::chrono::seconds(1);
 
-// One round of waiting that has lasted since `begin`.
+// One round of waiting in which nothing has happened since `begin`.
 void pause(Clock::time_point begin) {
   const auto waited = Clock::now() - begin;
   if (waited < kSpin) {
@@ -67,6 +67,7 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
 // Moves every message on; true when any ended. With the lock.
 bool MessageDriver::move() {
   const auto before = ended_.size();
+  note_progress();
   auto it = active_.begin();
   try {
     while (it != active_.end()) {
@@ -91,6 +92,15 @@ bool MessageDriver::move() {
     fail_all(failure_of(*it->task, *communicator_, amend_));
   }
   return ended_.size() != before;
+}
+
+// Parts of large messages take many rounds: who sleeps between them keeps the peer waiting.
+void MessageDriver::note_progress() {
+  const chorus::Traffic traffic = communicator_->traffic();
+  const std::uint64_t moved = traffic.messages + traffic.messages_taken;
+  if (moved == moved_messages_) return;
+  moved_messages_ = moved;
+  moved_at_.store(Clock::now(), std::memory_order_relaxed);
 }
 
 void MessageDriver::fail_all(const std::string& why) {
@@ -142,7 +152,7 @@ void MessageDriver::wait(const std::shared_ptr<Task>& task, std::chrono::millise
       abort(task->name + ": not complete after the " + std::to_string(limit.count()) +
             " ms that wait() was given");
     }
-    pause(begin);
+    pause(std::max(begin, moved_at_.load(std::memory_order_relaxed)));
   }
 }
 

@@ -1,8 +1,10 @@
 // Runs sends and receives of one process group, all at the same time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,6 +22,8 @@ namespace chorus_torch {
 /// future of another: then a further thread takes the driver's turn.
 class MessageDriver {
  public:
+  using Clock = std::chrono::steady_clock;
+
   MessageDriver(chorus::Communicator communicator, Amend amend);
   ~MessageDriver();
 
@@ -38,6 +42,7 @@ class MessageDriver {
   };
   bool poll();
   bool move();
+  void note_progress();
   std::vector<std::shared_ptr<Task>> take_quiet();
   static void tell(Task& task);
   void fail_all(const std::string& why);
@@ -47,9 +52,11 @@ class MessageDriver {
   std::condition_variable work_;
   std::vector<Active> active_;
   std::vector<std::shared_ptr<Task>> ended_;
+  std::uint64_t moved_messages_ = 0;
   bool leaving_ = false;
   Amend amend_;
   std::optional<chorus::Communicator> communicator_;
+  std::atomic<Clock::time_point> moved_at_{Clock::time_point()};  // read without it
   DriverThreads threads_;  // last; the first is made with the first message
 };
 

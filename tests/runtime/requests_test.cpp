@@ -106,11 +106,12 @@ TEST(Traffic, IsTheFormulaToTheByteOverMessages) {
       comm.reduce_scatter<int>(all, mine);
       EXPECT_EQ(comm.traffic().message_bytes, 4 * m * (ranks - 1) / ranks);
       EXPECT_EQ(comm.traffic().direct_bytes, 0U);
-      const std::uint64_t messages = comm.traffic().messages;
+      const Traffic before = comm.traffic();
       std::vector<int> few(10);
       if (comm.rank() == 0) comm.send<int>(few, 1);
       if (comm.rank() == 1) comm.recv<int>(few, 0);
-      EXPECT_EQ(comm.traffic().messages, messages + (comm.rank() == 0 ? 1 : 0));
+      EXPECT_EQ(comm.traffic().messages, before.messages + (comm.rank() == 0 ? 1 : 0));
+      EXPECT_EQ(comm.traffic().messages_taken, before.messages_taken + (comm.rank() == 1 ? 1 : 0));
     }));
   }
 }
