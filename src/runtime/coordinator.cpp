@@ -120,6 +120,7 @@ struct Coordinator::Impl {
   int world_size_;
   Host host_;
   net::Socket listener_, epoll_, wake_;
+  net::Socket reserve_;  ///< a descriptor for the time when there are no more
   std::map<std::uint64_t, Connection> connections_;
   std::uint64_t next_token_ = 2;
   std::size_t num_strangers_ = 0;
@@ -168,7 +169,8 @@ Coordinator::Impl::Impl(int world_size, std::string_view interface_name, std::ui
   id = {net::local_end(listener_.get()), known};
   epoll_ = net::Socket(::epoll_create1(EPOLL_CLOEXEC));
   wake_ = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !wake_) {
+  reserve_ = net::Socket(::eventfd(0, EFD_CLOEXEC));
+  if (!epoll_ || !wake_ || !reserve_) {
     throw BootstrapError(fmt::format("cannot start a coordinator: {}", std::strerror(errno)));
   }
   watch(listener_.get(), kListenerToken, EPOLLIN, EPOLL_CTL_ADD);
@@ -275,7 +277,7 @@ void Coordinator::Impl::make_room_for_descriptors() const {
   allow_descriptors(static_cast<std::size_t>(world_size_) + kMaxStrangers + 256);
 }
 
-// Those who wait outside may be ranks: they learn why they cannot come in from those within.
+// Those who wait outside may be ranks.
 void Coordinator::Impl::wait_for_descriptors(int error, Time now) {
   drop_oldest_stranger();
   if (now - refused_last_ > kDescriptorPatience) refusing_since_ = now;
@@ -284,8 +286,9 @@ void Coordinator::Impl::wait_for_descriptors(int error, Time now) {
     const std::string why =
         fmt::format("the coordinator (pid {} on {}) can take no more connections: {}", ::getpid(),
                     host_name(), why_no_descriptor(error));
-    if (sessions_.empty()) log(LogLevel::error, "", why);
+    if (sessions_.empty() && !any_session_over_ && world_size_ > 0) open_session(now);
     for (const auto& session : sessions_) session->judge.fail_join(why, now);
+    reserve_ = net::Socket();  // those who wait outside come in one by one, to be told
     refusing_since_ = now;
   }
   std::this_thread::sleep_for(milliseconds(10));

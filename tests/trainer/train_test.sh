@@ -109,7 +109,6 @@ refused "is none of none, qsgd" --compress zip
 refused "not in (0, 1]" --compress topk --share 0 --dp 2 --dry-run
 refused "is none of cpu, cuda" --backend tpu
 refused "--compress works in the host's memory" --backend cuda-emulated --compress topk --dry-run
-refused "--checkpoint is of the host's" --backend cuda-emulated --checkpoint "$work/ckpt"
 if [ ! -e /dev/nvidia0 ] && [ ! -e /dev/dxg ]; then
   refused "or take --backend cpu" --backend cuda
 fi
