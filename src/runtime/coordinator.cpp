@@ -39,6 +39,7 @@ using Time = Clock::time_point;
 constexpr milliseconds kHelloDeadline{5'000};
 /// More such connections at once, and the oldest are closed to make room.
 constexpr std::size_t kMaxStrangers = 256;
+/// Descriptors may come free by themselves; ranks that find none for longer than this are told.
 constexpr auto kDescriptorPatience = std::chrono::seconds(1);
 constexpr std::size_t kReadAtOnce = 256 * 1024;
 /// A rank that lets more than this pile up is broken.
@@ -277,7 +278,7 @@ void Coordinator::Impl::make_room_for_descriptors() const {
   allow_descriptors(static_cast<std::size_t>(world_size_) + kMaxStrangers + 256);
 }
 
-// Those who wait outside may be ranks.
+// Whoever cannot come in may be a rank, which would wait out its time to join without a cause.
 void Coordinator::Impl::wait_for_descriptors(int error, Time now) {
   drop_oldest_stranger();
   if (now - refused_last_ > kDescriptorPatience) refusing_since_ = now;

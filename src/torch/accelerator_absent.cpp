@@ -7,8 +7,7 @@ const Accelerator* accelerator() { return nullptr; }
 
 std::string why_no_accelerator() {
   return "this chorus_torch was built without CUDA: build it again for a torch that has CUDA, "
-         "where "
-         "cuda_runtime_api.h is (docs/pytorch.md)";
+         "where cuda_runtime_api.h is (docs/pytorch.md)";
 }
 
 }  // namespace chorus_torch

@@ -21,8 +21,6 @@ def library(name):
     raise SystemExit(f"lib{name}.so is not in {folders}")
 
 
-
-
 def pybind11():
     """Definitions that make this torch's Python types ours: pybind11 shares them among modules of one compiler."""
     for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):

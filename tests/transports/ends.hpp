@@ -134,6 +134,14 @@ inline bool have_ipv6_loopback() {
          ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
+/// Over every kind of address that this machine has.
+inline std::vector<Way> tcp_ways(bool processes) {
+  const std::string suffix = processes ? "_processes" : "_threads";
+  std::vector<Way> ways = {{"tcp", "127.0.0.1", processes, "tcp4" + suffix}};
+  if (have_ipv6_loopback()) ways.push_back({"tcp", "::1", processes, "tcp6" + suffix});
+  return ways;
+}
+
 inline TransportContext context_for(const Way& way, const LinkConfig& config, Rank rank) {
   TransportContext context;
   context.rank = rank;

@@ -277,132 +277,6 @@ TEST_P(LinkTest, WhatIsWrittenThroughThePeersMappingIsPublishedByASignal) {
   });
 }
 
-constexpr const char* kNoLandings = "only tcp receives into other memory than the region";
-
-TEST_P(LinkTest, PutsLandWhereTheyAreExpectedAndLeaveTheRegionAlone) {
-  if (GetParam().transport != "tcp") GTEST_SKIP() << kNoLandings;
-  constexpr std::uint64_t kSlots = 4;
-  constexpr std::uint64_t kPuts = 300;
-  constexpr std::size_t kSlot = 160 * kKiB;
-  const LinkConfig config{
-      .region_bytes = kSlots * kSlot, .num_channels = 2, .max_outstanding = kSlots};
-  run_both(GetParam(), config, [&](End& end) {
-    Landings* const landings = end.link.landings();
-    ASSERT_NE(landings, nullptr);
-    const auto size_of = [](std::uint64_t i) -> std::size_t {
-      std::mt19937_64 random(i);
-      return random() % 3 == 0 ? random() % 5000 : random() % kSlot + 1;
-    };
-    const auto offset_of = [](std::uint64_t i) { return i % kSlots * kSlot; };
-    if (end.rank == 0) {
-      std::vector<std::byte> live[kSlots];
-      for (std::uint64_t i = 0; i < kPuts; ++i) {
-        if (i >= kSlots) end.await(1, i - kSlots + 1);
-        end.until([&] { return end.link.progress() || end.link.released(0) + kSlots > i; },
-                  "release");
-        live[i % kSlots] = pattern(size_of(i), i);
-        end.put(live[i % kSlots], offset_of(i), 0, static_cast<std::uint32_t>(i));
-      }
-      end.flush();
-      return end.meet();
-    }
-    std::mt19937_64 random(5);
-    std::vector<std::byte> memory[kSlots];
-    std::fill(end.link.region().begin(), end.link.region().end(), std::byte{0xee});
-    std::uint64_t expected = 0;
-    std::uint64_t landed = 0;
-    for (std::uint64_t i = 0; i < kPuts; ++i) {
-      // As far ahead as puts may be, or too late for some. The first come after they are expected.
-      const std::uint64_t ahead = i == 0 ? kSlots : 1 + random() % kSlots;
-      for (; expected < std::min(i + ahead, kPuts); ++expected) {
-        auto& place = memory[expected % kSlots];
-        place.assign(size_of(expected), std::byte{0xcc});
-        if (expected >= kSlots && random() % 4 == 0) continue;
-        landings->expect(0, expected,
-                         {.memory = place,
-                          .offset = offset_of(expected),
-                          .tag = static_cast<std::uint32_t>(expected)});
-      }
-      end.await(0, i + 1);
-      const auto sent = pattern(size_of(i), i);
-      const auto slot = end.link.region().subspan(offset_of(i), kSlot);
-      const auto untouched = [](std::span<const std::byte> bytes, std::byte as) {
-        return std::ranges::all_of(bytes, [&](std::byte byte) { return byte == as; });
-      };
-      if (landings->landed(0, i)) {
-        ++landed;
-        ASSERT_EQ(memory[i % kSlots], sent) << "put " << i;
-        ASSERT_TRUE(untouched(slot, std::byte{0xee})) << "put " << i;
-      } else {
-        ASSERT_TRUE(end.matches(offset_of(i), sent)) << "put " << i;
-        ASSERT_TRUE(untouched(memory[i % kSlots], std::byte{0xcc})) << "put " << i;
-        std::fill(slot.begin(), slot.end(), std::byte{0xee});
-      }
-      end.signal(1, 0);
-    }
-    EXPECT_GE(landed, kSlots);
-    end.flush();
-    end.meet();
-  });
-}
-
-TEST_P(LinkTest, AnotherPutThanTheExpectedOneGoesToTheRegion) {
-  if (GetParam().transport != "tcp") GTEST_SKIP() << kNoLandings;
-  run_both(GetParam(), {.region_bytes = 64 * kKiB, .max_outstanding = 4}, [](End& end) {
-    Landings* const landings = end.link.landings();
-    ASSERT_NE(landings, nullptr);
-    const auto sent = pattern(1000, 3);
-    if (end.rank == 0) {
-      for (std::uint32_t i = 0; i < 4; ++i) end.put(sent, i * 1000, 0, i);
-      end.flush();
-      return end.meet();
-    }
-    std::vector<std::byte> memory(1001, std::byte{0xcc});
-    const std::span<std::byte> place(memory);
-    landings->expect(0, 0, {.memory = place.first(1000), .offset = 0, .tag = 7});
-    landings->expect(0, 1, {.memory = place, .offset = 1000, .tag = 1});
-    landings->expect(0, 2, {.memory = place.first(999), .offset = 2000, .tag = 2});
-    landings->expect(0, 3, {.memory = place.first(1000), .offset = 3001, .tag = 3});
-    end.await(0, 4);
-    for (std::uint64_t i = 0; i < 4; ++i) {
-      EXPECT_FALSE(landings->landed(0, i)) << i;
-      EXPECT_TRUE(end.matches(i * 1000, sent)) << i;
-    }
-    EXPECT_EQ(std::ranges::count(memory, std::byte{0xcc}), 1001);
-    end.meet();
-  });
-}
-
-TEST_P(LinkTest, NothingIsWrittenToALandingThatWasWithdrawn) {
-  if (GetParam().transport != "tcp") GTEST_SKIP() << kNoLandings;
-  constexpr std::size_t kSize = 24 << 20;  // more than is sent, or received, in one go
-  run_both(GetParam(), {.region_bytes = kSize}, [&](End& end) {
-    Landings* const landings = end.link.landings();
-    ASSERT_NE(landings, nullptr);
-    const auto sent = pattern(kSize, 3);
-    if (end.rank == 0) {
-      end.put(sent, 0, 0, 1);
-      char byte = 0;  // the peer has withdrawn; until then the rest stays here
-      ASSERT_EQ(::recv(end.side_channel, &byte, 1, 0), 1);
-      end.flush();
-      return end.meet();
-    }
-    std::vector<std::byte> memory(kSize, std::byte{0xcc});
-    landings->expect(0, 0, {.memory = memory, .offset = 0, .tag = 1});
-    end.until([&] { return end.advance(), memory[0] == sent[0]; }, "the first bytes");
-    for (int i = 0; i < 100; ++i) end.advance();
-    ASSERT_EQ(end.link.arrivals(0), 0u);
-    landings->withdraw();
-    std::ranges::fill(memory, std::byte{0x55});
-    ASSERT_EQ(::send(end.side_channel, "w", 1, MSG_NOSIGNAL), 1);
-    end.await(0, 1);
-    EXPECT_FALSE(landings->landed(0, 0));
-    EXPECT_TRUE(end.matches(0, sent));
-    EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(memory, std::byte{0x55})), kSize);
-    end.meet();
-  });
-}
-
 /// Waits for arrival `count` as the executor does, asleep or awake.
 void await_asleep(End& end, ChannelId channel, std::uint64_t count, bool asleep) {
   for (int i = 1; end.link.arrivals(channel) < count; ++i) {
@@ -646,8 +520,7 @@ std::vector<Way> ways() {
         ways.push_back({name, "", processes, name + suffix});
         continue;
       }
-      ways.push_back({name, "127.0.0.1", processes, "tcp4" + suffix});
-      if (have_ipv6_loopback()) ways.push_back({name, "::1", processes, "tcp6" + suffix});
+      for (Way& way : tcp_ways(processes)) ways.push_back(std::move(way));
     }
   }
   return ways;
