@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <new>
 
 #include "base/check.hpp"
 #include "base/hash.hpp"
@@ -342,6 +343,8 @@ void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
     }
   } catch (const LinkError& error) {  // a link is made with the first call that needs it
     engine->lost(error.peer(), error.what());
+  } catch (const std::bad_alloc&) {
+    engine->out_of_memory(signature(call));
   }
 }
 
@@ -359,6 +362,8 @@ void Communicator::Impl::run(const Call& call) {
     job = &prepare_collective(call);
   } catch (const LinkError& error) {  // a link is made with the first call that needs it
     engine->lost(error.peer(), error.what());
+  } catch (const std::bad_alloc&) {
+    engine->out_of_memory(signature(call));
   }
   if (job->is_direct) {
     engine->run_alone(*job);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
@@ -129,6 +130,8 @@ void Engine::run_alone(Job& job) {
     }
   } catch (const LinkError& error) {
     lost(error.peer(), error.what());
+  } catch (const std::bad_alloc&) {
+    out_of_memory(running_.empty() ? "its links" : running_.front()->describe());
   }
   idle_rounds_ = 0;
   if (job.complete) return;
@@ -160,6 +163,8 @@ bool Engine::progress() {
     if (running_.empty()) busy_links_.clear();
   } catch (const LinkError& error) {
     lost(error.peer(), error.what());
+  } catch (const std::bad_alloc&) {
+    out_of_memory(running_.empty() ? "its links" : running_.front()->describe());
   }
   return moved;
 }
@@ -338,6 +343,10 @@ void Engine::lost(Rank peer, const std::string& why) {
     control_.abort(place_.key, why);
   }
   fail(control_.await_verdict(place_.key).value_or(why));
+}
+
+void Engine::out_of_memory(const std::string& what) {
+  lost(-1, fmt::format("no memory for what {} takes beside its buffers", what));
 }
 
 void Engine::mismatched(const Job& job) {

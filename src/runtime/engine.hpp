@@ -107,6 +107,8 @@ class Engine final : public Execution::Ports {
   [[noreturn]] void fail(const std::string& reason);
   /// The connection to `peer` broke: fails with the coordinator's word on whose fault it is.
   [[noreturn]] void lost(Rank peer, const std::string& why);
+  /// There is no memory for `what`: a call, which other ranks may have begun.
+  [[noreturn]] void out_of_memory(const std::string& what);
   /// Called before the engine reports what it waits for.
   std::function<void()> on_report;
   /// Called when a job completes.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -252,6 +253,29 @@ TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
     });
     EXPECT_EQ(outcomes[0], "") << transports;
     EXPECT_THAT(outcomes[1], HasSubstr("nothing for 1000 ms")) << transports;
+  }
+}
+
+// An exchange in place needs a copy of its buffer; here there is none for one of the ranks.
+TEST(Failure, ARankWithoutMemoryForItsCallIsNamed) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers end the process that can get no memory";
+#endif
+  for (const std::string transports : {"shm", "tcp"}) {
+    const Outcomes outcomes = run_world(processes(2, transports), [](Communicator& comm) {
+      std::vector<std::int8_t> data(72 << 20);  // more than malloc() has in store
+      const std::span<std::int8_t> few(data.data(), 2);
+      comm.all_to_all<std::int8_t>(few, few);  // links are there from now on
+      if (comm.rank() == 1) {
+        const rlimit none{.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
+        ::setrlimit(RLIMIT_AS, &none);
+      }
+      comm.all_to_all<std::int8_t>(data, data);
+    });
+    for (const std::string& outcome : outcomes) {
+      EXPECT_THAT(outcome, HasSubstr("rank 1 aborted: no memory for what all_to_all("))
+          << transports;
+    }
   }
 }
 
