@@ -11,12 +11,29 @@ namespace chorus {
 CLI::Validator byte_size() {
   CLI::Validator size = CLI::AsSizeValue(false);
   return {[size](std::string& text) {
-            if (text.find('-') != std::string::npos) {
+            const char* const end = text.data() + text.size();
+            std::uint64_t number = 0;
+            const auto [stop, error] = std::from_chars(text.data(), end, number);
+            if (error == std::errc::invalid_argument) {
               return fmt::format("{:.40} is no size: 4, 64K and 16M are some", text);
+            }
+            if (error == std::errc::result_out_of_range) {
+              return fmt::format("{:.40} is more than a size can be", text);
             }
             return size(text);
           },
           size.get_description()};
+}
+
+CLI::Validator whole_number() {
+  return {[](std::string& text) {
+            const char* const end = text.data() + text.size();
+            std::uint64_t value = 0;
+            const auto [stop, error] = std::from_chars(text.data(), end, value);
+            if (error == std::errc() && stop == end) return std::string();
+            return fmt::format("{:.40} is no whole number from 0 to 2^64 - 1", text);
+          },
+          ""};
 }
 
 CLI::Validator number_within(double low, double high) {

@@ -38,6 +38,8 @@ void add_verify(CLI::App& app, int& exit_code);
 
 /// A transform for options that take bytes: 4, 64K, 16M.
 [[nodiscard]] CLI::Validator byte_size();
+/// A check for options that take any unsigned number of 64 bits.
+[[nodiscard]] CLI::Validator whole_number();
 /// A check for options that take a finite number in [low, high].
 [[nodiscard]] CLI::Validator number_within(double low, double high);
 /// Of options in seconds, and in GB/s: what fits into every sum and product made of them.
@@ -72,6 +74,9 @@ void simulate_and_show(const Schedule& schedule, const Topology& topology, std::
 [[nodiscard]] std::string read_input(const std::string& path);
 /// Writes standard output and flushes it, so that a full disk or closed pipe is an Error.
 void print(std::string_view text);
+/// Before work that would be in vain: throws InputError, as write_file() would, where no file of
+/// this path can be written. Leaves what is there as it is.
+void require_writable(const std::string& path);
 /// Throws InputError naming the path.
 void write_file(const std::string& path, std::string_view text);
 

@@ -166,8 +166,10 @@ void add_explain(CLI::App& app, int& exit_code) {
   command->add_option("--network", arguments->shape.network_gb_s, "GB/s per host and direction")
       ->check(number_within(kLeastGbS, kMostGbS))
       ->capture_default_str();
-  command->add_option("-t,--topology", arguments->topology,
-                      "file, catalog name or generator string instead of hosts like this one");
+  command
+      ->add_option("-t,--topology", arguments->topology,
+                   "file, catalog name or generator string instead of hosts like this one")
+      ->excludes("--ranks-per-host", "--hosts", "--network");
   command->add_flag("--json", arguments->json);
   command->footer("Example: chorus explain all_reduce 4 64K 16M -n 8");
   command->callback([arguments, &exit_code] {

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "chorus/error.hpp"
@@ -45,6 +47,19 @@ void print(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     throw Error(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
   }
+}
+
+void require_writable(const std::string& path) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  if (there && std::filesystem::is_directory(path, error)) {
+    errno = EISDIR;
+  } else {
+    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+    const std::string asked = there ? path : parent.empty() ? "." : parent.string();
+    if (::access(asked.c_str(), there ? W_OK : W_OK | X_OK) == 0) return;
+  }
+  throw InputError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
 void write_file(const std::string& path, std::string_view text) {

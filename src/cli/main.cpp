@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <csignal>
@@ -21,6 +23,15 @@ constexpr std::array kSubcommands = {
     AddSubcommand{add_verify},
 };
 
+/// A standard stream that is closed would give its number to the next file or socket, and what is
+/// meant for people would go there. As it is left, reading and writing fail as if it were closed.
+void keep_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the lowest is free
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app(
       "Topology-aware collective communication.\n"
@@ -30,6 +41,11 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = exit_well;
   for (const AddSubcommand add : kSubcommands) add(app, exit_code);
+  const auto asked = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(asked).empty()) {
+    throw InputError(
+        fmt::format("there is no command '{:.40}': chorus --help lists them", argv[1]));
+  }
   try {
     app.parse(argc, argv);                 // runs the subcommand
   } catch (const CLI::Success& success) {  // --help, --version
@@ -53,6 +69,7 @@ void complain(const std::exception& error) {
 }  // namespace chorus
 
 int main(int argc, char** argv) {
+  chorus::keep_standard_streams();
   // A reader that has seen enough (`chorus topo | head`) is no error worth a message.
   std::signal(SIGPIPE, SIG_DFL);
   try {

@@ -142,6 +142,13 @@ void run(const Arguments& arguments, int& exit_code) {
   Communicator::Impl& impl = *joined;
   const Rank rank = impl.place.rank;
 
+  std::optional<Topology> declared;
+  if (rank == 0) {  // what cannot be used is said before the work, not after
+    if (!arguments.compare.empty()) declared = topology_from_argument(arguments.compare);
+    for (const std::string& path : {arguments.output, arguments.svg}) {
+      if (!path.empty() && path != "-") require_writable(path);
+    }
+  }
   std::optional<Progress> bar;
   if (rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
   const Probed probed =
@@ -156,9 +163,8 @@ void run(const Arguments& arguments, int& exit_code) {
   bar.reset();
   if (rank != 0) return;
   std::string complaint;
-  if (!arguments.compare.empty()) {
-    complaint = disagreement(topology_from_argument(arguments.compare), probed.topology,
-                             probed.parts, probed.network.hosts);
+  if (declared) {
+    complaint = disagreement(*declared, probed.topology, probed.parts, probed.network.hosts);
   }
   if (!arguments.output.empty()) write_file(arguments.output, to_json(probed.topology));
   if (!arguments.svg.empty()) draw_svg(probed.topology, arguments.svg);

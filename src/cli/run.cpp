@@ -336,8 +336,7 @@ void add_run(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, kMaxRanks));
   command->add_flag("--rank-prefix", options->rank_prefix, "Begin each line of output with [rank]");
   command->add_option("-x", options->variables, "Set a variable for the ranks: NAME=VALUE")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   command->add_flag("--bind,!--no-bind", options->bind,
                     "Give each rank a core of its own where there are enough (default)");
   command->add_option("--timeout", options->timeout_s, "End the ranks after this many seconds")

@@ -33,6 +33,9 @@ void run(const Arguments& arguments) {
     throw InputError(fmt::format("{} cannot make {} for {} ranks: {}", arguments.algorithm,
                                  arguments.collective, arguments.ranks, *reason));
   }
+  if (arguments.topology.empty() && !(arguments.svg.empty() && arguments.trace.empty())) {
+    throw InputError("--svg and --trace show a simulation: say on which topology (-t)");
+  }
   const Schedule schedule = chosen.make(input);
   if (!arguments.topology.empty()) {
     simulate_and_show(schedule, topology_from_argument(arguments.topology), arguments.bytes,
@@ -55,7 +58,8 @@ void add_schedule(CLI::App& app, int& exit_code) {
   command->add_option("collective", arguments->collective, "all_reduce, all_gather, …")->required();
   command->add_option("-n,--ranks", arguments->ranks)->required()->check(CLI::Range(1, 4096));
   command->add_option("--levels", arguments->levels, "sizes of the hierarchy, innermost first")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_flag("--programs", arguments->programs, "print what each rank executes");
   command->add_option("-t,--topology", arguments->topology,
                       "simulate on this file, catalog name or generator string");

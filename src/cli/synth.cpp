@@ -148,13 +148,22 @@ std::optional<Plan> cached(const std::filesystem::path& file, const Topology& to
   return std::nullopt;
 }
 
+void make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && !std::filesystem::is_directory(path, error)) {
+    error = std::make_error_code(std::errc::not_a_directory);
+  }
+  if (error) throw InputError(fmt::format("{}: cannot be made: {}", path, error.message()));
+}
+
 void keep(const std::filesystem::path& file, const std::string& text) {
   if (file.empty()) return;
   // Complete or not there: another `chorus synth` may read it now.
   const std::filesystem::path part = fmt::format("{}.{}", file.string(), ::getpid());
   std::error_code error;
   try {
-    std::filesystem::create_directories(file.parent_path());
+    make_folder(file.parent_path().string());
     write_file(part.string(), text);
     std::filesystem::rename(part, file);
   } catch (const std::exception& failed) {
@@ -204,7 +213,6 @@ synth::Planned make(const Arguments& arguments, const Topology& topology,
 }
 
 void draw(const Arguments& arguments, const Topology& topology, const Plan& plan) {
-  std::filesystem::create_directories(arguments.svg);
   const Routes routes(topology);
   for (const PlanEntry& entry : plan.entries) {
     const bool open = entry.max_bytes == std::numeric_limits<std::uint64_t>::max();
@@ -248,6 +256,8 @@ void run(const Arguments& arguments) {
   const std::vector<synth::Strategy> strategies =
       sketched ? sketched_alone(arguments, topology, sketched->sketch, options)
                : strategies_of(arguments);
+  if (!arguments.output.empty() && arguments.output != "-") require_writable(arguments.output);
+  if (!arguments.svg.empty()) make_folder(arguments.svg);
   const std::filesystem::path file = cache_file(arguments, topology, options, strategies, sketched);
   std::optional<Plan> plan;
   if (!arguments.fresh) plan = cached(file, topology);
@@ -294,11 +304,13 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->add_option("-c,--collectives", arguments->collectives,
                    "default: all_reduce,all_gather,reduce_scatter,all_to_all and, up to 256 "
                    "ranks, broadcast,reduce")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command
       ->add_option("-b,--bytes", arguments->sizes,
                    "sizes to optimise for; default: 1K,32K,1M,32M,1G")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->transform(byte_size());
   command
       ->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host,
@@ -317,13 +329,14 @@ void add_synth(CLI::App& app, int& exit_code) {
   command
       ->add_option("--only", arguments->only,
                    "strategies to ask: " + names_of(all_strategies()) + ", blueconnect, plink")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command
       ->add_option(
           "--sketch", arguments->sketch,
           "only what this sketch allows (docs/sketches.md), at its size unless -b is given")
       ->check(CLI::ExistingFile);
-  command->add_option("--seed", arguments->seed)->capture_default_str();
+  command->add_option("--seed", arguments->seed)->check(whole_number())->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

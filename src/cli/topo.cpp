@@ -103,7 +103,8 @@ void add_topo(CLI::App& app, int& /*exit_code*/) {
                  "and avoid pairs where it does not")
       ->excludes("SOURCE");
   command->add_flag("--json", options->json, "Print Chorus JSON, which every command reads");
-  command->add_flag("--list", options->list, "List the machines and generators known by name");
+  command->add_flag("--list", options->list, "List the machines and generators known by name")
+      ->excludes("--json", "--svg", "--record", "SOURCE");
   command->footer(
       "Examples:\n"
       "  chorus topo                       this machine\n"

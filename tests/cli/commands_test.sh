@@ -70,6 +70,26 @@ for number in nan inf -1 0 1e308 1x; do
 done
 expect 2 "is no size" "$chorus" explain all_reduce -n 2 -- -1
 expect 2 "is no size" "$chorus" simulate "$dir/ring.json" -t ring:4 --bytes=-4K
+expect 2 "more than a size can be" "$chorus" explain all_reduce 99999999999999999999999
+expect 2 "is no whole number" "$chorus" synth ring:4 --seed=-1
+
+# What was asked for and would not have been done.
+expect 2 "there is no command 'topos'" "$chorus" topos
+expect 2 "on which topology" "$chorus" schedule ring all_reduce -n 4 --svg "$dir/never.svg"
+expect 2 "excludes" "$chorus" explain all_reduce -t ring:4 -n 8
+expect 2 "excludes" "$chorus" topo --list --json
+expect 2 "cannot be written" "$chorus" probe -o "$dir/no/such.json"
+expect 2 "cannot be opened" "$chorus" probe --compare "$dir/no/such.json"
+expect 2 "ring.json: cannot be made" "$chorus" synth ring:4 -b 1K --svg "$dir/ring.json"
+
+# A list ends where the next word begins.
+expect 0 "all_reduce" "$chorus" synth --cache "$dir" -b 1K -c all_reduce ring:4
+
+# Closed standard streams are not given to the next file.
+"$chorus" run -n 1 --rank-prefix -- echo lost >&- 2>"$dir/lost"
+[ $? -eq 1 ] || fail "closed output and exit code 0"
+grep -q "Bad file descriptor" "$dir/lost" || fail "nobody said that output is closed"
+"$chorus" run -n 2 -- true >&- 2>&- <&- || fail "closed streams end a run"
 "$chorus" run -n 1 --rank-prefix -- echo lost >/dev/full 2>"$dir/lost"
 [ $? -eq 1 ] || fail "lost output and exit code 0"
 grep -q "No space left" "$dir/lost" || fail "nobody said that output was lost"

@@ -91,6 +91,7 @@ TEST(Run, PrefixesLinesAndSetsVariables) {
 TEST(Run, OptionsOfTheProgramAreItsOwn) {
   EXPECT_THAT(run("-n 1 echo -n --ranks 5").first, HasSubstr("--ranks 5"));
   EXPECT_THAT(run("-n 1 -- echo -x --timeout").first, HasSubstr("-x --timeout"));
+  EXPECT_THAT(run("-n 1 -x A=1 -x B=2 sh -c 'echo $A-$B $0' -n").first, HasSubstr("1-2 -n"));
 }
 
 TEST(Run, GivesTheStatusOfTheFirstRankThatFailed) {

@@ -33,7 +33,8 @@ expect 2 "there is no strategy \"gredy\"" synth dgx1 --only gredy
 expect 2 "exchange, repeated, trees" synth dgx1 --only gredy  # each name once
 expect 2 "give it or -n, not both" synth dgx1 -n 4
 expect 2 "no known machine" synth dgx77
-expect 2 "cannot be written" synth dgx1 -b 1K -o "$dir/no/such/plan.json"
+expect 2 "cannot be written" "$chorus" synth --cache "$dir/new" dgx1 -b 1K -o "$dir/no/plan.json"
+[ -e "$dir/new" ] && fail "it was said after the work"
 cat >"$dir/apart.json" <<'JSON'
 {"format": "chorus-topology", "version": 1, "name": "apart",
  "nodes": [{"name": "a", "kind": "gpu"}, {"name": "b", "kind": "gpu"}, {"name": "c", "kind": "gpu"}],

@@ -105,13 +105,13 @@ TEST_P(SetupKill, EveryOtherRankNamesTheDeadOneInTime) {
   RecordProperty("worst_ms", static_cast<int>(worst_s * 1000));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Phases, SetupKill,
-    ::testing::Values(Phase{"SplittingShm", "shm", false, split_for_ever},
-                      Phase{"SplittingTcp", "tcp", false, split_for_ever},
-                      Phase{"ProbingAndSplitting", "tcp", true, split_for_ever},
-                      Phase{"ProbingAgain", "tcp", true, reprobe_for_ever}),
-    [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(Phases, SetupKill,
+                         ::testing::Values(Phase{"SplittingShm", "shm", false, split_for_ever},
+                                           Phase{"SplittingTcp", "tcp", false, split_for_ever},
+                                           Phase{"ProbingAndSplitting", "tcp", true,
+                                                 split_for_ever},
+                                           Phase{"ProbingAgain", "tcp", true, reprobe_for_ever}),
+                         [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace chorus::testing
