@@ -96,6 +96,13 @@ grep -q "No space left" "$dir/lost" || fail "nobody said that output was lost"
 "$chorus" --help >/dev/full 2>"$dir/lost" && fail "lost help and exit code 0"
 grep -q "No space left" "$dir/lost" || fail "nobody said that the help was lost"
 
+# Little memory: nothing starts threads that nobody needs. Sanitizers reserve more than all of it.
+if ! ldd "$chorus" | grep -qE 'lib(asan|tsan|ubsan)'; then
+  with_little_memory() { (ulimit -v 200000 && exec timeout 60 "$@"); }
+  expect 0 "chorus" with_little_memory "$chorus" --version
+  expect 0 "by LP" with_little_memory "$chorus" explain all_to_all 1M -t fat-tree:4x4,over=2
+fi
+
 # A rank kills itself; the others leave records that say so.
 CHORUS_FLIGHT_DIR=$dir CHORUS_LOG=error "$chorus" run -n 3 -- "$dies" >"$dir/run" 2>&1 </dev/null
 [ $? -ne 0 ] || fail "a run with a dead rank exited 0"
