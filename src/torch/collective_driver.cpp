@@ -20,7 +20,9 @@ CollectiveDriver::CollectiveDriver(chorus::Communicator communicator, Amend amen
       communicator_(std::move(communicator)),
       threads_(mutex_, [this](auto& lock) { return work(lock); }) {
   const std::lock_guard lock(mutex_);
-  give_turn();
+  if (threads_.give_turn()) return;
+  communicator_->abort(DriverThreads::why_none());
+  throw chorus::CollectiveError(amend_(DriverThreads::why_none()));
 }
 
 CollectiveDriver::~CollectiveDriver() {
@@ -68,17 +70,21 @@ void CollectiveDriver::wait(const std::shared_ptr<Task>& task, std::chrono::mill
 }
 
 void CollectiveDriver::kick() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (queue_.empty()) return;
   kicked_ = true;
   work_.notify_one();
-  if (telling_) give_turn();
+  if (!telling_ || give_turn()) return;
+  // Whoever has the turn may be waiting for these. They fail at once.
+  while (!driving_ && !queue_.empty()) drive_head(lock, false);
 }
 
-// Another thread becomes the driver's. With the lock.
-void CollectiveDriver::give_turn() {
-  telling_ = false;
-  threads_.give_turn();
+// Another thread becomes the driver's. False, and the group has failed, where none can be had. With
+// the lock.
+bool CollectiveDriver::give_turn() {
+  telling_ = !threads_.give_turn();
+  if (telling_) communicator_->abort(DriverThreads::why_none());
+  return !telling_;
 }
 
 void CollectiveDriver::abort(const std::string& reason) {

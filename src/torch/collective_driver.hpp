@@ -43,7 +43,7 @@ class CollectiveDriver {
 
  private:
   bool work(std::unique_lock<std::mutex>& lock);
-  void give_turn();
+  bool give_turn();
   bool drive_head(std::unique_lock<std::mutex>& lock, bool has_turn);
   std::string run(Task& task);
 

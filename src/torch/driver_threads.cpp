@@ -1,5 +1,6 @@
 #include "driver_threads.hpp"
 
+#include <system_error>
 #include <utility>
 
 namespace chorus_torch {
@@ -10,11 +11,21 @@ DriverThreads::DriverThreads(std::mutex& mutex,
 
 DriverThreads::~DriverThreads() { join(); }
 
-void DriverThreads::give_turn() {
-  if (standing_by_ == 0) threads_.emplace_back([this] { stand_by(); });
+bool DriverThreads::give_turn() {
+  try {
+    if (standing_by_ == 0) threads_.emplace_back([this] { stand_by(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
   free_ = true;
   ++turn_;
   changed_.notify_one();
+  return true;
+}
+
+std::string DriverThreads::why_none() {
+  return "no thread can be started for the process group: raise the limit of processes (ulimit -u; "
+         "pids of a container) or of memory (ulimit -v)";
 }
 
 void DriverThreads::stand_by() {

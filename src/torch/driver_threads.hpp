@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,8 +23,9 @@ class DriverThreads {
   DriverThreads(const DriverThreads&) = delete;
   DriverThreads& operator=(const DriverThreads&) = delete;
 
-  /// Another thread drives from now on. Throws std::system_error where there can be no more.
-  void give_turn();
+  /// Another thread drives from now on; false where there can be no more (why_none() says it).
+  [[nodiscard]] bool give_turn();
+  [[nodiscard]] static std::string why_none();
   /// Different for each turn: who drives can tell whether it still does.
   [[nodiscard]] std::uint64_t turn() const { return turn_; }
   [[nodiscard]] bool begun() const { return turn_ > 0; }

@@ -42,6 +42,10 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
   {
     const std::lock_guard lock(mutex_);
     if (leaving_) throw chorus::InputError(task->name + ": the process group has been destroyed");
+    if (!threads_.begun() && !threads_.give_turn()) {
+      communicator_->abort(DriverThreads::why_none());
+      throw chorus::CollectiveError(amend_(DriverThreads::why_none()));
+    }
     Active active{.task = std::move(task), .requests = {}};
     std::string error;
     try {
@@ -52,7 +56,6 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
     } catch (...) {
       error = failure_of(*active.task, *communicator_, amend_);
     }
-    if (!threads_.begun()) threads_.give_turn();
     active_.push_back(std::move(active));
     if (error.empty()) {
       move();
@@ -112,10 +115,12 @@ void MessageDriver::fail_all(const std::string& why) {
   active_.clear();  // requests of a failed communicator end at once
 }
 
-// Takes the ended for whose future nobody waits. With the lock.
+// Takes the ended for whose future nobody waits; all, where the driver's thread is the only one and
+// may itself wait for one of them. With the lock.
 std::vector<std::shared_ptr<Task>> MessageDriver::take_quiet() {
-  const auto first = std::stable_partition(ended_.begin(), ended_.end(),
-                                           [](const auto& task) { return task->wants_future(); });
+  const auto first = std::stable_partition(ended_.begin(), ended_.end(), [&](const auto& task) {
+    return task->wants_future() && !alone_;
+  });
   std::vector<std::shared_ptr<Task>> quiet(std::make_move_iterator(first),
                                            std::make_move_iterator(ended_.end()));
   ended_.erase(first, ended_.end());
@@ -203,7 +208,8 @@ bool MessageDriver::work(std::unique_lock<std::mutex>& lock) {
     if (!ended_.empty()) {
       loud = std::move(ended_.front());
       ended_.erase(ended_.begin());
-      threads_.give_turn();
+      alone_ = !threads_.give_turn();
+      if (alone_) fail_all(DriverThreads::why_none());
     }
     lock.unlock();
     for (const auto& task : quiet) tell(*task);
@@ -214,7 +220,7 @@ bool MessageDriver::work(std::unique_lock<std::mutex>& lock) {
       std::this_thread::sleep_for(Clock::now() - begin < 40 * kSpin ? kShortSleep : kLongSleep);
     }
     lock.lock();
-    if (loud) return true;
+    if (loud && !alone_) return true;
   }
   return false;
 }

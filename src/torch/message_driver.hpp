@@ -54,6 +54,7 @@ class MessageDriver {
   std::vector<std::shared_ptr<Task>> ended_;
   std::uint64_t moved_messages_ = 0;
   bool leaving_ = false;
+  bool alone_ = false;  // no further thread could be had: the group has failed
   Amend amend_;
   std::optional<chorus::Communicator> communicator_;
   std::atomic<Clock::time_point> moved_at_{Clock::time_point()};  // read without it

@@ -2,9 +2,14 @@
 // wait for other tasks, and still every task ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -183,6 +188,108 @@ TEST(MessageDriver, LetsTheEndOfAMessageWaitForAnother) {
       return message((depth + rank) % 2 == 0, values[depth], 1 - rank);
     });
   });
+}
+
+/// From now on this process gets memory for everything but the stack of another thread.
+void start_no_more_threads() {
+  pthread_attr_t large;
+  pthread_attr_init(&large);
+  pthread_attr_setstacksize(&large, std::size_t{1} << 32);
+  pthread_setattr_default_np(&large);
+  pthread_attr_destroy(&large);
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const rlimit limit{.rlim_cur = pages * page + (std::uint64_t{1} << 31),
+                     .rlim_max = RLIM_INFINITY};
+  ::setrlimit(RLIMIT_AS, &limit);
+}
+
+/// What two ranks throw, of which rank 0 can start no thread, not even the driver's first unless
+/// `has_first`.
+template <class Driver, class Body>
+chorus::testing::Outcomes without_threads(bool has_first, const Body& body) {
+  chorus::testing::World world{.size = 2, .ranks = chorus::testing::Ranks::processes};
+  world.options.flight_dir.clear();
+  return run_world(world, [&](Communicator& comm) {
+    const chorus::Rank rank = comm.rank();
+    auto part = comm.split(0);
+    comm.barrier();
+    if (rank == 0 && !has_first) start_no_more_threads();
+    Driver driver(std::move(*part), as_it_is);
+    body(driver, rank);
+  });
+}
+
+class WithoutThreads : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "sanitizers end the process that can get no memory";
+#endif
+  }
+};
+
+TEST_F(WithoutThreads, ACollectiveDriverIsNotMadeAndTheOthersAreTold) {
+  const auto outcomes =
+      without_threads<CollectiveDriver>(false, [](CollectiveDriver& driver, chorus::Rank) {
+        float value = 1;
+        const auto task = sum(value);
+        driver.submit(task);
+        driver.wait(task, kNoLimit);
+        throw std::runtime_error(task->error);
+      });
+  EXPECT_THAT(outcomes[0], HasSubstr("no thread can be started"));
+  EXPECT_THAT(outcomes[1], HasSubstr("rank 0 aborted: no thread can be started"));
+}
+
+TEST_F(WithoutThreads, AMessageIsNotBegunAndTheOthersAreTold) {
+  const auto outcomes =
+      without_threads<MessageDriver>(false, [](MessageDriver& driver, chorus::Rank rank) {
+        float value = 1;
+        const auto task = message(rank == 0, value, 1 - rank);
+        driver.submit(task);
+        driver.wait(task, kNoLimit);
+        throw std::runtime_error(task->error);
+      });
+  EXPECT_THAT(outcomes[0], HasSubstr("no thread can be started"));
+  EXPECT_THAT(outcomes[1], HasSubstr("rank 0 aborted: no thread can be started"));
+}
+
+// The end of the first task waits for the second, which nobody is left to drive.
+template <class Driver, class Make>
+void expect_no_hang(const Make& make) {
+  const auto outcomes = without_threads<Driver>(true, [&](Driver& driver, chorus::Rank rank) {
+    float values[2] = {};
+    const auto begin = make(rank, values[0]);
+    driver.submit(begin);
+    driver.wait(begin, kNoLimit);
+    if (rank == 0) start_no_more_threads();
+    const auto first = make(rank, values[0]), second = make(rank, values[1]);
+    first->want_future();
+    second->want_future();
+    first->finished = [&](const std::string&) {
+      driver.submit(second);
+      driver.kick();
+      wait_without_driving(*second);
+    };
+    driver.submit(first);
+    driver.kick();
+    wait_without_driving(*first);
+    throw std::runtime_error(second->error);
+  });
+  for (const std::string& outcome : outcomes) {
+    EXPECT_THAT(outcome, HasSubstr("no thread can be started"));
+  }
+}
+
+TEST_F(WithoutThreads, WhatTheEndOfATaskWaitsForFails) {
+  expect_no_hang<CollectiveDriver>([](chorus::Rank, float& value) { return sum(value); });
+}
+
+TEST_F(WithoutThreads, WhatTheEndOfAMessageWaitsForFails) {
+  expect_no_hang<MessageDriver>(
+      [](chorus::Rank rank, float& value) { return message(rank == 0, value, 1 - rank); });
 }
 
 }  // namespace
