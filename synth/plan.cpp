@@ -208,7 +208,7 @@ class Planner {
       const auto size = static_cast<double>(options_.sizes[s]);
       const Pooled* known = best(schedule.collective.kind, s);
       if (known == nullptr) return true;
-      if (forward_.predict(schedule, size).seconds < known->at_sizes[s].seconds) return true;
+      if (predict(schedule, size).seconds < known->at_sizes[s].seconds) return true;
     }
     return false;
   }
@@ -245,7 +245,13 @@ class Planner {
       const auto least = least_seconds(schedule, forward_.network(), size);
       if (least && *least >= best) return {kNever, Method::replayed};
     }
-    return forward_.predict(schedule, size);
+    return predict(schedule, size);
+  }
+
+  [[nodiscard]] Prediction predict(const Schedule& schedule, double size) const {
+    Prediction time = forward_.predict(schedule, size);
+    time.seconds += options_.step_s * static_cast<double>(schedule.steps.size());
+    return time;
   }
 
   [[nodiscard]] const Pooled* best(CollectiveKind kind, std::size_t size_index,
@@ -355,8 +361,8 @@ class Planner {
     const double low = static_cast<double>(from);
     const double high =
         static_cast<double>(std::min(until, std::max(2 * from, options_.sizes.back())));
-    const double first = forward_.predict(chosen.schedule, low).seconds;
-    const double second = forward_.predict(chosen.schedule, high).seconds;
+    const double first = predict(chosen.schedule, low).seconds;
+    const double second = predict(chosen.schedule, high).seconds;
     return {.min_bytes = from,
             .max_bytes = until,
             .schedule = chosen.schedule,

@@ -56,6 +56,9 @@ struct PlanOptions {
                                        CollectiveKind::broadcast,      CollectiveKind::reduce};
   /// Sizes at which schedules are made and compared, ascending.
   std::vector<std::uint64_t> sizes = {1 << 10, 32 << 10, 1 << 20, 32 << 20, 1 << 30};
+  /// What every step of a schedule takes beside what is predicted of the wiring, seconds: where
+  /// ranks compute and look for messages now and then.
+  double step_s = 0;
   /// Seconds that no schedule can beat, if known: who comes within 0.5 % ends the search.
   std::function<double(Collective, double size_bytes)> limit;
   /// Schedules for which it says no are passed over, if given.

@@ -76,6 +76,11 @@ struct CHORUS_API Options {
   /// How long a waiting rank spins (or, where ranks outnumber cores, yields) before it sleeps, µs.
   /// CHORUS_SPIN_US
   int spin_us = 200;
+  /// Where ranks compute while calls are under way (Communicator::start, Request::poll): about how
+  /// long between two polls, µs; 0: ranks wait for their calls. A message waits for its receiver's
+  /// next poll, at every step of a schedule, so schedules of fewer steps are synthesized. Rank 0's
+  /// counts. CHORUS_POLL_US
+  int poll_us = 0;
   /// Names the machine whose cores this rank shares with all ranks that name the same, where they
   /// cannot see it: virtual machines of one host, emulated hosts. Empty: the kernel's boot id,
   /// which containers share. CHORUS_MACHINE

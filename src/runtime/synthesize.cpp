@@ -38,29 +38,36 @@ class PlanCache {
     return cache;
   }
 
-  std::optional<std::string> find(const Topology& topology) {
+  std::optional<std::string> find(const Topology& topology, int poll_us) {
     const std::lock_guard lock(mutex_);
-    const auto at = std::ranges::find(plans_, topology, &std::pair<Topology, std::string>::first);
+    const auto at = std::ranges::find_if(plans_, [&](const Made& made) {
+      return made.poll_us == poll_us && made.topology == topology;
+    });
     if (at == plans_.end()) return std::nullopt;
     std::rotate(at, at + 1, plans_.end());
-    return plans_.back().second;
+    return plans_.back().text;
   }
 
-  void keep(const Topology& topology, const std::string& text) {
+  void keep(const Topology& topology, int poll_us, const std::string& text) {
     const std::lock_guard lock(mutex_);
     if (plans_.size() == kMost) plans_.erase(plans_.begin());
-    plans_.emplace_back(topology, text);
+    plans_.push_back({topology, poll_us, text});
   }
 
  private:
   static constexpr std::size_t kMost = 16;
 
+  struct Made {
+    Topology topology;
+    int poll_us;
+    std::string text;
+  };
   std::mutex mutex_;
-  std::vector<std::pair<Topology, std::string>> plans_;
+  std::vector<Made> plans_;
 };
 
 std::string plan_text(const Topology& topology, const Options& options) {
-  if (auto made = PlanCache::get().find(topology)) return std::move(*made);
+  if (auto made = PlanCache::get().find(topology, options.poll_us)) return std::move(*made);
   synth::Effort effort;
   const auto start = synth::Effort::Clock::now();
   effort.deadline = start + std::chrono::milliseconds(options.synthesis_ms);
@@ -71,6 +78,7 @@ std::string plan_text(const Topology& topology, const Options& options) {
   try {
     synth::PlanOptions plan_options;
     plan_options.sizes.assign(std::begin(kSizes), std::end(kSizes));
+    plan_options.step_s = options.poll_us * 1e-6;
     synth::Planned planned = synth::make_plan(topology, plan_options, strategies, effort);
     planned.plan.topology = {};
     std::string text = to_json(planned.plan);
@@ -82,7 +90,7 @@ std::string plan_text(const Topology& topology, const Options& options) {
                     topology.name, ms,
                     planned.complete ? "" : "; the time was too short for all strategies"));
     if (text.size() <= kMostParts * kPartBytes) {
-      if (planned.complete) PlanCache::get().keep(topology, text);
+      if (planned.complete) PlanCache::get().keep(topology, options.poll_us, text);
       return text;
     }
     log(LogLevel::warn, {},

@@ -140,6 +140,34 @@ TEST(MakePlan, AskedToStopItReturnsWhatItHas) {
   }
 }
 
+TEST(MakePlan, TakesFewStepsWhereEachCostsTime) {
+  PlanOptions options;
+  options.kinds = {all_reduce};
+  options.sizes = {4 << 20, 64 << 20};
+  const auto steps = [&](double step_s) {
+    options.step_s = step_s;
+    std::vector<std::size_t> counts;
+    for (const Choice& choice : make_plan(topology_from_name("homo"), options, all(), {}).choices) {
+      counts.push_back(choice.schedule.steps.size());
+    }
+    return counts;
+  };
+  EXPECT_THAT(steps(0), ElementsAre(6, 6)) << "a ring: as fast, with one stream per cable";
+  EXPECT_THAT(steps(2e-3), ElementsAre(2, 2));
+}
+
+TEST(MakePlan, SparesASlowTrunkWhateverStepsCost) {
+  PlanOptions options;
+  options.kinds = {all_reduce};
+  options.sizes = {64 << 20};
+  const Topology pairs = topology_from_name("pairs");
+  const double fast = make_plan(pairs, options, all(), {}).choices.front().seconds;
+  options.step_s = 2e-3;
+  const Choice choice = make_plan(pairs, options, all(), {}).choices.front();
+  const double own = choice.seconds - 2e-3 * static_cast<double>(choice.schedule.steps.size());
+  EXPECT_LT(own, 1.02 * fast);
+}
+
 TEST(MakePlan, NamesWhatADisconnectedTopologyLacks) {
   Topology topology = test::gpus(4);
   test::join(topology, 0, 1, 1);
