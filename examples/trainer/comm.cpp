@@ -109,8 +109,11 @@ int Flights::take_slot(const chorus::Call& call, Axis axis, std::uint64_t messag
 void Flights::complete(Slot& slot) {
   const Clock::time_point now = Clock::now();
   log_.at(slot.axis, slot.kind).in_flight_s += seconds(now - slot.started);
+  const bool wired = slot.ticket.lane != nullptr;
   trace.add(Span::Lane::in_flight, name_of(slot.kind),
-            kAxisNames[static_cast<std::size_t>(slot.axis)], slot.started, now);
+            kAxisNames[static_cast<std::size_t>(slot.axis)],
+            wired ? Trace::Mark(slot.ticket.begin) : slot.started,
+            wired ? Trace::Mark(slot.ticket.end) : now);
   slot.busy = false;
   ++slot.generation;
 }
@@ -150,9 +153,16 @@ void Flights::wait(Pending& pending) {
   const Kind kind = slot.kind;
   const Clock::time_point begin = Clock::now();
   if (slot.ticket.lane != nullptr) {
+    // The host goes on; the computation stands still from what comes before the wait to its end.
+    const Trace::Mark stands = trace.mark();
     slot.ticket.lane->join(slot.ticket.number);
+    const Trace::Mark goes_on = trace.mark();
     complete(slot);
     std::erase(wired_, pending.slot);
+    log_.at(axis, kind).exposed_s += seconds(Clock::now() - begin);
+    trace.add(Span::Lane::exposed, name_of(kind), kAxisNames[static_cast<std::size_t>(axis)],
+              stands, goes_on);
+    return;
   }
   while (!done(pending)) {
     waited_.clear();

@@ -160,12 +160,13 @@ class Group {
   }
   /// mine [count] → all [size · count]; in place if mine is all's block of this rank.
   template <class R>
-  Pending all_gather(const R* mine, R* all, std::size_t count) {
+  Pending all_gather(const R* mine, R* all, std::size_t count, On on = On::device) {
     return collective({.kind = Kind::all_gather,
                        .input = mine,
                        .output = all,
                        .count = count,
-                       .type = chorus::kDataType<R>});
+                       .type = chorus::kDataType<R>},
+                      on);
   }
   /// all [size · count] → mine [count]
   template <class R>

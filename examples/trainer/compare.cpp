@@ -54,8 +54,8 @@ class Sample {
   }
   void step() {
     Trace& trace = trainer_.groups().flights.trace;
-    trace.start(1000);
-    double left = trainer_.step().seconds;
+    if (trainer_.gpu() == nullptr) trace.start(1000);
+    double left = trainer_.timed_step().seconds;
     for (const Span& s : trace.spans()) {
       if (s.lane != Span::Lane::compute || s.chunk < 0) continue;
       const double length = s.end_s - s.begin_s;
@@ -75,6 +75,29 @@ class Sample {
   }
   Trainer<float> trainer_;
   std::vector<double> forward_, backward_, rest_;
+};
+
+/// Memory that calls of `trainer` work on.
+class Room {
+ public:
+  Room(Trainer<float>& trainer, std::size_t count) : gpu_(trainer.gpu()) {
+    if (gpu_ == nullptr) {
+      here_.resize(count);
+    } else {
+      there_ = static_cast<float*>(gpu_->allocate(count * sizeof(float)));
+    }
+  }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  ~Room() {
+    if (gpu_ != nullptr) gpu_->release(there_);
+  }
+  [[nodiscard]] float* data() { return gpu_ == nullptr ? here_.data() : there_; }
+
+ private:
+  Gpu* gpu_;
+  std::vector<float> here_;
+  float* there_ = nullptr;
 };
 
 /// The slowest rank's median time of `call`, which all ranks make at once.
@@ -104,15 +127,21 @@ Price price_of(chorus::Communicator& world, const std::function<void(std::size_t
   return {std::max(0.0, alpha) / messages, beta};
 }
 
+/// A wait for a call on a device lets the device wait, not the host.
+void finish(Trainer<float>& trainer) {
+  if (trainer.gpu() != nullptr) trainer.gpu()->finish();
+}
+
 /// Along the chain of a pipeline, hop by hop.
-Price pipeline_price(chorus::Communicator& world, Groups& groups, std::vector<float>& memory) {
-  Group& ahead = groups.ahead;
+Price pipeline_price(chorus::Communicator& world, Trainer<float>& trainer, Room& memory) {
+  Group& ahead = trainer.groups().ahead;
   const int hops = ahead.size() - 1;
   const auto pass_on = [&](std::size_t count) {
     if (ahead.rank() > 0) ahead.wait(ahead.recv(memory.data(), count, ahead.rank() - 1));
     if (ahead.rank() < hops) {
       ahead.wait(ahead.send(static_cast<const float*>(memory.data()), count, ahead.rank() + 1));
     }
+    finish(trainer);
   };
   return price_of(world, pass_on, sizeof(float) * double(hops), hops);
 }
@@ -143,13 +172,13 @@ OverlapFigures compare_overlap(chorus::Communicator& world, Trainer<float>& trai
     for (const std::size_t off : {0U, 1U}) {
       trainer.overlap(off == 0);
       world.barrier();
-      const StepResult r = trainer.step();
+      const StepResult r = trainer.timed_step();
       seconds[off].push_back(r.seconds);
       exposed[off].push_back(r.exposed_s);
     }
     if (!lone) continue;
     world.barrier();
-    double slowest = lone->step().seconds;
+    double slowest = lone->timed_step().seconds;
     world.all_reduce<double>(std::span<double>(&slowest, 1), chorus::ReduceOp::max);
     apart.push_back(slowest);
   }
@@ -204,17 +233,20 @@ Pace Calibration::pace() {
 std::vector<Price> measured_prices(chorus::Communicator& world, Trainer<float>& trainer) {
   Groups& groups = trainer.groups();
   const CommLog log = trainer.log();
-  std::vector<float> memory(1U << 18U);
+  constexpr std::size_t kFloats = 1U << 18U;
+  Room memory(trainer, kFloats);
   const auto ring = [&](Group& group) {
     const double d = group.size();
     if (group.size() == 1) return Price{};
-    return price_of(
-        world, [&](std::size_t count) { group.wait(group.all_reduce(memory.data(), count)); },
-        2 * (d - 1) / d * sizeof(float), 2 * (d - 1));
+    const auto call = [&](std::size_t count) {
+      group.wait(group.all_reduce(memory.data(), count));
+      finish(trainer);
+    };
+    return price_of(world, call, 2 * (d - 1) / d * sizeof(float), 2 * (d - 1));
   };
   std::vector<Price> prices{ring(groups.data), ring(groups.expert_data)};
   const auto e = static_cast<std::size_t>(groups.expert.size());
-  std::vector<float> arrived(memory.size());
+  Room arrived(trainer, kFloats);
   prices.push_back(
       e == 1 ? Price{}
              : price_of(
@@ -222,10 +254,11 @@ std::vector<Price> measured_prices(chorus::Communicator& world, Trainer<float>& 
                    [&](std::size_t count) {
                      groups.expert.wait(groups.expert.all_to_all(
                          static_cast<const float*>(memory.data()), arrived.data(), count / e));
+                     finish(trainer);
                    },
                    double(e - 1) / double(e) * sizeof(float), double(e - 1)));
   prices.push_back(ring(groups.tensor));
-  prices.push_back(groups.ahead.size() == 1 ? Price{} : pipeline_price(world, groups, memory));
+  prices.push_back(groups.ahead.size() == 1 ? Price{} : pipeline_price(world, trainer, memory));
   prices.push_back(ring(groups.node));
   prices.push_back(ring(groups.across));
   trainer.log() = log;
@@ -247,7 +280,7 @@ PlanFigures compare_plan(chorus::Communicator& world, Trainer<float>& trainer, M
     calibration.round();
     world.barrier();
     for (int i = steps * round / rounds; i < steps * (round + 1) / rounds; ++i) {
-      const StepResult r = trainer.step();
+      const StepResult r = trainer.timed_step();
       seconds.push_back(r.seconds);
       exposed.push_back(r.exposed_s);
     }

@@ -179,6 +179,7 @@ void check_compression(const Training& t, const Layout& l) {
   at_least(t.rounds, 1, "--neolithic");
   if (t.compression == Compression::none) {
     if (t.rounds > 1) reject("--neolithic compresses what is left; it needs --compress");
+    if (t.differences) reject("--ef21 compresses differences; it needs --compress");
     return;
   }
   if (t.power_rank < 1) reject(fmt::format("--rank {} is not at least 1", t.power_rank));
@@ -265,16 +266,6 @@ void check_world(const Config& config, int world_size) {
                   l.dp, l.tp, l.pp, l.world_size(), world_size, fits.dp, fits.tp, fits.pp));
 }
 
-/// What works on gradients in the host's memory.
-void check_backend(const Training& t) {
-  if (t.backend == Backend::cpu) return;
-  if (t.compression == Compression::none) return;
-  reject(fmt::format(
-      "--compress works in the host's memory, which --backend {} does not use: leave it "
-      "out or take --backend cpu",
-      kBackendNames[static_cast<std::size_t>(t.backend)]));
-}
-
 }  // namespace
 
 std::string Model::signature() const {
@@ -286,7 +277,6 @@ void check(const Config& config, int world_size) {
   const Model& m = config.model;
   const Layout& l = config.layout;
   check_model(m);
-  check_backend(config.training);
   between(l.dp, 1, kMostRanks, "--dp");
   between(l.tp, 1, kMostRanks, "--tp");
   between(l.pp, 1, kMostRanks, "--pp");

@@ -75,10 +75,45 @@ __global__ void __launch_bounds__(kThreads) rows(const K body, const std::size_t
   for (std::size_t i = blockIdx.x; i < count; i += gridDim.x) body(block, i);
 }
 
+/// Events that know their time, made when they are first needed.
+class Moments {
+ public:
+  ~Moments() {
+    for (const cudaEvent_t e : events_) cudaEventDestroy(e);
+  }
+  std::uint32_t keep(std::size_t most, cudaStream_t computation) {
+    while (events_.size() < most + 1) {
+      cudaEvent_t e = nullptr;
+      check(cudaEventCreate(&e), "making an event");
+      events_.push_back(e);
+    }
+    most_ = static_cast<std::uint32_t>(most);
+    next_ = 0;
+    check(cudaEventRecord(events_[0], computation), "recording an event");
+    return ++round_;
+  }
+  Stamp record(cudaStream_t stream) {
+    if (next_ == most_) return {};
+    check(cudaEventRecord(events_[++next_], stream), "recording an event");
+    return {round_, next_};
+  }
+  double seconds(Stamp stamp) const {
+    float ms = 0;
+    check(cudaEventSynchronize(events_.at(stamp.index)), "waiting for an event");
+    check(cudaEventElapsedTime(&ms, events_.at(0), events_.at(stamp.index)), "asking for a time");
+    return 1e-3 * ms;
+  }
+
+ private:
+  std::vector<cudaEvent_t> events_;  ///< the first is of the round's begin
+  std::uint32_t most_ = 0, next_ = 0, round_ = 0;
+};
+
 /// A stream, and one event per piece of work.
 class CudaLane final : public Lane {
  public:
-  CudaLane(int device, cudaStream_t computation) : device_(device), computation_(computation) {
+  CudaLane(int device, cudaStream_t computation, Moments& moments)
+      : device_(device), computation_(computation), moments_(moments) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
     check(cudaEventCreateWithFlags(&so_far_, cudaEventDisableTiming), "making an event");
     for (cudaEvent_t& e : done_) {
@@ -91,14 +126,16 @@ class CudaLane final : public Lane {
     cudaEventDestroy(so_far_);
     cudaStreamDestroy(stream_);
   }
-  std::uint64_t start(std::function<void(void*)> enqueue) override {
+  Started start(std::function<void(void*)> enqueue) override {
     check(cudaSetDevice(device_), "taking the device");
     check(cudaEventRecord(so_far_, computation_), "recording an event");
     check(cudaStreamWaitEvent(stream_, so_far_, 0), "waiting for an event");
+    const Stamp begin = moments_.record(stream_);
     enqueue(stream_);
+    const Stamp end = moments_.record(stream_);
     ++started_;
     check(cudaEventRecord(done_[started_ % kEvents], stream_), "recording an event");
-    return started_;
+    return {started_, begin, end};
   }
   void join(std::uint64_t number) override {
     check(cudaSetDevice(device_), "taking the device");
@@ -110,6 +147,7 @@ class CudaLane final : public Lane {
  private:
   int device_;
   cudaStream_t computation_;
+  Moments& moments_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t so_far_ = nullptr;
   std::array<cudaEvent_t, kEvents> done_{};
@@ -206,8 +244,17 @@ class CudaGpu final : public Gpu {
   void finish() override { check(cudaStreamSynchronize(stream_), "waiting for the GPU"); }
   [[nodiscard]] std::unique_ptr<Lane> make_lane() override {
     enter();
-    return std::make_unique<CudaLane>(device_, stream_);
+    return std::make_unique<CudaLane>(device_, stream_, moments_);
   }
+  std::uint32_t keep_time(std::size_t most) override {
+    enter();
+    return moments_.keep(most, stream_);
+  }
+  [[nodiscard]] Stamp stamp() override {
+    enter();
+    return moments_.record(stream_);
+  }
+  [[nodiscard]] double seconds(Stamp stamp) override { return moments_.seconds(stamp); }
 
   void gemm(const Gemm& g) override {
     enter();
@@ -302,6 +349,7 @@ class CudaGpu final : public Gpu {
   cudaStream_t stream_ = nullptr;
   cublasLtHandle_t library_ = nullptr;
   void* workspace_ = nullptr;
+  Moments moments_;
   std::map<Shape, Way> ways_;
 };
 

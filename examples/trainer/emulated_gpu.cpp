@@ -1,4 +1,5 @@
 // The host in a GPU's place.
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -6,6 +7,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <vector>
 
 #include "gpu.hpp"
 #include "products.hpp"
@@ -13,10 +15,42 @@
 namespace trainer {
 namespace {
 
+/// Moments by the host's clock, of the computation's thread and those of lanes.
+class Moments {
+ public:
+  std::uint32_t keep(std::size_t most) {
+    const std::lock_guard lock(mutex_);
+    at_.assign(most, {});
+    next_ = 0;
+    begin_ = Clock::now();
+    return ++round_;
+  }
+  /// The place of a moment to come.
+  Stamp reserve() {
+    const std::lock_guard lock(mutex_);
+    return next_ < at_.size() ? Stamp{round_, next_++} : Stamp{};
+  }
+  void pass(Stamp stamp) {
+    const std::lock_guard lock(mutex_);
+    if (stamp.round != 0 && stamp.round == round_) at_[stamp.index] = Clock::now();
+  }
+  double seconds(Stamp stamp) {
+    const std::lock_guard lock(mutex_);
+    return std::chrono::duration<double>(at_.at(stamp.index) - begin_).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::mutex mutex_;
+  std::vector<Clock::time_point> at_;
+  std::uint32_t next_ = 0, round_ = 0;
+  Clock::time_point begin_;
+};
+
 /// A stream's order on a thread of its own: what travels does so while the host computes.
 class EmulatedLane final : public Lane {
  public:
-  EmulatedLane() : thread_([this] { serve(); }) {}
+  explicit EmulatedLane(Moments& moments) : moments_(moments), thread_([this] { serve(); }) {}
   ~EmulatedLane() override {
     {
       const std::lock_guard lock(mutex_);
@@ -26,11 +60,17 @@ class EmulatedLane final : public Lane {
     thread_.join();
   }
 
-  std::uint64_t start(std::function<void(void*)> enqueue) override {
+  Started start(std::function<void(void*)> enqueue) override {
+    const Stamp begin = moments_.reserve();
+    const Stamp end = moments_.reserve();
     const std::lock_guard lock(mutex_);
-    work_.push_back(std::move(enqueue));
+    work_.push_back([this, begin, end, run = std::move(enqueue)](void* stream) {
+      moments_.pass(begin);
+      run(stream);
+      moments_.pass(end);
+    });
     changed_.notify_all();
-    return ++started_;
+    return {++started_, begin, end};
   }
   void join(std::uint64_t number) override {
     std::unique_lock lock(mutex_);
@@ -66,6 +106,7 @@ class EmulatedLane final : public Lane {
     }
   }
 
+  Moments& moments_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void(void*)>> work_;
@@ -99,8 +140,15 @@ class EmulatedGpu final : public Gpu {
   void launch(const Kernel<double>& kernel, std::size_t count) override { run(kernel, count); }
   void finish() override {}
   [[nodiscard]] std::unique_ptr<Lane> make_lane() override {
-    return std::make_unique<EmulatedLane>();
+    return std::make_unique<EmulatedLane>(moments_);
   }
+  std::uint32_t keep_time(std::size_t most) override { return moments_.keep(most); }
+  [[nodiscard]] Stamp stamp() override {
+    const Stamp now = moments_.reserve();
+    moments_.pass(now);
+    return now;
+  }
+  [[nodiscard]] double seconds(Stamp stamp) override { return moments_.seconds(stamp); }
 
   void gemm(const Gemm& g) override {
     if (g.doubles) {
@@ -140,6 +188,7 @@ class EmulatedGpu final : public Gpu {
   }
 
   Products products_;
+  Moments moments_;
 };
 
 }  // namespace

@@ -1,7 +1,9 @@
 // What replicas exchange in place of plain sums of gradients: compressed gradients, factors of low
-// rank, or now and then their values.
+// rank, or now and then their values. Compressors work in the host's memory: gradients that lie on
+// a device are taken there segment by segment, and what is compressed travels between hosts.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 
 #include "params.hpp"
@@ -55,6 +57,20 @@ std::unique_ptr<compress::Compressor> make_compressor(const Training& training) 
   return nullptr;
 }
 
+/// The gradients of `s` where compressors reach them.
+template <class R>
+R* Store<R>::borrow_gradients(Segment<R>& s) {
+  if (!ops_.apart()) return s.gradients;
+  ops_.to_host(borrowed_, s.gradients, s.padded * sizeof(R));
+  return borrowed_;
+}
+
+/// After all work on borrow_gradients().
+template <class R>
+void Store<R>::return_gradients(Segment<R>& s) {
+  if (ops_.apart()) ops_.to_device(s.gradients, borrowed_, s.padded * sizeof(R));
+}
+
 /// Calls visit(param, compressor, P's offset, Q's offset) for every matrix.
 template <class R>
 template <class Visit>
@@ -90,26 +106,29 @@ void Store<R>::lay_out_exchange(Arena& arena) {
   std::size_t payloads = 0;
   std::size_t factors = 0;
   std::size_t theirs = 0;
+  std::size_t borrowed = 0;
   for (auto& s : segments_) {
+    if (ops_.apart() && (compressor_ || power)) borrowed = std::max(borrowed, s->padded);
     const auto replicas = static_cast<std::size_t>(s->group->size());
     if ((compressor_ || power) && (t.error_feedback || t.differences)) {
-      s->error = arena.take<R>(s->padded, Use::gradients);
+      s->error = arena.take_host<R>(s->padded, Use::gradients);
     }
-    if (compressor_ && t.differences) s->estimate = arena.take<R>(s->padded, Use::gradients);
+    if (compressor_ && t.differences) s->estimate = arena.take_host<R>(s->padded, Use::gradients);
     if (compressor_) payloads = std::max(payloads, compressor_->bytes(s->padded) * replicas);
     if (power) {
       const auto [first, second] = power_counts(*s);
-      s->power_q = arena.take<R>(second, Use::gradients);
+      s->power_q = arena.take_host<R>(second, Use::gradients);
       factors = std::max(factors, first);
     }
     row_ = row_of(t.average, s->group->size(), s->group->rank());
     if (!row_.empty()) theirs = std::max(theirs, s->padded * (row_.size() - 1));
   }
-  payloads_ = arena.take<std::uint8_t>(payloads, Use::scratch);
+  borrowed_ = arena.take_host<R>(borrowed, Use::scratch);
+  payloads_ = arena.take_host<std::uint8_t>(payloads, Use::scratch);
   const bool varies = compressor_ && compressor_->varies();
   const auto replicas = static_cast<std::size_t>(config_.layout.dp);
-  lengths_ = arena.take<std::uint64_t>(varies ? replicas : 0, Use::scratch);
-  power_p_ = arena.take<R>(factors, Use::scratch);
+  lengths_ = arena.take_host<std::uint64_t>(varies ? replicas : 0, Use::scratch);
+  power_p_ = arena.take_host<R>(factors, Use::scratch);
   theirs_ = arena.take<R>(theirs, Use::scratch);
   for (auto* each : {&mixed_, &mixed_at_, &from_start_}) each->assign(replicas, 0);
 }
@@ -145,7 +164,7 @@ void Store<R>::reduce_compressed(Segment<R>& s) {
     std::size_t size = compressor_->bytes(s.padded);
     const auto rank = static_cast<std::size_t>(s.group->rank());
     std::uint8_t* mine = payloads_ + size * rank;
-    const std::span<float> values(s.gradients, s.padded);
+    const std::span<float> values(borrow_gradients(s), s.padded);
     const std::span<float> error(s.error, s.error == nullptr ? 0 : s.padded);
     const std::uint64_t seed = random_bits(config_.training.seed, reductions_,
                                            static_cast<std::uint64_t>(groups_.world.rank()));
@@ -160,18 +179,21 @@ void Store<R>::reduce_compressed(Segment<R>& s) {
       lengths_[rank] = compressor_->used(payload);
       const auto* bytes = reinterpret_cast<const std::uint8_t*>(lengths_ + rank);
       s.group->wait(s.group->all_gather(bytes, reinterpret_cast<std::uint8_t*>(lengths_),
-                                        sizeof(std::uint64_t)));
+                                        sizeof(std::uint64_t), On::host));
       size = *std::max_element(lengths_, lengths_ + replicas);
       std::memmove(payloads_ + size * rank, mine, size);
       mine = payloads_ + size * rank;
     }
-    s.group->wait(s.group->all_gather(static_cast<const std::uint8_t*>(mine), payloads_, size));
-    const std::span<float> sum(s.estimate != nullptr ? s.estimate : s.gradients, s.padded);
-    if (s.estimate == nullptr) ops_.zero(s.gradients, s.padded);
+    s.group->wait(
+        s.group->all_gather(static_cast<const std::uint8_t*>(mine), payloads_, size, On::host));
+    const std::span<float> sum =
+        s.estimate != nullptr ? std::span<float>(s.estimate, s.padded) : values;
+    if (s.estimate == nullptr) std::ranges::fill(values, 0.0F);
     for (std::size_t r = 0; r < replicas; ++r) {
       compressor_->add(std::as_bytes(std::span(payloads_ + r * size, size)), 1.0F, sum);
     }
-    if (s.estimate != nullptr) ops_.copy(s.gradients, s.estimate, s.padded);
+    if (s.estimate != nullptr) std::ranges::copy(sum, values.begin());
+    return_gradients(s);
   }
 }
 
@@ -184,9 +206,9 @@ void Store<R>::reduce_by_power(Segment<R>& s) {
     if (s.group->size() == 1) return;
     const auto [first, second] = power_counts(s);
     const std::uint64_t seed = random_bits(config_.training.seed, stream_of(s.name), 0);
-    const auto matrix = [&](const Param& p) {
-      return std::span(s.gradients + p.offset, p.count());
-    };
+    R* const gradients = borrow_gradients(s);
+    const auto matrix = [&](const Param& p) { return std::span(gradients + p.offset, p.count()); };
+    const auto lost = [&](const Param& p) { return std::span(s.error + p.offset, p.count()); };
     const auto left = [&](const compress::PowerSgd& how, std::size_t at) {
       return std::span(power_p_ + at, how.p_count());
     };
@@ -197,7 +219,9 @@ void Store<R>::reduce_by_power(Segment<R>& s) {
     for_each_matrix(
         s, [&](const Param& p, const compress::PowerSgd& how, std::size_t p_at, std::size_t q_at) {
           if (reductions_ == 0) how.start(right(how, q_at), seed + p.offset);
-          if (s.error != nullptr) ops_.add(s.gradients + p.offset, s.error + p.offset, p.count());
+          if (s.error != nullptr) {
+            std::ranges::transform(matrix(p), lost(p), matrix(p).begin(), std::plus<>());
+          }
           how.left(matrix(p), right(how, q_at), left(how, p_at));
           vectors = p_at + how.p_count();
         });
@@ -205,27 +229,28 @@ void Store<R>::reduce_by_power(Segment<R>& s) {
       std::size_t at = vectors;
       for (const Param& p : s.params) {
         if (p.row_count > 1 && p.col_count > 1) continue;
-        visit(s.gradients + p.offset, power_p_ + at, p.count());
+        visit(gradients + p.offset, power_p_ + at, p.count());
         at += p.count();
       }
     };
-    for_each_vector([&](R* own, R* sum, std::size_t n) { ops_.copy(sum, own, n); });
-    s.group->wait(s.group->all_reduce(power_p_, first));
-    for_each_vector([&](R* own, R* sum, std::size_t n) { ops_.copy(own, sum, n); });
-    for_each_matrix(s, [&](const Param& p, const compress::PowerSgd& how, std::size_t p_at,
-                           std::size_t q_at) {
-      how.orthonormalize(left(how, p_at));
-      how.right(matrix(p), left(how, p_at), right(how, q_at));
-      if (s.error == nullptr) return;
-      ops_.copy(s.error + p.offset, s.gradients + p.offset, p.count());
-      how.add_product(left(how, p_at), right(how, q_at), -1.0F, {s.error + p.offset, p.count()});
-    });
-    if (second > 0) s.group->wait(s.group->all_reduce(s.power_q, second));
+    for_each_vector([&](R* own, R* sum, std::size_t n) { std::copy_n(own, n, sum); });
+    s.group->wait(s.group->all_reduce(power_p_, first, {}, On::host));
+    for_each_vector([&](R* own, R* sum, std::size_t n) { std::copy_n(sum, n, own); });
     for_each_matrix(
         s, [&](const Param& p, const compress::PowerSgd& how, std::size_t p_at, std::size_t q_at) {
-          ops_.zero(s.gradients + p.offset, p.count());
+          how.orthonormalize(left(how, p_at));
+          how.right(matrix(p), left(how, p_at), right(how, q_at));
+          if (s.error == nullptr) return;
+          std::ranges::copy(matrix(p), lost(p).begin());
+          how.add_product(left(how, p_at), right(how, q_at), -1.0F, lost(p));
+        });
+    if (second > 0) s.group->wait(s.group->all_reduce(s.power_q, second, {}, On::host));
+    for_each_matrix(
+        s, [&](const Param& p, const compress::PowerSgd& how, std::size_t p_at, std::size_t q_at) {
+          std::ranges::fill(matrix(p), R(0));
           how.add_product(left(how, p_at), right(how, q_at), 1.0F, matrix(p));
         });
+    return_gradients(s);
   }
 }
 

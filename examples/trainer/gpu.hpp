@@ -33,14 +33,23 @@ struct Gemm {
   bool doubles = false;
 };
 
+/// A moment on the device, whose time is known once it has passed (Gpu::keep_time).
+struct Stamp {
+  std::uint32_t round = 0;  ///< of keep_time(); 0: none was kept
+  std::uint32_t index = 0;
+};
+
 /// Work in order of its own, beside the computation.
 class Lane {
  public:
+  struct Started {
+    std::uint64_t number = 0;  ///< for join()
+    Stamp begin, end;
+  };
   virtual ~Lane() = default;
   /// Runs, after all that has been started on it and all computation so far, what `enqueue` puts
-  /// into the stream it is given (null where the host emulates: it then runs at once). Returns a
-  /// number for join().
-  virtual std::uint64_t start(std::function<void(void* stream)> enqueue) = 0;
+  /// into the stream it is given (null where the host emulates: it then runs at once).
+  virtual Started start(std::function<void(void* stream)> enqueue) = 0;
   /// Computation from now on comes after that work.
   virtual void join(std::uint64_t number) = 0;
   /// Returns when all of it has run. Errors were told by join().
@@ -62,6 +71,15 @@ class Gpu : public DeviceMemory {
   virtual void launch(const Kernel<double>& kernel, std::size_t count) = 0;
   virtual void finish() = 0;
   [[nodiscard]] virtual std::unique_ptr<Lane> make_lane() = 0;
+
+  /// From now on the next `most` moments are kept: of stamp(), and where the work of lanes begins
+  /// and ends. 0: none any more. Those of the round before are forgotten. Returns the round, from 1
+  /// on.
+  virtual std::uint32_t keep_time(std::size_t most) = 0;
+  /// When all computation so far is done, and what it waits for.
+  [[nodiscard]] virtual Stamp stamp() = 0;
+  /// Seconds from keep_time() to `stamp`, which is of the last round; waits until it has passed.
+  [[nodiscard]] virtual double seconds(Stamp stamp) = 0;
 };
 
 /// The host in a GPU's place: kernels run block by block, products are those of the cpu backend,

@@ -24,6 +24,9 @@ namespace {
 
 /// Of a trace, per rank.
 constexpr std::size_t kMostSpans = 200'000;
+constexpr std::size_t kMostTimed = 50'000;  ///< by a device, two events each
+/// A product of matrices takes 1 to 8 ms, and Flights::poll() has its turn between two.
+constexpr int kPollUs = 2000;
 
 /// The preset must be known before the options that change it are bound to it. The last one counts.
 std::string preset_in(int argc, char** argv, std::string name) {
@@ -39,6 +42,13 @@ void list_presets() {
   for (const Preset& p : presets()) {
     fmt::print("{:<11} {:>16} parameters  {}\n", p.name, parameters(p.model), p.about);
   }
+}
+
+/// Why standard output could not be written when that was first seen; 0: it could.
+int output_error = 0;
+
+void flush_output() {
+  if (std::fflush(stdout) != 0 && output_error == 0) output_error = errno;
 }
 
 class Screen {
@@ -66,7 +76,7 @@ class Screen {
         r.step, r.loss, r.gradient_norm, r.learning_rate, speed, 100 * used / peak_,
         100 * r.exposed_s / r.seconds, r.dropped > 0 ? fmt::format("  dropped {}", r.dropped) : "",
         r.skipped ? "  skipped: gradients overflowed" : "");
-    std::fflush(stdout);
+    flush_output();
   }
   [[nodiscard]] double seconds() const { return seconds_; }
 
@@ -235,7 +245,8 @@ void train(chorus::Communicator& world, Arguments& a) {
   for (int i = first; i < a.config.training.steps; ++i) {
     if (!a.trace.empty() && i == std::max(first, a.config.training.steps - a.trace_steps)) {
       world.barrier();
-      trainer.groups().flights.trace.start(kMostSpans);
+      trainer.groups().flights.trace.start(trainer.gpu() == nullptr ? kMostSpans : kMostTimed,
+                                           trainer.gpu());
     }
     screen.step(trainer.step());
     const bool end = i + 1 == a.config.training.steps;
@@ -267,6 +278,10 @@ void train(chorus::Communicator& world, Arguments& a) {
 void train(Arguments& a) {
   chorus::Options options = chorus::Options::from_env();
   options.deterministic = options.deterministic || a.deterministic;
+  const Layout& l = a.config.layout;
+  const bool computes_meanwhile =
+      l.overlap && l.dp > 1 && a.config.training.backend == Backend::cpu;
+  if (options.poll_us == 0 && computes_meanwhile) options.poll_us = kPollUs;
   std::string refused;
   {
     auto world = chorus::Communicator::join(options);
@@ -299,19 +314,6 @@ void check_numbers(const Arguments& a) {
   }
 }
 
-/// What the host does by its clock, which sees the launches of a GPU's work alone.
-void check_backend_options(const Arguments& a) {
-  if (a.config.training.backend == Backend::cpu) return;
-  const char* what = nullptr;
-  if (a.compare_overlap > 0) what = "--compare-overlap";
-  if (a.compare_plan > 0) what = "--compare-plan";
-  if (!a.trace.empty()) what = "--trace";
-  if (what == nullptr) return;
-  throw chorus::InputError(
-      fmt::format("{} is of the host's clock: leave it out of --backend {} or take --backend cpu",
-                  what, a.backend));
-}
-
 int run(int argc, char** argv) {
   Arguments a;
   CLI::App app{"Trains a GPT over the ranks that `chorus run` (or mpirun, srun, torchrun) starts."};
@@ -327,6 +329,9 @@ int run(int argc, char** argv) {
     if (chorus::Launch::from_env().rank != 0) return error.get_exit_code() == 0 ? 0 : 2;
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (!a.compare_json.empty() && a.compare_overlap == 0 && a.compare_plan == 0) {
+    throw chorus::InputError("--compare-json needs --compare-overlap N or --compare-plan N");
+  }
   if (a.checkpoint.empty() && (a.resume || a.checkpoint_every > 0)) {
     throw chorus::InputError("--resume and --checkpoint-every need --checkpoint DIR");
   }
@@ -338,7 +343,6 @@ int run(int argc, char** argv) {
   a.config.training.compression = compression_of(a.compress);
   a.config.training.average = average_of(a.average);
   a.config.training.backend = backend_of(a.backend);
-  check_backend_options(a);
   a.config.training.error_feedback = !a.no_error_feedback;
   if (a.list_presets) {
     list_presets();
@@ -363,7 +367,15 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return trainer::run(argc, argv);
+    const int status = trainer::run(argc, argv);
+    // What was printed is a run's result: a full disk must not go unnoticed.
+    trainer::flush_output();
+    if (trainer::output_error != 0) {
+      std::fprintf(stderr, "train: cannot write to standard output: %s\n",
+                   std::strerror(trainer::output_error));
+      return 2;
+    }
+    return status;
   } catch (const chorus::InputError& error) {
     // Every rank reads the same arguments: one says what is wrong with them.
     if (chorus::Launch::from_env().rank == 0) std::fprintf(stderr, "train: %s\n", error.what());

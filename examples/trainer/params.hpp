@@ -55,6 +55,7 @@ struct Segment {
   R* gradients = nullptr;   ///< [padded] while acquired
   R* own_values = nullptr;  ///< [shard]
   R* own_gradients = nullptr;
+  // The host's, whatever computes:
   R* error = nullptr;     ///< [padded] what compression lost so far; EF21: this rank's estimate
   R* estimate = nullptr;  ///< [padded] EF21: the sum of all ranks' estimates
   R* power_q = nullptr;   ///< PowerSGD: the Q of all matrices, kept between steps
@@ -164,6 +165,8 @@ class Store {
   Pending start_quantized(Segment<R>& segment, Buffer& buffer);
   void finish_quantized(Segment<R>& segment, Buffer& buffer);
   void lay_out_exchange(Arena& arena);
+  R* borrow_gradients(Segment<R>& segment);
+  void return_gradients(Segment<R>& segment);
   void reduce_compressed(Segment<R>& segment);
   void reduce_by_power(Segment<R>& segment);
   void average_values(int step);
@@ -180,6 +183,7 @@ class Store {
   std::vector<Bucket> buckets_;
   std::vector<Buffer> value_buffers_[2], gradient_buffers_[2];  ///< [expert]
   std::unique_ptr<chorus::compress::Compressor> compressor_;
+  R* borrowed_ = nullptr;             ///< gradients of the largest segment, of a device
   std::uint8_t* payloads_ = nullptr;  ///< of all replicas, for the largest segment
   std::uint64_t* lengths_ = nullptr;  ///< of all replicas' payloads, where they vary
   R* power_p_ = nullptr;              ///< P of all matrices and the vectors of a segment

@@ -10,7 +10,6 @@
 namespace trainer {
 namespace {
 
-using Lane = Span::Lane;
 constexpr std::array<const char*, 3> kLaneNames = {"compute", "standing still", "in flight"};
 
 /// Names are text of this program, the same on every rank: they travel as text.
@@ -38,7 +37,7 @@ const char* kept(const std::array<char, 24>& chars) {
 using Interval = std::pair<double, double>;
 
 /// Disjoint and in order.
-std::vector<Interval> joined(const std::vector<Span>& spans, Lane lane) {
+std::vector<Interval> joined(const std::vector<Span>& spans, Span::Lane lane) {
   std::vector<Interval> all;
   for (const Span& s : spans) {
     if (s.lane == lane) all.emplace_back(s.begin_s, s.end_s);
@@ -76,7 +75,7 @@ const char* color_of(const Span& s) {
       {"update", "#b8b042"},      {"data", "#8e6bbf"},     {"tensor", "#d98e32"},
       {"pipeline", "#5bb0c9"},    {"expert", "#c96ba4"},   {"in-node", "#a58bd0"},
       {"across-nodes", "#6f4fa3"}};
-  const std::string_view key = s.lane == Lane::compute ? s.name : s.axis;
+  const std::string_view key = s.lane == Span::Lane::compute ? s.name : s.axis;
   for (const auto& [name, color] : kColors) {
     if (name == key) return color;
   }
@@ -85,21 +84,54 @@ const char* color_of(const Span& s) {
 
 }  // namespace
 
-void Trace::start(std::size_t most_spans) {
+void Trace::start(std::size_t most_spans, Gpu* gpu) {
   spans_.clear();
   spans_.reserve(most_spans);
+  timed_.clear();
+  timed_.reserve(gpu == nullptr ? 0 : most_spans);
   left_out_ = 0;
+  gpu_ = gpu;
+  if (gpu_ != nullptr) {
+    gpu_->finish();
+    round_ = gpu_->keep_time(2 * most_spans);
+  }
   begin_ = Clock::now();
   on_ = true;
 }
 
-void Trace::add(Lane lane, const char* name, const char* axis, Clock::time_point begin,
-                Clock::time_point end, std::int32_t chunk, std::int32_t micro_batch) {
+void Trace::stop() {
   if (!on_) return;
-  if (spans_.size() == spans_.capacity()) {
+  on_ = false;
+  if (gpu_ == nullptr) return;
+  for (const Timed& t : timed_) {
+    Span& span = spans_[t.span];
+    // What began before the trace did is cut.
+    span.begin_s = t.begin.round == round_ ? gpu_->seconds(t.begin) : 0;
+    span.end_s = gpu_->seconds(t.end);
+  }
+  gpu_->keep_time(0);
+}
+
+Trace::Mark Trace::mark() {
+  if (on_ && gpu_ != nullptr) return gpu_->stamp();
+  return Clock::now();
+}
+
+void Trace::add(Span::Lane lane, const char* name, const char* axis, Mark from, Mark to,
+                std::int32_t chunk, std::int32_t micro_batch) {
+  if (!on_) return;
+  const bool by_device = gpu_ != nullptr && to.host == Clock::time_point();
+  if (spans_.size() == spans_.capacity() || (by_device && to.device.round != round_)) {
     ++left_out_;
     return;
   }
+  if (by_device) {
+    timed_.push_back({spans_.size(), from.device, to.device});
+    spans_.push_back({lane, name, axis, 0, 0, chunk, micro_batch});
+    return;
+  }
+  const Clock::time_point begin = from.host;
+  const Clock::time_point end = to.host;
   const auto since = [&](Clock::time_point t) {
     return std::chrono::duration<double>(t - begin_).count();
   };
@@ -128,8 +160,8 @@ std::vector<std::vector<Span>> gather_spans(chorus::Communicator& world, const T
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     for (std::size_t i = 0; i < counts[r]; ++i) {
       const Wire& w = all[r * most + i];
-      ranks[r].push_back({static_cast<Lane>(w.lane), kept(w.name), kept(w.axis), w.begin_s, w.end_s,
-                          w.chunk, w.micro_batch});
+      ranks[r].push_back({static_cast<Span::Lane>(w.lane), kept(w.name), kept(w.axis), w.begin_s,
+                          w.end_s, w.chunk, w.micro_batch});
     }
   }
   return ranks;
@@ -165,9 +197,9 @@ std::string chrome_trace(std::span<const std::vector<Span>> ranks) {
 }
 
 double overlap_share(const std::vector<Span>& spans) {
-  const auto flight = joined(spans, Lane::in_flight);
+  const auto flight = joined(spans, Span::Lane::in_flight);
   const double all = length(flight);
-  return all > 0 ? 1 - common(flight, joined(spans, Lane::exposed)) / all : 0;
+  return all > 0 ? 1 - common(flight, joined(spans, Span::Lane::exposed)) / all : 0;
 }
 
 std::string trace_svg(std::span<const std::vector<Span>> ranks) {
@@ -193,13 +225,14 @@ std::string trace_svg(std::span<const std::vector<Span>> ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const double y = kTop + kRank * double(r);
     text += fmt::format("<text x=\"4\" y=\"{:.1f}\">rank {}</text>\n", y + 14, r);
-    for (const Lane lane : {Lane::compute, Lane::exposed, Lane::in_flight}) {
+    for (const Span::Lane lane :
+         {Span::Lane::compute, Span::Lane::exposed, Span::Lane::in_flight}) {
       for (const Span& s : ranks[r]) {
         if (s.lane != lane) continue;
-        if (lane == Lane::in_flight) {
+        if (lane == Span::Lane::in_flight) {
           bar(s, y + kLane + 4, kLane, color_of(s), 0.6);
         } else {
-          bar(s, y, kLane, lane == Lane::exposed ? "#d03030" : color_of(s), 1);
+          bar(s, y, kLane, lane == Span::Lane::exposed ? "#d03030" : color_of(s), 1);
         }
       }
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "chorus/communicator.hpp"
+#include "gpu.hpp"
 
 namespace trainer {
 
@@ -32,20 +33,41 @@ class Trace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Until then nothing is kept.
-  void start(std::size_t most_spans);
-  void stop() { on_ = false; }
+  /// A moment: by the host's clock, or the device's where one computes.
+  struct Mark {
+    Clock::time_point host;
+    Stamp device;
+    Mark(Clock::time_point at) : host(at) {}  // NOLINT(google-explicit-constructor)
+    Mark(Stamp at) : device(at) {}            // NOLINT(google-explicit-constructor)
+  };
+
+  /// Until then nothing is kept. What `gpu` computes, if there is one, is timed by its own clock;
+  /// both begin here, when all before is done.
+  void start(std::size_t most_spans, Gpu* gpu = nullptr);
+  /// Waits for what is still to be timed.
+  void stop();
   [[nodiscard]] bool on() const { return on_; }
 
-  void add(Span::Lane lane, const char* name, const char* axis, Clock::time_point begin,
-           Clock::time_point end, std::int32_t chunk = -1, std::int32_t micro_batch = -1);
+  /// Now, of the computation.
+  [[nodiscard]] Mark mark();
+  void add(Span::Lane lane, const char* name, const char* axis, Mark begin, Mark end,
+           std::int32_t chunk = -1, std::int32_t micro_batch = -1);
 
+  /// After stop() where a device computes.
   [[nodiscard]] const std::vector<Span>& spans() const { return spans_; }
   [[nodiscard]] std::uint64_t left_out() const { return left_out_; }
 
  private:
   bool on_ = false;
+  /// Of a span whose times the device knows later.
+  struct Timed {
+    std::size_t span;
+    Stamp begin, end;
+  };
   Clock::time_point begin_;
+  Gpu* gpu_ = nullptr;
+  std::uint32_t round_ = 0;
+  std::vector<Timed> timed_;
   std::vector<Span> spans_;
   std::uint64_t left_out_ = 0;
 };

@@ -230,7 +230,8 @@ void Trainer<R>::run(const Work& work) {
   Chunk& chunk = chunks_[static_cast<std::size_t>(work.chunk)];
   Slot& slot = slot_of(work);
   const bool split = config_.layout.pipeline == Pipeline::zero_bubble;
-  const auto begin = Trace::Clock::now();
+  Trace& trace = groups_->flights.trace;
+  const Trace::Mark begin = trace.mark();
   static constexpr const char* kNames[] = {"forward", "backward", "weights"};
   switch (work.pass) {
     case Pass::forward:
@@ -247,8 +248,8 @@ void Trainer<R>::run(const Work& work) {
       slot.micro_batch = -1;
       break;
   }
-  groups_->flights.trace.add(Span::Lane::compute, kNames[static_cast<int>(work.pass)], "", begin,
-                             Trace::Clock::now(), work.chunk, work.micro_batch);
+  trace.add(Span::Lane::compute, kNames[static_cast<int>(work.pass)], "", begin, trace.mark(),
+            work.chunk, work.micro_batch);
   post_receives();
 }
 
@@ -432,7 +433,8 @@ StepResult Trainer<R>::step() {
         result.step, result.loss, result.gradient_norm, config_.training.learning_rate));
   }
   const double scale = t.clip > 0 ? std::min(1.0, t.clip / (result.gradient_norm + 1e-6)) : 1.0;
-  const auto updating = Trace::Clock::now();
+  Trace& trace = groups_->flights.trace;
+  const Trace::Mark updating = trace.mark();
   store_->update({.learning_rate = result.learning_rate,
                   .beta1 = t.beta1,
                   .beta2 = t.beta2,
@@ -442,8 +444,26 @@ StepResult Trainer<R>::step() {
                   .step = result.step});
   constexpr int kGoodSteps = 1000;
   if (t.loss_scale > 0 && ++good_steps_ >= kGoodSteps) rescale(loss_scale_ * 2);
-  groups_->flights.trace.add(Span::Lane::compute, "update", "", updating, Trace::Clock::now());
+  trace.add(Span::Lane::compute, "update", "", updating, trace.mark());
   return done();
+}
+
+template <class R>
+StepResult Trainer<R>::timed_step() {
+  if (!gpu_) return step();
+  constexpr std::size_t kMostSpans = 20'000;
+  Trace& trace = groups_->flights.trace;
+  trace.start(kMostSpans, gpu_.get());
+  const auto begin = std::chrono::steady_clock::now();
+  StepResult result = step();
+  gpu_->finish();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  trace.stop();
+  result.exposed_s = 0;
+  for (const Span& span : trace.spans()) {
+    if (span.lane == Span::Lane::exposed) result.exposed_s += span.end_s - span.begin_s;
+  }
+  return result;
 }
 
 template <class R>

@@ -57,6 +57,9 @@ class Trainer {
   /// Collective. Throws chorus::Error when the gradient is not finite, but for what a loss scale
   /// above 1 makes overflow.
   StepResult step();
+  /// A step whose seconds and exposed_s are whole where a device computes, too: the host waits for
+  /// it before and after, and what the device stood still is taken from its clock.
+  StepResult timed_step();
   /// Computes the gradients of the next step without updating; for tests of gradients.
   StepResult gradients();
   /// Collective: the mean loss over held-out sequences.

@@ -172,8 +172,9 @@ Wire::Ticket Wire::start(const chorus::Call& call) {
   const auto job = std::make_shared<Job>(call);
   ncclComm* const comm = track->comm;
   const int peer = track->peer;
-  return {track->lane.get(),
-          track->lane->start([job, comm, peer](void* stream) { run(*job, comm, peer, stream); })};
+  const Lane::Started started =
+      track->lane->start([job, comm, peer](void* stream) { run(*job, comm, peer, stream); });
+  return {track->lane.get(), started.number, started.begin, started.end};
 }
 
 }  // namespace trainer

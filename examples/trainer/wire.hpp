@@ -27,6 +27,7 @@ class Wire {
   struct Ticket {
     Lane* lane = nullptr;
     std::uint64_t number = 0;
+    Stamp begin, end;
   };
   /// The call begins when all computation so far is done. Throws chorus::CollectiveError.
   Ticket start(const chorus::Call& call);

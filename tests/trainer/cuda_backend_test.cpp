@@ -2,8 +2,14 @@
 // those of the cpu backend, whatever the layout; what it cannot do is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <map>
+#include <string>
+#include <utility>
 
+#include "compare.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {
@@ -11,7 +17,7 @@ namespace {
 
 /// The same run by both backends.
 template <class R = float>
-void expect_same(Config config, double tolerance, int steps = 3) {
+void expect_same(Config config, double tolerance, int steps = 3, bool gradients = true) {
   const Outcome host = train<R>(config, steps);
   config.training.backend = Backend::cuda_emulated;
   const Outcome gpu = train<R>(config, steps);
@@ -21,7 +27,7 @@ void expect_same(Config config, double tolerance, int steps = 3) {
     EXPECT_NEAR(gpu.norms[i], host.norms[i], 100 * tolerance * host.norms[i]) << "step " << i;
   }
   // Of replicas that drift apart an Outcome has those of any one.
-  if (config.training.average == Average::gradients) {
+  if (gradients && config.training.average == Average::gradients) {
     const auto [gap, tensor] = distance(gpu.gradients, host.gradients);
     EXPECT_LT(gap, 10 * tolerance) << tensor;
   }
@@ -125,18 +131,91 @@ TEST(CudaBackend, RoundsToBfloat16) {
   expect_same(config, 1e-3);
 }
 
-TEST(CudaBackend, RefusesWhatWorksInTheHostsMemory) {
-  Config config = small();
-  config.training.backend = Backend::cuda_emulated;
-  config.training.compression = Compression::top_k;
-  try {
-    check(config, 1);
-    FAIL() << "nothing was refused";
-  } catch (const chorus::InputError& error) {
-    EXPECT_NE(std::string(error.what()).find("--compress works in the host's memory"),
-              std::string::npos)
-        << error.what();
+// What differs by a rounding may be sent or not, rounded up in place of down, or, where nothing but
+// rounding is left of a gradient (biases of keys), have the other sign.
+TEST(CudaBackend, CompressesGradientsAlike) {
+  for (const Compression how : {Compression::qsgd, Compression::one_bit, Compression::top_k,
+                                Compression::threshold, Compression::power}) {
+    Config config = small();
+    config.layout.dp = 3;
+    config.training.compression = how;
+    config.training.share = 0.2;
+    config.training.threshold = 1e-3;
+    SCOPED_TRACE(static_cast<int>(how));
+    expect_same(config, 1e-4, 3, how != Compression::one_bit);
   }
+}
+
+TEST(CudaBackend, CompressesDifferencesAlike) {
+  Config config = small();
+  config.layout.dp = 2;
+  config.training.compression = Compression::top_k;
+  config.training.share = 0.5;
+  config.training.differences = true;
+  expect_same(config, 1e-4);
+}
+
+TEST(CudaBackend, KeepsATimelineByTheDevicesClock) {
+  Config config = small(4);
+  config.layout = {.dp = 2, .pp = 2, .zero = 1, .micro_batches = 3};
+  config.training.backend = Backend::cuda_emulated;
+  on_ranks(4, [&](chorus::Communicator& world) {
+    Trainer<float> trainer(world, config);
+    Trace& trace = trainer.groups().flights.trace;
+    trainer.step();
+    trainer.groups().flights.wait_all();
+    trainer.log().clear();
+    trace.start(10'000, trainer.gpu());
+    const auto begin = Trace::Clock::now();
+    trainer.step();
+    trainer.groups().flights.wait_all();
+    trace.stop();
+    const double whole = std::chrono::duration<double>(Trace::Clock::now() - begin).count();
+    std::uint64_t calls = 0;
+    for (const auto& axis : trainer.log().table) {
+      for (const Traffic& t : axis) calls += t.calls;
+    }
+    std::map<std::string, int> passes;
+    std::uint64_t in_flight = 0;
+    double still = 0;
+    for (const Span& s : trace.spans()) {
+      EXPECT_LE(0, s.begin_s);
+      EXPECT_LE(s.begin_s, s.end_s) << s.name;
+      EXPECT_LE(s.end_s, whole) << s.name;
+      if (s.lane == Span::Lane::compute) ++passes[s.name];
+      if (s.lane == Span::Lane::in_flight) ++in_flight;
+      if (s.lane == Span::Lane::exposed) still += s.end_s - s.begin_s;
+    }
+    EXPECT_EQ(trace.left_out(), 0U);
+    EXPECT_EQ(in_flight, calls);
+    EXPECT_EQ(passes, (std::map<std::string, int>{{"backward", 3}, {"forward", 3}, {"update", 1}}));
+    EXPECT_GT(still, 0) << "the pipeline's bubble at least";
+    trainer.step();
+    EXPECT_EQ(trace.spans().size(), in_flight + 7 +
+                                        static_cast<std::size_t>(std::ranges::count(
+                                            trace.spans(), Span::Lane::exposed, &Span::lane)))
+        << "nothing is kept after the end";
+  });
+}
+
+TEST(CudaBackend, IsComparedWithItselfAndWithItsEstimate) {
+  Config config = small();
+  config.layout = {.dp = 2, .zero = 1};
+  config.training.backend = Backend::cuda_emulated;
+  on_ranks(2, [&](chorus::Communicator& world) {
+    Trainer<float> trainer(world, config);
+    const OverlapFigures overlap = compare_overlap(world, trainer, 3);
+    EXPECT_GT(overlap.alone_s, 0);
+    for (const auto& [whole, exposed] : {std::pair{overlap.with_s, overlap.with_exposed_s},
+                                         std::pair{overlap.without_s, overlap.without_exposed_s}}) {
+      EXPECT_GT(exposed, 0);
+      EXPECT_LT(exposed, whole);
+    }
+    const PlanFigures plan = compare_plan(world, trainer, {.topology = world.topology()}, 3);
+    EXPECT_GT(plan.measured_s, 0);
+    EXPECT_GT(plan.estimate.seconds, 0);
+    EXPECT_GT(plan.machine.prices.at(0).beta_s_per_byte, 0);
+  });
 }
 
 TEST(CudaBackend, SaysWhyThereIsNoGpuAndWhatToDo) {

@@ -66,6 +66,9 @@ class ThreadedGpu final : public Gpu {
   void gemm(const Gemm& how) override { host_->gemm(how); }
   void finish() override {}
   [[nodiscard]] std::unique_ptr<Lane> make_lane() override { return host_->make_lane(); }
+  std::uint32_t keep_time(std::size_t most) override { return host_->keep_time(most); }
+  [[nodiscard]] Stamp stamp() override { return host_->stamp(); }
+  [[nodiscard]] double seconds(Stamp stamp) override { return host_->seconds(stamp); }
   void launch(const Kernel<float>& kernel, std::size_t count) override { run(kernel, count); }
   void launch(const Kernel<double>& kernel, std::size_t count) override { run(kernel, count); }
 

@@ -108,7 +108,14 @@ refused "use --zero 0" --compress topk --dp 2 --zero 2 --dry-run
 refused "is none of none, qsgd" --compress zip
 refused "not in (0, 1]" --compress topk --share 0 --dp 2 --dry-run
 refused "is none of cpu, cuda" --backend tpu
-refused "--compress works in the host's memory" --backend cuda-emulated --compress topk --dry-run
+refused "--ef21 compresses differences; it needs --compress" --dp 2 --ef21 --dry-run
+refused "--compare-json needs --compare-overlap" --compare-json "$work/figures.json"
+for seed in -1 18446744073709551616 3x; do
+  "$train" --preset tiny --seed "$seed" --dry-run >"$work/out" 2>"$work/err"
+  [ $? = 2 ] || fail "--seed $seed is taken"
+  grep -qF -- "$seed is no whole number from 0 to 18446744073709551615" "$work/err" ||
+    fail "--seed $seed: $(cat "$work/err")"
+done
 if [ ! -e /dev/nvidia0 ] && [ ! -e /dev/dxg ]; then
   refused "or take --backend cpu" --backend cuda
 fi
@@ -128,6 +135,12 @@ refused_by_all 6 "is 4 ranks, but 6 were started; --dp 3 --tp 2 --pp 1 would fit
 refused_by_all 4 "use at most --pp 2" --pp 4
 refused_by_all 4 "0 bytes" --dp 4 --data "$work/empty"
 refused_by_all 2 "there is no directory" --dp 2 --report-json "$work/absent/report.json"
+if [ -w /dev/full ]; then
+  "$train" --preset tiny --steps 1 >/dev/full 2>"$work/err"
+  [ $? = 2 ] || fail "a full disk under the output goes unnoticed"
+  grep -qxF "train: cannot write to standard output: No space left on device" "$work/err" ||
+    fail "a full disk under the output: $(cat "$work/err")"
+fi
 [ -w /dev/full ] && refused_by_all 2 "cannot write /dev/full: No space left on device" --dp 2 --steps 1 --report-json /dev/full
 
 # Products of bfloat16 are emulated where the processor has none, which the run says, and trained the same.
