@@ -1,5 +1,9 @@
 #include "arguments.hpp"
 
+#include <charconv>
+#include <string>
+#include <system_error>
+
 namespace trainer {
 namespace {
 
@@ -108,7 +112,18 @@ void add_training_options(CLI::App& app, Arguments& a) {
          "what computes: cpu, cuda (GPUs), cuda-emulated (the host does what GPUs would: to "
          "see what the cuda backend computes, not how fast)")
       ->group(group);
-  app.add_option("--seed", t.seed)->group(group);
+  app.add_option_function<std::string>(
+         "--seed",
+         [&t](const std::string& text) {
+           const auto [end, error] =
+               std::from_chars(text.data(), text.data() + text.size(), t.seed);
+           if (error == std::errc() && end == text.data() + text.size()) return;
+           throw CLI::ValidationError("--seed",
+                                      text + " is no whole number from 0 to 18446744073709551615");
+         })
+      ->type_name("UINT")
+      ->default_str(std::to_string(t.seed))
+      ->group(group);
   app.add_option("--data", t.data, "file of bytes; default: a synthetic source")->group(group);
 }
 

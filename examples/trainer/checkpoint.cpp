@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -88,7 +89,10 @@ class Reader {
  public:
   explicit Reader(std::string path) : path_(std::move(path)) {
     std::ifstream file(path_, std::ios::binary);
-    if (!file) reject("cannot open " + path_);
+    if (!file) {
+      reject(fmt::format("cannot open {}: {}; remove its directory to resume from the one before",
+                         path_, std::strerror(errno)));
+    }
     bytes_.assign(std::istreambuf_iterator<char>(file), {});
     std::uint64_t expected = 0;
     if (bytes_.size() < sizeof expected) torn();
