@@ -354,6 +354,7 @@ def main():
     parser.add_argument("--train", default="", help="arguments for every run")
     parser.add_argument("--only", default="", help="layouts that hold this text")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--note", default="", help="kept in the record: what else the machine did, say")
     args = parser.parse_args()
     args.bin = args.build / "bin"
     args.trainer = args.build / "examples/trainer/train"
@@ -366,6 +367,8 @@ def main():
                     "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                     "commit": commit(), "command": "perf/trainer/figures.py " + shlex.join(sys.argv[1:]),
                     "model": MODEL + " " + args.train, "machine": machine(), "rows": rows, **summary}
+        if args.note:
+            document["note"] = args.note
         args.json.write_text(json.dumps(document, indent=1) + "\n")
     return 0 if rows else 1
 
