@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "base/check.hpp"
+#include "base/file_size.hpp"
 #include "chorus/memory.hpp"
 
 namespace chorus {
@@ -67,7 +68,8 @@ Segment make_segment(std::size_t size_bytes, std::uint64_t id) {
   segment.fd = ::memfd_create("chorus-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (segment.fd < 0) throw std::bad_alloc();
   struct stat status {};
-  if (::ftruncate(segment.fd, static_cast<off_t>(segment.size_bytes)) != 0 ||
+  if (!allow_file_size(segment.size_bytes) ||
+      ::ftruncate(segment.fd, static_cast<off_t>(segment.size_bytes)) != 0 ||
       ::fcntl(segment.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
       ::fstat(segment.fd, &status) != 0) {
     ::close(segment.fd);

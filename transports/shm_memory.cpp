@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/file_size.hpp"
 #include "chorus/error.hpp"
 #include "transports/commons.hpp"
 
@@ -123,6 +124,7 @@ ShmOwned::ShmOwned(const TransportContext& context) {
   memory_ = Fd(::memfd_create("chorus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory_) fail("memfd_create");
   const std::size_t bytes = address_.geometry.total_bytes();
+  if (!allow_file_size(bytes)) throw LinkError("shm: " + why_no_file_size(bytes));
   if (::ftruncate(memory_.get(), static_cast<off_t>(bytes)) != 0) fail("ftruncate");
   if (::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     fail("sealing the memory file");

@@ -201,8 +201,12 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& 
   auto control = Control::join(id, rank, world_size, options.join_timeout_ms);
   GroupPlace place{.key = "world", .rank = rank};
   for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
-  return std::make_unique<Impl>(std::move(keep_alive), std::move(control), std::move(place),
-                                options);
+  try {
+    return std::make_unique<Impl>(std::move(keep_alive), control, std::move(place), options);
+  } catch (const InputError& error) {  // a file of this rank's, of which the others know nothing
+    control->leaves_because(error.what());
+    throw;
+  }
 }
 
 Communicator::Impl::~Impl() {

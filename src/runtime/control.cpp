@@ -367,6 +367,11 @@ void Control::abort(const std::string& group, std::string_view reason) {
   impl_->send(Writer(Type::abort).text(group).text(reason).share());
 }
 
+void Control::leaves_because(std::string_view reason) {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->failure) impl_->failure = reason;
+}
+
 void Control::survived() {
   const std::lock_guard lock(impl_->mutex);
   impl_->failure.reset();

@@ -119,6 +119,9 @@ class Control {
   /// Fails the group with `reason`, said by this rank. Callable from any thread.
   void abort(const std::string& group, std::string_view reason);
 
+  /// This rank is about to leave, alone: the others are told why. An earlier failure stands.
+  void leaves_because(std::string_view reason);
+
   /// The failures so far were overcome: who leaves now does not leave because of them.
   void survived();
 

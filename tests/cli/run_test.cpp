@@ -22,6 +22,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -140,6 +141,30 @@ TEST(Run, SocketsThatCannotBeOpenedAreToldAtOnceUnlessTheLimitCanBeRaised) {
   EXPECT_THAT(output, AllOf(HasSubstr("tcp: no socket for "), HasSubstr("now 48)"),
                             HasSubstr("4 of 4 ranks failed")));
   const auto [raised, good] = run(many + collectives(), "ulimit -S -n 48");
+  EXPECT_EQ(good, 0) << raised;
+}
+
+TEST(Run, WhyARankLeftAtOnceIsToldToTheOthers) {
+  const std::string alone = "test $CHORUS_RANK = 1 && export CHORUS_PLAN=/no/such.json; exec ";
+  const auto [output, status] = run("-n 3 --rank-prefix -- sh -c '" + alone + collectives() + "'");
+  EXPECT_EQ(status, 1) << output;
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(
+        output,
+        ContainsRegex(fmt::format(
+            "\\[{}\\] .*rank 1 \\(pid .* left.*: cannot read /no/such.json: No such", rank)));
+  }
+  EXPECT_THAT(output, Not(HasSubstr("has left")));
+}
+
+// Shared memory counts as a file, and who makes too large a one is killed.
+TEST(Run, ALimitOfFilesIsToldUnlessItCanBeRaised) {
+  const std::string two = "-n 2 -- " + collectives();
+  const auto [output, status] = run(two, "ulimit -f 10");
+  EXPECT_EQ(status, 1) << output;
+  EXPECT_THAT(output, AllOf(HasSubstr("is more than a file may have: raise the limit (ulimit -f"),
+                            HasSubstr("2 of 2 ranks failed")));
+  const auto [raised, good] = run(two, "ulimit -S -f 10");
   EXPECT_EQ(good, 0) << raised;
 }
 
