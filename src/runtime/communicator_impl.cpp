@@ -303,7 +303,10 @@ void Communicator::Impl::leave() noexcept {
           "were never started");
     }
     if (std::uncaught_exceptions() > 0) {
-      control->abort(place.key, "left because of an exception");
+      // Mostly that of another communicator, whose failure is news to members of this one.
+      const auto why = control->reason_to_leave();
+      control->abort(place.key,
+                     why ? "left after a failure: " + *why : "left because of an exception");
       return;
     }
     // Calls that nobody waited for still own user memory. Those that are queued run in their turn.

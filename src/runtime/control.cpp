@@ -372,6 +372,11 @@ void Control::leaves_because(std::string_view reason) {
   if (!impl_->failure) impl_->failure = reason;
 }
 
+std::optional<std::string> Control::reason_to_leave() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->failure;
+}
+
 void Control::survived() {
   const std::lock_guard lock(impl_->mutex);
   impl_->failure.reset();

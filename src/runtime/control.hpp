@@ -122,6 +122,9 @@ class Control {
   /// This rank is about to leave, alone: the others are told why. An earlier failure stands.
   void leaves_because(std::string_view reason);
 
+  /// Why this rank would leave now: the first failure that was not overcome.
+  [[nodiscard]] std::optional<std::string> reason_to_leave() const;
+
   /// The failures so far were overcome: who leaves now does not leave because of them.
   void survived();
 
