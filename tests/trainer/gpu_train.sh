@@ -3,7 +3,9 @@
 #
 #   - replicas, ZeRO, slices, pipelines, experts and their product end at the cpu backend's loss;
 #   - so does bfloat16, to its rounding; averages of values; 8-bit ZeRO++, to a code or two;
+#   - so do compressed gradients;
 #   - a run resumed from its checkpoint ends where the whole one does;
+#   - a timeline holds every pass, within the time of its steps, and steps are compared;
 #   - MEASURE=1: the 125M preset's share of the measured peak of matrix products, in bfloat16.
 #
 # BACKEND=cuda-emulated: the same with the host in the GPU's place, to check this script.
@@ -65,6 +67,28 @@ averaged=$(last_loss 2 --dp 2 --average ring --global-every 2)
 expect "$averaged" 0.0002 2 --dp 2 --average ring --global-every 2
 packed=$(last_loss 4 --dp 4 --zero 3 --quantize-weights --quantize-gradients --secondary 2)
 expect "$packed" 0.002 4 --dp 4 --zero 3 --quantize-weights --quantize-gradients --secondary 2
+for how in qsgd 'topk --share 0.2' 'power --rank 4'; do
+  # shellcheck disable=SC2086
+  compressed=$(last_loss 2 --dp 2 --compress $how)
+  # shellcheck disable=SC2086
+  expect "$compressed" 0.002 2 --dp 2 --compress $how
+done
+expect "$dense" 0.0002 2 --dp 2 --micro-batches 2 --zero 1 --trace "$work/trace.json" --trace-steps 2 \
+  --compare-overlap 3 --compare-plan 3
+grep -q '^measured .* standing still; median of 3 steps' "$work/out" || {
+  echo "FAIL: nothing was compared: $(cat "$work/out")"
+  failures=$((failures + 1))
+}
+# 2 ranks, 2 steps, 2 micro-batches
+python3 - "$work/trace.json" <<'CHECK' || failures=$((failures + 1))
+import json, sys
+spans = [e for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X"]
+count = lambda name: sum(e["name"] == name for e in spans)
+passes = [count(name) for name in ("forward", "backward", "update")]
+assert passes == [8, 8, 4], f"FAIL: passes on the timeline: {passes}"
+assert all(e["dur"] >= 0 and 0 <= e["ts"] < 60e6 for e in spans), "FAIL: times of another clock"
+assert any(e["cat"] == "in flight" and e["dur"] > 0 for e in spans), "FAIL: no call took any time"
+CHECK
 last_loss 2 --backend "$backend" --dp 2 --micro-batches 2 --checkpoint "$work/ckpt" --checkpoint-every 2 >"$work/loss"
 rm -rf "$work/ckpt/step-00000004"
 expect "$(cat "$work/loss")" 0 2 --dp 2 --micro-batches 2 --checkpoint "$work/ckpt" --resume
