@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/check.hpp"
-#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "transports/rdma_link.hpp"
 
@@ -19,8 +18,6 @@ constexpr std::size_t kCreditsPerChannel = 4;
 /// in a few turns.
 constexpr int kDrainPolls = 64;
 constexpr std::uint8_t kOverControl = 0xff;
-
-std::string who(const RdmaHub& hub) { return fmt::format("[rank {}]", hub.control->rank()); }
 
 }  // namespace
 
@@ -49,8 +46,7 @@ void RdmaLink::make_rails(const RdmaAddress& own) {
       track.rail = std::make_unique<RdmaRail>(device, hub_->settings, depths_for(*device), inbox_,
                                               outbox_, counters_);
     } catch (const LinkError& error) {
-      log(LogLevel::warn, who(*hub_),
-          fmt::format("rdma: to rank {}: going on without {}", peer_.control.rank, error.what()));
+      track.absent = error.what();
     }
   }
   for (Track& track : tracks_) {
@@ -128,24 +124,15 @@ void RdmaLink::on_connect() {
 /// Both ends know now which rails stand.
 void RdmaLink::on_ready(std::uint32_t mask) {
   connected_ = true;
-  std::string absent;
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     Track& track = tracks_[i];
     track.once_up = (mask >> i & 1) != 0;
     if (track.once_up) continue;
     track.down = track.told = track.heard = track.settled = true;
-    if (!track.rail) continue;
-    track.rail->shut();
-    absent += fmt::format(
-        "{}{}: {}", absent.empty() ? "" : "; ", track.rail->name(),
-        track.rail->failure().empty() ? "the peer cannot use it" : track.rail->failure());
+    if (track.rail) track.rail->shut();
   }
   find_live();
-  if (absent.empty() && !live_.empty()) return;
-  log(LogLevel::warn, who(*hub_),
-      fmt::format("rdma: to rank {}: {}; going on over {}", peer_.control.rank,
-                  absent.empty() ? "no port could be used" : absent,
-                  live_.empty() ? "tcp" : tracks_[live_.front()].rail->name()));
+  say_absent(*peer_mask_);
 }
 
 void RdmaLink::find_live() {
@@ -203,7 +190,7 @@ std::optional<std::byte*> RdmaLink::place(const TcpFrame& frame) {
       expect(frame.length == 0 && frame.channel < outgoing_.size(), "a credit of no channel");
       return region_.data();
     case RdmaFrame::kResume:
-      expect(frame.channel < tracks_.size() && frame.length == table_bytes() &&
+      expect(frame.channel < tracks_.size() && frame.length == table_bytes() && frame.tag <= 1 &&
                  !tracks_[frame.channel].heard && peer_mask_,
              "a report on no rail");
       return tracks_[frame.channel].table_in.data();
@@ -254,6 +241,7 @@ void RdmaLink::arrived(const TcpFrame& frame) {
       Track& track = tracks_[frame.channel];
       track.heard = true;
       if (!track.down) take_down(frame.channel, "the peer reports it down", true);
+      warn_down(track, frame.tag == 1 ? LogLevel::info : LogLevel::warn);
       return;
     }
     case RdmaFrame::kOffer:
@@ -315,11 +303,7 @@ void RdmaLink::take_down(std::size_t rail, const std::string& why, bool by_peer)
   plan_return(track);
   find_live();
   mending_ = true;
-  // One warning, from the end that noticed.
-  log(by_peer ? LogLevel::info : LogLevel::warn, who(*hub_),
-      fmt::format("rdma: {} to rank {}: {}; going on over {}", track.rail->name(),
-                  peer_.control.rank, why,
-                  live_.empty() ? "tcp" : tracks_[live_.front()].rail->name()));
+  say_down(track, why, by_peer);
 }
 
 /// Rails that are down: hears out what they still bring, tells the peer what has come, and once the
@@ -329,6 +313,7 @@ void RdmaLink::mend() {
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     Track& track = tracks_[i];
     if (!track.down || track.settled) continue;
+    warn_late(track);
     if (!track.told) {
       for (int polls = 0; polls < kDrainPolls && !track.rail->drained(); ++polls) {
         track.rail->poll([this](std::uint32_t bits) { on_immediate(bits); });
@@ -363,7 +348,7 @@ void RdmaLink::tell_what_came(Track& track, std::size_t rail) {
     in.told = in.arrivals;
   }
   track.told = true;
-  enqueue(RdmaFrame::kResume, rail, track.table_out);
+  enqueue(RdmaFrame::kResume, rail, track.table_out, track.noticed ? 1 : 0);
 }
 
 void RdmaLink::find_lost(std::size_t rail) {

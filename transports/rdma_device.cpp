@@ -1,5 +1,6 @@
 #include "transports/rdma_device.hpp"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -29,9 +30,7 @@ GidRank rank_of(const ibv_gid_entry& entry, const Gid& gid) {
   if (is_zero(gid)) return GidRank::unusable;
   if (entry.gid_type == IBV_GID_TYPE_ROCE_V1) return GidRank::roce1;
   if (entry.gid_type != IBV_GID_TYPE_ROCE_V2) return GidRank::unusable;
-  const bool mapped = std::all_of(gid.begin(), gid.begin() + 10, [](auto b) { return b == 0; }) &&
-                      gid[10] == 0xff && gid[11] == 0xff;
-  if (mapped) return GidRank::roce2_ipv4;
+  if (is_ipv4(gid)) return GidRank::roce2_ipv4;
   const bool link_local = gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
   return link_local ? GidRank::roce2_link_local : GidRank::roce2_ipv6;
 }
@@ -156,7 +155,7 @@ class Survey {
     const std::string name = verbs_.get_device_name(device);
     ibv_context* probe = verbs_.open_device(device);
     if (probe == nullptr) {
-      refuse(fmt::format("{} cannot be opened ({})", name, std::strerror(errno)));
+      refuse(name, fmt::format("cannot be opened ({})", std::strerror(errno)));
       return;
     }
     ibv_device_attr attributes{};
@@ -165,25 +164,41 @@ class Survey {
     for (int port = 1; port <= ports; ++port) look_at(device, name, port);
   }
 
+  /// Why ports cannot be used, those of one cause together: "mlx5_0 port 1, mlx5_1 port 1 …".
+  [[nodiscard]] std::string refusals() const {
+    std::string text;
+    for (const auto& [why, ports] : refused_) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : "; ", fmt::join(ports, ", "), why);
+    }
+    return text;
+  }
+
   std::vector<std::shared_ptr<RdmaDevice>> found;
-  std::string refusals;
 
  private:
-  void refuse(const std::string& why) { refusals += (refusals.empty() ? "" : "; ") + why; }
+  void refuse(const std::string& port, const std::string& why) {
+    const auto same =
+        std::find_if(refused_.begin(), refused_.end(), [&](auto& one) { return one.first == why; });
+    if (same != refused_.end()) {
+      same->second.push_back(port);
+    } else {
+      refused_.push_back({why, {port}});
+    }
+  }
 
   void look_at(ibv_device* device, const std::string& name, int number) {
     RdmaPort port;
     port.device = name;
     port.number = number;
     if (!list_.admits(name, number)) {
-      return refuse(fmt::format("CHORUS_RDMA_HCA={} leaves out {}", settings_.hca, port.name()));
+      return refuse(port.name(), fmt::format("left out by CHORUS_RDMA_HCA={}", settings_.hca));
     }
     ibv_context* context = verbs_.open_device(device);
     if (context == nullptr) return;
     ibv_port_attr attributes{};
     if (verbs_.query_port(context, static_cast<std::uint8_t>(number), &attributes) != 0) {
       verbs_.close_device(context);
-      return refuse(fmt::format("{} does not answer", port.name()));
+      return refuse(port.name(), "without an answer to a query");
     }
     port.ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
     port.lid = attributes.lid;
@@ -192,29 +207,42 @@ class Survey {
     port.numa_node = numa_node_of(name);
     std::string why_not;
     if (attributes.state != IBV_PORT_ACTIVE) {
-      why_not = "is not active (see `rdma link`)";
+      why_not = "not active (see `rdma link`)";
     } else if (!choose_gid(verbs_, context, settings_, attributes.gid_tbl_len, port)) {
       why_not = settings_.gid_index >= 0
-                    ? fmt::format("has no GID {} (CHORUS_RDMA_GID_INDEX)", settings_.gid_index)
-                    : "has no GID: its interface needs an address";
+                    ? fmt::format("without a GID {} (CHORUS_RDMA_GID_INDEX)", settings_.gid_index)
+                    : "without a GID: its interface needs an address";
     }
     if (!why_not.empty()) {
       verbs_.close_device(context);
-      return refuse(fmt::format("{} {}", port.name(), why_not));
+      return refuse(port.name(), why_not);
     }
     try {
       found.push_back(std::make_shared<RdmaDevice>(verbs_, context, port));
     } catch (const LinkError& error) {
-      refuse(error.what());
+      refuse(port.name(), error.what());
     }
   }
 
   const Verbs& verbs_;
   const RdmaSettings& settings_;
   const HcaList list_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> refused_;  // by cause, in order
 };
 
 }  // namespace
+
+bool is_ipv4(const Gid& gid) {
+  return std::all_of(gid.begin(), gid.begin() + 10, [](auto byte) { return byte == 0; }) &&
+         gid[10] == 0xff && gid[11] == 0xff;
+}
+
+std::string text_of(const Gid& gid) {
+  char text[INET6_ADDRSTRLEN] = "";
+  const bool ipv4 = is_ipv4(gid);
+  ::inet_ntop(ipv4 ? AF_INET : AF_INET6, gid.data() + (ipv4 ? 12 : 0), text, sizeof text);
+  return text;
+}
 
 std::string RdmaPort::name() const { return fmt::format("{} port {}", device, number); }
 
@@ -230,7 +258,7 @@ RdmaDevice::RdmaDevice(const Verbs& verbs, ibv_context* opened, RdmaPort port)
       verbs_.query_device(context_, &limits_) != 0) {
     const int error = errno;
     close();
-    throw LinkError(fmt::format("{} cannot be used: {}", port_.name(), std::strerror(error)));
+    throw LinkError(fmt::format("cannot be used: {}", std::strerror(error)));
   }
 }
 
@@ -272,7 +300,10 @@ void RdmaDevice::hear() {
         break;
     }
     verbs_.ack_async_event(&event);
-    if (fault_.empty()) fault_ = fault;
+    if (fault_.empty() && !fault.empty()) {
+      fault_ = fault;
+      ++faults_;
+    }
     if (!better) continue;
     ++news_;
     static_cast<void>(sound());
@@ -346,7 +377,7 @@ std::vector<std::shared_ptr<RdmaDevice>> open_rdma_devices(const RdmaSettings& s
   if (list != nullptr) verbs->free_device_list(list);
   auto& devices = survey.found;
   if (devices.empty()) {
-    why_not = count > 0 ? survey.refusals : "this machine has no RDMA adapter";
+    why_not = count > 0 ? survey.refusals() : "this machine has no RDMA adapter";
     return {};
   }
   std::sort(devices.begin(), devices.end(),

@@ -18,6 +18,11 @@ namespace chorus {
 
 using Gid = std::array<std::uint8_t, 16>;
 
+/// Whether it holds an IPv4 address (::ffff:a.b.c.d).
+[[nodiscard]] bool is_ipv4(const Gid& gid);
+/// "10.0.0.2", "fe80::1".
+[[nodiscard]] std::string text_of(const Gid& gid);
+
 /// A port as its adapter describes it.
 struct RdmaPort {
   std::string device;  ///< "mlx5_0"
@@ -56,6 +61,8 @@ class RdmaDevice {
   /// use and none has brought it back.
   void hear();
   [[nodiscard]] const std::string& fault() const { return fault_; }
+  /// How often a fault has begun.
+  [[nodiscard]] std::uint64_t faults() const { return faults_; }
   /// Goes up with every event that says something good of the port.
   [[nodiscard]] std::uint64_t news() const { return news_; }
   /// Asks the adapter, if there was a fault: true if the port can be used (again).
@@ -72,6 +79,7 @@ class RdmaDevice {
   ibv_comp_channel* channel_ = nullptr;
   ibv_device_attr limits_{};
   std::string fault_;
+  std::uint64_t faults_ = 0;
   bool gone_ = false;  // the adapter itself: only opening it anew could help
   std::uint64_t news_ = 0;
 };

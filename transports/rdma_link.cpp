@@ -351,13 +351,15 @@ std::size_t RdmaLink::poll_rails() {
     RdmaRail& rail = *tracks_[i].rail;
     received += rail.poll(arrived);
     if (rail.failure().empty() && rail.device().fault().empty()) continue;
+    hub_->devices[tracks_[i].port]->hear();  // a port that went down has requests fail, too
     // A peer that left, or died, takes its ends of the rails with it: the control connection knows.
     received += hear_control();
     if (peer_left_ || !failure_.empty()) {
       rail.shut();
       std::erase(live_, i);
     } else {
-      take_down(i, rail.failure().empty() ? rail.device().fault() : rail.failure(), false);
+      const std::string& fault = rail.device().fault();
+      take_down(i, fault.empty() ? rail.failure() : fault, false);
     }
     --n;
   }

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "base/log.hpp"
 #include "transports/link.hpp"
 #include "transports/mapping.hpp"
 #include "transports/rdma_rail.hpp"
@@ -27,6 +29,10 @@ struct RdmaHub {
   std::vector<std::shared_ptr<RdmaDevice>> devices;
   RdmaRegistrations registrations;
   std::vector<RdmaLink*> links;
+  std::set<std::string> told;
+
+  /// Of what many links would say alike: whether none has said it yet.
+  [[nodiscard]] bool first_time(const std::string& what);
 };
 
 class RdmaLink final : public Link, public ReachesOutside, private FrameHandler {
@@ -127,6 +133,10 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
     bool told = false;     ///< the peer, what had come over it
     bool heard = false;    ///< what had come there
     bool settled = false;  ///< what was lost has been sent again
+    bool noticed = false;  ///< at this end, not by the peer's word, and a warning is due for it
+    std::string warning;   ///< that it is down, as long as it is not said
+    Clock::time_point warn_by{};
+    std::string absent;  ///< why there never was a rail
     std::vector<std::byte> table_out;
     std::vector<std::byte> table_in;
     Return returning;
@@ -203,6 +213,15 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
   [[nodiscard]] bool resend();
   [[nodiscard]] std::size_t table_bytes() const;
   [[nodiscard]] RdmaRail::Depths depths_for(const RdmaDevice& device) const;
+
+  // rdma_warnings.cpp: what is said of it
+  [[nodiscard]] bool lower() const;
+  [[nodiscard]] std::string going_on() const;
+  void say(LogLevel level, const std::string& text) const;
+  void say_down(Track& track, const std::string& why, bool by_peer);
+  void warn_down(Track& track, LogLevel level);
+  void warn_late(Track& track);
+  void say_absent(std::uint32_t peer);
 
   // rdma_return.cpp: and when it works again
   void plan_return(Track& track);

@@ -30,6 +30,21 @@ std::string hint_for(ibv_wc_status status) {
   }
 }
 
+std::string no_connection(const RdmaPort& own, const RdmaAddress::Port& peer, int error) {
+  std::string between;
+  std::string ask = "is it on the same network, with the same MTU?";
+  if (own.ethernet) {
+    between = fmt::format(" from GID {} to {}", text_of(own.gid), text_of(peer.gid));
+    if (is_ipv4(own.gid) != is_ipv4(peer.gid)) {
+      ask =
+          "one is an IPv4 address and the other is not: CHORUS_RDMA_GID_INDEX has to name GIDs of "
+          "one kind on all hosts";
+    }
+  }
+  return fmt::format("no connection to the peer's {} port {}{}: {} ({})", peer.device.data(),
+                     peer.number, between, std::strerror(error), ask);
+}
+
 }  // namespace
 
 RdmaRail::RdmaRail(std::shared_ptr<RdmaDevice> device, const RdmaSettings& settings, Depths depths,
@@ -109,10 +124,7 @@ void RdmaRail::connect(const RdmaAddress::Port& port, const RdmaConnect::Rail& e
   if (end.queue_pair == 0) {
     fail("the peer cannot use its port");
   } else if (!to_ready(port, end)) {
-    fail(
-        fmt::format("no connection to the peer's {} port {}: {} (is it on the same network, with "
-                    "the same MTU?)",
-                    port.device.data(), port.number, std::strerror(errno)));
+    fail(no_connection(device_->port(), port, errno));
   }
 }
 

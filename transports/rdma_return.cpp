@@ -10,7 +10,6 @@
 
 #include <algorithm>
 
-#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "transports/rdma_link.hpp"
 
@@ -118,8 +117,7 @@ void RdmaLink::conclude(std::size_t rail) {
   --away_;
   find_live();
   // One line for the pair.
-  log(hub_->control->rank() < peer_.control.rank ? LogLevel::warn : LogLevel::info,
-      fmt::format("[rank {}]", hub_->control->rank()),
+  say(lower() ? LogLevel::warn : LogLevel::info,
       fmt::format("rdma: {} to rank {} works again: going on over {} of {} rails",
                   track.rail->name(), peer_.control.rank, live_.size(), tracks_.size()));
 }

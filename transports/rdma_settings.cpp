@@ -9,8 +9,19 @@
 
 namespace chorus {
 
+namespace {
+
+std::string_view trim(std::string_view text) {
+  const auto begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+}  // namespace
+
 bool RdmaSettings::name_some() const {
-  return gid_index >= 0 || (!hca.empty() && !hca.starts_with('^'));
+  const std::string_view list = trim(hca);
+  return gid_index >= 0 || (!list.empty() && !list.starts_with('^'));
 }
 
 HcaList::HcaList(std::string_view text) {
@@ -19,28 +30,31 @@ HcaList::HcaList(std::string_view text) {
     throw InputError(fmt::format(
         "CHORUS_RDMA_HCA={}: {}; write it as mlx5_0:1,mlx5_1 or ^mlx5_2 or =mlx5_1", whole, why));
   };
+  text = trim(text);
   if (text.starts_with('^')) {
     exclude_ = true;
-    text.remove_prefix(1);
+    text = trim(text.substr(1));
   }
   if (text.starts_with('=')) {
     exact_ = true;
     text.remove_prefix(1);
   }
-  if (text.empty() && !whole.empty()) malformed("no adapter is named");
+  text = trim(text);
+  if (text.empty() && (exclude_ || exact_)) malformed("no adapter is named");
   while (!text.empty()) {
     std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
+    item = trim(item);
     Entry entry;
     if (const auto colon = item.find(':'); colon != std::string_view::npos) {
-      const std::string_view digits = item.substr(colon + 1);
+      const std::string_view digits = trim(item.substr(colon + 1));
       int port = 0;
       const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
       if (error != std::errc{} || end != digits.data() + digits.size() || port < 1 || port > 255) {
         malformed(fmt::format("'{}' is no port", digits));
       }
       entry.port = port;
-      item = item.substr(0, colon);
+      item = trim(item.substr(0, colon));
     }
     if (item.empty()) malformed("an adapter has no name");
     entry.name = item;

@@ -51,7 +51,8 @@ static_assert(std::has_unique_object_representations_v<RdmaAddress>, "padding wo
 struct RdmaFrame {
   static constexpr std::uint16_t kConnect = 0x6372;  ///< RdmaConnect follows
   static constexpr std::uint16_t kReady = 0x7972;    ///< tag: bit mask of the rails that stand
-  /// A rail is down; a table of what had come follows. Said by both ends.
+  /// A rail is down; a table of what had come follows. Said by both ends. tag: 1 if this end
+  /// noticed by itself, else 0.
   static constexpr std::uint16_t kResume = 0x7372;
   /// A rail that was down is tried again; a RdmaConnect::Rail follows. Said by both ends.
   static constexpr std::uint16_t kOffer = 0x666f;

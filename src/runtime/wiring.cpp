@@ -148,7 +148,9 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     for (std::size_t t = 0; t < transports_.size() && static_cast<Rank>(peer) != rank_; ++t) {
       const auto reason = transports_[t]->why_not(addresses_[peer][t]);
       if (!reason) usable |= 1U << t;
-      if (reason) reasons[peer] += fmt::format(" {}: {};", transports_[t]->name(), *reason);
+      if (!reason) continue;
+      reasons[peer] += fmt::format("{}{}: {}", reasons[peer].empty() ? "" : "; ",
+                                   transports_[t]->name(), *reason);
     }
     mine.u32(usable);
     mine.text(reasons[peer]);
@@ -179,8 +181,12 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     for (std::size_t b = a + 1; b < n; ++b) {
       const std::uint32_t both = usable[a][b] & usable[b][a];
       if (both == 0) {
+        std::string reasons_of_both = why[a][b];
+        if (why[b][a] != why[a][b]) {
+          reasons_of_both = fmt::format("rank {}: {}; rank {}: {}", a, why[a][b], b, why[b][a]);
+        }
         throw TopologyError(
-            fmt::format("no transport connects ranks {} and {}:{}{}", a, b, why[a][b], why[b][a]));
+            fmt::format("no transport connects ranks {} and {}: {}", a, b, reasons_of_both));
       }
       const int first = __builtin_ctz(both);
       ++pairs[static_cast<std::size_t>(first)];
@@ -202,7 +208,7 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     summary +=
         fmt::format("{}{} by {}", summary.empty() ? "" : ", ", pairs[t], transports_[t]->name());
   }
-  if (!reason.empty()) reason = fmt::format(" (against what comes before:{})", reason);
+  if (!reason.empty()) reason = fmt::format(" (against what comes before: {})", reason);
   log(level, fmt::format("[rank 0/{}]", n), fmt::format("pairs of ranks: {}{}", summary, reason));
 }
 

@@ -2,6 +2,8 @@
 // under way lost, or delivered and never acknowledged.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <atomic>
 #include <random>
 
 #include "rdma/fake_verbs.hpp"
@@ -84,12 +86,34 @@ TEST_F(RdmaMockTest, AFailureIsToldWithRankDevicePortPeerAndStatus) {
   EXPECT_THAT(said, HasSubstr("rdma: fake1 port 1 to rank"));
   EXPECT_THAT(said, HasSubstr("going on over fake0 port 1"));
   EXPECT_THAT(said, HasSubstr("[rank "));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
 }
 
 TEST_F(RdmaMockTest, APortThatGoesDownIsLeftWithoutWaitingForRetries) {
   const std::string said = said_during([] { fake::raise(0, IBV_EVENT_PORT_ERR); });
   EXPECT_THAT(said, AllOf(HasSubstr("fake0 port 1"), HasSubstr("the port went down"),
                           HasSubstr("going on over fake1 port 1")));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << "both ends heard of it:\n" << said;
+}
+
+TEST_F(RdmaMockTest, APortThatServesManyPairsIsWarnedAboutOnceByEachRankThatHasIt) {
+  World world{.size = 4, .ranks = Ranks::threads};
+  world.options.transports = "rdma";
+  world.options.flight_dir.clear();
+  std::atomic<bool> down = false;
+  ::testing::internal::CaptureStderr();
+  expect_all_well(run_world(world, [&](Communicator& comm) {
+    for (int round = 0; round < 40; ++round) {
+      std::vector<std::int32_t> data(4, comm.rank());
+      std::vector<std::int32_t> all(4);
+      comm.all_to_all(std::span<const std::int32_t>(data), std::span(all));
+      EXPECT_EQ(all, (std::vector<std::int32_t>{0, 1, 2, 3})) << "round " << round;
+      if (round == 20 && !down.exchange(true)) fake::raise(0, IBV_EVENT_PORT_ERR);
+    }
+  }));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("the port went down"));
+  EXPECT_LE(std::ranges::count(said, '\n'), 4) << said;
 }
 
 TEST_F(RdmaMockTest, AnAdapterThatIsRemovedIsLeft) {
@@ -115,7 +139,11 @@ TEST_F(RdmaMockTest, AnAdapterThatRefusesMemoryOrConnectionsIsDoneWithout) {
   EXPECT_THAT(said_during([] {}), HasSubstr("fake1 port 1 gives no queue pair"));
   fake::reset(2);
   fake::adapter(0).refuses_memory = fake::adapter(1).refuses_memory = true;
-  EXPECT_THAT(said_during([] {}), HasSubstr("going on over tcp"));
+  const std::string said = said_during([] {});
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("fake0 port 1 cannot register"),
+                    HasSubstr("fake1 port 1 cannot register"), HasSubstr("; going on over tcp\n")));
+  EXPECT_EQ(std::ranges::count(said, '\n'), 1) << said;
   fake::reset(2);
   fake::adapter(0).max_inline = 0;
   EXPECT_EQ(said_during([] {}), "");
@@ -129,7 +157,8 @@ TEST_F(RdmaMockTest, PortsAreChosenByStateAndListAndGidsByQuery) {
   EXPECT_EQ(open_rdma_devices(settings, why_not).at(0)->port().gid_index, 1);
   settings.gid_index = 9;
   EXPECT_THAT(open_rdma_devices(settings, why_not), IsEmpty());
-  EXPECT_THAT(why_not, HasSubstr("fake0 port 1 has no GID 9 (CHORUS_RDMA_GID_INDEX)"));
+  EXPECT_THAT(why_not,
+              HasSubstr("fake0 port 1, fake1 port 1 without a GID 9 (CHORUS_RDMA_GID_INDEX)"));
   settings = {};
   fake::adapter(0).only_roce1 = true;
   EXPECT_EQ(open_rdma_devices(settings, why_not).at(0)->port().gid_index, 0);
@@ -137,8 +166,8 @@ TEST_F(RdmaMockTest, PortsAreChosenByStateAndListAndGidsByQuery) {
   EXPECT_EQ(open_rdma_devices(settings, why_not).size(), 1u);
   settings.hca = "^fake1";
   EXPECT_THAT(open_rdma_devices(settings, why_not), IsEmpty());
-  EXPECT_THAT(why_not, AllOf(HasSubstr("fake0 port 1 is not active"),
-                             HasSubstr("CHORUS_RDMA_HCA=^fake1 leaves out fake1")));
+  EXPECT_THAT(why_not, AllOf(HasSubstr("fake0 port 1 not active"),
+                             HasSubstr("fake1 port 1 left out by CHORUS_RDMA_HCA=^fake1")));
   fake::reset(8);
   settings = {};
   settings.max_rails = 3;
@@ -156,14 +185,16 @@ TEST_F(RdmaMockTest, AChoiceThatLeavesNoAdapterIsWarnedAboutUnlessItWasMeant) {
     expect_all_well(run_world(world, [](Communicator& comm) { comm.barrier(); }));
     return ::testing::internal::GetCapturedStderr();
   };
-  EXPECT_THAT(said_with("mlx5_0", -1), AllOf(HasSubstr("pairs of ranks: 1 by tcp"),
-                                             HasSubstr("CHORUS_RDMA_HCA=mlx5_0 leaves out fake0")));
-  EXPECT_THAT(said_with("", 9), HasSubstr("fake0 port 1 has no GID 9 (CHORUS_RDMA_GID_INDEX)"));
+  EXPECT_THAT(
+      said_with("mlx5_0", -1),
+      HasSubstr("pairs of ranks: 1 by tcp (against what comes before: rdma: none here: fake0 "
+                "port 1, fake1 port 1 left out by CHORUS_RDMA_HCA=mlx5_0)\n"));
+  EXPECT_THAT(said_with("", 9), HasSubstr("port 1 without a GID 9 (CHORUS_RDMA_GID_INDEX)"));
   EXPECT_EQ(said_with("^fake", -1), "");
   EXPECT_EQ(said_with("fake1", -1), "");
   fake::adapter(0).port_active = fake::adapter(1).port_active = false;
   EXPECT_EQ(said_with("", -1), "");
-  EXPECT_THAT(said_with("fake1", -1), HasSubstr("fake1 port 1 is not active"));
+  EXPECT_THAT(said_with("fake1", -1), HasSubstr("fake1 port 1 not active"));
 }
 
 TEST(HcaList, SelectsAsOperatorsKnowItFromNccl) {
@@ -181,7 +212,12 @@ TEST(HcaList, SelectsAsOperatorsKnowItFromNccl) {
   EXPECT_TRUE(none.admits("mlx5_1", 1));
   EXPECT_FALSE(none.admits("mlx5_1", 2));
   EXPECT_TRUE(none.admits("mlx5_3", 2));
-  for (const char* bad : {"^", "=", "mlx5_0:", "mlx5_0:x", "mlx5_0:0", ":1", "mlx5_0,,mlx5_1"}) {
+  const HcaList spaced(" ^ mlx5_1 : 2 , mlx5_2 ");
+  EXPECT_FALSE(spaced.admits("mlx5_1", 2)) << "blanks are no part of a name";
+  EXPECT_FALSE(spaced.admits("mlx5_2", 1));
+  EXPECT_TRUE(spaced.admits("mlx5_3", 1));
+  for (const char* bad :
+       {"^", "=", "^ ", ",", "mlx5_0:", "mlx5_0:x", "mlx5_0:0", ":1", "mlx5_0,,mlx5_1"}) {
     EXPECT_THROW((void)HcaList(bad), InputError) << bad;
   }
 }

@@ -158,12 +158,18 @@ std::vector<Port> ports(const Scene& scene) {
   return found;
 }
 
+/// "DOWN" of the kernel's "1: DOWN".
+std::string without_number(const std::string& line) {
+  const auto colon = line.find(": ");
+  return colon == std::string::npos ? line : line.substr(colon + 2);
+}
+
 /// True if the port can carry data.
 bool check_state(const Scene& scene, const Port& port, Findings& findings) {
-  const std::string state = scene.files.line(port.base + "state");
+  const std::string state = without_number(scene.files.line(port.base + "state"));
   if (state.empty() || state.find("ACTIVE") != std::string::npos) return true;
   const bool waits = state.find("INIT") != std::string::npos;
-  const std::string physical = scene.files.line(port.base + "phys_state");
+  const std::string physical = without_number(scene.files.line(port.base + "phys_state"));
   std::string remedy = fmt::format(
       "look at the cable and the switch's port; {}",
       port.interface.empty() ? "ibstat; ibportstate" : "ip link set dev " + port.interface + " up");
