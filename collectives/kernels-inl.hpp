@@ -374,51 +374,53 @@ void fold_by(const FoldArguments& a) {
 
 /// kWrapping has the sums and products, which do not ask for the sign.
 template <class Format, class Wrapping = Format>
-void fold_format(const FoldArguments& a) {
-  switch (a.op) {
+FoldFunction fold_format(ReduceOp op) {
+  switch (op) {
     case ReduceOp::sum:
     case ReduceOp::avg:
-      return fold_by<Wrapping, Sum>(a);
+      return fold_by<Wrapping, Sum>;
     case ReduceOp::prod:
-      return fold_by<Wrapping, Product>(a);
+      return fold_by<Wrapping, Product>;
     case ReduceOp::min:
-      return fold_by<Format, Extreme<true>>(a);
+      return fold_by<Format, Extreme<true>>;
     case ReduceOp::max:
-      return fold_by<Format, Extreme<false>>(a);
+      return fold_by<Format, Extreme<false>>;
   }
+  return nullptr;
 }
 
-void fold_type(const FoldArguments& a) {
-  switch (a.type) {
+FoldFunction fold_for(DataType type, ReduceOp op) {
+  switch (type) {
     case DataType::int8:
-      return fold_format<Plain<std::int8_t>, Plain<std::uint8_t>>(a);
+      return fold_format<Plain<std::int8_t>, Plain<std::uint8_t>>(op);
     case DataType::uint8:
-      return fold_format<Plain<std::uint8_t>>(a);
+      return fold_format<Plain<std::uint8_t>>(op);
     case DataType::int16:
-      return fold_format<Plain<std::int16_t>, Plain<std::uint16_t>>(a);
+      return fold_format<Plain<std::int16_t>, Plain<std::uint16_t>>(op);
     case DataType::uint16:
-      return fold_format<Plain<std::uint16_t>>(a);
+      return fold_format<Plain<std::uint16_t>>(op);
     case DataType::int32:
-      return fold_format<Plain<std::int32_t>, Plain<std::uint32_t>>(a);
+      return fold_format<Plain<std::int32_t>, Plain<std::uint32_t>>(op);
     case DataType::uint32:
-      return fold_format<Plain<std::uint32_t>>(a);
+      return fold_format<Plain<std::uint32_t>>(op);
     case DataType::int64:
-      return fold_format<Plain<std::int64_t>, Plain<std::uint64_t>>(a);
+      return fold_format<Plain<std::int64_t>, Plain<std::uint64_t>>(op);
     case DataType::uint64:
-      return fold_format<Plain<std::uint64_t>>(a);
+      return fold_format<Plain<std::uint64_t>>(op);
     case DataType::float16:
-      return fold_format<Float16Format>(a);
+      return fold_format<Float16Format>(op);
     case DataType::bfloat16:
-      return fold_format<BFloat16Format>(a);
+      return fold_format<BFloat16Format>(op);
     case DataType::float32:
-      return fold_format<Plain<float>>(a);
+      return fold_format<Plain<float>>(op);
     case DataType::float64:
-      return fold_format<Plain<double>>(a);
+      return fold_format<Plain<double>>(op);
     case DataType::float8_e4m3:
-      return fold_format<E4M3Format>(a);
+      return fold_format<E4M3Format>(op);
     case DataType::float8_e5m2:
-      return fold_format<E5M2Format>(a);
+      return fold_format<E5M2Format>(op);
   }
+  return nullptr;
 }
 
 // Scaling ---------------------------------------------------------------------------------------
@@ -506,6 +508,6 @@ void scale_type(const ScaleArguments& a) {
 
 }  // namespace
 
-const Kernels CHORUS_KERNELS{CHORUS_KERNELS_SET, fold_type, scale_type};
+const Kernels CHORUS_KERNELS{CHORUS_KERNELS_SET, fold_for, scale_type};
 
 }  // namespace chorus::detail

@@ -28,9 +28,10 @@ struct ScaleArguments {
   DataType type;
   double factor;
 };
+using FoldFunction = void (*)(const FoldArguments&);
 struct Kernels {
   InstructionSet set;
-  void (*fold)(const FoldArguments&);
+  FoldFunction (*fold_for)(DataType type, ReduceOp op);
   void (*scale)(const ScaleArguments&);
 };
 

@@ -111,37 +111,38 @@ void scale_as(const ScaleArguments& a) {
   }
 }
 
-void fold_type(const FoldArguments& a) {
-  switch (a.type) {
+FoldFunction fold_for(DataType type, ReduceOp /*op*/) {
+  switch (type) {
     case DataType::int8:
-      return fold_as<std::int8_t>(a);
+      return fold_as<std::int8_t>;
     case DataType::uint8:
-      return fold_as<std::uint8_t>(a);
+      return fold_as<std::uint8_t>;
     case DataType::int16:
-      return fold_as<std::int16_t>(a);
+      return fold_as<std::int16_t>;
     case DataType::uint16:
-      return fold_as<std::uint16_t>(a);
+      return fold_as<std::uint16_t>;
     case DataType::int32:
-      return fold_as<std::int32_t>(a);
+      return fold_as<std::int32_t>;
     case DataType::uint32:
-      return fold_as<std::uint32_t>(a);
+      return fold_as<std::uint32_t>;
     case DataType::int64:
-      return fold_as<std::int64_t>(a);
+      return fold_as<std::int64_t>;
     case DataType::uint64:
-      return fold_as<std::uint64_t>(a);
+      return fold_as<std::uint64_t>;
     case DataType::float16:
-      return fold_as<Float16, float>(a);
+      return fold_as<Float16, float>;
     case DataType::bfloat16:
-      return fold_as<BFloat16, float>(a);
+      return fold_as<BFloat16, float>;
     case DataType::float32:
-      return fold_as<float>(a);
+      return fold_as<float>;
     case DataType::float64:
-      return fold_as<double>(a);
+      return fold_as<double>;
     case DataType::float8_e4m3:
-      return fold_as<Float8E4M3, float>(a);
+      return fold_as<Float8E4M3, float>;
     case DataType::float8_e5m2:
-      return fold_as<Float8E5M2, float>(a);
+      return fold_as<Float8E5M2, float>;
   }
+  return nullptr;
 }
 
 void scale_type(const ScaleArguments& a) {
@@ -179,6 +180,6 @@ void scale_type(const ScaleArguments& a) {
 
 }  // namespace
 
-const Kernels kernels_baseline{InstructionSet::baseline, fold_type, scale_type};
+const Kernels kernels_baseline{InstructionSet::baseline, fold_for, scale_type};
 
 }  // namespace chorus::detail

@@ -120,9 +120,9 @@ void fold_with(const Kernels& kernels, void* out, const void* const* sources,
     return;
   }
   // void and uint8_t pointers have one representation; the array is read as such.
-  kernels.fold({static_cast<std::uint8_t*>(out),
-                reinterpret_cast<const std::uint8_t* const*>(sources), num_sources, size_bytes,
-                type, op, static_cast<double>(divisor)});
+  kernels.fold_for(type, op)({static_cast<std::uint8_t*>(out),
+                              reinterpret_cast<const std::uint8_t* const*>(sources), num_sources,
+                              size_bytes, type, op, static_cast<double>(divisor)});
   if (divisor != 1) divide_integers(out, count, type, divisor);
 }
 
@@ -144,6 +144,21 @@ void fold(void* out, std::span<const void* const> sources, std::size_t count, Da
           ReduceOp op, int divisor) {
   detail::fold_with(detail::best_kernels(), out, sources.data(), sources.size(), count, type, op,
                     divisor);
+}
+
+Fold::Fold(DataType type, ReduceOp op, int divisor)
+    : function_(detail::best_kernels().fold_for(type, op)),
+      type_(type),
+      op_(op),
+      divisor_(divisor) {}
+
+void Fold::operator()(void* out, std::span<const void* const> sources, std::size_t count) const {
+  if (sources.size() == 1 || divisor_ != 1 || count == 0) {
+    return fold(out, sources, count, type_, op_, divisor_);
+  }
+  function_({static_cast<std::uint8_t*>(out),
+             reinterpret_cast<const std::uint8_t* const*>(sources.data()), sources.size(),
+             count * size_of(type_), type_, op_, 1});
 }
 
 void scale(void* out, const void* in, std::size_t count, DataType type, double factor) {

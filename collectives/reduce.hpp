@@ -8,6 +8,9 @@
 #include "chorus/types.hpp"
 
 namespace chorus {
+namespace detail {
+struct FoldArguments;
+}
 
 /// out[i] = (((s₀[i] ⊕ s₁[i]) ⊕ s₂[i]) …) / divisor for i in [0, count), elements of `type`.
 ///
@@ -19,6 +22,21 @@ namespace chorus {
 /// (and divides).
 void fold(void* out, std::span<const void* const> sources, std::size_t count, DataType type,
           ReduceOp op, int divisor = 1);
+
+/// fold() for calls of a few elements: what follows from type, operation and divisor is decided
+/// once.
+class Fold {
+ public:
+  Fold() = default;
+  Fold(DataType type, ReduceOp op, int divisor);
+  void operator()(void* out, std::span<const void* const> sources, std::size_t count) const;
+
+ private:
+  void (*function_)(const detail::FoldArguments&) = nullptr;
+  DataType type_ = DataType::uint8;
+  ReduceOp op_ = ReduceOp::sum;
+  int divisor_ = 1;
+};
 
 /// The same into several places, each [count]; none may overlap another, and each may equal one of
 /// the sources. `streams`: past the caches, for results that are too large to be found there.

@@ -17,6 +17,7 @@
 #include "runtime/assumed_topology.hpp"
 #include "runtime/call.hpp"
 #include "runtime/call_number.hpp"
+#include "runtime/call_tag.hpp"
 #include "runtime/file.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/options_env.hpp"
@@ -34,14 +35,6 @@ constexpr int kProgramChannels = 2;
 constexpr std::size_t kReportedHistory = 8;
 constexpr int kMessageChannel = kNetworkInstances * kProgramChannels;
 
-std::uint32_t mix(std::uint64_t hash) {
-  hash ^= hash >> 33;
-  hash *= 0xff51afd7ed558ccd;
-  hash ^= hash >> 33;
-  hash *= 0xc4ceb9fe1a85ec53;
-  return static_cast<std::uint32_t>(hash ^ hash >> 33);
-}
-
 // Collectives of fewer bytes take as long as latencies and cores make them.
 constexpr std::uint64_t kTellingBytes = 1 << 20;
 
@@ -49,16 +42,6 @@ constexpr std::uint64_t kTellingBytes = 1 << 20;
 bool ends_together(CollectiveKind kind) {
   return kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather ||
          kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all;
-}
-
-// What every message of a call carries: different for calls that do not match.
-std::uint32_t tag_of(const Call& call, std::uint64_t sequence, std::uint32_t routine_hash) {
-  std::uint64_t hash = sequence * 0x9e3779b97f4a7c15 + call.count;
-  hash = hash * 31 + static_cast<std::uint64_t>(call.kind);
-  hash = hash * 31 + static_cast<std::uint64_t>(call.type);
-  hash = hash * 31 + static_cast<std::uint64_t>(reduction_of(call).op);
-  hash = hash * 31 + static_cast<std::uint64_t>(peer_of(call));
-  return mix(hash * 31 + routine_hash);
 }
 
 /// Between hosts data and credits wait in queues of the network, both ways at once, so more has to
@@ -362,6 +345,7 @@ void Communicator::Impl::run(const Call& call) {
     finish(blocking_jobs);
     return;
   }
+  if (run_again(call)) return;
   check_call(call, place.rank, static_cast<int>(place.members.size()));
   require_sound();
   Job* job = nullptr;
@@ -374,7 +358,7 @@ void Communicator::Impl::run(const Call& call) {
   }
   if (job->is_direct) {
     engine->run_alone(*job);
-    free_jobs_.push_back(job);
+    if (!keep_for_next(*job)) free_jobs_.push_back(job);
     return;
   }
   engine->enqueue(*job);
@@ -392,14 +376,12 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
 
   Job& job = take_job(call, 0);
   job.sequence = ++sequence;
-  job.flight_record = flight.begin(job.sequence, call, choice.name);
+  job.flight_record = flight.begin(job.sequence, call, FlightRecorder::label(choice.name));
   if (drift && bytes >= kTellingBytes && ends_together(kind)) {
     job.predicted_s = selector->predicted_s(kind, bytes);
     job.begun = std::chrono::steady_clock::now();
   }
-  // Carries all calls before: those that did not match may both have completed (two roots that
-  // broadcast), and show here.
-  history_ = mix(std::uint64_t{history_} << 32 | tag_of(call, job.sequence, choice.routine->hash));
+  history_ = next_tag(history_, shape_of(call, choice.routine->hash), job.sequence);
   const Reduction reduction = reduction_of(call);
   Work work{.input = static_cast<const std::byte*>(call.input),
             .output = static_cast<std::byte*>(call.output),
@@ -465,7 +447,7 @@ Job& Communicator::Impl::launch_message(const Call& call, std::uint32_t salt) {
                                .to = to,
                                .index = static_cast<std::uint32_t>(number)}
                      .pack();
-  job.flight_record = flight.begin(number, call, "message");
+  job.flight_record = flight.begin(number, call, FlightRecorder::label("message"));
   Call as_sent = call;
   as_sent.kind = Call::Kind::send;
   as_sent.peer = to;
@@ -473,7 +455,7 @@ Job& Communicator::Impl::launch_message(const Call& call, std::uint32_t salt) {
                   .output = static_cast<std::byte*>(call.output),
                   .count = call.count,
                   .type = call.type,
-                  .tag = tag_of(as_sent, job.sequence, salt),
+                  .tag = next_tag(0, shape_of(as_sent, salt), job.sequence),
                   .first_channel = kMessageChannel};
   job.execution.reset(message_routine(call.peer, sending), work, layout, *engine);
   engine->enqueue(job);
@@ -490,8 +472,7 @@ void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>
   constexpr std::uint32_t kSalt = 0x2a2a;  // does not match a plain send or recv
   // Counts as one of the collectives, so that a rank that makes another in its place shows.
   ++sequence;
-  history_ = mix(std::uint64_t{history_} << 32 |
-                 tag_of({.kind = call.kind, .type = call.type}, sequence, kSalt));
+  history_ = next_tag(history_, shape_of({.kind = call.kind, .type = call.type}, kSalt), sequence);
   const std::size_t first = jobs.size();
   for (std::size_t i = 1; i < n; ++i) {
     const std::size_t to = (me + i) % n;

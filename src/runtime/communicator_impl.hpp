@@ -1,6 +1,7 @@
 // What a Communicator is made of.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -127,11 +128,26 @@ struct Communicator::Impl {
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);
   [[nodiscard]] std::shared_ptr<const Routine> message_routine(Rank peer, bool sending);
+  [[nodiscard]] bool run_again(const Call& call);
+  [[nodiscard]] bool keep_for_next(Job& job);
+  void forget_calls();
+
+  /// A call over shared memory, as it was made before, ready for the next like it.
+  struct Repeated {
+    Job* job = nullptr;  ///< not in free_jobs_; null: none
+    Call::Kind kind = Call::Kind::barrier;
+    std::size_t count = 0;
+    std::uint64_t shape = 0;  ///< shape_of()
+    FlightRecorder::Label label;
+  };
+  [[nodiscard]] Repeated* repeated(const Call& call);
 
   DirectCount shared_calls_;
   std::uint32_t history_ = 0;  ///< of the collectives so far: alike on all ranks, or they differ
   std::vector<std::unique_ptr<Job>> all_jobs_;
   std::vector<Job*> free_jobs_;
+  std::array<Repeated, 8> repeated_;
+  std::size_t oldest_repeated_ = 0;
   std::vector<std::shared_ptr<const Routine>> message_routines_;  // [2 · peer + sending]
   std::vector<std::uint64_t> messages_;                           // [2 · peer + sending]
 };

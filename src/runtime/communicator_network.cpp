@@ -80,6 +80,7 @@ bool Communicator::Impl::reprobe() {
 }
 
 void Communicator::Impl::choose_by(Topology topology, Plan plan) {
+  forget_calls();
   selector = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
                                         std::move(plan), place.rank, layout.guaranteed_slots(),
                                         shared_cores());

@@ -16,8 +16,6 @@ constexpr std::size_t kAlignment = 64;  // a cache line: tiles begin on one wher
 // Tiles staged ahead of those folded: a peer that is a little late finds work, and what is in
 // flight stays in the second-level cache.
 constexpr int kAhead = 2;
-// Up to this size a copy through the slots is faster than the answer to where a buffer lies.
-constexpr std::size_t kAlwaysStaged = 256;
 // Lines of a slot that are taken back ahead of the next call, at one instruction each.
 constexpr std::size_t kTakenBack = 2048;
 // An output of this size is gone from the second-level cache before anybody reads it.
@@ -47,8 +45,11 @@ bool DirectExecution::fits(const DirectRoutine& routine, const Work& work, const
 void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& work,
                             Commons& commons, DirectCount& count) {
   const bool same = routine == routine_ && work.count == work_.count && work.type == work_.type;
+  const bool same_fold = same && work.op == work_.op && work.divisor == work_.divisor;
   work_ = work;
   commons_ = &commons;
+  count_ = &count;
+  count.passed.resize(static_cast<std::size_t>(commons.world_size()));
   if (!same) {
     routine_ = std::move(routine);
     direct_ = &*routine_->direct;
@@ -57,17 +58,22 @@ void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& 
     choose_tiles();
     offered_.resize(static_cast<std::size_t>(commons.world_size()));
   }
-  count_ = &count;
-  number_ = count.calls++;
-  base_ = count.tiles;
-  count.tiles += static_cast<std::uint64_t>(num_tiles_);
-  choose_exposure();
-  for (const Rank peer : direct_->partners) offered_[static_cast<std::size_t>(peer)].known = false;
+  if (!same_fold) may_be_brief_ = make_brief();
+  begin();
+}
+
+void DirectExecution::begin() {
+  number_ = count_->calls++;
+  base_ = count_->tiles;
+  count_->tiles += static_cast<std::uint64_t>(num_tiles_);
+  is_brief_ = may_be_brief_ && stays_staged();
+  if (!is_brief_) choose_exposure();
   num_known_ = 0;
   touches_ = results_ = false;
   staged_ = folded_ = collected_ = 0;
   finished_ = false;
   mismatch_ = -1;
+  for (const Rank peer : direct_->partners) offered_[static_cast<std::size_t>(peer)].known = false;
 }
 
 // All ranks cut alike: by the most that any of them may have to stage.
@@ -116,6 +122,7 @@ Reference DirectExecution::refer(Known& known, const void* memory, std::size_t s
 
 bool DirectExecution::step() {
   if (finished_) return false;
+  if (is_brief_) return step_brief();
   bool moved = false;
   for (bool again = true; again && mismatch_ < 0;) {
     again = stage();
@@ -151,11 +158,11 @@ void DirectExecution::take_lines_back() const {
 // Slot t mod kSlots is free once all others have passed tile t − kSlots. The same holds for offers,
 // of which there are more than slots while every call has a tile.
 bool DirectExecution::may_write_slot(std::uint64_t tile) {
-  if (tile < slots_until_) return true;
+  if (tile < count_->slots_until) return true;
   std::uint64_t passed = ~std::uint64_t{0};
   for (Rank peer = 0; peer < commons_->world_size(); ++peer) {
     if (peer == commons_->rank()) continue;
-    std::uint64_t& theirs = offered_[static_cast<std::size_t>(peer)].passed;
+    std::uint64_t& theirs = count_->passed[static_cast<std::size_t>(peer)];
     if (tile >= theirs + Commons::kSlots) {
       theirs = commons_->seen(peer, commons_->part(peer).passed);
     }
@@ -164,8 +171,8 @@ bool DirectExecution::may_write_slot(std::uint64_t tile) {
       waiting_ = {.peer = peer, .instruction = 1, .of = 3, .to_send = true};
     }
   }
-  slots_until_ = passed > ~Commons::kSlots ? passed : passed + Commons::kSlots;
-  return tile < slots_until_;
+  count_->slots_until = passed > ~Commons::kSlots ? passed : passed + Commons::kSlots;
+  return tile < count_->slots_until;
 }
 
 // (A) One more tile; the offer goes with the first.
@@ -233,7 +240,7 @@ bool DirectExecution::offers_known() {
 // The peer can write its part at any time: every field is read once, and checked where it is used.
 void DirectExecution::learn(Rank peer, const Offer& offer) {
   Offered& offered = offered_[static_cast<std::size_t>(peer)];
-  offered.passed = offer.passed;
+  count_->passed[static_cast<std::size_t>(peer)] = offer.passed;
   offered.input = {offer.input_kind, offer.where[0]};
   offered.output = {offer.output_kind, offer.where[1]};
   offered.input_at = offered.output_at = nullptr;

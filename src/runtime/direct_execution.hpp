@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/reduce.hpp"
 #include "model/direct.hpp"
 #include "runtime/execution.hpp"
 #include "transports/commons.hpp"
@@ -36,17 +37,22 @@ struct DirectRoutine {
 };
 [[nodiscard]] DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank);
 
-/// How many calls and tiles went through the commons: counted alike by all ranks.
+/// What went through the commons so far. One per Commons.
 struct DirectCount {
-  std::uint64_t calls = 0;
+  std::uint64_t calls = 0;  ///< counted alike by all ranks
   std::uint64_t tiles = 0;
   std::uint64_t moved_bytes = 0;  ///< of others' inputs that this rank read, and of outputs it made
+  std::vector<std::uint64_t> passed;  ///< [world_size] tiles, at least, that each rank has passed
+  std::uint64_t slots_until = 0;      ///< tiles below may be written into this rank's slots
 };
 
 /// One running call. Tile by tile, each rank (A) offers its input: by telling where it lies, or by
 /// copying into its slots what others need; (B) does its moves once the inputs it reads are there,
 /// storing into the outputs of others or, where it cannot reach them, into its slots; (C) collects
 /// what others left for it in theirs. Which of the two is the owner's choice, buffer by buffer.
+///
+/// Calls of one tile whose input is copied for the others and whose results nobody collects are
+/// run by a list of what to copy and fold that is made once for all calls alike (direct_brief.cpp).
 ///
 /// Reusable: reset() prepares it for the next.
 class DirectExecution {
@@ -58,6 +64,14 @@ class DirectExecution {
   void reset(std::shared_ptr<const Routine> routine, const Work& work, Commons& commons,
              DirectCount& count);
 
+  /// Prepares the next call, which differs from the last in its memory and its tag alone.
+  void repeat(const std::byte* input, std::byte* output, std::uint32_t tag) {
+    work_.input = input;
+    work_.output = output;
+    work_.tag = tag;
+    begin();
+  }
+
   /// Goes as far as it can without waiting; true if anything moved.
   bool step();
   [[nodiscard]] bool finished() const { return finished_; }
@@ -66,10 +80,12 @@ class DirectExecution {
   [[nodiscard]] Waiting waiting() const;
 
  private:
+  /// Up to this size a copy through the slots is faster than the answer to where a buffer lies.
+  static constexpr std::size_t kAlwaysStaged = 256;
+
   /// What a partner offered, and where that is in this process.
   struct Offered {
     bool known = false;
-    std::uint64_t passed = 0;  ///< at least, in this call or any later one
     Reference input;
     Reference output;
     std::byte* input_at = nullptr;   ///< null: staged
@@ -84,8 +100,47 @@ class DirectExecution {
     Reference reference;
   };
 
+  /// What step() does for a brief call, as places relative to its memory.
+  struct Brief {
+    /// From the input to where the others find it.
+    struct Piece {
+      std::size_t from = 0;
+      std::size_t to = 0;
+      std::size_t size_bytes = 0;
+    };
+    struct Source {
+      Rank rank = 0;  ///< this one: `at` counts within the input, else within what it staged
+      std::size_t at = 0;
+    };
+    struct Result {
+      std::size_t at = 0;  ///< within the output
+      std::size_t count = 0;
+      std::size_t size_bytes = 0;
+      std::size_t num_sources = 0;
+    };
+    std::vector<Piece> pieces;
+    std::vector<Source> sources;  ///< of all results, one after another
+    std::vector<Result> results;
+    Fold fold;
+    /// Lines of what a partner staged that are fetched while its offer is awaited.
+    struct Ahead {
+      std::size_t at = 0;
+      std::size_t lines = 0;
+    };
+    std::vector<Ahead> ahead;       ///< [partners]
+    std::uint64_t moved_bytes = 0;  ///< as DirectCount
+  };
+
+  void begin();
   void choose_tiles();
   void choose_exposure();
+  [[nodiscard]] bool make_brief();
+  void look_ahead();
+  [[nodiscard]] bool stays_staged();
+  bool step_brief();
+  [[nodiscard]] bool hear_brief();
+  [[nodiscard]] const std::byte* staged_by(Rank rank) const;
+  void fold_brief();
   [[nodiscard]] Reference refer(Known& known, const void* memory, std::size_t size_bytes);
   [[nodiscard]] bool may_write_slot(std::uint64_t tile);
   [[nodiscard]] bool stage();
@@ -143,7 +198,9 @@ class DirectExecution {
   bool finished_ = true;
   Rank mismatch_ = -1;
   Waiting waiting_;
-  std::uint64_t slots_until_ = 0;  // tiles below may be written into slots
+  bool may_be_brief_ = false;  // but for where the buffers lie
+  bool is_brief_ = false;
+  Brief brief_;
   std::vector<const void*> sources_;
   std::vector<void*> targets_;
 };

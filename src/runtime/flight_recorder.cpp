@@ -43,8 +43,14 @@ FlightRecorder::Clock::time_point FlightRecorder::Clock::now() {
   return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
+FlightRecorder::Label FlightRecorder::label(std::string_view schedule) {
+  Label label;
+  std::ranges::copy(schedule.substr(0, label.text.size() - 1), label.text.begin());
+  return label;
+}
+
 std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
-                                    std::string_view schedule) {
+                                    const Label& schedule) {
   Record& record = records_[next_ % kRecords];
   record.sequence = sequence;
   record.kind = call.kind;
@@ -52,9 +58,7 @@ std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
   record.op = call.reduction.op;
   record.peer = call.peer;
   record.count = call.count;
-  const std::size_t length = std::min(schedule.size(), sizeof record.schedule - 1);
-  std::memcpy(record.schedule, schedule.data(), length);
-  record.schedule[length] = '\0';
+  record.schedule = schedule;
   record.begun = Clock::now();
   record.finished = {};
   return next_++;
@@ -106,7 +110,7 @@ std::string FlightRecorder::dump(const std::string& directory, const Header& hea
     if (record.kind == Call::Kind::send || record.kind == Call::Kind::recv) {
       entry["peer"] = record.peer;
     }
-    entry["schedule"] = record.schedule;
+    entry["schedule"] = record.schedule.text.data();
     entry["begun_us"] = microseconds(record.begun);
     if (record.finished == Clock::time_point()) {
       entry["finished_us"] = nullptr;

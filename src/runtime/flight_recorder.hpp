@@ -24,8 +24,14 @@ class FlightRecorder {
  public:
   static constexpr std::size_t kRecords = 512;
 
+  /// The name of a schedule, cut to what is kept of it.
+  struct Label {
+    std::array<char, 24> text = {};  ///< ends with a zero
+  };
+  [[nodiscard]] static Label label(std::string_view schedule);
+
   /// Returns the record's number, for finish().
-  std::uint64_t begin(std::uint64_t sequence, const Call& call, std::string_view schedule);
+  std::uint64_t begin(std::uint64_t sequence, const Call& call, const Label& schedule);
   void finish(std::uint64_t record);
 
   /// Sequence numbers and signatures of the last `count` collectives, oldest first.
@@ -57,7 +63,7 @@ class FlightRecorder {
     ReduceOp op = ReduceOp::sum;
     Rank peer = 0;
     std::size_t count = 0;
-    char schedule[24] = {};
+    Label schedule;
     Clock::time_point begun, finished;  // finished == {} while it runs
   };
   [[nodiscard]] static Call call_of(const Record& record);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "chorus/communicator.hpp"
+#include "collectives/algorithms.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {
@@ -255,6 +256,59 @@ TEST(Overlap, IsRefusedUnlessItIsInPlace) {
     comm.all_gather<int>(own, all);
     for (std::size_t i = 0; i < all.size(); ++i)
       EXPECT_EQ(all[i], static_cast<int>(i / kCount) + 1);
+  }));
+}
+
+// One that was made before is not judged anew as long as its memory stays the same.
+TEST(RepeatedCall, IsJudgedWhereItsMemoryChanges) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(8, 1);
+    Call call = sum_of(data);
+    call.count = 4;
+    for (int i = 0; i < 3; ++i) comm.run(call);
+    EXPECT_EQ(data[3], 8);
+    Call bad = call;
+    bad.output = nullptr;
+    EXPECT_THAT(refusal([&] { comm.run(bad); }), HasSubstr("null"));
+    bad.output = data.data() + 2;
+    EXPECT_THAT(refusal([&] { comm.run(bad); }), HasSubstr("overlap"));
+    comm.run(call);
+    EXPECT_EQ(data[3], 16);
+    call.output = data.data() + 4;
+    comm.run(call);
+    EXPECT_EQ(data[3], 16);
+    EXPECT_EQ(data[7], 32);
+  }));
+}
+
+TEST(RepeatedCall, ThatOthersDoNotRepeatIsToldOnEveryRank) {
+  const Outcomes outcomes = run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(4, 1);
+    for (int i = 0; i < 3; ++i) comm.all_reduce<int>(data);
+    comm.all_reduce<int>(data, comm.rank() == 0 ? ReduceOp::sum : ReduceOp::max);
+    comm.barrier();
+  });
+  EXPECT_THAT(outcomes, Each(AllOf(HasSubstr("sum"), HasSubstr("max"))));
+}
+
+TEST(RepeatedCall, FollowsThePlanInUse) {
+  expect_all_well(run_world(threads(3), [](Communicator& comm) {
+    std::vector<int> data(4, 1);
+    const auto messages_of_one = [&] {
+      const std::uint64_t before = comm.traffic().messages;
+      comm.all_reduce<int>(data);
+      return comm.traffic().messages - before;
+    };
+    comm.all_reduce<int>(data);
+    EXPECT_EQ(messages_of_one(), 0U);
+    // A ring passes partial sums on: it has no direct form, but messages.
+    comm.use(
+        {.world_size = 3,
+         .entries = {{.max_bytes = UINT64_MAX,
+                      .schedule = algorithm("ring").make(
+                          {.kind = CollectiveKind::all_reduce, .world_size = 3, .levels = {}})}}});
+    EXPECT_GT(messages_of_one(), 0U);
+    EXPECT_GT(messages_of_one(), 0U);
   }));
 }
 
