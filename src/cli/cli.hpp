@@ -77,7 +77,7 @@ void print(std::string_view text);
 /// Before work that would be in vain: throws InputError, as write_file() would, where no file of
 /// this path can be written. Leaves what is there as it is.
 void require_writable(const std::string& path);
-/// Throws InputError naming the path.
+/// Whole, or what was there before stays: on a full disk, too. Throws InputError naming the path.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace chorus

@@ -82,6 +82,19 @@ expect 2 "cannot be written" "$chorus" probe -o "$dir/no/such.json"
 expect 2 "cannot be opened" "$chorus" probe --compare "$dir/no/such.json"
 expect 2 "ring.json: cannot be made" "$chorus" synth ring:4 -b 1K --svg "$dir/ring.json"
 
+# What cannot be written leaves what was there, and no draft.
+echo before >"$dir/kept.svg"
+chmod 640 "$dir/kept.svg"
+ln -s kept.svg "$dir/link.svg"
+picture() { "$chorus" schedule ring all_reduce -n 8 -t dgx1 --svg "$dir/link.svg"; }
+small_files_only() { (trap '' XFSZ && ulimit -f 1 && picture); }
+expect 2 "link.svg: cannot be written: File too large" small_files_only
+[ "$(cat "$dir/kept.svg")" = before ] || fail "a file was lost to a full disk"
+expect 0 "ring" picture
+grep -q "<svg" "$dir/kept.svg" || fail "the file behind a link was not replaced"
+[ "$(stat -c %a "$dir/kept.svg")" = 640 ] || fail "a replaced file has other permissions"
+[ -z "$(find "$dir" -name 'kept.svg.*')" ] || fail "drafts were left: $(ls "$dir")"
+
 # A list ends where the next word begins.
 expect 0 "all_reduce" "$chorus" synth --cache "$dir" -b 1K -c all_reduce ring:4
 
