@@ -48,7 +48,12 @@ GpuDriver::~GpuDriver() {
   }
 }
 
+GpuDriver::Entered::~Entered() {
+  for (const auto& task : *this) task->uses = {};
+}
+
 void GpuDriver::submit(std::shared_ptr<GpuTask> task) {
+  Entered entered;
   const std::lock_guard lock(mutex_);
   if (const std::string why = failure(); !why.empty()) throw chorus::CollectiveError(why);
   task->begin.emplace(gpu_, task->caller);
@@ -56,7 +61,7 @@ void GpuDriver::submit(std::shared_ptr<GpuTask> task) {
   if (batching_) {
     lane.batch.push_back(std::move(task));
   } else {
-    enqueue(lane, {std::move(task)});
+    enqueue(lane, {std::move(task)}, entered);
   }
 }
 
@@ -66,21 +71,23 @@ void GpuDriver::begin_batch() {
 }
 
 void GpuDriver::end_batch() {
+  Entered entered;
   const std::lock_guard lock(mutex_);
   batching_ = false;
-  flush();
+  flush(entered);
 }
 
-void GpuDriver::flush() {
+void GpuDriver::flush(Entered& entered) {
   for (Lane& lane : lanes_) {
     const auto batch = std::exchange(lane.batch, {});
-    if (!batch.empty()) enqueue(lane, batch);
+    if (!batch.empty()) enqueue(lane, batch, entered);
   }
 }
 
 std::shared_ptr<const chorus::DeviceMark> GpuDriver::end_of(const GpuTask& task) {
+  Entered entered;
   const std::lock_guard lock(mutex_);
-  if (!task.end) flush();
+  if (!task.end) flush(entered);
   if (!task.end) throw chorus::CollectiveError(amend_(task.task->name + " was not started"));
   return task.end;
 }
@@ -118,7 +125,8 @@ void GpuDriver::expand(const Task& task, void* stream,
   }
 }
 
-void GpuDriver::enqueue(Lane& lane, const std::vector<std::shared_ptr<GpuTask>>& tasks) {
+void GpuDriver::enqueue(Lane& lane, const Tasks& tasks, Entered& entered) {
+  entered.insert(entered.end(), tasks.begin(), tasks.end());
   const auto copy = [&](const std::vector<Copy>& copies) {
     for (const Copy& each : copies) {
       chorus::device_copy(gpu_, each.to, each.from, each.bytes, lane.stream);
@@ -148,7 +156,6 @@ void GpuDriver::enqueue(Lane& lane, const std::vector<std::shared_ptr<GpuTask>>&
       each->stream = lane.stream;
       each->end = end;
       if (each->uses) each->uses(lane.stream);
-      each->uses = {};
     }
   } catch (const std::exception& error) {
     const std::string why = tasks.front()->task->name + ": " + error.what();

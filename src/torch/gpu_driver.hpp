@@ -71,9 +71,16 @@ class GpuDriver {
     void* stream = nullptr;
     std::vector<std::shared_ptr<GpuTask>> batch;
   };
-  void enqueue(Lane& lane, const std::vector<std::shared_ptr<GpuTask>>& tasks);
+  using Tasks = std::vector<std::shared_ptr<GpuTask>>;
+  /// Tasks whose `uses` are over. Made before the mutex is taken, so that they go after it was let
+  /// go: what they hold may be Python's objects, whose end waits for the interpreter's lock, which
+  /// a thread that awaits the mutex may hold.
+  struct Entered : Tasks {
+    ~Entered();
+  };
+  void enqueue(Lane& lane, const Tasks& tasks, Entered& entered);
   void expand(const Task& task, void* stream, std::vector<chorus::DeviceCall>& calls) const;
-  void flush();
+  void flush(Entered& entered);
 
   const int gpu_;
   const Amend amend_;

@@ -55,7 +55,8 @@ struct Task {
     if (future.compare_exchange_strong(now, Future::wanted)) return;
     while (now == Future::never && !done.load()) std::this_thread::yield();
   }
-  /// Calls `finished`. What it throws nobody can be told: it fails the task, if nothing else did.
+  /// Calls `finished` and drops all that the task's functions hold; without any lock held. What it
+  /// throws nobody can be told: it fails the task, if nothing else did.
   void tell() noexcept;
   enum class Future { none, wanted, never };
   std::atomic<Future> future = Future::none;

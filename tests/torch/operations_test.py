@@ -212,6 +212,24 @@ class Operations(unittest.TestCase):
                 equal(chained.wait(), torch.full((3,), 1111.0 * size))
         self.on_ranks(body, (2,))
 
+    def test_tensors_that_nobody_holds_any_more_end_while_others_are_submitted(self):
+        # The last to hold such a tensor is the group's thread, which needs the interpreter's lock to
+        # let go of it; this thread, with that lock, asks the group for the next future.
+        def body(rank, size):
+            def sum_of(value):
+                return dist.all_reduce(torch.full((3,), float(value)), async_op=True).get_future()
+            def next_of(value):
+                got = torch.zeros(1)
+                dist.isend(torch.full((1,), float(value)), 1 - rank)
+                return dist.irecv(got, 1 - rank).get_future()
+            for start in (sum_of, next_of):
+                scale = size if start is sum_of else 1
+                for round in range(4000):
+                    inner = lambda last: last.value()[0][:1]
+                    chained = start(1).then(lambda done: done.value()[0][:1] + start(10).then(inner).wait())
+                    equal(chained.wait(), torch.tensor([11.0 * scale]))
+        self.on_ranks(body, (2,))
+
     def test_what_the_future_of_a_message_runs_may_wait_for_another_message(self):
         def body(rank, size):
             peer = 1 - rank
