@@ -55,6 +55,11 @@ void Embedding<R>::forward(const Both<std::int32_t>& tokens, R* x) {
 }
 
 template <class R>
+void Embedding<R>::prefetch() {
+  shop_.prefetch(tokens_);
+  shop_.prefetch(positions_);
+}
+template <class R>
 void Embedding<R>::hold() {
   shop_.store.acquire(*tokens_);
   shop_.store.acquire(*positions_);
@@ -169,6 +174,11 @@ double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
   return w.ops.value(loss_);
 }
 
+template <class R>
+void Head<R>::prefetch() {
+  shop_.prefetch(norm_);
+  shop_.prefetch(matrix_);
+}
 template <class R>
 void Head<R>::hold() {
   shop_.store.acquire(*norm_);

@@ -203,9 +203,8 @@ void Layer<R>::acquire() {
 }
 template <class R>
 void Layer<R>::prefetch() {
-  if (!shop_.config.layout.overlap) return;
-  shop_.store.prefetch(dense_);
-  if (moe_) shop_.store.prefetch(moe_->segment());
+  shop_.prefetch(dense_);
+  if (moe_) shop_.prefetch(moe_->segment());
 }
 template <class R>
 void Layer<R>::release() {

@@ -20,6 +20,9 @@ struct Workshop {
   void release_gradients(Segment<R>& segment, bool last) {
     if (closes) store.release_gradients(segment, last);
   }
+  void prefetch(Segment<R>* segment) {
+    if (config.layout.overlap) store.prefetch(segment);
+  }
 
   /// `rows` [s, h] of all tensor-parallel ranks → [n, h]: `into`, or `rows` itself where nothing is
   /// sharded.
@@ -83,6 +86,7 @@ class Layer {
   void weights(const Saved<R>& saved, const Slopes<R>& slopes, bool last);
 
   void acquire();
+  /// The layer whose turn comes next.
   void prefetch();
   void release();
   /// Σ over micro-batches of the load-balancing loss since the last call.
@@ -111,6 +115,7 @@ class Embedding {
   void backward(const Both<std::int32_t>& tokens, const R* dx, bool last);
 
   [[nodiscard]] Segment<R>* tokens() const { return tokens_; }
+  void prefetch();
   /// Keeps the values between the halves of a micro-batch.
   void hold();
   void let_go();
@@ -133,6 +138,7 @@ class Head {
   /// With `dx` [s, h], also the gradient of the mean over the step's tokens, and of the weights:
   /// logits live for a few rows at a time only.
   double run(const R* x, const std::int32_t* targets, R* dx, bool last);
+  void prefetch();
   void hold();
   void let_go();
 

@@ -174,47 +174,55 @@ void Store<R>::for_each_own(Visit visit) {
   }
 }
 
-/// A buffer of `segment`: its own at the ends, else one that nobody holds.
+/// Where the values of `segment` may be gathered: its own buffer at the ends; else one that is
+/// free, or that has been left longest. Null: all are in use, or wait for their use.
 template <class R>
-typename Store<R>::Buffer& Store<R>::buffer_for(Segment<R>& segment, std::vector<Buffer>& pool) {
-  for (Buffer& b : pool) {
-    if (b.user == &segment) return b;
+typename Store<R>::Buffer* Store<R>::buffer_for_values(Segment<R>& segment) {
+  Buffer* longest = nullptr;
+  for (Buffer& b : value_buffers_[segment.expert]) {
+    if (b.user == &segment) return &b;
+    if (segment.end || (b.user != nullptr && b.user->end)) continue;
+    if (b.user == nullptr) return &b;
+    const bool left = b.left > 0 && b.user->holders == 0;
+    if (left && (longest == nullptr || b.left < longest->left)) longest = &b;
   }
-  for (Buffer& b : pool) {
-    if (b.user == nullptr) return b;
-  }
-  throw chorus::Error("no buffer is free for " + segment.name);
+  return longest;
+}
+
+template <class R>
+void Store<R>::drop_values(Buffer& buffer) {
+  Segment<R>* const s = buffer.user;
+  if (s == nullptr || s->values == nullptr) return;
+  groups_.flights.wait(s->gathering);
+  finish_gathering(*s);
+  s->values = nullptr;
+  if (!s->end) buffer.user = nullptr;
 }
 
 template <class R>
 void Store<R>::prefetch(Segment<R>* segment) {
   if (segment == nullptr || config_.layout.zero < 3 || segment->values != nullptr) return;
-  auto& pool = value_buffers_[segment->expert];
-  const bool room =
-      segment->end || std::ranges::any_of(pool, [](const Buffer& b) { return b.user == nullptr; });
-  if (!room) return;
-  Buffer& buffer = buffer_for(*segment, pool);
-  buffer.user = segment;
-  segment->values = buffer.memory;
-  start_gathering(*segment, buffer.packed);
+  Buffer* const buffer = buffer_for_values(*segment);
+  if (buffer == nullptr) return;
+  drop_values(*buffer);
+  buffer->user = segment;
+  buffer->left = 0;
+  segment->values = buffer->memory;
+  start_gathering(*segment, buffer->packed);
 }
 
 template <class R>
 void Store<R>::acquire(Segment<R>& segment) {
+  prefetch(&segment);
   if (config_.layout.zero >= 3 && segment.values == nullptr) {
     // A prefetched segment that is not in use makes room.
-    auto& pool = value_buffers_[segment.expert];
-    const bool room =
-        segment.end || std::ranges::any_of(pool, [](const Buffer& b) { return b.user == nullptr; });
-    for (Buffer& b : pool) {
-      if (room || b.user == nullptr || b.user->end || b.user->holders > 0) continue;
-      groups_.flights.wait(b.user->gathering);
-      finish_gathering(*b.user);
-      b.user->values = nullptr;
-      b.user = nullptr;
+    for (Buffer& b : value_buffers_[segment.expert]) {
+      if (b.user == nullptr || b.user->end || b.user->holders > 0) continue;
+      drop_values(b);
       break;
     }
     prefetch(&segment);
+    if (segment.values == nullptr) throw chorus::Error("no buffer is free for " + segment.name);
   }
   groups_.flights.wait(segment.gathering);
   if (config_.layout.zero >= 3) finish_gathering(segment);
@@ -225,9 +233,15 @@ template <class R>
 void Store<R>::release(Segment<R>& segment) {
   --segment.holders;
   if (config_.layout.zero < 3 || segment.holders > 0) return;
-  segment.values = nullptr;
   for (Buffer& b : value_buffers_[segment.expert]) {
-    if (b.user == &segment && !segment.end) b.user = nullptr;
+    if (b.user == &segment) b.left = ++times_left_;
+  }
+}
+
+template <class R>
+void Store<R>::forget_gathered() {
+  for (auto& pool : value_buffers_) {
+    for (Buffer& b : pool) drop_values(b);
   }
 }
 
@@ -235,7 +249,7 @@ void Store<R>::release(Segment<R>& segment) {
 template <class R>
 void Store<R>::settle(Buffer& buffer) {
   Segment<R>* s = buffer.user;
-  if (s == nullptr || s->gradients != nullptr || buffer.reducing.slot == kSettled) return;
+  if (s == nullptr || s->gradients == buffer.memory || buffer.reducing.slot == kSettled) return;
   groups_.flights.wait(buffer.reducing);
   if (config_.layout.quantize_gradients) {
     finish_quantized(*s, buffer);
@@ -246,15 +260,25 @@ void Store<R>::settle(Buffer& buffer) {
   if (!s->end) buffer.user = nullptr;
 }
 
+/// The buffer of `segment` at the ends; else one that is free, or whose reduction began first: the
+/// others travel on.
+template <class R>
+typename Store<R>::Buffer& Store<R>::buffer_for_gradients(Segment<R>& segment) {
+  Buffer* first = nullptr;
+  for (Buffer& b : gradient_buffers_[segment.expert]) {
+    if (segment.end ? b.user == &segment : b.user == nullptr) return b;
+    if (segment.end || b.user->end || b.user->gradients == b.memory) continue;
+    if (first == nullptr || b.left < first->left) first = &b;
+  }
+  if (first == nullptr) throw chorus::Error("no buffer is free for " + segment.name);
+  return *first;
+}
+
 template <class R>
 void Store<R>::acquire_gradients(Segment<R>& segment) {
   if (config_.layout.zero < 2 || segment.gradients != nullptr) return;
-  auto& pool = gradient_buffers_[segment.expert];
-  for (Buffer& b : pool) {
-    if (b.user == &segment || (!segment.end && b.user != nullptr && !b.user->end)) settle(b);
-    if (!segment.end && b.user == nullptr) break;
-  }
-  Buffer& buffer = buffer_for(segment, pool);
+  Buffer& buffer = buffer_for_gradients(segment);
+  settle(buffer);
   buffer.user = &segment;
   buffer.reducing = {};
   segment.gradients = buffer.memory;
@@ -266,13 +290,15 @@ void Store<R>::release_gradients(Segment<R>& segment, bool last) {
   const Layout& layout = config_.layout;
   if (layout.zero >= 2) {
     for (Buffer& b : gradient_buffers_[segment.expert]) {
-      if (b.user != &segment) continue;
+      if (b.user != &segment || b.memory != segment.gradients) continue;
       segment.gradients = nullptr;
+      b.left = ++times_left_;
       b.reducing =
           layout.quantize_gradients
               ? start_quantized(segment, b)
               : segment.group->reduce_scatter(b.memory, b.memory + segment.begin, segment.shard);
       if (!layout.overlap) settle(b);
+      return;
     }
     return;
   }
@@ -302,7 +328,9 @@ template <class R>
 void Store<R>::finish_gradients() {
   const Layout& layout = config_.layout;
   if (layout.zero >= 2) {
+    // As they began: contributions to a segment are added in the order of micro-batches.
     for (auto& pool : gradient_buffers_) {
+      std::ranges::sort(pool, {}, &Buffer::left);
       for (Buffer& b : pool) settle(b);
     }
   } else if (config_.training.compression == Compression::power) {
@@ -364,6 +392,7 @@ double Store<R>::sum_of_squares() {
 
 template <class R>
 void Store<R>::values_changed() {
+  forget_gathered();
   for (auto& s : segments_) s->fresh = false;
 }
 

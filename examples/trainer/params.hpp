@@ -83,7 +83,8 @@ struct Segment {
 ///   ZeRO-0  the last release of a bucket starts its all_reduce
 ///   ZeRO-1  the last release starts a reduce_scatter; the update ends in an all_gather
 ///   ZeRO-2  every release starts a reduce_scatter out of one of two buffers
-///   ZeRO-3  also acquire() gathers the values into one of two buffers (prefetch() earlier)
+///   ZeRO-3  also acquire() gathers the values into one of two buffers (prefetch() earlier); what a
+///           pass left there the next one finds, until the buffer is needed or the values change
 ///   ZeRO++  values travel quantized, and after their first use in a step inside the node only;
 ///           gradients travel quantized to who sums them, first inside the node, then across
 template <class R>
@@ -103,6 +104,7 @@ class Store {
   void initialize();
 
   void acquire(Segment<R>& segment);
+  /// Starts to gather the values if that may go beside the passes and a buffer is free.
   void prefetch(Segment<R>* segment);
   void release(Segment<R>& segment);
 
@@ -120,6 +122,8 @@ class Store {
   [[nodiscard]] std::pair<std::size_t, std::size_t> power_counts(const Segment<R>& segment) const;
   /// What was kept of gathered values is no longer current.
   void values_changed();
+  /// Lets go of gathered values that nobody uses.
+  void forget_gathered();
 
   /// What no other rank has and the next step depends on: what compression lost so far, estimates,
   /// factors; where replicas drift apart also values and moments. In the order of segments.
@@ -145,6 +149,8 @@ class Store {
     Segment<R>* user = nullptr;
     Pending reducing;
     std::uint8_t* packed = nullptr;  ///< quantized: what arrives, then what leaves
+    /// When it was let go last, as a number that grows; 0: it holds values that wait for their use.
+    std::uint64_t left = 0;
   };
   struct Bucket {
     R* begin = nullptr;
@@ -156,7 +162,9 @@ class Store {
   };
   void lay_out_gradients(Arena& arena);
   void lay_out_buffers(Arena& arena);
-  Buffer& buffer_for(Segment<R>& segment, std::vector<Buffer>& pool);
+  Buffer* buffer_for_values(Segment<R>& segment);
+  Buffer& buffer_for_gradients(Segment<R>& segment);
+  void drop_values(Buffer& buffer);
   void settle(Buffer& buffer);
   /// `bytes` of `elements` quantized.
   [[nodiscard]] static std::size_t packed_bytes(std::size_t elements);
@@ -182,6 +190,7 @@ class Store {
   std::vector<std::unique_ptr<Segment<R>>> segments_;
   std::vector<Bucket> buckets_;
   std::vector<Buffer> value_buffers_[2], gradient_buffers_[2];  ///< [expert]
+  std::uint64_t times_left_ = 0;                                ///< Buffer::left of the last one
   std::unique_ptr<chorus::compress::Compressor> compressor_;
   R* borrowed_ = nullptr;             ///< gradients of the largest segment, of a device
   std::uint8_t* payloads_ = nullptr;  ///< of all replicas, for the largest segment

@@ -256,6 +256,8 @@ void Trainer<R>::run(const Work& work) {
 template <class R>
 void Trainer<R>::forward(Chunk& chunk, Slot& slot, int micro_batch, bool train) {
   const int pp = config_.layout.pp;
+  if (chunk.first) sides_[0].embedding->prefetch();
+  chunk.layers[0].front()->prefetch();
   if (chunk.first || chunk.last) load(micro_batch, !train);
   if (!chunk.first) groups_->flights.wait(slot.x_arrives);
   groups_->flights.wait(slot.out_leaves);
@@ -284,6 +286,7 @@ void Trainer<R>::forward_side(Chunk& chunk, Slot& slot, std::size_t side, bool l
     const bool more = l + 1 < layers.size();
     layers[l]->acquire();
     if (more) layers[l + 1]->prefetch();
+    if (!more && chunk.last) s.head->prefetch();
     layers[l]->forward(saved[l], more ? saved[l + 1].x : slot.out + at);
     layers[l]->release();
   }
@@ -295,6 +298,7 @@ void Trainer<R>::forward_side(Chunk& chunk, Slot& slot, std::size_t side, bool l
 
 template <class R>
 void Trainer<R>::backward(Chunk& chunk, Slot& slot, int micro_batch) {
+  chunk.layers[0].back()->prefetch();
   groups_->flights.wait(slot.dy_arrives);
   groups_->flights.wait(slot.dx_leaves);
   if (chunk.first) load(micro_batch, false);
@@ -343,7 +347,10 @@ void Trainer<R>::weights_side(Chunk& chunk, Slot& slot, std::size_t side, bool l
   const Kept& kept = slot.kept[side];
   for (std::size_t l = layers.size(); l-- > 0;) {
     Layer<R>& layer = *layers[l];
-    if (recompute != Recompute::none) layer.acquire();
+    if (recompute != Recompute::none) {
+      layer.acquire();
+      if (l > 0) layers[l - 1]->prefetch();
+    }
     if (recompute == Recompute::full) layer.forward(kept.saved[l], s.spare);
     layer.weights(kept.saved[l], kept.slopes[l], last);
     if (recompute != Recompute::none) layer.release();
@@ -356,6 +363,7 @@ template <class R>
 void Trainer<R>::compute_gradients() {
   loss_ = 0;
   next_x_ = next_dy_ = 0;
+  store_->forget_gathered();  // of an evaluation: what steps send is alike
   store_->zero_gradients();
   post_receives();
   for (const Work& work : order_) run(work);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "params.hpp"
 #include "schedule.hpp"
@@ -73,9 +74,9 @@ Bytes neighbors_of(Average average, int replicas) {
   return chorus::neighbor::mixing_row(graph, replicas, 0).size() - 1;
 }
 
-/// Bytes for one segment of `count` elements over d replicas; `gathers` per micro-batch: how often
-/// ZeRO-3 needs its values.
-Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes gathers, Bytes size) {
+/// Bytes to reduce one segment of `count` elements over d replicas, and to gather what ZeRO-1 and 2
+/// updated.
+Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes size) {
   const Layout& l = config.layout;
   if (const auto compressor = make_compressor(config.training)) {
     const Bytes length = compressor->varies() ? sizeof(std::uint64_t) : 0;
@@ -90,7 +91,6 @@ Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes gathers, Bytes 
   }
   const auto m = static_cast<Bytes>(l.micro_batches);
   const Bytes packed = (d - 1) * chorus::compress::Nearest8().bytes(padded(count, d) / d);
-  const bool nodes = l.secondary > 0;
   switch (l.zero) {
     case 0:
       return reduced(p, d);
@@ -99,18 +99,23 @@ Bytes replicas(const Config& config, Bytes count, Bytes d, Bytes gathers, Bytes 
     case 2:
       return scattered(p, d) + m * (l.quantize_gradients ? packed : scattered(p, d));
     default:
-      return (nodes ? 1 : m * gathers) * (l.quantize_weights ? packed : scattered(p, d)) +
-             (!l.quantize_gradients ? m * scattered(p, d)
-              : nodes               ? 0
-                                    : m * packed);
+      if (!l.quantize_gradients) return m * scattered(p, d);
+      return l.secondary > 0 ? 0 : m * packed;
   }
+}
+
+/// Bytes to gather the values of one segment under ZeRO-3.
+Bytes gathered(const Config& config, Bytes count, Bytes d, Bytes size) {
+  const Bytes all = padded(count, d);
+  return config.layout.quantize_weights ? (d - 1) * chorus::compress::Nearest8().bytes(all / d)
+                                        : scattered(all * size, d);
 }
 
 /// The same between the replicas of a node, and from node to node.
 struct NodeBytes {
   Bytes in_node = 0, across = 0;
 };
-NodeBytes node_bytes(const Config& config, Bytes count, Bytes gathers, Bytes size) {
+NodeBytes node_bytes(const Config& config, Bytes count) {
   const Layout& l = config.layout;
   const auto d = static_cast<Bytes>(l.dp);
   const auto g = static_cast<Bytes>(l.secondary);
@@ -118,20 +123,46 @@ NodeBytes node_bytes(const Config& config, Bytes count, Bytes gathers, Bytes siz
   if (g == 0) return {};
   const Bytes all = padded(count, d);
   const Bytes packed = l.quantize_gradients ? chorus::compress::Nearest8().bytes(all / d) : 0;
-  return {(m * gathers - 1) * scattered(all * size, g) + m * (g - 1) * (d / g) * packed,
-          m * (d / g - 1) * packed};
+  return {m * (g - 1) * (d / g) * packed, m * (d / g - 1) * packed};
 }
 
-/// How often the values of a layer are gathered per micro-batch.
-Bytes uses_of_layer(const Layout& l) {
-  const bool again = l.pipeline == Pipeline::zero_bubble && l.recompute != Recompute::none;
-  return again ? 3 : 2;
+/// How often ZeRO-3 gathers the values of a layer in a step, over all layers of a rank: a pass
+/// finds there what the passes before left in the two buffers, of which the one goes that was used
+/// longer ago (Store::acquire).
+Bytes gathers_of_layers(const Config& config, int stage) {
+  const Layout& l = config.layout;
+  const std::vector<int> sizes = partition_of(config.model, l);
+  constexpr int kNone = -1;
+  int older = kNone;
+  int newer = kNone;
+  Bytes gathers = 0;
+  const auto use = [&](int layer) {
+    if (layer == newer) return;
+    gathers += layer == older ? 0 : 1;
+    older = std::exchange(newer, layer);
+  };
+  const std::vector<Order> orders = pipeline_order(l);
+  for (const Work& work : orders[static_cast<std::size_t>(stage)]) {
+    if (work.pass == Pass::weights && l.recompute == Recompute::none) continue;
+    const int chunk = work.chunk * l.pp + stage;
+    const int layers = sizes[static_cast<std::size_t>(chunk)];
+    const int begin = std::accumulate(sizes.begin(), sizes.begin() + chunk, 0);
+    for (int i = 0; i < layers; ++i) {
+      use(begin + (work.pass == Pass::forward ? i : layers - 1 - i));
+    }
+  }
+  return gathers;
+}
+
+/// Of a layer per micro-batch.
+Bytes forward_passes(const Layout& l) {
+  if (l.recompute != Recompute::full) return 1;
+  return l.pipeline == Pipeline::zero_bubble ? 3 : 2;
 }
 
 /// Calls of all_gather or reduce_scatter per micro-batch, of which an all_reduce is two.
 Bytes tensor_calls(const Layout& l, const Share& share) {
-  const bool split = l.pipeline == Pipeline::zero_bubble;
-  const Bytes forwards = l.recompute != Recompute::full ? 1 : (split ? 3 : 2);
+  const Bytes forwards = forward_passes(l);
   if (l.sequence_parallel) {
     // Forward 2 + 2; backward 4 + 2, of which two gather the inputs of weight gradients anew.
     return share.layers * (forwards * 4 + 6) + (share.first ? 2 : 0) + (share.last ? 2 : 0);
@@ -198,25 +229,38 @@ Volume predicted_volume(const Config& whole, int rank, std::size_t element_bytes
   const auto d = static_cast<Bytes>(l.dp);
   const auto m = static_cast<Bytes>(l.micro_batches);
   const bool one_matrix = config.model.tied && l.pp == 1;
+  const Bytes layer_gathers = l.zero == 3 ? gathers_of_layers(config, place.pp) : 0;
   const auto at = [](Axis axis) { return static_cast<std::size_t>(axis); };
   Volume volume{};
   if (d > 1) {
     const auto add = [&](Bytes segments, Bytes count, Bytes gathers) {
-      volume[at(Axis::data)] += segments * replicas(config, count, d, gathers, size);
-      const NodeBytes nodes = node_bytes(config, count, gathers, size);
+      volume[at(Axis::data)] += segments * replicas(config, count, d, size);
+      const NodeBytes nodes = node_bytes(config, count);
       volume[at(Axis::node)] += segments * nodes.in_node;
       volume[at(Axis::across)] += segments * nodes.across;
+      if (l.zero < 3) return;
+      // Only a step's first gathering leaves the node.
+      const Bytes far = l.secondary > 0 ? segments : gathers;
+      volume[at(Axis::data)] += far * gathered(config, count, d, size);
+      if (far == gathers) return;
+      volume[at(Axis::node)] +=
+          (gathers - far) * scattered(padded(count, d) * size, static_cast<Bytes>(l.secondary));
     };
-    add(share.layers, s.layer, uses_of_layer(l));
-    add(share.first ? 1 : 0, s.tokens, one_matrix ? 2 : 1);
-    add(share.first ? 1 : 0, s.positions, 1);
-    add(share.last ? 1 : 0, s.final, 1);
-    add(share.last && !one_matrix ? 1 : 0, s.output, 1);
+    // The ends have buffers of their own.
+    const Bytes first = share.first ? 1 : 0;
+    const Bytes last = share.last ? 1 : 0;
+    const Bytes output = one_matrix ? 0 : last;
+    add(share.layers, s.layer, layer_gathers);
+    add(first, s.tokens, first);
+    add(first, s.positions, first);
+    add(last, s.final, last);
+    add(output, s.output, output);
   }
   const Bytes twins = d / static_cast<Bytes>(l.ep);
   if (config.model.experts > 0 && twins > 1) {
     volume[at(Axis::expert_data)] =
-        share.layers * replicas(config, s.experts, twins, uses_of_layer(l), size);
+        share.layers * replicas(config, s.experts, twins, size) +
+        (l.zero == 3 ? layer_gathers * gathered(config, s.experts, twins, size) : 0);
   }
   if (config.training.compression == Compression::power) {
     // Matrices' shapes decide: the rank's own segments know them.
@@ -241,11 +285,9 @@ Volume predicted_volume(const Config& whole, int rank, std::size_t element_bytes
     volume[at(Axis::tie)] = reduced(padded(s.tokens, d) / (l.zero > 0 ? d : Bytes{1}) * size, 2);
   }
   if (l.ep > 1) {
-    const bool again = l.recompute == Recompute::full;
-    const Bytes forwards = again ? uses_of_layer(l) : 1;
-    volume[at(Axis::expert)] = (l.halves ? Bytes{2} : Bytes{1}) * m * share.layers * forwards *
-                               static_cast<Bytes>(config.model.experts / l.ep) * 4 *
-                               static_cast<Bytes>(l.ep - 1);
+    volume[at(Axis::expert)] = (l.halves ? Bytes{2} : Bytes{1}) * m * share.layers *
+                               forward_passes(l) * static_cast<Bytes>(config.model.experts / l.ep) *
+                               4 * static_cast<Bytes>(l.ep - 1);
   }
   if (l.world_size() > 1) {
     volume[at(Axis::world)] = reduced(4 * sizeof(double), static_cast<Bytes>(l.world_size()));
@@ -263,7 +305,8 @@ Volume predicted_messages(const Config& config, int rank) {
   const Volume bytes = predicted_volume(config, rank, sizeof(float));
   const Training& t = config.training;
   const bool values = t.average != Average::gradients;
-  const auto uses = uses_of_layer(l);
+  const int stage = place_of(l, rank).pp;
+  const Bytes layer_gathers = l.zero == 3 ? gathers_of_layers(config, stage) : 0;
   const auto compressor = make_compressor(t);
   const auto segments = [&](Bytes count, Axis axis) -> Bytes {
     // Compressed: one all_gather each, after one of lengths where those vary, or PowerSGD's two
@@ -278,7 +321,7 @@ Volume predicted_messages(const Config& config, int rank) {
       case 2:
         return (m + 1) * count;
       default:
-        if (l.secondary == 0) return m * (1 + uses) * count;
+        if (l.secondary == 0) return m * count + layer_gathers + (count - share.layers);
         return count + (l.quantize_gradients ? 0 : m * count);
     }
   };
@@ -297,7 +340,7 @@ Volume predicted_messages(const Config& config, int rank) {
   if (l.secondary > 0) {
     const auto g = static_cast<Bytes>(l.secondary);
     const Bytes reduced_in_node = l.quantize_gradients ? m : 0;
-    messages[at(Axis::node)] = (m * uses - 1 + reduced_in_node) * (g - 1) * all;
+    messages[at(Axis::node)] = (layer_gathers - share.layers + reduced_in_node * all) * (g - 1);
     messages[at(Axis::across)] = reduced_in_node * (d / g - 1) * all;
   }
   if (config.model.experts > 0 && twins > 1) {
@@ -308,11 +351,10 @@ Volume predicted_messages(const Config& config, int rank) {
   }
   messages[at(Axis::pipeline)] = m * (share.sends_ahead + share.sends_back);
   if (l.ep > 1) {
-    const Bytes forwards = l.recompute == Recompute::full ? uses_of_layer(l) : 1;
     // The counts, then rows there and back, each in parts.
     const auto parts = static_cast<Bytes>(std::min(l.expert_chunks, config.model.experts / l.ep));
     messages[at(Axis::expert)] = halves * m * share.layers *
-                                 ((1 + 2 * parts) * forwards + 2 * parts) *
+                                 ((1 + 2 * parts) * forward_passes(l) + 2 * parts) *
                                  static_cast<Bytes>(l.ep - 1);
   }
   return messages;

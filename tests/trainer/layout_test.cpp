@@ -2,6 +2,9 @@
 // rounding of float32.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+
 #include "world.hpp"
 
 namespace trainer::testing {
@@ -78,6 +81,20 @@ TEST(Layouts, OverlapRecomputationAndBucketsChangeNoBit) {
     for (const Recompute recompute : {Recompute::selective, Recompute::full}) {
       other.layout.recompute = recompute;
       expect_same_bits(train(other, kSteps), reference);
+    }
+  }
+}
+
+// With one layer both buffers are of the same segment, and three micro-batches add up in order.
+TEST(Layouts, BuffersOfShardedGradientsChangeNoBit) {
+  for (const int layers : {1, 2}) {
+    for (const int zero : {2, 3}) {
+      SCOPED_TRACE(::testing::Message() << layers << " layers, ZeRO-" << zero);
+      Config config = small(layers);
+      config.layout = {.dp = 2, .zero = zero, .micro_batches = 3};
+      const Outcome reference = train(config, kSteps);
+      config.layout.overlap = false;
+      expect_same_bits(train(config, kSteps), reference);
     }
   }
 }
@@ -235,6 +252,39 @@ TEST(Layouts, LearnTheSyntheticSource) {
   EXPECT_GT(run.losses.front(), 4.0);  // ln 64 = 4.16
   EXPECT_LT(run.losses.back(), 2.6);
   EXPECT_LT(run.held_out, 2.8);
+}
+
+// While the gradients of one layer travel, those of the next are added up in the other buffer.
+TEST(Zero2, GoesOnWhileAReductionIsInFlight) {
+  for (const int zero : {2, 3}) {
+    Config config = small(3);
+    config.layout = {.dp = 2, .zero = zero, .micro_batches = 2};
+    std::atomic<bool> went_on = false;
+    on_ranks(2, [&](chorus::Communicator& world) {
+      Trainer<float> trainer(world, config);
+      Store<float>& store = trainer.store();
+      std::vector<Segment<float>*> layers;
+      for (const auto& s : store.segments()) {
+        if (!s->end) layers.push_back(s.get());
+      }
+      ASSERT_EQ(layers.size(), 3U);
+      store.acquire_gradients(*layers[2]);
+      // Rank 0's reduction cannot be complete before rank 1 has begun its own.
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (world.rank() == 1 && !went_on && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      EXPECT_TRUE(world.rank() == 0 || went_on) << "ZeRO-" << zero;
+      store.release_gradients(*layers[2], false);
+      store.acquire_gradients(*layers[1]);
+      EXPECT_NE(layers[1]->gradients, nullptr);
+      went_on = true;
+      store.release_gradients(*layers[1], false);
+      store.acquire_gradients(*layers[0]);
+      store.release_gradients(*layers[0], false);
+      store.finish_gradients();
+    });
+  }
 }
 
 }  // namespace

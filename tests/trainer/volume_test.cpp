@@ -9,7 +9,7 @@ namespace trainer::testing {
 namespace {
 
 TEST(Volume, OfReplicasIsEquation2AndOfZero3Equation3) {
-  Config config = small();
+  Config config = small(5);
   config.layout.dp = 4;
   config.model.tied = false;
   const double p = static_cast<double>(parameters(config.model)) * sizeof(float);
@@ -18,10 +18,41 @@ TEST(Volume, OfReplicasIsEquation2AndOfZero3Equation3) {
     expect_predicted(config);
     const auto sent = static_cast<double>(predicted_volume(config, 0, sizeof(float))[0]);
     // Padding adds a few elements; under ZeRO-3 embedding and output, which are used once, need one
-    // gathering less than equation 3 counts.
-    const double ends = zero < 3 ? 0 : 4.0 * (2 * 64 * 32 + 16 * 32 + 64) * 3 / 4;
-    EXPECT_NEAR(sent + ends, (zero < 3 ? 2 : 3) * p * 3 / 4, 100);
+    // gathering less than equation 3 counts, and so do the two layers that the forward pass ends
+    // with.
+    const double ends = 4.0 * (2 * 64 * 32 + 16 * 32 + 64) * 3 / 4;
+    const double layers = (p * 3 / 4 - ends) / 5;
+    EXPECT_NEAR(sent, zero < 3 ? 2 * p * 3 / 4 : 3 * p * 3 / 4 - ends - 2 * layers, 200);
   }
+}
+
+TEST(Volume, OfZero3CountsWhatPassesLeaveForTheNext) {
+  for (const int layers : {1, 2, 3, 5}) {
+    for (const int micro_batches : {1, 3}) {
+      for (const bool overlap : {true, false}) {
+        SCOPED_TRACE(::testing::Message() << layers << " layers, " << micro_batches << overlap);
+        Config config = small(layers);
+        config.layout = {.dp = 2, .zero = 3, .micro_batches = micro_batches, .overlap = overlap};
+        expect_predicted(config);
+      }
+    }
+  }
+  Config config = small(4);
+  for (const Pipeline pipeline :
+       {Pipeline::gpipe, Pipeline::one_f_one_b, Pipeline::interleaved, Pipeline::zero_bubble}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      SCOPED_TRACE(::testing::Message() << name_of(pipeline) << ", " << name_of(recompute));
+      config.layout = {.dp = 2, .pp = 2, .zero = 3, .micro_batches = 4};
+      config.layout.virtual_stages = pipeline == Pipeline::interleaved ? 2 : 1;
+      config.layout.pipeline = pipeline;
+      config.layout.recompute = recompute;
+      expect_predicted(config);
+    }
+  }
+  config = small(3);
+  config.model.experts = 4;
+  config.layout = {.dp = 4, .ep = 2, .zero = 3, .micro_batches = 2};
+  expect_predicted(config);
 }
 
 TEST(Volume, OfTensorParallelRanksIsEquation5WithFullRecomputation) {
