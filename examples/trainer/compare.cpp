@@ -65,6 +65,7 @@ class Sample {
     rest_.push_back(left);
   }
   [[nodiscard]] Passes passes() { return {median(forward_), median(backward_), median(rest_)}; }
+  [[nodiscard]] Trainer<float>& trainer() { return trainer_; }
 
  private:
   static Config of(const Config& config, int layers) {
@@ -100,13 +101,20 @@ class Room {
   float* there_ = nullptr;
 };
 
-/// The slowest rank's median time of `call`, which all ranks make at once.
-double seconds_of(chorus::Communicator& world, const std::function<void()>& call) {
+constexpr std::size_t kShort = 256, kLong = 1U << 18U;  ///< floats of a call
+/// Floats of the memory that calls take turns in: no cache holds it, as none holds what a step
+/// sends.
+constexpr std::size_t kCold = 64 * kLong;
+
+/// The slowest rank's median time of `call`, which all ranks make at once; given is where in kCold
+/// floats it may work.
+double seconds_of(chorus::Communicator& world, const std::function<void(std::size_t)>& call) {
   std::vector<double> all;
-  for (int i = 0; i < 12; ++i) {
+  for (std::size_t i = 0; i < 12; ++i) {
+    const std::size_t at = i * 5 * kLong % kCold;
     world.barrier();
     const auto begin = Clock::now();
-    call();
+    call(at);
     const double took = std::chrono::duration<double>(Clock::now() - begin).count();
     if (i >= 3) all.push_back(took);
   }
@@ -117,11 +125,11 @@ double seconds_of(chorus::Communicator& world, const std::function<void()>& call
 
 /// From the times of a short and a long call of `count` floats; what a rank sends of them, in
 /// bytes per float and in messages.
-Price price_of(chorus::Communicator& world, const std::function<void(std::size_t)>& call,
+Price price_of(chorus::Communicator& world,
+               const std::function<void(std::size_t at, std::size_t count)>& call,
                double bytes_per_count, double messages) {
-  constexpr std::size_t kShort = 256, kLong = 1U << 18U;
-  const double brief = seconds_of(world, [&] { call(kShort); });
-  const double extended = seconds_of(world, [&] { call(kLong); });
+  const double brief = seconds_of(world, [&](std::size_t at) { call(at, kShort); });
+  const double extended = seconds_of(world, [&](std::size_t at) { call(at, kLong); });
   const double beta = std::max(0.0, extended - brief) / (double(kLong - kShort) * bytes_per_count);
   const double alpha = brief - double(kShort) * bytes_per_count * beta;
   return {std::max(0.0, alpha) / messages, beta};
@@ -136,14 +144,26 @@ void finish(Trainer<float>& trainer) {
 Price pipeline_price(chorus::Communicator& world, Trainer<float>& trainer, Room& memory) {
   Group& ahead = trainer.groups().ahead;
   const int hops = ahead.size() - 1;
-  const auto pass_on = [&](std::size_t count) {
-    if (ahead.rank() > 0) ahead.wait(ahead.recv(memory.data(), count, ahead.rank() - 1));
+  const auto pass_on = [&](std::size_t at, std::size_t count) {
+    float* const rows = memory.data() + at;
+    if (ahead.rank() > 0) ahead.wait(ahead.recv(rows, count, ahead.rank() - 1));
     if (ahead.rank() < hops) {
-      ahead.wait(ahead.send(static_cast<const float*>(memory.data()), count, ahead.rank() + 1));
+      ahead.wait(ahead.send(static_cast<const float*>(rows), count, ahead.rank() + 1));
     }
     finish(trainer);
   };
   return price_of(world, pass_on, sizeof(float) * double(hops), hops);
+}
+
+/// Read or written, by adding vectors.
+double seconds_per_byte(chorus::Communicator& world, Trainer<float>& trainer) {
+  Room memory(trainer, kCold + kLong);
+  float* const sums = memory.data() + kCold;
+  const double took = seconds_of(world, [&](std::size_t at) {
+    trainer.ops().add(sums, memory.data() + at, kLong);
+    finish(trainer);
+  });
+  return took / (double(kLong) * sizeof(float));
 }
 
 std::string layout_text(const Layout& l) {
@@ -218,45 +238,48 @@ Pace Calibration::pace() {
   model.layers = 3;
   const double forward_s = (three.forward_s - one.forward_s) / 2;
   const double backward_s = (three.backward_s - one.backward_s) / 2;
-  // Seconds per operation, so that the mean over ranks is one of times. The ends, embedding and
-  // output, are what one layer's passes take beyond those of a layer.
+  // Seconds per operation, of the slowest rank: a step is done when all are. The ends, embedding
+  // and output, are what one layer's passes take beyond those of a layer.
   const double ends = one.forward_s - forward_s + one.backward_s - backward_s;
   std::array<double, 4> spent = {forward_s / (tokens * of.layer),
                                  backward_s / (2 * tokens * of.layer),
                                  std::max(1e-9, ends) / (3 * tokens * of.head),
                                  three.rest_s / static_cast<double>(parameters(model))};
-  world_.all_reduce<double>(std::span<double>(spent), chorus::ReduceOp::avg);
+  world_.all_reduce<double>(std::span<double>(spent), chorus::ReduceOp::max);
   for (double& s : spent) s = std::max(s, 1e-18);
-  return {1 / spent[0], 1 / spent[1], 1 / spent[2], spent[3]};
+  return {.forward = 1 / spent[0],
+          .backward = 1 / spent[1],
+          .head = 1 / spent[2],
+          .step_s = spent[3],
+          .byte_s = seconds_per_byte(world_, samples_->one.trainer())};
 }
 
 std::vector<Price> measured_prices(chorus::Communicator& world, Trainer<float>& trainer) {
   Groups& groups = trainer.groups();
   const CommLog log = trainer.log();
-  constexpr std::size_t kFloats = 1U << 18U;
-  Room memory(trainer, kFloats);
+  Room memory(trainer, kCold);
   const auto ring = [&](Group& group) {
     const double d = group.size();
     if (group.size() == 1) return Price{};
-    const auto call = [&](std::size_t count) {
-      group.wait(group.all_reduce(memory.data(), count));
+    const auto call = [&](std::size_t at, std::size_t count) {
+      group.wait(group.all_reduce(memory.data() + at, count));
       finish(trainer);
     };
     return price_of(world, call, 2 * (d - 1) / d * sizeof(float), 2 * (d - 1));
   };
   std::vector<Price> prices{ring(groups.data), ring(groups.expert_data)};
   const auto e = static_cast<std::size_t>(groups.expert.size());
-  Room arrived(trainer, kFloats);
-  prices.push_back(
-      e == 1 ? Price{}
-             : price_of(
-                   world,
-                   [&](std::size_t count) {
-                     groups.expert.wait(groups.expert.all_to_all(
-                         static_cast<const float*>(memory.data()), arrived.data(), count / e));
-                     finish(trainer);
-                   },
-                   double(e - 1) / double(e) * sizeof(float), double(e - 1)));
+  Room arrived(trainer, e == 1 ? 1 : kCold);
+  prices.push_back(e == 1 ? Price{}
+                          : price_of(
+                                world,
+                                [&](std::size_t at, std::size_t count) {
+                                  groups.expert.wait(groups.expert.all_to_all(
+                                      static_cast<const float*>(memory.data()) + at,
+                                      arrived.data() + at, count / e));
+                                  finish(trainer);
+                                },
+                                double(e - 1) / double(e) * sizeof(float), double(e - 1)));
   prices.push_back(ring(groups.tensor));
   prices.push_back(groups.ahead.size() == 1 ? Price{} : pipeline_price(world, trainer, memory));
   prices.push_back(ring(groups.node));
@@ -393,10 +416,11 @@ std::string figures_json(const Config& config, const OverlapFigures* overlap,
   text += fmt::format(
       "{{\"steps\": {}, \"measured_s\": {:.6g}, \"exposed_s\": {:.6g}, "
       "\"estimate\": {}, \"by_topology\": {}, \"pace\": {{\"forward\": {:.6g}, "
-      "\"backward\": {:.6g}, \"head\": {:.6g}, \"step_s_per_parameter\": {:.6g}}}, "
+      "\"backward\": {:.6g}, \"head\": {:.6g}, \"step_s_per_parameter\": {:.6g}, "
+      "\"s_per_byte\": {:.6g}}}, "
       "\"prices\": [",
       plan->steps, plan->measured_s, plan->exposed_s, parts(plan->estimate),
-      parts(plan->by_topology), pace.forward, pace.backward, pace.head, pace.step_s);
+      parts(plan->by_topology), pace.forward, pace.backward, pace.head, pace.step_s, pace.byte_s);
   const char* comma = "";
   for (const Price& p : plan->machine.prices) {
     text += fmt::format("{}{{\"alpha_s\": {:.6g}, \"beta_s_per_byte\": {:.6g}}}", comma, p.alpha_s,

@@ -37,7 +37,7 @@ class Calibration {
   ~Calibration();
   /// A step of each.
   void round();
-  /// Of all rounds, one at least: medians, the mean over ranks.
+  /// Of all rounds, one at least: medians, of the slowest rank.
   [[nodiscard]] Pace pace();
 
  private:

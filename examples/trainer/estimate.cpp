@@ -206,6 +206,16 @@ double packing_flops(const Config& config) {
   return flops;
 }
 
+/// Bytes of memory that buffers of sharded gradients and values cost a rank in a step: emptied,
+/// added to the shard, and the shard copied to where the others' come beside it.
+double buffered_bytes(const Layout& l, double values) {
+  if (l.dp == 1 || l.zero < 2) return 0;
+  const double shard = values / l.dp;
+  const double gradients = l.quantize_gradients ? values : values + 3 * shard;
+  const double gathered = l.zero < 3 || l.quantize_weights ? 0 : 2 * 2 * shard;
+  return l.micro_batches * (gradients + gathered) * sizeof(float);
+}
+
 /// The speed of a replica's stage: of its slowest slice.
 double speed_of(const Machine& machine, const GridMapping& mapping, const Layout& l, int stage,
                 int replica) {
@@ -281,9 +291,10 @@ Estimate estimate_replica(const Config& config, const Machine& machine, const Gr
   e.expert_s = layers * (forwards * stalls.expert_forward + stalls.expert_backward);
   const Pace pace = pace_on(machine);
   const double of_rank = static_cast<double>(parameters(config.model)) / (double(l.tp) * l.pp);
-  const double rest = (of_rank / (l.zero > 0 ? l.dp : 1) * pace.step_s +
-                       of_rank * packing_flops(config) / pace.forward) /
-                      std::ranges::min(speeds);
+  const double rest =
+      (of_rank / (l.zero > 0 ? l.dp : 1) * pace.step_s +
+       of_rank * packing_flops(config) / pace.forward + buffered_bytes(l, of_rank) * pace.byte_s) /
+      std::ranges::min(speeds);
   e.compute_s = busiest - e.tensor_s - e.expert_s + rest;
   e.idle_s = std::max(0.0, line.makespan_s - busiest);  // not −0 of two roundings
   e.data_s = exposed_data(config, machine, mapping, flows, backward, forward);

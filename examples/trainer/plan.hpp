@@ -33,6 +33,7 @@ struct Operations {
 struct Pace {
   double forward = 0, backward = 0, head = 0;
   double step_s = 0;  ///< per parameter of a rank: its update, and what else touches it once a step
+  double byte_s = 0;  ///< to read or write a byte that is in no cache
 };
 [[nodiscard]] Pace pace_of(double flops_per_s);
 

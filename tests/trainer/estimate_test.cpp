@@ -142,6 +142,25 @@ TEST(Estimates, HideWhatHalvesAndPartsHide) {
   EXPECT_LT(estimate(experts, machine, false).expert_s, one);
 }
 
+// Per micro-batch and value of a rank ZeRO-2 empties a gradient and adds a shard, which reads two
+// values and writes one; ZeRO-3 also copies its shard to where the others' come.
+TEST(Estimates, CountTheMemoryThatShardedBuffersTouch) {
+  Machine machine = island("ring:4");
+  machine.pace = pace_of(machine.flops_per_s);
+  Config config = of({.dp = 4, .micro_batches = 3});
+  const double values = 3 * sizeof(float) * static_cast<double>(parameters(config.model));
+  const double touched[] = {0, 0, 1 + 3.0 / 4, 1 + 3.0 / 4 + 2.0 * 2 / 4};
+  for (const int zero : {0, 1, 2, 3}) {
+    config.layout.zero = zero;
+    machine.pace.byte_s = 0;
+    const Estimate free = estimate(config, machine, false);
+    machine.pace.byte_s = 1e-6;
+    const Estimate paid = estimate(config, machine, false);
+    EXPECT_NEAR(paid.compute_s - free.compute_s, 1e-6 * touched[zero] * values, 1e-9) << zero;
+    EXPECT_NEAR(paid.seconds - free.seconds, 1e-6 * touched[zero] * values, 1e-9) << zero;
+  }
+}
+
 TEST(Estimates, CountWhatIsSentWhenAllPassesAreOver) {
   // Slow ranks: of gradients only the last layer's do not hide behind passes, of payloads all.
   Config dense = of({.dp = 4});
