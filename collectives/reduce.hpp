@@ -38,10 +38,15 @@ class Fold {
   int divisor_ = 1;
 };
 
-/// The same into several places, each [count]; none may overlap another, and each may equal one of
-/// the sources. `streams`: past the caches, for results that are too large to be found there.
-void fold(std::span<void* const> outs, std::span<const void* const> sources, std::size_t count,
-          DataType type, ReduceOp op, int divisor, bool streams);
+/// Where a result goes, at least 1 place; none may overlap another.
+struct Outs {
+  std::span<void* const> cached;    ///< through the caches: somebody reads it soon
+  std::span<void* const> streamed;  ///< past them: it is too large to be found there
+};
+
+/// The same into several places, each [count]; each may equal one of the sources.
+void fold(const Outs& outs, std::span<const void* const> sources, std::size_t count, DataType type,
+          ReduceOp op, int divisor);
 
 /// Copies, past the caches if `streams`. The two must not overlap unless they are equal.
 void copy(void* out, const void* in, std::size_t size_bytes, bool streams);

@@ -308,28 +308,31 @@ void DirectExecution::make(const Move& move, int tile) {
   count_->moved_bytes +=
       bytes * static_cast<std::uint64_t>(std::ranges::count_if(move.sources, elsewhere) +
                                          std::ranges::count_if(move.destinations, elsewhere));
-  targets_.clear();
+  cached_.clear();
+  streamed_.clear();
+  std::vector<void*>& outputs = streams_ ? streamed_ : cached_;
   bool to_results = false;
   for (const Place& place : move.destinations) {
     const std::size_t at = in_buffer(place.index, tile);
     if (place.rank == me) {
-      targets_.insert(targets_.begin(), work_.output + at);
+      outputs.insert(outputs.begin(), work_.output + at);
       continue;
     }
     const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
     if (offered.output.kind == Reference::kNone) {
       to_results = true;
     } else {
-      targets_.push_back(offered.output_at + at);
+      outputs.push_back(offered.output_at + at);
     }
   }
   if (to_results) {
     const std::uint64_t number = base_ + static_cast<std::uint64_t>(tile);
-    targets_.push_back(commons_->results(me, number) + in_slot(move.destinations[0].index, tile));
+    cached_.push_back(commons_->results(me, number) + in_slot(move.destinations[0].index, tile));
   }
   sources_.clear();
   for (const Place& place : move.sources) sources_.push_back(source(place, tile));
-  fold(targets_, sources_, bytes / element_bytes_, work_.type, work_.op, work_.divisor, streams_);
+  fold({.cached = cached_, .streamed = streamed_}, sources_, bytes / element_bytes_, work_.type,
+       work_.op, work_.divisor);
 }
 
 const std::byte* DirectExecution::source(const Place& place, int tile) const {

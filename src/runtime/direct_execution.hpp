@@ -202,7 +202,7 @@ class DirectExecution {
   bool is_brief_ = false;
   Brief brief_;
   std::vector<const void*> sources_;
-  std::vector<void*> targets_;
+  std::vector<void*> cached_, streamed_;
 };
 
 }  // namespace chorus

@@ -314,6 +314,64 @@ TEST_P(EveryInstructionSet, ScalesNarrowFloatsInFloat) {
   check_scaled_narrow<Float8E5M2>(*kernels_);
 }
 
+/// Folds `num_sources` sources into places at odd addresses, `in_place`: one of them is a source.
+void check_outs(DataType type, int num_sources, std::size_t count, std::size_t num_cached,
+                std::size_t num_streamed, bool in_place) {
+  constexpr std::size_t kGuard = 64;
+  constexpr std::uint8_t kUntouched = 0xA5;
+  SCOPED_TRACE(fmt::format("{}, {} sources, {} elements, {} cached, {} streamed, in place: {}",
+                           name_of(type), num_sources, count, num_cached, num_streamed, in_place));
+  const std::size_t bytes = count * size_of(type);
+  std::vector<std::vector<std::uint8_t>> inputs(static_cast<std::size_t>(num_sources));
+  std::vector<const void*> sources;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].resize(bytes);
+    fill(inputs[i], type, static_cast<std::uint32_t>(i));
+    sources.push_back(inputs[i].data());
+  }
+  const int divisor = num_sources % 2 == 1 ? num_sources : 1;
+  std::vector<std::uint8_t> want(bytes);
+  fold_reference(want.data(), sources, count, type, ReduceOp::avg, divisor);
+
+  std::vector<std::vector<std::uint8_t>> outputs(num_cached + num_streamed);
+  std::vector<void*> places;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i].assign(bytes + 2 * kGuard, kUntouched);
+    places.push_back(outputs[i].data() + kGuard + (i * 7) % 16);
+  }
+  std::size_t own = outputs.size();
+  if (in_place) {
+    own = outputs.size() - 1;
+    std::memcpy(places[own], sources[0], bytes);
+    sources[0] = places[own];
+  }
+  const std::span<void* const> all = places;
+  fold({.cached = all.first(num_cached), .streamed = all.subspan(num_cached)}, sources, count, type,
+       ReduceOp::avg, divisor);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto* const got = static_cast<const std::uint8_t*>(places[i]);
+    EXPECT_EQ(first_difference(got, want.data(), count, type), -1) << "place " << i;
+    EXPECT_EQ(got[-1], kUntouched) << "before place " << i;
+    EXPECT_EQ(got[bytes], kUntouched) << "behind place " << i;
+  }
+}
+
+TEST(Reduce, FoldsIntoSeveralPlacesThroughTheCachesAndPastThem) {
+  for (const DataType type : {DataType::int8, DataType::bfloat16, DataType::float32}) {
+    for (const int num_sources : {1, 2, 3, 65}) {
+      for (const std::size_t count : {std::size_t{1}, std::size_t{37}, std::size_t{20'001}}) {
+        if (num_sources > 3 && count > 37) continue;  // they are folded in one go
+        for (std::size_t cached = 0; cached <= 2; ++cached) {
+          for (std::size_t streamed = cached == 0 ? 1 : 0; streamed <= 3; ++streamed) {
+            check_outs(type, num_sources, count, cached, streamed, false);
+            check_outs(type, num_sources, count, cached, streamed, true);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Reduce, HalfTypesRoundOncePerFold) {
   // 2048 + 1 + 1 in float16 alone would stay 2048; rounded once it is 2050.
   const Float16 big(2048);
