@@ -55,6 +55,22 @@ class Landings {
   ~Landings() = default;
 };
 
+/// Totals that travel with puts, where one of their own would cost as much as a put of bytes.
+class Totals {
+ public:
+  /// From now on puts on `channel` that have room tell the peer this total, which only grows.
+  virtual void tell(ChannelId channel, std::uint32_t total) = 0;
+
+  /// Of what tell() was given, how much is on its way to the peer, and gets there as puts do.
+  [[nodiscard]] virtual std::uint32_t told(ChannelId channel) const = 0;
+
+  /// The latest total of the peer's for `channel` that has come; 0 before the first.
+  [[nodiscard]] virtual std::uint32_t heard(ChannelId channel) const = 0;
+
+ protected:
+  ~Totals() = default;
+};
+
 /// A connection between this rank and one peer, carrying independent ordered channels.
 ///
 /// Each end owns a region that the other end writes into with one-sided puts. A link never blocks,
@@ -70,6 +86,9 @@ class Link {
 
   /// What this link can do if its bytes pass through this process; else null.
   [[nodiscard]] virtual Landings* landings() { return nullptr; }
+
+  /// What this link can whose puts carry a header of its own anyway; else null.
+  [[nodiscard]] virtual Totals* totals() { return nullptr; }
 
   /// Starts writing `src` at `offset` bytes into the peer's region. When the bytes can be read
   /// there, and not before, the peer's arrivals(channel) goes up by one and tag() gives `tag`.

@@ -189,6 +189,9 @@ std::optional<std::byte*> RdmaLink::place(const TcpFrame& frame) {
     case RdmaFrame::kCredit:
       expect(frame.length == 0 && frame.channel < outgoing_.size(), "a credit of no channel");
       return region_.data();
+    case RdmaFrame::kTotal:
+      expect(frame.length == 0 && frame.channel < incoming_.size(), "a total of no channel");
+      return region_.data();
     case RdmaFrame::kResume:
       expect(frame.channel < tracks_.size() && frame.length == table_bytes() && frame.tag <= 1 &&
                  !tracks_[frame.channel].heard && peer_mask_,
@@ -237,6 +240,8 @@ void RdmaLink::arrived(const TcpFrame& frame) {
     case RdmaFrame::kCredit:
       on_immediate(Immediate{Immediate::Kind::credit, 0, frame.channel, frame.tag}.pack());
       return;
+    case RdmaFrame::kTotal:
+      return on_total(frame.channel, frame.tag);
     case RdmaFrame::kResume: {
       Track& track = tracks_[frame.channel];
       track.heard = true;
@@ -365,6 +370,8 @@ void RdmaLink::find_lost(std::size_t rail) {
       return;
     }
     out.taken = std::max(out.taken, arrivals);
+    // In slots that were lost, perhaps, and may be sent again without theirs.
+    if (out.told != 0) enqueue(RdmaFrame::kTotal, channel, {}, out.told);
     for (std::uint64_t put = out.taken; put < out.made; ++put) {
       // The report may be older than the latest credits; what lies beyond it has not come.
       std::uint16_t got = 0;

@@ -168,6 +168,8 @@ bool RdmaLink::try_put(std::span<const std::byte> src, std::size_t offset, Chann
   slot.tag = tag;
   slot.length = put.small ? static_cast<std::uint32_t>(src.size()) : RdmaSlot::kInRegion;
   slot.pieces = put.pieces;
+  slot.total = out.total;
+  if (!put.bare && put.rail[0] != kOverControl) out.told = out.total;
   if (put.src != nullptr) {
     counters_.direct_bytes += src.size();
   } else if (!src.empty()) {
@@ -295,6 +297,7 @@ void RdmaLink::on_slot(std::size_t channel, std::uint64_t put) {
     return;
   }
   if (here && length > 0 && !bring_out(offset, {slot.payload, length})) return;
+  on_total(channel, slot.total);
   Entry& entry = incoming_[channel].entries[put & (2 * window_ - 1)];
   entry.tag = slot.tag;
   entry.pieces = static_cast<std::uint8_t>(pieces);
@@ -341,6 +344,22 @@ bool RdmaLink::send_credits() {
   }
   credits_owed_ = false;
   return true;
+}
+
+void RdmaLink::tell(ChannelId channel, std::uint32_t total) {
+  outgoing_[index_of(channel)].total = total;
+}
+
+std::uint32_t RdmaLink::told(ChannelId channel) const { return outgoing_[index_of(channel)].told; }
+
+std::uint32_t RdmaLink::heard(ChannelId channel) const {
+  return incoming_[index_of(channel)].heard;
+}
+
+/// Slots come in any order where rails are several.
+void RdmaLink::on_total(std::size_t channel, std::uint32_t total) {
+  std::uint32_t& heard = incoming_[channel].heard;
+  if (static_cast<std::int32_t>(total - heard) > 0) heard = total;
 }
 
 std::size_t RdmaLink::poll_rails() {

@@ -35,7 +35,7 @@ struct RdmaHub {
   [[nodiscard]] bool first_time(const std::string& what);
 };
 
-class RdmaLink final : public Link, public ReachesOutside, private FrameHandler {
+class RdmaLink final : public Link, public ReachesOutside, private FrameHandler, private Totals {
  public:
   RdmaLink(std::shared_ptr<RdmaHub> hub, const LinkConfig& config, const RdmaAddress& own,
            const RdmaAddress& peer, bool same_kernel);
@@ -48,6 +48,7 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
   std::uint64_t released(ChannelId channel) const override;
   std::uint64_t arrivals(ChannelId channel) override;
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
+  Totals* totals() override { return this; }
   bool progress() override;
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }
@@ -93,7 +94,9 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
     std::uint64_t released = 0;
     std::uint64_t taken = 0;  ///< by the peer, as far as known
     std::uint32_t last_tag = 0;
-    std::vector<Put> puts;  // [window]
+    std::uint32_t total = 0;  ///< to tell
+    std::uint32_t told = 0;   ///< of it, in slots
+    std::vector<Put> puts;    // [window]
   };
   /// A put coming in.
   struct Entry {
@@ -105,6 +108,7 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
   struct Incoming {
     std::uint64_t arrivals = 0;
     std::uint64_t told = 0;      ///< of these, as the peer knows
+    std::uint32_t heard = 0;     ///< the peer's total
     std::vector<Entry> entries;  // [2 · window]: past tags and puts to come
   };
   /// An attempt to bring a rail back (rdma_return.cpp).
@@ -130,11 +134,12 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
     std::size_t peer_port = 0;
     bool once_up = false;  ///< both ends have used it
     bool down = false;
-    bool told = false;     ///< the peer, what had come over it
-    bool heard = false;    ///< what had come there
-    bool settled = false;  ///< what was lost has been sent again
-    bool noticed = false;  ///< at this end, not by the peer's word, and a warning is due for it
-    std::string warning;   ///< that it is down, as long as it is not said
+    bool told = false;        ///< the peer, what had come over it
+    bool heard = false;       ///< what had come there
+    bool settled = false;     ///< what was lost has been sent again
+    bool noticed = false;     ///< at this end, not by the peer's word, and a warning is due for it
+    std::string warning;      ///< that it is down, as long as it is not said
+    std::uint64_t fault = 0;  ///< of its port that took it down, by RdmaDevice::faults(); or none
     Clock::time_point warn_by{};
     std::string absent;  ///< why there never was a rail
     std::vector<std::byte> table_out;
@@ -170,6 +175,10 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
   void on_slot(std::size_t channel, std::uint64_t put);
   void got_piece(std::size_t channel, std::uint64_t put, std::uint32_t piece);
   [[nodiscard]] bool send_credits();
+  void tell(ChannelId channel, std::uint32_t total) override;
+  [[nodiscard]] std::uint32_t told(ChannelId channel) const override;
+  [[nodiscard]] std::uint32_t heard(ChannelId channel) const override;
+  void on_total(std::size_t channel, std::uint32_t total);
   [[nodiscard]] std::size_t poll_rails();
   std::size_t advance(bool flush);
   void linger();
@@ -221,6 +230,8 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler 
   void say_down(Track& track, const std::string& why, bool by_peer);
   void warn_down(Track& track, LogLevel level);
   void warn_late(Track& track);
+  void say_back(const Track& track);
+  [[nodiscard]] bool first_of_port(const Track& track, const char* what) const;
   void say_absent(std::uint32_t peer);
 
   // rdma_return.cpp: and when it works again

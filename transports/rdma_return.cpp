@@ -116,10 +116,7 @@ void RdmaLink::conclude(std::size_t rail) {
   back.since = now;
   --away_;
   find_live();
-  // One line for the pair.
-  say(lower() ? LogLevel::warn : LogLevel::info,
-      fmt::format("rdma: {} to rank {} works again: going on over {} of {} rails",
-                  track.rail->name(), peer_.control.rank, live_.size(), tracks_.size()));
+  say_back(track);
 }
 
 }  // namespace chorus

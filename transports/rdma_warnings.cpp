@@ -34,6 +34,8 @@ void RdmaLink::say_down(Track& track, const std::string& why, bool by_peer) {
   const std::string line = fmt::format("rdma: {} to rank {}: {}; {}", track.rail->name(),
                                        peer_.control.rank, why, going_on());
   track.noticed = !by_peer;
+  const RdmaDevice& device = track.rail->device();
+  track.fault = device.fault().empty() ? 0 : device.faults();
   if (by_peer) return say(LogLevel::info, line);
   track.warning = line;
   track.warn_by = Clock::now() + kPatience;
@@ -42,11 +44,23 @@ void RdmaLink::say_down(Track& track, const std::string& why, bool by_peer) {
 
 void RdmaLink::warn_down(Track& track, LogLevel level) {
   if (track.warning.empty()) return;
-  // A port that went down takes the rails to all peers with it.
-  const RdmaDevice& device = track.rail->device();
-  const bool news = device.fault().empty() ||
-                    hub_->first_time(fmt::format("{} {}", track.rail->name(), device.faults()));
+  const bool news = first_of_port(track, "failed");
   say(news ? level : LogLevel::info, std::exchange(track.warning, {}));
+}
+
+/// A port takes the rails to all peers with it, down and up again: whether this is the first of
+/// them.
+bool RdmaLink::first_of_port(const Track& track, const char* what) const {
+  return track.fault == 0 ||
+         hub_->first_time(fmt::format("{} {} {}", track.rail->name(), what, track.fault));
+}
+
+/// A rail has come back, and find_live() has been called.
+void RdmaLink::say_back(const Track& track) {
+  const bool warn = lower() && first_of_port(track, "works again");
+  say(warn ? LogLevel::warn : LogLevel::info,
+      fmt::format("rdma: {} to rank {} works again: going on over {} of {} rails",
+                  track.rail->name(), peer_.control.rank, live_.size(), tracks_.size()));
 }
 
 /// Warnings that wait for word from the lower rank, which it does not give.

@@ -34,7 +34,7 @@ struct RdmaAddress {
   std::array<Port, kMaxRdmaPorts> ports{};
   std::array<char, 160> reason{};  ///< zero-terminated
 
-  static constexpr std::uint64_t kMagic = 0x3261646d722d7563;  // "cu-rdma2"
+  static constexpr std::uint64_t kMagic = 0x3361646d722d7563;  // "cu-rdma3"
 
   [[nodiscard]] std::span<const std::byte> bytes() const {
     return std::as_bytes(std::span(this, 1));
@@ -58,7 +58,9 @@ struct RdmaFrame {
   static constexpr std::uint16_t kOffer = 0x666f;
   static constexpr std::uint16_t kJoined = 0x6e6a;   ///< what was offered is connected
   static constexpr std::uint16_t kVerdict = 0x6476;  ///< tag: 1 if what was offered works, else 0
-  static constexpr std::uint16_t kCredit = 0x6b72;   ///< sequence: arrivals of `channel`
+  static constexpr std::uint16_t kCredit = 0x6b72;   ///< tag: arrivals of `channel`
+  /// tag: Totals of `channel`, which slots have told that may have been lost.
+  static constexpr std::uint16_t kTotal = 0x6c74;
 };
 
 /// What an end tells the other before the first put.
@@ -113,7 +115,7 @@ struct RdmaSlot {
   std::uint32_t tag = 0;
   std::uint32_t length = 0;  ///< of payload; kInRegion: the bytes are there already
   std::uint32_t pieces = 1;
-  std::uint32_t reserved = 0;
+  std::uint32_t total = 0;  ///< Totals, of the put's channel
   std::byte payload[kPayloadBytes];
 };
 static_assert(sizeof(RdmaSlot) == RdmaSlot::kBytes);

@@ -66,6 +66,7 @@ OutPort& Engine::out(Rank peer, int channel) {
     port = std::make_unique<OutPort>();
     port->link = &wiring_.link(peer);
     port->channel = channel;
+    port->totals = port->link->totals();
   }
   return *port;
 }
@@ -76,6 +77,7 @@ InPort& Engine::in(Rank peer, int channel) {
     port = std::make_unique<InPort>();
     port->link = &wiring_.link(peer);
     port->channel = channel;
+    port->totals = port->link->totals();
     port->landings = port->link->landings();
     in_use_.push_back(port.get());
   }

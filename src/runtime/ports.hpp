@@ -35,6 +35,12 @@ struct SlotLayout {
   return known + static_cast<std::uint32_t>(low - static_cast<std::uint32_t>(known));
 }
 
+/// The same, where `low` may be of an older total than the one known.
+[[nodiscard]] inline std::uint64_t newer_total(std::uint64_t known, std::uint32_t low) {
+  const auto more = static_cast<std::int32_t>(low - static_cast<std::uint32_t>(known));
+  return more > 0 ? known + static_cast<std::uint64_t>(more) : known;
+}
+
 /// The sending end of one channel to one peer.
 struct OutPort {
   Link* link = nullptr;
@@ -42,6 +48,7 @@ struct OutPort {
   std::uint64_t sent = 0;  ///< messages put so far
   std::uint64_t sent_bytes = 0;
   std::uint64_t consumed = 0;  ///< of these, known to be taken by the peer
+  Totals* totals = nullptr;    ///< where the peer's messages bring credits along; else null
 
   /// True if the peer has a slot for the next message.
   bool has_credit(const SlotLayout& layout) {
@@ -78,6 +85,7 @@ struct InPort {
   int channel = 0;
   std::uint64_t taken = 0;     ///< messages consumed so far
   std::uint64_t credited = 0;  ///< of these, told to the peer
+  Totals* totals = nullptr;    ///< where messages to the peer take credits along; else null
   /// Where messages may be received into the memory they are for; else null.
   Landings* landings = nullptr;
   std::uint64_t foreseen = 0;  ///< messages whose landing has been thought of
@@ -99,7 +107,8 @@ struct InPort {
   /// The message has been read; its slot may be written again.
   void take(const SlotLayout& layout) {
     ++taken;
-    if (taken - credited >= static_cast<std::uint64_t>(layout.credit_batch())) credit(layout);
+    if (totals != nullptr) totals->tell(channel, static_cast<std::uint32_t>(taken));
+    if (owes_credit(layout)) credit(layout);
   }
   /// Tells the peer, if the link has room; otherwise the next take() or credit() does.
   void credit(const SlotLayout& layout) {
@@ -108,18 +117,25 @@ struct InPort {
       credited = taken;
     }
   }
-  [[nodiscard]] bool owes_credit(const SlotLayout& layout) const {
-    return taken - credited >= static_cast<std::uint64_t>(layout.credit_batch());
+  [[nodiscard]] bool owes_credit(const SlotLayout& layout) {
+    const auto batch = static_cast<std::uint64_t>(layout.credit_batch());
+    if (taken - credited < batch) return false;
+    if (totals == nullptr) return true;
+    credited = newer_total(credited, totals->told(channel));
+    return taken - credited >= batch;
   }
 };
 
 inline bool OutPort::read_credits(const SlotLayout& layout) {
+  const std::uint64_t before = consumed;
   const int credit_channel = layout.data_channels + channel;
   const std::uint64_t arrivals = link->arrivals(credit_channel);
-  if (arrivals == credit_arrivals_) return false;
-  credit_arrivals_ = arrivals;
-  consumed = whole_total(consumed, link->tag(credit_channel, arrivals - 1));
-  return true;
+  if (arrivals != credit_arrivals_) {
+    credit_arrivals_ = arrivals;
+    consumed = newer_total(consumed, link->tag(credit_channel, arrivals - 1));
+  }
+  if (totals != nullptr) consumed = newer_total(consumed, totals->heard(channel));
+  return consumed != before;
 }
 
 }  // namespace chorus
