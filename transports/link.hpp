@@ -111,6 +111,10 @@ class Link {
   /// Tag of arrival `index` (0-based) of `channel`; among the last max_outstanding ones.
   [[nodiscard]] virtual std::uint32_t tag(ChannelId channel, std::uint64_t index) const = 0;
 
+  /// Sends what try_put() has kept back so that several puts leave together. Who makes puts calls
+  /// this, or progress(), before it turns to anything else.
+  virtual void flush() {}
+
   /// Moves outstanding work forward (connecting, sending, receiving); true when the link is
   /// connected and every src given to try_put() is free again. Until then keep calling it: what is
   /// not released may still wait here. Throws LinkError as try_put does, but never in the call that

@@ -21,6 +21,12 @@ constexpr std::size_t kExpressBytes = 8 * 1024;
 /// data socket with the least to send.
 constexpr std::size_t kStripeBytes = 512 * 1024;
 
+/// Puts from this size on wait for flush(), up to so many bytes of a socket: several frames in one
+/// call of the kernel fill whole packets, where each alone ends with a small one that costs as much
+/// as a full one.
+constexpr std::size_t kLargeBytes = 32 * 1024;
+constexpr std::size_t kBatchBytes = 512 * 1024;
+
 /// A look at a socket is a call of the kernel, 0.2 µs or more. So a socket beside the first that
 /// has brought nothing for so many turns is looked at in every eighth turn only; small puts come
 /// through the first.
@@ -113,8 +119,10 @@ void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
     frame.length = src.size();
     const bool idle = stream.queue_empty();
     stream.enqueue(frame, src.data());
-    // Behind others it waits for progress(), and then goes with them in one call.
-    if (idle) stream.flush(*this);
+    // Behind others it waits for flush() or progress(), and then goes with them in one call.
+    if (src.size() < kLargeBytes ? idle : stream.queued_bytes() >= kBatchBytes) {
+      stream.flush(*this);
+    }
     return;
   }
   const std::size_t piece =
@@ -223,6 +231,11 @@ bool TcpLink::connect_step() {
   return true;
 }
 
+void TcpLink::flush() {
+  if (peer_left_ || !failure_.empty()) return;
+  for (TcpStream& stream : streams_) stream.flush(*this);
+}
+
 bool TcpLink::progress() {
   if (streams_.empty()) {
     if (!failure_.empty()) fail();
@@ -230,9 +243,7 @@ bool TcpLink::progress() {
   }
   if (peer_left_) return true;
   const bool failed = !failure_.empty();
-  if (!failed) {
-    for (TcpStream& stream : streams_) stream.flush(*this);
-  }
+  flush();
   const std::size_t received = receive_all();
   judge();
   // The bad news is told when all that came before it has been received, and was countable.

@@ -27,6 +27,7 @@ class TcpLink final : public Link, private Landings, private FrameHandler {
   std::uint64_t released(ChannelId channel) const override;
   std::uint64_t arrivals(ChannelId channel) override;
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
+  void flush() override;
   bool progress() override;
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }

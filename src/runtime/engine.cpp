@@ -162,6 +162,9 @@ bool Engine::progress() {
       }
       ++i;
     }
+    if (moved) {
+      for (Link* link : busy_links_) link->flush();
+    }
     if (running_.empty()) busy_links_.clear();
   } catch (const LinkError& error) {
     lost(error.peer(), error.what());

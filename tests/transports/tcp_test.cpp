@@ -462,6 +462,36 @@ TEST(Tcp, ASignalDoesNotWaitBehindData) {
   }
 }
 
+TEST(Tcp, LargePutsLeaveTogetherWhenFlushedOrWhenTheyAreMany) {
+  constexpr std::size_t kBytes = 64 * 1024;
+  constexpr std::uint64_t kMany = 8;  // 512 KiB
+  const LinkConfig config{.region_bytes = kBytes, .max_outstanding = 32};
+  const auto low = make(0, config);
+  const auto high = make(1, config);
+  const auto from = low->connect(1, high->address());
+  const auto to = high->connect(0, low->address());
+  const auto bytes = pattern(kBytes, 1);
+  const auto deadline = Clock::now() + 20s;
+  const auto receive = [&](std::uint64_t puts) {
+    while (to->arrivals(0) < puts && Clock::now() < deadline) static_cast<void>(to->progress());
+    EXPECT_EQ(to->arrivals(0), puts);
+  };
+  while (!from->try_put({}, 0, 0, 0)) {  // connects
+    ASSERT_LT(Clock::now(), deadline);
+    static_cast<void>(from->progress());
+    static_cast<void>(to->progress());
+  }
+  receive(1);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(from->try_put(bytes, 0, 0, 0));
+  EXPECT_EQ(from->released(0), 1u);
+  from->flush();
+  receive(4);
+  for (std::uint64_t i = 0; i < kMany; ++i) ASSERT_TRUE(from->try_put(bytes, 0, 0, 0));
+  EXPECT_GT(from->released(0), 4u);
+  from->flush();
+  receive(4 + kMany);
+}
+
 TEST(Tcp, LargePutsTravelInPiecesAndCountOnce) {
   for (const int sockets : {1, 2, 3, 16}) {
     const LinkConfig config{.region_bytes = 4 << 20, .max_outstanding = 4};
