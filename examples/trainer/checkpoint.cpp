@@ -377,7 +377,10 @@ std::string load(Trainer<float>& trainer, const std::string& path) {
       progress.reductions = 0;
     }
     if (!alike(header, first)) {
-      reject(fmt::format("{} and {} are not of the same checkpoint", file, file_of(path, 0)));
+      reject(
+          fmt::format("{} and {} are not of the same checkpoint; remove their directory to resume "
+                      "from the one before",
+                      file, file_of(path, 0)));
     }
     restored += restore_parts(trainer, in);
     if (header.keeps != mine.keeps || r != place) continue;

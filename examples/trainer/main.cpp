@@ -9,13 +9,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <optional>
 
 #include "arguments.hpp"
 #include "checkpoint.hpp"
 #include "compare.hpp"
+#include "outputs.hpp"
 #include "report.hpp"
 #include "volume.hpp"
 
@@ -88,23 +88,14 @@ class Screen {
   double seconds_ = 0;
 };
 
-void write(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  if (file.flush()) return;
-  const char* why = std::strerror(errno);
-  throw chorus::InputError(fmt::format("cannot write {}: {}", path, why));
-}
-
 /// Collective: the timelines of all ranks, by rank 0.
 void write_trace(chorus::Communicator& world, Trainer<float>& trainer, const std::string& path) {
   const auto ranks = gather_spans(world, trainer.groups().flights.trace);
-  const std::size_t dot = path.rfind('.');
-  const std::string picture = path.substr(0, dot == std::string::npos ? path.size() : dot) + ".svg";
+  const std::string picture = picture_of(path);
   agree(world, [&] {
     if (ranks.empty()) return;
-    write(path, chrome_trace(ranks));
-    write(picture, trace_svg(ranks));
+    write_output(path, chrome_trace(ranks));
+    write_output(picture, trace_svg(ranks));
   });
   if (ranks.empty()) return;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -134,8 +125,8 @@ void compare(chorus::Communicator& world, Trainer<float>& trainer, const Argumen
   if (a.compare_json.empty()) return;
   agree(world, [&] {
     if (!speaks) return;
-    write(a.compare_json,
-          figures_json(trainer.config(), overlap ? &*overlap : nullptr, plan ? &*plan : nullptr));
+    write_output(a.compare_json, figures_json(trainer.config(), overlap ? &*overlap : nullptr,
+                                              plan ? &*plan : nullptr));
   });
 }
 
@@ -194,16 +185,9 @@ void check_outputs(const Arguments& a) {
   namespace fs = std::filesystem;
   std::error_code cause;
   for (const std::string& path : {a.report_json, a.trace, a.compare_json}) {
-    if (path.empty()) continue;
-    const fs::path folder = fs::path(path).parent_path();
-    if (!folder.empty() && !fs::is_directory(folder, cause)) {
-      throw chorus::InputError(
-          fmt::format("cannot write {}: there is no directory {}", path, folder.string()));
-    }
-    if (fs::is_directory(path, cause)) {
-      throw chorus::InputError(fmt::format("cannot write {}: it is a directory", path));
-    }
+    if (!path.empty()) check_output(path);
   }
+  if (!a.trace.empty()) check_output(picture_of(a.trace));
   if (a.checkpoint.empty()) return;
   fs::create_directories(a.checkpoint, cause);
   if (cause || !fs::is_directory(a.checkpoint)) {
@@ -271,7 +255,7 @@ void train(chorus::Communicator& world, Arguments& a) {
   }
   if (a.report_json.empty()) return;
   agree(world, [&] {
-    if (speaks) write(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
+    if (speaks) write_output(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
   });
 }
 
@@ -314,6 +298,33 @@ void check_numbers(const Arguments& a) {
   }
 }
 
+/// Options that would change nothing: who gives one expects something of it.
+void check_effects(const CLI::App& app, const Arguments& a) {
+  const Training& t = a.config.training;
+  const Compression how = t.compression;
+  const bool plans = app.count("--plan") > 0;
+  const bool experts = a.config.model.experts > 0;
+  const bool compresses = how != Compression::none;
+  const auto needs = [&](const char* option, bool has, const char* what) {
+    if (app.count(option) == 0 || has) return;
+    throw chorus::InputError(fmt::format("{} changes nothing without {}", option, what));
+  };
+  for (const char* option : {"--sequences", "--gflops", "--speeds", "--memory-gb"}) {
+    needs(option, plans, "--plan TOPOLOGY");
+  }
+  for (const char* option : {"--capacity", "--balance-loss", "--top-k", "--expert-chunks"}) {
+    needs(option, experts, "--experts");
+  }
+  needs("--trace-steps", !a.trace.empty(), "--trace FILE");
+  if (a.break_even) return;  // it tries several compressors
+  needs("--no-error-feedback", compresses, "--compress");
+  needs("--levels", how == Compression::qsgd, "--compress qsgd");
+  needs("--rank", how == Compression::power, "--compress power");
+  needs("--threshold", how == Compression::threshold, "--compress threshold");
+  needs("--share", how == Compression::top_k || how == Compression::threshold,
+        "--compress topk or threshold");
+}
+
 int run(int argc, char** argv) {
   Arguments a;
   CLI::App app{"Trains a GPT over the ranks that `chorus run` (or mpirun, srun, torchrun) starts."};
@@ -344,6 +355,7 @@ int run(int argc, char** argv) {
   a.config.training.average = average_of(a.average);
   a.config.training.backend = backend_of(a.backend);
   a.config.training.error_feedback = !a.no_error_feedback;
+  check_effects(app, a);
   if (a.list_presets) {
     list_presets();
   } else if (app.count("--plan") > 0) {

@@ -190,6 +190,9 @@ Plan best_layouts(const Config& base, int sequences, const Machine& machine, std
         mapping = chorus::map_grid(machine.topology, grid_of(config.layout), flows_of(config));
       }
       if (!alike) config = balanced(std::move(config), machine, mapping);
+      // Equal shares are the variant that has a batch.
+      const std::vector<int>& shares = config.layout.shares;
+      if (!shares.empty() && std::ranges::count(shares, shares[0]) == config.layout.dp) continue;
       all.push_back(estimate(config, machine, mapping));
     }
   });

@@ -238,6 +238,22 @@ double best_of_all(Config config, const Machine& machine, int sequences) {
   return best;
 }
 
+// Shares that come out equal are the layout that has a batch: it is listed once.
+TEST(Plans, ListEqualSharesOnce) {
+  Config base;
+  base.model = preset("tiny");
+  base.model.layers = 4;
+  const Plan plan = best_layouts(base, 16, unequal("ring:4", {3, 3, 1, 1}), 100);
+  bool divided = false;
+  for (const Estimate& e : plan.best) {
+    const std::vector<int>& shares = e.config.layout.shares;
+    if (shares.empty()) continue;
+    divided = true;
+    EXPECT_NE(std::ranges::count(shares, shares[0]), e.config.layout.dp);
+  }
+  EXPECT_TRUE(divided);
+}
+
 TEST(Plans, OfUnequalMachinesAreAsGoodAsTheBestOfAllShares) {
   Config base = of({}, 0);
   base.model.layers = 8;

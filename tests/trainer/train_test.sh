@@ -110,6 +110,29 @@ refused "not in (0, 1]" --compress topk --share 0 --dp 2 --dry-run
 refused "is none of cpu, cuda" --backend tpu
 refused "--ef21 compresses differences; it needs --compress" --dp 2 --ef21 --dry-run
 refused "--compare-json needs --compare-overlap" --compare-json "$work/figures.json"
+refused "--speeds changes nothing without --plan TOPOLOGY" --speeds 1,2
+refused "--memory-gb changes nothing without --plan TOPOLOGY" --memory-gb 80
+refused "--expert-chunks changes nothing without --experts" --expert-chunks 2
+refused "--share changes nothing without --compress topk or threshold" --share 0.1 --compress qsgd
+refused "--rank changes nothing without --compress power" --rank 2
+refused "--no-error-feedback changes nothing without --compress" --no-error-feedback
+refused "--trace-steps changes nothing without --trace FILE" --trace-steps 2
+refused "$work/t.svg is the name of its picture; take another for the timeline, say $work/t.json" --trace "$work/t.svg"
+# As a user whom permissions bind: told before anything is trained.
+chmod -R a+rX "$work"
+mkdir "$work/closed" && printf 'before' >"$work/closed/kept.json" && chmod 555 "$work/closed"
+if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups test -x "$train" 2>/dev/null; then
+  for name in new.json kept.json; do
+    HOME=/ setpriv --reuid=65534 --clear-groups "$train" --preset tiny --steps 1 --report-json "$work/closed/$name" >"$work/out" 2>"$work/err"
+    [ $? = 2 ] || fail "$name in a closed directory: $(cat "$work/out" "$work/err")"
+    grep -qF "cannot write $work/closed/$name: Permission denied" "$work/err" || fail "closed: $(cat "$work/err")"
+    grep -q '^step' "$work/out" && fail "it trained before it said that it cannot write $name"
+  done
+fi
+# Directories may have dots.
+mkdir "$work/run.1"
+"$train" --preset tiny --steps 1 --trace "$work/run.1/trace" >"$work/out" 2>"$work/err" || fail "trace: $(cat "$work/err")"
+[ "$(ls "$work/run.1" | tr '\n' ' ')" = "trace trace.svg " ] || fail "the picture is not beside the timeline: $(ls "$work")"
 for seed in -1 18446744073709551616 3x; do
   "$train" --preset tiny --seed "$seed" --dry-run >"$work/out" 2>"$work/err"
   [ $? = 2 ] || fail "--seed $seed is taken"
