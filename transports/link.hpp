@@ -149,8 +149,8 @@ class Transport {
   [[nodiscard]] virtual std::optional<std::string> why_not(
       std::span<const std::byte> peer_address) const = 0;
 
-  /// Whether the settings name something of this transport's, an adapter say, and it has nothing
-  /// that fits: a mistyped name, which must not show by the speed alone.
+  /// Whether the settings name an adapter, say, that is not there, or this process is kept from
+  /// those that are: a mistyped name, a missing permission. Neither must show by the speed alone.
   [[nodiscard]] virtual bool named_in_vain() const { return false; }
 
   /// Makes the link to `peer`, another rank; both ends call it. Links may outlive their transport

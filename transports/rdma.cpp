@@ -157,8 +157,9 @@ class RdmaTransport final : public Transport {
 
 std::unique_ptr<Transport> make_rdma(const TransportContext& context) {
   std::string why_not;
-  auto devices = open_rdma_devices(context.rdma, why_not);
-  if (devices.empty()) return std::make_unique<AbsentRdma>(why_not, context.rdma);
+  bool withheld = false;
+  auto devices = open_rdma_devices(context.rdma, why_not, &withheld);
+  if (devices.empty()) return std::make_unique<AbsentRdma>(why_not, context.rdma, withheld);
   return std::make_unique<RdmaTransport>(context, std::move(devices));
 }
 

@@ -13,8 +13,9 @@ namespace chorus {
 
 class AbsentRdma final : public Transport {
  public:
-  AbsentRdma(std::string reason, const RdmaSettings& settings)
-      : reason_(std::move(reason)), named_in_vain_(settings.name_some()) {}
+  /// `withheld`: adapters are there that this process is kept from.
+  AbsentRdma(std::string reason, const RdmaSettings& settings, bool withheld = false)
+      : reason_(std::move(reason)), in_vain_(withheld || settings.name_some()) {}
 
   std::string_view name() const override { return "rdma"; }
   std::vector<std::byte> address() const override {
@@ -25,7 +26,7 @@ class AbsentRdma final : public Transport {
   std::optional<std::string> why_not(std::span<const std::byte>) const override {
     return "none here: " + reason_;
   }
-  bool named_in_vain() const override { return named_in_vain_; }
+  bool named_in_vain() const override { return in_vain_; }
   std::unique_ptr<Link> connect(Rank peer, std::span<const std::byte>) override {
     throw LinkError("rdma: none here: " + reason_, peer);
   }
@@ -36,7 +37,7 @@ class AbsentRdma final : public Transport {
 
  private:
   const std::string reason_;
-  const bool named_in_vain_;
+  const bool in_vain_;
 };
 
 }  // namespace chorus

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -145,6 +146,32 @@ bool in_natural_order(const RdmaPort& a, const RdmaPort& b) {
   return a.device != b.device ? a.device < b.device : a.number < b.number;
 }
 
+/// Of the kernel, which may know more of them than libibverbs.
+std::vector<std::string> adapters_of_kernel() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/sys/class/infiniband", error), end;
+       !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Why an adapter cannot be opened, of which libibverbs says no more than that it cannot.
+std::string why_closed(const ibv_device& device, int error) {
+  const std::string file = fmt::format("/dev/infiniband/{}", device.dev_name);
+  if (::access(file.c_str(), F_OK) != 0) {
+    return "cannot be opened: no /dev/infiniband/uverbs* of theirs is here (docker run "
+           "--device=/dev/infiniband)";
+  }
+  if (::access(file.c_str(), R_OK | W_OK) != 0) {
+    return "cannot be opened: this user may not read and write /dev/infiniband/uverbs* (chmod 666, "
+           "for good by a rule of udev)";
+  }
+  return fmt::format("cannot be opened: {}", why_refused(error));
+}
+
 /// Goes through the ports of one adapter.
 class Survey {
  public:
@@ -155,7 +182,8 @@ class Survey {
     const std::string name = verbs_.get_device_name(device);
     ibv_context* probe = verbs_.open_device(device);
     if (probe == nullptr) {
-      refuse(name, fmt::format("cannot be opened ({})", std::strerror(errno)));
+      withheld = true;
+      refuse(name, why_closed(*device, errno));
       return;
     }
     ibv_device_attr attributes{};
@@ -174,6 +202,7 @@ class Survey {
   }
 
   std::vector<std::shared_ptr<RdmaDevice>> found;
+  bool withheld = false;
 
  private:
   void refuse(const std::string& port, const std::string& why) {
@@ -220,6 +249,7 @@ class Survey {
     try {
       found.push_back(std::make_shared<RdmaDevice>(verbs_, context, port));
     } catch (const LinkError& error) {
+      withheld = true;
       refuse(port.name(), error.what());
     }
   }
@@ -258,7 +288,7 @@ RdmaDevice::RdmaDevice(const Verbs& verbs, ibv_context* opened, RdmaPort port)
       verbs_.query_device(context_, &limits_) != 0) {
     const int error = errno;
     close();
-    throw LinkError(fmt::format("cannot be used: {}", std::strerror(error)));
+    throw LinkError(fmt::format("cannot be used: {}", why_refused(error)));
   }
 }
 
@@ -337,12 +367,15 @@ RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::s
   const int error = errno;
   rlimit limit{};
   std::string hint;
-  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    hint = fmt::format("; at most {} KiB may be locked here: raise it with `ulimit -l unlimited`",
-                       limit.rlim_cur / 1024);
+  if (error == ENOMEM && ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+      limit.rlim_cur != RLIM_INFINITY) {
+    hint = fmt::format("{}; at most {} KiB may be locked here: raise it with `ulimit -l unlimited`",
+                       std::strerror(error), limit.rlim_cur / 1024);
+  } else {
+    hint = why_refused(error);
   }
-  throw LinkError(fmt::format("{} cannot register {} bytes of memory: {}{}", device_->port().name(),
-                              bytes, std::strerror(error), hint));
+  throw LinkError(fmt::format("{} cannot register {} bytes of memory: {}", device_->port().name(),
+                              bytes, hint));
 }
 
 RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, const OutsideMemory& memory,
@@ -366,8 +399,19 @@ RdmaMemory::~RdmaMemory() {
   if (region_ != nullptr) device_->verbs().deregister_memory(region_);
 }
 
+std::string why_refused(int error) {
+  const char* const remedy =
+      error == EAGAIN ? " (the share of RDMA objects of this control group, rdma.max, is used up)"
+      : error == ENOMEM
+          ? " (the adapter has no more: `rdma resource show` tells who holds how much)"
+          : "";
+  return std::strerror(error) + std::string(remedy);
+}
+
 std::vector<std::shared_ptr<RdmaDevice>> open_rdma_devices(const RdmaSettings& settings,
-                                                           std::string& why_not) {
+                                                           std::string& why_not, bool* withheld) {
+  const std::vector<std::string> known = adapters_of_kernel();
+  if (withheld != nullptr) *withheld = !known.empty();
   const Verbs* verbs = Verbs::load(why_not);
   if (verbs == nullptr) return {};
   int count = 0;
@@ -377,7 +421,15 @@ std::vector<std::shared_ptr<RdmaDevice>> open_rdma_devices(const RdmaSettings& s
   if (list != nullptr) verbs->free_device_list(list);
   auto& devices = survey.found;
   if (devices.empty()) {
-    why_not = count > 0 ? survey.refusals() : "this machine has no RDMA adapter";
+    why_not = count > 0 ? survey.refusals()
+              : known.empty()
+                  ? "this machine has no RDMA adapter"
+                  : fmt::format(
+                        "libibverbs lists none of {}: there is no /dev/infiniband (docker "
+                        "run --device=/dev/infiniband), or no provider of theirs is "
+                        "installed; `chorus doctor` tells",
+                        fmt::join(known, ", "));
+    if (withheld != nullptr && count > 0) *withheld = survey.withheld;
     return {};
   }
   std::sort(devices.begin(), devices.end(),

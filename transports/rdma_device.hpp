@@ -112,8 +112,13 @@ class RdmaMemory {
 
 /// The ports that this rank uses, in an order that is the same on every host built alike: active,
 /// admitted by the settings, on the NUMA node of this process's cores where it has one of its own
-/// and adapters are there. Empty if there is none, with the reason in `why_not`.
+/// and adapters are there. Empty if there is none, with the reason in `why_not`, and in `withheld`
+/// whether adapters are there that this process is kept from.
 [[nodiscard]] std::vector<std::shared_ptr<RdmaDevice>> open_rdma_devices(
-    const RdmaSettings& settings, std::string& why_not);
+    const RdmaSettings& settings, std::string& why_not, bool* withheld = nullptr);
+
+/// What an adapter refuses, with the remedy where the cause is likely: "Cannot allocate memory
+/// (…)".
+[[nodiscard]] std::string why_refused(int error);
 
 }  // namespace chorus

@@ -65,7 +65,7 @@ RdmaRail::RdmaRail(std::shared_ptr<RdmaDevice> device, const RdmaSettings& setti
   queue_ = device_->verbs().create_cq(device_->context(), depths_.send + depths_.receive, nullptr,
                                       device_->channel(), 0);
   if (queue_ == nullptr) {
-    throw LinkError(fmt::format("{} gives no completion queue: {}", name(), std::strerror(errno)));
+    throw LinkError(fmt::format("{} gives no completion queue: {}", name(), why_refused(errno)));
   }
   for (int inline_bytes = kWantedInline; pair_ == nullptr && inline_bytes >= 0;
        inline_bytes -= kWantedInline / 4) {
@@ -79,7 +79,7 @@ RdmaRail::RdmaRail(std::shared_ptr<RdmaDevice> device, const RdmaSettings& setti
   if (pair_ == nullptr || device_->verbs().modify_qp(pair_, &attr, mask) != 0) {
     const int error = errno;
     release();
-    throw LinkError(fmt::format("{} gives no queue pair: {}", name(), std::strerror(error)));
+    throw LinkError(fmt::format("{} gives no queue pair: {}", name(), why_refused(error)));
   }
   post_receives(depths_.receive);
   std::uint32_t random = 0;

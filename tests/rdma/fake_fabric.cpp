@@ -270,6 +270,7 @@ void reset(int count) {
     Device& device = w.devices.emplace_back();
     device.index = i;
     std::snprintf(device.device.name, sizeof device.device.name, "fake%d", i);
+    std::snprintf(device.device.dev_name, sizeof device.device.dev_name, "uverbs_fake%d", i);
   }
   w.violations.clear();
   w.connected = 0;

@@ -36,6 +36,10 @@ FAKE const char* ibv_get_device_name(ibv_device* device) { return device->name; 
 
 FAKE ibv_context* ibv_open_device(ibv_device* device) {
   const std::lock_guard lock(world().mutex);
+  if (reinterpret_cast<Device*>(device)->adapter.closed) {
+    errno = ENOENT;  // as libibverbs, whatever the cause
+    return nullptr;
+  }
   auto* made = new Context;
   made->device = reinterpret_cast<Device*>(device);
   made->context.device = device;
@@ -249,8 +253,11 @@ FAKE void ibv_ack_cq_events(ibv_cq*, unsigned) {}
 FAKE ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   const std::lock_guard lock(world().mutex);
   Device& device = *world().contexts.at(pd->context)->device;
-  if (device.adapter.refuses_pairs ||
-      attr->cap.max_inline_data > static_cast<std::uint32_t>(device.adapter.max_inline)) {
+  if (device.adapter.refuses_pairs) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  if (attr->cap.max_inline_data > static_cast<std::uint32_t>(device.adapter.max_inline)) {
     errno = EINVAL;
     return nullptr;
   }

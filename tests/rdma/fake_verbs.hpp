@@ -17,6 +17,7 @@ struct Adapter {
   std::atomic<bool> port_active = true;
   bool infiniband = false;
   std::atomic<bool> only_roce1 = false;
+  bool closed = false;          ///< to this process
   bool refuses_memory = false;  ///< registration fails as over the limit on locked memory
   bool refuses_pairs = false;
   bool refuses_dmabufs = false;  ///< as adapters without support for them

@@ -214,7 +214,8 @@ TEST_F(RdmaMockTest, AnAdapterThatRefusesMemoryOrConnectionsIsDoneWithout) {
                                         HasSubstr("Cannot allocate memory")));
   fake::reset(2);
   fake::adapter(1).refuses_pairs = true;
-  EXPECT_THAT(said_during([] {}), HasSubstr("fake1 port 1 gives no queue pair"));
+  EXPECT_THAT(said_during([] {}), AllOf(HasSubstr("fake1 port 1 gives no queue pair"),
+                                        HasSubstr("`rdma resource show` tells")));
   fake::reset(2);
   fake::adapter(0).refuses_memory = fake::adapter(1).refuses_memory = true;
   const std::string said = said_during([] {});
@@ -273,6 +274,11 @@ TEST_F(RdmaMockTest, AChoiceThatLeavesNoAdapterIsWarnedAboutUnlessItWasMeant) {
   fake::adapter(0).port_active = fake::adapter(1).port_active = false;
   EXPECT_EQ(said_with("", -1), "");
   EXPECT_THAT(said_with("fake1", -1), HasSubstr("fake1 port 1 not active"));
+  // Nobody named them, but somebody wants to know.
+  fake::adapter(0).closed = fake::adapter(1).closed = true;
+  EXPECT_THAT(said_with("", -1),
+              AllOf(HasSubstr("by tcp"), HasSubstr("fake0, fake1 cannot be opened: no "),
+                    HasSubstr("docker run --device=/dev/infiniband")));
 }
 
 TEST(HcaList, SelectsAsOperatorsKnowItFromNccl) {
