@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "chorus/error.hpp"
 #include "transports/segments.hpp"
 #include "transports/shm_memory.hpp"
+#include "transports/sleeper.hpp"
 
 namespace chorus {
 namespace {
@@ -144,10 +144,7 @@ void Commons::wake_sleepers() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = peers_[i];
-    if (peer.sleeping == nullptr || peer.sleeping->load(std::memory_order_relaxed) == 0) [[likely]]
-      continue;
-    if (peer.sleeping->exchange(0, std::memory_order_seq_cst) == 0) continue;
-    [[maybe_unused]] const ssize_t written = ::write(peer.pipe.get(), "", 1);
+    if (peer.sleeping != nullptr) wake_if_sleeping(*peer.sleeping, peer.pipe.get());
   }
 }
 

@@ -71,6 +71,8 @@ class Totals {
   ~Totals() = default;
 };
 
+class Mailbox;
+
 /// A connection between this rank and one peer, carrying independent ordered channels.
 ///
 /// Each end owns a region that the other end writes into with one-sided puts. A link never blocks,
@@ -89,6 +91,9 @@ class Link {
 
   /// What this link can whose puts carry a header of its own anyway; else null.
   [[nodiscard]] virtual Totals* totals() { return nullptr; }
+
+  /// Where short messages can go beside the channels, in an order of their own; else null.
+  [[nodiscard]] virtual Mailbox* mailbox() { return nullptr; }
 
   /// Starts writing `src` at `offset` bytes into the peer's region. When the bytes can be read
   /// there, and not before, the peer's arrivals(channel) goes up by one and tag() gives `tag`.

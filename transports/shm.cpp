@@ -40,7 +40,8 @@ class ShmLink final : public Link {
         peer_pipe_(std::move(opened.pipe)),
         own_region_(own_.region()),
         peer_region_(theirs_.region()),
-        peer_sleeping_(reinterpret_cast<ShmHeader*>(peer_header_.span().data())->sleeping) {
+        peer_sleeping_(reinterpret_cast<ShmHeader*>(peer_header_.span().data())->sleeping),
+        mailbox_(rank, peer, theirs_.mailbox(), own_.mailbox(), peer_sleeping_, peer_pipe_.get()) {
     for (ChannelId channel = 0; channel < static_cast<ChannelId>(geometry.num_channels);
          ++channel) {
       outgoing_.push_back({theirs_.ring(channel).data(), &theirs_.consumed(channel)});
@@ -95,6 +96,7 @@ class ShmLink final : public Link {
     return in.tags[index & mask_];
   }
 
+  Mailbox* mailbox() override { return &mailbox_; }
   bool progress() override { return true; }  // a put is complete when try_put() returns
   std::span<std::byte> region() override { return own_region_; }
   std::span<std::byte> peer_region() override { return peer_region_; }
@@ -149,14 +151,7 @@ class ShmLink final : public Link {
     wake_if_sleeping();  // the peer may be waiting for a free slot
   }
 
-  void wake_if_sleeping() const {
-    if (peer_sleeping_.load(std::memory_order_seq_cst) == 0) [[likely]]
-      return;
-    // One of all putters wakes. A full pipe is a pipe that wakes; other errors are a peer that has
-    // gone, which is not for this link to notice.
-    if (peer_sleeping_.exchange(0, std::memory_order_seq_cst) == 0) return;
-    [[maybe_unused]] const ssize_t written = ::write(peer_pipe_.get(), "", 1);
-  }
+  void wake_if_sleeping() const { chorus::wake_if_sleeping(peer_sleeping_, peer_pipe_.get()); }
 
   [[noreturn]] void complain(const char* what) const {
     throw LinkError(fmt::format("rank {}: shm: rank {} {}", rank_, peer_, what), peer_);
@@ -172,6 +167,7 @@ class ShmLink final : public Link {
   const std::span<std::byte> own_region_;
   const std::span<std::byte> peer_region_;
   std::atomic<std::uint32_t>& peer_sleeping_;
+  Mailbox mailbox_;
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
 };

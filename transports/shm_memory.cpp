@@ -78,8 +78,11 @@ ShmGeometry::ShmGeometry(const TransportContext& context)
                "max_outstanding outside [1, 2^20]");
 }
 
-std::size_t ShmGeometry::region_offset() const {
+std::size_t ShmGeometry::mailbox_offset() const {
   return round_up(num_channels * (sizeof(ShmConsumed) + ring_slots * sizeof(ShmSlot)), kPage);
+}
+std::size_t ShmGeometry::region_offset() const {
+  return mailbox_offset() + round_up(sizeof(MailboxMemory), kPage);
 }
 std::size_t ShmGeometry::block_bytes() const {
   return region_offset() + round_up(region_bytes, kPage);
@@ -113,6 +116,10 @@ std::span<ShmSlot> ShmBlock::ring(ChannelId channel) const {
   std::byte* rings = mapping_.span().data() + geometry_.num_channels * sizeof(ShmConsumed);
   auto* slots = reinterpret_cast<ShmSlot*>(rings);
   return {slots + static_cast<std::size_t>(channel) * geometry_.ring_slots, geometry_.ring_slots};
+}
+
+MailboxMemory& ShmBlock::mailbox() const {
+  return *reinterpret_cast<MailboxMemory*>(mapping_.span().data() + geometry_.mailbox_offset());
 }
 
 std::span<std::byte> ShmBlock::region() const {

@@ -12,6 +12,7 @@
 #include "base/fd.hpp"
 #include "base/secret.hpp"
 #include "transports/host_identity.hpp"
+#include "transports/mailbox.hpp"
 #include "transports/mapping.hpp"
 #include "transports/transports.hpp"
 
@@ -55,7 +56,8 @@ struct ShmHeader {
 ///
 /// and block p, written by rank p alone (but for the consumed counters), is
 ///
-///   [num_channels] ShmConsumed | [num_channels · ring_slots] ShmSlot | padding | region
+///   [num_channels] ShmConsumed | [num_channels · ring_slots] ShmSlot | padding | MailboxMemory |
+///   padding | region
 ///
 /// Everything is there from the start, so that connecting needs no message: either end may begin.
 /// A page that nobody touches costs nothing.
@@ -72,7 +74,8 @@ struct ShmGeometry {
   explicit ShmGeometry(const TransportContext& context);
   ShmGeometry() = default;
 
-  [[nodiscard]] std::size_t region_offset() const;  ///< inside a block
+  [[nodiscard]] std::size_t mailbox_offset() const;  ///< inside a block
+  [[nodiscard]] std::size_t region_offset() const;   ///< inside a block
   [[nodiscard]] std::size_t block_bytes() const;
   [[nodiscard]] std::size_t block_offset(Rank peer) const;  ///< inside the memory
   [[nodiscard]] std::size_t part_offset() const;
@@ -109,6 +112,7 @@ class ShmBlock {
 
   [[nodiscard]] std::atomic<std::uint64_t>& consumed(ChannelId channel) const;
   [[nodiscard]] std::span<ShmSlot> ring(ChannelId channel) const;  ///< [ring_slots]
+  [[nodiscard]] MailboxMemory& mailbox() const;
   [[nodiscard]] std::span<std::byte> region() const;
 
  private:

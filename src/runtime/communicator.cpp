@@ -8,6 +8,7 @@
 #include "base/blob.hpp"
 #include "base/hash.hpp"
 #include "model/contract.hpp"
+#include "runtime/call.hpp"
 #include "runtime/communicator_impl.hpp"
 
 namespace chorus {
@@ -113,8 +114,10 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
 
 Request Communicator::start(const Call& call) {
   const Visit visit(*impl_);
+  if (is_message(call.kind) && impl_->message_at_once(call, false)) return {};
   auto request = std::make_unique<Request::Impl>(*impl_);
   impl_->launch(call, request->jobs);
+  impl_->announce(call);
   return Request(std::move(request));
 }
 
@@ -133,12 +136,7 @@ void Communicator::group_end() {
   if (impl_->group_depth == 0) throw InputError("group_end() without group_start()");
   if (--impl_->group_depth > 0) return;
   const Visit visit(*impl_);
-  const std::vector<GroupedCall> calls = std::exchange(impl_->group_calls, {});
-  // Judge all before starting any: a bad argument has no effect on the group.
-  for (const GroupedCall& call : calls) check_call(call.call, rank(), world_size());
-  std::vector<Job*> jobs;
-  for (const GroupedCall& call : calls) impl_->launch(call.call, jobs);
-  impl_->finish(jobs);
+  impl_->run_group();
 }
 
 void Communicator::abort(std::string_view reason) {

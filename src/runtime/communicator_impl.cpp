@@ -143,12 +143,11 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   }
   choose_by(std::move(described), std::move(plan));
 
-  message_routines_.resize(2 * members.size());
-  messages_.resize(2 * members.size());
+  conversations_.resize(2 * members.size());
   flight_name = control->secret().derive("flight").text().substr(0, 8) + "-" + place.key;
   engine->on_report = [this] { report_history(); };
   engine->on_complete = [this](const Job& job) {
-    flight.finish(job.flight_record);
+    if (job.way != Job::Way::mailbox) flight.finish(job.flight_record);
     if (job.predicted_s > 0) note_time(job);
   };
   engine->on_failure = [this](const std::string& failure, const std::string& waiting) {
@@ -318,6 +317,10 @@ void Communicator::Impl::report_history() {
 void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
   check_call(call, place.rank, static_cast<int>(place.members.size()));
   require_sound();
+  launch_judged(call, jobs);
+}
+
+void Communicator::Impl::launch_judged(const Call& call, std::vector<Job*>& jobs) {
   try {
     switch (call.kind) {
       case Call::Kind::all_to_all_v:
@@ -325,7 +328,7 @@ void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
         break;
       case Call::Kind::send:
       case Call::Kind::recv:
-        jobs.push_back(&launch_message(call, 0));
+        launch_message(call, jobs);
         break;
       default:
         jobs.push_back(&prepare_collective(call));
@@ -338,10 +341,29 @@ void Communicator::Impl::launch(const Call& call, std::vector<Job*>& jobs) {
   }
 }
 
+void Communicator::Impl::run_group() {
+  // Both are left empty also by a call that throws, and keep their memory by one that does not.
+  std::vector<GroupedCall> calls = std::exchange(group_calls, {});
+  std::vector<Job*> jobs = std::exchange(group_jobs_, {});
+  // Judge all before starting any: a bad argument has no effect on the group.
+  for (const GroupedCall& call : calls) {
+    check_call(call.call, place.rank, static_cast<int>(place.members.size()));
+  }
+  require_sound();
+  for (const GroupedCall& call : calls) launch_judged(call.call, jobs);
+  for (const GroupedCall& call : calls) announce(call.call);
+  finish(jobs);
+  calls.clear();
+  group_calls = std::move(calls);
+  group_jobs_ = std::move(jobs);
+}
+
 // The frequent case: nothing else is under way, so nothing has to be queued.
 void Communicator::Impl::run(const Call& call) {
   if (call.kind > Call::Kind::barrier || !engine->idle_now()) {
+    if (is_message(call.kind) && message_at_once(call, true)) return;
     launch(call, blocking_jobs);
+    announce(call);
     finish(blocking_jobs);
     return;
   }
@@ -356,7 +378,7 @@ void Communicator::Impl::run(const Call& call) {
   } catch (const std::bad_alloc&) {
     engine->out_of_memory(signature(call));
   }
-  if (job->is_direct) {
+  if (job->way == Job::Way::direct) {
     engine->run_alone(*job);
     if (!keep_for_next(*job)) free_jobs_.push_back(job);
     return;
@@ -397,9 +419,9 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
       static_cast<std::size_t>(input_blocks(collective, static_cast<int>(n), place.rank)),
       static_cast<std::size_t>(output_blocks(collective, static_cast<int>(n), place.rank)));
   Commons* const commons = wiring->commons();
-  job.is_direct = choice.routine->direct != nullptr && commons != nullptr &&
-                  DirectExecution::fits(*choice.routine->direct, work, *commons);
-  if (job.is_direct) {
+  if (choice.routine->direct != nullptr && commons != nullptr &&
+      DirectExecution::fits(*choice.routine->direct, work, *commons)) {
+    job.way = Job::Way::direct;
     job.direct.reset(choice.routine, work, *commons, shared_calls_);
   } else {
     job.execution.reset(choice.routine, work, layout, *engine);
@@ -435,75 +457,6 @@ void Communicator::Impl::prepare_input(Job& job, Work& work, const Call& call,
   work.input = copy;
 }
 
-Job& Communicator::Impl::launch_message(const Call& call, std::uint32_t salt) {
-  const auto n = place.members.size();
-  const bool sending = call.kind == Call::Kind::send;
-  const auto peer = static_cast<std::size_t>(call.peer);
-  Job& job = take_job(call, sending ? 1 + peer : 1 + n + peer);
-  const std::uint64_t number = ++messages_[2 * peer + (sending ? 1 : 0)];
-  // Both ends describe the message alike.
-  const Rank to = sending ? call.peer : place.rank;
-  job.sequence = MessageNumber{.from = sending ? place.rank : call.peer,
-                               .to = to,
-                               .index = static_cast<std::uint32_t>(number)}
-                     .pack();
-  job.flight_record = flight.begin(number, call, FlightRecorder::label("message"));
-  Call as_sent = call;
-  as_sent.kind = Call::Kind::send;
-  as_sent.peer = to;
-  const Work work{.input = static_cast<const std::byte*>(call.input),
-                  .output = static_cast<std::byte*>(call.output),
-                  .count = call.count,
-                  .type = call.type,
-                  .tag = next_tag(0, shape_of(as_sent, salt), job.sequence),
-                  .first_channel = kMessageChannel};
-  job.execution.reset(message_routine(call.peer, sending), work, layout, *engine);
-  engine->enqueue(job);
-  return job;
-}
-
-// A group of sends and receives, each rank beginning with its neighbour so that no one is flooded.
-void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>& jobs) {
-  const auto n = place.members.size();
-  const auto me = static_cast<std::size_t>(place.rank);
-  const std::size_t element = size_of(call.type);
-  const auto* input = static_cast<const std::byte*>(call.input);
-  auto* output = static_cast<std::byte*>(call.output);
-  constexpr std::uint32_t kSalt = 0x2a2a;  // does not match a plain send or recv
-  // Counts as one of the collectives, so that a rank that makes another in its place shows.
-  ++sequence;
-  history_ = next_tag(history_, shape_of({.kind = call.kind, .type = call.type}, kSalt), sequence);
-  const std::size_t first = jobs.size();
-  for (std::size_t i = 1; i < n; ++i) {
-    const std::size_t to = (me + i) % n;
-    const std::size_t from = (me + n - i) % n;
-    jobs.push_back(&launch_message({.kind = Call::Kind::send,
-                                    .input = input + call.send_offsets[to] * element,
-                                    .count = call.send_counts[to],
-                                    .type = call.type,
-                                    .peer = static_cast<Rank>(to)},
-                                   kSalt));
-    jobs.push_back(&launch_message({.kind = Call::Kind::recv,
-                                    .output = output + call.recv_offsets[from] * element,
-                                    .count = call.recv_counts[from],
-                                    .type = call.type,
-                                    .peer = static_cast<Rank>(from)},
-                                   kSalt));
-  }
-  for (std::size_t i = first; i < jobs.size(); ++i) jobs[i]->part_of = sequence;
-  if (call.send_counts[me] > 0) {
-    std::memcpy(output + call.recv_offsets[me] * element, input + call.send_offsets[me] * element,
-                call.send_counts[me] * element);
-  }
-}
-
-std::shared_ptr<const Routine> Communicator::Impl::message_routine(Rank peer, bool sending) {
-  auto& routine = message_routines_[2 * static_cast<std::size_t>(peer) + (sending ? 1 : 0)];
-  if (routine) return routine;
-  const auto n = static_cast<int>(place.members.size());
-  return routine = make_routine(message_program(n, place.rank, peer, sending), 1, 0);
-}
-
 Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {
   if (free_jobs_.empty()) {
     all_jobs_.push_back(std::make_unique<Job>());
@@ -515,7 +468,9 @@ Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {
   job.self = place.rank;
   job.resource = resource;
   job.part_of = 0;
-  job.running = job.complete = job.is_direct = false;
+  job.running = job.complete = false;
+  job.way = Job::Way::slots;
+  job.watched = nullptr;
   job.predicted_s = 0;
   return job;
 }

@@ -53,6 +53,8 @@ struct Communicator::Impl {
   void launch(const Call& call, std::vector<Job*>& jobs);
   /// Runs the call to its end.
   void run(const Call& call);
+  /// Runs group_calls to their ends.
+  void run_group();
   /// Drives all jobs to completion and gives them back.
   void finish(std::vector<Job*>& jobs);
   /// One round; true, and the jobs given back, if all are complete. A rank that computes in between
@@ -69,7 +71,12 @@ struct Communicator::Impl {
   [[nodiscard]] std::unique_ptr<Impl> part(GroupPlace members) const;
 
   Job& prepare_collective(const Call& call);
-  Job& launch_message(const Call& call, std::uint32_t salt);
+  void launch_message(const Call& call, std::vector<Job*>& jobs);
+  /// True if a message like the last one to, or from, the same peer has been sent or received
+  /// without anything to wait for. `blocking`: the caller has nothing else to do.
+  [[nodiscard]] bool message_at_once(const Call& call, bool blocking);
+  /// Wakes the peer of a message of the group, if it sleeps.
+  void announce(const Call& call);
   void launch_all_to_all_v(const Call& call, std::vector<Job*>& jobs);
 
   // Declared in the order of construction; destroyed in reverse: the wiring before the control
@@ -117,6 +124,7 @@ struct Communicator::Impl {
                                            const std::function<void()>& meanwhile = {});
   void learn_failure() noexcept;
   [[nodiscard]] int shared_cores() const;
+  void launch_judged(const Call& call, std::vector<Job*>& jobs);
   Job& take_job(const Call& call, std::size_t resource);
   void give_back(std::vector<Job*>& jobs);
   void leave() noexcept;
@@ -127,7 +135,15 @@ struct Communicator::Impl {
   void choose_by(Topology topology, Plan plan);
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);
-  [[nodiscard]] std::shared_ptr<const Routine> message_routine(Rank peer, bool sending);
+  struct Conversation;
+  void launch_message(const Call& call, std::uint32_t salt, std::uint64_t part_of,
+                      std::vector<Job*>& jobs);
+  [[nodiscard]] Conversation& conversation(const Call& call);
+  [[nodiscard]] std::size_t resource_of(const Call& message) const;
+  [[nodiscard]] std::uint64_t number_of(const Call& message, std::uint64_t index) const;
+  [[nodiscard]] bool move_now(const Call& call, Conversation& with, bool blocking);
+  void join_burst(const Call& call, Conversation& with, std::uint64_t part_of,
+                  std::vector<Job*>& jobs);
   [[nodiscard]] bool run_again(const Call& call);
   [[nodiscard]] bool keep_for_next(Job& job);
   void forget_calls();
@@ -146,10 +162,23 @@ struct Communicator::Impl {
   std::uint32_t history_ = 0;  ///< of the collectives so far: alike on all ranks, or they differ
   std::vector<std::unique_ptr<Job>> all_jobs_;
   std::vector<Job*> free_jobs_;
+  std::vector<Job*> group_jobs_;  // kept for its memory
   std::array<Repeated, 8> repeated_;
   std::size_t oldest_repeated_ = 0;
-  std::vector<std::shared_ptr<const Routine>> message_routines_;  // [2 · peer + sending]
-  std::vector<std::uint64_t> messages_;                           // [2 · peer + sending]
+
+  /// Messages to a peer, or from it.
+  struct Conversation {
+    std::uint64_t messages = 0;  ///< so far
+    Mailbox* mailbox = nullptr;  ///< for the short ones; null before the first, or without one
+    std::shared_ptr<const Routine> routine = nullptr;  ///< of those through slots
+    // The last message: what the next one like it has in common with it.
+    std::size_t count = 0;
+    DataType type = DataType::uint8;
+    std::uint32_t salt = 0;
+    bool is_short = false;
+    std::uint64_t shape = 0;  ///< shape_of()
+  };
+  std::vector<Conversation> conversations_;  // [2 · peer + sending]
 };
 
 /// A call that its caller has not seen complete. One that outlives its communicator is told how it

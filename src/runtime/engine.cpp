@@ -42,12 +42,6 @@ std::int64_t now_ns() {
       .count();
 }
 
-void pause_cpu() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const Options& options,
@@ -104,7 +98,7 @@ void Engine::complete(Job& job) {
 void Engine::run(Job& job) {
   job.running = true;
   running_.push_back(&job);
-  if (job.is_direct) return;
+  if (job.way != Job::Way::slots) return;
   for (Link* link : job.execution.links()) {
     if (link->peer_region().empty() &&
         std::find(busy_links_.begin(), busy_links_.end(), link) == busy_links_.end()) {
@@ -197,7 +191,7 @@ void Engine::idle(std::span<const Pending> all) {
     if (crowded_ || long_waits_ > 0) {
       ::sched_yield();
     } else {
-      pause_cpu();
+      pause();
     }
     return;
   }
@@ -327,6 +321,13 @@ Traffic Engine::traffic() const {
     sum.message_bytes += port->sent_bytes;
   }
   for (const InPort* port : in_use_) sum.messages_taken += port->taken;
+  for (const auto& link : wiring_.links()) {
+    const Mailbox* const mailbox = link ? link->mailbox() : nullptr;
+    if (mailbox == nullptr) continue;
+    sum.messages += mailbox->sent();
+    sum.message_bytes += mailbox->sent_bytes();
+    sum.messages_taken += mailbox->taken();
+  }
   return sum;
 }
 
@@ -378,6 +379,28 @@ void Engine::fail(const std::string& reason) {
     if (on_failure) on_failure(*failure_, waiting);
   }
   throw CollectiveError(*failure_);
+}
+
+bool Job::step_burst() {
+  if (!burst.step()) return false;
+  if (!burst.finished()) name_current();
+  return true;
+}
+
+void Job::name_current() {
+  const Burst::Message& message = burst.current();
+  sequence = message.number;
+  call.count = message.count;
+  call.type = message.type;
+}
+
+// After a step that found nothing. A short message in place of the longer one that is awaited: the
+// sender begins none before the last one is put whole, so this one's would be there.
+bool Job::step_where_short() {
+  if (watched == nullptr || execution.finished() || !watched->has_message()) return false;
+  if (execution.step()) return true;
+  comes_short_ = true;
+  return false;
 }
 
 std::string Job::describe() const {

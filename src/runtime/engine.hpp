@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/burst.hpp"
 #include "runtime/control.hpp"
 #include "runtime/direct_execution.hpp"
 #include "runtime/execution.hpp"
@@ -17,14 +18,18 @@
 
 namespace chorus {
 
-/// One started call until it is complete.
+/// One started call, or messages that were started together, until complete.
 struct Job {
+  enum class Way : std::uint8_t { slots, direct, mailbox };
+
   Execution execution;
   DirectExecution direct;
-  bool is_direct = false;  ///< which of the two runs it
+  Burst burst;
+  Way way = Way::slots;        ///< which of the three runs it
+  Mailbox* watched = nullptr;  ///< of a message that comes by slots: where it must not come
   std::uint64_t sequence = 0;
   std::uint64_t part_of = 0;  ///< the number of the all_to_all_v that this message belongs to
-  Call call;                  ///< for its signature
+  Call call;                  ///< for its signature; of several messages, the one awaited
   Rank self = 0;
   std::size_t resource = 0;  ///< jobs of one resource run one after another
   std::uint64_t flight_record = 0;
@@ -34,18 +39,37 @@ struct Job {
   bool complete = false;
   std::vector<std::byte> copy;  ///< of the input, where the call needs one
 
-  bool step() { return is_direct ? direct.step() : execution.step(); }
+  bool step() {
+    return way == Way::direct    ? direct.step()
+           : way == Way::mailbox ? step_burst()
+                                 : execution.step() || step_where_short();
+  }
   [[nodiscard]] bool finished() const {
-    return is_direct ? direct.finished() : execution.finished();
+    return way == Way::direct    ? direct.finished()
+           : way == Way::mailbox ? burst.finished()
+                                 : execution.finished();
   }
   [[nodiscard]] Rank mismatch() const {
-    return is_direct ? direct.mismatch() : execution.mismatch();
+    return way == Way::direct    ? direct.mismatch()
+           : way == Way::mailbox ? burst.mismatch()
+           : comes_short_        ? call.peer
+                                 : execution.mismatch();
   }
   [[nodiscard]] Waiting waiting() const {
-    return is_direct ? direct.waiting() : execution.waiting();
+    return way == Way::direct    ? direct.waiting()
+           : way == Way::mailbox ? burst.waiting()
+                                 : execution.waiting();
   }
+  /// Makes the message that the burst waits for the one that this job is about.
+  void name_current();
   /// The call as its peers must have made it too.
   [[nodiscard]] std::string describe() const;
+
+ private:
+  bool step_burst();
+  [[nodiscard]] bool step_where_short();
+
+  bool comes_short_ = false;
 };
 
 /// Runs executions over a Wiring. One thread at a time.
@@ -59,6 +83,22 @@ class Engine final : public Execution::Ports {
 
   /// Runs a prepared job, after those of the same Job::resource that were queued before.
   void enqueue(Job& job);
+
+  /// Between two looks of a wait that spins.
+  static void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  /// True if nothing of this Job::resource is under way.
+  [[nodiscard]] bool is_free(std::size_t resource) const {
+    return queues_.size() <= resource || queues_[resource].empty();
+  }
+  /// The last job of a resource that is not free.
+  [[nodiscard]] Job& last_of(std::size_t resource) { return *queues_[resource].back(); }
+  /// More ranks than cores on this machine: spinning only harms.
+  [[nodiscard]] bool crowded() const { return crowded_; }
 
   /// True if nothing runs: then run_alone() may run a prepared job that needs no links.
   [[nodiscard]] bool idle_now() const { return running_.empty() && !failure_; }
@@ -140,7 +180,7 @@ class Engine final : public Execution::Ports {
   std::vector<Job*> running_;
   std::vector<Link*> busy_links_;  // links of running jobs that need progress() calls
   std::optional<std::string> failure_;
-  bool crowded_ = false;  // more ranks than cores on this machine: spinning only harms
+  bool crowded_ = false;  // as crowded()
   int long_waits_ = 0;    // waits still to come that yield, since one lasted long
   std::uint32_t idle_rounds_ = 0;
   std::int64_t idle_since_ns_ = 0;

@@ -64,6 +64,11 @@ std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
   return next_++;
 }
 
+void FlightRecorder::note(std::uint64_t sequence, const Call& call, const Label& schedule) {
+  Record& record = records_[begin(sequence, call, schedule) % kRecords];
+  record.finished = record.begun;
+}
+
 void FlightRecorder::finish(std::uint64_t record) {
   if (next_ - record <= kRecords) records_[record % kRecords].finished = Clock::now();
 }

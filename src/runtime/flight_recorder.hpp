@@ -33,6 +33,8 @@ class FlightRecorder {
   /// Returns the record's number, for finish().
   std::uint64_t begin(std::uint64_t sequence, const Call& call, const Label& schedule);
   void finish(std::uint64_t record);
+  /// A call that took no time worth telling.
+  void note(std::uint64_t sequence, const Call& call, const Label& schedule);
 
   /// Sequence numbers and signatures of the last `count` collectives, oldest first.
   [[nodiscard]] std::vector<std::pair<std::uint64_t, std::string>> last_collectives(
@@ -56,7 +58,7 @@ class FlightRecorder {
     using time_point = std::chrono::time_point<std::chrono::system_clock, duration>;
     static time_point now();
   };
-  struct Record {
+  struct alignas(64) Record {
     std::uint64_t sequence = 0;
     Call::Kind kind = Call::Kind::barrier;
     DataType type = DataType::uint8;

@@ -41,6 +41,7 @@ Visit::Visit(Communicator::Impl& communicator) : communicator_(communicator) {
 }
 
 GroupedCall::GroupedCall(const Call& given) : call(given) {
+  if (given.kind != Call::Kind::all_to_all_v) return;
   std::size_t total = 0;
   const auto lists = {&call.send_counts, &call.send_offsets, &call.recv_counts, &call.recv_offsets};
   for (const auto* list : lists) total += list->size();

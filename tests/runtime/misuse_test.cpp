@@ -227,6 +227,54 @@ TEST(AllToAllV, InAGroupKeepsItsOwnCounts) {
   }));
 }
 
+// Short messages go another way than long ones: each must notice the other in its place.
+TEST(Messages, OfAnotherSizeThanAwaitedAreToldOnEveryRank) {
+  constexpr std::size_t kSizes[] = {0, 3, 2'000, 100'000, 3'000'000};
+  for (const std::size_t sent : kSizes) {
+    for (const std::size_t awaited : kSizes) {
+      if (sent == awaited) continue;
+      for (const bool grouped : {false, true}) {
+        const Outcomes outcomes = run_world(threads(2), [&](Communicator& comm) {
+          std::vector<std::int8_t> first(3), out(sent), in(awaited);
+          if (grouped) comm.group_start();
+          if (comm.rank() == 0) {
+            comm.send<std::int8_t>(first, 1);
+            comm.send<std::int8_t>(out, 1);
+          } else {
+            comm.recv<std::int8_t>(first, 0);
+            comm.recv<std::int8_t>(in, 0);
+          }
+          if (grouped) comm.group_end();
+          comm.barrier();
+        });
+        EXPECT_THAT(outcomes, Each(AllOf(HasSubstr(fmt::format("message(count {},", awaited)),
+                                         Not(HasSubstr("30000 ms")))))
+            << sent << " B sent";
+      }
+    }
+  }
+}
+
+TEST(Messages, AreCountedWhicheverWayTheyGo) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    for (const std::size_t count : {1U, 48U, 49U, 8192U, 8193U, 50'000U}) {
+      std::vector<std::int8_t> data(count);
+      const Traffic before = comm.traffic();
+      if (comm.rank() == 0) {
+        comm.send<std::int8_t>(data, 1);
+      } else {
+        comm.recv<std::int8_t>(data, 0);
+      }
+      const Traffic after = comm.traffic();
+      const std::uint64_t sent = after.messages - before.messages;
+      const std::uint64_t taken = after.messages_taken - before.messages_taken;
+      EXPECT_EQ(after.message_bytes - before.message_bytes, comm.rank() == 0 ? count : 0U);
+      EXPECT_EQ((comm.rank() == 0 ? taken : sent), 0U);
+      EXPECT_GE((comm.rank() == 0 ? sent : taken), 1U);  // one for each slot that it fills
+    }
+  }));
+}
+
 TEST(Overlap, IsRefusedUnlessItIsInPlace) {
   expect_all_well(run_world(threads(3), [](Communicator& comm) {
     constexpr std::size_t kCount = 5;
