@@ -51,8 +51,8 @@ bool Mailbox::try_put(std::span<const std::byte> message, std::uint32_t tag) {
   return true;
 }
 
-// Looks again how far the receiver is; false if no letter is free. The peer can write the counter at
-// any time: it is believed within bounds.
+// Looks again how far the receiver is; false if no letter is free. The peer can write the counter
+// at any time: it is believed within bounds.
 bool Mailbox::refresh() {
   const std::uint64_t taken = out_.taken.load(std::memory_order_seq_cst);
   if (taken > sent_ || sent_ - taken > MailboxMemory::kLetters) {

@@ -45,10 +45,10 @@ struct MailboxMemory {
 ///
 /// Memory ordering. The sender writes a message and then stores its sequence; the receiver loads
 /// the sequence and reads the rest only when it is the expected one: release and acquire. A letter
-/// and its bytes are written again only after `taken`, stored after they were read, says so: release
-/// and acquire again. Loads are sequentially consistent because of sleeping (see sleeper.hpp); the
-/// fence that the store needs for it is left to announce(), once for many messages: as part of each
-/// store it would wait, each time, for the line to come from the peer.
+/// and its bytes are written again only after `taken`, stored after they were read, says so:
+/// release and acquire again. Loads are sequentially consistent because of sleeping (see
+/// sleeper.hpp); the fence that the store needs for it is left to announce(), once for many
+/// messages: as part of each store it would wait, each time, for the line to come from the peer.
 ///
 /// One thread at a time; the peer may be another thread or process.
 class Mailbox {

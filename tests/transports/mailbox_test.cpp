@@ -1,4 +1,6 @@
 // Mailboxes on memory of this process: two ends, on one thread or two.
+#include "transports/mailbox.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -15,7 +17,6 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "transports/mailbox.hpp"
 
 namespace chorus::testing {
 namespace {
@@ -99,7 +100,8 @@ TEST_F(MailboxTest, RefusesWhatItHasNoRoomForAndTakesItLater) {
     const std::uint32_t whole = fill();
     const std::uint32_t least =
         static_cast<std::uint32_t>(MailboxMemory::kBytes / Mailbox::kMostBytes - 1);
-    EXPECT_GE(whole, bytes <= Letter::kInlineBytes ? MailboxMemory::kLetters * 3 / 4 : least) << bytes;
+    EXPECT_GE(whole, bytes <= Letter::kInlineBytes ? MailboxMemory::kLetters * 3 / 4 : least)
+        << bytes;
     // However few are taken: what the receiver does not tell leaves room for one once it is empty.
     for (std::uint32_t i = 0; i < whole; ++i) {
       ASSERT_TRUE(there_.has_message());
