@@ -72,9 +72,9 @@ void write_output(const std::string& path, const std::string& text) {
 std::string picture_of(const std::string& trace) {
   const fs::path picture = fs::path(trace).replace_extension(".svg");
   if (picture == trace) {
-    throw chorus::InputError(fmt::format(
-        "--trace {} is the name of its picture; take another for the timeline, say {}", trace,
-        fs::path(trace).replace_extension(".json").string()));
+    throw chorus::InputError(
+        fmt::format("--trace {} is the name of its picture; take another for the timeline, say {}",
+                    trace, fs::path(trace).replace_extension(".json").string()));
   }
   return picture.string();
 }

@@ -204,6 +204,10 @@ TEST_F(Doctor, MissingUserSpaceOfRdmaIsAFault) {
   expect("libibverbs", Severity::fault, "libibverbs1");
   put("usr/lib64/libibverbs.so.1", "");
   put("etc/libibverbs.d/mlx5.driver", "driver mlx5");
+  // Not even root may use a link to itself.
+  remove("dev/infiniband/uverbs0");
+  fs::create_symlink("uverbs0", root_ / "dev/infiniband/uverbs0");
+  expect("uverbs", Severity::fault, "chmod 666");
   remove("dev/infiniband");
   expect("uverbs", Severity::fault, "--device=/dev/infiniband");
   remove("sys/class/infiniband_verbs");

@@ -1,4 +1,5 @@
-// Files that a run leaves behind are whole or not there, and what cannot be written is known before.
+// Files that a run leaves behind are whole or not there, and what cannot be written is known
+// before.
 #include "outputs.hpp"
 
 #include <gtest/gtest.h>

@@ -24,6 +24,8 @@ class Files {
   /// Names are relative to the root; absolute ones are taken as they are.
   [[nodiscard]] fs::path path(const fs::path& name) const { return root_ / name; }
   [[nodiscard]] bool has(const fs::path& name) const;
+  /// Whether this user may read and write it.
+  [[nodiscard]] bool usable(const fs::path& name) const;
   /// At most 1 MiB.
   [[nodiscard]] std::string text(const fs::path& name) const;
   /// First line without blanks at its end, printable.

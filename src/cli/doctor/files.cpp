@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -13,6 +14,10 @@ namespace chorus::doctor {
 bool Files::has(const fs::path& name) const {
   std::error_code error;
   return fs::exists(path(name), error);
+}
+
+bool Files::usable(const fs::path& name) const {
+  return ::access(path(name).c_str(), R_OK | W_OK) == 0;
 }
 
 std::string Files::text(const fs::path& name) const {

@@ -56,9 +56,20 @@ void check_drivers(const Scene& scene, Findings& findings) {
 void check_user_space(const Scene& scene, Findings& findings) {
   if (scene.adapters.empty()) return;
   const auto devices = scene.files.names("dev/infiniband");
-  const bool verbs = std::any_of(devices.begin(), devices.end(), [](const std::string& name) {
-    return name.starts_with("uverbs");
-  });
+  bool verbs = false;
+  std::vector<std::string> closed;
+  for (const std::string& name : devices) {
+    if (!name.starts_with("uverbs")) continue;
+    verbs = true;
+    if (!scene.files.usable("dev/infiniband/" + name)) closed.push_back("/dev/infiniband/" + name);
+  }
+  if (!closed.empty()) {
+    findings.push_back(
+        {"uverbs", Severity::fault,
+         fmt::format("this user may not read and write {}", fmt::join(closed, ", ")),
+         "programs reach adapters through these files",
+         "chmod 666 /dev/infiniband/uverbs*; for good: a rule of udev, which rdma-core brings"});
+  }
   if (!verbs) {
     const bool module = scene.files.has("sys/class/infiniband_verbs/abi_version");
     findings.push_back(
