@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path own_directory() { return fs::read_symlink("/proc/self/exe").parent_path(); }
+fs::path own_directory() { return fs::path(beside_driver("")).parent_path(); }
 
 /// The command that starts ranks of Chorus: beside its worker, or on PATH.
 std::string chorus_command(const Library& library) {

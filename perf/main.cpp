@@ -95,6 +95,7 @@ int run(int argc, char** argv) {
   }
   stop_on_signals();
   adopt_orphans();
+  if (const auto* options = std::get_if<ExplainOptions>(&parsed)) return explain(*options);
   if (const auto* options = std::get_if<CompareOptions>(&parsed)) return compare(*options);
   if (const auto* options = std::get_if<ShowOptions>(&parsed)) return show(*options);
   if (const auto* options = std::get_if<ClusterOptions>(&parsed)) return cluster_command(*options);

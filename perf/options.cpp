@@ -27,6 +27,7 @@ Examples:
   chorus-perf all --transport shm,tcp --json r.json --svg r.svg
   chorus-perf all_gather --plan plan.json      a plan of chorus synth beside what runs without
   chorus-perf -t gpu -l chorus,nccl --format nccl-tests      on GPUs, in the columns of nccl-tests
+  chorus-perf all_gather -n 4 --explain        every schedule that could run, predicted and measured
   chorus-perf --quick                          a minute, ends in one comparison table
   chorus-perf compare old.json new.json        ratios between two results
   chorus-perf show r.json --markdown           the tables of an earlier run
@@ -56,7 +57,7 @@ struct Raw {
   std::string begin = "4", end = "256M", type = "float32", op = "sum";
   double factor = 4;
   std::string format = "tables";
-  bool quick = false, markdown = false, brief = false;
+  bool quick = false, markdown = false, brief = false, explain = false;
 };
 
 template <class T>
@@ -91,7 +92,7 @@ std::vector<Library> by_default(const Raw& raw, std::vector<Library> available) 
   return available;
 }
 
-std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> available) {
+std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> available, int ranks) {
   for (const std::string& worker : raw.workers) {
     const std::size_t equals = worker.find('=');
     if (equals == 0 || equals == worker.npos) {
@@ -103,6 +104,10 @@ std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> availa
     if (library.name == "nccl" && !raw.nccl.empty()) library.settings = {"--nccl", raw.nccl};
   }
   if (raw.libraries.empty()) return by_default(raw, std::move(available));
+  // The variants, too, when they are called by their names.
+  for (const auto& variants : {host_variants(available, ranks), tuned_variants(available)}) {
+    available.insert(available.end(), variants.begin(), variants.end());
+  }
   std::vector<Library> chosen;
   for (const std::string& name : raw.libraries) {
     const auto found = std::find_if(available.begin(), available.end(),
@@ -114,6 +119,14 @@ std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> availa
     chosen.push_back(*found);
   }
   return chosen;
+}
+
+void add_missing(std::vector<Library>& libraries, const std::vector<Library>& more) {
+  for (const Library& one : more) {
+    const bool there = std::any_of(libraries.begin(), libraries.end(),
+                                   [&](const Library& known) { return known.name == one.name; });
+    if (!there) libraries.push_back(one);
+  }
 }
 
 std::string text_of(const std::string& path) {
@@ -190,7 +203,7 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   if (raw.cluster_table) make_cluster_table(app, raw, options);
   if (raw.benchmarks.empty()) raw.benchmarks = {"all_reduce"};
   settings.kinds = kinds_of(raw.benchmarks);
-  settings.libraries = libraries_named(raw, available);
+  settings.libraries = libraries_named(raw, available, settings.ranks);
   if (!raw.plan.empty()) add_plan(app, raw, settings);
   for (const std::string& transport : raw.transports) {
     if (!is_transport(transport)) {
@@ -209,15 +222,9 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
     place.cables.congestion = raw.congestion;
     settings.clusters.push_back(std::move(place));
   }
-  if (raw.tuned) {
-    for (Library& variant : tuned_variants(settings.libraries)) {
-      settings.libraries.push_back(std::move(variant));
-    }
-  }
+  if (raw.tuned) add_missing(settings.libraries, tuned_variants(settings.libraries));
   if (raw.host) {
-    for (Library& variant : host_variants(settings.libraries, settings.ranks)) {
-      settings.libraries.push_back(std::move(variant));
-    }
+    add_missing(settings.libraries, host_variants(settings.libraries, settings.ranks));
   }
   for (std::size_t at = 0; at < raw.sizes.size();) {
     const std::size_t end = std::min(raw.sizes.find(',', at), raw.sizes.size());
@@ -235,6 +242,22 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
     throw InputError(
         fmt::format("--format nccl-tests: there is no such test as {}", benchmark(kind).name));
   }
+}
+
+ExplainOptions to_explain(const CLI::App& app, const Raw& raw, const MeasureOptions& options) {
+  const Settings& settings = options.settings;
+  if (!options.json.empty() && settings.transports.size() > 1) {
+    throw InputError("--explain --json: name one transport; each has figures of its own");
+  }
+  ExplainOptions explain;
+  explain.kinds = settings.kinds;
+  explain.transports = settings.transports;
+  explain.ranks = settings.ranks;
+  explain.sizes = settings.sizes;
+  explain.json = options.json;
+  if (app.count("--budget-ms") > 0) explain.budget_ms = settings.budget_ms;
+  if (!raw.plan.empty()) explain.plan = std::filesystem::absolute(raw.plan).string();
+  return explain;
 }
 
 void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
@@ -313,6 +336,16 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_flag("--quick", raw.quick,
                "Every benchmark at three sizes over shm and tcp, in about a minute");
   app.add_flag("--brief", raw.brief, "Only the comparison");
+  CLI::Option* const explain = app.add_flag(
+      "--explain", raw.explain,
+      "Instead: every schedule of Chorus that could run, predicted and measured, at sizes up to "
+      "16M; "
+      "on a cluster: chorus-perf cluster run TOPOLOGY -- chorus-perf-selection --explain");
+  for (const char* other : {"--library", "--nccl", "--host", "--worker", "--cluster", "--tuned",
+                            "--cluster-table", "--in-place", "--dirty", "--quick", "--type", "--op",
+                            "--root", "--rounds", "--iterations", "--warmup", "--window"}) {
+    explain->excludes(other);
+  }
   CLI::Option* const json = app.add_option("--json", options.json, "Write the result to this file");
   CLI::Option* const svg =
       app.add_option("--svg", options.svg, "Draw time and bandwidth against size (needs gnuplot)");
@@ -324,7 +357,9 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       ->excludes(json)
       ->excludes(svg)
       ->excludes(markdown)
+      ->excludes(explain)
       ->excludes("--in-place");
+  explain->excludes(svg)->excludes(markdown)->excludes("--brief");
 }
 
 void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher,
@@ -422,7 +457,9 @@ CommandLine parse_options(int argc, const char* const* argv,
       if (launcher == "mpich") cluster.launcher = ClusterOptions::Launcher::mpich;
       return cluster;
     }
+    if (raw.explain && app.count("--end") == 0) raw.end = "16M";
     finish(app, raw, available, measure);
+    if (raw.explain) return to_explain(app, raw, measure);
     return measure;
   } catch (const CLI::CallForHelp&) {
     return Leave{app.help(), 0};

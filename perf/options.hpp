@@ -7,6 +7,7 @@
 
 #include "perf/campaign.hpp"
 #include "perf/cluster/command.hpp"
+#include "perf/explain.hpp"
 #include "perf/table.hpp"
 
 namespace chorus::perf {
@@ -40,8 +41,8 @@ struct Leave {
   int exit_code = 0;
 };
 
-using CommandLine =
-    std::variant<MeasureOptions, CompareOptions, ShowOptions, ClusterOptions, Leave>;
+using CommandLine = std::variant<MeasureOptions, ExplainOptions, CompareOptions, ShowOptions,
+                                 ClusterOptions, Leave>;
 
 /// `available`: the libraries found. Throws nothing; bad arguments give Leave with exit code 2.
 [[nodiscard]] CommandLine parse_options(int argc, const char* const* argv,

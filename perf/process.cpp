@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -192,6 +193,42 @@ std::string Child::ended() {
     ended_ = fmt::format("exited with {}", WEXITSTATUS(status));
   }
   return ended_;
+}
+
+namespace {
+
+/// The number at the end of "exited with 3", or what a shell makes of "killed by signal 9".
+int exit_code_of(const std::string& how) {
+  const int number = std::atoi(how.substr(how.rfind(' ') + 1).c_str());
+  return how.starts_with("killed") ? 128 + number : number;
+}
+
+}  // namespace
+
+int run_to_end(std::vector<Command> commands, const std::vector<std::string>& names) {
+  std::vector<Child> children;
+  for (Command& command : commands) {
+    command.shares_output = true;
+    children.emplace_back(command);
+  }
+  int code = 0;
+  for (bool any = true; any;) {
+    throw_if_stopped();
+    any = false;
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      const std::string how = children[i].ended();
+      any = any || how.empty();
+      if (how.empty() || code != 0 || how == "exited with 0") continue;
+      code = exit_code_of(how);
+      fmt::print(stderr, "chorus-perf: {} {}\n", names[i], how);
+    }
+    if (any) ::poll(nullptr, 0, 5);
+  }
+  return code;
+}
+
+std::string beside_driver(const std::string& program) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program;
 }
 
 std::vector<pid_t> family_of(pid_t pid) {

@@ -65,6 +65,13 @@ class Child {
   std::string ended_;
 };
 
+/// Runs all commands at once, where we write, until each has ended. Exit code of the first that
+/// failed, whose name is told on stderr; `names` has one per command.
+[[nodiscard]] int run_to_end(std::vector<Command> commands, const std::vector<std::string>& names);
+
+/// The path of a program that lies beside this one.
+[[nodiscard]] std::string beside_driver(const std::string& program);
+
 /// `pid` and everything it started that still runs.
 [[nodiscard]] std::vector<pid_t> family_of(pid_t pid);
 

@@ -30,12 +30,6 @@ int check(const Cluster& cluster) {
   return worst_deviation(checks) <= kTolerance ? 0 : 1;
 }
 
-/// The number at the end of "exited with 3", or what a shell makes of "killed by signal 9".
-int exit_code_of(const std::string& how) {
-  const int number = std::atoi(how.substr(how.rfind(' ') + 1).c_str());
-  return how.starts_with("killed") ? 128 + number : number;
-}
-
 int run(const Cluster& cluster, const ClusterOptions& options) {
   std::vector<Command> commands;
   switch (options.launcher) {
@@ -49,26 +43,10 @@ int run(const Cluster& cluster, const ClusterOptions& options) {
       commands = {mpich_command(cluster, {}, options.program, {})};
       break;
   }
-  std::vector<Child> children;
-  for (Command& command : commands) {
-    command.shares_output = true;
-    children.emplace_back(command);
-  }
-  int code = 0;
-  for (bool any = true; any;) {
-    throw_if_stopped();
-    any = false;
-    for (std::size_t i = 0; i < children.size(); ++i) {
-      const std::string how = children[i].ended();
-      any = any || how.empty();
-      if (how.empty() || code != 0 || how == "exited with 0") continue;
-      code = exit_code_of(how);
-      fmt::print(stderr, "chorus-perf: {} {}\n",
-                 children.size() > 1 ? fmt::format("rank {}", i) : options.program.front(), how);
-    }
-    if (any) ::poll(nullptr, 0, 5);
-  }
-  return code;
+  std::vector<std::string> names = {options.program.front()};
+  if (commands.size() > 1) names.clear();
+  while (names.size() < commands.size()) names.push_back(fmt::format("rank {}", names.size()));
+  return run_to_end(std::move(commands), names);
 }
 
 int hold(const Cluster& cluster) {

@@ -22,6 +22,7 @@ struct Arguments {
                                     "broadcast"};
   std::uint64_t least = 4;
   std::uint64_t most = 16 << 20;
+  std::vector<std::uint64_t> sizes;
   double milliseconds = 20;
   bool explain = false;
   std::string output;
@@ -31,7 +32,9 @@ void run(const Arguments& arguments) {
   Grid grid;
   grid.seconds_per_contender = arguments.milliseconds * 1e-3;
   for (const std::string& kind : arguments.kinds) grid.kinds.push_back(parse_collective_kind(kind));
-  for (std::uint64_t size = arguments.least; size <= arguments.most; size *= 4) {
+  grid.sizes = arguments.sizes;
+  for (std::uint64_t size = arguments.least; arguments.sizes.empty() && size <= arguments.most;
+       size *= 4) {
     grid.sizes.push_back(size);
   }
   const auto joined = Communicator::Impl::join(Options::from_env());
@@ -58,6 +61,10 @@ int run(int argc, char** argv) {
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
   app.add_option("--max", arguments.most, "most bytes; sizes grow by four")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
+  app.add_option("--sizes", arguments.sizes, "just these: 4,64K,16M")
+      ->delimiter(',')
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
   app.add_option("--ms", arguments.milliseconds, "time for each schedule at each size")

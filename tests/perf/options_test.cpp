@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "chorus/error.hpp"
 
 namespace chorus::perf {
@@ -107,6 +109,27 @@ TEST(Options, TheFormOfNcclTestsHasBothPlacements) {
   EXPECT_THAT(refused({"--format", "nccl-tests", "--json", "r"}), HasSubstr("--json"));
   EXPECT_THAT(refused({"barrier", "--format", "nccl-tests"}), HasSubstr("no such test as barrier"));
   EXPECT_THAT(refused({"--format", "csv"}), HasSubstr("csv"));
+}
+
+TEST(Options, ExplainTakesWhatSchedulesDependOn) {
+  const CommandLine parsed = parse({"all_gather", "-n", "4", "-t", "shm,tcp", "--explain"});
+  const auto* options = std::get_if<ExplainOptions>(&parsed);
+  ASSERT_NE(options, nullptr);
+  EXPECT_EQ(options->kinds, std::vector<Kind>{Kind::all_gather});
+  EXPECT_EQ(options->ranks, 4);
+  EXPECT_THAT(options->transports, ElementsAre("shm", "tcp"));
+  EXPECT_EQ(options->sizes.back(), 16U << 20);
+  EXPECT_THAT(refused({"--explain", "-l", "chorus"}), HasSubstr("excludes"));
+  EXPECT_THAT(refused({"--explain", "--cluster", "homo"}), HasSubstr("excludes"));
+  EXPECT_THAT(refused({"--explain", "-t", "shm,tcp", "--json", "x"}), HasSubstr("one transport"));
+}
+
+TEST(Options, VariantsAreNamedLikeLibraries) {
+  const Settings s = settings({"-l", "chorus,chorus-allocated,openmpi-ring", "--host"});
+  std::vector<std::string> names;
+  for (const Library& library : s.libraries) names.push_back(library.name);
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"chorus", "chorus-allocated", "openmpi-ring"}));
+  EXPECT_EQ(std::count(names.begin(), names.end(), "chorus-allocated"), 1);
 }
 
 TEST(Options, NameWhatIsWrong) {

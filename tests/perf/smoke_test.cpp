@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "perf/campaign.hpp"
 
 namespace chorus::perf {
@@ -46,6 +48,21 @@ TEST_P(Smoke, EveryBenchmarkIsRightAndHasATime) {
     EXPECT_EQ(row.wrong, 0U) << where << row.first_wrong;
     if (!why_not(settings.libraries[0], row.transport).empty()) continue;
     EXPECT_TRUE(row.p50_us.has_value()) << where;
+  }
+}
+
+TEST(Explain, PrintsEveryScheduleWithItsPredictedAndMeasuredTime) {
+  const std::string command =
+      BIN_DIR "/chorus-perf all_reduce -n 2 -t tcp --sizes 64,4K --budget-ms 1 --explain 2>&1";
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string text;
+  char line[512];
+  while (std::fgets(line, sizeof line, pipe) != nullptr) text += line;
+  EXPECT_EQ(::pclose(pipe), 0) << text;
+  for (const char* part :
+       {"2 ranks over tcp", "4096", "predicted", "ring", "one_shot", "2 points"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
   }
 }
 
