@@ -79,7 +79,8 @@ class TcpTransport final : public Transport {
   }
 
   void progress() override { hub_->progress(); }
-  void prepare_to_sleep() override {}  // what has come makes its socket readable, whenever it came
+  // What has come makes its socket readable, whenever it came.
+  void prepare_to_sleep() override { hub_->prepare_to_sleep(); }
   void woke() override {}
   std::vector<WakeFd> wake_fds() const override {
     std::vector<WakeFd> fds;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,6 +22,7 @@ TcpHub::TcpHub(const Endpoint& address, const Secret& secret, Rank rank, int wor
       nonce_(Secret::random().bytes),
       rank_(rank),
       world_size_(world_size),
+      cores_to_spare_(world_size <= ::sysconf(_SC_NPROCESSORS_ONLN)),
       listener_(listen_on(address)),
       endpoint_(Endpoint::bound(listener_.get())) {
   allow_descriptors(most_connections() + 256);
@@ -94,6 +96,10 @@ Fd TcpHub::take(Rank peer, int socket) {
   // The place stays taken: a hello that is said again, by somebody who overheard it, comes too
   // late.
   return std::move(at->second);
+}
+
+void TcpHub::prepare_to_sleep() {
+  for (TcpLink* link : links_) link->prepare_to_sleep();
 }
 
 void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {

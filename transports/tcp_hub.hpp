@@ -28,6 +28,9 @@ class TcpHub {
   [[nodiscard]] const Secret& secret() const { return secret_; }
   [[nodiscard]] const Endpoint& endpoint() const { return endpoint_; }  ///< with the port
   [[nodiscard]] Rank rank() const { return rank_; }
+  /// As many cores as ranks, were they all on this machine: what a call of the kernel costs in
+  /// place of a wait is not taken from another rank.
+  [[nodiscard]] bool cores_to_spare() const { return cores_to_spare_; }
 
   /// Accepts, reads hellos, answers them, and forgets who says nothing.
   void progress();
@@ -39,6 +42,7 @@ class TcpHub {
   void add(TcpLink* link) { links_.push_back(link); }
   void remove(TcpLink* link) { std::erase(links_, link); }
 
+  void prepare_to_sleep();
   void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
 
  private:
@@ -62,6 +66,7 @@ class TcpHub {
   const Nonce nonce_;
   const Rank rank_;
   const int world_size_;
+  const bool cores_to_spare_;
   Fd listener_;
   Endpoint endpoint_;
   std::vector<Stranger> strangers_;  // oldest first

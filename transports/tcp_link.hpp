@@ -34,6 +34,9 @@ class TcpLink final : public Link, private Landings, private FrameHandler {
   std::string_view transport() const override { return "tcp"; }
   Landings* landings() override { return this; }
 
+  void prepare_to_sleep() {
+    for (TcpStream& stream : streams_) stream.take_out();
+  }
   void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
 
  private:

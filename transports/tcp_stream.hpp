@@ -31,8 +31,9 @@ class FrameHandler {
 /// allocates nothing after its construction.
 class TcpStream {
  public:
-  /// Holds at most `queue_frames` frames that the kernel has not taken.
-  TcpStream(Fd fd, std::size_t queue_frames);
+  /// Holds at most `queue_frames` frames that the kernel has not taken. `acknowledges_late`: small
+  /// frames are taken out of the socket after they have been told, at the price of a further call.
+  TcpStream(Fd fd, std::size_t queue_frames, bool acknowledges_late = false);
 
   /// The queue has room: the owner counts. `payload` (frame.length bytes) stays valid until taken.
   void enqueue(const TcpFrame& frame, const std::byte* payload);
@@ -40,6 +41,9 @@ class TcpStream {
   void flush(FrameHandler& handler);
   /// Receives what is there, but not for ever. Returns the bytes received.
   std::size_t receive(FrameHandler& handler);
+  /// Takes out of the socket what receive() has only looked at: before sleeping, or it would be
+  /// readable all the time. False if something is left.
+  bool take_out();
   /// What of a payload under way was to come to `from` comes to the same place behind `to`.
   void move_payload(std::span<const std::byte> from, std::byte* to);
   /// Best effort: says that this end leaves in order.
@@ -66,6 +70,7 @@ class TcpStream {
   std::size_t receive_once(FrameHandler& handler, bool& more);
 
   Fd fd_;
+  bool acknowledges_late_;
 
   std::vector<Queued> queue_;  // ring; [head_, tail_) modulo its size
   std::size_t head_ = 0;
@@ -77,6 +82,8 @@ class TcpStream {
   std::vector<std::byte> staging_;
   std::size_t parsed_ = 0;
   std::size_t filled_ = 0;
+  std::size_t peeked_ = 0;     // of what was received, still in the socket
+  bool has_answered_ = false;  // something was sent since the last bytes came
   TcpFrame current_;
   std::byte* payload_ = nullptr;
   std::size_t payload_left_ = 0;
