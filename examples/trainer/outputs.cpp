@@ -42,7 +42,9 @@ int put(const fs::path& path, const std::string& text) {
 void check_output(const std::string& path) {
   std::error_code cause;
   const fs::path folder = folder_of(path);
-  if (!fs::is_directory(folder, cause)) {
+  const fs::file_type kind = fs::status(folder, cause).type();
+  if (kind == fs::file_type::none) refuse(path, cause.message());  // a way there may be closed
+  if (kind != fs::file_type::directory) {
     refuse(path, fmt::format("there is no directory {}", folder.string()));
   }
   if (fs::is_directory(path, cause)) refuse(path, "it is a directory");

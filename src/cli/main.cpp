@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <sstream>
 #include <string>
 
@@ -80,6 +81,10 @@ int main(int argc, char** argv) {
   } catch (const chorus::Error& error) {
     chorus::complain(error);
     return chorus::exit_fault_found;
+  } catch (const std::filesystem::filesystem_error& error) {  // a path given that is closed to us
+    chorus::complain(chorus::InputError(
+        fmt::format("{}: cannot be opened: {}", error.path1().string(), error.code().message())));
+    return chorus::exit_bad_input;
   } catch (const std::exception& error) {
     chorus::complain(error);
     return chorus::exit_fault_found;

@@ -80,6 +80,9 @@ expect 2 "excludes" "$chorus" explain all_reduce -t ring:4 -n 8
 expect 2 "excludes" "$chorus" topo --list --json
 expect 2 "cannot be written" "$chorus" probe -o "$dir/no/such.json"
 expect 2 "cannot be opened" "$chorus" probe --compare "$dir/no/such.json"
+ln -s circle "$dir/circle"
+expect 2 "$dir/circle/proc: cannot be opened: Too many levels" "$chorus" doctor --root "$dir/circle"
+expect 2 "holds neither proc nor sys" "$chorus" doctor --root "$dir"
 expect 2 "ring.json: cannot be made" "$chorus" synth ring:4 -b 1K --svg "$dir/ring.json"
 
 # What cannot be written leaves what was there, and no draft.

@@ -9,7 +9,8 @@ set -uo pipefail
 chorus=$1
 train=$2
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+closed=$(mktemp -d -p /tmp chorus-closed.XXXXXX) # where strangers get at; TMPDIR may be ours alone
+trap 'rm -rf "$work" "$closed"' EXIT
 text=$work/text
 cat "$3"/*.md >"$text"
 export CHORUS_FLIGHT_DIR=$work OPENBLAS_NUM_THREADS=1
@@ -119,13 +120,13 @@ refused "--no-error-feedback changes nothing without --compress" --no-error-feed
 refused "--trace-steps changes nothing without --trace FILE" --trace-steps 2
 refused "$work/t.svg is the name of its picture; take another for the timeline, say $work/t.json" --trace "$work/t.svg"
 # As a user whom permissions bind: told before anything is trained.
-chmod -R a+rX "$work"
-mkdir "$work/closed" && printf 'before' >"$work/closed/kept.json" && chmod 555 "$work/closed"
+printf 'before' >"$closed/kept.json"
+mkdir "$closed/hidden" && chmod 700 "$closed/hidden" && chmod 555 "$closed"
 if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups test -x "$train" 2>/dev/null; then
-  for name in new.json kept.json; do
-    HOME=/ setpriv --reuid=65534 --clear-groups "$train" --preset tiny --steps 1 --report-json "$work/closed/$name" >"$work/out" 2>"$work/err"
+  for name in new.json kept.json hidden/below/new.json; do
+    HOME=/ setpriv --reuid=65534 --clear-groups "$train" --preset tiny --steps 1 --report-json "$closed/$name" >"$work/out" 2>"$work/err"
     [ $? = 2 ] || fail "$name in a closed directory: $(cat "$work/out" "$work/err")"
-    grep -qF "cannot write $work/closed/$name: Permission denied" "$work/err" || fail "closed: $(cat "$work/err")"
+    grep -qF "cannot write $closed/$name: Permission denied" "$work/err" || fail "closed: $(cat "$work/err")"
     grep -q '^step' "$work/out" && fail "it trained before it said that it cannot write $name"
   done
 fi
