@@ -80,10 +80,14 @@ std::optional<std::pair<Type, wire::Bytes>> next_frame(int fd, wire::Inbox& inbo
   }
 }
 
-/// Both proofs over the connection `impl.socket`. False if it broke before the answer: try again.
-bool shake_hands(Control::Impl& impl, Time deadline) {
+enum class Handshake { done, broken, later };
+
+/// Both proofs over the connection `impl.socket`. `why` says why one has to try again: it broke
+/// before the answer, or the answer is to come later.
+Handshake shake_hands(Control::Impl& impl, Time deadline, std::string& why) {
+  why = "the connection is closed before the coordinator has answered";
   const auto greeting_frame = next_frame(impl.socket.get(), impl.inbox, deadline);
-  if (!greeting_frame) return false;
+  if (!greeting_frame) return Handshake::broken;
   if (greeting_frame->first != Type::greeting) throw wire::Malformed("it does not greet");
   const wire::Greeting greeting = wire::read_greeting(greeting_frame->second);
   wire::Hello hello;
@@ -95,10 +99,14 @@ bool shake_hands(Control::Impl& impl, Time deadline) {
   hello.host = host_name();
   hello.identity = net::process_identity();
   impl.outbox.add(wire::hello_frame(hello, greeting.nonce, impl.secret));
-  if (!impl.outbox.flush(impl.socket.get())) return false;
+  if (!impl.outbox.flush(impl.socket.get())) return Handshake::broken;
   const auto answer = next_frame(impl.socket.get(), impl.inbox, deadline);
-  if (!answer) return false;
+  if (!answer) return Handshake::broken;
   wire::Reader reader(answer->second);
+  if (answer->first == Type::later) {
+    why = reader.text();
+    return Handshake::later;
+  }
   if (answer->first == Type::refused) {
     throw BootstrapError(fmt::format("the coordinator at {} refused rank {}: {}", impl.coordinator,
                                      impl.rank, reader.text()));
@@ -112,12 +120,13 @@ bool shake_hands(Control::Impl& impl, Time deadline) {
   impl.host_text = reader.text();
   impl.launcher = reader.u8() != 0;
   impl.hosting = reader.u8() != 0;
-  return true;
+  return Handshake::done;
 }
 
 void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint, Time deadline,
                              int timeout_ms) {
   Time last_listened = Clock::now();
+  bool changes_hands = false;  // the coordinator there is another job's, ours comes after it
   std::string why = "nobody answers";
   do {
     int error = 0;
@@ -126,9 +135,10 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
     impl.socket = connect_to(endpoint, deadline, error);
     if (error == 0) {
       last_listened = Clock::now();
-      why = "the connection is closed before the coordinator has answered";
       try {
-        if (shake_hands(impl, std::min(deadline, Clock::now() + kHandshake))) return;
+        const Handshake end = shake_hands(impl, std::min(deadline, Clock::now() + kHandshake), why);
+        if (end == Handshake::done) return;
+        changes_hands |= end == Handshake::later;
       } catch (const wire::Malformed& malformed) {
         throw BootstrapError(fmt::format("what listens at {} is no Chorus coordinator: {}",
                                          impl.coordinator, malformed.what()));
@@ -136,7 +146,7 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
     } else {
       why = std::strerror(error);
     }
-    if (error == ECONNREFUSED && Clock::now() - last_listened > kRefusedFor) {
+    if (error == ECONNREFUSED && !changes_hands && Clock::now() - last_listened > kRefusedFor) {
       throw BootstrapError(
           fmt::format("rank {}: nobody listens at {} (any more): the process that made the id, by "
                       "custom rank 0, has ended",

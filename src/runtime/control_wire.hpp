@@ -50,6 +50,7 @@ enum class Type : std::uint8_t {
   verdict,          ///< key, sentence
   waiting_status,   ///< key, sequence, sentence
   host_left,        ///< the coordinator's process may end now; that is no death
+  later,            ///< sentence: why not now; come again
 };
 
 // What is believed of a length before its bytes have come.

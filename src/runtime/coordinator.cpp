@@ -109,6 +109,7 @@ struct Coordinator::Impl {
   void hear(std::uint64_t token, Connection& connection, const wire::Inbox::Item& item, Time now);
   void greet(std::uint64_t token, Connection& connection, const wire::Hello& hello, Time now);
   std::optional<std::string> why_refused(const wire::Hello& hello, Time now);
+  [[nodiscard]] bool is_of_another_job(const wire::Hello& hello) const;
   Session* session_for(Rank rank);
   Session& open_session(Time now);
   void refuse(Connection& connection, const std::string& sentence);
@@ -344,6 +345,20 @@ std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hel
   return why;
 }
 
+/// A place that outlives its first job (MASTER_PORT) is found by the early ranks of the next one
+/// while this process still ends. It serves further joinings that this process itself begins.
+bool Coordinator::Impl::is_of_another_job(const wire::Hello& hello) const {
+  if (!host_.joined_often || host_.launcher || (sessions_.empty() && !any_session_over_)) {
+    return false;
+  }
+  const bool awaited = hello.world_size == world_size_ && hello.rank >= 0 &&
+                       hello.rank < world_size_ &&
+                       std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
+                         return session->judge.state(hello.rank) == Judge::State::absent;
+                       });
+  return !awaited && hello.identity != net::process_identity();
+}
+
 Session& Coordinator::Impl::open_session(Time now) {
   const std::string host = fmt::format("pid {} on {}", ::getpid(), host_name());
   sessions_.push_back(std::make_unique<Session>(
@@ -368,6 +383,15 @@ void Coordinator::Impl::greet(std::uint64_t token, Connection& connection, const
                                   ? "the secret is not the one of this id"
                                   : fmt::format("it has Chorus {}, the coordinator {}",
                                                 hello.version, wire::version()));
+  }
+  if (is_of_another_job(hello)) {
+    add(connection, wire::Writer(wire::Type::later)
+                        .text(fmt::format("{} ranks met there before, and pid {} on {}, which "
+                                          "holds the place, has not joined again",
+                                          world_size_, ::getpid(), host_name()))
+                        .share());
+    connection.closing = true;
+    return;
   }
   if (const auto why = why_refused(hello, now)) return refuse(connection, *why);
   Session* session = session_for(hello.rank);

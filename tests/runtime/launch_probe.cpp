@@ -1,14 +1,17 @@
 // What launch_test and run_test start under each launcher: joins as it was launched, twice, and
 // prints what it learned. Exit status 0 if every rank met every other. "launch_probe die R": rank R
-// kills itself, the others print why they ended.
+// kills itself, the others print why they ended. "launch_probe linger MS": its process ends
+// that much later than it has left.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/control.hpp"
@@ -60,6 +63,10 @@ int main(int argc, char** argv) {
     std::printf("launcher %s rank %d of %d local %d of %d sums%s\n", launch.launcher.c_str(),
                 launch.rank, launch.world_size, launch.local_rank, launch.local_world_size,
                 met.c_str());
+    std::fflush(stdout);
+    if (argc == 3 && std::strcmp(argv[1], "linger") == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(std::atoi(argv[2])));
+    }
     return 0;
   } catch (const std::exception& error) {
     std::printf("error %s\n", error.what());

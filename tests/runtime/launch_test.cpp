@@ -230,6 +230,26 @@ TEST_F(LaunchTest, RanksWithTheVariablesOfTorchrunMeet) {
                  "torchrun", 3);
 }
 
+// The next job's rank 1 comes while the process of the last job's rank 0 still holds the place, and
+// its own rank 0 only well after that has ended; the last job goes on undisturbed.
+TEST_F(LaunchTest, TheRanksOfTheNextJobWaitForTheirOwnRankZero) {
+  for (const int next : {2, 3}) {
+    const auto [said, status] = shell(fmt::format(
+        "export MASTER_ADDR=localhost MASTER_PORT={0}; export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2; "
+        "RANK=0 LOCAL_RANK=0 timeout 60 {1} linger 1500 & last=$!; "
+        "RANK=1 LOCAL_RANK=1 timeout 60 {1} || exit 1; "
+        "export WORLD_SIZE={2} LOCAL_WORLD_SIZE={2}; "
+        "for r in $(seq 1 {3}); do RANK=$r LOCAL_RANK=$r timeout 60 {1} & pids=\"$pids $!\"; done; "
+        "wait $last || exit 2; sleep 1.2; RANK=0 LOCAL_RANK=0 timeout 60 {1} || exit 3; "
+        "for p in $pids; do wait $p || exit 4; done",
+        free_port(), probe(), next, next - 1));
+    EXPECT_EQ(status, 0) << said;
+    EXPECT_THAT(said, HasSubstr("rank 0 of 2 local 0 of 2 sums 3 3"));
+    EXPECT_THAT(said, HasSubstr(next == 2 ? "rank 1 of 2 local 1 of 2 sums 3 3"
+                                          : "rank 2 of 3 local 2 of 3 sums 6 6"));
+  }
+}
+
 TEST_F(LaunchTest, ATakenPortAndABadSecretAreExplained) {
   const net::Socket taken = net::listen_on(net::local_endpoint("", 0));
   const std::string variables =
