@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "chorus-trainer checkpoint 2\n";
+constexpr std::string_view kUnfinished = ".unfinished";
 
 [[noreturn]] void reject(const std::string& sentence) { throw chorus::InputError(sentence); }
 
@@ -88,6 +89,10 @@ class Writer {
 class Reader {
  public:
   explicit Reader(std::string path) : path_(std::move(path)) {
+    std::error_code none;
+    if (fs::exists(path_, none) && !fs::is_regular_file(path_, none)) {
+      reject(path_ + " is not a file; remove its directory to resume from the one before");
+    }
     std::ifstream file(path_, std::ios::binary);
     if (!file) {
       reject(fmt::format("cannot open {}: {}; remove its directory to resume from the one before",
@@ -400,14 +405,19 @@ std::string load(Trainer<float>& trainer, const std::string& path) {
   return notes;
 }
 
-std::vector<std::string> checkpoints_in(const std::string& directory) {
+/// The directories of checkpoints, in their order; `suffix`: kUnfinished or nothing.
+std::vector<std::string> checkpoints_in(const std::string& directory,
+                                        std::string_view suffix = "") {
+  constexpr std::size_t kNumbered = 13;
   std::vector<std::string> found;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(directory, none)) {
     const std::string name = entry.path().filename().string();
-    const bool numbered = name.size() == 13 && name.starts_with("step-") &&
-                          name.find_first_not_of("0123456789", 5) == std::string::npos;
-    if (numbered && entry.is_directory(none)) found.push_back(entry.path().string());
+    const std::string number = name.substr(0, kNumbered);
+    const bool numbered = number.size() == kNumbered && number.starts_with("step-") &&
+                          number.find_first_not_of("0123456789", 5) == std::string::npos;
+    if (!numbered || name.substr(kNumbered) != suffix) continue;
+    if (entry.is_directory(none)) found.push_back(entry.path().string());
   }
   std::ranges::sort(found);
   return found;
@@ -427,6 +437,10 @@ void finish(int ranks, const std::string& unfinished, const std::string& name,
   if (cause) reject(fmt::format("cannot name {}: {}", name, cause.message()));
   const std::vector<std::string> all = checkpoints_in(directory);
   for (std::size_t i = 0; i + 2 < all.size(); ++i) fs::remove_all(all[i], cause);
+  // Attempts of runs that were killed meanwhile, which nobody else would ever remove.
+  for (const std::string& left : checkpoints_in(directory, kUnfinished)) {
+    fs::remove_all(left, cause);
+  }
 }
 
 }  // namespace
@@ -436,7 +450,7 @@ std::string save_checkpoint(Trainer<float>& trainer, const std::string& director
   groups.flights.wait_all();
   const int rank = groups.world.rank();
   std::string name = fmt::format("{}/step-{:08}", directory, trainer.steps_done());
-  const std::string unfinished = name + ".unfinished";
+  const std::string unfinished = name + std::string(kUnfinished);
   try {
     trainer.agree([&] {
       std::error_code cause;

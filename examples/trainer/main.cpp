@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -181,18 +180,17 @@ void resume(chorus::Communicator& world, Trainer<float>& trainer, const std::str
 }
 
 /// Before anything is trained: whether what it leads to can be written.
-void check_outputs(const Arguments& a) {
-  namespace fs = std::filesystem;
-  std::error_code cause;
-  for (const std::string& path : {a.report_json, a.trace, a.compare_json}) {
-    if (!path.empty()) check_output(path);
-  }
-  if (!a.trace.empty()) check_output(picture_of(a.trace));
+void check_files(const Arguments& a) {
+  check_outputs(
+      {a.report_json, a.compare_json, a.trace, a.trace.empty() ? "" : picture_of(a.trace)});
   if (a.checkpoint.empty()) return;
-  fs::create_directories(a.checkpoint, cause);
-  if (cause || !fs::is_directory(a.checkpoint)) {
-    throw chorus::InputError(fmt::format("cannot keep checkpoints in {}: {}", a.checkpoint,
-                                         cause ? cause.message() : "it is no directory"));
+  check_folder(a.checkpoint);
+  // A run that is restarted later must not go on from what another one left here.
+  if (const auto last = last_checkpoint(a.checkpoint); last && !a.resume) {
+    throw chorus::InputError(
+        fmt::format("{} is there from an earlier run: go on from it with --resume, or give another "
+                    "--checkpoint directory",
+                    *last));
   }
 }
 
@@ -200,7 +198,7 @@ void train(chorus::Communicator& world, Arguments& a) {
   const bool speaks = world.rank() == 0;
   agree(world, [&] {
     check(a.config, world.world_size());
-    if (speaks) check_outputs(a);
+    if (speaks) check_files(a);
   });
   if (a.mapping == "auto") map_axes(world, a.config);
   Trainer<float> trainer(world, a.config);
@@ -356,6 +354,9 @@ int run(int argc, char** argv) {
   a.config.training.backend = backend_of(a.backend);
   a.config.training.error_feedback = !a.no_error_feedback;
   check_effects(app, a);
+  const bool trains =
+      !a.list_presets && app.count("--plan") == 0 && !a.break_even && !a.dry_run && !a.dry_run_json;
+  if (!trains && chorus::Launch::from_env().rank != 0) return 0;  // rank 0 answers for all
   if (a.list_presets) {
     list_presets();
   } else if (app.count("--plan") > 0) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "chorus/error.hpp"
 
@@ -50,6 +51,29 @@ void check_output(const std::string& path) {
   if (fs::is_directory(path, cause)) refuse(path, "it is a directory");
   const fs::path asked = fs::exists(path, cause) ? fs::path(path) : folder;
   if (!may_write(asked)) refuse(path, std::strerror(errno));
+}
+
+void check_outputs(std::initializer_list<std::string> paths) {
+  std::set<fs::path> seen;
+  for (const std::string& path : paths) {
+    if (path.empty()) continue;
+    check_output(path);
+    std::error_code cause;
+    if (fs::exists(path, cause) && !fs::is_regular_file(path, cause)) continue;
+    if (seen.insert(fs::weakly_canonical(path, cause)).second) continue;
+    refuse(path, "it is given for two outputs; take another file for one of them");
+  }
+}
+
+void check_folder(const std::string& path) {
+  std::error_code cause;
+  fs::create_directories(path, cause);
+  std::string why = cause ? cause.message() : "";
+  if (why.empty() && !fs::is_directory(path, cause)) why = "it is no directory";
+  if (why.empty() && !may_write(path)) why = std::strerror(errno);
+  if (!why.empty()) {
+    throw chorus::InputError(fmt::format("cannot keep checkpoints in {}: {}", path, why));
+  }
 }
 
 void write_output(const std::string& path, const std::string& text) {

@@ -2,6 +2,7 @@
 #include "checkpoint.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -252,6 +253,30 @@ TEST_F(Checkpoints, KeepTheLastTwo) {
   for (int step = 0; step < 3; ++step) part(config, step, step + 1);
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_), fs::directory_iterator{}), 2);
   EXPECT_EQ(last_checkpoint(directory_.string()), (directory_ / "step-00000003").string());
+}
+
+// Nobody else would remove what a run left that was killed while it wrote.
+TEST_F(Checkpoints, RemoveWhatKilledRunsLeft) {
+  fs::create_directories(directory_ / "step-00000007.unfinished");
+  fs::create_directories(directory_ / "step-7.unfinished");
+  part(small(), 0, 1);
+  EXPECT_TRUE(fs::exists(directory_ / "step-00000001"));
+  EXPECT_FALSE(fs::exists(directory_ / "step-00000007.unfinished"));
+  EXPECT_TRUE(fs::exists(directory_ / "step-7.unfinished"));  // not of ours
+}
+
+TEST_F(Checkpoints, WhoseFileIsNoneAreRefused) {
+  const Config config = small();
+  part(config, 0, 1);
+  const fs::path file = directory_ / "step-00000001" / "rank-0000.bin";
+  const std::string sentence =
+      file.string() + " is not a file; remove its directory to resume from the one before";
+  fs::remove(file);
+  fs::create_directory(file);
+  EXPECT_EQ(complaint(config), sentence);
+  fs::remove(file);
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);  // opened, it would wait for a writer
+  EXPECT_EQ(complaint(config), sentence);
 }
 
 TEST_F(Checkpoints, OfAnotherModelAreRefusedWithBoth) {

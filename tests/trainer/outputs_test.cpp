@@ -104,6 +104,24 @@ TEST_F(Outputs, AreCheckedBeforeTheyAreMade) {
             "cannot write " + folder_.string() + ": it is a directory");
 }
 
+TEST_F(Outputs, HaveAFileEach) {
+  EXPECT_EQ(said([&] { check_outputs({at("a.json"), "", at("b.json"), ""}); }), "");
+  const std::string other_name = (folder_ / "." / "a.json").string();
+  const std::string why = ": it is given for two outputs; take another file for one of them";
+  EXPECT_EQ(said([&] {
+              check_outputs({at("a.json"), other_name});
+            }),
+            "cannot write " + other_name + why);
+  write_output(at("a.json"), "before");
+  EXPECT_EQ(said([&] {
+              check_outputs({at("a.json"), at("b.json"), at("a.json")});
+            }),
+            "cannot write " + at("a.json") + why);
+  EXPECT_EQ(said([] { check_outputs({"/dev/null", "/dev/null"}); }), "");
+  EXPECT_EQ(said([&] { check_outputs({at("absent/a.json")}); }),
+            "cannot write " + at("absent/a.json") + ": there is no directory " + at("absent"));
+}
+
 TEST_F(Outputs, OfTimelinesHaveAPictureBeside) {
   EXPECT_EQ(picture_of("a.json"), "a.svg");
   EXPECT_EQ(picture_of("run.1/trace"), "run.1/trace.svg");

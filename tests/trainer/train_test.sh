@@ -88,6 +88,7 @@ refused "--bucket-bytes is 0" --bucket-bytes 0
 refused "--bucket-bytes is 4611686018427387904; it must be at most" --bucket-bytes -1
 refused "there is no directory $work/absent" --report-json "$work/absent/report.json"
 refused "it is a directory" --trace "$work"
+refused "given for two outputs" --trace "$work/same.json" --report-json "$work/same.json"
 refused "Not a directory" --checkpoint "$text"
 refused "--threshold is nan" --compress threshold --threshold nan --dp 2 --dry-run
 refused "--sequences -4" --plan ring:2 --sequences -4
@@ -130,6 +131,20 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups test -x "$train" 2
     grep -q '^step' "$work/out" && fail "it trained before it said that it cannot write $name"
   done
 fi
+if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups test -x "$train" 2>/dev/null; then
+  HOME=/ setpriv --reuid=65534 --clear-groups "$train" --preset tiny --steps 1 --checkpoint "$closed" >"$work/out" 2>"$work/err"
+  [ $? = 2 ] || fail "checkpoints in a closed directory: $(cat "$work/out" "$work/err")"
+  grep -qF "cannot keep checkpoints in $closed: Permission denied" "$work/err" || fail "closed: $(cat "$work/err")"
+  grep -q '^step' "$work/out" && fail "it trained before it said that it can keep no checkpoints"
+fi
+# Rank 0 answers for all where nothing is trained.
+for what in --presets "--dry-run --dp 2" "--plan ring:2 --gflops 1"; do
+  # shellcheck disable=SC2086
+  "$train" --preset tiny $what >"$work/alone"
+  # shellcheck disable=SC2086
+  "$chorus" run -n 2 --timeout 60 -- "$train" --preset tiny $what >"$work/out" 2>"$work/err" || fail "$what on 2 ranks: $(cat "$work/err")"
+  cmp -s "$work/alone" "$work/out" || fail "$what says on 2 ranks: $(cat "$work/out")"
+done
 # Directories may have dots.
 mkdir "$work/run.1"
 "$train" --preset tiny --steps 1 --trace "$work/run.1/trace" >"$work/out" 2>"$work/err" || fail "trace: $(cat "$work/err")"
@@ -191,6 +206,9 @@ wait "$job" && fail "the job outlived its rank"
 grep -q 'rank' "$work/err" || fail "nobody names the killed rank: $(cat "$work/err")"
 rm -rf "$work/ckpt"
 last_loss 2 "${common[@]}" --steps 40 --checkpoint "$work/ckpt" --checkpoint-every 15 >/dev/null
+# Another run in its place would leave checkpoints of two, and a restart could go on from the wrong one.
+refused "$work/ckpt/step-00000040 is there from an earlier run: go on from it with --resume" --checkpoint "$work/ckpt"
+[ -d "$work/ckpt/step-00000030" ] || fail "a refused run touched the checkpoints"
 rm -rf "$work/ckpt/step-00000040"
 resumed=$(last_loss 2 "${common[@]}" --checkpoint "$work/ckpt" --resume)
 grep -q 'going on from .*step-00000030' "$work/out" || fail "it did not go on from step 30"
