@@ -140,7 +140,7 @@ class Planner {
         if (good_enough(kind, s)) continue;
         if (effort_.spent()) {
           complete_ = false;
-          continue;
+          if (options_.may_leave_out || best(kind, s) != nullptr) continue;
         }
         ask(strategy, kind, s);
       }
@@ -163,14 +163,24 @@ class Planner {
     const bool mirror = spreading(kind) != kind;
     if (strategy.combines) {
       const Task task = task_on(forward_, kind, size);
-      for (Schedule& schedule : strategy.make(task, part))
+      for (Schedule& schedule : strategy.make(task, part)) {
+        if (is_enough(kind, size_index)) return;
         add(std::move(schedule), strategy.name, made_for);
+      }
     } else if (kind != all_reduce) {
       const Task task = task_on(mirror && backward_ ? *backward_ : forward_, spreading(kind), size);
       for (Schedule& schedule : strategy.make(task, part)) {
+        if (is_enough(kind, size_index)) return;
         add(mirror ? mirrored(schedule) : std::move(schedule), strategy.name, made_for);
       }
     }
+  }
+
+  /// Proving and timing take long too, with many ranks: seconds for each classic schedule of 256.
+  [[nodiscard]] bool is_enough(CollectiveKind kind, std::size_t size_index) {
+    if (!effort_.spent() || best(kind, size_index) == nullptr) return false;
+    complete_ = false;
+    return true;
   }
 
   void add(Schedule schedule, const std::string& strategy,
@@ -322,14 +332,16 @@ class Planner {
   void choose(CollectiveKind kind, Planned& result) {
     std::vector<const Pooled*> winners;
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      const Pooled* winner = fewest_streams(best(kind, s), s);
-      if (winner == nullptr) {
-        throw SynthesisError(fmt::format("no strategy makes {} for the {} ranks of '{}'{}",
-                                         name_of(kind), forward_.topology().world_size(),
-                                         forward_.topology().name,
-                                         complete_ ? "" : " in the time given; give it more"));
-      }
-      winners.push_back(winner);
+      winners.push_back(fewest_streams(best(kind, s), s));
+      if (winners.back() != nullptr) continue;
+      if (options_.may_leave_out && !complete_) return;
+      throw SynthesisError(fmt::format("no strategy makes {} for the {} ranks of '{}'{}",
+                                       name_of(kind), forward_.topology().world_size(),
+                                       forward_.topology().name,
+                                       complete_ ? "" : " in the time given; give it more"));
+    }
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+      const Pooled* winner = winners[s];
       result.choices.push_back({kind, options_.sizes[s], winner->schedule,
                                 winner->at_sizes[s].seconds, winner->at_sizes[s].method,
                                 static_cast<int>(pools_[kind].size()), winner->strategy});

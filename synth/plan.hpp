@@ -59,6 +59,10 @@ struct PlanOptions {
   /// What every step of a schedule takes beside what is predicted of the wiring, seconds: where
   /// ranks compute and look for messages now and then.
   double step_s = 0;
+  /// Where the effort is spent before a collective has a schedule: false: the first one that is
+  /// made all the same serves it, at no size is it left open; true: the plan goes without that
+  /// collective.
+  bool may_leave_out = false;
   /// Seconds that no schedule can beat, if known: who comes within 0.5 % ends the search.
   std::function<double(Collective, double size_bytes)> limit;
   /// Schedules for which it says no are passed over, if given.

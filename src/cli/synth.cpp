@@ -1,6 +1,5 @@
 // `chorus synth`: the best schedules it can find for a topology, as a Plan.
 #include <fmt/format.h>
-#include <pwd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/draft.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
@@ -22,6 +22,7 @@
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "model/timeline.hpp"
+#include "runtime/options_env.hpp"
 #include "runtime/strategies.hpp"
 #include "synth/plan.hpp"
 #include "synth/sketch.hpp"
@@ -121,18 +122,16 @@ std::filesystem::path cache_file(const Arguments& arguments, const Topology& top
                                  const synth::PlanOptions& options,
                                  const std::vector<synth::Strategy>& strategies,
                                  const std::optional<Sketched>& sketched) {
-  std::filesystem::path folder = arguments.cache;
-  if (folder.empty()) {
-    const passwd* user = ::getpwuid(::getuid());
-    if (user == nullptr || user->pw_dir == nullptr) return {};
-    folder = std::filesystem::path(user->pw_dir) / ".cache";
-  }
+  const std::filesystem::path folder = arguments.cache.empty()
+                                           ? std::filesystem::path(user_cache_directory())
+                                           : std::filesystem::path(arguments.cache) / "chorus";
+  if (folder.empty()) return {};
   std::string key = fmt::format("{} {}", CHORUS_VERSION, arguments.seed);
   for (const CollectiveKind kind : options.kinds) key += fmt::format(" {}", name_of(kind));
   for (const std::uint64_t size : options.sizes) key += fmt::format(" {}", size);
   for (const synth::Strategy& strategy : strategies) key += " " + strategy.name;
   if (sketched) key += " " + sketched->text;
-  return folder / "chorus" /
+  return folder /
          fmt::format("{}-{:016x}.json", fingerprint(topology), std::hash<std::string>{}(key));
 }
 
@@ -159,15 +158,11 @@ void make_folder(const std::string& path) {
 
 void keep(const std::filesystem::path& file, const std::string& text) {
   if (file.empty()) return;
-  // Complete or not there: another `chorus synth` may read it now.
-  const std::filesystem::path part = fmt::format("{}.{}", file.string(), ::getpid());
-  std::error_code error;
   try {
     make_folder(file.parent_path().string());
-    write_file(part.string(), text);
-    std::filesystem::rename(part, file);
+    remove_stale_drafts(file);
+    write_file(file.string(), text);
   } catch (const std::exception& failed) {
-    std::filesystem::remove(part, error);
     fmt::print(stderr, "chorus: the plan is not cached: {}\n", failed.what());
   }
 }
@@ -244,7 +239,10 @@ void run(const Arguments& arguments) {
   if (!arguments.collectives.empty()) {
     options.kinds.clear();
     for (const std::string& name : arguments.collectives) {
-      options.kinds.push_back(parse_collective_kind(name));
+      const CollectiveKind kind = parse_collective_kind(name);
+      if (std::ranges::find(options.kinds, kind) == options.kinds.end()) {
+        options.kinds.push_back(kind);
+      }
     }
   }
   if (!arguments.sizes.empty()) {
@@ -341,8 +339,8 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_option("--svg", arguments->svg, "folder for a picture of each schedule's timeline");
-  command->add_option("--cache", arguments->cache, "folder of the cache; default: ~/.cache")
-      ->envname("XDG_CACHE_HOME");
+  command->add_option("--cache", arguments->cache,
+                      "folder of the cache; default: $XDG_CACHE_HOME or ~/.cache");
   command->add_flag("--fresh", arguments->fresh, "synthesize even if the plan is cached");
   command->add_flag("--json", arguments->json, "the table as JSON");
   command->footer(

@@ -45,7 +45,7 @@ std::vector<Schedule> make_classic(const synth::Task& task, const synth::Effort&
                              .levels = levels_in_rank_order(task.network)};
   std::vector<Schedule> schedules;
   for (const Algorithm& algorithm : algorithms()) {
-    if (effort.spent()) break;
+    if (effort.spent() && !schedules.empty()) break;
     if (algorithm.why_not(input)) continue;
     if (input.world_size > kManyRanks && too_long(algorithm.name, input.kind)) continue;
     schedules.push_back(algorithm.make(input));

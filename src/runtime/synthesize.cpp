@@ -78,8 +78,12 @@ std::string plan_text(const Topology& topology, const Options& options) {
   try {
     synth::PlanOptions plan_options;
     plan_options.sizes.assign(std::begin(kSizes), std::end(kSizes));
+    plan_options.may_leave_out = true;  // classic schedules serve what is left open
     plan_options.step_s = options.poll_us * 1e-6;
     synth::Planned planned = synth::make_plan(topology, plan_options, strategies, effort);
+    if (planned.plan.entries.empty()) {
+      throw SynthesisError("the time was too short (CHORUS_SYNTHESIS_MS)");
+    }
     planned.plan.topology = {};
     std::string text = to_json(planned.plan);
     const auto ms =

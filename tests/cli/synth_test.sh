@@ -22,6 +22,16 @@ expect 0 "simulated" "$chorus" simulate "$dir/plan.json" all_gather -b 64M --svg
 grep -q "</svg>" "$dir/t.svg" || fail "no picture"
 expect 2 "has no schedule for gather" "$chorus" simulate "$dir/plan.json" gather
 
+# However early the search ends every collective has its schedule; one that is named twice has one.
+expect 0 "stopped early" synth 2*dgx1 --time-limit 0.001 -o "$dir/early.json"
+expect 0 "all_to_all" "$chorus" verify "$dir/early.json"
+expect 0 "of limit" synth dgx1 -c all_gather,all_gather -b 1K -o "$dir/twice.json"
+expect 0 "proved" "$chorus" verify "$dir/twice.json"
+
+# Without a folder for it the cache is in the home directory, wherever that is.
+expect 0 "of limit" env -u XDG_CACHE_HOME HOME="$dir/home" "$chorus" synth dgx1 -c all_gather -b 1K
+ls "$dir/home/.cache/chorus/"*.json >"$dir/out" 2>&1 || fail "nothing is kept in the home directory"
+
 # Decompositions of the literature, by name.
 for name in blueconnect plink blink; do
   expect 0 "of limit" synth 2*dgx-a100 -c all_reduce -b 1M --only $name -o "$dir/$name.json"

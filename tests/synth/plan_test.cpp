@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <map>
 
 #include "chorus/error.hpp"
 #include "model/bounds.hpp"
@@ -22,6 +23,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using enum CollectiveKind;
 
 std::vector<Strategy> all() {
@@ -70,6 +72,22 @@ TEST(Hierarchical, EveryShapeDeliversEverything) {
   }
 }
 
+/// Schedules of `kinds`, and of no other, that are right and together serve every size once.
+void expect_whole(const Plan& plan, const std::vector<CollectiveKind>& kinds) {
+  std::map<CollectiveKind, std::uint64_t> next;
+  for (const PlanEntry& entry : plan.entries) {
+    EXPECT_EQ(first_fault(entry.schedule), std::nullopt);
+    const CollectiveKind kind = entry.schedule.collective.kind;
+    EXPECT_EQ(entry.min_bytes, next[kind]);
+    next[kind] = entry.max_bytes + 1;
+  }
+  EXPECT_EQ(next.size(), kinds.size());
+  for (const CollectiveKind kind : kinds) {
+    ASSERT_TRUE(next.contains(kind)) << name_of(kind);
+    EXPECT_EQ(next[kind], 0U) << name_of(kind) << " has no schedule for the largest sizes";
+  }
+}
+
 // The schedules of a plan are right, cover every size once, and are near the limit at 1 GB.
 class PlanFor : public testing::TestWithParam<const char*> {};
 
@@ -79,16 +97,7 @@ TEST_P(PlanFor, IsProvedCoversEverySizeAndIsNearTheLimit) {
   const Planned planned = make_plan(topology, options, all(), {});
   EXPECT_TRUE(planned.complete);
   EXPECT_EQ(planned.plan.topology_fingerprint, fingerprint(topology));
-  for (const CollectiveKind kind : options.kinds) {
-    std::uint64_t next = 0;
-    for (const PlanEntry& entry : planned.plan.entries) {
-      if (entry.schedule.collective.kind != kind) continue;
-      EXPECT_EQ(first_fault(entry.schedule), std::nullopt);
-      EXPECT_EQ(entry.min_bytes, next);
-      next = entry.max_bytes + 1;
-    }
-    EXPECT_EQ(next, 0U) << name_of(kind) << " has no schedule for the largest sizes";
-  }
+  expect_whole(planned.plan, options.kinds);
   for (const Choice& choice : planned.choices) {
     const Bound bound = lower_bound(topology, {choice.kind, 0});
     const auto size = static_cast<double>(choice.size_bytes);
@@ -129,15 +138,40 @@ TEST(MakePlan, AskedToStopItReturnsWhatItHas) {
   PlanOptions options = four_collectives();
   options.progress = [&](int done, int total) { stop = stop || 3 * done > total; };
   options.kinds = {all_gather, all_to_all};
-  try {
+  const Planned planned = make_plan(topology, options, all(), effort);
+  EXPECT_FALSE(planned.complete);
+  expect_whole(planned.plan, options.kinds);
+}
+
+TEST(MakePlan, ServesEveryCollectiveHoweverEarlyItIsStopped) {
+  const std::atomic<bool> stop = true;
+  Effort effort;
+  effort.stop = &stop;
+  PlanOptions options;
+  for (const char* name : {"2*dgx1", "homo", "torus:3x3"}) {
+    const Topology topology = topology_from_name(name);
+    options.may_leave_out = false;
     const Planned planned = make_plan(topology, options, all(), effort);
     EXPECT_FALSE(planned.complete);
-    for (const PlanEntry& entry : planned.plan.entries) {
-      EXPECT_EQ(first_fault(entry.schedule), std::nullopt);
-    }
-  } catch (const SynthesisError& error) {  // nothing at all for the second collective
-    EXPECT_THAT(error.what(), HasSubstr("in the time given"));
+    expect_whole(planned.plan, options.kinds);
+    options.may_leave_out = true;
+    EXPECT_THAT(make_plan(topology, options, all(), effort).plan.entries, IsEmpty());
   }
+}
+
+TEST(MakePlan, KeepsWhatWasMadeInTimeWhereTheRestMayBeLeftOut) {
+  std::atomic<bool> stop = false;
+  Effort effort;
+  effort.stop = &stop;
+  PlanOptions options = four_collectives();
+  options.may_leave_out = true;
+  options.better = [&](Collective collective, std::uint64_t size, const Schedule&, double) {
+    stop = stop || (collective.kind == all_gather && size == options.sizes.back());
+  };
+  options.kinds = {all_gather, all_to_all};
+  const Planned planned = make_plan(topology_from_name("2*dgx1"), options, all(), effort);
+  EXPECT_FALSE(planned.complete);
+  expect_whole(planned.plan, {all_gather});
 }
 
 TEST(MakePlan, TakesFewStepsWhereEachCostsTime) {
