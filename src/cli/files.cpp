@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/draft.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 
@@ -77,7 +78,7 @@ void write_file(const std::string& path, std::string_view text) {
   const bool there = fs::exists(path, error);
   // Behind a link it is the file that is replaced, not the link.
   const fs::path target = there ? fs::canonical(path, error) : fs::path(path);
-  const fs::path draft = fmt::format("{}.{}", target.string(), ::getpid());
+  const fs::path draft = draft_of(target);
   const bool replaces =
       !error && (!there || fs::is_regular_file(target, error)) &&
       ::access(draft.parent_path().empty() ? "." : draft.parent_path().c_str(), W_OK | X_OK) == 0;

@@ -128,13 +128,6 @@ void read_or_empty(const char* name, std::string& value) {
   if (const char* given = std::getenv(name)) value = given;
 }
 
-/// Of the user who runs this; empty if that is nowhere.
-std::string user_cache_directory() {
-  if (const auto cache = env("XDG_CACHE_HOME")) return *cache + "/chorus";
-  if (const auto home = env("HOME")) return *home + "/.cache/chorus";
-  return {};
-}
-
 void read_slot_bytes(std::size_t& value) {
   const auto given = env_integer("CHORUS_SLOT_BYTES", kMinSlotBytes, kMaxSlotBytes);
   if (!given) return;
@@ -182,6 +175,12 @@ std::optional<long long> env_integer(const char* name, long long low, long long 
         fmt::format("{}={}: must be a whole number in [{}, {}]", name, *text, low, high));
   }
   return value;
+}
+
+std::string user_cache_directory() {
+  if (const auto cache = env("XDG_CACHE_HOME")) return *cache + "/chorus";
+  if (const auto home = env("HOME")) return *home + "/.cache/chorus";
+  return {};
 }
 
 void warn_about_unknown_variables() {

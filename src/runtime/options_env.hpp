@@ -19,6 +19,9 @@ void require_valid(const Options& options);
 /// The same as an integer in [low, high]. Throws InputError naming variable, value and range.
 [[nodiscard]] std::optional<long long> env_integer(const char* name, long long low, long long high);
 
+/// Of the user who runs this: $XDG_CACHE_HOME/chorus or ~/.cache/chorus; empty if there is neither.
+[[nodiscard]] std::string user_cache_directory();
+
 /// Warns, once per process and name, about each CHORUS_* variable that Chorus does not know,
 /// with the known name that looks most like it.
 void warn_about_unknown_variables();

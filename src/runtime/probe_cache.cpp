@@ -16,6 +16,7 @@
 #include <memory>
 #include <sstream>
 
+#include "base/draft.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "model/json_reader.hpp"
@@ -166,7 +167,8 @@ void save_probe(const std::string& directory, const std::string& key,
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   // Whoever reads sees the old file or the new one, whole.
-  const std::string draft = fmt::format("{}.{}", path, ::getpid());
+  remove_stale_drafts(path);
+  const std::filesystem::path draft = draft_of(path);
   std::ofstream file(draft, std::ios::binary);
   file << to_json(network);
   file.close();
