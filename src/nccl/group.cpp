@@ -88,7 +88,8 @@ Outcome run_together(std::vector<Task>& tasks) {
 ncclResult_t run_tasks(std::vector<Task> tasks, bool blocking) {
   if (blocking) {
     const Outcome outcome = run_together(tasks);
-    return report(outcome, "ncclGroupEnd");
+    if (outcome.code != ncclSuccess) throw Fault(outcome.code, outcome.text);
+    return ncclSuccess;
   }
   for (const Task& task : tasks) {
     if (task.parent != nullptr) task.parent->set_state(ncclInProgress);

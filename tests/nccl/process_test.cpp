@@ -93,6 +93,8 @@ TEST(Processes, ARankThatDiesWhileOthersJoinIsNamed) {
         if (rank == 1) return;  // never joins; without a launcher only time tells
         ncclComm_t comm = nullptr;
         EXPECT_REFUSED(ncclCommInitRank(&comm, 3, id, rank), ncclRemoteError, "rank 1");
+        EXPECT_EQ(std::string(ncclGetLastError(nullptr)).rfind("ncclCommInitRank: ", 0), 0U)
+            << ncclGetLastError(nullptr);  // no group was there to name
         EXPECT_EQ(comm, nullptr);
       },
       [](int) { ::setenv("CHORUS_JOIN_TIMEOUT_MS", "700", 1); });
