@@ -79,9 +79,10 @@ class Mailbox;
 /// starts no thread and calls nothing back: the executor that owns it makes all progress, from one
 /// thread. Waiting, deadlines and their messages are the executor's.
 ///
-/// A link whose puts are all released may be destroyed while the peer's lives on: the peer still
-/// gets all that was put, and what it puts from then on vanishes without an error. A peer that
-/// died is another matter: rdma and tcp throw LinkError; shm notices nothing, and its puts vanish.
+/// A link whose puts are all released and flushed may be destroyed while the peer's lives on: the
+/// peer still gets all that was put, and what it puts from then on vanishes without an error. A
+/// peer that died is another matter: rdma and tcp throw LinkError; shm notices nothing, and its
+/// puts vanish.
 class Link {
  public:
   virtual ~Link() = default;
@@ -116,9 +117,10 @@ class Link {
   /// Tag of arrival `index` (0-based) of `channel`; among the last max_outstanding ones.
   [[nodiscard]] virtual std::uint32_t tag(ChannelId channel, std::uint64_t index) const = 0;
 
-  /// Sends what try_put() has kept back so that several puts leave together. Who makes puts calls
-  /// this, or progress(), before it turns to anything else.
-  virtual void flush() {}
+  /// Sends what try_put() has kept back so that several puts leave together, released or not. Who
+  /// makes puts calls this, or progress(), before it turns to anything else. False if something
+  /// stays back for want of room.
+  virtual bool flush() { return true; }
 
   /// Moves outstanding work forward (connecting, sending, receiving); true when the link is
   /// connected and every src given to try_put() is free again. Until then keep calling it: what is

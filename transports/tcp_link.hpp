@@ -27,7 +27,7 @@ class TcpLink final : public Link, private Landings, private FrameHandler {
   std::uint64_t released(ChannelId channel) const override;
   std::uint64_t arrivals(ChannelId channel) override;
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
-  void flush() override;
+  bool flush() override;
   bool progress() override;
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }
@@ -84,6 +84,7 @@ class TcpLink final : public Link, private Landings, private FrameHandler {
   const std::size_t window_;  // max_outstanding, rounded up to a power of two
   const TcpAddress peer_;
   const bool same_kernel_;
+  const std::size_t express_bytes_;  // of a put that goes through the first socket
   const std::chrono::steady_clock::time_point deadline_;
   const Mapping memory_;
   const std::span<std::byte> region_;

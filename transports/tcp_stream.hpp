@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/fd.hpp"
@@ -37,6 +38,9 @@ class TcpStream {
 
   /// The queue has room: the owner counts. `payload` (frame.length bytes) stays valid until taken.
   void enqueue(const TcpFrame& frame, const std::byte* payload);
+  /// The same with a copy of `payload`: the frame counts as taken at once. False, having done
+  /// nothing, if there is no room for the copy.
+  [[nodiscard]] bool enqueue_copy(const TcpFrame& frame, const std::byte* payload);
   /// Sends what the kernel takes, several frames per call of it.
   void flush(FrameHandler& handler);
   /// Receives what is there, but not for ever. Returns the bytes received.
@@ -52,6 +56,10 @@ class TcpStream {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
   [[nodiscard]] bool queue_empty() const { return head_ == tail_; }
+  /// True once after a flush(): whether a frame may go ahead of those that wait for the next.
+  [[nodiscard]] bool may_go_ahead() { return queue_empty() && !std::exchange(sent_ahead_, true); }
+  /// The owner has no more to put for now.
+  void end_of_puts() { sent_ahead_ = false; }
   [[nodiscard]] bool farewell() const { return farewell_; }  ///< the peer has said it
   /// A frame is left for later: there is no use in polling for input.
   [[nodiscard]] bool stalled() const { return stalled_; }
@@ -63,8 +71,10 @@ class TcpStream {
   struct Queued {
     TcpFrame frame;
     const std::byte* payload = nullptr;
+    const std::byte* copy = nullptr;  ///< of header and payload in one piece, in copies_; else null
   };
 
+  [[nodiscard]] bool make_room_to_read();
   void parse(FrameHandler& handler);
   void advance_payload(std::size_t bytes, FrameHandler& handler);
   std::size_t receive_once(FrameHandler& handler, bool& more);
@@ -77,12 +87,17 @@ class TcpStream {
   std::size_t tail_ = 0;
   std::size_t head_sent_ = 0;  // bytes of the first frame, header included
   std::size_t queued_bytes_ = 0;
+  bool sent_ahead_ = false;        // of what was put since the last flush
+  std::vector<std::byte> copies_;  // of queued frames, one behind the other
+  std::size_t copied_ = 0;         // of its bytes; all are free again when the queue is empty
 
   // Received and not yet looked at: [parsed_, filled_). Empty while a payload is incomplete.
   std::vector<std::byte> staging_;
   std::size_t parsed_ = 0;
   std::size_t filled_ = 0;
+  bool peeks_on_ = false;      // one look after another sees what is behind the last
   std::size_t peeked_ = 0;     // of what was received, still in the socket
+  int looks_ = 0;              // that brought it
   bool has_answered_ = false;  // something was sent since the last bytes came
   TcpFrame current_;
   std::byte* payload_ = nullptr;

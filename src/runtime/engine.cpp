@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <utility>
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
@@ -89,6 +90,10 @@ void Engine::complete(Job& job) {
   job.complete = true;
   job.running = false;
   if (on_complete) on_complete(job);
+}
+
+// The next job of its resource begins: what it puts can leave with the last of this one.
+void Engine::free_resource(const Job& job) {
   if (queues_.size() <= job.resource || queues_[job.resource].empty()) return;  // it runs alone
   auto& queue = queues_[job.resource];
   queue.erase(queue.begin());
@@ -96,6 +101,7 @@ void Engine::complete(Job& job) {
 }
 
 void Engine::run(Job& job) {
+  if (running_.empty() && leaving_.empty()) begun_ = true;
   job.running = true;
   running_.push_back(&job);
   if (job.way != Job::Way::slots) return;
@@ -142,24 +148,35 @@ bool Engine::progress() {
   bool moved = false;
   try {
     bool flushed = true;
-    for (Link* link : busy_links_) flushed = link->progress() && flushed;
+    // What has just begun sends before it looks for what has come: peers may wait for it.
+    if (!std::exchange(begun_, false)) {
+      for (Link* link : busy_links_) flushed = link->progress() && flushed;
+    }
     for (std::size_t i = 0; i < running_.size();) {
       Job& job = *running_[i];
       moved = job.step() || moved;
       if (job.mismatch() >= 0) mismatched(job);
-      // Credits that are still queued here would hold up a peer while this rank computes.
-      if (job.finished() && settled(flushed)) {
-        running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
-        complete(job);
-        moved = true;
+      if (!job.finished()) {
+        ++i;
         continue;
       }
-      ++i;
+      moved = true;
+      leaving_.push_back(&job);
+      running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+      free_resource(job);
     }
-    if (moved) {
-      for (Link* link : busy_links_) link->flush();
+    // Messages and credits that are still queued here would hold up a peer while this rank
+    // computes.
+    if (!leaving_.empty()) {
+      if (settled(flushed)) {
+        for (Job* job : leaving_) complete(*job);
+        leaving_.clear();
+        moved = true;
+      }
+    } else if (moved) {
+      for (Link* link : busy_links_) static_cast<void>(link->flush());
     }
-    if (running_.empty()) busy_links_.clear();
+    if (running_.empty() && leaving_.empty()) busy_links_.clear();
   } catch (const LinkError& error) {
     lost(error.peer(), error.what());
   } catch (const std::bad_alloc&) {
@@ -175,7 +192,9 @@ bool Engine::settled(bool flushed) {
     if (port->owes_credit(layout_)) port->credit(layout_);
     if (port->owes_credit(layout_)) return false;
   }
-  if (flushed) return true;
+  bool left = true;
+  for (Link* link : busy_links_) left = link->flush() && left;
+  if (!left || flushed) return left;
   flushed = true;
   for (Link* link : busy_links_) flushed = link->progress() && flushed;
   return flushed;
@@ -214,7 +233,9 @@ void Engine::idle(std::span<const Pending> all) {
 // What others may wait for while this rank does.
 void Engine::look_around() {
   for (InPort* port : in_use_) {
-    if (port->owes_credit(layout_)) port->credit(layout_);
+    if (!port->owes_credit(layout_)) continue;
+    port->credit(layout_);
+    static_cast<void>(port->link->flush());
   }
   if (wiring_.commons() != nullptr) wiring_.commons()->wake_sleepers();
   if (busy_links_.empty()) return;

@@ -101,7 +101,7 @@ class Engine final : public Execution::Ports {
   [[nodiscard]] bool crowded() const { return crowded_; }
 
   /// True if nothing runs: then run_alone() may run a prepared job that needs no links.
-  [[nodiscard]] bool idle_now() const { return running_.empty() && !failure_; }
+  [[nodiscard]] bool idle_now() const { return running_.empty() && leaving_.empty() && !failure_; }
   /// Runs it to its end, without queues. Throws CollectiveError.
   void run_alone(Job& job);
 
@@ -159,6 +159,7 @@ class Engine final : public Execution::Ports {
  private:
   void run(Job& job);
   void complete(Job& job);
+  void free_resource(const Job& job);
   [[nodiscard]] bool settled(bool flushed);
   void idle(std::span<const Pending> all);
   void sleep(std::span<const Pending> all);
@@ -178,6 +179,8 @@ class Engine final : public Execution::Ports {
   std::vector<InPort*> in_use_;
   std::vector<std::vector<Job*>> queues_;  // by resource; the first of each runs
   std::vector<Job*> running_;
+  std::vector<Job*> leaving_;      // finished, but for what peers wait for that is still here
+  bool begun_ = false;             // jobs with everything still before them, and nothing else
   std::vector<Link*> busy_links_;  // links of running jobs that need progress() calls
   std::optional<std::string> failure_;
   bool crowded_ = false;  // as crowded()

@@ -75,7 +75,7 @@ class FaultyLink final : public Link {
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override {
     return inner_->tag(channel, index);
   }
-  void flush() override { inner_->flush(); }
+  bool flush() override { return inner_->flush(); }
 
   bool progress() override {
     if (closed_) throw LinkError("closed by the test");

@@ -450,6 +450,7 @@ TEST(Tcp, ASignalDoesNotWaitBehindData) {
     }
   }
   ASSERT_TRUE(from->try_put({}, 0, 1, 9));
+  static_cast<void>(from->flush());
   while (to->arrivals(1) == 0) {
     ASSERT_LT(Clock::now(), deadline);
     static_cast<void>(to->progress());  // the sender rests: what it could not send stays there
@@ -481,15 +482,90 @@ TEST(Tcp, LargePutsLeaveTogetherWhenFlushedOrWhenTheyAreMany) {
     static_cast<void>(from->progress());
     static_cast<void>(to->progress());
   }
+  EXPECT_TRUE(from->flush());
   receive(1);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(from->try_put(bytes, 0, 0, 0));
   EXPECT_EQ(from->released(0), 1u);
-  from->flush();
+  static_cast<void>(from->flush());
   receive(4);
   for (std::uint64_t i = 0; i < kMany; ++i) ASSERT_TRUE(from->try_put(bytes, 0, 0, 0));
   EXPECT_GT(from->released(0), 4u);
-  from->flush();
+  static_cast<void>(from->flush());
   receive(4 + kMany);
+}
+
+TEST(Tcp, SmallPutsAreReleasedAtOnceAndLeaveWhenFlushed) {
+  constexpr int kPuts = 40;  // of sizes on both sides of what is copied
+  const LinkConfig config{.region_bytes = 1 << 20, .max_outstanding = 64};
+  const auto low = make(0, config);
+  const auto high = make(1, config);
+  auto from = low->connect(1, high->address());
+  const auto to = high->connect(0, low->address());
+  const auto deadline = Clock::now() + 20s;
+  const auto receive = [&](std::uint64_t puts) {
+    while (to->arrivals(0) < puts && Clock::now() < deadline) static_cast<void>(to->progress());
+    EXPECT_EQ(to->arrivals(0), puts);
+  };
+  while (!from->try_put({}, 0, 0, 0)) {  // connects
+    ASSERT_LT(Clock::now(), deadline);
+    static_cast<void>(from->progress());
+    static_cast<void>(to->progress());
+  }
+  EXPECT_EQ(from->released(0), 1u);
+  for (int i = 0; i < 20; ++i) static_cast<void>(to->progress());
+  EXPECT_EQ(to->arrivals(0), 0u) << "it left alone";
+  const auto bytes = pattern(20'000, 3);
+  const auto size_of_put = [](int i) { return static_cast<std::size_t>(i) * 499; };
+  std::size_t at = 0;
+  for (int i = 0; i < kPuts; ++i) {
+    std::vector<std::byte> mine(bytes.begin(),
+                                bytes.begin() + static_cast<std::ptrdiff_t>(size_of_put(i)));
+    const auto released = from->released(0);
+    ASSERT_TRUE(from->try_put(mine, at, 0, static_cast<std::uint32_t>(i)));
+    if (at + mine.size() < 100'000) {  // there is room for copies
+      EXPECT_EQ(from->released(0), released + 1);
+    }
+    while (from->released(0) == released && Clock::now() < deadline) {
+      static_cast<void>(from->progress());
+    }
+    std::ranges::fill(mine, std::byte{0});  // ours again
+    at += size_of_put(i);
+  }
+  from.reset();  // what has been released gets there
+  receive(1 + kPuts);
+  at = 0;
+  for (int i = 0; i < kPuts; ++i) {
+    EXPECT_EQ(to->tag(0, static_cast<std::uint64_t>(i) + 1), static_cast<std::uint32_t>(i));
+    EXPECT_EQ(std::memcmp(to->region().data() + at, bytes.data(), size_of_put(i)), 0) << i;
+    at += size_of_put(i);
+  }
+}
+
+// Neither are acknowledgements waited for, which the kernel would send 40 ms later.
+TEST(Tcp, SmallPutsOneWayFlowWithoutAnAnswer) {
+  constexpr int kPuts = 2000;
+  const LinkConfig config{.region_bytes = 4096, .max_outstanding = 64};
+  const auto low = make(0, config);
+  const auto high = make(1, config);
+  const auto from = low->connect(1, high->address());
+  const auto to = high->connect(0, low->address());
+  const auto deadline = Clock::now() + 20s;  // 80 s if every one waited
+  const auto bytes = pattern(64, 1);
+  for (std::uint64_t sent = 0; sent < kPuts;) {
+    ASSERT_LT(Clock::now(), deadline);
+    if (from->try_put(bytes, sent % 64 * 64, 0, static_cast<std::uint32_t>(sent))) {
+      ++sent;
+      static_cast<void>(from->flush());
+    } else {  // it connects
+      static_cast<void>(from->progress());
+      static_cast<void>(to->progress());
+    }
+    for (int look = 0; look < 100 && to->arrivals(0) < sent; ++look) {
+      static_cast<void>(to->progress());
+    }
+  }
+  while (to->arrivals(0) < kPuts && Clock::now() < deadline) static_cast<void>(to->progress());
+  EXPECT_EQ(to->arrivals(0), std::uint64_t{kPuts});
 }
 
 TEST(Tcp, LargePutsTravelInPiecesAndCountOnce) {
