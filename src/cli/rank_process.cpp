@@ -12,9 +12,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <string_view>
 
+#include "base/descriptors.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
@@ -23,7 +25,10 @@ namespace {
 std::pair<Fd, Fd> make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(fmt::format("chorus run: cannot make a pipe: {}", std::strerror(errno)));
+    const int cause = errno;
+    throw Error(fmt::format("cannot make a pipe: {}", lacks_descriptors(cause)
+                                                          ? why_no_descriptor(cause)
+                                                          : std::strerror(cause)));
   }
   return {Fd(ends[0]), Fd(ends[1])};
 }
@@ -33,6 +38,26 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);
   return result;
+}
+
+[[noreturn]] void cannot_fork() {
+  throw Error(fmt::format("cannot fork: {}{}", std::strerror(errno),
+                          errno == EAGAIN ? "; raise the limit of processes (ulimit -u)" : ""));
+}
+
+/// What the errno of an exec() means for this program, and what to do.
+std::string why_no_start(const std::string& program, int cause) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool there = fs::exists(program, error);
+  if (program.find('/') == std::string::npos && cause == ENOENT) {
+    return there ? fmt::format("it is not in PATH; is it ./{} ?", program) : "it is not in PATH";
+  }
+  if (fs::is_directory(program, error)) return "it is a directory";
+  if (there && cause == ENOENT)
+    return "what its first line (#!) names, or its loader, is not there";
+  if (there && cause == EACCES) return "Permission denied: chmod +x makes a file executable";
+  return std::strerror(cause);
 }
 
 /// The guard's life: remembers groups until the launcher is gone. No allocation is safe after
@@ -86,7 +111,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 Guard::Guard() {
   auto [read_end, write_end] = make_pipe();
   pid_ = ::fork();
-  if (pid_ < 0) throw Error(fmt::format("chorus run: cannot fork: {}", std::strerror(errno)));
+  if (pid_ < 0) cannot_fork();
   if (pid_ == 0) {
     write_end.reset();
     // The launcher's output must not stay open through the guard.
@@ -117,7 +142,7 @@ RankProcess start(const RankCommand& command, const Guard& guard) {
   }
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) throw Error(fmt::format("chorus run: cannot fork: {}", std::strerror(errno)));
+  if (pid < 0) cannot_fork();
   if (pid == 0) {
     become(command, guard, launcher, arguments.data(), environment.data(), out.second.get(),
            err.second.get(), complain_to.get());
@@ -132,8 +157,8 @@ RankProcess start(const RankCommand& command, const Guard& guard) {
   if (got == sizeof cause) {
     ::waitpid(pid, nullptr, 0);
     guard.forget(pid);
-    throw InputError(fmt::format("chorus run: cannot start '{}': {}", command.arguments[0],
-                                 std::strerror(cause)));
+    throw InputError(fmt::format("cannot start '{}': {}", command.arguments[0],
+                                 why_no_start(command.arguments[0], cause)));
   }
   return {pid, std::move(out.first), std::move(err.first)};
 }
@@ -142,9 +167,12 @@ std::string describe_end(int wait_status) {
   if (!WIFSIGNALED(wait_status)) {
     return fmt::format("exited with status {}", WEXITSTATUS(wait_status));
   }
-  const int signal = WTERMSIG(wait_status);
+  return "killed by " + describe_signal(WTERMSIG(wait_status));
+}
+
+std::string describe_signal(int signal) {
   const char* name = ::sigabbrev_np(signal);
-  return fmt::format("killed by signal {} ({}{})", signal, name == nullptr ? "" : "SIG",
+  return fmt::format("signal {} ({}{})", signal, name == nullptr ? "" : "SIG",
                      name == nullptr ? "no name" : name);
 }
 

@@ -51,6 +51,9 @@ RankProcess start(const RankCommand& command, const Guard& guard);
 /// "killed by signal 9 (SIGKILL)", "exited with status 3"
 [[nodiscard]] std::string describe_end(int wait_status);
 
+/// "signal 9 (SIGKILL)"
+[[nodiscard]] std::string describe_signal(int signal);
+
 /// This process's environment with `changes` made to it.
 [[nodiscard]] std::vector<std::string> environment_with(
     const std::vector<std::pair<std::string, std::string>>& changes);

@@ -161,12 +161,13 @@ class Job {
   void block_signals() {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    for (const int signal :
+         {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) {
       sigaddset(&signals, signal);
     }
     ::sigprocmask(SIG_BLOCK, &signals, nullptr);
     signals_ = Fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signals_) throw Error(fmt::format("chorus run: signalfd: {}", std::strerror(errno)));
+    if (!signals_) throw Error(fmt::format("signalfd: {}", std::strerror(errno)));
   }
 
   void start_all() {
@@ -247,28 +248,69 @@ class Job {
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
+      if (signal == SIGTSTP) {
+        pause_all();
+        continue;
+      }
+      if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT) {  // the ranks' business
+        signal_all(signal);
+        continue;
+      }
       if (status_ == 0) status_ = 128 + signal;
       interrupted_ = true;
       if (deadline_) {  // asked twice
         escalate(Clock::now());
       } else {
-        signal_all(signal);
+        end_all(signal);
         deadline_ = Clock::now() + kGrace;
       }
     }
   }
 
+  /// Ctrl-Z: the ranks, which no terminal signals, stop with the launcher and go on with it. The
+  /// time in between does not count.
+  void pause_all() {
+    const auto from = Clock::now();
+    signal_all(SIGTSTP);
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    ::raise(SIGTSTP);  // pending until it is let through: nobody but us may be stopped by it
+    ::sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+    ::sigprocmask(SIG_BLOCK, &stop, nullptr);
+    signal_all(SIGCONT);
+    const auto away = Clock::now() - from;
+    if (deadline_) *deadline_ += away;
+    if (times_out_) *times_out_ += away;
+  }
+
   void reap(int flags) {
     for (;;) {
       int wait_status = 0;
-      const pid_t pid = ::waitpid(-1, &wait_status, flags);
+      const pid_t pid = ::waitpid(-1, &wait_status, flags | WUNTRACED);
       if (pid < 0 && errno == EINTR) continue;
       if (pid <= 0) return;
       const auto found = std::find(pids_.begin(), pids_.end(), pid);
       if (found == pids_.end()) continue;
-      ended(static_cast<int>(found - pids_.begin()), wait_status);
+      const int rank = static_cast<int>(found - pids_.begin());
+      if (WIFSTOPPED(wait_status)) {
+        stopped(rank, WSTOPSIG(wait_status));
+        continue;
+      }
+      ended(rank, wait_status);
       if (flags == 0) return;
     }
+  }
+
+  /// The others wait for it, and nothing would say why.
+  void stopped(int rank, int signal) const {
+    const pid_t pid = pids_[static_cast<std::size_t>(rank)];
+    say(fmt::format("rank {} (pid {}) is stopped by {}: {}kill -CONT {} lets it go on", rank, pid,
+                    describe_signal(signal),
+                    signal == SIGTTIN || signal == SIGTTOU
+                        ? "ranks have no terminal; after that is mended, "
+                        : "",
+                    pid));
   }
 
   void ended(int rank, int wait_status) {
@@ -290,14 +332,20 @@ class Job {
 
   void escalate(Clock::time_point now) {
     if (terminated_) {
-      say(fmt::format("{} ranks have not ended: killing them", num_running_));
+      say(num_running_ == 1 ? "1 rank has not ended: killing it"
+                            : fmt::format("{} ranks have not ended: killing them", num_running_));
       signal_all(SIGKILL);
       deadline_ = now + std::chrono::hours(1);
       return;
     }
     terminated_ = true;
-    signal_all(SIGTERM);
+    end_all(SIGTERM);
     deadline_ = now + kAfterTerm;
+  }
+
+  void end_all(int signal) const {
+    signal_all(signal);
+    signal_all(SIGCONT);  // who is stopped would not notice
   }
 
   void signal_all(int signal) const {

@@ -36,7 +36,8 @@ class Drafts : public testing::Test {
   }
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> all;
-    for (const auto& entry : fs::directory_iterator(folder_)) all.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(folder_))
+      all.push_back(entry.path().filename());
     return all;
   }
 

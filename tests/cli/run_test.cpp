@@ -47,6 +47,10 @@ std::pair<std::string, int> run(const std::string& arguments, const std::string&
   return {output, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
 }
 
+/// A time to sleep that no other test's processes have on their command line, also where two runs
+/// of this test go on side by side.
+std::string own_sleep(const std::string& seconds) { return seconds + std::to_string(::getpid()); }
+
 /// Processes with this word on their command line.
 int count_processes(const std::string& word) {
   int count = 0;
@@ -113,7 +117,11 @@ TEST(Run, BadUsageIsExplainedWithStatusTwo) {
   expect("-- true", "--ranks is required");
   expect("-n 2 -x WORD -- true", "-x WORD: must be NAME=VALUE");
   expect("-n 3 -- /no/such/program", "cannot start '/no/such/program': No such file or directory");
-  expect("-n 3 -- /etc", "cannot start '/etc': Permission denied");
+  expect("-n 3 -- /etc", "cannot start '/etc': it is a directory");
+  expect("-n 3 -- /etc/passwd", "cannot start '/etc/passwd': Permission denied: chmod +x");
+  expect("-n 3 -- no-such-program", "cannot start 'no-such-program': it is not in PATH");
+  const auto [output, status] = run("-n 2 -- uname", "cd /bin; PATH=/none");
+  EXPECT_THAT(output, HasSubstr("'uname': it is not in PATH; is it ./uname ?"));
 }
 
 TEST(Run, TooFewOpenFilesAreToldAtOnceOnEveryRank) {
@@ -200,10 +208,20 @@ TEST(Run, ATimeoutEndsAllWithItsOwnStatus) {
   EXPECT_EQ(count_processes("987.25"), 0);
 }
 
-/// `chorus run` in the background.
+TEST(Run, ARankThatIsStoppedIsNamedAndEndsWithTheOthers) {
+  const auto [output, status] =
+      run("-n 2 --timeout 0.5 -- sh -c '[ $CHORUS_RANK = 0 ] || kill -STOP $$; sleep 987.0625'");
+  EXPECT_EQ(status, 124);
+  EXPECT_THAT(output, ContainsRegex("rank 1 \\(pid [0-9]+\\) is stopped by signal 19 "
+                                    "\\(SIGSTOP\\): kill -CONT [0-9]+ lets it go on"));
+  EXPECT_THAT(output, Not(HasSubstr("killing"))) << "SIGTERM ends it";
+}
+
+/// `chorus run` in the background, as a shell starts it: in a process group of its own.
 pid_t start_run(const std::string& arguments) {
   const pid_t pid = ::fork();
   if (pid == 0) {
+    ::setpgid(0, 0);
     const std::string command = "exec " + chorus_command() + " run " + arguments;
     ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     ::_exit(127);
@@ -221,6 +239,53 @@ TEST(Run, SignalsReachTheRanks) {
     EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
     EXPECT_TRUE(within(milliseconds(500), [] { return count_processes("987.375") == 0; }));
   }
+}
+
+TEST(Run, SignalsOfUsersReachTheRanksAndEndNothing) {
+  const std::string word = own_sleep("987.75");
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    const pid_t pid =
+        start_run(fmt::format("-n 2 -- sh -c 'trap \"exit 33\" USR1 USR2; sleep {} & wait'", word));
+    // The launcher, its guard, two shells, and their sleeps, which begin after the trap is set.
+    ASSERT_TRUE(within(milliseconds(5'000), [&] { return count_processes(word) >= 6; }));
+    ::kill(pid, signal);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 33);
+  }
+}
+
+/// Processes with this word on their command line that are stopped.
+int count_stopped(const std::string& word) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream command(entry.path() / "cmdline", std::ios::binary);
+    std::ifstream stat(entry.path() / "stat");
+    std::stringstream text, state;
+    if (command && stat) text << command.rdbuf(), state << stat.rdbuf();
+    if (text.str().find(word) != std::string::npos && state.str().find(") T ") != std::string::npos)
+      ++count;
+  }
+  return count;
+}
+
+TEST(Run, CtrlZStopsTheRanksWithTheLauncherAndTheyGoOnTogether) {
+  const std::string word = own_sleep("987.625");
+  const pid_t pid = start_run("-n 2 --timeout 60 -- sleep " + word);
+  // The launcher, its guard, and the ranks; the guard never stops.
+  ASSERT_TRUE(within(milliseconds(5'000), [&] { return count_processes(word) == 4; }));
+  for (int again = 0; again < 2; ++again) {
+    ::kill(pid, SIGTSTP);
+    EXPECT_TRUE(within(milliseconds(5'000), [&] { return count_stopped(word) == 3; }));
+    ::kill(pid, SIGCONT);
+    EXPECT_TRUE(within(milliseconds(5'000), [&] { return count_stopped(word) == 0; }));
+  }
+  EXPECT_EQ(count_processes(word), 4);
+  ::kill(pid, SIGTERM);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
 }
 
 TEST(Run, AKilledLauncherLeavesNothingBehind) {
