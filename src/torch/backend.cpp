@@ -1,5 +1,9 @@
 #include "backend.hpp"
 
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -19,6 +23,9 @@ std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(t
 
 // True where `parts` lie one behind the other in memory.
 bool adjacent(const Tensors& parts) {
+  for (const at::Tensor& part : parts) {
+    if (!part.is_contiguous()) return false;
+  }
   for (std::size_t i = 1; i < parts.size(); ++i) {
     if (bytes_of(parts[i - 1]) + parts[i - 1].nbytes() != bytes_of(parts[i])) return false;
   }
@@ -30,6 +37,33 @@ std::function<void()> copying(std::vector<Copy> copies) {
   return [copies = std::move(copies)] {
     for (const Copy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
   };
+}
+
+std::function<void()> copying(std::vector<std::pair<at::Tensor, at::Tensor>> copies) {
+  if (copies.empty()) return {};
+  return [copies = std::move(copies)] {
+    // As memory, like all that the calls write: no gradients, no inference mode.
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    for (const auto& [to, from] : copies) to.copy_(from);
+  };
+}
+
+// What is not empty, one after the other.
+std::function<void()> in_turn(std::array<std::function<void()>, 3> steps) {
+  const auto given = std::ranges::count_if(steps, [](const auto& step) { return bool(step); });
+  if (given == 0) return {};
+  if (given == 1)
+    return std::move(*std::ranges::find_if(steps, [](const auto& step) { return bool(step); }));
+  return [steps = std::move(steps)] {
+    for (const auto& step : steps) {
+      if (step) step();
+    }
+  };
+}
+
+// Of `flat` what `part` has, from element `first` on, in its shape.
+at::Tensor piece(const at::Tensor& flat, int64_t first, const at::Tensor& part) {
+  return flat.narrow(0, first, part.numel()).view(part.sizes());
 }
 
 std::string shape(const at::Tensor& tensor) {
@@ -104,16 +138,32 @@ void Backend::place(Plan& plan, const at::Tensor& tensor) {
   }
 }
 
-// A call on the whole of `tensor`, which is kept and must be one that can be read in place.
-chorus::Call Backend::call(Plan& plan, Kind kind, const at::Tensor& tensor) {
+// Refuses what no call can be made on.
+void Backend::admit(Plan& plan, const at::Tensor& tensor, Use use) {
   place(plan, tensor);
   require(plan, tensor.layout() == at::kStrided, "the tensor is sparse; make it dense");
-  require(plan, tensor.is_contiguous(), "the tensor is not contiguous; pass tensor.contiguous()");
+  if (tensor.is_contiguous()) return;
+  require(plan, !plan.gpu, "the tensor is not contiguous; pass tensor.contiguous()");
+  require(plan, use == Use::read || at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+          "elements of the tensor share memory, as after expand(); pass tensor.clone()");
+}
+
+// A call on the whole of `tensor`, which is kept. One that is not contiguous has a stand-in.
+chorus::Call Backend::call(Plan& plan, Kind kind, const at::Tensor& tensor, Use use) {
+  admit(plan, tensor, use);
   plan.kept.push_back(tensor);
+  at::Tensor dense = tensor;
+  if (!tensor.is_contiguous()) {
+    dense = flat(plan, {tensor});
+    const at::Tensor shaped = dense.view(tensor.sizes());
+    if (use != Use::write) plan.gathering.emplace_back(shaped, tensor);
+    if (use != Use::read) plan.spreading.emplace_back(tensor, shaped);
+    plan.kept.push_back(dense);
+  }
   const Elements elements = elements_of(tensor.scalar_type());
   return {.kind = kind,
-          .input = tensor.data_ptr(),
-          .output = tensor.data_ptr(),
+          .input = dense.data_ptr(),
+          .output = dense.data_ptr(),
           .count = static_cast<std::size_t>(tensor.numel()) * elements.each,
           .type = elements.type};
 }
@@ -154,15 +204,13 @@ at::Tensor Backend::flat(const Plan& plan, const Tensors& parts) {
 }
 
 // One tensor over `parts`, one per rank, each like `like`: where they lie, or a new one.
-at::Tensor Backend::whole(Plan& plan, const Tensors& parts, const at::Tensor& like) {
+at::Tensor Backend::whole(Plan& plan, const Tensors& parts, const at::Tensor& like, Use use) {
   require(plan, static_cast<int>(parts.size()) == size_,
           "needs one tensor per rank: got " + std::to_string(parts.size()) + " for " +
               std::to_string(size_) + " ranks");
   for (const at::Tensor& part : parts) {
     same_elements(plan, part, like, "tensors of the list and of this rank differ");
-    place(plan, part);
-    require(plan, part.layout() == at::kStrided && part.is_contiguous(),
-            "a tensor of the list is not contiguous; pass tensor.contiguous()");
+    admit(plan, part, use);
   }
   if (like.numel() > 0 && adjacent(parts)) {
     return at::for_blob(parts.front().data_ptr(), {size_ * like.numel()})
@@ -178,10 +226,15 @@ void Backend::scatter_into(Plan& plan, const at::Tensor& flat, const Tensors& pa
   plan.kept.insert(plan.kept.end(), parts.begin(), parts.end());
   if (!parts.empty() && flat.data_ptr() == parts.front().data_ptr()) return;
   plan.kept.push_back(flat);
-  const std::byte* from = bytes_of(flat);
+  int64_t first = 0;
   for (const at::Tensor& part : parts) {
-    if (part.nbytes() > 0) plan.unpacking.push_back({bytes_of(part), from, part.nbytes()});
-    from += part.nbytes();
+    if (!part.is_contiguous()) {
+      plan.spreading.emplace_back(part, piece(flat, first, part));
+    } else if (part.nbytes() > 0) {
+      const std::byte* const from = bytes_of(flat) + first * part.itemsize();
+      plan.unpacking.push_back({bytes_of(part), from, part.nbytes()});
+    }
+    first += part.numel();
   }
 }
 
@@ -189,10 +242,15 @@ void Backend::gather_from(Plan& plan, const at::Tensor& flat, const Tensors& par
   plan.kept.insert(plan.kept.end(), parts.begin(), parts.end());
   if (!parts.empty() && flat.data_ptr() == parts.front().data_ptr()) return;
   plan.kept.push_back(flat);
-  std::byte* to = bytes_of(flat);
+  int64_t first = 0;
   for (const at::Tensor& part : parts) {
-    if (part.nbytes() > 0) plan.packing.push_back({to, bytes_of(part), part.nbytes()});
-    to += part.nbytes();
+    if (!part.is_contiguous()) {
+      plan.gathering.emplace_back(piece(flat, first, part), part);
+    } else if (part.nbytes() > 0) {
+      std::byte* const to = bytes_of(flat) + first * part.itemsize();
+      plan.packing.push_back({to, bytes_of(part), part.nbytes()});
+    }
+    first += part.numel();
   }
 }
 
@@ -220,10 +278,10 @@ WorkPtr Backend::start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors
 
 WorkPtr Backend::start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
   Task& task = *plan.task;
-  task.pack = copying(std::move(plan.packing));
-  task.unpack = copying(std::move(plan.unpacking));
-  if (plan.before) task.pack = std::move(plan.before);
-  if (plan.check) task.unpack = std::move(plan.check);
+  task.pack = in_turn({std::move(plan.before), copying(std::move(plan.gathering)),
+                       copying(std::move(plan.packing))});
+  task.unpack = in_turn({std::move(plan.check), copying(std::move(plan.unpacking)),
+                         copying(std::move(plan.spreading))});
   auto outcome = std::make_shared<Outcome>(std::move(result), std::move(type));
   task.finished = [outcome, kept = std::move(plan.kept)](const std::string& error) {
     outcome->finish(error);
@@ -268,7 +326,8 @@ WorkPtr Backend::start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, 
 
 WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   Plan p = plan("broadcast", options.timeout);
-  chorus::Call c = call(p, Kind::broadcast, only(p, tensors));
+  const bool sends = options.rootRank == rank_;
+  chorus::Call c = call(p, Kind::broadcast, only(p, tensors), sends ? Use::read : Use::write);
   c.peer = root(p, options.rootRank);
   p.task->calls.push_back(c);
   return start(std::move(p), tensors);
@@ -276,7 +335,7 @@ WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& optio
 
 WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   Plan p = plan("all_reduce", options.timeout);
-  chorus::Call c = call(p, Kind::all_reduce, only(p, tensors));
+  chorus::Call c = call(p, Kind::all_reduce, only(p, tensors), Use::both);
   c.reduction = reduction(p, options.reduceOp, tensors.front());
   p.task->calls.push_back(c);
   return start(std::move(p), tensors);
@@ -288,26 +347,29 @@ WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
   std::size_t bytes = 0;
   bool alike = true;
   for (const at::Tensor& tensor : tensors) {
-    chorus::Call c = call(p, Kind::all_reduce, tensor);
-    c.reduction = reduction(p, options.reduceOp, tensor);
-    p.task->calls.push_back(c);
-    bytes += tensor.nbytes();
+    admit(p, tensor, Use::both);
+    bytes += static_cast<std::size_t>(tensor.numel()) * tensor.itemsize();
     alike = alike && tensor.scalar_type() == tensors.front().scalar_type();
   }
+  Tensors parts = tensors;
   if (tensors.size() > 1 && alike && bytes <= kFlattenBytes) {
     const at::Tensor together = flat(p, tensors);
-    chorus::Call c = call(p, Kind::all_reduce, together);
-    c.reduction = p.task->calls.front().reduction;
-    p.task->calls = {c};
     gather_from(p, together, tensors);
     scatter_into(p, together, tensors);
+    parts = {together};
+  }
+  for (const at::Tensor& part : parts) {
+    chorus::Call c = call(p, Kind::all_reduce, part, Use::both);
+    c.reduction = reduction(p, options.reduceOp, part);
+    p.task->calls.push_back(c);
   }
   return start(std::move(p), tensors);
 }
 
 WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   Plan p = plan("reduce", options.timeout);
-  chorus::Call c = call(p, Kind::reduce, only(p, tensors));
+  const bool takes = options.rootRank == rank_;
+  chorus::Call c = call(p, Kind::reduce, only(p, tensors), takes ? Use::both : Use::read);
   c.reduction = reduction(p, options.reduceOp, tensors.front());
   c.peer = root(p, options.rootRank);
   if (c.peer != rank_) c.output = nullptr;
@@ -315,9 +377,49 @@ WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   return start(std::move(p), tensors);
 }
 
+// True where the list has a tensor per rank, of different sizes, and this rank's is like `like`: of
+// ranks that hold shares of different sizes all know all sizes.
+bool Backend::uneven(const Tensors& parts, const at::Tensor& like) const {
+  if (static_cast<int>(parts.size()) != size_) return false;
+  const at::Tensor& mine = parts[static_cast<std::size_t>(rank_)];
+  if (mine.numel() != like.numel() || mine.scalar_type() != like.scalar_type()) return false;
+  bool differ = false;
+  for (const at::Tensor& part : parts) {
+    if (part.scalar_type() != like.scalar_type()) return false;
+    differ = differ || part.numel() != like.numel();
+  }
+  return differ;
+}
+
+// A broadcast by each rank, as no rank's share has the size of another's.
+void Backend::add_uneven_all_gather(Plan& p, const Tensors& outputs, const at::Tensor& input) {
+  const chorus::Call mine = call(p, Kind::broadcast, input, Use::read);
+  for (int r = 0; r < size_; ++r) {
+    const at::Tensor& output = outputs[static_cast<std::size_t>(r)];
+    chorus::Call c = call(p, Kind::broadcast, output, Use::write);
+    c.peer = r;
+    if (r == rank_ && mine.input != c.output && input.numel() > 0) {
+      p.packing.push_back({c.output, mine.input, input.nbytes()});
+    }
+    p.task->calls.push_back(c);
+  }
+}
+
+void Backend::add_uneven_reduce_scatter(Plan& p, const at::Tensor& output, const Tensors& inputs,
+                                        const c10d::ReduceOp& op) {
+  const chorus::Call mine = call(p, Kind::reduce, output, Use::write);
+  for (int r = 0; r < size_; ++r) {
+    chorus::Call c = call(p, Kind::reduce, inputs[static_cast<std::size_t>(r)], Use::read);
+    c.output = r == rank_ ? mine.output : nullptr;
+    c.peer = r;
+    c.reduction = reduction(p, op, output);
+    p.task->calls.push_back(c);
+  }
+}
+
 void Backend::add_all_gather(Plan& p, const at::Tensor& output, const at::Tensor& input) {
-  chorus::Call c = call(p, Kind::all_gather, input);
-  const chorus::Call all = call(p, Kind::all_gather, output);
+  chorus::Call c = call(p, Kind::all_gather, input, Use::read);
+  const chorus::Call all = call(p, Kind::all_gather, output, Use::write);
   require(p, output.scalar_type() == input.scalar_type() && output.numel() == size_ * input.numel(),
           "the output must hold the input of each rank: " + shape(output) + " for " +
               std::to_string(size_) + " times " + shape(input));
@@ -337,7 +439,11 @@ WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
   Plan p = plan("all_gather", options.timeout);
   const at::Tensor& input = only(p, inputs);
   require(p, outputs.size() == 1, "needs one list of outputs");
-  const at::Tensor all = whole(p, outputs.front(), input);
+  if (uneven(outputs.front(), input)) {
+    add_uneven_all_gather(p, outputs.front(), input);
+    return start(std::move(p), outputs);
+  }
+  const at::Tensor all = whole(p, outputs.front(), input, Use::write);
   add_all_gather(p, all, input);
   scatter_into(p, all, outputs.front());
   return start(std::move(p), outputs);
@@ -353,7 +459,7 @@ WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
       require(p, of_rank.size() == inputs.size(), "lists of outputs and inputs differ in length");
       parts.push_back(of_rank[i]);
     }
-    const at::Tensor all = whole(p, parts, inputs[i]);
+    const at::Tensor all = whole(p, parts, inputs[i], Use::write);
     add_all_gather(p, all, inputs[i]);
     scatter_into(p, all, parts);
   }
@@ -362,12 +468,12 @@ WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   Plan p = plan("gather", options.timeout);
-  chorus::Call c = call(p, Kind::gather, only(p, inputs));
+  chorus::Call c = call(p, Kind::gather, only(p, inputs), Use::read);
   c.peer = root(p, options.rootRank);
   c.output = nullptr;
   if (c.peer == rank_) {
     require(p, outputs.size() == 1, "the root needs a list of outputs");
-    const at::Tensor all = whole(p, outputs.front(), inputs.front());
+    const at::Tensor all = whole(p, outputs.front(), inputs.front(), Use::write);
     c.output = all.data_ptr();
     p.kept.push_back(all);
     scatter_into(p, all, outputs.front());
@@ -379,12 +485,12 @@ WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::Gathe
 WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
                          const c10d::ScatterOptions& options) {
   Plan p = plan("scatter", options.timeout);
-  chorus::Call c = call(p, Kind::scatter, only(p, outputs));
+  chorus::Call c = call(p, Kind::scatter, only(p, outputs), Use::write);
   c.peer = root(p, options.rootRank);
   c.input = nullptr;
   if (c.peer == rank_) {
     require(p, inputs.size() == 1, "the root needs a list of inputs");
-    const at::Tensor all = whole(p, inputs.front(), outputs.front());
+    const at::Tensor all = whole(p, inputs.front(), outputs.front(), Use::read);
     c.input = all.data_ptr();
     p.kept.push_back(all);
     gather_from(p, all, inputs.front());
@@ -395,8 +501,8 @@ WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
 
 void Backend::add_reduce_scatter(Plan& p, const at::Tensor& output, const at::Tensor& input,
                                  const c10d::ReduceOp& op) {
-  chorus::Call c = call(p, Kind::reduce_scatter, output);
-  const chorus::Call all = call(p, Kind::reduce_scatter, input);
+  chorus::Call c = call(p, Kind::reduce_scatter, output, Use::write);
+  const chorus::Call all = call(p, Kind::reduce_scatter, input, Use::read);
   require(p, output.scalar_type() == input.scalar_type() && input.numel() == size_ * output.numel(),
           "the input must hold the output of each rank: " + shape(input) + " for " +
               std::to_string(size_) + " times " + shape(output));
@@ -417,7 +523,11 @@ WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
   Plan p = plan("reduce_scatter", options.timeout);
   const at::Tensor& output = only(p, outputs);
   require(p, inputs.size() == 1, "needs one list of inputs");
-  const at::Tensor all = whole(p, inputs.front(), output);
+  if (uneven(inputs.front(), output)) {
+    add_uneven_reduce_scatter(p, output, inputs.front(), options.reduceOp);
+    return start(std::move(p), outputs);
+  }
+  const at::Tensor all = whole(p, inputs.front(), output, Use::read);
   gather_from(p, all, inputs.front());
   add_reduce_scatter(p, output, all, options.reduceOp);
   return start(std::move(p), outputs);

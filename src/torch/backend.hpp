@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "chorus/communicator.hpp"
@@ -30,9 +31,10 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 
-/// Tensors must be dense, contiguous and, in one call, all on the CPU or all on this rank's GPU. A
-/// call that is refused throws on this rank at once and on the others as soon as they notice; the
-/// group then goes on only if all refused.
+/// Tensors must be dense and, in one call, all on the CPU or all on this rank's GPU, there
+/// contiguous; on the CPU those that are not are copied, around the calls. A call that is refused
+/// throws on this rank at once and on the others as soon as they notice; the group then goes on
+/// only if all refused.
 class Backend final : public Base {
  public:
   Backend(std::shared_ptr<Group> group, int rank, int size);
@@ -90,7 +92,9 @@ class Backend final : public Base {
     std::shared_ptr<Task> task;
     Tensors kept;
     std::vector<Copy> packing, unpacking;
-    std::function<void()> before, check;  // in place of packing and unpacking, on the CPU
+    // On the CPU: of tensors that are not contiguous, before packing and after unpacking.
+    std::vector<std::pair<at::Tensor, at::Tensor>> gathering, spreading;  // to, from
+    std::function<void()> before, check;  // ahead of packing and unpacking, on the CPU
     bool message = false;
     bool placed = false;                    // a tensor has been looked at:
     std::optional<int> gpu = std::nullopt;  // where it is, if not on the CPU
@@ -98,13 +102,19 @@ class Backend final : public Base {
   Plan plan(const char* name, std::chrono::milliseconds timeout, bool message = false);
   void require(const Plan& plan, bool condition, const std::string& why);
   void place(Plan& plan, const at::Tensor& tensor);
-  chorus::Call call(Plan& plan, chorus::Call::Kind kind, const at::Tensor& tensor);
+  enum class Use { read, write, both };
+  void admit(Plan& plan, const at::Tensor& tensor, Use use);
+  chorus::Call call(Plan& plan, chorus::Call::Kind kind, const at::Tensor& tensor, Use use);
   chorus::Reduction reduction(const Plan& plan, const c10d::ReduceOp& op, const at::Tensor& tensor);
   chorus::Rank root(const Plan& plan, int64_t rank);
   const at::Tensor& only(const Plan& plan, const Tensors& tensors);
   void same_elements(const Plan& plan, const at::Tensor& a, const at::Tensor& b, const char* what);
   static at::Tensor flat(const Plan& plan, const Tensors& parts);
-  at::Tensor whole(Plan& plan, const Tensors& parts, const at::Tensor& like);
+  at::Tensor whole(Plan& plan, const Tensors& parts, const at::Tensor& like, Use use);
+  bool uneven(const Tensors& parts, const at::Tensor& like) const;
+  void add_uneven_all_gather(Plan& plan, const Tensors& outputs, const at::Tensor& input);
+  void add_uneven_reduce_scatter(Plan& plan, const at::Tensor& output, const Tensors& inputs,
+                                 const c10d::ReduceOp& op);
   static void scatter_into(Plan& plan, const at::Tensor& flat, const Tensors& parts);
   static void gather_from(Plan& plan, const at::Tensor& flat, const Tensors& parts);
   void add_all_gather(Plan& plan, const at::Tensor& output, const at::Tensor& input);

@@ -32,8 +32,8 @@ WorkPtr Backend::exchange(Plan p, const at::Tensor& output, Counts output_counts
   const std::size_t each = elements_of(input.scalar_type()).each;
   for (std::size_t& count : input_counts) count *= each;
   for (std::size_t& count : output_counts) count *= each;
-  chorus::Call c = call(p, Kind::all_to_all_v, input);
-  c.output = call(p, Kind::all_to_all_v, output).output;
+  chorus::Call c = call(p, Kind::all_to_all_v, input, Use::read);
+  c.output = call(p, Kind::all_to_all_v, output, Use::write).output;
   c.count = 0;
   Task::Splits& splits = p.task->splits.emplace_back();
   splits.send_offsets = offsets(input_counts);
@@ -54,8 +54,8 @@ WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                const c10d::AllToAllOptions& options) {
   Plan p = plan("all_to_all", options.timeout);
   if (output_splits.empty() && input_splits.empty()) {
-    chorus::Call c = call(p, Kind::all_to_all, input);
-    const chorus::Call to = call(p, Kind::all_to_all, output);
+    chorus::Call c = call(p, Kind::all_to_all, input, Use::read);
+    const chorus::Call to = call(p, Kind::all_to_all, output, Use::write);
     require(p, to.count == c.count && to.type == c.type && input.numel() % size_ == 0,
             "input and output must be as large and divide by the number of ranks");
     c.output = to.output;
@@ -90,18 +90,18 @@ WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAl
   Plan p = plan("all_to_all", options.timeout);
   require(p, static_cast<int>(outputs.size()) == size_ && static_cast<int>(inputs.size()) == size_,
           "needs one tensor per rank in both lists");
-  const auto counts = [&](const Tensors& parts) {
+  const auto counts = [&](const Tensors& parts, Use use) {
     Counts result;
     for (const at::Tensor& part : parts) {
-      (void)call(p, Kind::all_to_all_v, part);  // refuses what cannot be read in place
+      admit(p, part, use);
       require(p, part.scalar_type() == parts.front().scalar_type(),
               "tensors of the list differ in type");
       result.push_back(static_cast<std::size_t>(part.numel()));
     }
     return result;
   };
-  Counts to = counts(outputs);
-  Counts from = counts(inputs);
+  Counts to = counts(outputs, Use::write);
+  Counts from = counts(inputs, Use::read);
   const at::Tensor input = flat(p, inputs);
   const at::Tensor output = flat(p, outputs);
   gather_from(p, input, inputs);
@@ -114,7 +114,8 @@ WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAl
 // time.
 WorkPtr Backend::message(Tensors& tensors, int peer, int tag, bool sending) {
   Plan p = plan(sending ? "send" : "recv", c10d::kUnsetTimeout, true);
-  chorus::Call c = call(p, sending ? Kind::send : Kind::recv, only(p, tensors));
+  chorus::Call c = call(p, sending ? Kind::send : Kind::recv, only(p, tensors),
+                        sending ? Use::read : Use::write);
   c.peer = root(p, peer);
   require(p, peer != rank_, "a rank cannot send to or receive from itself");
   p.task->name += (sending ? " to rank " : " from rank ") + std::to_string(peer);

@@ -133,6 +133,110 @@ class Operations(unittest.TestCase):
                 equal(out, torch.full((recv[r],), complex(r, rank)))
         self.on_ranks(body)
 
+    def test_tensors_need_not_be_contiguous(self):
+        def strided(count, fill=0.0, cols=3, col=1):  # and the tensor whose column it is
+            whole = torch.full((count, cols), -1.0)
+            whole[:, col] = fill
+            return whole[:, col], whole
+        def untouched(whole):
+            assert (whole[:, [0, 2]] == -1).all(), whole
+        def body(rank, size):
+            total = size * (size - 1) / 2
+            grad = torch.arange(16.0).reshape(1, 4, 2, 2).contiguous(memory_format=torch.channels_last) + rank
+            dist.all_reduce(grad)
+            equal(grad, torch.arange(16.0).reshape(1, 4, 2, 2) * size + total)
+            # Where only one rank's is not: elements meet by their place in the tensor, not in memory.
+            mixed = torch.arange(6.0).reshape(2, 3) if rank == 0 else torch.arange(6.0).reshape(3, 2).t()
+            want = torch.arange(6.0).reshape(2, 3) + (size - 1) * torch.arange(6.0).reshape(3, 2).t()
+            dist.all_reduce(mixed)
+            equal(mixed, want)
+            for root in range(size):
+                got, whole = strided(4, rank)
+                dist.broadcast(got, root)
+                equal(got, torch.full((4,), float(root)))
+                untouched(whole)
+                got, whole = strided(4, rank)
+                dist.reduce(got, root)
+                equal(got, torch.full((4,), total if rank == root else float(rank)))
+                untouched(whole)
+            mine, _ = strided(3, rank)
+            columns = torch.full((3, size + 1), -1.0)
+            dist.all_gather([columns[:, r] for r in range(size)], mine)
+            equal(columns, torch.tensor([[*range(size), -1.0]] * 3))
+            columns = torch.full((3, size + 1), -1.0)
+            dist.gather(mine, [columns[:, r] for r in range(size)] if rank == 0 else None, 0)
+            equal(columns[:, :size], torch.tensor([[*range(size)]] * 3, dtype=torch.float32) if rank == 0
+                  else torch.full((3, size), -1.0))
+            table = torch.arange(3.0 * size).reshape(3, size)
+            got, whole = strided(3)
+            dist.scatter(got, [table[:, r] for r in range(size)] if rank == 0 else None, 0)
+            equal(got, table[:, rank].contiguous())
+            untouched(whole)
+            dist.reduce_scatter(got, [table[:, r] for r in range(size)])
+            equal(got, table[:, rank] * size)
+            gathered = torch.empty(2, 3 * size).t()
+            dist.all_gather_into_tensor(gathered, torch.full((3, 2), float(rank)))
+            equal(gathered, torch.arange(float(size)).repeat_interleave(3)[:, None].expand(-1, 2))
+            part = torch.empty(2, 3).t()
+            dist.reduce_scatter_tensor(part, gathered)
+            equal(part, torch.full((3, 2), float(rank * size)))
+            rows = (torch.arange(2.0 * size).reshape(2, size) + 100 * rank).t()  # [size, 2]
+            got = torch.empty(2, size).t()
+            dist.all_to_all_single(got, rows)
+            want = torch.stack([torch.tensor([rank, size + rank]) + 100.0 * r for r in range(size)])
+            equal(got, want)
+            got = torch.empty(2, size).t()
+            dist.all_to_all_single(got, rows, [1] * size, [1] * size)
+            equal(got, want)
+            lists = torch.full((2, size + 1), -1.0)
+            dist.all_to_all([lists[:, r] for r in range(size)], list(rows))
+            equal(lists[:, :size], want.t())
+            columns = [strided(n, float(rank)) for n in (1, 5, 300_000)]
+            for some in (columns[:2], columns[2:]):
+                dist.all_reduce_coalesced([column for column, _ in some])
+                for column, whole in some:
+                    equal(column, torch.full_like(column, total))
+                    untouched(whole)
+            with torch.inference_mode():
+                frozen = torch.ones(2, 3).t()
+                dist.all_reduce(frozen)
+                equal(frozen, torch.full((3, 2), float(size)))
+            weight = torch.nn.Parameter(torch.full((2, 3), float(rank)).t())
+            dist.broadcast(weight.data, 0)
+            equal(weight.data, torch.zeros(3, 2))
+            if rank == 0 and size > 1:
+                dist.send(strided(3, 7.0)[0], 1, tag=4)
+            elif rank == 1:
+                got, whole = strided(3)
+                dist.recv(got, 0, tag=4)
+                equal(got, torch.full((3,), 7.0))
+                untouched(whole)
+        self.on_ranks(body)
+
+    def test_shares_of_different_sizes(self):
+        def body(rank, size):
+            mine = torch.full((rank, 2), complex(rank, 1))
+            parts = [torch.empty(r, 2, dtype=mine.dtype) for r in range(size)]
+            dist.all_gather(parts, mine)
+            for r in range(size):
+                equal(parts[r], torch.full((r, 2), complex(r, 1)))
+            whole = torch.full((size * (size + 1) // 2,), -1.0)
+            parts = list(whole.split([r + 1 for r in range(size)]))
+            parts[rank].fill_(rank)
+            dist.all_gather(parts, parts[rank])  # in place
+            equal(whole, torch.cat([torch.full((r + 1,), float(r)) for r in range(size)]))
+            inputs = [torch.full((r + 1,), float(10 * r + rank)) for r in range(size)]
+            got = torch.empty(rank + 1)
+            dist.reduce_scatter(got, inputs)
+            equal(got, torch.full((rank + 1,), 10.0 * rank * size + size * (size - 1) / 2))
+            dist.reduce_scatter(got, inputs, dist.ReduceOp.AVG)
+            equal(got, torch.full((rank + 1,), 10.0 * rank + (size - 1) / 2))
+            columns = [torch.empty(3, r + 1).t() for r in range(size)]
+            dist.all_gather(columns, torch.full((3, rank + 1), float(rank)).t())
+            for r in range(size):
+                equal(columns[r], torch.full((r + 1, 3), float(r)))
+        self.on_ranks(body)
+
     def test_coalesced_operations(self):
         def body(rank, size):
             tensors = [torch.full((n,), float(rank)) for n in (1, 5, 300_000)]
