@@ -76,6 +76,10 @@ struct CHORUS_API Options {
   /// How long a waiting rank spins (or, where ranks outnumber cores, yields) before it sleeps, µs.
   /// CHORUS_SPIN_US
   int spin_us = 200;
+  /// The time slices that a rank which gives its core away while it waits asks the scheduler for,
+  /// µs; 0: as they are. With short ones it gets the core back soon where other programs compete
+  /// for it (Linux 6.12 and later, which takes 100 µs at least). CHORUS_SLICE_US
+  int slice_us = 100;
   /// Where ranks compute while calls are under way (Communicator::start, Request::poll): about how
   /// long between two polls, µs; 0: ranks wait for their calls. A message waits for its receiver's
   /// next poll, at every step of a schedule, so schedules of fewer steps are synthesized. Rank 0's

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/slice.hpp"
 #include "chorus/error.hpp"
 #include "runtime/call_number.hpp"
 #include "runtime/flight_recorder.hpp"
@@ -24,6 +25,13 @@ constexpr std::int64_t kReportEveryNs = 1'000'000'000;
 // yield in every round. Only as many short waits in a row bring plain spinning back.
 constexpr std::int64_t kYieldAfterNs = 20'000;
 constexpr int kWaitsYielding = 16;
+// Unless it was no rank that took the core: ranks hand it on within microseconds, a program that
+// computes keeps it for its slice, of milliseconds. Yielding (or sleeping) then costs a slice each
+// time, and the peer, waiting long for this rank, gives up its core as well. For a while such waits
+// keep the core, as long as a slice may take the peer's.
+constexpr std::int64_t kStrangerTookNs = 200'000;
+constexpr std::int64_t kKeepCoreNs = 200'000'000;
+constexpr std::int64_t kSpinBesideStrangers = 50;  // times CHORUS_SPIN_US
 // Idle rounds between looks at the clock.
 constexpr std::uint32_t kRoundsPerLook = 32;
 
@@ -208,7 +216,7 @@ void Engine::idle(std::span<const Pending> all) {
   if (++idle_rounds_ == 1 && long_waits_ > 0) --long_waits_;
   if (idle_rounds_ % kRoundsPerLook != 0) {
     if (crowded_ || long_waits_ > 0) {
-      ::sched_yield();
+      yield();
     } else {
       pause();
     }
@@ -220,14 +228,31 @@ void Engine::idle(std::span<const Pending> all) {
     next_report_ns_ = now + kReportAfterNs;
   }
   for (const Pending& pending : all) pending.engine->look_around();
-  if (now - idle_since_ns_ < std::int64_t{options_.spin_us} * 1000) {
+  const bool keeps_core = now < keep_core_until_ns_;
+  const std::int64_t spin_ns =
+      std::int64_t{options_.spin_us} * 1000 * (keeps_core ? kSpinBesideStrangers : 1);
+  if (now - idle_since_ns_ < spin_ns) {
     // The peer may sit on this core all the same, where nobody bound the ranks or hosts are
     // emulated: then the next waits leave the core to it from their first round on.
-    if (now - idle_since_ns_ > kYieldAfterNs) long_waits_ = kWaitsYielding;
+    if (!keeps_core && now - idle_since_ns_ > kYieldAfterNs) long_waits_ = kWaitsYielding;
     return;
   }
   sleep(all);
   check_stall(all);
+}
+
+void Engine::yield() {
+  request_slice(options_.slice_us);
+  if (crowded_) {
+    ::sched_yield();
+    return;
+  }
+  const std::int64_t before = now_ns();
+  ::sched_yield();
+  const std::int64_t after = now_ns();
+  if (after - before < kStrangerTookNs) return;
+  keep_core_until_ns_ = after + kKeepCoreNs;
+  long_waits_ = 0;
 }
 
 // What others may wait for while this rank does.
@@ -254,6 +279,7 @@ void Engine::sleep(std::span<const Pending> all) {
     }
   };
   const auto wake = [&] { for_each_transport([](Transport& transport) { transport.woke(); }); };
+  request_slice(options_.slice_us);
   for_each_transport([](Transport& transport) { transport.prepare_to_sleep(); });
   try {
     // Nothing may slip between the announcement and the poll. Either way the next round runs

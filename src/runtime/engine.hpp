@@ -162,6 +162,7 @@ class Engine final : public Execution::Ports {
   void free_resource(const Job& job);
   [[nodiscard]] bool settled(bool flushed);
   void idle(std::span<const Pending> all);
+  void yield();
   void sleep(std::span<const Pending> all);
   void look_around();
   void check_stall(std::span<const Pending> all);
@@ -183,8 +184,9 @@ class Engine final : public Execution::Ports {
   bool begun_ = false;             // jobs with everything still before them, and nothing else
   std::vector<Link*> busy_links_;  // links of running jobs that need progress() calls
   std::optional<std::string> failure_;
-  bool crowded_ = false;  // as crowded()
-  int long_waits_ = 0;    // waits still to come that yield, since one lasted long
+  bool crowded_ = false;                 // as crowded()
+  int long_waits_ = 0;                   // waits still to come that yield, since one lasted long
+  std::int64_t keep_core_until_ns_ = 0;  // a stranger took it for long
   std::uint32_t idle_rounds_ = 0;
   std::int64_t idle_since_ns_ = 0;
   std::int64_t next_report_ns_ = 0;

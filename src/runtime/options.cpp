@@ -25,7 +25,7 @@ constexpr std::size_t kMinSlotBytes = 1024;
 constexpr std::size_t kMaxSlotBytes = 64 * 1024 * 1024;
 
 /// Every variable that Chorus reads, for the search for misspelt ones.
-constexpr std::array<std::string_view, 37> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
+constexpr std::array<std::string_view, 38> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_TIMEOUT_MS",
                                                      "CHORUS_TRANSPORTS",
                                                      "CHORUS_SOCKET_IFNAME",
@@ -51,6 +51,7 @@ constexpr std::array<std::string_view, 37> kKnown = {"CHORUS_JOIN_TIMEOUT_MS",
                                                      "CHORUS_PROBE_MAX_AGE_S",
                                                      "CHORUS_FLIGHT_DIR",
                                                      "CHORUS_SPIN_US",
+                                                     "CHORUS_SLICE_US",
                                                      "CHORUS_POLL_US",
                                                      "CHORUS_MACHINE",
                                                      "CHORUS_LOG",
@@ -87,6 +88,7 @@ constexpr std::array kRanges{
     Range{&Options::probe_max_age_s, "probe_max_age_s", "CHORUS_PROBE_MAX_AGE_S", 0, INT_MAX},
     Range{&Options::synthesis_ms, "synthesis_ms", "CHORUS_SYNTHESIS_MS", 0, 3'600'000},
     Range{&Options::spin_us, "spin_us", "CHORUS_SPIN_US", 0, 1'000'000},
+    Range{&Options::slice_us, "slice_us", "CHORUS_SLICE_US", 0, 100'000},
     Range{&Options::poll_us, "poll_us", "CHORUS_POLL_US", 0, 1'000'000}};
 
 /// Insertions, deletions and replacements that turn `a` into `b` (Levenshtein, 1966).

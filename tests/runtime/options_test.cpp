@@ -74,6 +74,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("CHORUS_PLAN", "p.json");
   set("CHORUS_FLIGHT_DIR", "");
   set("CHORUS_SPIN_US", "0");
+  set("CHORUS_SLICE_US", "400");
   set("CHORUS_POLL_US", "2000");
   set("CHORUS_LOG", "debug");
   const Options options = Options::from_env();
@@ -99,6 +100,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_EQ(options.plan_file, "p.json");
   EXPECT_EQ(options.flight_dir, "");
   EXPECT_EQ(options.spin_us, 0);
+  EXPECT_EQ(options.slice_us, 400);
   EXPECT_EQ(options.poll_us, 2000);
   EXPECT_EQ(options.log_level, "debug");
 }
@@ -110,7 +112,7 @@ TEST_F(OptionsTest, AMalformedValueIsNamedWithItsVariableAndRange) {
       {"CHORUS_TIMEOUT_MS", "-5"},     {"CHORUS_JOIN_TIMEOUT_MS", "99999999999999999999"},
       {"CHORUS_DETERMINISTIC", "yes"}, {"CHORUS_SLOT_BYTES", "100"},
       {"CHORUS_SPIN_US", " 5"},        {"CHORUS_RDMA_RETRY", "8"},
-      {"CHORUS_POLL_US", "-1"},
+      {"CHORUS_POLL_US", "-1"},        {"CHORUS_SLICE_US", "100001"},
   };
   for (const auto& [name, value] : bad) {
     set(name, value);
