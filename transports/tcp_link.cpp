@@ -240,7 +240,9 @@ bool TcpLink::connect_step() {
       static_cast<std::size_t>(config_.num_channels) * static_cast<std::size_t>(window_);
   for (Fd& fd : ready_) {
     tune(fd.get(), same_kernel_);
-    streams_.emplace_back(std::move(fd), frames, hub_->cores_to_spare() && same_kernel_);
+    const bool late = hub_->cores_to_spare() && same_kernel_;
+    streams_.emplace_back(std::move(fd), frames, late);
+    if (late) streams_.back().begin_with_filler();
   }
   dials_.clear();
   return true;

@@ -41,6 +41,8 @@ class TcpStream {
   /// The same with a copy of `payload`: the frame counts as taken at once. False, having done
   /// nothing, if there is no room for the copy.
   [[nodiscard]] bool enqueue_copy(const TcpFrame& frame, const std::byte* payload);
+  /// Has the peer's kernel acknowledge several frames at once (tcp.md): once, before all others.
+  void begin_with_filler();
   /// Sends what the kernel takes, several frames per call of it.
   void flush(FrameHandler& handler);
   /// Receives what is there, but not for ever. Returns the bytes received.
@@ -75,6 +77,8 @@ class TcpStream {
   };
 
   [[nodiscard]] bool make_room_to_read();
+  [[nodiscard]] bool skip_filler(const TcpFrame& frame);
+  void vary_length();
   void parse(FrameHandler& handler);
   void advance_payload(std::size_t bytes, FrameHandler& handler);
   std::size_t receive_once(FrameHandler& handler, bool& more);
@@ -87,6 +91,7 @@ class TcpStream {
   std::size_t tail_ = 0;
   std::size_t head_sent_ = 0;  // bytes of the first frame, header included
   std::size_t queued_bytes_ = 0;
+  std::size_t last_sent_ = 0;      // bytes of the last call
   bool sent_ahead_ = false;        // of what was put since the last flush
   std::vector<std::byte> copies_;  // of queued frames, one behind the other
   std::size_t copied_ = 0;         // of its bytes; all are free again when the queue is empty

@@ -87,6 +87,9 @@ struct TcpFrame {
 
   static constexpr std::uint16_t kPut = 0x7063;
   static constexpr std::uint16_t kFarewell = 0x6663;  ///< the last frame of an end that leaves
+  /// Means nothing; `length` bytes follow, at most kMostFiller.
+  static constexpr std::uint16_t kFiller = 0x6c66;
+  static constexpr std::uint64_t kMostFiller = 32 * 1024;
 };
 static_assert(sizeof(TcpFrame) == 32);
 

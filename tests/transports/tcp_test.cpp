@@ -266,6 +266,26 @@ TEST_F(TcpLiarTest, AFrameByteByByteIsUnderstoodToo) {
   EXPECT_EQ(std::memcmp(link_->region().data(), payload.data(), 50), 0);
 }
 
+TEST_F(TcpLiarTest, FillersMeanNothingWhereverTheyAre) {
+  constexpr std::uint64_t kSizes[] = {0, 1, 1000, TcpFrame::kMostFiller};
+  const auto nothing = pattern(TcpFrame::kMostFiller, 5);
+  std::uint32_t sequence = 0;
+  for (const std::uint64_t size : kSizes) {
+    for (const std::size_t length : {0, 50, 8192}) {
+      send_all(liar_, TcpFrame{.magic = TcpFrame::kFiller, .length = size});
+      send_all(liar_, std::vector(nothing.begin(),
+                                  nothing.begin() + static_cast<std::ptrdiff_t>(size / 2)));
+      static_cast<void>(link_->progress());  // a part of it
+      send_all(liar_, std::vector(nothing.begin() + static_cast<std::ptrdiff_t>(size / 2),
+                                  nothing.begin() + static_cast<std::ptrdiff_t>(size)));
+      put({.tag = sequence, .length = length, .sequence = sequence}, length);
+      await(++sequence);
+      EXPECT_EQ(link_->tag(0, sequence - 1), sequence - 1);
+      EXPECT_EQ(std::memcmp(link_->region().data(), pattern(8192, 1).data(), length), 0);
+    }
+  }
+}
+
 TEST_F(TcpLiarTest, ALieAfterATruthComesAfterTheTruth) {
   put({.tag = 1}, 0);
   put({.magic = 0xdead}, 0);
@@ -358,6 +378,7 @@ INSTANTIATE_TEST_SUITE_P(
     Lies, TcpLieTest,
     ::testing::Values(
         Lie{"Magic", {.magic = 0x1234, .length = 8}, "no frame"},
+        Lie{"Filler", {.magic = TcpFrame::kFiller, .length = 32 * 1024 + 1}, "a filler"},
         Lie{"Channel", {.channel = 2, .length = 8}, "no channel"},
         Lie{"LastChannel", {.channel = 0xffff, .length = 8}, "no channel"},
         Lie{"Length", {.length = 8193}, "outside the region"},
