@@ -1,6 +1,7 @@
 #include "transports/commons.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -138,6 +139,16 @@ void Commons::withdraw() {
       std::this_thread::yield();  // its owner may be dead, so not for ever
     }
   }
+}
+
+bool Commons::shares_core() {
+  const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
+  if (own_->core.load(std::memory_order_relaxed) != core) {
+    own_->core.store(core, std::memory_order_relaxed);
+  }
+  return core != 0 && std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+           return peer.part != own_ && peer.part->core.load(std::memory_order_relaxed) == core;
+         });
 }
 
 void Commons::wake_sleepers() {

@@ -88,6 +88,7 @@ class Commons {
     alignas(128) std::atomic<std::uint64_t> passed;
     alignas(128) std::atomic<std::uint32_t> accessing;  ///< memory of others, just now
     alignas(128) std::atomic<std::uint32_t> withdrawn;  ///< its memory is no longer to be accessed
+    alignas(128) std::atomic<std::uint32_t> core;       ///< + 1, where it last waited; 0: nowhere
     Offer offers[kOffers];
     SegmentEntry segments[kMaxSegments];
   };
@@ -156,6 +157,10 @@ class Commons {
   void end_access() { own_->accessing.store(0, std::memory_order_release); }
   /// After a failure: returns when nobody accesses this rank's memory any more, nor will.
   void withdraw();
+
+  /// Whether another rank last waited on the core that this thread is on, which it tells the
+  /// others.
+  [[nodiscard]] bool shares_core();
 
   /// Wakes all who sleep. Whatever was published is seen by them before they sleep again.
   void wake_sleepers();

@@ -25,11 +25,11 @@ constexpr std::int64_t kReportEveryNs = 1'000'000'000;
 // yield in every round. Only as many short waits in a row bring plain spinning back.
 constexpr std::int64_t kYieldAfterNs = 20'000;
 constexpr int kWaitsYielding = 16;
-// Unless it was no rank that took the core: ranks hand it on within microseconds, a program that
+// Unless it is no rank that wants the core: ranks hand it on within microseconds, a program that
 // computes keeps it for its slice, of milliseconds. Yielding (or sleeping) then costs a slice each
 // time, and the peer, waiting long for this rank, gives up its core as well. For a while such waits
 // keep the core, as long as a slice may take the peer's.
-constexpr std::int64_t kStrangerTookNs = 200'000;
+constexpr std::int64_t kStrangerTookNs = 500'000;
 constexpr std::int64_t kKeepCoreNs = 200'000'000;
 constexpr std::int64_t kSpinBesideStrangers = 50;  // times CHORUS_SPIN_US
 // Idle rounds between looks at the clock.
@@ -226,7 +226,10 @@ void Engine::idle(std::span<const Pending> all) {
   if (idle_rounds_ == kRoundsPerLook) {
     idle_since_ns_ = now;
     next_report_ns_ = now + kReportAfterNs;
+  } else if (now - looked_ns_ > kStrangerTookNs) {
+    lost_core(now);
   }
+  looked_ns_ = now;
   for (const Pending& pending : all) pending.engine->look_around();
   const bool keeps_core = now < keep_core_until_ns_;
   const std::int64_t spin_ns =
@@ -234,11 +237,14 @@ void Engine::idle(std::span<const Pending> all) {
   if (now - idle_since_ns_ < spin_ns) {
     // The peer may sit on this core all the same, where nobody bound the ranks or hosts are
     // emulated: then the next waits leave the core to it from their first round on.
-    if (!keeps_core && now - idle_since_ns_ > kYieldAfterNs) long_waits_ = kWaitsYielding;
+    if (!keeps_core && now - idle_since_ns_ > kYieldAfterNs && may_share_core()) {
+      long_waits_ = kWaitsYielding;
+    }
     return;
   }
   sleep(all);
   check_stall(all);
+  looked_ns_ = now_ns();
 }
 
 void Engine::yield() {
@@ -250,8 +256,19 @@ void Engine::yield() {
   const std::int64_t before = now_ns();
   ::sched_yield();
   const std::int64_t after = now_ns();
-  if (after - before < kStrangerTookNs) return;
-  keep_core_until_ns_ = after + kKeepCoreNs;
+  looked_ns_ = after;
+  if (after - before > kStrangerTookNs) lost_core(after);
+}
+
+// Where ranks share memory they tell each other; elsewhere one finds out by yielding.
+bool Engine::may_share_core() const {
+  return wiring_.commons() == nullptr || wiring_.commons()->shares_core();
+}
+
+// This thread did not run for long, or gave its core away and got it back late.
+void Engine::lost_core(std::int64_t now) {
+  if (crowded_ || (wiring_.commons() != nullptr && wiring_.commons()->shares_core())) return;
+  keep_core_until_ns_ = now + kKeepCoreNs;
   long_waits_ = 0;
 }
 

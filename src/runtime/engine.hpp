@@ -163,6 +163,8 @@ class Engine final : public Execution::Ports {
   [[nodiscard]] bool settled(bool flushed);
   void idle(std::span<const Pending> all);
   void yield();
+  [[nodiscard]] bool may_share_core() const;
+  void lost_core(std::int64_t now);
   void sleep(std::span<const Pending> all);
   void look_around();
   void check_stall(std::span<const Pending> all);
@@ -187,6 +189,7 @@ class Engine final : public Execution::Ports {
   bool crowded_ = false;                 // as crowded()
   int long_waits_ = 0;                   // waits still to come that yield, since one lasted long
   std::int64_t keep_core_until_ns_ = 0;  // a stranger took it for long
+  std::int64_t looked_ns_ = 0;           // at the clock, in this wait
   std::uint32_t idle_rounds_ = 0;
   std::int64_t idle_since_ns_ = 0;
   std::int64_t next_report_ns_ = 0;

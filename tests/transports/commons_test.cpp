@@ -3,11 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
+#include <vector>
 
+#include "base/cores.hpp"
 #include "chorus/error.hpp"
 #include "chorus/memory.hpp"
 
@@ -120,6 +124,29 @@ TEST_F(CommonsTest, WithdrawnMemoryIsNotAccessedAnyMore) {
   ranks_[1]->withdraw();
   EXPECT_FALSE(ranks_[0]->begin_access());
   EXPECT_EQ(ranks_[0]->own().accessing.load(), 0U);
+}
+
+/// Moves the calling thread to one core.
+void go_to(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(core), &set);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
+}
+
+TEST_F(CommonsTest, RanksThatWaitOnOneCoreKnowIt) {
+  const std::vector<int> cores = usable_cores();
+  std::thread([&] {
+    go_to(cores.front());
+    EXPECT_FALSE(ranks_[0]->shares_core()) << "rank 1 has not waited anywhere";
+    EXPECT_TRUE(ranks_[1]->shares_core());
+    EXPECT_TRUE(ranks_[0]->shares_core());
+    if (cores.size() == 1) return;
+    go_to(cores.back());
+    EXPECT_FALSE(ranks_[1]->shares_core());
+    go_to(cores.front());
+    EXPECT_FALSE(ranks_[0]->shares_core());
+  }).join();
 }
 
 }  // namespace
