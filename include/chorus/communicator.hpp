@@ -120,7 +120,8 @@ struct Traffic {
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Owns its links and staging memory and releases them on destruction, which is collective (like
-/// MPI_Finalize) unless it has failed. One thread at a time, except abort().
+/// MPI_Finalize; several are ended in the same order on all ranks) unless it has failed. One thread
+/// at a time, except abort().
 class CHORUS_API Communicator {
  public:
   /// Joins the job this process was launched into (Launch::from_env()): `chorus run`, mpirun of

@@ -72,7 +72,10 @@ void simulate_and_show(const Schedule& schedule, const Topology& topology, std::
 /// The whole of a file, or of standard input for "-". Throws InputError naming the path if it
 /// cannot be read or is larger than 64 MiB.
 [[nodiscard]] std::string read_input(const std::string& path);
-/// Writes standard output and flushes it, so that a full disk or closed pipe is an Error.
+/// With what could move a terminal's cursor replaced: names come from the files of strangers.
+[[nodiscard]] std::string printable(std::string_view text);
+/// Writes what is printable to standard output and flushes it, so that a full disk or closed pipe
+/// is an Error.
 void print(std::string_view text);
 /// Before work that would be in vain: throws InputError, as write_file() would, where no file of
 /// this path can be written. Leaves what is there as it is.

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -53,7 +54,16 @@ std::string read_input(const std::string& path) {
   return text;
 }
 
-void print(std::string_view text) {
+std::string printable(std::string_view text) {
+  std::string result(text);
+  std::ranges::replace_if(
+      result, [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\t') || c == 0x7f; },
+      '?');
+  return result;
+}
+
+void print(std::string_view all) {
+  const std::string text = printable(all);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     throw Error(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
   }

@@ -62,7 +62,7 @@ int run(int argc, char** argv) {
 
 /// One line on standard error; if even that is full or closed, the exit code still tells.
 void complain(const std::exception& error) {
-  const std::string line = fmt::format("chorus: {}\n", error.what());
+  const std::string line = printable(fmt::format("chorus: {}\n", error.what()));
   (void)std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -181,8 +181,8 @@ synth::Planned make(const Arguments& arguments, const Topology& topology,
   options.better = [&](Collective collective, std::uint64_t size, const Schedule& schedule,
                        double seconds) {
     const double limit = limits.seconds(collective.kind, static_cast<double>(size));
-    best = fmt::format("; {} of {}: '{}', {:.0f} % of the limit", name_of(collective.kind),
-                       size_text(size), schedule.name, 100 * limit / seconds);
+    best = fmt::format("; {} of {}: '{}', {} of the limit", name_of(collective.kind),
+                       size_text(size), printable(schedule.name), share_of_limit(limit, seconds));
     progress.show(done, total, phase + best);
   };
   options.limit = [&](Collective collective, double size) {

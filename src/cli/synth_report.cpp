@@ -78,10 +78,15 @@ std::string crossing_text(const Bound& bound, double size_bytes) {
 }
 
 std::string gain(double other_s, double seconds) {
-  return other_s > 0 ? fmt::format("{:.2f}x", other_s / seconds) : "-";
+  return other_s > 0 && seconds > 0 ? fmt::format("{:.2f}x", other_s / seconds) : "-";
 }
 
 }  // namespace
+
+std::string share_of_limit(double limit_s, double seconds) {
+  // Links that take no time at all: there is nothing to share.
+  return seconds > 0 ? fmt::format("{:.1f} %", 100 * limit_s / seconds) : "-";
+}
 
 std::vector<synth::Strategy> all_strategies() {
   std::vector<synth::Strategy> all = {classic_strategy()};
@@ -181,12 +186,12 @@ std::string SynthReport::text() const {
                       "collective", "bytes", "schedule", width, "steps", "chunks", "us", "limit us",
                       "of limit", "vs ring", "vs tree");
   for (const SynthRow& row : rows_) {
-    text += fmt::format(
-        "{:<15}{:>7}  {:<{}} {:>6} {:>7} {:>12.2f} {:>12.2f} {:>7.1f} % {:>9} {:>9}{}\n",
-        name_of(row.kind), size_text(row.size_bytes), row.schedule, width, row.steps, row.chunks,
-        row.seconds * 1e6, row.limit_s * 1e6, 100 * row.limit_s / row.seconds,
-        gain(row.ring_s, row.seconds), gain(row.tree_s, row.seconds),
-        kMethodNotes[static_cast<std::size_t>(row.method)]);
+    text += fmt::format("{:<15}{:>7}  {:<{}} {:>6} {:>7} {:>12.2f} {:>12.2f} {:>9} {:>9} {:>9}{}\n",
+                        name_of(row.kind), size_text(row.size_bytes), row.schedule, width,
+                        row.steps, row.chunks, row.seconds * 1e6, row.limit_s * 1e6,
+                        share_of_limit(row.limit_s, row.seconds), gain(row.ring_s, row.seconds),
+                        gain(row.tree_s, row.seconds),
+                        kMethodNotes[static_cast<std::size_t>(row.method)]);
   }
   text += "limits:\n";
   for (const std::string& note : notes_) text += "  " + note + "\n";

@@ -53,6 +53,9 @@ struct SynthRow {
   double tree_s = 0;  ///< double binary tree, or binomial where that has no form; 0: has none
 };
 
+/// "96.4 %"
+[[nodiscard]] std::string share_of_limit(double limit_s, double seconds);
+
 class SynthReport {
  public:
   SynthReport(const Topology& topology, const Plan& plan, const std::vector<CollectiveKind>& kinds,

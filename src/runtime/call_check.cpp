@@ -162,7 +162,14 @@ void check_all_to_all_v(const Call& call, std::size_t me, std::size_t world_size
 
 }  // namespace
 
+void check_kind(const Call& call) {
+  if (call.kind <= Kind::recv) return;
+  throw InputError(fmt::format("there is no call of kind {}: the last is {}, recv",
+                               static_cast<int>(call.kind), static_cast<int>(Kind::recv)));
+}
+
 void check_call(const Call& call, Rank rank, int world_size, bool to_itself) {
+  check_kind(call);
   if (static_cast<int>(call.type) >= kNumDataTypes) refuse(call, "unknown element type");
   const Reduction reduction = reduction_of(call);
   if (static_cast<int>(reduction.op) >= kNumReduceOps) refuse(call, "unknown operation");

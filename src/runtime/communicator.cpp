@@ -169,6 +169,7 @@ bool Communicator::reprobe() {
 }
 
 std::string Communicator::explain(const Call& call) const {
+  check_kind(call);
   if (call.kind > Call::Kind::barrier) {
     return fmt::format("{} goes straight to its peers\n", signature(call));
   }
@@ -179,6 +180,7 @@ std::string Communicator::explain(const Call& call) const {
 }
 
 double Communicator::predicted_s(const Call& call) {
+  check_kind(call);
   if (call.kind > Call::Kind::barrier) return 0;
   check_call(call, rank(), world_size());
   const auto kind = static_cast<CollectiveKind>(call.kind);

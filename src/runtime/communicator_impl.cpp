@@ -84,7 +84,9 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
             .slot_bytes = options.slot_bytes};
   Topology described;
   if (!options.topology_file.empty()) {
-    described = topology_from_json(read_file(options.topology_file), options.topology_file);
+    described = topology_from_json(
+        read_option_file(options.topology_file, "CHORUS_TOPOLOGY", "chorus topo SOURCE --json"),
+        options.topology_file);
     if (described.world_size() != static_cast<int>(place.members.size())) {
       throw InputError(fmt::format("{} describes {} ranks, but this communicator has {}",
                                    options.topology_file, described.world_size(),
@@ -93,7 +95,9 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   }
   Plan plan;
   if (!options.plan_file.empty()) {
-    plan = plan_from_json(read_file(options.plan_file), options.plan_file);
+    plan = plan_from_json(
+        read_option_file(options.plan_file, "CHORUS_PLAN", "chorus synth TOPOLOGY -o FILE"),
+        options.plan_file);
     if (plan.world_size != static_cast<int>(place.members.size())) {
       throw InputError(fmt::format("{} is a plan for {} ranks, but this communicator has {}",
                                    options.plan_file, plan.world_size, place.members.size()));
@@ -300,7 +304,15 @@ void Communicator::Impl::leave() noexcept {
     }
     report_history();
     control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
-    meet("leave", {});
+    try {
+      meet("leave", {});
+    } catch (const BootstrapError& error) {
+      if (control->verdict(place.key)) throw;
+      throw CollectiveError(fmt::format(
+          "the communicator '{}' was not ended by all of its ranks: {}; end it everywhere, and "
+          "several in the same order",
+          place.key, error.what()));
+    }
     if (const auto verdict = control->verdict(place.key)) throw CollectiveError(*verdict);
   } catch (const std::exception& error) {
     log(LogLevel::error, who(place), error.what());  // too late to throw it

@@ -230,6 +230,8 @@ class Visit {
 
 /// Throws InputError, naming the argument, for a call that cannot be right on any rank.
 /// `to_itself`: a rank may send to itself.
+/// Refuses a call of a kind that there is not, as other languages may make one.
+void check_kind(const Call& call);
 void check_call(const Call& call, Rank rank, int world_size, bool to_itself = false);
 
 }  // namespace chorus

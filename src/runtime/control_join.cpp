@@ -152,6 +152,11 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
                       "custom rank 0, has ended",
                       impl.rank, impl.coordinator));
     }
+    if (error == ENETUNREACH && endpoint.is_loopback()) {
+      throw BootstrapError(
+          fmt::format("rank {}: no way to {}: the loopback interface is down (ip link set lo up)",
+                      impl.rank, impl.coordinator));
+    }
     std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);
   throw BootstrapError(

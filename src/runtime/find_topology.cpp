@@ -33,6 +33,22 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+std::string read_option_file(const std::string& path, std::string_view variable,
+                             std::string_view command) {
+  const auto refuse = [&](const std::string& why) {
+    throw InputError(
+        fmt::format("{}: {} names a file of Chorus JSON, which {} writes", why, variable, command));
+  };
+  std::string text;
+  try {
+    text = read_file(path);
+  } catch (const InputError& error) {
+    refuse(error.what());
+  }
+  if (text.starts_with('<')) refuse(path + " is XML");
+  return text;
+}
+
 Topology find_topology(std::string_view source) {
   if (source.empty()) return discover();
   // A file that exists is meant, and so is a name that only a file can have.

@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -34,17 +35,20 @@ std::string probe() { return build_folder() + "/tests/runtime/launch_probe"; }
 
 std::string collectives() { return build_folder() + "/examples/02_collectives"; }
 
-/// Output (both streams) and exit status of `chorus run` with these arguments, in a shell that ran
-/// `before`.
-std::pair<std::string, int> run(const std::string& arguments, const std::string& before = "true") {
-  const std::string command =
-      fmt::format("{}; exec {} run {} 2>&1 </dev/null", before, chorus_command(), arguments);
+/// Output (both streams) and exit status of a shell's command.
+std::pair<std::string, int> shell(const std::string& command) {
   FILE* pipe = ::popen(command.c_str(), "r");
   std::string output;
   std::array<char, 4096> buffer;
   while (std::fgets(buffer.data(), buffer.size(), pipe) != nullptr) output += buffer.data();
   const int status = ::pclose(pipe);
   return {output, WIFEXITED(status) ? WEXITSTATUS(status) : -1};
+}
+
+/// The same of `chorus run` with these arguments, in a shell that ran `before`.
+std::pair<std::string, int> run(const std::string& arguments, const std::string& before = "true") {
+  return shell(
+      fmt::format("{}; exec {} run {} 2>&1 </dev/null", before, chorus_command(), arguments));
 }
 
 /// A time to sleep that no other test's processes have on their command line, also where two runs
@@ -174,6 +178,16 @@ TEST(Run, ALimitOfFilesIsToldUnlessItCanBeRaised) {
                             HasSubstr("2 of 2 ranks failed")));
   const auto [raised, good] = run(two, "ulimit -S -f 10");
   EXPECT_EQ(good, 0) << raised;
+}
+
+TEST(Run, WithoutLoopbackEveryRankSaysSoAtOnce) {
+  if (std::system("unshare -rn true 2>/dev/null") != 0) GTEST_SKIP() << "no network of its own";
+  const auto start = Clock::now();
+  const auto [output, status] = shell(
+      fmt::format("exec unshare -rn {} run -n 2 -- {} 2>&1 </dev/null", chorus_command(), probe()));
+  EXPECT_NE(status, 0);
+  EXPECT_THAT(output, HasSubstr("the loopback interface is down (ip link set lo up)"));
+  EXPECT_LT(Clock::now() - start, milliseconds(10'000));
 }
 
 TEST(Run, EveryRankLearnsWhoWasKilledAndHow) {

@@ -54,6 +54,12 @@ cat >"$dir/apart.json" <<'JSON'
 JSON
 expect 1 "rank 2" synth "$dir/apart.json"
 
+# A stranger's names cannot move the cursor; links that take no time leave no shares to tell.
+sed 's/"apart"/"a\\u001b[31mb"/; s/1e-6/0/; s/1e-10/0/; s/, "c"\]/]/' "$dir/apart.json" >"$dir/odd.json"
+expect 0 'a?[31mb, 2 ranks' synth "$dir/odd.json" -c all_reduce
+grep -q nan "$dir/out" && fail "a share that is no number"
+expect 0 'a?[31mb: 2 ranks' "$chorus" topo "$dir/odd.json"
+
 # A sketch limits the search; TACCL's topologies say what one box is, its sketches how many there are.
 cat >"$dir/box.json" <<'JSON'
 {"name": "box", "gpus_per_node": 4, "nics_per_node": 1, "alpha": 0.5, "node_betas_list": [8],

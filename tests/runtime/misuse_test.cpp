@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -492,7 +495,55 @@ TEST(Files, ThatNeverEndOrAreNoneAreRefused) {
       (void)Communicator::join(id, rank, 1, options);
     });
     EXPECT_THAT(outcomes[0], HasSubstr(fmt::format("cannot read {}", path)));
+    EXPECT_THAT(outcomes[0],
+                HasSubstr("CHORUS_PLAN names a file of Chorus JSON, which chorus synth"));
   }
+}
+
+TEST(Files, NamesAndXmlThatCommandsTakeForATopologyAreRefusedWithTheCommand) {
+  const std::string xml = ::testing::TempDir() + fmt::format("topology-{}.xml", ::getpid());
+  std::ofstream(xml) << "<system version=\"1\"/>";
+  for (const std::string& source : {std::string("dgx1"), xml}) {
+    const Outcomes outcomes = run_ranks({.size = 1}, [&](const UniqueId& id, Rank rank) {
+      Options options;
+      options.topology_file = source;
+      (void)Communicator::join(id, rank, 1, options);
+    });
+    EXPECT_THAT(outcomes[0], HasSubstr("CHORUS_TOPOLOGY names a file of Chorus JSON, which chorus "
+                                       "topo SOURCE --json writes"));
+  }
+  std::filesystem::remove(xml);
+}
+
+// Whoever waits for the end of one, while the other waits for that of another, would wait for ever.
+TEST(Ends, OfSeveralInAnotherOrderOnEachRankAreOverInTimeAndSayWhy) {
+  ::testing::internal::CaptureStderr();
+  const Outcomes outcomes = run_ranks({.size = 2}, [&](const UniqueId& id, Rank rank) {
+    Options options;
+    options.join_timeout_ms = 3'000;
+    Communicator comm = Communicator::join(id, rank, 2, options);
+    std::optional<Communicator> first = comm.split(0), second = comm.split(0);
+    if (rank == 1) std::swap(first, second);
+    first.reset();
+    second.reset();
+    expect_it_goes_on(comm);
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("c0' was not ended by all of its ranks: nothing from rank "),
+                    HasSubstr("several in the same order")));
+  expect_all_well(outcomes);
+}
+
+TEST(Kinds, ThatThereAreNotAreRefused) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(8, 1);
+    Call call = sum_of(data);
+    call.kind = static_cast<Call::Kind>(55);
+    EXPECT_THAT(refusal([&] { comm.run(call); }), HasSubstr("there is no call of kind 55"));
+    EXPECT_THAT(refusal([&] { (void)comm.explain(call); }), HasSubstr("no call of kind 55"));
+    EXPECT_THAT(refusal([&] { (void)comm.predicted_s(call); }), HasSubstr("no call of kind 55"));
+    expect_it_goes_on(comm);
+  }));
 }
 
 TEST(Waiting, NeedsRequestsThatExist) {
