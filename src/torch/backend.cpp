@@ -334,6 +334,9 @@ WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& optio
 }
 
 WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors.front().layout() == at::kSparse) {
+    return allreduce_of_sparse(tensors.front(), options);
+  }
   Plan p = plan("all_reduce", options.timeout);
   chorus::Call c = call(p, Kind::all_reduce, only(p, tensors), Use::both);
   c.reduction = reduction(p, options.reduceOp, tensors.front());

@@ -117,6 +117,7 @@ class Backend final : public Base {
                                  const c10d::ReduceOp& op);
   static void scatter_into(Plan& plan, const at::Tensor& flat, const Tensors& parts);
   static void gather_from(Plan& plan, const at::Tensor& flat, const Tensors& parts);
+  WorkPtr allreduce_of_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   void add_all_gather(Plan& plan, const at::Tensor& output, const at::Tensor& input);
   void add_reduce_scatter(Plan& plan, const at::Tensor& output, const at::Tensor& input,
                           const c10d::ReduceOp& op);

@@ -52,10 +52,12 @@ class Failures(unittest.TestCase):
 
     def test_all_ranks_refuse_and_the_group_goes_on(self):
         def body(rank, size):
-            for bad, why in [(torch.ones(1).expand(4), "share memory"),
-                             (torch.ones(4).to_sparse(), "sparse")]:
+            for bad, op, why in [(torch.ones(1).expand(4), dist.ReduceOp.SUM, "share memory"),
+                                 (torch.ones(4).to_sparse(), dist.ReduceOp.MAX, "only added up"),
+                                 (torch.ones(4 + rank).to_sparse(), dist.ReduceOp.SUM,
+                                  "rank 0 has Float[4] with 1 sparse dimensions, but rank 1 Float[5]")]:
                 try:
-                    dist.all_reduce(bad)
+                    dist.all_reduce(bad, op)
                 except RuntimeError as error:
                     assert why in str(error), error
                 else:

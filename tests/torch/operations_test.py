@@ -213,6 +213,38 @@ class Operations(unittest.TestCase):
                 untouched(whole)
         self.on_ranks(body)
 
+    def test_sparse_tensors_are_added_up(self):
+        def body(rank, size):
+            # Ranks that share some, that have some twice, and one that has none.
+            for dtype in (torch.float32, torch.int64):
+                rows = torch.tensor([[rank, 9, rank, 3]])
+                values = torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]], dtype=dtype) * (rank + 1)
+                mine = torch.sparse_coo_tensor(rows, values, (10, 2))
+                if rank == 1:
+                    mine = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.long), values[:0], (10, 2))
+                got = mine.clone()
+                dist.all_reduce(got)
+                want = torch.zeros(10, 2, dtype=dtype)
+                for r in (r for r in range(size) if r != 1):
+                    for row, value in zip([r, 9, r, 3], torch.tensor([[1, 2], [3, 4], [5, 6], [7, 8]])):
+                        want[row] += (value * (r + 1)).to(dtype)
+                equal(got.to_dense(), want)
+                empty = torch.sparse_coo_tensor((10, 2), dtype=dtype)
+                dist.all_reduce(empty)
+                equal(empty.to_dense(), torch.zeros(10, 2, dtype=dtype))
+            # As DistributedDataParallel does with the gradients of embeddings.
+            def model():
+                torch.manual_seed(0)
+                return torch.nn.Sequential(torch.nn.Embedding(10, 4, sparse=True), torch.nn.Linear(4, 1))
+            alone, together = model(), torch.nn.parallel.DistributedDataParallel(model())
+            words = [torch.tensor([r, 3, 5 + r]) for r in range(size)]
+            together(words[rank]).sum().backward()
+            (sum(alone(w).sum() for w in words) / size).backward()
+            for a, t in zip(alone.parameters(), together.module.parameters()):
+                assert t.grad.is_sparse == a.grad.is_sparse
+                assert torch.allclose(a.grad.to_dense(), t.grad.to_dense(), atol=1e-6)
+        self.on_ranks(body)
+
     def test_shares_of_different_sizes(self):
         def body(rank, size):
             mine = torch.full((rank, 2), complex(rank, 1))
