@@ -103,6 +103,7 @@ bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, Channe
   frame.tag = tag;
   frame.offset = offset;
   frame.sequence = static_cast<std::uint32_t>(out.made++);
+  frame.total = out.told = out.total;
   if (peer_left_) {
     out.released = out.made;
   } else {
@@ -200,6 +201,8 @@ std::optional<std::byte*> TcpLink::place(const TcpFrame& frame) {
 
 void TcpLink::arrived(const TcpFrame& frame) {
   Incoming& in = incoming_[frame.channel];
+  // Frames of several sockets overtake one another.
+  if (static_cast<std::int32_t>(frame.total - in.heard) > 0) in.heard = frame.total;
   const auto slot_of = [&](std::uint64_t put) -> Slot& {
     return in.slots[put & (2 * window_ - 1)];
   };
@@ -344,6 +347,14 @@ void TcpLink::expect(ChannelId channel, std::uint64_t index, const Landing& land
 bool TcpLink::landed(ChannelId channel, std::uint64_t index) const {
   return recent(channel, index).landed;
 }
+
+void TcpLink::tell(ChannelId channel, std::uint32_t total) {
+  outgoing_[index_of(channel)].total = total;
+}
+
+std::uint32_t TcpLink::told(ChannelId channel) const { return outgoing_[index_of(channel)].told; }
+
+std::uint32_t TcpLink::heard(ChannelId channel) const { return incoming_[index_of(channel)].heard; }
 
 void TcpLink::withdraw() {
   for (Incoming& in : incoming_) {

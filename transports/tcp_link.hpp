@@ -14,7 +14,7 @@
 
 namespace chorus {
 
-class TcpLink final : public Link, private Landings, private FrameHandler {
+class TcpLink final : public Link, private Landings, private Totals, private FrameHandler {
  public:
   TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_sockets, bool same_kernel,
           const TcpAddress& peer);
@@ -33,6 +33,7 @@ class TcpLink final : public Link, private Landings, private FrameHandler {
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return "tcp"; }
   Landings* landings() override { return this; }
+  Totals* totals() override { return this; }
 
   void prepare_to_sleep() {
     for (TcpStream& stream : streams_) stream.take_out();
@@ -45,6 +46,8 @@ class TcpLink final : public Link, private Landings, private FrameHandler {
     std::uint64_t made = 0;
     std::uint64_t released = 0;
     std::vector<std::uint8_t> pieces_left;  // [window], by put
+    std::uint32_t total = 0;                // to be told
+    std::uint32_t told = 0;
   };
   /// A put coming in.
   struct Slot {
@@ -59,12 +62,17 @@ class TcpLink final : public Link, private Landings, private FrameHandler {
   /// Slots of the last `window` arrivals, whose tags are kept, and of `window` puts to come.
   struct Incoming {
     std::uint64_t arrivals = 0;
+    std::uint32_t heard = 0;  // the peer's latest total
     std::vector<Slot> slots;  // [2 · window]
   };
 
   void expect(ChannelId channel, std::uint64_t index, const Landing& landing) override;
   bool landed(ChannelId channel, std::uint64_t index) const override;
   void withdraw() override;
+
+  void tell(ChannelId channel, std::uint32_t total) override;
+  std::uint32_t told(ChannelId channel) const override;
+  std::uint32_t heard(ChannelId channel) const override;
 
   void taken(const TcpFrame& frame) override;
   std::optional<std::byte*> place(const TcpFrame& frame) override;

@@ -562,6 +562,49 @@ TEST(Tcp, SmallPutsAreReleasedAtOnceAndLeaveWhenFlushed) {
   }
 }
 
+TEST(Tcp, TotalsTravelWithPutsOfTheirChannelAndNeverBackwards) {
+  constexpr std::size_t kLarge = 600'000;  // in pieces, which overtake small ones
+  const LinkConfig config{.region_bytes = kLarge, .num_channels = 2, .max_outstanding = 64};
+  const auto low = make(0, config, 3);
+  const auto high = make(1, config, 3);
+  const auto from = low->connect(1, high->address());
+  const auto to = high->connect(0, low->address());
+  const auto bytes = pattern(kLarge, 1);
+  const auto deadline = Clock::now() + 20s;
+  for (bool connected = false; !connected;) {
+    ASSERT_LT(Clock::now(), deadline);
+    const bool one = from->progress();
+    connected = to->progress() && one;
+  }
+  Totals& out = *from->totals();
+  Totals& in = *to->totals();
+  out.tell(0, 0x7fff'fff0);
+  EXPECT_EQ(out.told(0), 0u);
+  ASSERT_TRUE(from->try_put({}, 0, 1, 0));
+  EXPECT_EQ(out.told(0), 0u) << "another channel's put";
+  std::uint32_t total = 0x7fff'fff0;
+  for (std::uint64_t put = 1; put <= 40; ++put) {  // where the sign changes
+    out.tell(0, total);
+    while (!from->try_put(std::span(bytes).first(put % 3 == 0 ? kLarge : 8), 0, 0, 0)) {
+      ASSERT_LT(Clock::now(), deadline);
+      static_cast<void>(from->progress());
+      static_cast<void>(to->progress());
+    }
+    EXPECT_EQ(out.told(0), total);
+    const std::uint32_t heard = in.heard(0);
+    static_cast<void>(to->progress());
+    EXPECT_GE(static_cast<std::int32_t>(in.heard(0) - heard), 0);
+    ++total;
+  }
+  while (to->arrivals(0) < 40) {
+    ASSERT_LT(Clock::now(), deadline);
+    static_cast<void>(from->progress());
+    static_cast<void>(to->progress());
+  }
+  EXPECT_EQ(in.heard(0), total - 1);
+  EXPECT_EQ(in.heard(1), 0u);
+}
+
 // Neither are acknowledgements waited for, which the kernel would send 40 ms later.
 TEST(Tcp, SmallPutsOneWayFlowWithoutAnAnswer) {
   constexpr int kPuts = 2000;
