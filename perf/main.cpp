@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "base/progress.hpp"
@@ -60,6 +62,7 @@ int measure_like_nccl_tests(Settings settings) {
 }
 
 int measure(const MeasureOptions& options, const std::string& command) {
+  if (!options.json.empty()) require_writable(options.json);
   if (options.nccl_tests) return measure_like_nccl_tests(options.settings);
   Report report = measure_with_progress(options.settings);
   report.commit = kCommit;
@@ -108,7 +111,11 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace chorus;
   try {
-    return perf::run(argc, argv);
+    const int status = perf::run(argc, argv);
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    fmt::print(stderr, "chorus-perf: standard output cannot be written: {}\n",
+               std::strerror(errno));
+    return std::max(status, 1);
   } catch (const InputError& error) {
     fmt::print(stderr, "chorus-perf: {}\n", error.what());
     return 2;

@@ -116,6 +116,9 @@ std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> availa
       throw InputError(fmt::format(
           "--library {}: there is no chorus-perf-worker-{} beside chorus-perf", name, name));
     }
+    if (std::ranges::find(chosen, name, &Library::name) != chosen.end()) {
+      throw InputError(fmt::format("--library {}: it is named twice", name));
+    }
     chosen.push_back(*found);
   }
   return chosen;

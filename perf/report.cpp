@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "chorus/error.hpp"
 
@@ -163,9 +164,25 @@ Report report_from_json(std::string_view text, std::string_view where) try {
 Report load_report(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw InputError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return report_from_json(text.str(), path);
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  std::string text;
+  for (std::array<char, 1 << 16> buffer; file;) {
+    file.read(buffer.data(), buffer.size());
+    text.append(buffer.data(), static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMostBytes) {
+      throw InputError(
+          fmt::format("cannot read {}: larger than 64 MiB: is it the right file?", path));
+    }
+  }
+  return report_from_json(text, path);
+}
+
+void require_writable(const std::string& path) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  const std::ofstream file(path, std::ios::app);
+  if (!file) throw InputError(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+  if (!there) std::filesystem::remove(path, error);
 }
 
 void save_text(const std::string& path, std::string_view text) {

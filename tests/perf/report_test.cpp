@@ -1,7 +1,11 @@
 #include "perf/report.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "chorus/error.hpp"
 #include "perf/table.hpp"
@@ -91,6 +95,19 @@ TEST(Report, NamesTheFileAndTheCauseOfBadJson) {
 TEST(Report, NamesAFileThatIsNotThere) {
   EXPECT_THROW((void)load_report("/nonexistent/r.json"), InputError);
   EXPECT_THROW(save_text("/nonexistent/r.json", "x"), InputError);
+}
+
+TEST(Report, ThatHasNoEndIsRefused) { EXPECT_THROW((void)load_report("/dev/zero"), InputError); }
+
+TEST(Report, ThatCannotBeWrittenIsToldBeforeItIsMade) {
+  const std::string path = ::testing::TempDir() + fmt::format("report-{}.json", ::getpid());
+  require_writable(path);
+  EXPECT_FALSE(std::filesystem::exists(path)) << "what was not there stays away";
+  save_text(path, "kept");
+  require_writable(path);
+  EXPECT_EQ(std::filesystem::file_size(path), 4U);
+  std::filesystem::remove(path);
+  EXPECT_THROW(require_writable("/nonexistent/r.json"), InputError);
 }
 
 TEST(Comparison, GivesRatiosToEveryPeerAndTheBestOne) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "perf/campaign.hpp"
 
@@ -64,6 +65,14 @@ TEST(Explain, PrintsEveryScheduleWithItsPredictedAndMeasuredTime) {
        {"2 ranks over tcp", "4096", "predicted", "ring", "one_shot", "2 points"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
   }
+}
+
+TEST(Output, ThatIsLostIsNoSuccess) {
+  const std::string command =
+      BIN_DIR "/chorus-perf -l chorus --sizes 4K --rounds 1 --budget-ms 1 2>/dev/null >/dev/full";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Libraries, Smoke,
