@@ -121,7 +121,7 @@ struct Traffic {
 ///
 /// Owns its links and staging memory and releases them on destruction, which is collective (like
 /// MPI_Finalize; several are ended in the same order on all ranks) unless it has failed. One thread
-/// at a time, except abort().
+/// at a time, except abort(). One that was moved from throws InputError until it is assigned to.
 class CHORUS_API Communicator {
  public:
   /// Joins the job this process was launched into (Launch::from_env()): `chorus run`, mpirun of
@@ -352,6 +352,8 @@ class CHORUS_API Communicator {
  private:
   friend class DeviceCommunicator;
   explicit Communicator(std::unique_ptr<Impl> impl);
+  /// Throws InputError if this one has been moved from.
+  [[nodiscard]] CHORUS_LOCAL Impl& impl() const;
   void require(bool condition, const char* why);
   static bool inside(std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
                      std::size_t size);

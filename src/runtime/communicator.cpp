@@ -23,6 +23,14 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
   return *this;
 }
 
+Communicator::Impl& Communicator::impl() const {
+  if (impl_) [[likely]]
+    return *impl_;
+  throw InputError(
+      "this communicator has been moved from: use the one it was moved to, or give it another one "
+      "to hold");
+}
+
 Communicator::~Communicator() {
   // What a forked child has is its parent's: connections to say farewell over, shared memory.
   if (impl_ && !impl_->of_this_process()) (void)impl_.release();
@@ -40,22 +48,22 @@ Communicator Communicator::join(const UniqueId& id, Rank rank, int world_size,
   return Communicator(Impl::join(id.text, rank, world_size, nullptr, options));
 }
 
-Rank Communicator::rank() const { return impl_->place.rank; }
+Rank Communicator::rank() const { return impl().place.rank; }
 
-int Communicator::world_size() const { return static_cast<int>(impl_->place.members.size()); }
+int Communicator::world_size() const { return static_cast<int>(impl().place.members.size()); }
 
-const Topology& Communicator::topology() const { return impl_->selector->topology(); }
+const Topology& Communicator::topology() const { return impl().selector->topology(); }
 
-Traffic Communicator::traffic() const { return impl_->traffic(); }
+Traffic Communicator::traffic() const { return impl().traffic(); }
 
 std::optional<Communicator> Communicator::split(int color, int key) {
-  impl_->require_sound();
-  const GroupPlace& place = impl_->place;
-  const int number = impl_->splits++;
+  impl().require_sound();
+  const GroupPlace& place = impl().place;
+  const int number = impl().splits++;
   BlobWriter mine;
   mine.u32(static_cast<std::uint32_t>(color));
   mine.u32(static_cast<std::uint32_t>(key));
-  const auto blobs = impl_->exchange(fmt::format("split{}", number), "split()", mine.view());
+  const auto blobs = impl().exchange(fmt::format("split{}", number), "split()", mine.view());
   struct Wish {
     int key;
     Rank rank;
@@ -76,11 +84,11 @@ std::optional<Communicator> Communicator::split(int color, int key) {
     if (chosen[i].rank == place.rank) mine_now.rank = static_cast<Rank>(i);
     mine_now.members.push_back(place.members[static_cast<std::size_t>(chosen[i].rank)]);
   }
-  return Communicator(impl_->part(std::move(mine_now)));
+  return Communicator(impl().part(std::move(mine_now)));
 }
 
 Communicator Communicator::shrink(std::span<const Rank> excluded) {
-  const GroupPlace& place = impl_->place;
+  const GroupPlace& place = impl().place;
   GroupPlace smaller;
   std::vector<bool> leaves(place.members.size());
   for (const Rank rank : excluded) {
@@ -106,47 +114,49 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
   // Ranks that exclude each other make several communicators at once: each has a name of its own.
   Fnv1a hash;
   for (const Rank member : smaller.members) hash.word(static_cast<std::uint64_t>(member));
-  smaller.key = child_key(place.key, fmt::format(".shrunk{}-{:x}", impl_->shrinks++, hash.value()));
-  auto part = impl_->part(std::move(smaller));
-  impl_->control->survived();
+  smaller.key = child_key(place.key, fmt::format(".shrunk{}-{:x}", impl().shrinks++, hash.value()));
+  auto part = impl().part(std::move(smaller));
+  impl().control->survived();
   return Communicator(std::move(part));
 }
 
 Request Communicator::start(const Call& call) {
-  const Visit visit(*impl_);
-  if (is_message(call.kind) && impl_->message_at_once(call, false)) return {};
-  auto request = std::make_unique<Request::Impl>(*impl_);
-  impl_->launch(call, request->jobs);
-  impl_->announce(call);
+  Impl& mine = impl();
+  const Visit visit(mine);
+  if (is_message(call.kind) && mine.message_at_once(call, false)) return {};
+  auto request = std::make_unique<Request::Impl>(mine);
+  mine.launch(call, request->jobs);
+  mine.announce(call);
   return Request(std::move(request));
 }
 
 void Communicator::run(const Call& call) {
-  const Visit visit(*impl_);
-  if (impl_->group_depth > 0) {
-    impl_->group_calls.emplace_back(call);
+  Impl& mine = impl();
+  const Visit visit(mine);
+  if (mine.group_depth > 0) {
+    mine.group_calls.emplace_back(call);
     return;
   }
-  impl_->run(call);
+  mine.run(call);
 }
 
-void Communicator::group_start() { ++impl_->group_depth; }
+void Communicator::group_start() { ++impl().group_depth; }
 
 void Communicator::group_end() {
-  if (impl_->group_depth == 0) throw InputError("group_end() without group_start()");
-  if (--impl_->group_depth > 0) return;
-  const Visit visit(*impl_);
-  impl_->run_group();
+  if (impl().group_depth == 0) throw InputError("group_end() without group_start()");
+  if (--impl().group_depth > 0) return;
+  const Visit visit(impl());
+  impl().run_group();
 }
 
 void Communicator::abort(std::string_view reason) {
-  impl_->aborted.store(true, std::memory_order_relaxed);
-  impl_->control->abort(impl_->place.key, reason);
+  impl().aborted.store(true, std::memory_order_relaxed);
+  impl().control->abort(impl().place.key, reason);
 }
 
 std::optional<std::string> Communicator::failure() const {
-  impl_->control->poll();
-  return impl_->control->verdict(impl_->place.key);
+  impl().control->poll();
+  return impl().control->verdict(impl().place.key);
 }
 
 void Communicator::use(const Plan& plan) {
@@ -159,13 +169,13 @@ void Communicator::use(const Plan& plan) {
       throw SynthesisError(fmt::format("schedule '{}' is wrong: {}", entry.schedule.name, *fault));
     }
   }
-  impl_->require_sound();
-  impl_->use(plan);
+  impl().require_sound();
+  impl().use(plan);
 }
 
 bool Communicator::reprobe() {
-  impl_->require_sound();
-  return impl_->reprobe();
+  impl().require_sound();
+  return impl().reprobe();
 }
 
 std::string Communicator::explain(const Call& call) const {
@@ -175,7 +185,7 @@ std::string Communicator::explain(const Call& call) const {
   }
   const auto kind = static_cast<CollectiveKind>(call.kind);
   const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
-  return impl_->selector->explain(
+  return impl().selector->explain(
       kind, static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type));
 }
 
@@ -186,7 +196,7 @@ double Communicator::predicted_s(const Call& call) {
   const auto kind = static_cast<CollectiveKind>(call.kind);
   const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
   const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type);
-  for (const PlanEntry& entry : impl_->selector->considered(kind).entries) {
+  for (const PlanEntry& entry : impl().selector->considered(kind).entries) {
     if (bytes < entry.min_bytes || bytes > entry.max_bytes) continue;
     return entry.min_bytes_time_s +
            entry.per_byte_time_s * static_cast<double>(bytes - entry.min_bytes);
@@ -198,8 +208,8 @@ double Communicator::predicted_s(const Call& call) {
 // would swallow all later calls.
 void Communicator::require(bool condition, const char* why) {
   if (condition) return;
-  impl_->group_depth = 0;
-  impl_->group_calls.clear();
+  impl().group_depth = 0;
+  impl().group_calls.clear();
   throw InputError(why);
 }
 

@@ -493,7 +493,7 @@ void DeviceCommunicator::Impl::part(std::span<const DeviceCall> calls, cuda::Str
 
 DeviceCommunicator::DeviceCommunicator(Communicator& communicator, int device,
                                        const DeviceTuning& tuning)
-    : impl_(std::make_unique<Impl>(*communicator.impl_, device, tuning)) {}
+    : impl_(std::make_unique<Impl>(communicator.impl(), device, tuning)) {}
 DeviceCommunicator::~DeviceCommunicator() {
   // CUDA does not survive a fork, nor do the threads that would be joined.
   if (impl_ && !impl_->base.of_this_process()) (void)impl_.release();

@@ -546,6 +546,44 @@ TEST(Kinds, ThatThereAreNotAreRefused) {
   }));
 }
 
+TEST(MovedFrom, CommunicatorsAreRefusedAndRequestsAreComplete) {
+  expect_all_well(run_world(threads(2), [](Communicator& comm) {
+    std::vector<int> data(1000, 1);
+    Communicator before = *comm.split(0);
+    Communicator after = std::move(before);
+    // NOLINTBEGIN(bugprone-use-after-move): the mistake in question
+    const std::vector<std::function<void()>> uses = {
+        [&] { (void)before.rank(); },
+        [&] { (void)before.world_size(); },
+        [&] { (void)before.split(0); },
+        [&] { (void)before.shrink({}); },
+        [&] { (void)before.start(sum_of(data)); },
+        [&] { before.all_reduce<int>(data); },
+        [&] { before.send<int>(data, 0); },
+        [&] { before.group_start(); },
+        [&] { before.group_end(); },
+        [&] { before.abort("by mistake"); },
+        [&] { (void)before.failure(); },
+        [&] { before.use({}); },
+        [&] { (void)before.reprobe(); },
+        [&] { (void)before.topology(); },
+        [&] { (void)before.traffic(); },
+        [&] { (void)before.explain(sum_of(data)); },
+        [&] { (void)before.predicted_s(sum_of(data)); }};
+    for (const auto& use : uses) EXPECT_THAT(refusal(use), HasSubstr("has been moved from"));
+    before = std::move(after);
+    expect_it_goes_on(before);
+
+    Request started = comm.start(sum_of(data));
+    Request taken = std::move(started);
+    EXPECT_TRUE(started.test());
+    started.wait();
+    // NOLINTEND(bugprone-use-after-move)
+    taken.wait();
+    EXPECT_EQ(data[0], 2);
+  }));
+}
+
 TEST(Waiting, NeedsRequestsThatExist) {
   Request done;
   Request* const requests[] = {&done, nullptr};
