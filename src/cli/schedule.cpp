@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
@@ -24,11 +26,28 @@ struct Arguments {
   std::uint64_t bytes = 1 << 20;
 };
 
+/// What serves a group without levels is made the same with them. Throws InputError naming those
+/// that could use them.
+void require_use_of_levels(const Algorithm& chosen, const AlgorithmInput& input) {
+  const auto uses_them = [&input](const Algorithm& one) {
+    return one.why_not({input.kind, input.world_size, {}}) && !one.why_not(input);
+  };
+  if (input.levels.empty() || chosen.why_not(input) || uses_them(chosen)) return;
+  std::vector<std::string_view> others;
+  for (const Algorithm& other : algorithms()) {
+    if (uses_them(other)) others.push_back(other.name);
+  }
+  throw InputError(fmt::format(
+      "--levels {}: {} takes no levels: leave them out{}", fmt::join(input.levels, ","),
+      chosen.name, others.empty() ? "" : fmt::format(", or choose {}", fmt::join(others, ", "))));
+}
+
 void run(const Arguments& arguments) {
   const Algorithm& chosen = algorithm(arguments.algorithm);
   const AlgorithmInput input{.kind = parse_collective_kind(arguments.collective),
                              .world_size = arguments.ranks,
                              .levels = arguments.levels};
+  require_use_of_levels(chosen, input);
   if (const auto reason = chosen.why_not(input)) {
     throw InputError(fmt::format("{} cannot make {} for {} ranks: {}", arguments.algorithm,
                                  arguments.collective, arguments.ranks, *reason));
@@ -57,9 +76,12 @@ void add_schedule(CLI::App& app, int& exit_code) {
       ->required();
   command->add_option("collective", arguments->collective, "all_reduce, all_gather, …")->required();
   command->add_option("-n,--ranks", arguments->ranks)->required()->check(CLI::Range(1, 4096));
-  command->add_option("--levels", arguments->levels, "sizes of the hierarchy, innermost first")
+  command
+      ->add_option("--levels", arguments->levels,
+                   "sizes of the hierarchy, innermost first: 8,4 for 4 hosts of 8 ranks")
       ->delimiter(',')
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->option_text("INT,INT,...");
   command->add_flag("--programs", arguments->programs, "print what each rank executes");
   command->add_option("-t,--topology", arguments->topology,
                       "simulate on this file, catalog name or generator string");

@@ -50,6 +50,11 @@ expect 2 "sccl.json" "$chorus" convert "$dir/sccl.json" - --topology
 expect 2 "ring" "$chorus" schedule rong all_reduce -n 4
 expect 2 "all_reduce" "$chorus" schedule ring all_reduced -n 4
 expect 2 "8" "$chorus" schedule ring all_reduce -n 4 -t dgx1
+expect 0 "hierarchical" "$chorus" schedule hierarchical all_reduce -n 8 --levels 4,2
+expect 2 "do not multiply" "$chorus" schedule hierarchical all_reduce -n 8 --levels 4,4
+expect 2 "ring takes no levels: leave them out, or choose blueconnect, hierarchical, two_level" \
+  "$chorus" schedule ring all_reduce -n 8 --levels 4,2
+expect 0 "--levels INT,INT,..." "$chorus" schedule --help
 expect 0 "simulated" "$chorus" schedule ring all_reduce -n 8 -t dgx1 -b 16M --svg "$dir/ring.svg" \
   --trace "$dir/ring.trace"
 grep -q "</svg>" "$dir/ring.svg" || fail "no picture"
