@@ -231,7 +231,12 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   }
   for (std::size_t at = 0; at < raw.sizes.size();) {
     const std::size_t end = std::min(raw.sizes.find(',', at), raw.sizes.size());
-    settings.sizes.push_back(parse_size(raw.sizes.substr(at, end - at)));
+    const std::string text = raw.sizes.substr(at, end - at);
+    settings.sizes.push_back(parse_size(text));
+    if (app.count("--sizes") > 0 && settings.sizes.back() % size_of(settings.type) != 0) {
+      throw InputError(fmt::format("--sizes {}: no whole number of {} elements of {} bytes", text,
+                                   name_of(settings.type), size_of(settings.type)));
+    }
     at = end + 1;
   }
   std::sort(settings.sizes.begin(), settings.sizes.end());

@@ -197,6 +197,14 @@ TEST(Sizes, AreRoundedToWholeBlocksWithoutRepeats) {
   EXPECT_EQ(real_sizes(s, Kind::barrier, s.ranks), std::vector<std::uint64_t>{0});
 }
 
+TEST(Options, SizesAreNamedInWholeElements) {
+  EXPECT_THAT(refused({"--sizes", "4,3"}),
+              HasSubstr("--sizes 3: no whole number of float32 elements of 4 bytes"));
+  EXPECT_THAT(refused({"--sizes", "4", "-d", "float64"}), HasSubstr("float64 elements of 8"));
+  EXPECT_EQ(settings({"--sizes", "3", "-d", "uint8"}).sizes, std::vector<std::uint64_t>{3});
+  EXPECT_EQ(settings({"--cluster-table", "-d", "float64"}).sizes.front(), 4U) << "not the user's";
+}
+
 TEST(Options, ClusterHasItsOwnCommands) {
   const CommandLine run = parse({"cluster", "run", "pairs", "--order", "0,2,1,3", "--launcher",
                                  "openmpi", "--", "prog", "--flag"});
