@@ -111,6 +111,7 @@ class Control {
                       Rank waiting_for);
   /// Which members have not reported call `sequence`, as the coordinator answered the last
   /// report_waiting() of it: "rank 2 has not reported it: its last reported call is 16; rank 3 has
+  /// not reported it: it last waited in message(count 1, int32) from rank 2 to rank 3; rank 4 has
   /// not reported any call yet". Empty if none is missing, or not known (yet). For timeout errors.
   [[nodiscard]] std::string who_is_missing(const std::string& group, std::uint64_t sequence);
   /// `reason` for failing call `sequence`, with who_is_missing() behind it.

@@ -222,7 +222,9 @@ void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
     throw Malformed("a rank waited for outside the group");
   }
   Group::Seat& mine = group.seats[*seat];
-  if (!MessageNumber::is_message(call)) {
+  const bool message = MessageNumber::is_message(call);
+  mine.message = message ? signature : "";
+  if (!message) {
     mine.reported = true;
     mine.last_call = std::max(mine.last_call, call);
   }
@@ -268,6 +270,8 @@ std::string Judge::not_in_call(const Group& group, std::uint64_t call) const {
     text += seat_name(group, seat, false);
     if (each.closed) {
       text += " has left this communicator";
+    } else if (!each.message.empty()) {
+      text += fmt::format(" has not reported it: it last waited in {}", each.message);
     } else if (each.reported) {
       text += fmt::format(" has not reported it: its last reported call is {}", each.last_call);
     } else {

@@ -83,6 +83,7 @@ class Judge {
   struct Group {
     struct Seat {
       std::uint64_t last_call = 0;
+      std::string message;  ///< that it waited in by its last report; empty: a collective
       bool reported = false, closed = false;
       Time closed_at{};
     };

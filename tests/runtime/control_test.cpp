@@ -11,13 +11,13 @@
 #include "base/index.hpp"
 #include "chorus/communicator.hpp"
 #include "control_harness.hpp"
+#include "runtime/call_number.hpp"
 
 namespace chorus {
 namespace {
 
 using namespace testing_control;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using wire::Type;
@@ -304,6 +304,27 @@ TEST(Verdict, ATimeoutCanSayWhoIsMissing) {
   EXPECT_EQ(controls[0]->with_missing("too late", "g", 17), "too late; " + expected);
   EXPECT_EQ(controls[0]->who_is_missing("g", 18), "");
   EXPECT_EQ(controls[0]->with_missing("too late", "g", 18), "too late");
+  leave_all(controls);
+}
+
+TEST(Verdict, ATimeoutSaysWhoWaitsInAMessageInstead) {
+  auto controls = join_all(UniqueId::make(2).text, 2);
+  for (auto& control : controls) control->open_group("g", all_ranks(2));
+  const std::string message = "message(count 1, int32) from rank 0 to rank 1";
+  const auto says = [&](const std::string& expected) {
+    const auto end = Clock::now() + milliseconds(kPatience_ms);
+    while (controls[0]->who_is_missing("g", 17) != expected && Clock::now() < end) {
+      controls[0]->report_waiting("g", 17, "barrier", -1);
+      (void)controls[0]->await_verdict("g", 20);
+    }
+    EXPECT_EQ(controls[0]->who_is_missing("g", 17), expected);
+  };
+  controls[1]->report_waiting("g", 16, "barrier", -1);
+  controls[1]->report_waiting("g", MessageNumber{.from = 0, .to = 1, .index = 1}.pack(), message,
+                              0);
+  says("rank 1 has not reported it: it last waited in " + message);
+  controls[1]->report_waiting("g", 16, "barrier", -1);
+  says("rank 1 has not reported it: its last reported call is 16");
   leave_all(controls);
 }
 

@@ -371,6 +371,21 @@ TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
   }
 }
 
+TEST(Failure, ARankThatWaitsInAMessageInsteadIsNamedWithIt) {
+  World world = processes(3, "shm");
+  world.ranks = Ranks::threads;
+  world.options.timeout_ms = 3000;
+  const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+    std::vector<float> data(10);
+    if (comm.rank() != 0) return comm.all_reduce<float>(data);
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // so that its time is not up first
+    comm.recv<float>(data, 1);
+  });
+  EXPECT_THAT(outcomes, ::testing::Each(HasSubstr(
+                            "rank 0 has not reported it: it last waited in message(count 10, "
+                            "float32) from rank 1 to rank 0")));
+}
+
 TEST(Failure, AnExceptionThatTakesARankAwayIsToldToTheOthers) {
   World world = processes(3, "shm,tcp");
   const Outcomes outcomes = run_world(world, [](Communicator& comm) {
