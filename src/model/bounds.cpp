@@ -109,13 +109,15 @@ std::vector<double> all_from(const Network& network, int node) {
   return sources;
 }
 
-/// `rate` in GB/s of `share` of the collective's size.
-double seconds_per_byte(const Network& network, const Rate& rate, double share) {
-  return rate.gb_s > 2 * network.total ? 0 : share / (rate.gb_s * 1e9);
+/// `rate` in GB/s of `share` of the collective's size. `least`: how often what `rate` counts
+/// crosses any cut, at least; a rate that no real capacity gives is none.
+double seconds_per_byte(const Network& network, const Rate& rate, double share, double least = 1) {
+  return rate.gb_s * least > 2 * network.total ? 0 : share / (rate.gb_s * 1e9);
 }
 
-void set_bandwidth(const Network& network, const Rate& rate, double share, Bound& bound) {
-  bound.seconds_per_byte = seconds_per_byte(network, rate, share);
+void set_bandwidth(const Network& network, const Rate& rate, double share, Bound& bound,
+                   double least = 1) {
+  bound.seconds_per_byte = seconds_per_byte(network, rate, share, least);
   bound.method = rate.method;
   bound.tight = rate.tight;
   if (bound.seconds_per_byte <= 0) {
@@ -168,7 +170,8 @@ void bandwidth_bound(const Topology& topology, const Collective& collective, Bou
       set_bandwidth(network, bounds::scatter_rate(network, root_node), share, bound);
       return;
     case CollectiveKind::all_to_all:
-      set_bandwidth(network, bounds::exchange_rate(network), share, bound);
+      set_bandwidth(network, bounds::exchange_rate(network), share, bound,
+                    topology.world_size() - 1);
       return;
     case CollectiveKind::all_reduce:
       all_reduce_bound(topology, bound);

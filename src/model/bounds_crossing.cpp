@@ -159,6 +159,8 @@ std::vector<Bound::Crossing> crossings(const Network& network, bool combines, bo
       if (outside[at(node)] != 0) sources.push_back(node);
     }
     if (far == 0 || near == 0) continue;
+    const double gb_s = network.crossing(outside);
+    if (gb_s > 2 * network.total) continue;  // a link without a limit leads across
     const std::vector<double> reached = distances(network, sources, /*backwards=*/false);
     Bound::Crossing crossing;
     crossing.alpha_s = std::numeric_limits<double>::infinity();
@@ -166,7 +168,7 @@ std::vector<Bound::Crossing> crossings(const Network& network, bool combines, bo
       if (outside[at(node)] == 0) crossing.alpha_s = std::min(crossing.alpha_s, reached[at(node)]);
     }
     const double share = combines && spreads ? 1.0 : 1.0 / network.topology.world_size();
-    crossing.pairs_s_per_byte = share * far * near / (network.crossing(outside) * 1e9);
+    crossing.pairs_s_per_byte = share * far * near / (gb_s * 1e9);
     if (combines) crossing.before = at_most(reached_from, far);
     if (spreads) crossing.behind = at_most(reaching, near);
     crossing.far_ranks = far;

@@ -304,7 +304,22 @@ TEST(Bounds, LinksWithoutALimitLimitNothing) {
     EXPECT_TRUE(std::isinf(bound.algbw_gb_s())) << name_of(kind) << " " << bound.algbw_gb_s();
   }
   topology.links[0].beta_s_per_byte = test::beta(10);
-  EXPECT_TRUE(std::isinf(algbw(topology, CollectiveKind::all_gather))) << "the other way round";
+  const Bound around = lower_bound(topology, {CollectiveKind::all_gather});
+  EXPECT_TRUE(std::isinf(around.algbw_gb_s())) << "the other way round";
+  EXPECT_EQ(around.seconds(1e12), around.latency_s);
+}
+
+// 2 nodes of 256 ranks each exchange 65,536 blocks over one link.
+TEST(Bounds, LinksWithoutALimitLimitNoCollectiveHoweverLarge) {
+  Topology topology = gpus(2);
+  join(topology, 0, 1, 10);
+  for (Topology::Link& link : topology.links) link.beta_s_per_byte = 0;
+  topology.rank_nodes.insert(topology.rank_nodes.end(), 255, topology.rank_nodes[0]);
+  topology.rank_nodes.insert(topology.rank_nodes.end(), 255, topology.rank_nodes[1]);
+  for (const CollectiveKind kind : kAllKinds) {
+    const Bound bound = lower_bound(topology, {kind});
+    EXPECT_EQ(bound.seconds(1e12), bound.latency_s) << name_of(kind);
+  }
 }
 
 TEST(Bounds, NameTwoRanksThatAreNotConnected) {
