@@ -169,6 +169,11 @@ class CHORUS_API Communicator {
   /// any thread; never blocks.
   void abort(std::string_view reason);
 
+  /// Tells the others that this rank makes no further call (one throws InputError), as the
+  /// destructor does before it waits for them. Calls under way go on; a rank that waits for one
+  /// that never comes fails within seconds. Not collective; never blocks on the network.
+  void announce_end();
+
   /// Why this communicator has failed, as far as is known by now. Callable from any thread, while
   /// another one waits in a call, too; never blocks on the network.
   [[nodiscard]] std::optional<std::string> failure() const;

@@ -140,6 +140,13 @@ void Communicator::run(const Call& call) {
   mine.run(call);
 }
 
+void Communicator::announce_end() {
+  Impl& mine = impl();
+  const Visit visit(mine);
+  if (!mine.group_calls.empty()) throw InputError("announce_end() before group_end()");
+  if (!mine.engine->failure() && !mine.aborted) mine.announce_end();
+}
+
 void Communicator::group_start() { ++impl().group_depth; }
 
 void Communicator::group_end() {

@@ -269,10 +269,36 @@ void Communicator::Impl::require_own_process() const {
 void Communicator::Impl::require_sound() {
   require_own_process();
   if (engine->failure()) throw CollectiveError(*engine->failure());
+  if (end_announced) {
+    throw InputError(
+        fmt::format("rank {}: this rank has announced the end of its calls: announce_end() comes "
+                    "after the last",
+                    place.rank));
+  }
   if (!aborted.load(std::memory_order_relaxed)) return;
   if (const auto verdict = control->await_verdict(place.key)) learn_failure();
   throw CollectiveError(engine->failure().value_or(
       fmt::format("rank {}: this rank has aborted the communicator", place.rank)));
+}
+
+void Communicator::Impl::announce_end() {
+  if (end_announced) return;
+  end_announced = true;
+  // What repeats the last calls without another look must not do so now.
+  forget_calls();
+  for (Conversation& each : conversations_) each.is_short = false;
+  report_history();
+  control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
+  std::vector<Control::Conversed> all;
+  for (std::size_t peer = 0; peer < place.members.size(); ++peer) {
+    const std::uint64_t received = conversations_[2 * peer].messages;
+    const std::uint64_t sent = conversations_[2 * peer + 1].messages;
+    if (received + sent == 0) continue;
+    all.push_back({.peer = static_cast<Rank>(peer),
+                   .sent = static_cast<std::uint32_t>(sent & 0x7fffffff),
+                   .received = static_cast<std::uint32_t>(received & 0x7fffffff)});
+  }
+  control->report_ending(place.key, all);
 }
 
 // Leaving is collective: a socket that closes while a peer still reads from it could take messages
@@ -295,6 +321,8 @@ void Communicator::Impl::leave() noexcept {
                      why ? "left after a failure: " + *why : "left because of an exception");
       return;
     }
+    // First: this rank may itself wait for messages of others that end.
+    announce_end();
     // Calls that nobody waited for still own user memory. Those that are queued run in their turn.
     const auto next = [&] {
       return std::ranges::find_if(all_jobs_, [](const auto& job) { return job->running; });
@@ -302,8 +330,6 @@ void Communicator::Impl::leave() noexcept {
     for (auto job = next(); job != all_jobs_.end(); job = next()) {
       engine->drive_until(**job, [&] { return (*job)->complete; });
     }
-    report_history();
-    control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
     try {
       meet("leave", {});
     } catch (const BootstrapError& error) {
@@ -497,7 +523,10 @@ void Communicator::Impl::finish(std::vector<Job*>& jobs) {
 bool Communicator::Impl::test(std::vector<Job*>& jobs, bool give_way) {
   const bool moved = engine->progress();
   if (collect(jobs)) return true;
-  if (moved) return false;
+  if (moved) {
+    engine->moved_by_polling();
+    return false;
+  }
   if (give_way) engine->give_way();
   engine->check_now_and_then();
   return false;

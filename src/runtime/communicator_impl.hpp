@@ -72,6 +72,8 @@ struct Communicator::Impl {
 
   Job& prepare_collective(const Call& call);
   void launch_message(const Call& call, std::vector<Job*>& jobs);
+  /// Tells the others, once, that this rank makes no further call.
+  void announce_end();
   /// True if a message like the last one to, or from, the same peer has been sent or received
   /// without anything to wait for. `blocking`: the caller has nothing else to do.
   [[nodiscard]] bool message_at_once(const Call& call, bool blocking);
@@ -102,6 +104,7 @@ struct Communicator::Impl {
   int splits = 0;
   int shrinks = 0;
   std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
+  bool end_announced = false;
   std::atomic<bool> visited{false};  // a thread is in a call (see Visit)
   int owner_generation = net::fork_generation();
   int plans = 0;
@@ -113,7 +116,8 @@ struct Communicator::Impl {
 
   Request::Impl* open_requests = nullptr;  // that refer to this communicator
 
-  /// Throws CollectiveError if this communicator has failed or was aborted by this rank.
+  /// Throws CollectiveError if this communicator has failed or was aborted by this rank,
+  /// InputError after announce_end().
   void require_sound();
   /// Throws InputError in a child that was forked since: the communicator is its parent's.
   void require_own_process() const;

@@ -342,6 +342,14 @@ void Control::report_waiting(const std::string& group, std::uint64_t sequence,
       Writer(Type::waiting).text(group).u64(sequence).text(signature).i32(waiting_for).share());
 }
 
+void Control::report_ending(const std::string& group, std::span<const Conversed> all) {
+  const std::lock_guard lock(impl_->mutex);
+  Writer frame(Type::ending);
+  frame.text(group).u32(static_cast<std::uint32_t>(all.size()));
+  for (const Conversed& each : all) frame.i32(each.peer).u32(each.sent).u32(each.received);
+  impl_->send(frame.share());
+}
+
 std::string Control::who_is_missing(const std::string& group, std::uint64_t sequence) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->groups.find(group);

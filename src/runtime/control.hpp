@@ -109,6 +109,14 @@ class Control {
   /// group is a verdict too, and each report refreshes who_is_missing().
   void report_waiting(const std::string& group, std::uint64_t sequence, std::string_view signature,
                       Rank waiting_for);
+  /// All messages with a peer that this rank has begun, or ever will.
+  struct Conversed {
+    Rank peer;
+    std::uint32_t sent, received;  ///< how many, modulo 2^31 (as MessageNumber::index)
+  };
+  /// "I make no further call in this group": whoever reports that it waits for a message beyond
+  /// these waits in vain, which is a verdict. Peers that are not listed have had none.
+  void report_ending(const std::string& group, std::span<const Conversed> all);
   /// Which members have not reported call `sequence`, as the coordinator answered the last
   /// report_waiting() of it: "rank 2 has not reported it: its last reported call is 16; rank 3 has
   /// not reported it: it last waited in message(count 1, int32) from rank 2 to rank 3; rank 4 has

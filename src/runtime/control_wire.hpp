@@ -37,6 +37,7 @@ enum class Type : std::uint8_t {
   waiting,         ///< key, sequence, signature, waiting_for
   abort,           ///< key, reason
   farewell,        ///< reason, empty if all is well
+  ending,          ///< key, then for each peer: rank, messages sent to it, received from it
   // From the coordinator.
   greeting = 64,
   refused,          ///< sentence
@@ -64,8 +65,8 @@ constexpr std::size_t kMaxFromRank = kMaxBlob + 4 * kMaxWorld + kMaxKey + 64;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 1;
-/// "0.1.0 (control protocol 1)"
+constexpr std::uint32_t kProtocol = 2;
+/// "0.1.0 (control protocol 2)"
 [[nodiscard]] std::string version();
 
 /// The peer wrote what no Chorus of this version writes.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/call_number.hpp"
 #include "runtime/coordinator_judge.hpp"
@@ -31,6 +32,20 @@ std::optional<std::size_t> Judge::Group::seat_of(Rank rank) const {
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found == members.end()) return std::nullopt;
   return static_cast<std::size_t>(found - members.begin());
+}
+
+std::optional<std::size_t> Judge::Group::never_begins(std::size_t seat, std::uint64_t call) const {
+  if (!MessageNumber::is_message(call)) return std::nullopt;
+  const auto [from, to, index] = MessageNumber::unpack(call);
+  const bool sending = static_cast<std::size_t>(from) == seat;
+  const auto peer = static_cast<std::size_t>(sending ? to : from);
+  if (peer >= seats.size() || peer == seat || !seats[peer].ending) return std::nullopt;
+  const auto found = seats[peer].ending->find(seat);
+  const Seat::Messages begun =
+      found == seats[peer].ending->end() ? Seat::Messages{} : found->second;
+  const std::uint32_t beyond = (index - (sending ? begun.received : begun.sent)) & 0x7fffffff;
+  if (beyond == 0 || beyond >= 1U << 30) return std::nullopt;
+  return peer;
 }
 
 std::string Judge::seat_name(const Group& group, std::size_t seat, bool with_who) const {
@@ -240,18 +255,44 @@ void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
            fmt::format("{} but {} as {} of this communicator", they_first ? theirs : ours,
                        they_first ? ours : theirs, name_of_call(call)));
   }
-  if (group.calls.size() > kCallsRemembered) group.calls.erase(group.calls.begin());
+  // The oldest of its kind: messages, of which many may wait, do not make collectives forgotten.
+  const auto messages = group.calls.lower_bound(MessageNumber::kMark);
+  const auto first_alike = MessageNumber::is_message(call) ? messages : group.calls.begin();
+  const auto end_alike = MessageNumber::is_message(call) ? group.calls.end() : messages;
+  if (std::distance(first_alike, end_alike) > static_cast<std::ptrdiff_t>(kCallsRemembered)) {
+    group.calls.erase(first_alike);
+  }
+  std::optional<std::size_t> gone = group.never_begins(*seat, call);
   if (waiting_for >= 0) {
-    const Group::Seat& other = group.seats[static_cast<std::size_t>(waiting_for)];
-    if (other.closed && other.closed_at + kLeftHold <= now) {
-      decide(key, group,
-             fmt::format("{} left while {} waited for it in {}, {}",
-                         seat_name(group, static_cast<std::size_t>(waiting_for), true),
-                         seat_name(group, *seat, false), name_of_call(call), signature));
-    }
+    const auto other = static_cast<std::size_t>(waiting_for);
+    if (group.seats[other].closed && group.seats[other].closed_at + kLeftHold <= now) gone = other;
+  }
+  if (gone) {
+    decide(key, group,
+           fmt::format("{} left while {} waited for it in {}, {}", seat_name(group, *gone, true),
+                       seat_name(group, *seat, false), name_of_call(call), signature));
   }
   send(rank,
        Writer(Type::waiting_status).text(key).u64(call).text(not_in_call(group, call)).share());
+}
+
+void Judge::on_ending(Rank rank, wire::Reader& body) {
+  const std::string key = key_of(body);
+  const std::uint32_t count = body.u32();
+  std::map<std::size_t, Group::Seat::Messages> all;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t peer = body.u32();
+    const std::uint32_t sent = body.u32();
+    all[peer] = {.sent = sent, .received = body.u32()};
+  }
+  body.end();
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  const auto seat = found->second.seat_of(rank);
+  if (!seat || (!all.empty() && all.rbegin()->first >= found->second.seats.size())) {
+    throw Malformed("messages with a peer outside the group");
+  }
+  found->second.seats[*seat].ending = std::move(all);
 }
 
 std::string Judge::not_in_call(const Group& group, std::uint64_t call) const {

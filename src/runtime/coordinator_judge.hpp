@@ -86,6 +86,11 @@ class Judge {
       std::string message;  ///< that it waited in by its last report; empty: a collective
       bool reported = false, closed = false;
       Time closed_at{};
+      struct Messages {
+        std::uint32_t sent = 0, received = 0;
+      };
+      /// Once it will begin no more: how many it has, by the seat of the peer.
+      std::optional<std::map<std::size_t, Messages>> ending;
     };
     struct Called {
       std::string signature;
@@ -97,6 +102,9 @@ class Judge {
     std::optional<std::string> verdict;
 
     [[nodiscard]] std::optional<std::size_t> seat_of(Rank rank) const;
+    /// The seat that will never begin its part of message `call`, which `seat` waits for.
+    [[nodiscard]] std::optional<std::size_t> never_begins(std::size_t seat,
+                                                          std::uint64_t call) const;
   };
   struct Exchange {
     std::vector<Rank> members;
@@ -125,6 +133,7 @@ class Judge {
   void on_lost(Rank rank, wire::Reader& body, Time now);
   void on_waiting(Rank rank, wire::Reader& body, Time now);
   void on_abort(Rank rank, wire::Reader& body);
+  void on_ending(Rank rank, wire::Reader& body);
   void on_farewell(Rank rank, wire::Reader& body, Time now);
 
   void finish_join();

@@ -404,6 +404,19 @@ void Engine::check_now_and_then() {
   if (now < next_check_ns_) return;
   next_check_ns_ = now + 2'000'000;
   check();
+  report_polled(now);
+}
+
+// Who polls may have a message open with every rank: a few at a time, in turns.
+void Engine::report_polled(std::int64_t now) {
+  constexpr std::size_t kAtOnce = 8;
+  if (next_polled_report_ns_ == 0) next_polled_report_ns_ = now + kReportAfterNs;
+  if (now < next_polled_report_ns_) return;
+  next_polled_report_ns_ = now + kReportEveryNs;
+  for (std::size_t i = 0; i < std::min(kAtOnce, running_.size()); ++i) {
+    const Job& job = *running_[polled_reports_++ % running_.size()];
+    report(job, job.waiting().peer);
+  }
 }
 
 void Engine::lost(Rank peer, const std::string& why) {

@@ -140,8 +140,11 @@ class Engine final : public Execution::Ports {
   [[nodiscard]] const std::optional<std::string>& failure() const { return failure_; }
   /// Looks for a verdict; throws CollectiveError if there is one.
   void check();
-  /// The same, at most every few milliseconds: for callers that poll.
+  /// The same, at most every few milliseconds: for callers that poll, when nothing moved. What
+  /// they wait for is reported as it is for those that sit in a call.
   void check_now_and_then();
+  /// Something did.
+  void moved_by_polling() { next_polled_report_ns_ = 0; }
   /// Lets another rank have this core, if ranks share cores: for callers that poll.
   void give_way() const;
   [[noreturn]] void fail(const std::string& reason);
@@ -169,6 +172,7 @@ class Engine final : public Execution::Ports {
   void look_around();
   void check_stall(std::span<const Pending> all);
   void report(const Job& job, Rank waiting_for);
+  void report_polled(std::int64_t now);
   [[noreturn]] void mismatched(const Job& job);
   [[nodiscard]] std::string describe_waiting(const Job& job) const;
 
@@ -194,6 +198,8 @@ class Engine final : public Execution::Ports {
   std::int64_t idle_since_ns_ = 0;
   std::int64_t next_report_ns_ = 0;
   std::int64_t next_check_ns_ = 0;
+  std::int64_t next_polled_report_ns_ = 0;  // 0: something has moved
+  std::size_t polled_reports_ = 0;
 };
 
 }  // namespace chorus

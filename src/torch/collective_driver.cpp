@@ -182,6 +182,7 @@ bool CollectiveDriver::work(std::unique_lock<std::mutex>& lock) {
   std::optional<chorus::Communicator> last = std::move(communicator_);
   communicator_.reset();
   const auto before = std::move(before_leaving_);
+  last->announce_end();
   lock.unlock();
   if (before) before();
   last.reset();  // collective

@@ -299,6 +299,8 @@ void Group::abort(const std::string& reason) {
 
 void Group::leave() {
   if (!of_this_process()) return;
+  // Before anything waits for the others: they may be waiting for this rank in either.
+  messages_->end();
   collectives().leave([this] {
     messages_->leave();
     std::shared_ptr<GpuDriver> last;

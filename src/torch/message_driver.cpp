@@ -16,8 +16,6 @@ using Clock = MessageDriver::Clock;
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kShortSleep = std::chrono::microseconds(50);
 constexpr auto kLongSleep = std::chrono::microseconds(500);
-// Messages still open when the group is left get this long.
-constexpr auto kLastWords = std::chrono::seconds(1);
 
 // One round of waiting in which nothing has happened since `begin`.
 void pause(Clock::time_point begin) {
@@ -168,13 +166,16 @@ void MessageDriver::abort(const std::string& reason) {
   if (communicator_) communicator_->abort(reason);
 }
 
+void MessageDriver::end() {
+  const std::lock_guard lock(mutex_);
+  if (leaving_) return;
+  leaving_ = true;
+  communicator_->announce_end();
+  work_.notify_one();
+}
+
 void MessageDriver::leave() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (leaving_) return;
-    leaving_ = true;
-    work_.notify_one();
-  }
+  end();
   threads_.join();
   std::optional<chorus::Communicator> last;
   {
@@ -188,19 +189,11 @@ void MessageDriver::leave() {
 // return.
 bool MessageDriver::work(std::unique_lock<std::mutex>& lock) {
   auto begin = Clock::now();
-  std::optional<Clock::time_point> deadline;
   while (!leaving_ || !active_.empty() || !ended_.empty()) {
     if (active_.empty() && ended_.empty()) {
       work_.wait(lock, [&] { return leaving_ || !active_.empty() || !ended_.empty(); });
       begin = Clock::now();
       continue;
-    }
-    if (leaving_ && !active_.empty()) {
-      if (!deadline) deadline = Clock::now() + kLastWords;
-      if (Clock::now() > *deadline) {
-        communicator_->abort("a rank left with messages that nobody took");
-        fail_all("the process group was destroyed with this message still under way");
-      }
     }
     if (!active_.empty()) move();
     const auto quiet = take_quiet();

@@ -31,8 +31,11 @@ class MessageDriver {
   void wait(const std::shared_ptr<Task>& task, std::chrono::milliseconds limit);
   void kick();
   void abort(const std::string& reason);
-  /// Leaves the communicator, collectively, from the calling thread. Messages that no peer has
-  /// taken by then are given up.
+  /// No further message comes from this rank, which those that wait for one are told. Those under
+  /// way go on. Never blocks.
+  void end();
+  /// The same, and leaves the communicator, collectively, from the calling thread, when the
+  /// messages under way are over.
   void leave();
 
  private:

@@ -7,6 +7,8 @@
 
 #include <numeric>
 
+#include "runtime/call_number.hpp"
+
 namespace chorus {
 namespace {
 
@@ -213,6 +215,46 @@ TEST_F(JudgeTest, ARankWaitedForLongAfterItLeftIsNamed) {
   EXPECT_THAT(wait(), ::testing::Contains(
                           "to 0: verdict: rank 1 (pid 101 on h) left while rank 0 waited for it in "
                           "call 5, barrier"));
+}
+
+TEST_F(JudgeTest, ARankThatEndsIsNamedByThoseThatWaitForMoreThanItHasBegun) {
+  const auto number = [](Rank from, Rank to, std::uint32_t index) {
+    return MessageNumber{.from = from, .to = to, .index = index}.pack();
+  };
+  enter_all_and_open(3, false);
+  const auto wait = [&](Rank rank, std::uint64_t call, Rank peer) {
+    say(rank, Writer(Type::waiting).text("g").u64(call).text("message").i32(peer));
+    return heard();
+  };
+  const auto verdict = ::testing::Contains(HasSubstr("verdict"));
+  EXPECT_THAT(wait(0, number(1, 0, 6), 1), ::testing::Not(verdict)) << "it may come yet";
+  say(1, Writer(Type::ending).text("g").u32(1).i32(0).u32(5).u32(0x7fffffff));
+  EXPECT_THAT(wait(0, number(1, 0, 5), 1), ::testing::Not(verdict)) << "it is on its way";
+  EXPECT_THAT(wait(0, number(0, 1, 0x7fffffff), 1), ::testing::Not(verdict)) << "it is expected";
+  EXPECT_THAT(wait(1, number(1, 0, 6), 0), ::testing::Not(verdict)) << "rank 0 goes on";
+  EXPECT_THAT(wait(0, number(1, 0, 6), 1),
+              ::testing::Contains("to 2: verdict: rank 1 (pid 101 on h) left while rank 0 waited "
+                                  "for it in message 6, message"));
+}
+
+TEST_F(JudgeTest, ASendBeyondWhatAnEndingRankTakesIsInVainAlsoWhereNumbersWrap) {
+  const std::uint64_t wrapped = MessageNumber{.from = 0, .to = 1, .index = 1}.pack();
+  const std::uint64_t first = MessageNumber{.from = 2, .to = 1, .index = 1}.pack();
+  for (const auto& [rank, call] : {std::pair(0, wrapped), std::pair(2, first)}) {
+    enter_all_and_open(3, false);
+    say(1, Writer(Type::ending).text("g").u32(1).i32(0).u32(0).u32(0x7fffffff));
+    say(rank, Writer(Type::waiting).text("g").u64(call).text("message").i32(1));
+    EXPECT_THAT(heard(), ::testing::Contains(HasSubstr(fmt::format(
+                             "verdict: rank 1 (pid 101 on h) left while rank {}", rank))));
+  }
+}
+
+TEST_F(JudgeTest, AnEndWithMessagesOfStrangersIsMalformed) {
+  enter_all_and_open(2, false);
+  EXPECT_THROW(say(1, Writer(Type::ending).text("g").u32(1).i32(2).u32(1).u32(1)), wire::Malformed);
+  EXPECT_THROW(say(1, Writer(Type::ending).text("g").u32(1).i32(-1).u32(1).u32(1)),
+               wire::Malformed);
+  EXPECT_THROW(say(1, Writer(Type::ending).text("g").u32(1000).i32(0)), wire::Malformed);
 }
 
 TEST_F(JudgeTest, ListsAreShort) {

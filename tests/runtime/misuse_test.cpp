@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -532,6 +533,40 @@ TEST(Ends, OfSeveralInAnotherOrderOnEachRankAreOverInTimeAndSayWhy) {
               AllOf(HasSubstr("c0' was not ended by all of its ranks: nothing from rank "),
                     HasSubstr("several in the same order")));
   expect_all_well(outcomes);
+}
+
+// Large messages go through slots, short ones through a mailbox where there is one.
+TEST_P(OverTransport, AnAnnouncedEndLetsMessagesFinishAndRefusesOthersOnBothSides) {
+  for (const std::size_t count : {std::size_t{4}, std::size_t{1} << 22}) {
+    const Outcomes outcomes = run_world(threads(2, GetParam()), [&](Communicator& comm) {
+      std::vector<int> data(count, comm.rank());
+      const Call send = {.kind = Call::Kind::send,
+                         .input = data.data(),
+                         .count = count,
+                         .type = DataType::int32,
+                         .peer = 1};
+      if (comm.rank() == 0) {
+        comm.run(send);
+        Request second = comm.start(send);
+        comm.announce_end();
+        const auto refused = HasSubstr("this rank has announced the end of its calls");
+        EXPECT_THAT(refusal([&] { (void)comm.start(send); }), refused);
+        EXPECT_THAT(refusal([&] { comm.run(send); }), refused);
+        EXPECT_THAT(refusal([&] { comm.barrier(); }), refused);
+        second.wait();
+        return;
+      }
+      for (int i = 0; i < 2; ++i) {
+        comm.recv<int>(data, 0);
+        EXPECT_EQ(data, std::vector<int>(count, 0));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      }
+      comm.recv<int>(data, 0);
+    });
+    EXPECT_EQ(outcomes[0], "");
+    EXPECT_THAT(outcomes[1], AllOf(HasSubstr("rank 0"),
+                                   HasSubstr("left while rank 1 waited for it in message 3")));
+  }
 }
 
 TEST(Kinds, ThatThereAreNotAreRefused) {

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 import unittest
 from datetime import timedelta
 
@@ -92,6 +93,63 @@ class Failures(unittest.TestCase):
             dist.all_reduce(good)
             assert good.tolist() == [size, size]
         self.assertEqual(run(2, body), ["", ""])
+
+    def test_a_rank_that_is_through_is_named_by_those_that_wait_for_it(self):
+        # As where data ran out on one rank alone: the end of its script, not of a failed one.
+        many = torch.ones(1 << 24)  # more than goes out before the receiver takes any
+        def collective(rank, size):
+            if rank != 1:
+                dist.all_reduce(torch.ones(4))
+        def receive(rank, size):
+            if rank != 1:
+                dist.recv(torch.ones(4), 1)
+        def receive_a_second(rank, size):
+            if rank == 1:
+                dist.send(torch.ones(4), 0)
+                dist.send(torch.ones(4), 2)
+            else:
+                dist.recv(torch.ones(4), 1)
+                dist.recv(torch.ones(4), 1)
+        def send(rank, size):
+            if rank != 1:
+                dist.send(many, 1)
+        def receive_while_it_reduces(rank, size):
+            if rank == 1:
+                dist.all_reduce(torch.ones(4), async_op=True)
+            else:
+                dist.recv(torch.ones(4), 1)
+        def any_receive(rank, size):
+            for other in {0, 2} - {rank} if rank != 1 else ():
+                dist.isend(torch.ones(4), other)
+                dist.recv(torch.ones(4), other)
+                dist.irecv(torch.ones(4), other)  # which nobody waits for
+                dist.recv(torch.ones(4), 1)
+        for body in (collective, receive, receive_a_second, send, receive_while_it_reduces,
+                     any_receive):
+            with self.subTest(body.__name__):
+                results = run(3, body, timeout_s=60, limit_s=20)
+                self.each_says([results[0], results[2]], "rank 1")
+
+    def test_what_was_sent_before_the_end_arrives_however_late_it_is_taken(self):
+        many = 1 << 24
+        def body(rank, size):
+            if rank == 0:
+                sent = torch.full((many,), 3.0)
+                keep.append([sent, dist.isend(sent, 1), dist.isend(torch.ones(1), 2)])
+                return
+            time.sleep(2.5)
+            got = torch.empty(many if rank == 1 else 1)
+            dist.recv(got, 0)
+            assert got.eq(3.0 if rank == 1 else 1.0).all(), got
+        keep = []
+        self.assertEqual(run(3, body, limit_s=20), [""] * 3)
+
+    def test_messages_that_nobody_takes_hold_nobody_up(self):
+        def body(rank, size):
+            keep.append([torch.ones(1 << 24), torch.ones(4)])
+            keep.append([dist.isend(keep[0][0], 1 - rank), dist.irecv(keep[0][1], 1 - rank)])
+        keep = []
+        self.assertNotIn("hung", run(2, body, limit_s=20))
 
     def test_a_refused_message_fails_its_peer(self):
         def body(rank, size):
