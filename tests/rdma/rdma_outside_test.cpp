@@ -123,8 +123,8 @@ struct Lent {
 
 /// `puts` from either end, sizes at random and all sizes about which anything changes, out of GPU
 /// memory where `lent` has it; a place is spoilt as soon as it is released.
-void traffic(End& end, const Lent& lent, bool from_gpu, std::uint64_t seed, std::uint64_t puts,
-             const Midway& midway = {}, std::uint64_t before = 0) {
+void exchange(End& end, const Lent& lent, bool from_gpu, std::uint64_t seed, std::uint64_t puts,
+              const Midway& midway, std::uint64_t before) {
   constexpr std::uint64_t kSlots = Traffics::kSlots;
   constexpr std::size_t kSlot = Traffics::kSlot;
   std::vector<std::byte> heap(from_gpu ? 0 : kSlots * kSlot);
@@ -177,6 +177,12 @@ void traffic(End& end, const Lent& lent, bool from_gpu, std::uint64_t seed, std:
       },
       "traffic");
   EXPECT_EQ(end.link.released(0), before + puts);
+}
+
+/// exchange() until both ends are through.
+void traffic(End& end, const Lent& lent, bool from_gpu, std::uint64_t seed, std::uint64_t puts,
+             const Midway& midway = {}, std::uint64_t before = 0) {
+  exchange(end, lent, from_gpu, seed, puts, midway, before);
   end.meet();
 }
 
@@ -225,13 +231,16 @@ TEST_F(RdmaOutsideTest, ARailThatFailsInMidUseLosesNothing) {
       run_both(kWay, kTraffic, [&](End& end) {
         const Lent lent(end, kTraffic, {});
         bool armed = false;
-        traffic(end, lent, true, 3, 80, [&](std::uint64_t made) {
+        const auto midway = [&](std::uint64_t made) {
           if (end.rank != 0 || armed || made < 10) return;
           armed = true;
           fake::adapter(0).unheard = unheard;
           fake::adapter(0).breaks_after = after;
-        });
+        };
+        exchange(end, lent, true, 3, 80, midway, 0);
+        // Before they meet: who is through then may leave, and takes the other rail along.
         EXPECT_EQ(rdma(end).live_rails(), 1u);
+        end.meet();
       });
       EXPECT_THAT(fake::violations(), IsEmpty()) << after << " " << unheard;
     }
