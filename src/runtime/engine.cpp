@@ -335,7 +335,10 @@ void Engine::sleep(std::span<const Pending> all) {
 
 // No progress for a while: is there a verdict, has a peer called something else, is time up?
 void Engine::check_stall(std::span<const Pending> all) {
-  for (const Pending& pending : all) pending.engine->check();
+  if (idle_rounds_ == 0) return;
+  for (const Pending& pending : all) {
+    if (pending.engine->check_while_waiting()) idle_rounds_ = 0;
+  }
   if (idle_rounds_ == 0) return;
   const Job& job = *all.front().job;
   const std::int64_t now = now_ns();
@@ -367,6 +370,17 @@ void Engine::check() {
   if (failure_) throw CollectiveError(*failure_);
   control_.poll();
   if (const auto verdict = control_.verdict(place_.key)) fail(*verdict);
+}
+
+// A peer may have sent all that is waited for before it failed, or left: that is for the next call
+// to say. What it sent is there before the verdict is.
+bool Engine::check_while_waiting() {
+  if (failure_) throw CollectiveError(*failure_);
+  control_.poll();
+  const auto verdict = control_.verdict(place_.key);
+  if (!verdict) return false;
+  if (!progress()) fail(*verdict);
+  return true;
 }
 
 void Engine::turn(std::span<const Pending> all) {
@@ -403,7 +417,7 @@ void Engine::check_now_and_then() {
   const std::int64_t now = now_ns();
   if (now < next_check_ns_) return;
   next_check_ns_ = now + 2'000'000;
-  check();
+  if (check_while_waiting()) return;
   report_polled(now);
 }
 

@@ -171,6 +171,8 @@ class Engine final : public Execution::Ports {
   void sleep(std::span<const Pending> all);
   void look_around();
   void check_stall(std::span<const Pending> all);
+  /// As check(), unless something has come that may be all a call waits for: true then.
+  bool check_while_waiting();
   void report(const Job& job, Rank waiting_for);
   void report_polled(std::int64_t now);
   [[noreturn]] void mismatched(const Job& job);

@@ -399,6 +399,40 @@ TEST(Failure, AnExceptionThatTakesARankAwayIsToldToTheOthers) {
   EXPECT_THAT(outcomes[1], HasSubstr("rank 2"));
 }
 
+// The waiting rank hears of both at once: it is stopped in its sleep until both are there.
+TEST(Failure, ACallWhoseMessagesHaveComeEndsWellThoughAPeerHasFailedSince) {
+  for (const char* const transports : {"shm", "tcp"}) {
+    World world = processes(2, transports);
+    world.options.spin_us = 0;
+    const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+      pid_t pids[2] = {};
+      pids[comm.rank()] = ::getpid();
+      comm.all_reduce<std::int32_t>(pids);
+      if (comm.rank() == 0) {
+        const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+        pause();
+        ::kill(pids[1], SIGSTOP);
+        comm.barrier();  // for which rank 1 has done its part
+        comm.abort("no more data");
+        pause();
+        ::kill(pids[1], SIGCONT);
+        return;
+      }
+      comm.barrier();
+      for (;;) {  // heard by the next call at the latest
+        try {
+          comm.barrier();
+        } catch (const CollectiveError& error) {
+          throw std::runtime_error(std::string("afterwards: ") + error.what());
+        }
+      }
+    });
+    EXPECT_EQ(outcomes[0], "");
+    EXPECT_THAT(outcomes[1], AllOf(HasSubstr("afterwards: "), HasSubstr("no more data")))
+        << transports;
+  }
+}
+
 TEST(Failure, EverySurvivorLeavesAFlightRecord) {
   const auto directory =
       std::filesystem::temp_directory_path() / fmt::format("chorus-failure-test-{}", ::getpid());
