@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/files.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "perf/cluster/cluster.hpp"

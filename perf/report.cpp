@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus::perf {
@@ -161,29 +160,7 @@ Report report_from_json(std::string_view text, std::string_view where) try {
   throw InputError(fmt::format("{}: {}", where, error.what()));
 }
 
-Report load_report(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw InputError(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
-  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-  std::string text;
-  for (std::array<char, 1 << 16> buffer; file;) {
-    file.read(buffer.data(), buffer.size());
-    text.append(buffer.data(), static_cast<std::size_t>(file.gcount()));
-    if (text.size() > kMostBytes) {
-      throw InputError(
-          fmt::format("cannot read {}: larger than 64 MiB: is it the right file?", path));
-    }
-  }
-  return report_from_json(text, path);
-}
-
-void require_writable(const std::string& path) {
-  std::error_code error;
-  const bool there = std::filesystem::exists(path, error);
-  const std::ofstream file(path, std::ios::app);
-  if (!file) throw InputError(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
-  if (!there) std::filesystem::remove(path, error);
-}
+Report load_report(const std::string& path) { return report_from_json(read_file(path), path); }
 
 void save_text(const std::string& path, std::string_view text) {
   std::ofstream file(path);

@@ -71,8 +71,6 @@ struct Report {
 
 /// Throw chorus::InputError naming the file.
 [[nodiscard]] Report load_report(const std::string& path);
-/// Before work that would be lost: throws as save_text() would; leaves what is there.
-void require_writable(const std::string& path);
 void save_text(const std::string& path, std::string_view text);
 
 /// The libraries that have rows, in the order in which they appear.

@@ -60,7 +60,7 @@ class TcpStream {
   [[nodiscard]] bool queue_empty() const { return head_ == tail_; }
   /// True once after a flush(): whether a frame may go ahead of those that wait for the next.
   [[nodiscard]] bool may_go_ahead() { return queue_empty() && !std::exchange(sent_ahead_, true); }
-  /// The owner has no more to put for now.
+  /// After a flush(): the next frame may go ahead again.
   void end_of_puts() { sent_ahead_ = false; }
   [[nodiscard]] bool farewell() const { return farewell_; }  ///< the peer has said it
   /// A frame is left for later: there is no use in polling for input.

@@ -77,9 +77,6 @@ void simulate_and_show(const Schedule& schedule, const Topology& topology, std::
 /// Writes what is printable to standard output and flushes it, so that a full disk or closed pipe
 /// is an Error.
 void print(std::string_view text);
-/// Before work that would be in vain: throws InputError, as write_file() would, where no file of
-/// this path can be written. Leaves what is there as it is.
-void require_writable(const std::string& path);
 /// Whole, or what was there before stays: on a full disk, too. Throws InputError naming the path.
 void write_file(const std::string& path, std::string_view text);
 

@@ -1,3 +1,5 @@
+#include "base/files.hpp"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -32,7 +34,6 @@ void write_over(const std::string& path, std::string_view text, const std::strin
 }  // namespace
 
 std::string read_input(const std::string& path) {
-  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   const bool standard = path == "-";
   const File owned(standard ? nullptr : std::fopen(path.c_str(), "rb"));
   std::FILE* file = standard ? stdin : owned.get();
@@ -40,17 +41,9 @@ std::string read_input(const std::string& path) {
   if (file == nullptr) {
     throw InputError(fmt::format("{}: cannot be opened: {}", name, std::strerror(errno)));
   }
-  std::string text;
-  char buffer[1 << 16];
-  while (const std::size_t got = std::fread(buffer, 1, sizeof buffer, file)) {
-    text.append(buffer, got);
-    if (text.size() > kMostBytes) {
-      throw InputError(fmt::format("{}: larger than 64 MiB: is it the right file?", name));
-    }
-  }
-  if (std::ferror(file) != 0) {
-    throw InputError(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
-  }
+  std::string why;
+  std::string text = read_text(file, why);
+  if (!why.empty()) throw InputError(fmt::format("{}: cannot be read: {}", name, why));
   return text;
 }
 
@@ -67,19 +60,6 @@ void print(std::string_view all) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     throw Error(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
   }
-}
-
-void require_writable(const std::string& path) {
-  std::error_code error;
-  const bool there = std::filesystem::exists(path, error);
-  if (there && std::filesystem::is_directory(path, error)) {
-    errno = EISDIR;
-  } else {
-    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-    const std::string asked = there ? path : parent.empty() ? "." : parent.string();
-    if (::access(asked.c_str(), there ? W_OK : W_OK | X_OK) == 0) return;
-  }
-  throw InputError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
 }
 
 void write_file(const std::string& path, std::string_view text) {

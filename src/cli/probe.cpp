@@ -11,6 +11,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/files.hpp"
 #include "base/log.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/draft.hpp"
+#include "base/files.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"

@@ -232,10 +232,10 @@ class Visit {
 /// ancestors, alike on all ranks, and (as far as 64 bits tell) no other's.
 [[nodiscard]] std::string child_key(const std::string& parent, std::string_view suffix);
 
-/// Throws InputError, naming the argument, for a call that cannot be right on any rank.
-/// `to_itself`: a rank may send to itself.
 /// Refuses a call of a kind that there is not, as other languages may make one.
 void check_kind(const Call& call);
+/// Throws InputError, naming the argument, for a call that cannot be right on any rank.
+/// `to_itself`: a rank may send to itself.
 void check_call(const Call& call, Rank rank, int world_size, bool to_itself = false);
 
 }  // namespace chorus

@@ -71,7 +71,7 @@ bool Communicator::Impl::move_now(const Call& call, Conversation& with, bool blo
     const bool looks = blocking && engine->idle_now() && !engine->crowded();
     for (int left = looks ? kLooks : 1; !mailbox.has_message(); mailbox.look_ahead(bytes)) {
       if (--left == 0) return false;
-      Engine::pause();
+      WaitPolicy::pause();
     }
   }
   const std::uint64_t number = with.messages + 1;

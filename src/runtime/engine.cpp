@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,7 +9,7 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "base/slice.hpp"
+#include "base/clock.hpp"
 #include "chorus/error.hpp"
 #include "runtime/call_number.hpp"
 #include "runtime/flight_recorder.hpp"
@@ -21,17 +20,6 @@ namespace {
 // After this long without progress a rank tells the coordinator what it waits for.
 constexpr std::int64_t kReportAfterNs = 500'000'000;
 constexpr std::int64_t kReportEveryNs = 1'000'000'000;
-// A wait that spins for so long is a sign that others need the core: this one and the next so many
-// yield in every round. Only as many short waits in a row bring plain spinning back.
-constexpr std::int64_t kYieldAfterNs = 20'000;
-constexpr int kWaitsYielding = 16;
-// Unless it is no rank that wants the core: ranks hand it on within microseconds, a program that
-// computes keeps it for its slice, of milliseconds. Yielding (or sleeping) then costs a slice each
-// time, and the peer, waiting long for this rank, gives up its core as well. For a while such waits
-// keep the core, as long as a slice may take the peer's.
-constexpr std::int64_t kStrangerTookNs = 500'000;
-constexpr std::int64_t kKeepCoreNs = 200'000'000;
-constexpr std::int64_t kSpinBesideStrangers = 50;  // times CHORUS_SPIN_US
 // Idle rounds between looks at the clock.
 constexpr std::uint32_t kRoundsPerLook = 32;
 
@@ -45,22 +33,20 @@ std::string in_call(const Job& job) {
   return fmt::format("call {} {}, {}", job.part_of, describe_whole(job), job.describe());
 }
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 }  // namespace
 
 Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const Options& options,
                const SlotLayout& layout)
-    : control_(control), wiring_(wiring), place_(place), options_(options), layout_(layout) {
+    : control_(control),
+      wiring_(wiring),
+      place_(place),
+      options_(options),
+      layout_(layout),
+      wait_(wiring, options, wiring.members()[static_cast<std::size_t>(place.rank)].crowded) {
   const auto& members = wiring.members();
   const std::size_t ports = members.size() * static_cast<std::size_t>(layout.data_channels);
   outs_.resize(ports);
   ins_.resize(ports);
-  crowded_ = members[static_cast<std::size_t>(place.rank)].crowded;
 }
 
 OutPort& Engine::out(Rank peer, int channel) {
@@ -208,68 +194,19 @@ bool Engine::settled(bool flushed) {
   return flushed;
 }
 
-// Waiting: spin while the answer is likely to come within the time a sleep would cost, then sleep.
-// Waking another core takes about 40 µs; spinning must outlast a peer that was woken and answers,
-// or two ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3).
-// With more ranks than cores the peer needs this very core: yield in place of spinning.
 void Engine::idle(std::span<const Pending> all) {
-  if (++idle_rounds_ == 1 && long_waits_ > 0) --long_waits_;
-  if (idle_rounds_ % kRoundsPerLook != 0) {
-    if (crowded_ || long_waits_ > 0) {
-      yield();
-    } else {
-      pause();
-    }
-    return;
-  }
-  const std::int64_t now = now_ns();
+  if (++idle_rounds_ == 1) wait_.begin();
+  if (idle_rounds_ % kRoundsPerLook != 0) return wait_.pass();
+  const std::int64_t now = steady_ns();
   if (idle_rounds_ == kRoundsPerLook) {
     idle_since_ns_ = now;
     next_report_ns_ = now + kReportAfterNs;
-  } else if (now - looked_ns_ > kStrangerTookNs) {
-    lost_core(now);
   }
-  looked_ns_ = now;
   for (const Pending& pending : all) pending.engine->look_around();
-  const bool keeps_core = now < keep_core_until_ns_;
-  const std::int64_t spin_ns =
-      std::int64_t{options_.spin_us} * 1000 * (keeps_core ? kSpinBesideStrangers : 1);
-  if (now - idle_since_ns_ < spin_ns) {
-    // The peer may sit on this core all the same, where nobody bound the ranks or hosts are
-    // emulated: then the next waits leave the core to it from their first round on.
-    if (!keeps_core && now - idle_since_ns_ > kYieldAfterNs && may_share_core()) {
-      long_waits_ = kWaitsYielding;
-    }
-    return;
-  }
+  if (!wait_.is_to_sleep(now, now - idle_since_ns_)) return;
   sleep(all);
   check_stall(all);
-  looked_ns_ = now_ns();
-}
-
-void Engine::yield() {
-  request_slice(options_.slice_us);
-  if (crowded_) {
-    ::sched_yield();
-    return;
-  }
-  const std::int64_t before = now_ns();
-  ::sched_yield();
-  const std::int64_t after = now_ns();
-  looked_ns_ = after;
-  if (after - before > kStrangerTookNs) lost_core(after);
-}
-
-// Where ranks share memory they tell each other; elsewhere one finds out by yielding.
-bool Engine::may_share_core() const {
-  return wiring_.commons() == nullptr || wiring_.commons()->shares_core();
-}
-
-// This thread did not run for long, or gave its core away and got it back late.
-void Engine::lost_core(std::int64_t now) {
-  if (crowded_ || (wiring_.commons() != nullptr && wiring_.commons()->shares_core())) return;
-  keep_core_until_ns_ = now + kKeepCoreNs;
-  long_waits_ = 0;
+  wait_.after_sleep(steady_ns());
 }
 
 // What others may wait for while this rank does.
@@ -296,7 +233,7 @@ void Engine::sleep(std::span<const Pending> all) {
     }
   };
   const auto wake = [&] { for_each_transport([](Transport& transport) { transport.woke(); }); };
-  request_slice(options_.slice_us);
+  wait_.before_sleep();
   for_each_transport([](Transport& transport) { transport.prepare_to_sleep(); });
   try {
     // Nothing may slip between the announcement and the poll. Either way the next round runs
@@ -341,7 +278,7 @@ void Engine::check_stall(std::span<const Pending> all) {
   }
   if (idle_rounds_ == 0) return;
   const Job& job = *all.front().job;
-  const std::int64_t now = now_ns();
+  const std::int64_t now = steady_ns();
   if (now >= next_report_ns_) {
     next_report_ns_ = now + kReportEveryNs;
     for (const Pending& pending : all) {
@@ -409,12 +346,8 @@ Traffic Engine::traffic() const {
   return sum;
 }
 
-void Engine::give_way() const {
-  if (crowded_) ::sched_yield();
-}
-
 void Engine::check_now_and_then() {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = steady_ns();
   if (now < next_check_ns_) return;
   next_check_ns_ = now + 2'000'000;
   if (check_while_waiting()) return;

@@ -14,6 +14,7 @@
 #include "runtime/control.hpp"
 #include "runtime/direct_execution.hpp"
 #include "runtime/execution.hpp"
+#include "runtime/wait_policy.hpp"
 #include "runtime/wiring.hpp"
 
 namespace chorus {
@@ -84,13 +85,6 @@ class Engine final : public Execution::Ports {
   /// Runs a prepared job, after those of the same Job::resource that were queued before.
   void enqueue(Job& job);
 
-  /// Between two looks of a wait that spins.
-  static void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-  }
-
   /// True if nothing of this Job::resource is under way.
   [[nodiscard]] bool is_free(std::size_t resource) const {
     return queues_.size() <= resource || queues_[resource].empty();
@@ -98,7 +92,7 @@ class Engine final : public Execution::Ports {
   /// The last job of a resource that is not free.
   [[nodiscard]] Job& last_of(std::size_t resource) { return *queues_[resource].back(); }
   /// More ranks than cores on this machine: spinning only harms.
-  [[nodiscard]] bool crowded() const { return crowded_; }
+  [[nodiscard]] bool crowded() const { return wait_.crowded(); }
 
   /// True if nothing runs: then run_alone() may run a prepared job that needs no links.
   [[nodiscard]] bool idle_now() const { return running_.empty() && leaving_.empty() && !failure_; }
@@ -146,7 +140,7 @@ class Engine final : public Execution::Ports {
   /// Something did.
   void moved_by_polling() { next_polled_report_ns_ = 0; }
   /// Lets another rank have this core, if ranks share cores: for callers that poll.
-  void give_way() const;
+  void give_way() const { wait_.give_way(); }
   [[noreturn]] void fail(const std::string& reason);
   /// The connection to `peer` broke: fails with the coordinator's word on whose fault it is.
   [[noreturn]] void lost(Rank peer, const std::string& why);
@@ -165,9 +159,6 @@ class Engine final : public Execution::Ports {
   void free_resource(const Job& job);
   [[nodiscard]] bool settled(bool flushed);
   void idle(std::span<const Pending> all);
-  void yield();
-  [[nodiscard]] bool may_share_core() const;
-  void lost_core(std::int64_t now);
   void sleep(std::span<const Pending> all);
   void look_around();
   void check_stall(std::span<const Pending> all);
@@ -192,10 +183,7 @@ class Engine final : public Execution::Ports {
   bool begun_ = false;             // jobs with everything still before them, and nothing else
   std::vector<Link*> busy_links_;  // links of running jobs that need progress() calls
   std::optional<std::string> failure_;
-  bool crowded_ = false;                 // as crowded()
-  int long_waits_ = 0;                   // waits still to come that yield, since one lasted long
-  std::int64_t keep_core_until_ns_ = 0;  // a stranger took it for long
-  std::int64_t looked_ns_ = 0;           // at the clock, in this wait
+  WaitPolicy wait_;
   std::uint32_t idle_rounds_ = 0;
   std::int64_t idle_since_ns_ = 0;
   std::int64_t next_report_ns_ = 0;

@@ -1,4 +1,4 @@
-// Files that options name.
+// Files of JSON that options name.
 #pragma once
 
 #include <string>
@@ -6,11 +6,9 @@
 
 namespace chorus {
 
-/// The whole of a file. Throws InputError naming the path and the cause.
-[[nodiscard]] std::string read_file(const std::string& path);
-
-/// The same of JSON that `variable` names. What commands take in its place, a machine's name or
-/// XML, is refused with the command that writes such a file.
+/// The whole of the file that `variable` names. Throws InputError naming the path and the cause;
+/// what commands take in its place, a machine's name or XML, is refused with the command that
+/// writes such a file.
 [[nodiscard]] std::string read_option_file(const std::string& path, std::string_view variable,
                                            std::string_view command);
 

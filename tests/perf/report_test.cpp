@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "perf/table.hpp"
 

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "calls.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {
@@ -196,14 +197,6 @@ TEST(Communicator, EveryRankGetsTheSameBits) {
 TEST(Communicator, RefusesWhatCannotBeRightAndGoesOn) {
   expect_all_well(run_world(threads(2), [](Communicator& comm) {
     std::vector<int> data(4), three(3);
-    const auto refusal = [&](auto call) -> std::string {
-      try {
-        call();
-      } catch (const InputError& error) {
-        return error.what();
-      }
-      return "no refusal";
-    };
     EXPECT_THAT(refusal([&] { comm.broadcast<int>(data, 2); }), HasSubstr("rank 2 does not exist"));
     EXPECT_THAT(refusal([&] { comm.send<int>(data, comm.rank()); }), HasSubstr("itself"));
     EXPECT_THAT(refusal([&] { comm.all_reduce<int>(three, data); }), HasSubstr("differ in size"));

@@ -13,9 +13,9 @@
 #include <string>
 #include <thread>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "runtime/drift.hpp"
-#include "runtime/file.hpp"
 #include "runtime/probe_cache.hpp"
 #include "world.hpp"
 

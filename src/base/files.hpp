@@ -1,0 +1,20 @@
+// Files that users name: read whole, up to what such files may have, and asked before work whose
+// result they are to take.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+namespace chorus {
+
+/// The rest of `file`. Where it cannot be read, or is larger than 64 MiB as endless ones are, the
+/// cause in `why`, which is left alone otherwise.
+[[nodiscard]] std::string read_text(std::FILE* file, std::string& why);
+
+/// The whole of a file. Throws InputError naming the path and the cause.
+[[nodiscard]] std::string read_file(const std::string& path);
+
+/// Throws InputError where no file of this path can be written. Leaves what is there as it is.
+void require_writable(const std::string& path);
+
+}  // namespace chorus
