@@ -12,8 +12,8 @@ namespace chorus {
 
 /// Spins while the answer is likely to come within the time a sleep would cost, then sleeps. Waking
 /// another core takes about 40 µs; spinning must outlast a peer that was woken and answers, or two
-/// ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3). With more
-/// ranks than cores it yields in place of spinning, for the awaited peer needs this very core;
+/// ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3). With
+/// more ranks than cores it yields in place of spinning, for the awaited peer needs this very core;
 /// elsewhere it yields where a peer may sit on it all the same, but not to strangers
 /// (docs/runtime.md, Waiting). Of one wait after the other, in one thread.
 class WaitPolicy {

@@ -1,6 +1,5 @@
 #include "synth/exact/strategies.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -15,11 +14,11 @@ constexpr int kMostRanksInExchange = 10;
 constexpr int kMostRanksDirect = 9;
 constexpr int kMostChunks = 8;
 constexpr unsigned kWork = 10'000'000;  // about a second per question
-constexpr auto kMostTime = std::chrono::seconds(10);
+constexpr auto kMostCpuTime = std::chrono::seconds(10);
 
 std::vector<Schedule> frontier_of(const Task& task, const Effort& given, int most_chunks) {
   Effort effort = given;
-  effort.deadline = std::min(effort.deadline, Effort::Clock::now() + kMostTime);
+  effort.cpu = CpuLimit(kMostCpuTime);
   Synthesizer synthesizer(task.topology, task.collective);
   Frontier frontier = synthesizer.pareto(effort, {.most_chunks = most_chunks, .work = kWork});
   std::vector<Schedule> schedules;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -250,10 +251,14 @@ TEST(Failure, AbortFromAnotherThreadUnblocksEverybody) {
 
 // Messages may be received straight into the buffer, and more of them is on its way.
 TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
+  void* const page = ::mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
   for (const std::string transports : {"shm", "tcp"}) {
+    auto& thrown = *new (page) std::atomic<bool>{false};  // on rank 0
     World world = processes(2, transports);
     world.options.timeout_ms = 1000;
-    const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+    const Outcomes outcomes = run_world(world, [&](Communicator& comm) {
       std::vector<std::int8_t> data(64 << 20, 1);
       if (comm.rank() == 1) {
         Request sending = comm.start({.kind = Call::Kind::send,
@@ -262,10 +267,9 @@ TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
                                       .type = DataType::int8,
                                       .peer = 0});
         while (comm.traffic().message_bytes < 8 << 20) EXPECT_FALSE(sending.test());
-        std::this_thread::sleep_for(std::chrono::milliseconds(2000));  // what has begun stops
-        for (int i = 0; i < 100 && !sending.test(); ++i) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
+        const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+        while (!thrown) nap();  // what has begun stops
+        for (int i = 0; i < 10'000 && !sending.test(); ++i) nap();
         return;
       }
       try {
@@ -274,6 +278,7 @@ TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
       } catch (const CollectiveError&) {
       }
       std::ranges::fill(data, 5);
+      thrown = true;
       const auto until = Clock::now() + std::chrono::milliseconds(1500);
       while (Clock::now() < until) {
         EXPECT_THROW(comm.barrier(), CollectiveError);
@@ -284,6 +289,7 @@ TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
     EXPECT_EQ(outcomes[0], "") << transports;
     EXPECT_THAT(outcomes[1], HasSubstr("nothing for 1000 ms")) << transports;
   }
+  ::munmap(page, sizeof(std::atomic<bool>));
 }
 
 // An exchange in place needs a copy of its buffer; here there is none for one of the ranks.

@@ -327,6 +327,19 @@ TEST(Exact, KeepsItsDeadline) {
   EXPECT_LT(took.count(), 30) << "1.6 s when nothing else runs; an answer takes minutes";
 }
 
+TEST(Exact, IsGivenTimeOfTheProcessorWhichOthersDoNotUseUp) {
+  Effort effort;
+  effort.cpu = CpuLimit(std::chrono::milliseconds(20));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(effort.spent());
+  const auto end = Effort::Clock::now() + std::chrono::seconds(60);
+  while (!effort.spent() && Effort::Clock::now() < end) continue;
+  EXPECT_TRUE(effort.spent());
+  bool there_too = false;
+  std::thread([&] { there_too = effort.spent(); }).join();
+  EXPECT_TRUE(there_too);
+}
+
 TEST(Exact, StopsWhenTold) {
   std::atomic<bool> stop = false;
   Effort effort;
