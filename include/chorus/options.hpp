@@ -69,7 +69,7 @@ struct CHORUS_API Options {
   int probe_max_age_s = 86'400;
   /// Where the topology is described (topology_file) or probed and there is no plan: the longest
   /// that rank 0 synthesizes one when the communicator is made, ms; 0: never. CHORUS_SYNTHESIS_MS
-  int synthesis_ms = 1'000;
+  int synthesis_ms = 5'000;
   /// Where a rank writes its flight record when a collective fails; empty: nowhere.
   /// CHORUS_FLIGHT_DIR
   std::string flight_dir = "/tmp";

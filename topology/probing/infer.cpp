@@ -89,7 +89,7 @@ AtLimit sums_at_limit(Limit::Kind kind, int index, const HostTree& tree,
 // both ways, but are slowed down more often than not: their upper quartile, which also shows
 // whether the pair alone was disturbed.
 double settled(AtLimit sums, double otherwise) {
-  constexpr double kDisturbed = 1.15;
+  constexpr double kDisturbed = 1.06;
   double rate = 0;
   if (!sums.alone.empty()) rate = *std::max_element(sums.alone.begin(), sums.alone.end());
   std::vector<double>& others = sums.among_others;
@@ -234,6 +234,9 @@ HostTree infer(int hosts, std::span<const Experiment> experiments,
   set_core(with_core, experiments);
   if (need({Limit::Kind::core}, 0, with_core, experiments) >= kNeeded) tree.core = with_core.core;
   for (int round = 0; round < 2; ++round) refine(tree, experiments);
+  // So far the rates were the highest that were seen: between two trunks there seemed to be a
+  // third.
+  keep_needed_groups(tree, experiments);
   std::vector<double*> values;
   for (double& rate : tree.out) values.push_back(&rate);
   for (double& rate : tree.in) values.push_back(&rate);

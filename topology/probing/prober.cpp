@@ -18,7 +18,7 @@ constexpr int kWholeTournament = 16;
 // Up to here every host is also measured alone.
 constexpr int kFewHosts = 8;
 // Runs of one cut: the best counts, because disturbances only slow down.
-constexpr int kCutRuns = 2;
+constexpr int kCutRuns = 3;
 constexpr int kMostHidden = 4;
 constexpr int kHiddenRuns = 2;
 constexpr double kExplained = 0.8;

@@ -9,19 +9,25 @@ namespace {
 constexpr double kDiscounted = 0.25;
 constexpr std::size_t kFewest = 6;
 constexpr double kLeastSpan = 0.4;
+constexpr double kAtOnce = 1e-3;
+// Many times what a token bucket holds back and then lets through at once.
+constexpr std::uint64_t kManyBytes = 2 << 20;
 
 double slope(const ArrivalSample& a, const ArrivalSample& b) {
   const double seconds = b.at_s - a.at_s;
   return seconds > 0 ? static_cast<double>(b.bytes - a.bytes) / seconds : 0;
 }
 
-std::span<const ArrivalSample> between(std::span<const ArrivalSample> samples, double from_s,
-                                       double to_s) {
+std::span<const ArrivalSample> until(std::span<const ArrivalSample> samples, double to_s) {
+  std::size_t last = 0;
+  while (last < samples.size() && samples[last].at_s <= to_s) ++last;
+  return samples.first(last);
+}
+
+std::span<const ArrivalSample> since(std::span<const ArrivalSample> samples, double from_s) {
   std::size_t first = 0;
   while (first < samples.size() && samples[first].at_s < from_s) ++first;
-  std::size_t last = first;
-  while (last < samples.size() && samples[last].at_s <= to_s) ++last;
-  return samples.subspan(first, last - first);
+  return samples.subspan(first);
 }
 
 // Andrew's monotone chain, upper half; several arrivals at one time count as the last of them.
@@ -38,26 +44,49 @@ std::vector<ArrivalSample> upper_hull(std::span<const ArrivalSample> samples) {
   return hull;
 }
 
+double slope_in_the_middle(std::span<const ArrivalSample> hull) {
+  const double middle = (hull.front().at_s + hull.back().at_s) / 2;
+  std::size_t next = 1;
+  while (next + 1 < hull.size() && hull[next].at_s < middle) ++next;
+  return slope(hull[next - 1], hull[next]);
+}
+
+double bytes_at(std::span<const ArrivalSample> hull, double at_s) {
+  std::size_t next = 1;
+  while (next + 1 < hull.size() && hull[next].at_s < at_s) ++next;
+  const ArrivalSample& before = hull[next - 1];
+  return static_cast<double>(before.bytes) + slope(before, hull[next]) * (at_s - before.at_s);
+}
+
 }  // namespace
 
 double steady_rate(std::span<const ArrivalSample> samples, double duration_s) {
   if (samples.size() < 2) return 0;
   const double begin = samples.front().at_s;
   const double whole = samples.back().at_s - begin;
-  const double until = std::min(duration_s, whole);
-  auto window = between(samples, begin + kDiscounted * until, begin + until);
-  if (window.size() < kFewest)
-    window = between(samples, begin + kDiscounted * whole, begin + whole);
-  // Kept from its core for so long that nothing is left: the whole must do.
-  if (window.size() < 2 || window.back().at_s - window.front().at_s < kLeastSpan * until) {
+  auto window = until(samples, begin + duration_s);
+  // Kept from its core for so long that little is left: the whole must do.
+  if (window.size() < kFewest ||
+      window.back().at_s - begin < kLeastSpan * std::min(duration_s, whole)) {
     window = samples;
+  }
+  const double end = window.back().at_s;
+  const double from = begin + kDiscounted * (end - begin);
+  const auto settled = since(window, from);
+  if (settled.back().bytes - settled.front().bytes >= kManyBytes) {
+    const std::vector<ArrivalSample> hull = upper_hull(settled);
+    if (hull.size() > 1) return slope_in_the_middle(hull);
+  }
+  // What was on its way at the end counts in part.
+  double over = end;
+  if (window.size() < samples.size()) {
+    over = begin + duration_s;
+    window = until(samples, samples[window.size()].at_s + kAtOnce);
   }
   const std::vector<ArrivalSample> hull = upper_hull(window);
   if (hull.size() < 2) return 0;
-  const double middle = (hull.front().at_s + hull.back().at_s) / 2;
-  std::size_t i = 1;
-  while (i + 1 < hull.size() && hull[i].at_s < middle) ++i;
-  return slope(hull[i - 1], hull[i]);
+  const double after = begin + kDiscounted * (over - begin);
+  return (bytes_at(hull, over) - bytes_at(hull, after)) / (over - after);
 }
 
 }  // namespace chorus::probing

@@ -17,8 +17,11 @@ struct ArrivalSample {
 /// What a token bucket lets through at first does not count: the first quarter is left out, as is
 /// what came after `duration_s` (others may have ended by then) where enough remains. A receiver
 /// that was kept from its core sees arrivals late, never early, and catches up at once: the points
-/// that were seen in time are the upper convex hull of the curve. The result is the slope of the
-/// hull in the middle of the time it spans.
+/// that were seen in time are the upper convex hull of the curve. Of a fast flow the result is the
+/// slope of that hull in the middle. A slow one brings few bytes in this time, of which a bucket
+/// that filled while the flow began, or took turns with others, may let through a good part at
+/// once: there the result is the mean after the first quarter, by the hull of the whole, which adds
+/// up over flows that take turns.
 [[nodiscard]] double steady_rate(std::span<const ArrivalSample> samples, double duration_s);
 
 }  // namespace chorus::probing
