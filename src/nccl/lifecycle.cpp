@@ -1,6 +1,6 @@
 // Communicators end, and say how they are.
-#include <chrono>
 
+#include "base/clock.hpp"
 #include "nccl/group.hpp"
 #include "nccl/log.hpp"
 
@@ -14,12 +14,6 @@ constexpr int kDestroyPatienceMs = 5'000;
 constexpr int kAbortPatienceMs = 2'000;
 /// Between looks for a failure that another rank met, by those who poll.
 constexpr std::int64_t kLookEveryNs = 1'000'000;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 void tell(const ncclComm& comm, std::string_view what) {
   if (!writes(Level::info, Subsystem::init)) return;
@@ -85,7 +79,7 @@ void revoke(ncclComm& comm, int flags) {
 
 /// Looks, now and then, for a failure that no call has met yet. Never waits for another thread.
 void look_for_failure(ncclComm& comm) {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = steady_ns();
   std::int64_t next = comm.next_look_ns.load(std::memory_order_relaxed);
   if (now < next || !comm.next_look_ns.compare_exchange_strong(next, now + kLookEveryNs)) return;
   std::shared_ptr<Body> body;

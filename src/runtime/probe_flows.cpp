@@ -5,16 +5,15 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
+#include "base/clock.hpp"
 #include "chorus/error.hpp"
 #include "topology/probing/steady_rate.hpp"
 
 namespace chorus {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using probing::ArrivalSample;
 using probing::steady_rate;
 
@@ -30,11 +29,6 @@ constexpr int kRoundTrips = 24;
 // The one that counts, from the fastest: most are spoilt where hosts share a machine.
 constexpr int kFastTrip = 2;
 constexpr std::size_t kSmall = 8;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -105,17 +99,17 @@ void FlowRunner::sleep(std::span<Link* const> links, const std::function<bool()>
 template <class Done>
 void FlowRunner::drive(std::span<Link* const> links, const Rank& waiting_for,
                        const std::string& what, Done step) {
-  std::int64_t idle_since = now_ns();
+  std::int64_t idle_since = steady_ns();
   bool done = false;
   const std::function<bool()> once = [&] { return step(done); };
   try {
     while (!done) {
       progress(links);
       if (once() || done) {
-        idle_since = now_ns();
+        idle_since = steady_ns();
         continue;
       }
-      const std::int64_t idle = now_ns() - idle_since;
+      const std::int64_t idle = steady_ns() - idle_since;
       if (idle < kSpinNs) {
         ::sched_yield();
         continue;
@@ -152,7 +146,7 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
 
   const auto send = [&](Outgoing& out) {
     if (out.done || !out.port->has_credit(layout_)) return false;
-    const std::int64_t now = now_ns();
+    const std::int64_t now = steady_ns();
     if (out.begun_ns == 0) out.begun_ns = now;
     const std::size_t bytes =
         std::clamp<std::size_t>(out.sent / kGrowth / 64 * 64, kFirstMessage, layout_.slot_bytes);
@@ -178,7 +172,7 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     std::memcpy(sink_.data(), in.port->message(layout_), bytes);
     in.port->take(layout_);
     const std::uint64_t before = in.samples.empty() ? 0 : in.samples.back().bytes;
-    in.samples.push_back({static_cast<double>(now_ns()) * 1e-9, before + bytes});
+    in.samples.push_back({static_cast<double>(steady_ns()) * 1e-9, before + bytes});
     in.done = (tag & kLast) != 0;
     return true;
   };
@@ -224,11 +218,11 @@ double FlowRunner::half_round_trip(Rank peer, bool first) {
   };
   std::vector<double> trips;
   for (int i = 0; i < kRoundTrips; ++i) {
-    const std::int64_t begin = now_ns();
+    const std::int64_t begin = steady_ns();
     if (first) send();
     receive();
     if (!first) send();
-    trips.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
+    trips.push_back(static_cast<double>(steady_ns() - begin) * 1e-9);
   }
   drive(link, peer, "take a message", [&](bool& done) {
     if (in.owes_credit(layout_)) in.credit(layout_);
