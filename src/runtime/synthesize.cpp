@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,9 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -66,9 +69,31 @@ class PlanCache {
   std::vector<Made> plans_;
 };
 
-std::string plan_text(const Topology& topology, const Options& options) {
+/// Looks, while this rank synthesizes and all others wait for it, whether one of them has died.
+class Lookout {
+ public:
+  Lookout(Control& control, const std::string& group)
+      : thread_([this, &control, &group](const std::stop_token& end) {
+          while (!end.stop_requested() && !failed_) {
+            control.poll();
+            failed_ = control.verdict(group).has_value();
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          }
+        }) {}
+  [[nodiscard]] const std::atomic<bool>& failed() const { return failed_; }
+
+ private:
+  std::atomic<bool> failed_ = false;
+  std::jthread thread_;
+};
+
+/// Empty if there is none, or the group has failed meanwhile.
+std::string plan_text(Control& control, const GroupPlace& place, const Topology& topology,
+                      const Options& options) {
   if (auto made = PlanCache::get().find(topology, options.poll_us)) return std::move(*made);
+  const Lookout lookout(control, place.key);
   synth::Effort effort;
+  effort.stop = &lookout.failed();
   const auto start = synth::Effort::Clock::now();
   effort.deadline = start + std::chrono::milliseconds(options.synthesis_ms);
   std::vector<synth::Strategy> strategies = {classic_strategy()};
@@ -81,6 +106,7 @@ std::string plan_text(const Topology& topology, const Options& options) {
     plan_options.may_leave_out = true;  // classic schedules serve what is left open
     plan_options.step_s = options.poll_us * 1e-6;
     synth::Planned planned = synth::make_plan(topology, plan_options, strategies, effort);
+    if (lookout.failed()) return {};
     if (planned.plan.entries.empty()) {
       throw SynthesisError("the time was too short (CHORUS_SYNTHESIS_MS)");
     }
@@ -101,6 +127,7 @@ std::string plan_text(const Topology& topology, const Options& options) {
         "the synthesized plan is too large to hand round; classic schedules run instead (use a "
         "plan file: chorus synth, CHORUS_PLAN)");
   } catch (const SynthesisError& error) {
+    if (lookout.failed()) return {};
     log(LogLevel::warn, {},
         fmt::format("nothing synthesized, classic schedules run instead: {}", error.what()));
   }
@@ -112,7 +139,7 @@ std::string plan_text(const Topology& topology, const Options& options) {
 Plan synthesize_together(Control& control, const GroupPlace& place, const Topology& topology,
                          const Options& options) {
   std::string text;
-  if (place.rank == 0) text = plan_text(topology, options);
+  if (place.rank == 0) text = plan_text(control, place, topology, options);
   const int patience_ms = options.join_timeout_ms + options.synthesis_ms;
   const auto from_rank0 = [&](const std::string& what, std::span<const std::byte> blob) {
     return control.exchange(fmt::format("{}/synthesis/{}", place.key, what), place.members,
