@@ -243,6 +243,9 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   if (settings.sizes.empty()) {
     settings.sizes = sizes_between(parse_size(raw.begin), parse_size(raw.end), raw.factor);
   }
+  if (!options.svg.empty() && settings.sizes.size() < 2) {
+    throw InputError("--svg: a curve needs at least two sizes (-b and -e, or --sizes)");
+  }
   if (raw.markdown) options.style = Style::markdown;
   options.nccl_tests = raw.format == "nccl-tests";
   for (const Kind kind : settings.kinds) {

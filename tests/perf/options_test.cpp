@@ -135,6 +135,7 @@ TEST(Options, VariantsAreNamedLikeLibraries) {
 TEST(Options, NameWhatIsWrong) {
   EXPECT_THAT(refused({"all_pizzas"}), HasSubstr("all_pizzas"));
   EXPECT_THAT(refused({"-d", "float33"}), HasSubstr("float33"));
+  EXPECT_THAT(refused({"--sizes", "16M", "--svg", "x.svg"}), HasSubstr("at least two sizes"));
   EXPECT_THAT(refused({"-o", "xor"}), HasSubstr("xor"));
   EXPECT_THAT(refused({"-b", "12X"}), HasSubstr("12X"));
   EXPECT_THAT(refused({"-b", "8", "-e", "4"}), HasSubstr("sizes from 8 to 4"));
