@@ -1,5 +1,4 @@
 // Communicators end, and say how they are.
-
 #include "base/clock.hpp"
 #include "nccl/group.hpp"
 #include "nccl/log.hpp"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -73,18 +74,25 @@ class PlanCache {
 class Lookout {
  public:
   Lookout(Control& control, const std::string& group)
-      : thread_([this, &control, &group](const std::stop_token& end) {
-          while (!end.stop_requested() && !failed_) {
-            control.poll();
-            failed_ = control.verdict(group).has_value();
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          }
-        }) {}
+      : thread_(
+            [this, &control, &group](const std::stop_token& end) { watch(control, group, end); }) {}
   [[nodiscard]] const std::atomic<bool>& failed() const { return failed_; }
 
  private:
+  void watch(Control& control, const std::string& group, const std::stop_token& end) {
+    constexpr auto kEvery = std::chrono::milliseconds(20);
+    std::unique_lock lock(mutex_);
+    while (!end.stop_requested() && !failed_) {
+      control.poll();
+      failed_ = control.verdict(group).has_value();
+      ended_.wait_for(lock, end, kEvery, [] { return false; });
+    }
+  }
+
   std::atomic<bool> failed_ = false;
-  std::jthread thread_;
+  std::mutex mutex_;
+  std::condition_variable_any ended_;
+  std::jthread thread_;  // last: it uses the others
 };
 
 /// Empty if there is none, or the group has failed meanwhile.

@@ -363,10 +363,16 @@ TEST(Failure, ShrinkRefusesRanksThatAreNotThereOrCallItThemselves) {
   expect_all_well(outcomes);
 }
 
-TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
+/// Three ranks that wait so long for each other and no longer.
+World patient_for(int timeout_ms) {
   World world = processes(3, "shm");
   world.ranks = Ranks::threads;
-  world.options.timeout_ms = 1500;
+  world.options.timeout_ms = timeout_ms;
+  return world;
+}
+
+TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
+  const World world = patient_for(1500);
   const Outcomes outcomes = run_world(world, [](Communicator& comm) {
     std::vector<float> data(10);
     if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
@@ -378,9 +384,7 @@ TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
 }
 
 TEST(Failure, ARankThatWaitsInAMessageInsteadIsNamedWithIt) {
-  World world = processes(3, "shm");
-  world.ranks = Ranks::threads;
-  world.options.timeout_ms = 3000;
+  const World world = patient_for(3000);
   const Outcomes outcomes = run_world(world, [](Communicator& comm) {
     std::vector<float> data(10);
     if (comm.rank() != 0) return comm.all_reduce<float>(data);
