@@ -15,6 +15,7 @@
 #include <random>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "world.hpp"
 
@@ -251,14 +252,19 @@ TEST(Failure, AbortFromAnotherThreadUnblocksEverybody) {
 
 // Messages may be received straight into the buffer, and more of them is on its way.
 TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
-  void* const page = ::mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct Steps {
+    std::atomic<bool> sent = false;    // by rank 1, as much as goes without a receiver
+    std::atomic<bool> thrown = false;  // on rank 0
+  };
+  void* const page =
+      ::mmap(nullptr, sizeof(Steps), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
   for (const std::string transports : {"shm", "tcp"}) {
-    auto& thrown = *new (page) std::atomic<bool>{false};  // on rank 0
+    Steps& steps = *new (page) Steps;
     World world = processes(2, transports);
     world.options.timeout_ms = 1000;
     const Outcomes outcomes = run_world(world, [&](Communicator& comm) {
+      const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
       std::vector<std::int8_t> data(64 << 20, 1);
       if (comm.rank() == 1) {
         Request sending = comm.start({.kind = Call::Kind::send,
@@ -266,30 +272,38 @@ TEST(Failure, ABufferIsTheCallersAgainOnceTheCallHasThrown) {
                                       .count = data.size(),
                                       .type = DataType::int8,
                                       .peer = 0});
-        while (comm.traffic().message_bytes < 8 << 20) EXPECT_FALSE(sending.test());
-        const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
-        while (!thrown) nap();  // what has begun stops
+        std::uint64_t sent = 0;
+        for (int still = 0; still < 50; ++still) {
+          EXPECT_FALSE(sending.test());
+          nap();
+          const std::uint64_t before = std::exchange(sent, comm.traffic().message_bytes);
+          if (sent != before) still = 0;
+        }
+        EXPECT_GT(sent, 0U);
+        steps.sent = true;
+        while (!steps.thrown) nap();  // what has begun stops
         for (int i = 0; i < 10'000 && !sending.test(); ++i) nap();
         return;
       }
+      while (!steps.sent) nap();
       try {
         comm.recv<std::int8_t>(data, 1);
         throw std::runtime_error("a stopped sender sent all");
       } catch (const CollectiveError&) {
       }
       std::ranges::fill(data, 5);
-      thrown = true;
+      steps.thrown = true;
       const auto until = Clock::now() + std::chrono::milliseconds(1500);
       while (Clock::now() < until) {
         EXPECT_THROW(comm.barrier(), CollectiveError);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        nap();
       }
       if (std::ranges::count(data, 5) != 64 << 20) throw std::runtime_error("it was written to");
     });
     EXPECT_EQ(outcomes[0], "") << transports;
     EXPECT_THAT(outcomes[1], HasSubstr("nothing for 1000 ms")) << transports;
   }
-  ::munmap(page, sizeof(std::atomic<bool>));
+  ::munmap(page, sizeof(Steps));
 }
 
 // An exchange in place needs a copy of its buffer; here there is none for one of the ranks.
