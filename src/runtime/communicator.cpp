@@ -79,7 +79,8 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   if (color < 0) return std::nullopt;
   std::stable_sort(chosen.begin(), chosen.end(),
                    [](const Wish& a, const Wish& b) { return a.key < b.key; });
-  GroupPlace mine_now{.key = child_key(place.key, fmt::format(".{}c{}", number, color))};
+  GroupPlace mine_now{.key = child_key(place.key, fmt::format(".{}c{}", number, color)),
+                      .crowded = impl().engine->crowded()};
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     if (chosen[i].rank == place.rank) mine_now.rank = static_cast<Rank>(i);
     mine_now.members.push_back(place.members[static_cast<std::size_t>(chosen[i].rank)]);
@@ -89,7 +90,7 @@ std::optional<Communicator> Communicator::split(int color, int key) {
 
 Communicator Communicator::shrink(std::span<const Rank> excluded) {
   const GroupPlace& place = impl().place;
-  GroupPlace smaller;
+  GroupPlace smaller{.crowded = place.crowded};  // of this one's ranks the others are gone
   std::vector<bool> leaves(place.members.size());
   for (const Rank rank : excluded) {
     if (rank < 0 || rank >= world_size()) {

@@ -41,7 +41,8 @@ Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const 
       place_(place),
       options_(options),
       layout_(layout),
-      wait_(wiring, options, wiring.members()[static_cast<std::size_t>(place.rank)].crowded) {
+      wait_(wiring, options,
+            place.crowded || wiring.members()[static_cast<std::size_t>(place.rank)].crowded) {
   const auto& members = wiring.members();
   const std::size_t ports = members.size() * static_cast<std::size_t>(layout.data_channels);
   outs_.resize(ports);

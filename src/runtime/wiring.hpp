@@ -29,9 +29,12 @@ struct Member {
 
 /// Where a communicator stands among the ranks of the job.
 struct GroupPlace {
-  std::string key;                 ///< names the communicator in the control plane
+  std::string key = {};            ///< names the communicator in the control plane
   std::vector<Rank> members = {};  ///< world ranks, by group rank
   Rank rank = 0;                   ///< this one's
+  /// The cores of this machine are too few for the ranks that this one was split from, of whom the
+  /// others go on as well.
+  bool crowded = false;
 };
 
 /// Exchanges addresses, chooses a transport for each pair, and connects lazily: a pair that never
