@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -21,6 +20,7 @@
 #include "base/fd.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
+#include "cli/rank_output.hpp"
 #include "cli/rank_process.hpp"
 #include "runtime/control.hpp"
 
@@ -34,11 +34,11 @@ constexpr int kMaxRanks = 4096;
 /// After the first failure the others end by themselves, with an error that names the culprit;
 /// whoever does not is asked to, and then made to.
 constexpr milliseconds kGrace{4'000}, kAfterTerm{2'000};
-/// What ended ranks left in their pipes is read this long; children of theirs may keep them open.
-constexpr milliseconds kDrain{200};
 /// As the timeout command of the coreutils.
 constexpr int kTimedOut = 124;
-constexpr std::size_t kMaxLine = 64 * 1024;
+/// Who reads the output of a job that failed, or was ended, is waited for so long, and again after
+/// each byte that it took.
+constexpr milliseconds kReader{2'000}, kReaderAtEnd{200};
 
 struct RunOptions {
   int num_ranks = 1;
@@ -49,75 +49,12 @@ struct RunOptions {
   std::vector<std::string> program;
 };
 
-/// One stream of one rank, cut into lines that carry its number.
-class PrefixedStream {
- public:
-  PrefixedStream(Fd from, int to, int rank)
-      : from_(std::move(from)), to_(to), prefix_(fmt::format("[{}] ", rank)) {}
-  [[nodiscard]] int fd() const { return from_.get(); }
-
-  /// Reads what is there. False at the end.
-  bool forward() {
-    std::array<char, 16 * 1024> buffer;
-    for (;;) {
-      const ssize_t got = ::read(from_.get(), buffer.data(), buffer.size());
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno == EAGAIN) return true;
-      if (got <= 0) break;
-      pending_.append(buffer.data(), static_cast<std::size_t>(got));
-      write_lines();
-    }
-    if (!pending_.empty()) {
-      pending_ += '\n';
-      write_lines();
-    }
-    from_.reset();
-    return false;
-  }
-
-  /// Why output could not be handed on (errno), or 0.
-  [[nodiscard]] int lost() const { return lost_; }
-
- private:
-  void write_lines() {
-    std::size_t begin = 0;
-    std::string text;
-    for (std::size_t end; (end = pending_.find('\n', begin)) != std::string::npos;) {
-      text += prefix_;
-      text.append(pending_, begin, end + 1 - begin);
-      begin = end + 1;
-    }
-    pending_.erase(0, begin);
-    if (pending_.size() > kMaxLine) {
-      text += prefix_ + pending_ + '\n';
-      pending_.clear();
-    }
-    for (std::size_t sent = 0; sent < text.size();) {
-      const ssize_t now = ::write(to_, text.data() + sent, text.size() - sent);
-      if (now < 0 && errno == EINTR) continue;
-      if (now < 0 && errno == EAGAIN) {  // whoever shares it made it so
-        pollfd entry{to_, POLLOUT, 0};
-        ::poll(&entry, 1, -1);
-        continue;
-      }
-      if (now < 0) {
-        lost_ = errno;
-        return;
-      }
-      sent += static_cast<std::size_t>(now);
-    }
-  }
-
-  Fd from_;
-  int to_;
-  int lost_ = 0;
-  std::string prefix_, pending_;
-};
-
 /// The ranks of one `chorus run`, from start to exit status.
 class Job {
  public:
-  explicit Job(const RunOptions& options) : options_(options) {}
+  explicit Job(const RunOptions& options) : options_(options) {
+    if (!lead_to_one(STDOUT_FILENO, STDERR_FILENO)) err_.emplace(STDERR_FILENO);
+  }
 
   int run() {
     block_signals();
@@ -141,22 +78,19 @@ class Job {
                                       std::chrono::duration<double>(options_.timeout_s));
     }
     while (num_running_ > 0) step();
-    drain();
-    if (lost_ != 0) {
-      say(fmt::format("output of the ranks is lost: it cannot be written: {}",
-                      std::strerror(lost_)));
-      if (status_ == 0) status_ = exit_fault_found;
-    }
+    const bool is_read = drain();
+    tell_lost();
     if (num_failed_ > 1 && !interrupted_)
       say(fmt::format("{} of {} ranks failed", num_failed_, options_.num_ranks));
+    if (is_read) drain();  // what has just been said
     return status_;
   }
 
  private:
-  static void say(const std::string& text) {
-    const std::string line = fmt::format("chorus run: {}\n", text);
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
-  }
+  void say(const std::string& text) { err().put(fmt::format("chorus run: {}\n", text)); }
+
+  /// Standard error; the same as standard output where both are one, or lines would mix.
+  Outlet& err() { return err_ ? *err_ : out_; }
 
   void block_signals() {
     sigset_t signals;
@@ -199,8 +133,8 @@ class Job {
       pids_.push_back(process.pid);
       ++num_running_;
       if (!options_.rank_prefix) continue;
-      streams_.emplace_back(std::move(process.out), STDOUT_FILENO, rank);
-      streams_.emplace_back(std::move(process.err), STDERR_FILENO, rank);
+      streams_.emplace_back(std::move(process.out), out_, rank);
+      streams_.emplace_back(std::move(process.err), err(), rank);
     }
   }
 
@@ -216,7 +150,7 @@ class Job {
       const auto left = std::chrono::duration_cast<milliseconds>(*next - Clock::now()).count() + 1;
       wait_ms = static_cast<int>(std::clamp<long long>(left, 0, 60'000));
     }
-    wait_for_input(wait_ms);
+    move_output(wait_ms);
     take_signals();
     reap(WNOHANG);
     const auto now = Clock::now();
@@ -230,20 +164,29 @@ class Job {
     if (deadline_ && *deadline_ <= now) escalate(now);
   }
 
-  void wait_for_input(int wait_ms) {
+  /// Waits for a signal, or for output to hand on and room for it. Ranks print no faster than their
+  /// reader reads.
+  void move_output(int wait_ms) {
     std::vector<pollfd> entries{{signals_.get(), POLLIN, 0}};
-    for (const PrefixedStream& stream : streams_) entries.push_back({stream.fd(), POLLIN, 0});
+    for (const Outlet* outlet : {&out_, &err()}) {
+      entries.push_back({outlet->is_pending() ? outlet->fd() : -1, POLLOUT, 0});
+    }
+    const std::size_t first = entries.size();
+    for (const PrefixedStream& stream : streams_) {
+      entries.push_back({stream.outlet().is_full() ? -1 : stream.fd(), POLLIN, 0});
+    }
     if (::poll(entries.data(), entries.size(), wait_ms) <= 0) return;
-    for (std::size_t i = entries.size(); i-- > 1;) {
-      if (entries[i].revents == 0) continue;
-      const bool open = streams_[i - 1].forward();
-      if (streams_[i - 1].lost() != 0) lost_ = streams_[i - 1].lost();
-      if (open) continue;
-      streams_.erase(streams_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+    out_.flush();
+    err().flush();
+    for (std::size_t i = entries.size(); i-- > first;) {
+      const auto stream = streams_.begin() + static_cast<std::ptrdiff_t>(i - first);
+      if (entries[i].revents != 0 && !stream->forward()) streams_.erase(stream);
     }
   }
 
-  void take_signals() {
+  /// True if one asks for the end of the job.
+  bool take_signals() {
+    bool is_asked = false;
     signalfd_siginfo info{};
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
       const int signal = static_cast<int>(info.ssi_signo);
@@ -257,7 +200,8 @@ class Job {
         continue;
       }
       if (status_ == 0) status_ = 128 + signal;
-      interrupted_ = true;
+      interrupted_ = is_asked = true;
+      if (num_running_ == 0) continue;
       if (deadline_) {  // asked twice
         escalate(Clock::now());
       } else {
@@ -265,6 +209,7 @@ class Job {
         deadline_ = Clock::now() + kGrace;
       }
     }
+    return is_asked;
   }
 
   /// Ctrl-Z: the ranks, which no terminal signals, stop with the launcher and go on with it. The
@@ -303,7 +248,7 @@ class Job {
   }
 
   /// The others wait for it, and nothing would say why.
-  void stopped(int rank, int signal) const {
+  void stopped(int rank, int signal) {
     const pid_t pid = pids_[static_cast<std::size_t>(rank)];
     say(fmt::format("rank {} (pid {}) is stopped by {}: {}kill -CONT {} lets it go on", rank, pid,
                     describe_signal(signal),
@@ -354,9 +299,37 @@ class Job {
     }
   }
 
-  void drain() {
-    const auto until = Clock::now() + kDrain;
-    while (!streams_.empty() && Clock::now() < until) wait_for_input(20);
+  [[nodiscard]] bool is_pending() { return out_.is_pending() || err().is_pending(); }
+
+  /// Hands on what ended ranks left in their pipes. After success that waits for its reader, as the
+  /// output of any program does, until a signal comes or --timeout passes. False if it gave up.
+  bool drain() {
+    for (PrefixedStream& stream : streams_) stream.ends_here();
+    auto moved = Clock::now();
+    for (;;) {
+      std::erase_if(streams_, [](PrefixedStream& stream) { return !stream.forward(); });
+      if (streams_.empty() && !is_pending()) return true;
+      const std::uint64_t before = out_.written() + err().written();
+      move_output(static_cast<int>(kReaderAtEnd.count()));
+      if (take_signals()) return false;
+      const auto now = Clock::now();
+      if (out_.written() + err().written() != before) moved = now;
+      if (status_ == 0 && times_out_ && *times_out_ <= now) status_ = kTimedOut;
+      if (status_ != 0 && now - moved > (interrupted_ ? kReaderAtEnd : kReader)) return false;
+    }
+  }
+
+  void tell_lost() {
+    std::string why;
+    for (const Outlet* outlet : {&out_, &err()}) {
+      if (outlet->lost() != 0) {
+        why = fmt::format("it cannot be written: {}", std::strerror(outlet->lost()));
+      }
+    }
+    if (why.empty() && is_pending()) why = "nobody reads it";
+    if (why.empty()) return;
+    say(fmt::format("output of the ranks is lost: {}", why));
+    if (status_ == 0) status_ = exit_fault_found;
   }
 
   const RunOptions& options_;
@@ -364,10 +337,11 @@ class Job {
   Coordinator* coordinator_ = nullptr;
   Fd signals_;
   std::vector<pid_t> pids_;  ///< by rank; -1 once ended
+  Outlet out_{STDOUT_FILENO};
+  std::optional<Outlet> err_;  ///< see err()
   std::vector<PrefixedStream> streams_;
   int num_running_ = 0, num_failed_ = 0;
   int status_ = 0;
-  int lost_ = 0;              ///< why output was lost (errno)
   bool interrupted_ = false;  ///< by a signal or --timeout: that ranks fail then is no news
   bool terminated_ = false;
   std::optional<Clock::time_point> deadline_;   ///< of the present patience with the ranks

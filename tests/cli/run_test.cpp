@@ -1,8 +1,11 @@
 // chorus run: what it starts, what it says, and that it leaves nothing behind.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +19,8 @@
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "base/fd.hpp"
 
 namespace chorus {
 namespace {
@@ -205,21 +210,23 @@ TEST(Run, EveryRankLearnsWhoWasKilledAndHow) {
 }
 
 TEST(Run, AStubbornRankIsKilledAfterItsGrace) {
+  const std::string word = own_sleep("987.125");
   const auto start = Clock::now();
   const auto [output, status] =
-      run("-n 2 -- sh -c '[ $CHORUS_RANK = 0 ] && exit 9; trap \"\" TERM; sleep 987.125'");
+      run("-n 2 -- sh -c '[ $CHORUS_RANK = 0 ] && exit 9; trap \"\" TERM; sleep " + word + "'");
   const auto took = Clock::now() - start;
   EXPECT_EQ(status, 9) << output;
   EXPECT_GE(took, milliseconds(2'000));
   EXPECT_LT(took, milliseconds(9'000));
-  EXPECT_EQ(count_processes("987.125"), 0);
+  EXPECT_EQ(count_processes(word), 0);
 }
 
 TEST(Run, ATimeoutEndsAllWithItsOwnStatus) {
-  const auto [output, status] = run("-n 2 --timeout 0.3 -- sleep 987.25");
+  const std::string word = own_sleep("987.25");
+  const auto [output, status] = run("-n 2 --timeout 0.3 -- sleep " + word);
   EXPECT_EQ(status, 124);
   EXPECT_THAT(output, HasSubstr("not finished after 0.3 s"));
-  EXPECT_EQ(count_processes("987.25"), 0);
+  EXPECT_EQ(count_processes(word), 0);
 }
 
 TEST(Run, ARankThatIsStoppedIsNamedAndEndsWithTheOthers) {
@@ -232,10 +239,14 @@ TEST(Run, ARankThatIsStoppedIsNamedAndEndsWithTheOthers) {
 }
 
 /// `chorus run` in the background, as a shell starts it: in a process group of its own.
-pid_t start_run(const std::string& arguments) {
+pid_t start_run(const std::string& arguments, int out = STDOUT_FILENO, int err = STDERR_FILENO) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     ::setpgid(0, 0);
+    const int kept = ::dup(err);
+    ::dup2(out, STDOUT_FILENO);
+    ::dup2(kept, STDERR_FILENO);
+    ::close(kept);
     const std::string command = "exec " + chorus_command() + " run " + arguments;
     ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     ::_exit(127);
@@ -245,13 +256,14 @@ pid_t start_run(const std::string& arguments) {
 
 TEST(Run, SignalsReachTheRanks) {
   for (const int signal : {SIGINT, SIGTERM}) {
-    const pid_t pid = start_run("-n 3 -- sh -c 'sleep 987.375; true'");
-    ASSERT_TRUE(within(milliseconds(5'000), [] { return count_processes("987.375") >= 6; }));
+    const std::string word = own_sleep("987.375");
+    const pid_t pid = start_run(fmt::format("-n 3 -- sh -c 'sleep {}; true'", word));
+    ASSERT_TRUE(within(milliseconds(5'000), [&] { return count_processes(word) >= 6; }));
     ::kill(pid, signal);
     int status = 0;
     ::waitpid(pid, &status, 0);
     EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
-    EXPECT_TRUE(within(milliseconds(500), [] { return count_processes("987.375") == 0; }));
+    EXPECT_TRUE(within(milliseconds(500), [&] { return count_processes(word) == 0; }));
   }
 }
 
@@ -302,15 +314,124 @@ TEST(Run, CtrlZStopsTheRanksWithTheLauncherAndTheyGoOnTogether) {
   EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
 }
 
-TEST(Run, AKilledLauncherLeavesNothingBehind) {
-  // The shells are its children, the sleeps their children. At any moment of their start.
-  for (int trial = 0; trial < 30; ++trial) {
-    const pid_t pid = start_run("-n 3 -- sh -c 'sleep 987.5; true'");
-    ASSERT_TRUE(
-        within(milliseconds(9'000), [&] { return count_processes("987.5") >= 1 + trial % 8; }));
+/// Two ends of a way for output, which nobody reads unless a test does.
+struct Way {
+  explicit Way(const std::string& kind) {
+    int ends[2] = {-1, -1};
+    const bool made = kind == "pipe" ? ::pipe2(ends, O_CLOEXEC) == 0
+                      : kind == "socket"
+                          ? ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0
+                          : ::openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) == 0;
+    EXPECT_TRUE(made) << kind;
+    for (const int end : ends) ::fcntl(end, F_SETFD, FD_CLOEXEC);
+    read_end = Fd(ends[0]);
+    write_end = Fd(ends[1]);
+  }
+
+  /// All that comes until nobody holds the other end.
+  std::string read_all() {
+    write_end.reset();
+    std::string all;
+    std::array<char, 4096> buffer;
+    for (ssize_t got; (got = ::read(read_end.get(), buffer.data(), buffer.size())) > 0;) {
+      all.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    return all;
+  }
+
+  Fd read_end, write_end;
+};
+
+/// The exit status, or -1 if it has not ended within `limit` (then it is killed).
+int status_within(milliseconds limit, pid_t pid) {
+  int status = 0;
+  if (!within(limit, [&] { return ::waitpid(pid, &status, WNOHANG) == pid; })) {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
-    EXPECT_TRUE(within(milliseconds(2'000), [] { return count_processes("987.5") == 0; }));
+    return -1;
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Run, AFailedRankEndsTheJobThoughNobodyReadsItsOutput) {
+  struct Stuck {
+    const char* kind;
+    Way out{kind}, err{"pipe"};
+    pid_t pid = start_run(
+        "-n 2 --rank-prefix -- sh -c '[ $CHORUS_RANK = 1 ] && exec yes; sleep 0.3; exit 9'",
+        out.write_end.get(), err.write_end.get());
+  };
+  const auto start = Clock::now();
+  Stuck pipe{"pipe"}, socket{"socket"}, terminal{"terminal"};
+  for (Stuck* stuck : {&pipe, &socket, &terminal}) {
+    EXPECT_EQ(status_within(milliseconds(15'000), stuck->pid), 9) << stuck->kind;
+    EXPECT_GE(Clock::now() - start, milliseconds(4'000)) << "rank 1 was to have its grace";
+    EXPECT_THAT(stuck->err.read_all(),
+                AllOf(ContainsRegex("rank 0 \\(pid [0-9]+\\) exited with status 9"),
+                      HasSubstr("output of the ranks is lost: nobody reads it"),
+                      HasSubstr("2 of 2 ranks failed")))
+        << stuck->kind;
+  }
+}
+
+TEST(Run, SignalsAndTimeoutsEndTheJobThoughNobodyReadsAnything) {
+  for (const std::string more : {"--rank-prefix", "--timeout 1", "--rank-prefix --timeout 1"}) {
+    Way both("pipe");
+    const std::string word = own_sleep("987.875");
+    const pid_t pid = start_run(fmt::format("-n 2 {} -- sh -c 'yes {}'", more, word),
+                                both.write_end.get(), both.write_end.get());
+    ASSERT_TRUE(within(milliseconds(5'000), [&] { return count_processes(word) >= 4; })) << more;
+    const bool timeout = more.find("timeout") != std::string::npos;
+    if (!timeout) {
+      std::this_thread::sleep_for(milliseconds(300));  // both pipes are full
+      ::kill(pid, SIGINT);
+    }
+    EXPECT_EQ(status_within(milliseconds(5'000), pid), timeout ? 124 : 130) << more;
+    EXPECT_TRUE(within(milliseconds(500), [&] { return count_processes(word) == 0; })) << more;
+  }
+}
+
+TEST(Run, RanksPrintNoFasterThanTheirReaderReadsAndNothingIsLost) {
+  constexpr int kLines = 100'000;
+  for (const char* kind : {"pipe", "socket"}) {
+    Way out(kind);
+    const std::string done = own_sleep(::testing::TempDir() + "printed.");
+    const pid_t pid =
+        start_run(fmt::format("-n 1 --rank-prefix -- sh -c 'seq {}; touch {}'", kLines, done),
+                  out.write_end.get());
+    std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_FALSE(std::filesystem::exists(done)) << kind << ": somebody hoards the output";
+    const std::string all = out.read_all();
+    EXPECT_EQ(status_within(milliseconds(5'000), pid), 0);
+    EXPECT_TRUE(std::filesystem::remove(done));
+    std::istringstream lines(all);
+    int expected = 1;
+    for (std::string line; std::getline(lines, line); ++expected) {
+      ASSERT_EQ(line, fmt::format("[0] {}", expected)) << kind;
+    }
+    EXPECT_EQ(expected, kLines + 1) << kind;
+  }
+}
+
+TEST(Run, AChildThatStaysWithTheOutputIsNotWaitedFor) {
+  const auto start = Clock::now();
+  const auto [output, status] =
+      run("-n 1 --rank-prefix -- sh -c 'setsid sleep 8 & sleep 0.3; printf end'");
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(output, "[0] end\n");
+  EXPECT_LT(Clock::now() - start, milliseconds(6'000));
+}
+
+TEST(Run, AKilledLauncherLeavesNothingBehind) {
+  // The shells are its children, the sleeps their children. At any moment of their start.
+  const std::string word = own_sleep("987.5");
+  for (int trial = 0; trial < 30; ++trial) {
+    const pid_t pid = start_run(fmt::format("-n 3 -- sh -c 'sleep {}; true'", word));
+    ASSERT_TRUE(
+        within(milliseconds(9'000), [&] { return count_processes(word) >= 1 + trial % 8; }));
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    EXPECT_TRUE(within(milliseconds(2'000), [&] { return count_processes(word) == 0; }));
   }
 }
 
