@@ -45,6 +45,8 @@ struct PackingOptions {
   /// `most_trees` does, those that come nearest to it.
   std::optional<int> trees = std::nullopt;
   int most_trees = 64;
+  /// Not by cuts, which are exact and may take seconds where nothing is symmetric.
+  bool by_prices_alone = false;
 };
 
 /// Packs spanning trees as ForestColl does (Zhao et al., NSDI 2026): the best rate by maximum
@@ -59,6 +61,11 @@ struct PackingOptions {
                                                     const PackingOptions& options,
                                                     const Effort& effort);
 
+/// Seconds per byte of its size that an all_gather, reduce_scatter, broadcast or reduce takes at
+/// least, by the cuts of the topology; 0 for other collectives. Quick, and for most wirings the
+/// bandwidth part of lower_bound(), which needs a solver.
+[[nodiscard]] double least_by_cuts(const Topology& topology, Collective collective);
+
 /// How an all_reduce is made of trees: "trees": reduce-scatter, then all-gather, with trees of all
 /// ranks (ForestColl); "blink": reduced to one rank and broadcast from there (Wang et al., MLSys
 /// 2020). The other collectives are the same by both.
@@ -68,10 +75,11 @@ enum class Decomposition { trees, blink };
 /// (chunk_bytes()'s counting) over packed trees, cut into pieces small enough to keep the trees
 /// full. Named "trees" or "blink".
 ///
-/// Nothing if the effort is spent before there are trees. Throws TopologyError if the topology is
-/// not connected, InputError for any other collective.
+/// `by_prices_alone`: as in PackingOptions. Nothing if the effort is spent before there are trees.
+/// Throws TopologyError if the topology is not connected, InputError for any other collective.
 [[nodiscard]] std::optional<Schedule> trees(const Topology& topology, Collective collective,
                                             double size_bytes, const Effort& effort,
-                                            Decomposition decomposition = Decomposition::trees);
+                                            Decomposition decomposition = Decomposition::trees,
+                                            bool by_prices_alone = false);
 
 }  // namespace chorus::synth

@@ -32,8 +32,10 @@ constexpr double kLittleLost = 1.1;
 constexpr long kMostComposedChunks = 4096;
 constexpr std::size_t kMostSimulated = 130'000;  // transfers; beyond, seconds each and more
 
-/// Schedules that differ by no more are told apart by how many streams share a link.
+/// Schedules that differ by no more are told apart by how many streams share a link; by no more
+/// than the second, if one has not half as many.
 constexpr double kAlike = 1.005;
+constexpr double kAboutAlike = 1.02;
 
 /// The most pairs of ranks whose transfers meet on one link or port group. Streams that share one
 /// share it neither evenly nor without loss, which no prediction knows: an all-gather with three
@@ -288,14 +290,16 @@ class Planner {
           entry.schedule.symmetry.empty() ? entry.schedule : expanded(entry.schedule),
           forward_.network());
     };
-    const double enough = kAlike * best->at_sizes[size_index].seconds;
-    int fewest = streams(*best);
+    const double least_s = best->at_sizes[size_index].seconds;
+    const int of_best = streams(*best);
+    int fewest = of_best;
     for (const Pooled& entry : pools_.at(best->schedule.collective.kind)) {
-      if (&entry == best || entry.at_sizes[size_index].seconds > enough) continue;
-      if (const int own = streams(entry); own < fewest) {
-        best = &entry;
-        fewest = own;
-      }
+      const double seconds = entry.at_sizes[size_index].seconds;
+      if (&entry == best || seconds > kAboutAlike * least_s) continue;
+      const int own = streams(entry);
+      if (own >= fewest || (2 * own > of_best && seconds > kAlike * least_s)) continue;
+      best = &entry;
+      fewest = own;
     }
     return best;
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "synth/exchange.hpp"
+#include "synth/gateways.hpp"
 #include "synth/greedy.hpp"
 #include "synth/hierarchical.hpp"
 #include "synth/packing.hpp"
@@ -51,6 +52,10 @@ std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
   return one(routed(task.network, task.collective, task.size_bytes, effort));
 }
 
+std::vector<Schedule> over_one_root(const Task& task, const Effort& effort) {
+  return task.collective.kind == all_reduce ? gateways(task, effort) : std::vector<Schedule>{};
+}
+
 std::vector<Schedule> matched(const Task& task, const Effort& effort) {
   if (task.network.world_size() > kMostMatched || task.collective.kind == barrier) return {};
   return one(greedy(task.network, task.collective, task.size_bytes, effort));
@@ -64,6 +69,8 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "exchange", .make = exchanging, .combines = true, .every_size = false},
       {.name = "repeated", .make = repeated, .combines = false, .every_size = true, .folds = true},
       {.name = "repeated", .make = reduced, .combines = true, .every_size = false, .folds = true},
+      {.name = "gateways", .make = gateways},
+      {.name = "gateways", .make = over_one_root, .combines = true},
       {.name = "trees", .make = packed},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},

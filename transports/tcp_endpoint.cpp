@@ -7,8 +7,11 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string_view>
@@ -202,6 +205,12 @@ void tune(int fd, bool same_kernel) {
   ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size);
   const bool paces = std::string_view(name).starts_with("bbr");
   if (same_kernel || paces) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+}
+
+void limit_rate(int fd, double bytes_per_s) {
+  const auto rate = bytes_per_s > 0 ? static_cast<std::uint64_t>(std::max(bytes_per_s, 1.0))
+                                    : std::numeric_limits<std::uint64_t>::max();
+  ::setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate);
 }
 
 }  // namespace chorus

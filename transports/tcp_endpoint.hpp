@@ -63,4 +63,8 @@ struct Endpoint {
 /// Left as it is if the kernel refuses.
 void tune(int fd, bool same_kernel);
 
+/// What `fd` sends leaves at so many bytes per second at most; 0: without limit. Left as it is if
+/// the kernel refuses.
+void limit_rate(int fd, double bytes_per_s);
+
 }  // namespace chorus

@@ -113,7 +113,7 @@ bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, Channe
 }
 
 void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
-  const std::size_t express = streams_.size() > 1 ? 1 : 0;
+  const std::size_t express = express_streams();
   const std::size_t sockets = streams_.size() - express;  // for data
   const bool striped = sockets > 1 && src.size() >= kStripeBytes;
   frame.pieces = static_cast<std::uint16_t>(striped ? sockets : 1);
@@ -248,7 +248,23 @@ bool TcpLink::connect_step() {
     if (late) streams_.back().begin_with_filler();
   }
   dials_.clear();
+  if (pace_ > 0) pace_streams();
   return true;
+}
+
+void TcpLink::pace(double bytes_per_s) {
+  if (bytes_per_s == pace_) return;
+  pace_ = bytes_per_s;
+  pace_streams();
+}
+
+// Credits and signals need not wait for their turn.
+void TcpLink::pace_streams() {
+  const std::size_t express = express_streams();
+  const auto sockets = static_cast<double>(streams_.size() - express);
+  for (std::size_t i = express; i < streams_.size(); ++i) {
+    limit_rate(streams_[i].fd(), pace_ / sockets);
+  }
 }
 
 bool TcpLink::flush() {

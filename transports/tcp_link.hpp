@@ -27,6 +27,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::uint64_t released(ChannelId channel) const override;
   std::uint64_t arrivals(ChannelId channel) override;
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
+  void pace(double bytes_per_s) override;
   bool flush() override;
   bool progress() override;
   std::span<std::byte> region() override { return region_; }
@@ -81,6 +82,9 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   [[nodiscard]] std::size_t index_of(ChannelId channel) const;
   [[nodiscard]] const Slot& recent(ChannelId channel, std::uint64_t index) const;
   bool connect_step();
+  void pace_streams();
+  /// Those, of the first, that carry no data.
+  [[nodiscard]] std::size_t express_streams() const { return streams_.size() > 1 ? 1 : 0; }
   void send(std::span<const std::byte> src, TcpFrame frame);
   std::size_t receive_all();
   void judge();
@@ -102,6 +106,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::vector<TcpStream> streams_;  // [num_sockets], once connected
   std::vector<int> quiet_turns_;    // [num_sockets], since it brought something
   std::uint64_t turn_ = 0;
+  double pace_ = 0;                 // bytes per second
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
   bool peer_left_ = false;          // in order

@@ -9,6 +9,7 @@
 #include "runtime/assumed_topology.hpp"
 #include "runtime/communicator_impl.hpp"
 #include "runtime/flight_recorder.hpp"
+#include "runtime/pacing.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/synthesize.hpp"
 
@@ -31,6 +32,7 @@ void Communicator::Impl::learn_network(const Probed* known) {
 }
 
 void Communicator::Impl::probe(bool use_cache) {
+  wiring->pace({});  // no faster than what an earlier one found it would find
   probed = probe_together(*control, *wiring, *engine, place, options, layout, message_channel(),
                           {.budget_ms = options.probe_ms, .use_cache = use_cache});
   if (place.rank == 0) drift.emplace(!probed->cached);
@@ -81,6 +83,7 @@ bool Communicator::Impl::reprobe() {
 
 void Communicator::Impl::choose_by(Topology topology, Plan plan) {
   forget_calls();
+  wiring->pace(paces(topology, place.rank));
   selector = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
                                         std::move(plan), place.rank, layout.guaranteed_slots(),
                                         shared_cores());

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -23,6 +24,7 @@
 #include "chorus/error.hpp"
 #include "model/json.hpp"
 #include "runtime/strategies.hpp"
+#include "synth/packing.hpp"
 #include "synth/plan.hpp"
 
 namespace chorus {
@@ -113,6 +115,12 @@ std::string plan_text(Control& control, const GroupPlace& place, const Topology&
     plan_options.sizes.assign(std::begin(kSizes), std::end(kSizes));
     plan_options.may_leave_out = true;  // classic schedules serve what is left open
     plan_options.step_s = options.poll_us * 1e-6;
+    std::map<CollectiveKind, double> least_s_per_byte;
+    plan_options.limit = [&](Collective collective, double size_bytes) {
+      const auto [known, is_new] = least_s_per_byte.try_emplace(collective.kind, 0);
+      if (is_new) known->second = synth::least_by_cuts(topology, collective);
+      return known->second * size_bytes;
+    };
     synth::Planned planned = synth::make_plan(topology, plan_options, strategies, effort);
     if (lookout.failed()) return {};
     if (planned.plan.entries.empty()) {

@@ -228,8 +228,17 @@ Link& Wiring::link(Rank peer) {
     const auto transport = static_cast<std::size_t>(chosen_[static_cast<std::size_t>(peer)]);
     link = transports_[transport]->connect(peer,
                                            addresses_[static_cast<std::size_t>(peer)][transport]);
+    if (!paces_.empty()) link->pace(paces_[static_cast<std::size_t>(peer)]);
   }
   return *link;
+}
+
+void Wiring::pace(std::vector<double> bytes_per_s) {
+  paces_ = std::move(bytes_per_s);
+  paces_.resize(links_.size());
+  for (std::size_t peer = 0; peer < links_.size(); ++peer) {
+    if (links_[peer]) links_[peer]->pace(paces_[peer]);
+  }
 }
 
 std::string_view Wiring::transport_of(Rank peer) const {

@@ -50,6 +50,8 @@ class Wiring {
          const SlotLayout& layout, const std::string& agreement, Memory memory = Memory::in_common);
 
   [[nodiscard]] Link& link(Rank peer);
+  /// Puts to each peer leave no faster than this, in bytes per second; 0: as fast as they can.
+  void pace(std::vector<double> bytes_per_s);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   /// "shm", "rdma" or "tcp"; "self" for this rank.
   [[nodiscard]] std::string_view transport_of(Rank peer) const;
@@ -81,6 +83,7 @@ class Wiring {
   std::vector<int> chosen_;                                     // [peer]: index of transport
   std::unique_ptr<Commons> commons_;
   std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed
+  std::vector<double> paces_;                 // [peer], bytes per second; empty: no limits
 };
 
 }  // namespace chorus

@@ -43,7 +43,8 @@ class Packer {
   std::optional<TreePacking> pack() {
     if (effort_.spent()) return std::nullopt;
     std::optional<TreePacking> best;
-    if (limit_ < std::numeric_limits<double>::infinity()) best = by_cuts();
+    const bool has_limit = limit_ < std::numeric_limits<double>::infinity();
+    if (has_limit && !options_.by_prices_alone) best = by_cuts();
     if (best && best->share() >= kGoodEnough) return best;
     if (best && effort_.spent()) return best;
     std::optional<TreePacking> other = by_prices();
@@ -190,6 +191,20 @@ class Packer {
 };
 
 }  // namespace
+
+double least_by_cuts(const Topology& topology, Collective collective) {
+  using enum CollectiveKind;
+  const bool combines = collective.kind == reduce_scatter || collective.kind == reduce;
+  const bool rooted = collective.kind == broadcast || collective.kind == reduce;
+  if (!combines && !rooted && collective.kind != all_gather) return 0;
+  const CapacityGraph graph(topology, combines ? Direction::reversed : Direction::forward);
+  std::vector<int> weights(at(graph.num_nodes), 0);
+  for (Rank rank = 0; rank < topology.world_size(); ++rank) {
+    if (!rooted || rank == collective.root) ++weights[at(graph.node_of[at(rank)])];
+  }
+  const double share = rooted ? 1.0 : 1.0 / topology.world_size();
+  return share / (cut_rate(graph, weights) * 1e9);
+}
 
 std::optional<TreePacking> pack_trees(const Topology& topology, Direction direction,
                                       const PackingOptions& options, const Effort& effort) {

@@ -52,7 +52,7 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
 class TreeSchedule {
  public:
   TreeSchedule(const Topology& topology, Collective collective, double size_bytes,
-               const Effort& effort, std::string_view name)
+               const Effort& effort, std::string_view name, bool by_prices_alone)
       : topology_(topology),
         forward_(topology, Direction::forward),
         reversed_(topology, Direction::reversed),
@@ -60,7 +60,8 @@ class TreeSchedule {
         collective_(collective),
         size_bytes_(size_bytes),
         effort_(effort),
-        name_(name) {}
+        name_(name),
+        by_prices_alone_(by_prices_alone) {}
 
   std::optional<Schedule> make(bool combines, bool spreads, std::optional<Rank> root) {
     Packed full;
@@ -115,6 +116,7 @@ class TreeSchedule {
   };
 
   bool pack(Packed& packed, bool combines, bool spreads, PackingOptions options) const {
+    options.by_prices_alone = by_prices_alone_;
     if (spreads) {
       packed.spread = pack_trees(topology_, Direction::forward, options, effort_);
       if (!packed.spread) return false;
@@ -206,6 +208,7 @@ class TreeSchedule {
   double size_bytes_;
   const Effort& effort_;
   std::string_view name_;
+  bool by_prices_alone_;
   std::optional<OrderedFlow> best_;
   Ordering best_ordering_;
 };
@@ -248,9 +251,11 @@ std::vector<Rank> from_root(const SpanningTree& tree) {
 }
 
 std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,
-                              const Effort& effort, Decomposition decomposition) {
+                              const Effort& effort, Decomposition decomposition,
+                              bool by_prices_alone) {
   const bool blink = decomposition == Decomposition::blink;
-  TreeSchedule schedule(topology, collective, size_bytes, effort, blink ? "blink" : "trees");
+  TreeSchedule schedule(topology, collective, size_bytes, effort, blink ? "blink" : "trees",
+                        by_prices_alone);
   switch (collective.kind) {
     case CollectiveKind::all_gather:
       return schedule.make(false, true, std::nullopt);

@@ -40,7 +40,7 @@ done
 
 # Bad input: what is wrong, and what to do.
 expect 2 "there is no strategy \"gredy\"" synth dgx1 --only gredy
-expect 2 "exchange, repeated, trees" synth dgx1 --only gredy  # each name once
+expect 2 "exchange, repeated, gateways, trees" synth dgx1 --only gredy  # each name once
 expect 2 "give it or -n, not both" synth dgx1 -n 4
 expect 2 "no known machine" synth dgx77
 expect 2 "cannot be written" "$chorus" synth --cache "$dir/new" dgx1 -b 1K -o "$dir/no/plan.json"

@@ -187,7 +187,7 @@ TEST(MakePlan, TakesFewStepsWhereEachCostsTime) {
     return counts;
   };
   EXPECT_THAT(steps(0), ElementsAre(6, 6)) << "a ring: as fast, with one stream per cable";
-  EXPECT_THAT(steps(2e-3), ElementsAre(2, 2));
+  EXPECT_THAT(steps(4e-3), ElementsAre(2, 2));
 }
 
 TEST(MakePlan, SparesASlowTrunkWhateverStepsCost) {

@@ -70,6 +70,30 @@ TEST(TcpPuts, ASignalDoesNotWaitBehindData) {
   }
 }
 
+TEST(TcpPuts, LeaveNoFasterThanTheirPaceWheneverItIsSet) {
+  constexpr std::size_t kBytes = 1 << 20;
+  constexpr double kPace = 8e6;  // bytes per second: 131 ms
+  const LinkConfig config{.region_bytes = kBytes, .max_outstanding = 4};
+  const auto bytes = pattern(kBytes, 5);
+  for (const bool connected : {false, true}) {
+    const TcpEnds ends(config);
+    const auto seconds_of_put = [&](std::uint64_t puts) {
+      const auto start = Clock::now();
+      while (!ends.from->try_put(bytes, 0, 0, 0)) EXPECT_TRUE(ends.advance());
+      while (ends.to->arrivals(0) < puts && ends.advance()) continue;
+      EXPECT_EQ(ends.to->arrivals(0), puts);
+      EXPECT_TRUE(std::ranges::equal(ends.to->region(), bytes));
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    std::uint64_t puts = 0;
+    if (connected) seconds_of_put(++puts);
+    ends.from->pace(kPace);
+    EXPECT_GE(seconds_of_put(++puts), 0.5 * kBytes / kPace);
+    ends.from->pace(0);
+    seconds_of_put(++puts);
+  }
+}
+
 TEST(TcpPuts, LargePutsLeaveTogetherWhenFlushedOrWhenTheyAreMany) {
   constexpr std::size_t kBytes = 64 * 1024;
   constexpr std::uint64_t kMany = 8;  // 512 KiB

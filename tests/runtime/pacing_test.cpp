@@ -1,0 +1,86 @@
+#include "runtime/pacing.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/index.hpp"
+#include "model/json.hpp"
+#include "topology/sources.hpp"
+#include "world.hpp"
+
+namespace chorus {
+namespace {
+
+Topology measured(const std::string& name) {
+  Topology topology = topology_from_name(name);
+  for (Topology::Link& link : topology.links) link.provenance = Provenance::measured;
+  return topology;
+}
+
+TEST(Paces, AreThoseOfAMeasuredTrunkTowardsWhoIsBehindIt) {
+  const Topology topology = measured("pairs");  // 2 and 2 hosts at 0.25 GB/s, a trunk of 0.025
+  EXPECT_EQ(paces(topology, 0), (std::vector<double>{0, 0, 0.025e9, 0.025e9}));
+  EXPECT_EQ(paces(topology, 3), (std::vector<double>{0.025e9, 0.025e9, 0, 0}));
+}
+
+TEST(Paces, AreOfTheSlowestTrunkOnTheWay) {
+  Topology topology = measured("lan:1x1x1,trunk=0.02");
+  for (Topology::Link& link : topology.links) {
+    const bool second = topology.nodes[static_cast<std::size_t>(link.dst)].name == "switch2" &&
+                        topology.nodes[static_cast<std::size_t>(link.src)].name == "switch1";
+    if (second) link.beta_s_per_byte = 1e-8;  // faster: 0.1 GB/s
+  }
+  const std::vector<double> found = paces(topology, 0);
+  EXPECT_EQ(found[1], 0.02e9);
+  EXPECT_EQ(found[2], 0.02e9);
+  EXPECT_EQ(paces(topology, 1)[2], 0.1e9);
+}
+
+TEST(Paces, NobodyIsHeldBackByWhatIsOnlySaid) {
+  EXPECT_EQ(paces(topology_from_name("pairs"), 0), std::vector<double>(4, 0));
+}
+
+TEST(Paces, NorByTheHostsOwnCables) {
+  EXPECT_EQ(paces(measured("slow"), 0), std::vector<double>(4, 0));
+  EXPECT_EQ(paces(measured("homo"), 1), std::vector<double>(4, 0));
+  EXPECT_EQ(paces(measured("lan:2x2,trunk=0.22"), 0), std::vector<double>(4, 0))
+      << "an error of measurement";
+}
+
+TEST(Paces, HoldForTheLinksOfACommunicator) {
+  Topology topology = measured("lan:2x2,rate=0.5,trunk=0.01");
+  const std::string path = ::testing::TempDir() + "paced_topology.json";
+  std::ofstream(path) << to_json(topology);
+  testing::World world = testing::threads(4, "tcp");
+  world.options.topology_file = path;
+  world.options.slot_bytes = Options{}.slot_bytes;  // small messages are not held back
+  constexpr std::size_t kFloats = 128 << 10;  // of a block: 512 KiB
+  std::vector<double> seconds(4, 0);
+  testing::expect_all_well(testing::run_world(world, [&](Communicator& ranks) {
+    const std::vector<float> input(kFloats, static_cast<float>(ranks.rank()));
+    std::vector<float> output(4 * kFloats);
+    // The first ten packets of a connection leave at once, here 64 KiB each.
+    for (int call = 0; call < 4; ++call) {
+      ranks.barrier();
+      const auto start = std::chrono::steady_clock::now();
+      ranks.all_gather(std::span<const float>(input), std::span(output));
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      seconds[at(ranks.rank())] = taken.count();
+    }
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      const std::size_t of_rank = i / kFloats;
+      ASSERT_EQ(output[i], static_cast<float>(of_rank));
+    }
+  }));
+  // Two blocks cross the trunk: 105 ms for one pair of ranks at its rate, 26 for all four at once.
+  // As fast as loopback can: 2 ms.
+  for (const double taken : seconds) EXPECT_GE(taken, 0.02);
+}
+
+}  // namespace
+}  // namespace chorus
