@@ -81,7 +81,7 @@ class DirectExecution {
 
  private:
   /// Up to this size a copy through the slots is faster than the answer to where a buffer lies.
-  static constexpr std::size_t kAlwaysStaged = 256;
+  static constexpr std::size_t kAlwaysStaged = 1536;
 
   /// What a partner offered, and where that is in this process.
   struct Offered {
