@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
@@ -350,7 +351,7 @@ Report measure_all(const Settings& settings, const std::function<void(const Step
                 .topology = &topologies[i]};
     if (wanted.described) {
       place.topology_file = fmt::format("{}/topology-{}.json", scratch.path(), i);
-      save_text(place.topology_file, to_json(topologies[i]));
+      write_file(place.topology_file, to_json(topologies[i]));
     }
     measure_in(place, settings, scratch, progress, step, report);
   }

@@ -68,7 +68,7 @@ int measure(const MeasureOptions& options, const std::string& command) {
   Report report = measure_with_progress(options.settings);
   report.commit = kCommit;
   report.command = command;
-  if (!options.json.empty()) save_text(options.json, to_json(report));
+  if (!options.json.empty()) write_file(options.json, to_json(report));
   print_report(report, options.style, options.details);
   fmt::print(stderr, "{}", remarks(report));
   if (!options.svg.empty()) draw_svg(report, options.svg);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "perf/process.hpp"
 
@@ -135,7 +136,7 @@ void draw_svg(const Report& report, const std::string& svg_path) {
   const std::string script = gnuplot_script(report, svg_path);
   const Scratch scratch;
   const std::string file = scratch.path() + "/plot.gp";
-  save_text(file, script);
+  write_file(file, script);
   Child gnuplot({.argv = {"gnuplot", file}, .environment = {}, .cpu = -1});
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (gnuplot.ended().empty()) {

@@ -162,13 +162,6 @@ Report report_from_json(std::string_view text, std::string_view where) try {
 
 Report load_report(const std::string& path) { return report_from_json(read_file(path), path); }
 
-void save_text(const std::string& path, std::string_view text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw InputError(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
-}
-
 std::vector<std::string> libraries_of(const std::vector<Row>& rows) {
   std::vector<std::string> names;
   for (const Row& row : rows) {

@@ -69,9 +69,8 @@ struct Report {
 /// later version of this one.
 [[nodiscard]] Report report_from_json(std::string_view text, std::string_view where);
 
-/// Throw chorus::InputError naming the file.
+/// Throws chorus::InputError naming the file.
 [[nodiscard]] Report load_report(const std::string& path);
-void save_text(const std::string& path, std::string_view text);
 
 /// The libraries that have rows, in the order in which they appear.
 [[nodiscard]] std::vector<std::string> libraries_of(const std::vector<Row>& rows);

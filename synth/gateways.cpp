@@ -14,7 +14,7 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kAsFast = 0.9;    // of the fastest: a rank that may speak for others
+constexpr double kAsFast = 0.9;      // of the fastest: a rank that may speak for others
 constexpr double kAboutFull = 0.95;  // of a trunk: one more stream is not worth it
 constexpr int kMostRanks = 160;      // as for trees
 
@@ -91,8 +91,8 @@ class Gateways {
       if (crossing.from == crossing.to) continue;
       for (const int link : path) {
         const Topology::Link& facts = topology_.links[at(link)];
-        double& part = is_switch(facts.src) && is_switch(facts.dst) ? crossing.trunk_s
-                                                                    : crossing.access_s;
+        double& part =
+            is_switch(facts.src) && is_switch(facts.dst) ? crossing.trunk_s : crossing.access_s;
         part = std::max(part, seconds_per_byte(link));
       }
       crossings_.push_back(std::move(crossing));

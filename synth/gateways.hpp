@@ -12,8 +12,8 @@
 namespace chorus::synth {
 
 /// A wiring in which only some ranks speak to other islands, an island being the ranks that enter
-/// the network by one switch: between two of them, neighbours (no third island's switch on the way),
-/// as few pairs of ranks are left as fill what joins them, and none between others.
+/// the network by one switch: between two of them, neighbours (no third island's switch on the
+/// way), as few pairs of ranks are left as fill what joins them, and none between others.
 ///
 /// Streams of TCP that meet in one queue share it neither evenly nor without loss, and a chunk that
 /// comes late holds up what waits behind it: eight hosts in three islands behind trunks of 200 Mb/s

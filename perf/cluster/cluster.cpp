@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/files.hpp"
 #include "base/secret.hpp"
 #include "perf/report.hpp"
 
@@ -119,7 +120,7 @@ void run_batch(const char* program, const std::string& batch, pid_t keeper,
                const std::string& directory) {
   if (batch.empty()) return;
   const std::string path = fmt::format("{}/batch", directory);
-  save_text(path, batch);
+  write_file(path, batch);
   Command command;
   command.argv = {program, "-batch", path};
   command.namespaces_of = keeper;
@@ -160,7 +161,7 @@ void Cluster::start_keepers() {
     auto [ready, report] = make_pipe();
     const std::string name = i < fabric_.hosts.size() ? fmt::format("host{}", i) : "switches";
     const std::string boot_id = fmt::format("{}/boot{}", scratch_.path(), i);
-    save_text(boot_id, fmt::format("{}\n", boot_id_of(Secret::random())));
+    write_file(boot_id, fmt::format("{}\n", boot_id_of(Secret::random())));
     const pid_t pid = ::fork();
     if (pid < 0) throw Error(fmt::format("fork: {}", std::strerror(errno)));
     if (pid == 0) keep(report.get(), name, boot_id, parent);
@@ -252,7 +253,7 @@ void Cluster::write_hosts_file() {
     text += fmt::format("host{} {} {} {}\n", h, fabric_.hosts[h].address, keepers_[h], directory);
   }
   hosts_file_ = scratch_.path() + "/hosts";
-  save_text(hosts_file_, text);
+  write_file(hosts_file_, text);
 }
 
 void Cluster::tear_down() noexcept {

@@ -4,10 +4,15 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
 
+#include "base/files.hpp"
+#include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
+#include "perf/commit.hpp"
 #include "perf/selection/selection.hpp"
 #include "runtime/assumed_topology.hpp"
 
@@ -28,7 +33,7 @@ struct Arguments {
   std::string output;
 };
 
-void run(const Arguments& arguments) {
+void run(const Arguments& arguments, const std::string& command) {
   Grid grid;
   grid.seconds_per_contender = arguments.milliseconds * 1e-3;
   for (const std::string& kind : arguments.kinds) grid.kinds.push_back(parse_collective_kind(kind));
@@ -40,14 +45,25 @@ void run(const Arguments& arguments) {
   const auto joined = Communicator::Impl::join(Options::from_env());
   Communicator::Impl& communicator = *joined;
 
-  const std::vector<Point> points = measure(communicator, grid);
-  if (communicator.place.rank != 0) return;
+  const bool first = communicator.place.rank == 0;
+  if (first && !arguments.output.empty()) require_writable(arguments.output);
+  std::optional<Progress> progress;
+  if (first) progress.emplace(stderr, "chorus-perf-selection");
+  const std::vector<Point> points =
+      measure(communicator, grid, [&](int done, int total, std::string_view what) {
+        if (progress) progress->show(done, total, what);
+      });
+  progress.reset();
+  if (!first) return;
   fmt::print("{}", text(points, arguments.explain));
   if (arguments.output.empty()) return;
-  std::ofstream file(arguments.output, std::ios::binary);
-  file << json(points, static_cast<int>(communicator.place.members.size()),
-               static_cast<int>(num_hosts(communicator.wiring->members())));
-  if (!file.flush()) throw InputError("cannot write " + arguments.output);
+  write_file(arguments.output,
+             json(points, {.commit = kCommit,
+                           .command = command,
+                           .date = utc_now(),
+                           .machine = this_machine(),
+                           .ranks = static_cast<int>(communicator.place.members.size()),
+                           .hosts = static_cast<int>(num_hosts(communicator.wiring->members()))}));
 }
 
 int run(int argc, char** argv) {
@@ -81,7 +97,9 @@ int run(int argc, char** argv) {
     app.exit(error);
     return kBadInput;
   }
-  run(arguments);
+  std::string command = "chorus-perf-selection";
+  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  run(arguments, command);
   return 0;
 }
 

@@ -163,7 +163,9 @@ double share_of_errors(const std::vector<Point>& points, double tolerated) {
   return points.empty() ? 0 : static_cast<double>(wrong) / static_cast<double>(points.size());
 }
 
-std::vector<Point> measure(Communicator::Impl& communicator, const Grid& grid) {
+std::vector<Point> measure(
+    Communicator::Impl& communicator, const Grid& grid,
+    const std::function<void(int done, int total, std::string_view what)>& progress) {
   const int ranks = static_cast<int>(communicator.place.members.size());
   const Topology topology = communicator.selector->topology();
   const Routes routes(topology);
@@ -172,11 +174,14 @@ std::vector<Point> measure(Communicator::Impl& communicator, const Grid& grid) {
   Bench bench(communicator);
   bench.warm_up(kWarmUpS);
   std::vector<Point> points;
+  const auto total = static_cast<int>(grid.kinds.size() * grid.sizes.size());
+  int done = -1;
   for (const CollectiveKind kind : grid.kinds) {
     communicator.use(original);
     const Considered considered = communicator.selector->considered(kind);
     const std::vector<Candidate> all = candidates(considered, topology, kind, levels);
     for (const std::uint64_t size : grid.sizes) {
+      ++done;
       Point point{.kind = kind, .size_bytes = size, .chosen = {}, .contenders = {}};
       const auto entry = std::find_if(
           considered.entries.begin(), considered.entries.end(),
@@ -196,6 +201,8 @@ std::vector<Point> measure(Communicator::Impl& communicator, const Grid& grid) {
       }
       std::vector<std::int32_t> expected;
       for (const Candidate& candidate : order) {
+        progress(done, total,
+                 fmt::format("{} of {} bytes: {}", name_of(kind), size, candidate.schedule.name));
         bench.use(candidate.schedule);
         Buffers buffers(kind, size, ranks, communicator.place.rank);
         bench.run(buffers.call());

@@ -30,12 +30,20 @@ std::string text(const std::vector<Point>& points, bool explain) {
                     points.size(), share_of_errors(points, 0.10) * 100);
 }
 
-std::string json(const std::vector<Point>& points, int ranks, int hosts) {
+std::string json(const std::vector<Point>& points, const Circumstances& where) {
   nlohmann::ordered_json json;
   json["format"] = "chorus-selection";
   json["version"] = 1;
-  json["ranks"] = ranks;
-  json["hosts"] = hosts;
+  json["commit"] = where.commit;
+  json["command"] = where.command;
+  json["date"] = where.date;
+  json["machine"] = {{"cpu", where.machine.cpu},
+                     {"cpus", where.machine.cpus},
+                     {"memory", where.machine.memory},
+                     {"kernel", where.machine.kernel},
+                     {"system", where.machine.system}};
+  json["ranks"] = where.ranks;
+  json["hosts"] = where.hosts;
   json["share_more_than_10_percent_slower"] = share_of_errors(points, 0.10);
   for (const Point& point : points) {
     nlohmann::ordered_json entry{{"collective", name_of(point.kind)},

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chorus/schedule.hpp"
+#include "perf/machine.hpp"
 #include "runtime/communicator_impl.hpp"
 
 namespace chorus::perf {
@@ -39,12 +42,27 @@ struct Grid {
 
 /// Collective. Every result of every contender is compared with that of the first, so that nothing
 /// wrong is fast. Throws Error where one differs.
-[[nodiscard]] std::vector<Point> measure(Communicator::Impl& communicator, const Grid& grid);
+///
+/// `progress` is called before each contender is measured: how many points of how many are behind.
+[[nodiscard]] std::vector<Point> measure(
+    Communicator::Impl& communicator, const Grid& grid,
+    const std::function<void(int done, int total, std::string_view what)>& progress);
 
 /// Share of points whose regret is above `tolerated`.
 [[nodiscard]] double share_of_errors(const std::vector<Point>& points, double tolerated);
 
 [[nodiscard]] std::string text(const std::vector<Point>& points, bool explain);
-[[nodiscard]] std::string json(const std::vector<Point>& points, int ranks, int hosts);
+
+/// Where and how points were measured.
+struct Circumstances {
+  std::string commit;
+  std::string command;
+  std::string date;
+  Machine machine;
+  int ranks = 0;
+  int hosts = 0;
+};
+/// Format: docs/probing.md.
+[[nodiscard]] std::string json(const std::vector<Point>& points, const Circumstances& where);
 
 }  // namespace chorus::perf

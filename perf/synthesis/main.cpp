@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "perf/commit.hpp"
 #include "perf/machine.hpp"
@@ -111,7 +112,7 @@ int measure(const Wishes& wishes, const std::string& command) {
         "ended after {:.0f} s\n",
         peer.start_up_seconds(), wishes.peer_timeout_s);
   }
-  if (!wishes.json.empty()) save_text(wishes.json, to_json(rows, peer, command));
+  if (!wishes.json.empty()) write_file(wishes.json, to_json(rows, peer, command));
   return std::all_of(rows.begin(), rows.end(),
                      [](const SynthesisRow& row) { return row.found && row.met; })
              ? 0

@@ -9,9 +9,27 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/draft.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
+namespace {
+
+struct Close {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, Close>;
+
+/// `name`: what the file is called in a failure.
+void write_over(const std::string& path, std::string_view text, const std::string& name) {
+  const File file(std::fopen(path.c_str(), "wbe"));
+  bool good = file != nullptr;
+  good = good && std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
+  good = good && std::fflush(file.get()) == 0;
+  if (!good) throw InputError(fmt::format("{}: cannot be written: {}", name, std::strerror(errno)));
+}
+
+}  // namespace
 
 std::string read_text(std::FILE* file, std::string& why) {
   constexpr std::size_t kMostBytes = std::size_t{64} << 20;
@@ -29,8 +47,7 @@ std::string read_text(std::FILE* file, std::string& why) {
 }
 
 std::string read_file(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
-                                                             &std::fclose);
+  const File file(std::fopen(path.c_str(), "rbe"));
   std::string why = file ? "" : std::strerror(errno);
   std::string text = file ? read_text(file.get(), why) : "";
   if (!why.empty()) throw InputError(fmt::format("cannot read {}: {}", path, why));
@@ -48,6 +65,31 @@ void require_writable(const std::string& path) {
     if (::access(asked.c_str(), there ? W_OK : W_OK | X_OK) == 0) return;
   }
   throw InputError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  // Behind a link it is the file that is replaced, not the link.
+  const fs::path target = there ? fs::canonical(path, error) : fs::path(path);
+  const fs::path draft = draft_of(target);
+  const bool replaces =
+      !error && (!there || fs::is_regular_file(target, error)) &&
+      ::access(draft.parent_path().empty() ? "." : draft.parent_path().c_str(), W_OK | X_OK) == 0;
+  // A device or a pipe, or in a folder that nothing can be added to.
+  if (!replaces) return write_over(path, text, path);
+  try {
+    write_over(draft, text, path);
+    if (there) fs::permissions(draft, fs::status(target).permissions());
+    fs::rename(draft, target);
+  } catch (const fs::filesystem_error& failed) {
+    fs::remove(draft, error);
+    throw InputError(fmt::format("{}: cannot be written: {}", path, failed.code().message()));
+  } catch (const InputError&) {
+    fs::remove(draft, error);
+    throw;
+  }
 }
 
 }  // namespace chorus

@@ -1,9 +1,10 @@
-// Files that users name: read whole, up to what such files may have, and asked before work whose
-// result they are to take.
+// Files that users name: read whole, up to what such files may have, asked before work whose result
+// they are to take, and written whole.
 #pragma once
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 namespace chorus {
 
@@ -16,5 +17,8 @@ namespace chorus {
 
 /// Throws InputError where no file of this path can be written. Leaves what is there as it is.
 void require_writable(const std::string& path);
+
+/// Whole, or what was there before stays: on a full disk, too. Throws InputError naming the path.
+void write_file(const std::string& path, std::string_view text);
 
 }  // namespace chorus

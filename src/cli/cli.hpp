@@ -77,7 +77,5 @@ void simulate_and_show(const Schedule& schedule, const Topology& topology, std::
 /// Writes what is printable to standard output and flushes it, so that a full disk or closed pipe
 /// is an Error.
 void print(std::string_view text);
-/// Whole, or what was there before stays: on a full disk, too. Throws InputError naming the path.
-void write_file(const std::string& path, std::string_view text);
 
 }  // namespace chorus

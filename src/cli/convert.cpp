@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "formats/format.hpp"

@@ -73,7 +73,8 @@ void Outlet::flush() {
 }
 
 bool lead_to_one(int a, int b) {
-  struct stat of_a {}, of_b {};
+  struct stat of_a {
+  }, of_b{};
   return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
          of_a.st_ino == of_b.st_ino;
 }

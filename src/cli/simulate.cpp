@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "model/contract.hpp"

@@ -11,9 +11,10 @@ namespace chorus {
 /// and is limited between two switches, by less than what the ranks' own machines could send; 0
 /// where nothing is to be limited.
 ///
-/// A sender that does not know of a slow trunk fills the queue before it. What the other direction's
-/// acknowledgements then wait there holds up its window: of two streams through one trunk of
-/// 200 Mb/s, one each way between two hosts, the second got 4 to 17 of its 24 MB/s, unpaced.
+/// A sender that does not know of a slow trunk fills the queue before it. What the other
+/// direction's acknowledgements then wait there holds up its window: of two streams through one
+/// trunk of 200 Mb/s, one each way between two hosts, the second got 4 to 17 of its 24 MB/s,
+/// unpaced.
 [[nodiscard]] std::vector<double> paces(const Topology& topology, Rank rank);
 
 }  // namespace chorus

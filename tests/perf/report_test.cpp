@@ -95,7 +95,7 @@ TEST(Report, NamesTheFileAndTheCauseOfBadJson) {
 
 TEST(Report, NamesAFileThatIsNotThere) {
   EXPECT_THROW((void)load_report("/nonexistent/r.json"), InputError);
-  EXPECT_THROW(save_text("/nonexistent/r.json", "x"), InputError);
+  EXPECT_THROW(write_file("/nonexistent/r.json", "x"), InputError);
 }
 
 TEST(Report, ThatHasNoEndIsRefused) { EXPECT_THROW((void)load_report("/dev/zero"), InputError); }
@@ -104,7 +104,7 @@ TEST(Report, ThatCannotBeWrittenIsToldBeforeItIsMade) {
   const std::string path = ::testing::TempDir() + fmt::format("report-{}.json", ::getpid());
   require_writable(path);
   EXPECT_FALSE(std::filesystem::exists(path)) << "what was not there stays away";
-  save_text(path, "kept");
+  write_file(path, "kept");
   require_writable(path);
   EXPECT_EQ(std::filesystem::file_size(path), 4U);
   std::filesystem::remove(path);

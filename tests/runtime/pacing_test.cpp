@@ -59,7 +59,7 @@ TEST(Paces, HoldForTheLinksOfACommunicator) {
   testing::World world = testing::threads(4, "tcp");
   world.options.topology_file = path;
   world.options.slot_bytes = Options{}.slot_bytes;  // small messages are not held back
-  constexpr std::size_t kFloats = 128 << 10;  // of a block: 512 KiB
+  constexpr std::size_t kFloats = 128 << 10;        // of a block: 512 KiB
   std::vector<double> seconds(4, 0);
   testing::expect_all_well(testing::run_world(world, [&](Communicator& ranks) {
     const std::vector<float> input(kFloats, static_cast<float>(ranks.rank()));

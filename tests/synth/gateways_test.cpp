@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
 #include "model/cost.hpp"
@@ -147,8 +146,7 @@ TEST(Gateways, ARankOnTwoSwitchesMakesThemNoIslands) {
   EXPECT_FALSE(gatewayed(topology));
 }
 
-class GatewaySchedule
-    : public ::testing::TestWithParam<std::tuple<std::string, CollectiveKind>> {};
+class GatewaySchedule : public ::testing::TestWithParam<std::tuple<std::string, CollectiveKind>> {};
 
 TEST_P(GatewaySchedule, IsRightAndNearTheBoundWithOneStreamATrunk) {
   const auto& [name, kind] = GetParam();
@@ -169,8 +167,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("pairs", "islands", "lan:3x2x3x2,trunk=0.02"),
                        ::testing::Values(all_gather, broadcast, all_to_all, all_reduce)),
     [](const auto& param) {
-      std::string name = std::get<0>(param.param) + "_" + std::string(name_of(std::get<1>(param.param)));
-      std::ranges::replace_if(name, [](char c) { return std::isalnum(c) == 0; }, '_');
+      std::string name =
+          std::get<0>(param.param) + "_" + std::string(name_of(std::get<1>(param.param)));
+      std::ranges::replace_if(
+          name, [](char c) { return std::isalnum(c) == 0; }, '_');
       return name;
     });
 
