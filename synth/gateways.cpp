@@ -53,7 +53,9 @@ class Gateways {
       }
     }
     if (left.size() == crossings_.size()) return std::nullopt;
-    return Gatewayed{network_.restricted_to(keep), with_links(left)};
+    Network network = network_.restricted_to(keep);
+    if (!connected(network)) return std::nullopt;  // routes that no tree explains
+    return Gatewayed{std::move(network), with_links(left)};
   }
 
  private:
@@ -159,12 +161,14 @@ class Gateways {
     }
     std::map<int, std::vector<int>> across;  // new links, by the link between switches they cross
     for (const Crossing* way : ways) {
+      // From rank to rank: past an adapter of theirs others could go, too.
+      const Edge& edge = network_.edges()[at(way->edge)];
       Topology::Link link = topology_.links[at(way->path.front())];
-      link.dst = topology_.links[at(way->path.back())].dst;
-      link.alpha_s = 0;
+      link.src = topology_.rank_nodes[at(edge.src)];
+      link.dst = topology_.rank_nodes[at(edge.dst)];
+      link.alpha_s = edge.alpha_s;
+      link.beta_s_per_byte = edge.beta_s_per_byte;
       for (const int crossed : way->path) {
-        link.alpha_s += topology_.links[at(crossed)].alpha_s;
-        link.beta_s_per_byte = std::max(link.beta_s_per_byte, seconds_per_byte(crossed));
         if (place[at(crossed)] < 0) {
           across[crossed].push_back(static_cast<int>(result.links.size()));
         }

@@ -20,7 +20,8 @@ namespace chorus::synth {
 /// gathered at 73 to 79 % of the bound with seven streams across a trunk and at 95 % with one,
 /// predicted alike.
 ///
-/// Nothing where that leaves all edges, or where some rank enters the network by several switches.
+/// Nothing where that leaves all edges, where some rank enters the network by several switches, or
+/// where ranks could no longer reach each other.
 struct Gatewayed {
   Network network;    ///< the edges that are left
   Topology topology;  ///< with a link from gateway to gateway in place of those between switches

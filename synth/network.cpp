@@ -177,6 +177,10 @@ std::optional<int> Network::edge(Rank src, Rank dst) const {
   return *found;
 }
 
+bool connected(const Network& network) {
+  return unreached(network, 0, true).empty() && unreached(network, 0, false).empty();
+}
+
 void require_connected(const Topology& topology, const Network& network) {
   for (const bool forwards : {true, false}) {
     const std::vector<Rank> missing = unreached(network, 0, forwards);

@@ -67,6 +67,9 @@ class Network {
   std::vector<std::size_t> out_at_, in_at_;  // where each rank's begin: [world_size + 1]
 };
 
+/// True if data from any rank can reach any other.
+[[nodiscard]] bool connected(const Network& network);
+
 /// Throws TopologyError naming the ranks that data from `root` cannot reach (or, if all can be
 /// reached from rank 0, those that cannot reach it), and the links that would have to exist.
 void require_connected(const Topology& topology, const Network& network);

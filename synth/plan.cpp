@@ -37,22 +37,34 @@ constexpr std::size_t kMostSimulated = 130'000;  // transfers; beyond, seconds e
 constexpr double kAlike = 1.005;
 constexpr double kAboutAlike = 1.02;
 
-/// The most pairs of ranks whose transfers meet on one link or port group. Streams that share one
-/// share it neither evenly nor without loss, which no prediction knows: an all-gather with three
-/// streams into one slow host took 1.08 times as long as round a ring, predicted alike.
+/// The most pairs of ranks whose transfers meet on one of the links and port groups that the
+/// schedule keeps busy for longest. Streams that share one share it neither evenly nor without
+/// loss, which no prediction knows: an all-gather with three streams into one slow host took 1.08
+/// times as long as round a ring, predicted alike.
 int most_streams(const Schedule& schedule, const Network& network) {
-  std::set<std::pair<Rank, Rank>> pairs;
+  std::map<int, int> chunks;  // by edge
   for (const Step& step : schedule.steps) {
-    for (const Transfer& transfer : step) pairs.emplace(transfer.src, transfer.dst);
-  }
-  std::vector<int> streams(network.resources().size(), 0);
-  int most = 0;
-  for (const auto& [src, dst] : pairs) {
-    const std::optional<int> edge = network.edge(src, dst);
-    if (!edge) continue;
-    for (const int resource : network.edges()[at(*edge)].resources) {
-      most = std::max(most, ++streams[at(resource)]);
+    for (const Transfer& transfer : step) {
+      if (const std::optional<int> edge = network.edge(transfer.src, transfer.dst)) ++chunks[*edge];
     }
+  }
+  struct Use {
+    int streams = 0;
+    double busy = 0;
+  };
+  std::vector<Use> uses(network.resources().size());
+  double busiest = 0;
+  for (const auto& [edge, count] : chunks) {
+    for (const int resource : network.edges()[at(edge)].resources) {
+      Use& use = uses[at(resource)];
+      ++use.streams;
+      use.busy += count * network.resources()[at(resource)].beta_s_per_byte;
+      busiest = std::max(busiest, use.busy);
+    }
+  }
+  int most = 0;
+  for (const Use& use : uses) {
+    if (use.busy >= busiest / 2) most = std::max(most, use.streams);
   }
   return most;
 }

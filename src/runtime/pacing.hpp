@@ -14,7 +14,8 @@ namespace chorus {
 /// A sender that does not know of a slow trunk fills the queue before it. What the other
 /// direction's acknowledgements then wait there holds up its window: of two streams through one
 /// trunk of 200 Mb/s, one each way between two hosts, the second got 4 to 17 of its 24 MB/s,
-/// unpaced.
+/// unpaced. A twentieth more than the rate fills the queue all the same: an all-to-all of 64 MiB
+/// then reached 82 % of the bound in place of 95.
 [[nodiscard]] std::vector<double> paces(const Topology& topology, Rank rank);
 
 }  // namespace chorus

@@ -146,6 +146,43 @@ TEST(Gateways, ARankOnTwoSwitchesMakesThemNoIslands) {
   EXPECT_FALSE(gatewayed(topology));
 }
 
+TEST(Gateways, WhatIsNotConnectedHasNone) {
+  Topology topology = topology_from_name("pairs");
+  std::erase_if(topology.links, [&](const Topology::Link& link) {
+    return topology.nodes[static_cast<std::size_t>(link.src)].name == "switch1" &&
+           topology.nodes[static_cast<std::size_t>(link.dst)].name == "switch0";
+  });
+  ASSERT_FALSE(connected(Network(topology)));
+  EXPECT_FALSE(gatewayed(topology));
+}
+
+/// The topology with each rank inside its host, behind an adapter, as probes find it.
+Topology behind_adapters(Topology topology) {
+  for (int& node : topology.rank_nodes) {
+    const int host = node;
+    const auto adapter = static_cast<int>(topology.nodes.size());
+    const std::string name = topology.nodes[static_cast<std::size_t>(host)].name;
+    topology.nodes.push_back({name + "/nic", NodeKind::nic, host, {}});
+    for (Topology::Link& link : topology.links) {
+      if (link.src == host) link.src = adapter;
+      if (link.dst == host) link.dst = adapter;
+    }
+    topology.links.push_back({host, adapter, 0, 1e-10, "pcie", Provenance::table});
+    topology.links.push_back({adapter, host, 0, 1e-10, "pcie", Provenance::table});
+  }
+  return topology;
+}
+
+TEST(Gateways, NobodyPassesTheirAdaptersInTheirPlace) {
+  const Topology topology = behind_adapters(topology_from_name("islands"));
+  const Network network(topology);
+  for (const CollectiveKind kind : {all_gather, all_reduce, all_to_all}) {
+    const auto found = gateways({topology, network, {kind, 0}, kLarge}, Effort{});
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(most_streams(found[0], topology), 1u) << name_of(kind);
+  }
+}
+
 class GatewaySchedule : public ::testing::TestWithParam<std::tuple<std::string, CollectiveKind>> {};
 
 TEST_P(GatewaySchedule, IsRightAndNearTheBoundWithOneStreamATrunk) {
