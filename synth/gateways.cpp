@@ -118,10 +118,11 @@ class Gateways {
   /// Of the edges between two neighbours, one way, those that stay: as many as fill what is between
   /// them, all where that would take every rank of an island.
   std::vector<const Crossing*> chosen(const std::vector<const Crossing*>& ways) {
+    const double trunk_s = ways.front()->trunk_s;
+    if (trunk_s <= 0) return ways;  // nothing limits it
     double fastest_s = ways.front()->access_s;
     for (const Crossing* way : ways) fastest_s = std::min(fastest_s, way->access_s);
-    const double trunk_s = ways.front()->trunk_s;
-    const double wanted = kAboutFull * fastest_s / trunk_s;  // of streams; trunk_s may be 0
+    const double wanted = kAboutFull * fastest_s / trunk_s;  // of streams
     std::vector<const Crossing*> left;
     std::set<Rank> sources, destinations;
     do {

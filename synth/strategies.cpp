@@ -1,4 +1,5 @@
 // The strategies that every program has.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -35,16 +36,26 @@ std::vector<Schedule> reduced(const Task& task, const Effort& effort) {
   return task.collective.kind == all_reduce ? repeated(task, effort) : std::vector<Schedule>{};
 }
 
+/// Measured rates are no multiples of each other: to pack them by cuts takes many trees and,
+/// now and then, all the time there is.
+bool is_measured(const Topology& topology) {
+  return std::ranges::any_of(topology.links, [](const Topology::Link& link) {
+    return link.provenance == Provenance::measured;
+  });
+}
+
 std::vector<Schedule> packed(const Task& task, const Effort& effort) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_gather && kind != broadcast) return {};
   if (task.network.world_size() > kMostPacked) return {};
-  return one(trees(task.topology, task.collective, task.size_bytes, effort));
+  return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::trees,
+                   is_measured(task.topology)));
 }
 
 std::vector<Schedule> blink(const Task& task, const Effort& effort) {
   if (task.collective.kind != all_reduce || task.network.world_size() > kMostPacked) return {};
-  return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::blink));
+  return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::blink,
+                   is_measured(task.topology)));
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
@@ -50,6 +52,11 @@ bool within(const TcpFrame& frame, const Landings::Landing& landing) {
          frame.length <= size - (frame.offset - landing.offset) &&
          (frame.pieces > 1 || frame.length == size);
 }
+
+// What a link that is paced sends as fast as it can after a rest: so many bytes, or what takes so
+// long at its pace.
+constexpr double kHarmlessBytes = 128 * 1024;
+constexpr double kHarmlessSeconds = 4e-3;
 
 }  // namespace
 
@@ -113,6 +120,7 @@ bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, Channe
 }
 
 void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
+  count_burst(src.size());
   const std::size_t express = express_streams();
   const std::size_t sockets = streams_.size() - express;  // for data
   const bool striped = sockets > 1 && src.size() >= kStripeBytes;
@@ -248,22 +256,36 @@ bool TcpLink::connect_step() {
     if (late) streams_.back().begin_with_filler();
   }
   dials_.clear();
-  if (pace_ > 0) pace_streams();
   return true;
 }
 
 void TcpLink::pace(double bytes_per_s) {
   if (bytes_per_s == pace_) return;
   pace_ = bytes_per_s;
-  pace_streams();
+  if (std::exchange(paced_, false)) pace_streams(0);
+}
+
+// A queue takes a little without harm, and the kernel's timers take long for it: an all-reduce of
+// 64 KiB over trunks of 200 Mb/s took 6.5 to 7.7 ms, each message paced, in place of 2.3 to 2.7.
+void TcpLink::count_burst(std::size_t size_bytes) {
+  if (pace_ <= 0) return;
+  const std::int64_t now = steady_ns();
+  const double gone = pace_ * 1e-9 * static_cast<double>(now - burst_at_ns_);
+  burst_bytes_ = std::max(0.0, burst_bytes_ - gone) + static_cast<double>(size_bytes);
+  burst_at_ns_ = now;
+  const double harmless = std::max(kHarmlessBytes, kHarmlessSeconds * pace_);
+  const bool wanted = burst_bytes_ > (paced_ ? harmless / 4 : harmless);
+  if (wanted == paced_) return;
+  paced_ = wanted;
+  pace_streams(wanted ? pace_ : 0);
 }
 
 // Credits and signals need not wait for their turn.
-void TcpLink::pace_streams() {
+void TcpLink::pace_streams(double bytes_per_s) {
   const std::size_t express = express_streams();
   const auto sockets = static_cast<double>(streams_.size() - express);
   for (std::size_t i = express; i < streams_.size(); ++i) {
-    limit_rate(streams_[i].fd(), pace_ / sockets);
+    limit_rate(streams_[i].fd(), bytes_per_s / sockets);
   }
 }
 

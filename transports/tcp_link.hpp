@@ -82,7 +82,8 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   [[nodiscard]] std::size_t index_of(ChannelId channel) const;
   [[nodiscard]] const Slot& recent(ChannelId channel, std::uint64_t index) const;
   bool connect_step();
-  void pace_streams();
+  void count_burst(std::size_t size_bytes);
+  void pace_streams(double bytes_per_s);
   /// Those, of the first, that carry no data.
   [[nodiscard]] std::size_t express_streams() const { return streams_.size() > 1 ? 1 : 0; }
   void send(std::span<const std::byte> src, TcpFrame frame);
@@ -107,6 +108,9 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::vector<int> quiet_turns_;    // [num_sockets], since it brought something
   std::uint64_t turn_ = 0;
   double pace_ = 0;                 // bytes per second
+  bool paced_ = false;              // the streams are, just now
+  double burst_bytes_ = 0;          // put and, at pace_, not yet gone
+  std::int64_t burst_at_ns_ = 0;    // when that was
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
   bool peer_left_ = false;          // in order

@@ -104,6 +104,12 @@ TEST(Gateways, ATrunkThatTakesEveryRankIsLeftAlone) {
   EXPECT_FALSE(gatewayed(topology_from_name("dgx1")));
 }
 
+TEST(Gateways, ATrunkWithoutALimitIsLeftAlone) {
+  Topology topology = topology_from_name("pairs");
+  for (Topology::Link& link : topology.links) link.beta_s_per_byte = 0;
+  EXPECT_FALSE(gatewayed(topology));
+}
+
 TEST(Gateways, ASlowHostDoesNotSpeakForOthers) {
   // Rank 3 alone has a slow cable.
   for (const auto& [src, dst] : left_across(topology_from_name("lan:2x2,trunk=0.05,slow=0.025"))) {
