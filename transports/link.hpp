@@ -117,8 +117,9 @@ class Link {
   /// Tag of arrival `index` (0-based) of `channel`; among the last max_outstanding ones.
   [[nodiscard]] virtual std::uint32_t tag(ChannelId channel, std::uint64_t index) const = 0;
 
-  /// Puts leave no faster than this, in bytes per second, as long as nothing else is said; 0: as
-  /// fast as they can. A wish: of transports that leave it to a network to slow them down.
+  /// In the long run puts leave no faster than this, in bytes per second, as long as nothing else
+  /// is said; 0: as fast as they can. A wish, heard by transports that a network's queues slow
+  /// down.
   virtual void pace(double /*bytes_per_s*/) {}
 
   /// Sends what try_put() has kept back so that several puts leave together, released or not. Who

@@ -15,7 +15,6 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "base/files.hpp"
 #include "base/secret.hpp"

@@ -50,7 +50,7 @@ class Wiring {
          const SlotLayout& layout, const std::string& agreement, Memory memory = Memory::in_common);
 
   [[nodiscard]] Link& link(Rank peer);
-  /// Puts to each peer leave no faster than this, in bytes per second; 0: as fast as they can.
+  /// Link::pace of each peer's link, also of those that are yet to be made.
   void pace(std::vector<double> bytes_per_s);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   /// "shm", "rdma" or "tcp"; "self" for this rank.
