@@ -63,7 +63,7 @@ start=$SECONDS
 if [ -z "$small" ]; then
   heading "Set-up and build"
   scripts/setup.sh --lean || exit 1
-  build_preset release || exit 1
+  build_preset release demo || exit 1
 fi
 
 heading "How is this machine wired?"

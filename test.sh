@@ -6,7 +6,10 @@
 #   ./test.sh --tsan       the tests under the thread sanitizer instead
 #   ./test.sh --all        all of the above, lint of everything
 #   ./test.sh --quick      the dev build's tests but those labelled slow; no lint
+#   ./test.sh --packages   instead: makes the Debian packages and tries them in a bare system; root
 #   ./test.sh --only REGEX the tests whose names match; no lint. Goes with --asan and --tsan
+#   ./test.sh --no-guest   without the tests of RDMA in an emulated machine. Goes with the others
+#   ./test.sh --fuzz [SECONDS]  fuzzes every reader, a minute each unless told, in place of the tests
 #
 # Leaves no process, port or file in /dev/shm behind, however it ends. Logs: build/log/.
 set -uo pipefail
@@ -15,19 +18,32 @@ if [ "${1:-}" != --contained ]; then exec scripts/contained.sh "$PWD/test.sh" --
 shift
 . scripts/lib.sh
 
-presets=() only="" lint=300 lint_what=changed ctest_options=()
+presets=() only="" lint=300 lint_what=changed ctest_options=() left_out=() setup=()
+fuzz="" packages=""
 while [ $# -gt 0 ]; do
   case $1 in
     --asan | --tsan) presets+=("${1#--}") ;;
     --all) presets=(dev asan tsan) lint=900 lint_what= ;;
-    --quick) ctest_options+=(-LE slow) lint="" ;;
+    --packages) packages=yes setup=(--no-guest) ;;
+    --quick) left_out+=(slow) lint="" ;;
     --only)
       [ $# -ge 2 ] || fail "--only needs a regular expression"
       only=$2 lint=""
       shift
       ;;
+    --no-guest)
+      left_out+=(guest)
+      setup=(--no-guest)
+      ;;
+    --fuzz)
+      fuzz=60
+      if [[ ${2:-} =~ ^[0-9]+$ ]]; then
+        fuzz=$2
+        shift
+      fi
+      ;;
     -h | --help)
-      sed -n '2,11s/^# \{0,1\}//p' "$0"
+      sed -n '2,14s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) fail "unknown option $1; see --help" ;;
@@ -36,6 +52,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#presets[@]} -gt 0 ] || presets=(dev)
 [ -z "$only" ] || ctest_options+=(-R "$only")
+[ ${#left_out[@]} -eq 0 ] || ctest_options+=(-LE "^($(IFS='|'; echo "${left_out[*]}"))$")
 
 # run_tests PRESET: ctest, with the sanitizers made fatal and readable.
 run_tests() {
@@ -70,8 +87,23 @@ skipped_in() {
 
 start=$SECONDS
 failed=()
-scripts/setup.sh || exit 1
+if [ -n "$fuzz" ]; then
+  scripts/setup.sh --fuzz || exit 1
+  build_preset fuzz || exit 1
+  heading "fuzzing, $fuzz s each"
+  tests/fuzz/run.sh build/fuzz "$fuzz"
+  exit
+fi
+scripts/setup.sh ${setup[@]+"${setup[@]}"} || exit 1
 mkdir -p build/log
+if [ -n "$packages" ]; then
+  scripts/setup.sh --packing || exit 1
+  heading "packages"
+  tests/packages/packages_test.sh "$PWD"
+  status=$?
+  heading "$((SECONDS - start)) s"
+  exit $status
+fi
 if [ -n "$lint" ] && [[ " ${presets[*]} " == *" dev "* ]]; then
   heading "layout"
   if scripts/format.sh; then echo "  as .clang-format says"; else failed+=("layout"); fi

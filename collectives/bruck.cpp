@@ -7,12 +7,13 @@ namespace chorus {
 namespace {
 
 /// Before the step of `distance` rank r holds the chunks of ranks r, r + 1, … r + distance − 1.
-Steps bruck_gather(int n) {
+/// What ranks [0, senders) send.
+Steps bruck_gather(int n, int senders) {
   Steps steps;
   int step = 0;
   for (int distance = 1; distance < n; distance *= 2, ++step) {
     const int count = std::min(distance, n - distance);
-    for (Rank rank = 0; rank < n; ++rank) {
+    for (Rank rank = 0; rank < senders; ++rank) {
       const Rank to = (rank - distance + n) % n;
       const int before_wrap = std::min(count, n - rank);
       send(steps, step, rank, to, rank, before_wrap);
@@ -22,12 +23,13 @@ Steps bruck_gather(int n) {
   return steps;
 }
 
-/// A block that has d ranks to go travels by the powers of two in d, smallest first.
-Steps bruck_exchange(int n) {
+/// A block that has d ranks to go travels by the powers of two in d, smallest first. Blocks of
+/// ranks [0, sources).
+Steps bruck_exchange(int n, int sources) {
   Steps steps;
   int step = 0;
   for (int distance = 1; distance < n; distance *= 2, ++step) {
-    for (Rank src = 0; src < n; ++src) {
+    for (Rank src = 0; src < sources; ++src) {
       for (int d = 1; d < n; ++d) {
         if ((d & distance) == 0) continue;
         const Rank holder = (src + (d & (distance - 1))) % n;
@@ -43,9 +45,9 @@ Steps bruck_exchange(int n) {
 Schedule make_bruck(const AlgorithmInput& input) {
   const int n = input.world_size;
   if (input.kind == CollectiveKind::all_to_all) {
-    return finish("bruck", input, n * n, bruck_exchange(n));
+    return finish("bruck", input, n * n, bruck_exchange(n, senders(input)), around(input));
   }
-  return from_gather("bruck", input, bruck_gather(n));
+  return from_gather("bruck", input, bruck_gather(n, senders(input)), around(input));
 }
 
 Schedule make_dissemination(const AlgorithmInput& input) {

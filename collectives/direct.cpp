@@ -1,5 +1,7 @@
 // Every rank talks to every other: nothing is relayed.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "collectives/families.hpp"
 
@@ -12,11 +14,18 @@ Rank partner(Rank rank, int round, int n) {
   return n == floor_power_of_two(n) ? rank ^ round : (rank + round) % n;
 }
 
-/// Chunk c from rank c to all. With `rounds` each rank sends to one rank per step.
-Steps direct_gather(int n, bool rounds) {
+/// How partner() repeats itself from rank to rank.
+std::vector<int> symmetry_of_partners(const AlgorithmInput& input) {
+  const bool exchange = input.world_size == floor_power_of_two(input.world_size);
+  return exchange ? by_bits(input) : around(input);
+}
+
+/// Chunk c from rank c to all. With `rounds` each rank sends to one rank per step. What ranks
+/// [0, senders) send of it.
+Steps direct_gather(int n, bool rounds, int senders) {
   Steps steps;
   for (int round = 1; round < n; ++round) {
-    for (Rank rank = 0; rank < n; ++rank) {
+    for (Rank rank = 0; rank < senders; ++rank) {
       send(steps, rounds ? round - 1 : 0, rank, partner(rank, round, n), rank);
     }
   }
@@ -24,10 +33,10 @@ Steps direct_gather(int n, bool rounds) {
 }
 
 /// Chunk r·n + d from rank r to rank d.
-Steps direct_exchange(int n, bool rounds) {
+Steps direct_exchange(int n, bool rounds, int senders) {
   Steps steps;
   for (int round = 1; round < n; ++round) {
-    for (Rank rank = 0; rank < n; ++rank) {
+    for (Rank rank = 0; rank < senders; ++rank) {
       const Rank to = partner(rank, round, n);
       send(steps, rounds ? round - 1 : 0, rank, to, rank * n + to);
     }
@@ -58,26 +67,30 @@ Steps all_pairs(int n) {
 Schedule make_pairwise(const AlgorithmInput& input) {
   const int n = input.world_size;
   if (input.kind == CollectiveKind::all_to_all) {
-    return finish("pairwise", input, n * n, direct_exchange(n, true));
+    return finish("pairwise", input, n * n, direct_exchange(n, true, senders(input)),
+                  symmetry_of_partners(input));
   }
-  return from_gather("pairwise", input, direct_gather(n, true));
+  return from_gather("pairwise", input, direct_gather(n, true, senders(input)),
+                     symmetry_of_partners(input));
 }
 
 Schedule make_one_shot(const AlgorithmInput& input) {
   const int n = input.world_size;
-  const auto finished = [&](int num_chunks, const Steps& steps) {
-    return finish("one_shot", input, num_chunks, steps);
+  const auto finished = [&](int num_chunks, const Steps& steps, std::vector<int> symmetry = {}) {
+    return finish("one_shot", input, num_chunks, steps, std::move(symmetry));
   };
   switch (input.kind) {
     case CollectiveKind::all_reduce:
     case CollectiveKind::barrier:
       return finished(1, all_pairs(n));
     case CollectiveKind::all_gather:
-      return finished(n, direct_gather(n, false));
+      return finished(n, direct_gather(n, false, senders(input)), symmetry_of_partners(input));
     case CollectiveKind::reduce_scatter:
-      return finished(n, reversed(direct_gather(n, false)));
+      return finished(n, reversed(direct_gather(n, false, senders(input))),
+                      symmetry_of_partners(input));
     case CollectiveKind::all_to_all:
-      return finished(n * n, direct_exchange(n, false));
+      return finished(n * n, direct_exchange(n, false, senders(input)),
+                      symmetry_of_partners(input));
     case CollectiveKind::broadcast:
       return finished(1, flat(n, false));
     case CollectiveKind::reduce:
@@ -103,12 +116,14 @@ Schedule make_two_shot(const AlgorithmInput& input) {
     }
     return finish("two_shot", input, std::max(1, n - 1), steps);
   }
-  const Steps gather = direct_gather(n, false);
+  const Steps gather = direct_gather(n, false, senders(input));
   // Rank c folds chunk c of all ranks in one step, the root's own share included: the order of
   // ranks would be lost if the root added its share at the end.
-  const Steps result =
-      input.kind == CollectiveKind::reduce ? reversed(flat(n, true), Action::copy) : gather;
-  return finish("two_shot", input, n, joined(reversed(gather), result));
+  if (input.kind == CollectiveKind::reduce) {
+    return finish("two_shot", input, n,
+                  joined(reversed(gather), reversed(flat(n, true), Action::copy)));
+  }
+  return from_gather("two_shot", input, gather, symmetry_of_partners(input));
 }
 
 }  // namespace chorus

@@ -19,12 +19,13 @@ struct Fold {
 
 /// Participant p sends its aligned run of 2^k participants' chunks to p xor 2^k, for each k.
 /// begin(p) is the first chunk of participant p, begin(participants) the number of chunks.
+/// Participants [0, senders) are written down.
 template <class Begin>
-Steps doubling_gather(const Fold& fold, Begin begin) {
+Steps doubling_gather(const Fold& fold, int senders, Begin begin) {
   Steps steps;
   int step = 0;
   for (int distance = 1; distance < fold.participants; distance *= 2, ++step) {
-    for (int p = 0; p < fold.participants; ++p) {
+    for (int p = 0; p < senders; ++p) {
       const int run = p & ~(distance - 1);
       send(steps, step, fold.rank(p), fold.rank(p ^ distance), begin(run),
            begin(run + distance) - begin(run));
@@ -40,8 +41,9 @@ Steps tell_others(const Fold& fold, int num_chunks) {
   return steps;
 }
 
-/// All-gather of n chunks, chunk c beginning at rank c.
-Steps gather_by_doubling(int n) {
+/// All-gather of one chunk per rank, chunk c beginning at rank c.
+Steps gather_by_doubling(const AlgorithmInput& input) {
+  const int n = input.world_size;
   const Fold fold(n);
   const auto begin = [&](int p) { return fold.rank(p); };  // a pair's chunks are neighbours
   Steps collect;
@@ -53,7 +55,8 @@ Steps gather_by_doubling(int n) {
     send(tell, 0, first, second, 0, second);
     send(tell, 0, first, second, second + 1, n - second - 1);
   }
-  return joined(joined(collect, doubling_gather(fold, begin)), tell);
+  const int writing = input.compact ? 1 : fold.participants;
+  return joined(joined(collect, doubling_gather(fold, writing, begin)), tell);
 }
 
 }  // namespace
@@ -74,23 +77,24 @@ Steps doubling_exchange(int n) {
 Schedule make_recursive_doubling(const AlgorithmInput& input) {
   const int n = input.world_size;
   if (input.kind == CollectiveKind::all_gather) {
-    return finish("recursive_doubling", input, n, gather_by_doubling(n));
+    return finish("recursive_doubling", input, n, gather_by_doubling(input), by_bits(input));
   }
   return finish("recursive_doubling", input, 1, doubling_exchange(n));
 }
 
 Schedule make_recursive_halving(const AlgorithmInput& input) {
   const int n = input.world_size;
-  return finish("recursive_halving", input, n, reversed(gather_by_doubling(n)));
+  return finish("recursive_halving", input, n, reversed(gather_by_doubling(input)), by_bits(input));
 }
 
 Schedule make_recursive_halving_doubling(const AlgorithmInput& input) {
   const Fold fold(input.world_size);
   const int num_chunks = fold.participants;
-  const Steps gather =
-      joined(doubling_gather(fold, [](int p) { return p; }), tell_others(fold, num_chunks));
+  const int writing = input.compact ? 1 : fold.participants;
+  const Steps gather = joined(doubling_gather(fold, writing, [](int p) { return p; }),
+                              tell_others(fold, num_chunks));
   const auto finished = [&](const Steps& steps) {
-    return finish("recursive_halving_doubling", input, num_chunks, steps);
+    return finish("recursive_halving_doubling", input, num_chunks, steps, by_bits(input));
   };
   if (input.kind == CollectiveKind::all_reduce) return finished(there_and_back(gather));
 

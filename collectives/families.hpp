@@ -11,8 +11,9 @@ namespace chorus {
 [[nodiscard]] Schedule make_ring(const AlgorithmInput& input);
 [[nodiscard]] Schedule make_chain(const AlgorithmInput& input);
 [[nodiscard]] Schedule make_scatter_all_gather(const AlgorithmInput& input);
-/// All-gather around the ring 0, step, 2·step, … (step is 1 or −1): chunk c begins at rank c.
-[[nodiscard]] Steps ring_gather(int n, int direction);
+/// All-gather around the ring 0, step, 2·step, … (step is 1 or −1): chunk c begins at rank c. What
+/// ranks [0, senders) send of it.
+[[nodiscard]] Steps ring_gather(int n, int direction, int senders);
 
 // doubling.cpp
 [[nodiscard]] Schedule make_recursive_doubling(const AlgorithmInput& input);

@@ -24,6 +24,10 @@ class Levels {
   [[nodiscard]] int size(int level) const { return sizes_[level]; }
   [[nodiscard]] int stride(int level) const { return strides_[level]; }
   [[nodiscard]] int world_size() const { return world_size_; }
+  /// Of compact forms: every rank does what rank 0 does, moved digit by digit.
+  [[nodiscard]] std::vector<int> symmetry(const AlgorithmInput& input) const {
+    return input.compact ? sizes_ : std::vector<int>{};
+  }
   [[nodiscard]] int digit(Rank rank, int level) const {
     return rank / strides_[level] % sizes_[level];
   }
@@ -53,14 +57,14 @@ class Levels {
 enum class Inside { ring, direct };
 
 /// All-gather, chunk c beginning at rank c, from the outermost level inwards. Before level i a rank
-/// holds the chunks of the ranks that agree with it in digits 0 … i.
-Steps gather_by_levels(const Levels& levels, Inside inside, int direction) {
+/// holds the chunks of the ranks that agree with it in digits 0 … i. What ranks [0, senders) send.
+Steps gather_by_levels(const Levels& levels, Inside inside, int direction, int senders) {
   Steps steps;
   int first_step = 0;
   for (int level = levels.count() - 1; level >= 0; --level) {
     const int size = levels.size(level);
     const int outer_stride = levels.stride(level) * size;
-    for (Rank rank = 0; rank < levels.world_size(); ++rank) {
+    for (Rank rank = 0; rank < senders; ++rank) {
       const int digit = levels.digit(rank, level);
       for (int step = 0; step + 1 < size; ++step) {
         // Around the ring the chunks of the rank `step` places back; else the own ones to all.
@@ -79,14 +83,14 @@ Steps gather_by_levels(const Levels& levels, Inside inside, int direction) {
   return steps;
 }
 
-/// Chunk s·n + d from rank s to rank d: digit 0 first, then digit 1, ….
-Steps exchange_by_levels(const Levels& levels) {
+/// Chunk s·n + d from rank s < sources to rank d: digit 0 first, then digit 1, ….
+Steps exchange_by_levels(const Levels& levels, int sources) {
   const int n = levels.world_size();
   Steps steps;
   int first_step = 0;
   for (int level = 0; level < levels.count(); ++level) {
     const int size = levels.size(level);
-    for (Rank src = 0; src < n; ++src) {
+    for (Rank src = 0; src < sources; ++src) {
       for (Rank dst = 0; dst < n; ++dst) {
         const Rank holder = levels.with_lower(src, level, dst);
         const int distance = (levels.digit(dst, level) - levels.digit(src, level) + size) % size;
@@ -160,8 +164,12 @@ Steps broadcast_by_levels(const Levels& levels) {
 Schedule from_levels(std::string_view name, const AlgorithmInput& input, const Levels& levels,
                      const Steps& gather, const Steps& reduce_scatter) {
   const int n = input.world_size;
-  if (input.kind == CollectiveKind::all_gather) return finish(name, input, n, gather);
-  if (input.kind == CollectiveKind::reduce_scatter) return finish(name, input, n, reduce_scatter);
+  const auto finished = [&](const Steps& steps) {
+    return finish(name, input, n, steps, levels.symmetry(input));
+  };
+  if (input.kind == CollectiveKind::all_gather) return finished(gather);
+  if (input.kind == CollectiveKind::reduce_scatter) return finished(reduce_scatter);
+  if (input.compact) return finished(joined(reduce_scatter, gather));
   // Which chunk a rank finishes is free here: neighbours in memory travel as one message.
   return finish(name, input, n, renamed_chunks(joined(reduce_scatter, gather), [&](ChunkId c) {
                   return levels.turned(c, levels.count());
@@ -172,8 +180,10 @@ Schedule from_levels(std::string_view name, const AlgorithmInput& input, const L
 
 Schedule make_blueconnect(const AlgorithmInput& input) {
   const Levels levels(input);
-  return from_levels("blueconnect", input, levels, gather_by_levels(levels, Inside::ring, 1),
-                     reversed(gather_by_levels(levels, Inside::ring, -1)));
+  const auto gather = [&](int direction) {
+    return gather_by_levels(levels, Inside::ring, direction, senders(input));
+  };
+  return from_levels("blueconnect", input, levels, gather(1), reversed(gather(-1)));
 }
 
 Schedule make_hierarchical(const AlgorithmInput& input) {
@@ -184,7 +194,8 @@ Schedule make_hierarchical(const AlgorithmInput& input) {
   };
   switch (input.kind) {
     case CollectiveKind::all_to_all:
-      return finished(n * n, exchange_by_levels(levels));
+      return finish("hierarchical", input, n * n, exchange_by_levels(levels, senders(input)),
+                    levels.symmetry(input));
     case CollectiveKind::broadcast:
       return finished(num_rails(levels), broadcast_by_levels(levels));
     case CollectiveKind::reduce:
@@ -194,7 +205,7 @@ Schedule make_hierarchical(const AlgorithmInput& input) {
     case CollectiveKind::gather:
       return finished(n, reversed(scatter_by_levels(levels), Action::copy));
     default: {  // all_reduce, all_gather, reduce_scatter
-      const Steps gather = gather_by_levels(levels, Inside::direct, 1);
+      const Steps gather = gather_by_levels(levels, Inside::direct, 1, senders(input));
       return from_levels("hierarchical", input, levels, gather, reversed(gather));
     }
   }

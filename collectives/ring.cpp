@@ -5,10 +5,10 @@
 
 namespace chorus {
 
-Steps ring_gather(int n, int direction) {
+Steps ring_gather(int n, int direction, int senders) {
   Steps steps;
   for (int step = 0; step + 1 < n; ++step) {
-    for (Rank rank = 0; rank < n; ++rank) {
+    for (Rank rank = 0; rank < senders; ++rank) {
       send(steps, step, rank, (rank + direction + n) % n, (rank - direction * step + n * n) % n);
     }
   }
@@ -18,10 +18,14 @@ Steps ring_gather(int n, int direction) {
 Schedule make_ring(const AlgorithmInput& input) {
   const int n = input.world_size;
   // Reversing turns the ring around; both halves shall go to the next rank, over the same links.
-  const Steps reduce_scatter = reversed(ring_gather(n, -1));
-  if (input.kind == CollectiveKind::reduce_scatter) return finish("ring", input, n, reduce_scatter);
-  if (input.kind == CollectiveKind::all_gather) return finish("ring", input, n, ring_gather(n, 1));
-  return finish("ring", input, n, joined(reduce_scatter, ring_gather(n, 1)));
+  const Steps reduce_scatter = reversed(ring_gather(n, -1, senders(input)));
+  const Steps all_gather = ring_gather(n, 1, senders(input));
+  const auto finished = [&](const Steps& steps) {
+    return finish("ring", input, n, steps, around(input));
+  };
+  if (input.kind == CollectiveKind::reduce_scatter) return finished(reduce_scatter);
+  if (input.kind == CollectiveKind::all_gather) return finished(all_gather);
+  return finished(joined(reduce_scatter, all_gather));
 }
 
 Schedule make_chain(const AlgorithmInput& input) {
@@ -40,7 +44,7 @@ Schedule make_chain(const AlgorithmInput& input) {
 
 Schedule make_scatter_all_gather(const AlgorithmInput& input) {
   const int n = input.world_size;
-  const Steps steps = without_repeats(joined(binomial_scatter(n), ring_gather(n, 1)), n, n);
+  const Steps steps = without_repeats(joined(binomial_scatter(n), ring_gather(n, 1, n)), n, n);
   const bool reduce = input.kind == CollectiveKind::reduce;
   return finish("scatter_all_gather", input, n, reduce ? reversed(steps) : steps);
 }

@@ -75,11 +75,23 @@ class Backend {
   [[nodiscard]] virtual std::string note() const { return {}; }
 };
 
+/// Where the ranks of a library that has no launcher of its own leave what the others need to find
+/// them. Lives in the driver.
+class Meeting {
+ public:
+  virtual ~Meeting() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  /// Waits until somebody has set it; whoever waits in vain is ended by the driver's deadline.
+  [[nodiscard]] virtual std::string get(const std::string& key) = 0;
+};
+
 /// What the driver tells a worker on its command line.
 struct WorkerArguments {
-  std::string control;    ///< path of the driver's socket
-  std::string line;       ///< path of the page of the StartLine
-  std::string directory;  ///< of this job alone: for rendezvous files
+  std::string control;    ///< path of the driver's socket, or tcp:ADDRESS:PORT
+  std::string line;       ///< path of the page of the StartLine; across hosts a Welcome tells it
+  std::string directory;  ///< of this job alone, on this host
+  std::string address;    ///< of this host, as the driver sees it; empty: it is the driver's
+  Meeting* meeting = nullptr;
   /// Buffers come from the library's own allocator; otherwise they are ordinary memory.
   bool library_buffers = false;
   /// Buffers are on GPUs.

@@ -1,4 +1,4 @@
-// Gloo over TCP, one process per rank, meeting in a directory of files.
+// Gloo over TCP, one process per rank, meeting through the driver.
 #include <fmt/format.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -12,7 +12,7 @@
 #include <gloo/math.h>
 #include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/store.h>
 #include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/types.h>
@@ -21,7 +21,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -92,18 +91,39 @@ const gloo::ReductionFunction<T>* reduction(ReduceOp op) {
   }
 }
 
+class MeetingStore final : public gloo::rendezvous::Store {
+ public:
+  explicit MeetingStore(Meeting& meeting) : meeting_(meeting) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    meeting_.set(key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = meeting_.get(key);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) (void)meeting_.get(key);
+  }
+
+ private:
+  Meeting& meeting_;
+};
+
 class GlooBackend final : public Backend {
  public:
-  explicit GlooBackend(const std::string& directory)
+  explicit GlooBackend(const WorkerArguments& arguments)
       : rank_(environment_number("CHORUS_PERF_RANK")),
         world_size_(environment_number("CHORUS_PERF_WORLD_SIZE")) {
-    const std::string files = directory + "/rendezvous";
-    std::filesystem::create_directories(files);
     gloo::transport::tcp::attr address;
     const char* interface = std::getenv("CHORUS_PERF_INTERFACE");
-    address.iface = interface != nullptr ? interface : "lo";
+    if (!arguments.address.empty()) {
+      address.hostname = arguments.address;
+    } else {
+      address.iface = interface != nullptr ? interface : "lo";
+    }
     auto device = gloo::transport::tcp::CreateDevice(address);
-    gloo::rendezvous::FileStore store(files);
+    MeetingStore store(*arguments.meeting);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank_, world_size_);
     context->connectFullMesh(store, device);
     context_ = context;
@@ -313,7 +333,7 @@ class GlooBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const WorkerArguments& arguments) {
-  return std::make_unique<GlooBackend>(arguments.directory);
+  return std::make_unique<GlooBackend>(arguments);
 }
 
 }  // namespace chorus::perf

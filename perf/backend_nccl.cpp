@@ -1,4 +1,4 @@
-// A libnccl.so.2 opened at run time, one process per rank, meeting in a directory of files:
+// A libnccl.so.2 opened at run time, one process per rank, meeting through the driver:
 // NVIDIA's on GPU memory, or Chorus's own on host memory too.
 #define CHORUS_NCCL_WITHOUT_CUDA 1
 #include <dlfcn.h>
@@ -107,21 +107,17 @@ ncclRedOp_t op_for(ReduceOp op) {
   return ncclAvg;
 }
 
-/// Rank 0's id, which the others find as a file that is there whole or not at all. Whoever waits in
-/// vain is ended by the driver's deadline.
-ncclUniqueId meet(const Nccl& nccl, int rank, const std::string& directory) {
-  namespace fs = std::filesystem;
-  const fs::path path = fs::path(directory) / "nccl-id";
+/// Rank 0's id.
+ncclUniqueId meet(const Nccl& nccl, int rank, Meeting& meeting) {
   ncclUniqueId id{};
   if (rank == 0) {
     nccl.check(nccl.GetUniqueId(&id), "GetUniqueId");
-    const fs::path draft = path.string() + ".draft";
-    std::ofstream(draft, std::ios::binary).write(id.internal, sizeof id.internal);
-    fs::rename(draft, path);
+    meeting.set("nccl-id", std::string(id.internal, sizeof id.internal));
     return id;
   }
-  while (!fs::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::ifstream(path, std::ios::binary).read(id.internal, sizeof id.internal);
+  const std::string text = meeting.get("nccl-id");
+  if (text.size() != sizeof id.internal) throw std::runtime_error("rank 0's id is malformed");
+  std::memcpy(id.internal, text.data(), text.size());
   return id;
 }
 
@@ -138,7 +134,7 @@ class NcclBackend final : public Backend {
       throw std::runtime_error(
           "NCCL's kernels do not reach host memory: measure it with --transport gpu");
     }
-    const ncclUniqueId id = meet(nccl_, rank_, arguments.directory);
+    const ncclUniqueId id = meet(nccl_, rank_, *arguments.meeting);
     nccl_.check(nccl_.CommInitRank(&comm_, world_size_, id, rank_), "CommInitRank");
   }
   NcclBackend(const NcclBackend&) = delete;

@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "base/files.hpp"
+#include "chorus/communicator.hpp"
 #include "chorus/error.hpp"
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
+#include "perf/allocation/allocation.hpp"
 #include "perf/cluster/command.hpp"
 #include "perf/data.hpp"
 #include "perf/statistics.hpp"
@@ -30,7 +33,19 @@ struct Place {
   const Cluster* cluster = nullptr;
   const Topology* topology = nullptr;  ///< the cluster's
   std::string topology_file = {};      ///< what Chorus is told of it
+  Allocation* job = nullptr;           ///< hosts of another launcher
 };
+
+JobHosts hosts_of(const Allocation& job) {
+  JobHosts hosts{.list = job.host_list(),
+                 .ranks = job.world_size(),
+                 .one_host = job.hosts().size() == 1,
+                 .crowded = hosts_share_a_machine()};
+  for (const Allocation::Host& host : job.hosts()) {
+    hosts.crowded = hosts.crowded || static_cast<int>(host.ranks.size()) > host.machine.cpus;
+  }
+  return hosts;
+}
 
 /// One library in one place: its session, as long as it lives.
 class Runner {
@@ -41,7 +56,10 @@ class Runner {
         place_(place),
         settings_(settings),
         scratch_(scratch),
-        reason_(place.cluster == nullptr ? why_not(library, place.transport) : ""),
+        reason_(place.job != nullptr
+                    ? why_not_in_job(library, place.transport, hosts_of(*place.job))
+                : place.cluster == nullptr ? why_not(library, place.transport)
+                                           : ""),
         given_up_(!reason_.empty()) {}
 
   [[nodiscard]] const std::string& name() const { return library_.name; }
@@ -56,6 +74,12 @@ class Runner {
     reason_.clear();
     try {
       if (!session_) start();
+      if (place_.job != nullptr) {
+        place_.job->begin_load(session_->pids(), session_->processes());
+        auto samples = session_->run(job, Session::Seconds(settings_.timeout_s));
+        meter.add(place_.job->end_load());
+        return samples;
+      }
       meter.begin(session_->processes());
       auto samples = session_->run(job, Session::Seconds(settings_.timeout_s));
       meter.end();
@@ -77,23 +101,54 @@ class Runner {
         fmt::format("{}/{}-{}-{}", scratch_.path(), library_.name,
                     place_.cluster != nullptr ? "cluster" : place_.transport, ++starts_);
     std::filesystem::create_directories(directory);
+    if (place_.job != nullptr) {
+      start_in_job(*place_.job, directory);
+      return;
+    }
     const Launch launch =
         place_.cluster != nullptr
             ? launch_on(*place_.cluster, library_, place_.topology_file, directory)
             : launch_for(library_, place_.transport, place_.ranks, directory);
     session_ = std::make_unique<Session>(launch, directory, place_.ranks,
                                          Session::Seconds(settings_.timeout_s));
+    note_peer(launch.commands.front());
+  }
+
+  /// Its workers run beside the processes of the job, or where its own mpirun puts them on the same
+  /// hosts.
+  void start_in_job(Allocation& job, const std::string& directory) {
+    JobLaunch launch = launch_in_job(library_, place_.transport, hosts_of(job));
+    AcrossHosts across = job.session({});
+    launch.command.hidden = variables_of_launchers();
+    launch.command.environment.emplace_back(kTokenVariable, across.token);
+    if (library_.name.starts_with("chorus")) {
+      launch.command.environment.emplace_back(
+          "CHORUS_ID", UniqueId::make(job.world_size(), across.address).text);
+    }
+    across.start = [&](const std::vector<std::string>& arguments) {
+      Command command = launch.command;
+      command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
+      return launch.by_mpirun ? local_workers({command}) : job.start(command);
+    };
+    session_ = std::make_unique<Session>(across, directory, place_.ranks,
+                                         Session::Seconds(settings_.timeout_s));
+    note_peer(launch.command);
+  }
+
+  void note_peer(const Command& command) {
     peer_ = Peer{.name = library_.name,
                  .transport = place_.transport,
                  .version = session_->version(),
-                 .command = described(launch.commands.front())};
+                 .command = described(command)};
   }
 
   /// The launcher's command line and variables, with the names of files cut to what matters.
   [[nodiscard]] std::string described(const Command& command) const {
     std::string text;
     for (const auto& [key, value] : command.environment) {
-      if (key != "TMPDIR" && key != "CHORUS_SECRET" && key != kHostsVariable)
+      constexpr std::array kOfOneRun = {"TMPDIR", "CHORUS_SECRET", "CHORUS_ID", kTokenVariable,
+                                        kHostsVariable};
+      if (std::ranges::find(kOfOneRun, key) == kOfOneRun.end())
         text += fmt::format("{}={} ", key, value);
     }
     for (const std::string& word : command.argv) {
@@ -323,7 +378,8 @@ std::vector<Topology> topologies_of(const Settings& settings) {
 
 }  // namespace
 
-Report measure_all(const Settings& settings, const std::function<void(const Step&)>& progress) {
+Report measure_all(const Settings& settings, const std::function<void(const Step&)>& progress,
+                   Allocation* job) {
   const std::vector<Topology> topologies = topologies_of(settings);
   Report report;
   report.machine = this_machine();
@@ -331,6 +387,11 @@ Report measure_all(const Settings& settings, const std::function<void(const Step
   report.rounds = settings.rounds;
   report.in_place = settings.in_place;
   report.dirty = settings.dirty;
+  if (job != nullptr) {
+    report.launcher = job->launcher();
+    report.hosts = report_hosts(*job);
+    report.absent = absent_from(settings.libraries);
+  }
 
   Step step;
   for (const Topology& topology : topologies) {
@@ -357,7 +418,7 @@ Report measure_all(const Settings& settings, const std::function<void(const Step
   }
   if (topologies.empty()) {
     for (const std::string& transport : settings.transports) {
-      const Place place{.transport = transport, .ranks = settings.ranks};
+      const Place place{.transport = transport, .ranks = settings.ranks, .job = job};
       measure_in(place, settings, scratch, progress, step, report);
     }
   }

@@ -13,6 +13,8 @@
 
 namespace chorus::perf {
 
+class Allocation;
+
 /// An emulated cluster to measure on, in place of a transport.
 struct ClusterPlace {
   std::string topology;    ///< a name or a file of Chorus JSON
@@ -64,8 +66,12 @@ struct Step {
 /// time, so that a disturbance hits all of them; a library that fails or hangs costs its own row
 /// only, is started again, and is given up after its third failure over one transport.
 ///
+/// `job`: on the hosts of that job, in place of this machine, with its ranks; `settings.transports`
+/// are then those between hosts, or "auto".
+///
 /// Throws chorus::InputError for settings that cannot be measured.
 [[nodiscard]] Report measure_all(const Settings& settings,
-                                 const std::function<void(const Step&)>& progress);
+                                 const std::function<void(const Step&)>& progress,
+                                 Allocation* job = nullptr);
 
 }  // namespace chorus::perf

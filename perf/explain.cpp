@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/counted.hpp"
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
 #include "perf/process.hpp"
@@ -12,7 +14,8 @@ namespace chorus::perf {
 int explain(const ExplainOptions& options) {
   std::vector<std::string> program = {beside_driver("chorus-perf-selection")};
   if (::access(program[0].c_str(), X_OK) != 0) {
-    throw InputError("--explain: there is no chorus-perf-selection beside chorus-perf: build it");
+    throw InputError(
+        "--explain: there is no chorus-perf-selection beside chorus-perf: build or install it");
   }
   for (const Kind kind : options.kinds) {
     program.emplace_back(benchmark(kind).name);
@@ -30,7 +33,8 @@ int explain(const ExplainOptions& options) {
     command.argv.insert(command.argv.end(), program.begin(), program.end());
     command.environment = {{"CHORUS_TRANSPORTS", transport}};
     if (!options.plan.empty()) command.environment.emplace_back("CHORUS_PLAN", options.plan);
-    fmt::print("# {} ranks over {}\n", options.ranks, transport);
+    fmt::print(one_is_standard_output({options.json}) ? stderr : stdout, "# {} over {}\n",
+               counted(options.ranks, "rank"), transport);
     std::fflush(stdout);
     if (const int code = run_to_end({command}, {"chorus run"}); code != 0) return code;
   }

@@ -46,8 +46,19 @@ struct Hello {
   int rank = 0;
   int world_size = 0;
   std::string version;
+  std::string host = {};  ///< host_key()
+  int pid = 0;
 
   bool operator==(const Hello&) const = default;
+};
+
+/// What a worker of a job across hosts needs for its StartLine, once it is known who is where.
+struct Welcome {
+  std::string line;   ///< path of the page of this host
+  int parties = 1;    ///< ranks on this host
+  bool pair = false;  ///< ranks 0 and 1 are both on this host
+
+  bool operator==(const Welcome&) const = default;
 };
 
 }  // namespace chorus::perf

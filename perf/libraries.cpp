@@ -8,21 +8,24 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 
 #include "chorus/error.hpp"
 #include "perf/cluster/start.hpp"
+#include "perf/wire.hpp"
 
 namespace chorus::perf {
 namespace {
 
 namespace fs = std::filesystem;
 
-fs::path own_directory() { return fs::path(beside_driver("")).parent_path(); }
-
-/// The command that starts ranks of Chorus: beside its worker, or on PATH.
+/// The command that starts ranks of Chorus: beside its worker, beside this one, or on PATH.
 std::string chorus_command(const Library& library) {
-  const fs::path beside = fs::path(library.worker).parent_path() / "chorus";
-  return ::access(beside.c_str(), X_OK) == 0 ? beside.string() : "chorus";
+  for (const fs::path& path :
+       {fs::path(library.worker).parent_path() / "chorus", fs::path(beside_driver("chorus"))}) {
+    if (::access(path.c_str(), X_OK) == 0) return path.string();
+  }
+  return "chorus";
 }
 
 Command openmpi(const Library& library, std::string_view transport, int ranks,
@@ -109,17 +112,14 @@ int usable_cpus() {
 }
 
 std::vector<Library> find_libraries(const std::string& directory) {
-  const fs::path where = directory.empty() ? own_directory() : fs::path(directory);
   std::vector<Library> found;
   for (const char* name : {"chorus", "openmpi", "mpich", "gloo", "nccl"}) {
-    const fs::path worker = where / fmt::format("chorus-perf-worker-{}", name);
-    if (::access(worker.c_str(), X_OK) == 0) found.push_back({name, worker.string()});
+    const std::string program = fmt::format("chorus-perf-worker-{}", name);
+    const std::string worker =
+        directory.empty() ? beside_driver(program) : (fs::path(directory) / program).string();
+    if (::access(worker.c_str(), X_OK) == 0) found.push_back({name, worker});
   }
   return found;
-}
-
-bool is_transport(std::string_view name) {
-  return name == "shm" || name == "tcp" || name == "rdma" || name == "gpu";
 }
 
 std::string why_not(const Library& library, std::string_view transport) {
@@ -179,6 +179,124 @@ Launch launch_on(const Cluster& cluster, const Library& library, const std::stri
   return launch;
 }
 
+namespace {
+
+/// The first of `names` that PATH has; empty if none.
+std::string on_path(std::initializer_list<const char*> names) {
+  const char* path = std::getenv("PATH");
+  const std::string_view all = path == nullptr ? "" : path;
+  for (const char* name : names) {
+    for (std::size_t at = 0; at < all.size();) {
+      const std::size_t end = std::min(all.find(':', at), all.size());
+      const fs::path candidate = fs::path(all.substr(at, end - at)) / name;
+      if (::access(candidate.c_str(), X_OK) == 0) return name;
+      at = end + 1;
+    }
+  }
+  return {};
+}
+
+std::string mpirun_of(const Library& library) {
+  return is_kind_of(library, "openmpi") ? on_path({"mpirun.openmpi", "mpirun"})
+                                        : on_path({"mpirun.mpich", "mpiexec.hydra"});
+}
+
+Command openmpi_in_job(const Library& library, std::string_view transport, const JobHosts& hosts) {
+  Command command;
+  command.argv = {mpirun_of(library), "-n", std::to_string(hosts.ranks), "--host", hosts.list};
+  const auto add = [&](std::initializer_list<const char*> words) {
+    command.argv.insert(command.argv.end(), words.begin(), words.end());
+  };
+  add({"--mca", "orte_keep_fqdn_hostnames", "1", "--oversubscribe", "--map-by", "slot"});
+  add({"-x", kTokenVariable});
+  if (hosts.crowded) add({"--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"});
+  if (transport == "tcp") add({"--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"});
+  if (transport == "shm") add({"--mca", "pml", "ob1", "--mca", "btl", "self,vader"});
+  if (transport == "rdma") {
+    add({"--mca", "pml", "ucx", "-x", "UCX_TLS"});
+    command.environment.emplace_back("UCX_TLS", "rc,posix,sysv,cma,self");
+  }
+  if (std::getenv("LD_LIBRARY_PATH") != nullptr) add({"-x", "LD_LIBRARY_PATH"});
+  command.argv.insert(command.argv.end(), library.settings.begin(), library.settings.end());
+  // Who runs the job as root has decided so.
+  command.environment.emplace_back("OMPI_ALLOW_RUN_AS_ROOT", "1");
+  command.environment.emplace_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+  return command;
+}
+
+Command mpich_in_job(const Library& library, std::string_view transport, const JobHosts& hosts) {
+  Command command;
+  command.argv = {mpirun_of(library), "-n", std::to_string(hosts.ranks), "-hosts", hosts.list};
+  const char* tls = transport == "tcp"    ? "tcp,posix,sysv,cma,self"
+                    : transport == "rdma" ? "rc,posix,sysv,cma,self"
+                    : transport == "shm"  ? "posix,sysv,cma,self"
+                                          : nullptr;
+  if (tls != nullptr) command.environment.emplace_back("UCX_TLS", tls);
+  if (!hosts.crowded) command.argv.insert(command.argv.end(), {"-bind-to", "core"});
+  return command;
+}
+
+}  // namespace
+
+JobLaunch launch_in_job(const Library& library, std::string_view transport, const JobHosts& hosts) {
+  JobLaunch launch;
+  launch.by_mpirun = is_kind_of(library, "openmpi") || is_kind_of(library, "mpich");
+  if (launch.by_mpirun) {
+    launch.command = is_kind_of(library, "openmpi") ? openmpi_in_job(library, transport, hosts)
+                                                    : mpich_in_job(library, transport, hosts);
+    launch.command.argv.push_back(library.worker);
+    // A step of Slurm's within the job's own would wait for the job to end.
+    launch.command.environment.emplace_back("SLURM_OVERLAP", "1");
+    return launch;
+  }
+  const bool chorus = is_kind_of(library, "chorus");
+  const bool on_gpu = transport == "gpu";
+  launch.command.argv = {library.worker + (chorus && on_gpu ? "-gpu" : "")};
+  launch.command.argv.insert(launch.command.argv.end(), library.settings.begin(),
+                             library.settings.end());
+  if (!chorus && on_gpu) {
+    launch.command.argv.insert(launch.command.argv.end(), {"--memory", "gpu"});
+  }
+  if (transport == "tcp" || transport == "rdma") {
+    launch.command.environment.emplace_back("CHORUS_TRANSPORTS", fmt::format("shm,{}", transport));
+  } else if (transport == "shm") {
+    launch.command.environment.emplace_back("CHORUS_TRANSPORTS", "shm");
+  }
+  if (!library.plan.empty()) launch.command.environment.emplace_back("CHORUS_PLAN", library.plan);
+  return launch;
+}
+
+std::string why_not_in_job(const Library& library, std::string_view transport,
+                           const JobHosts& hosts) {
+  if (transport == "shm" && !hosts.one_host) {
+    return "shared memory reaches the ranks of one host only; name another transport";
+  }
+  if (library.name == "floor") return "the floor is one of two ranks of one host";
+  const bool mpi = is_kind_of(library, "openmpi") || is_kind_of(library, "mpich");
+  if (mpi && mpirun_of(library).empty()) {
+    return "its mpirun is not on PATH on the host of rank 0";
+  }
+  return transport == "auto" ? "" : why_not(library, transport);
+}
+
+std::vector<Absent> absent_from(const std::vector<Library>& chosen) {
+  const std::vector<Library> found = find_libraries();
+  std::vector<Absent> absent;
+  for (const char* name : {"openmpi", "mpich", "gloo", "nccl"}) {
+    const auto named = [&](const Library& library) { return library.name == name; };
+    if (std::ranges::any_of(chosen, named)) continue;
+    absent.push_back(
+        {.library = name,
+         .reason = std::ranges::none_of(found, named)
+                       ? fmt::format("there is no chorus-perf-worker-{} beside chorus-perf: it was "
+                                     "not installed where Chorus was built",
+                                     name)
+                   : std::string_view(name) == "nccl" ? "its buffers are on GPUs: --transport gpu"
+                                                      : "not named by --library"});
+  }
+  return absent;
+}
+
 std::vector<Library> host_variants(const std::vector<Library>& libraries, int ranks) {
   std::vector<Library> variants;
   const auto add = [&](const char* of, const char* name, std::vector<std::string> settings) {
@@ -190,9 +308,8 @@ std::vector<Library> host_variants(const std::vector<Library>& libraries, int ra
   // UCX refuses to serve a machine without a network device unless told otherwise.
   add("openmpi", "openmpi-ucx", {"--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any"});
   add("openmpi", "openmpi-han", {"--mca", "coll_han_priority", "100"});
-  const fs::path floor = own_directory() / "chorus-perf-worker-floor";
-  if (ranks == 2 && ::access(floor.c_str(), X_OK) == 0)
-    variants.push_back({"floor", floor.string()});
+  const std::string floor = beside_driver("chorus-perf-worker-floor");
+  if (ranks == 2 && ::access(floor.c_str(), X_OK) == 0) variants.push_back({"floor", floor});
   return variants;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "perf/cluster/cluster.hpp"
+#include "perf/report.hpp"
 #include "perf/session.hpp"
 
 namespace chorus::perf {
@@ -23,10 +24,6 @@ struct Library {
 /// The workers in `directory`, Chorus first; by default where this program lies.
 [[nodiscard]] std::vector<Library> find_libraries(const std::string& directory = {});
 
-/// What can be asked for: "shm", "tcp" and "rdma" between buffers in host memory, and "gpu":
-/// whatever the library chooses between buffers in GPU memory.
-[[nodiscard]] bool is_transport(std::string_view name);
-
 /// Empty if `library` can be started over `transport`, else why not.
 [[nodiscard]] std::string why_not(const Library& library, std::string_view transport);
 
@@ -42,6 +39,28 @@ struct Library {
 /// `topology_file` is what Chorus is told of the wiring; empty: nothing.
 [[nodiscard]] Launch launch_on(const Cluster& cluster, const Library& library,
                                const std::string& topology_file, const std::string& directory);
+
+/// How a library is started in a job of another launcher, on the hosts of that job.
+struct JobLaunch {
+  bool by_mpirun = false;  ///< else one process per rank, by the process of the job there
+  Command command;
+};
+/// The hosts of a job, for a launcher.
+struct JobHosts {
+  std::string list;  ///< "a:2,b:2", in the order of ranks
+  int ranks = 0;
+  bool one_host = false;
+  bool crowded = false;  ///< more ranks than cores somewhere
+};
+/// `transport` is that between hosts; ranks of one host share memory beside it. "auto" leaves the
+/// choice to the library. An MPI is started by its own mpirun, from the host of rank 0.
+[[nodiscard]] JobLaunch launch_in_job(const Library& library, std::string_view transport,
+                                      const JobHosts& hosts);
+/// Empty if it can be started so, else why not.
+[[nodiscard]] std::string why_not_in_job(const Library& library, std::string_view transport,
+                                         const JobHosts& hosts);
+/// Of the peers that chorus-perf knows those that are not among `chosen`, and why.
+[[nodiscard]] std::vector<Absent> absent_from(const std::vector<Library>& chosen);
 
 /// Open MPI with algorithms that users choose for large messages on networks, as libraries of
 /// their own: rings, and recursive halving or trees. Nothing if Open MPI is not among `libraries`.

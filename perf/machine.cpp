@@ -67,7 +67,7 @@ std::string utc_now() {
   return text;
 }
 
-LoadMeter::Ticks LoadMeter::now() const {
+Ticks LoadMeter::now() const {
   std::ifstream file("/proc/stat");
   std::string word;
   file >> word;  // "cpu": user nice system idle iowait irq softirq steal
@@ -78,7 +78,6 @@ LoadMeter::Ticks LoadMeter::now() const {
     ticks.total += value;
   }
   ticks.idle = field[3] + field[4];
-  ticks.steal = field[7];
   for (const pid_t pid : measured_) ticks.ours += ticks_of(pid);
   ticks.ours += ticks_of(::getpid());
   return ticks;
@@ -89,13 +88,18 @@ void LoadMeter::begin(std::vector<pid_t> measured) {
   begin_ = now();
 }
 
-void LoadMeter::end() {
+Ticks LoadMeter::lap() const {
   const Ticks ticks = now();
-  sum_.total += ticks.total - begin_.total;
-  sum_.idle += ticks.idle - begin_.idle;
-  sum_.steal += ticks.steal - begin_.steal;
   // A process that ended takes its ticks along; it cannot have used less than nothing.
-  sum_.ours += std::max<std::int64_t>(0, ticks.ours - begin_.ours);
+  return {.total = ticks.total - begin_.total,
+          .idle = ticks.idle - begin_.idle,
+          .ours = std::max<std::int64_t>(0, ticks.ours - begin_.ours)};
+}
+
+void LoadMeter::add(const Ticks& ticks) {
+  sum_.total += ticks.total;
+  sum_.idle += ticks.idle;
+  sum_.ours += ticks.ours;
 }
 
 Load LoadMeter::load() const {

@@ -32,19 +32,24 @@ struct Load {
   double others = 0;
 };
 
+/// CPU time of all CPUs, of which `ours` was used by us and the measured processes.
+struct Ticks {
+  std::int64_t total = 0, idle = 0, ours = 0;
+};
+
 /// Adds up over any number of intervals who used the CPUs (/proc/stat, /proc/PID/stat; a tick is
 /// 10 ms, so short intervals only tell something together).
 class LoadMeter {
  public:
   /// `measured`: the processes whose use is not that of others.
   void begin(std::vector<pid_t> measured);
-  void end();
+  void end() { add(lap()); }
+  /// What there was since begin(), without adding it up.
+  [[nodiscard]] Ticks lap() const;
+  void add(const Ticks& ticks);
   [[nodiscard]] Load load() const;
 
  private:
-  struct Ticks {
-    std::int64_t total = 0, idle = 0, steal = 0, ours = 0;
-  };
   [[nodiscard]] Ticks now() const;
 
   std::vector<pid_t> measured_;

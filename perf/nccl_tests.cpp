@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "base/counted.hpp"
+
 namespace chorus::perf {
 namespace {
 
@@ -66,8 +68,8 @@ std::string text_of(const Block& block, const Report& report, int root) {
   std::string text;
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "# Collective test starting: {}\n", program_of(entry));
-  fmt::format_to(out, "# {} over {}, {} ranks, times are medians\n", first.library, first.transport,
-                 first.ranks);
+  fmt::format_to(out, "# {} over {}, {}, times are medians\n", first.library, first.transport,
+                 counted(first.ranks, "rank"));
   for (const Peer& peer : report.peers) {
     if (peer.name != first.library || peer.transport != first.transport) continue;
     fmt::format_to(out, "# {}: {}\n", peer.version, peer.command);

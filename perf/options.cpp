@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "base/files.hpp"
 #include "chorus/error.hpp"
+#include "command/arguments.hpp"
 #include "model/json.hpp"
 #include "perf/nccl_tests.hpp"
 
@@ -31,6 +31,8 @@ Examples:
   chorus-perf --quick                          a minute, ends in one comparison table
   chorus-perf compare old.json new.json        ratios between two results
   chorus-perf show r.json --markdown           the tables of an earlier run
+  mpirun --host a:8,b:8 chorus-perf all_reduce --json r.json      on the hosts of a job: of mpirun,
+                                               srun or torchrun, one process per rank
   chorus-perf cluster check pairs              an emulated cluster and what its cables carry
   chorus-perf cluster run pairs -- ./program   a program on it, one process per rank
 
@@ -51,13 +53,14 @@ struct Raw {
   std::vector<std::string> clusters;
   std::string congestion;
   bool undescribed = false, tuned = false, cluster_table = false, host = false;
-  std::string sizes;
+  std::vector<std::uint64_t> sizes;
   std::string plan;
   std::string nccl;
   std::string begin = "4", end = "256M", type = "float32", op = "sum";
   double factor = 4;
   std::string format = "tables";
   bool quick = false, markdown = false, brief = false, explain = false;
+  int job_ranks = 0;  ///< 0: not in a job of another launcher
 };
 
 template <class T>
@@ -132,16 +135,9 @@ void add_missing(std::vector<Library>& libraries, const std::vector<Library>& mo
   }
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file) throw InputError(fmt::format("--plan {}: cannot be read", path));
-  return text;
-}
-
 /// Chorus once more, with a plan, beside what it chooses without.
 void add_plan(const CLI::App& app, const Raw& raw, Settings& settings) {
-  const Plan plan = plan_from_json(text_of(raw.plan), raw.plan);
+  const Plan plan = plan_from_json(read_file(raw.plan), raw.plan);
   if (app.count("--ranks") == 0) settings.ranks = plan.world_size;
   if (settings.ranks != plan.world_size) {
     throw InputError(fmt::format("--plan {}: is for {} ranks, not {}: leave -n out", raw.plan,
@@ -176,7 +172,7 @@ void make_cluster_table(const CLI::App& app, Raw& raw, MeasureOptions& options) 
     raw.benchmarks = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
   }
   if (raw.clusters.empty()) raw.clusters = {"homo", "pairs", "pairs@0,2,1,3", "slow", "islands"};
-  if (raw.sizes.empty()) raw.sizes = "4,64K,16M,64M";
+  if (raw.sizes.empty()) raw.sizes = {4, 64 << 10, 16 << 20, 64 << 20};
   if (app.count("--rounds") == 0) options.settings.rounds = 1;
   if (app.count("--timeout-s") == 0) options.settings.timeout_s = 120;
   raw.tuned = true;
@@ -198,21 +194,33 @@ std::vector<int> parse_order(const std::string& text) {
   return order;
 }
 
+/// In a job of another launcher that one decides where ranks are.
+void fit_into_job(const CLI::App& app, Raw& raw, Settings& settings) {
+  for (const char* option : {"--cluster", "--cluster-table", "--host", "--explain"}) {
+    if (app.count(option) == 0) continue;
+    throw InputError(fmt::format(
+        "{} is for one machine, and this is a job of {} processes: run it without the launcher",
+        option, raw.job_ranks));
+  }
+  if (app.count("--ranks") > 0 && settings.ranks != raw.job_ranks) {
+    throw InputError(fmt::format("-n {}: the launcher started {} processes: leave -n out",
+                                 settings.ranks, raw.job_ranks));
+  }
+  settings.ranks = raw.job_ranks;
+  if (app.count("--transport") == 0) raw.transports = {"auto"};
+}
+
 void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available,
             MeasureOptions& options) {
   Settings& settings = options.settings;
   options.details = !raw.brief;
   if (raw.quick) make_quick(app, raw, options);
   if (raw.cluster_table) make_cluster_table(app, raw, options);
+  if (raw.job_ranks > 0) fit_into_job(app, raw, settings);
   if (raw.benchmarks.empty()) raw.benchmarks = {"all_reduce"};
   settings.kinds = kinds_of(raw.benchmarks);
   settings.libraries = libraries_named(raw, available, settings.ranks);
   if (!raw.plan.empty()) add_plan(app, raw, settings);
-  for (const std::string& transport : raw.transports) {
-    if (!is_transport(transport)) {
-      throw InputError(fmt::format("--transport {}: use shm, tcp, rdma or gpu", transport));
-    }
-  }
   settings.transports = raw.transports;
   settings.type = known(type_named(raw.type), "--type", raw.type);
   settings.op = known(op_named(raw.op), "--op", raw.op);
@@ -229,15 +237,12 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   if (raw.host) {
     add_missing(settings.libraries, host_variants(settings.libraries, settings.ranks));
   }
-  for (std::size_t at = 0; at < raw.sizes.size();) {
-    const std::size_t end = std::min(raw.sizes.find(',', at), raw.sizes.size());
-    const std::string text = raw.sizes.substr(at, end - at);
-    settings.sizes.push_back(parse_size(text));
-    if (app.count("--sizes") > 0 && settings.sizes.back() % size_of(settings.type) != 0) {
-      throw InputError(fmt::format("--sizes {}: no whole number of {} elements of {} bytes", text,
+  for (const std::uint64_t size : raw.sizes) {
+    settings.sizes.push_back(size);
+    if (app.count("--sizes") > 0 && size % size_of(settings.type) != 0) {
+      throw InputError(fmt::format("--sizes {}: no whole number of {} elements of {} bytes", size,
                                    name_of(settings.type), size_of(settings.type)));
     }
-    at = end + 1;
   }
   std::sort(settings.sizes.begin(), settings.sizes.end());
   if (settings.sizes.empty()) {
@@ -271,16 +276,35 @@ ExplainOptions to_explain(const CLI::App& app, const Raw& raw, const MeasureOpti
   return explain;
 }
 
+/// The words that may stand where a benchmark is named, and of subcommands where one is misspelt.
+CLI::Validator benchmark_or_command(std::vector<std::string> names) {
+  names.insert(names.end(), {"compare", "show", "cluster", "help"});
+  return one_of(std::move(names), "a benchmark or command");
+}
+
+/// Ends a list of libraries where a benchmark follows.
+CLI::Validator no_benchmark(const std::vector<std::string>& names) {
+  return {[names](const std::string& word) {
+            return std::ranges::find(names, word) == names.end() ? "" : word + " is a benchmark";
+          },
+          ""};
+}
+
 void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   Settings& s = options.settings;
-  std::string names = "all";
-  for (const Benchmark& entry : benchmarks()) names += fmt::format(", {}", entry.name);
-  app.add_option("benchmark", raw.benchmarks, "What to measure: " + names)
+  std::vector<std::string> names = {"all"};
+  for (const Benchmark& entry : benchmarks()) names.emplace_back(entry.name);
+  app.add_option("benchmark", raw.benchmarks,
+                 fmt::format("What to measure: {}", fmt::join(names, ", ")))
       ->type_name("BENCHMARK")
+      ->delimiter(',')
+      ->check(benchmark_or_command(names))
       ->default_str("all_reduce");
   app.add_option("-l,--library", raw.libraries,
                  "Libraries to measure, the first is the baseline (default: all found)")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(no_benchmark(names));
   app.add_option("--plan", raw.plan,
                  "A plan of chorus synth: measured as one more library, chorus-plan");
   app.add_option("--nccl", raw.nccl,
@@ -292,6 +316,9 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_option("-t,--transport", raw.transports,
                  "shm, tcp, rdma or gpu (buffers in GPU memory), or several of them")
       ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(raw.job_ranks > 0 ? one_of({"auto", "shm", "tcp", "rdma", "gpu"}, "a transport")
+                                : one_of({"shm", "tcp", "rdma", "gpu"}, "a transport"))
       ->capture_default_str();
   app.add_option(
          "--cluster", raw.clusters,
@@ -314,12 +341,20 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
          "four collectives at four sizes; --tuned; most of an hour")
       ->excludes("--transport")
       ->excludes("--plan");
-  app.add_option("--sizes", raw.sizes, "Just these sizes: 4,64K,16M");
-  app.add_option("-n,--ranks", s.ranks, "Ranks, all on this machine")
+  app.add_option("--sizes", raw.sizes, "Just these sizes: 4,64K,16M")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->transform(byte_size());
+  app.add_option("-n,--ranks", s.ranks,
+                 "Ranks, all on this machine; in a job of another launcher: its own")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
-  app.add_option("-b,--begin", raw.begin, "Smallest size, bytes (K, M, G)")->capture_default_str();
-  app.add_option("-e,--end", raw.end, "Largest size, bytes (K, M, G)")->capture_default_str();
+  app.add_option("-b,--begin", raw.begin, "Smallest size, bytes (K, M, G)")
+      ->transform(byte_size())
+      ->capture_default_str();
+  app.add_option("-e,--end", raw.end, "Largest size, bytes (K, M, G)")
+      ->transform(byte_size())
+      ->capture_default_str();
   app.add_option("-f,--factor", raw.factor, "From one size to the next")->capture_default_str();
   app.add_option("-d,--type", raw.type, "Element type")->capture_default_str();
   app.add_option("-o,--op", raw.op, "sum, prod, min, max or avg")->capture_default_str();
@@ -357,9 +392,11 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
                             "--root", "--rounds", "--iterations", "--warmup", "--window"}) {
     explain->excludes(other);
   }
-  CLI::Option* const json = app.add_option("--json", options.json, "Write the result to this file");
+  CLI::Option* const json = app.add_option("--json", options.json,
+                                           "Write the result to this file; - for standard output");
   CLI::Option* const svg =
-      app.add_option("--svg", options.svg, "Draw time and bandwidth against size (needs gnuplot)");
+      app.add_option("--svg", options.svg,
+                     "Draw time and bandwidth against size (needs gnuplot); - for standard output");
   CLI::Option* const markdown = app.add_flag("--markdown", raw.markdown, "Tables in Markdown");
   app.add_option("--format", raw.format,
                  "tables, or nccl-tests: its lines and columns, out of place and in place")
@@ -373,15 +410,29 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   explain->excludes(svg)->excludes(markdown)->excludes("--brief");
 }
 
-void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher,
-                 std::string& order) {
+CLI::Validator rank() {
+  return {[](const std::string& word) {
+            const bool digits = !word.empty() && std::ranges::all_of(word, [](unsigned char c) {
+              return std::isdigit(c) != 0;
+            });
+            return digits && word.size() < 6 ? std::string()
+                                             : "write the ranks as in 0,2,1,3, not " + word;
+          },
+          ""};
+}
+
+void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) {
   CLI::App* cluster = app.add_subcommand(
       "cluster", "Emulate a cluster on this machine (network namespaces; as root)");
   cluster->require_subcommand(1);
   const auto add = [&](const char* name, const char* what, ClusterOptions::Action action) {
     CLI::App* command = cluster->add_subcommand(name, what);
     command->add_option("topology", options.topology, kClusterHelp)->required();
-    command->add_option("--order", order, "Rank r takes the place of rank ORDER[r]: 0,2,1,3");
+    command
+        ->add_option("--order", options.order, "Rank r takes the place of rank ORDER[r]: 0,2,1,3")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(rank());
     command->add_option("--mtu", options.cables.mtu, "Of all cables")
         ->check(CLI::Range(576, 65535))
         ->capture_default_str();
@@ -407,25 +458,10 @@ void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher,
 
 }  // namespace
 
-std::uint64_t parse_size(const std::string& text) {
-  std::uint64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
-  int shift = -1;
-  const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
-  if (unit.empty() || unit == "B") shift = 0;
-  if (unit == "K" || unit == "KiB") shift = 10;
-  if (unit == "M" || unit == "MiB") shift = 20;
-  if (unit == "G" || unit == "GiB") shift = 30;
-  if (error != std::errc() || shift < 0 || value > (std::uint64_t{1} << 40) >> shift) {
-    throw InputError(fmt::format("\"{}\" is no size; write 65536, 64K, 1M or 2G", text));
-  }
-  return value << shift;
-}
-
-CommandLine parse_options(int argc, const char* const* argv,
-                          const std::vector<Library>& available) {
+CommandLine parse_options(int argc, const char* const* argv, const std::vector<Library>& available,
+                          int job_ranks) {
   Raw raw;
+  raw.job_ranks = job_ranks;
   MeasureOptions measure;
   CompareOptions compare;
   ShowOptions show;
@@ -442,17 +478,19 @@ CommandLine parse_options(int argc, const char* const* argv,
                           "Exit 1 if the geometric mean of b/a is above this");
   CLI::App* show_app = app.add_subcommand("show", "Tables and plot of an earlier run");
   show_app->add_option("file", show.file, "Result of an earlier run")->required();
-  show_app->add_option("--svg", show.svg, "Draw it (needs gnuplot)");
+  show_app->add_option("benchmark", show.benchmarks, "Only these of its benchmarks")
+      ->delimiter(',');
+  show_app->add_option("--svg", show.svg, "Draw it (needs gnuplot); - for standard output");
   show_app->add_flag("--brief", brief, "Only the comparison");
   show_app->add_flag("--markdown", raw.markdown, "Tables in Markdown");
   ClusterOptions cluster;
   std::string launcher = "ranks";
-  std::string order;
-  add_cluster(app, cluster, launcher, order);
+  add_cluster(app, cluster, launcher);
+  add_common_options(app);
   app.require_subcommand(0, 1);
 
   try {
-    app.parse(argc, argv);
+    if (auto leave = read_command_line(app, argc, argv)) return *std::move(leave);
     if (*compare_app) {
       compare.style = raw.markdown ? Style::markdown : Style::text;
       return compare;
@@ -463,7 +501,6 @@ CommandLine parse_options(int argc, const char* const* argv,
       return show;
     }
     if (app.got_subcommand("cluster")) {
-      cluster.order = parse_order(order);
       if (launcher == "openmpi") cluster.launcher = ClusterOptions::Launcher::openmpi;
       if (launcher == "mpich") cluster.launcher = ClusterOptions::Launcher::mpich;
       return cluster;
@@ -472,10 +509,6 @@ CommandLine parse_options(int argc, const char* const* argv,
     finish(app, raw, available, measure);
     if (raw.explain) return to_explain(app, raw, measure);
     return measure;
-  } catch (const CLI::CallForHelp&) {
-    return Leave{app.help(), 0};
-  } catch (const CLI::ParseError& error) {
-    return Leave{fmt::format("chorus-perf: {}; see chorus-perf --help\n", error.what()), 2};
   } catch (const InputError& error) {
     return Leave{fmt::format("chorus-perf: {}\n", error.what()), 2};
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <variant>
 
+#include "command/command_line.hpp"
 #include "perf/campaign.hpp"
 #include "perf/cluster/command.hpp"
 #include "perf/explain.hpp"
@@ -28,27 +29,21 @@ struct CompareOptions {
   double fail_above = 0;  ///< exit 1 if the geometric mean of b/a exceeds this; 0: never
 };
 
-/// chorus-perf show A.json: the tables and the plot of an earlier run.
+/// chorus-perf show A.json: the tables and the plot of an earlier run, or of some of its
+/// benchmarks.
 struct ShowOptions {
+  std::vector<std::string> benchmarks;  ///< none: all
   std::string file, svg;
   Style style = Style::text;
   bool details = true;
 };
 
-/// Print this and leave with this code: help, or what is wrong with the arguments.
-struct Leave {
-  std::string text;
-  int exit_code = 0;
-};
-
 using CommandLine = std::variant<MeasureOptions, ExplainOptions, CompareOptions, ShowOptions,
                                  ClusterOptions, Leave>;
 
-/// `available`: the libraries found. Throws nothing; bad arguments give Leave with exit code 2.
+/// `available`: the libraries found; `job_ranks`: how many ranks the job has that this process was
+/// started in, 0 if in none. Throws nothing; bad arguments give Leave with exit code 2.
 [[nodiscard]] CommandLine parse_options(int argc, const char* const* argv,
-                                        const std::vector<Library>& available);
-
-/// "4", "64K", "1M", "2G" (powers of 1024). Throws chorus::InputError naming the text.
-[[nodiscard]] std::uint64_t parse_size(const std::string& text);
+                                        const std::vector<Library>& available, int job_ranks = 0);
 
 }  // namespace chorus::perf

@@ -140,7 +140,9 @@ Child::Child(const Command& command) {
     const std::string_view key = text.substr(0, text.find('='));
     const bool replaced = std::any_of(command.environment.begin(), command.environment.end(),
                                       [&](const auto& added) { return added.first == key; });
-    if (!replaced) variables.emplace_back(text);
+    const bool hidden = std::any_of(command.hidden.begin(), command.hidden.end(),
+                                    [&](const auto& prefix) { return key.starts_with(prefix); });
+    if (!replaced && !hidden) variables.emplace_back(text);
   }
   for (const auto& [key, value] : command.environment) {
     variables.push_back(fmt::format("{}={}", key, value));
@@ -228,7 +230,11 @@ int run_to_end(std::vector<Command> commands, const std::vector<std::string>& na
 }
 
 std::string beside_driver(const std::string& program) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program;
+  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path helper = here / CHORUS_PERF_HELPERS / program;
+  std::error_code none;
+  const bool installed = !fs::exists(here / program, none) && fs::exists(helper, none);
+  return (installed ? helper.lexically_normal() : here / program).string();
 }
 
 std::vector<pid_t> family_of(pid_t pid) {

@@ -19,6 +19,8 @@ struct Command {
   /// A process whose network, host name and mounts it shares (Cluster::keeper), or -1 for ours.
   pid_t namespaces_of = -1;
   bool shares_output = false;  ///< writes where we write, not into a pipe for us
+  /// Of our own variables those that begin with one of these are not passed on.
+  std::vector<std::string> hidden = {};
 };
 
 /// A directory of our own for sockets, pages and the peers' session files, in /dev/shm where there
@@ -69,7 +71,7 @@ class Child {
 /// failed, whose name is told on stderr; `names` has one per command.
 [[nodiscard]] int run_to_end(std::vector<Command> commands, const std::vector<std::string>& names);
 
-/// The path of a program that lies beside this one.
+/// The path of a program that lies beside this one, or where the helpers of this one are installed.
 [[nodiscard]] std::string beside_driver(const std::string& program);
 
 /// `pid` and everything it started that still runs.

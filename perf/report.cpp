@@ -94,6 +94,29 @@ Machine machine_from(const Json& json) {
           .tcp_congestion_control = json.at("tcp_congestion_control").get<std::string>()};
 }
 
+Json hosts_json(const std::vector<ReportHost>& hosts) {
+  Json all = Json::array();
+  for (const ReportHost& host : hosts) {
+    all.push_back(
+        {{"name", host.name}, {"ranks", host.ranks}, {"machine", machine_json(host.machine)}});
+  }
+  return all;
+}
+
+/// What results from before jobs across hosts do not have.
+void read_job(const Json& json, Report& report) {
+  report.launcher = json.value("launcher", "");
+  for (const Json& host : json.value("hosts", Json::array())) {
+    report.hosts.push_back({.name = host.at("name").get<std::string>(),
+                            .ranks = host.at("ranks").get<std::vector<int>>(),
+                            .machine = machine_from(host.at("machine"))});
+  }
+  for (const Json& absent : json.value("not_measured", Json::array())) {
+    report.absent.push_back({.library = absent.at("name").get<std::string>(),
+                             .reason = absent.at("reason").get<std::string>()});
+  }
+}
+
 void check_header(const Json& json) {
   if (!json.is_object() || !json.contains("format") || json.at("format") != "chorus-perf") {
     throw InputError("not a result of chorus-perf; give a file that its --json wrote");
@@ -118,17 +141,17 @@ std::string to_json(const Report& report) {
   }
   Json rows = Json::array();
   for (const Row& row : report.rows) rows.push_back(row_json(row));
-  const Json json = {{"format", "chorus-perf"},
-                     {"version", kVersion},
-                     {"date", report.date},
-                     {"commit", report.commit},
-                     {"command", report.command},
-                     {"machine", machine_json(report.machine)},
-                     {"rounds", report.rounds},
-                     {"in_place", report.in_place},
-                     {"dirty", report.dirty},
-                     {"libraries", peers},
-                     {"rows", rows}};
+  Json absent = Json::array();
+  for (const Absent& one : report.absent) {
+    absent.push_back(Json{{"name", one.library}, {"reason", one.reason}});
+  }
+  const Json json = {{"format", "chorus-perf"},     {"version", kVersion},
+                     {"date", report.date},         {"commit", report.commit},
+                     {"command", report.command},   {"machine", machine_json(report.machine)},
+                     {"launcher", report.launcher}, {"hosts", hosts_json(report.hosts)},
+                     {"rounds", report.rounds},     {"in_place", report.in_place},
+                     {"dirty", report.dirty},       {"libraries", peers},
+                     {"not_measured", absent},      {"rows", rows}};
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -140,6 +163,7 @@ Report report_from_json(std::string_view text, std::string_view where) try {
   report.commit = json.at("commit").get<std::string>();
   report.command = json.at("command").get<std::string>();
   report.machine = machine_from(json.at("machine"));
+  read_job(json, report);
   report.rounds = json.at("rounds").get<int>();
   report.in_place = json.at("in_place").get<bool>();
   report.dirty = json.at("dirty").get<bool>();

@@ -49,8 +49,28 @@ struct Peer {
   bool operator==(const Peer&) const = default;
 };
 
-struct Report {
+/// A host of a job that another launcher started.
+struct ReportHost {
+  std::string name;
+  std::vector<int> ranks;
   Machine machine;
+
+  bool operator==(const ReportHost&) const = default;
+};
+
+/// A library that might have been measured and was not, and why.
+struct Absent {
+  std::string library;
+  std::string reason;
+
+  bool operator==(const Absent&) const = default;
+};
+
+struct Report {
+  Machine machine;                ///< of rank 0
+  std::vector<ReportHost> hosts;  ///< empty: all ranks were on `machine`
+  std::string launcher;           ///< of the job, if another one than chorus-perf
+  std::vector<Absent> absent;
   std::string commit;
   std::string command;
   std::string date;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/fd.hpp"
 #include "chorus/error.hpp"
@@ -16,10 +17,15 @@
 namespace chorus::perf {
 
 StartLine::StartLine(const std::string& path, int rank, int world_size)
+    : StartLine(path, rank, world_size, true, {}) {}
+
+StartLine::StartLine(const std::string& path, int rank, int parties, bool pair, Agree agree)
     : page_(nullptr),
       rank_(rank),
-      world_size_(world_size),
-      spins_(static_cast<int>(std::thread::hardware_concurrency()) >= world_size ? 1000 : 20) {
+      parties_(parties),
+      pair_(pair),
+      spins_(static_cast<int>(std::thread::hardware_concurrency()) >= parties ? 1000 : 20),
+      agree_(std::move(agree)) {
   const Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file) throw Error(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
   void* page = ::mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -59,6 +65,7 @@ void StartLine::wait(Gate& gate, int parties) const {
 }
 
 std::uint64_t StartLine::agree_all(std::uint64_t mine) {
+  if (agree_) return agree_(mine, false);
   if (rank_ == 0) page_->number.store(mine, std::memory_order_relaxed);
   wait_all();
   const std::uint64_t agreed = page_->number.load(std::memory_order_relaxed);
@@ -67,6 +74,7 @@ std::uint64_t StartLine::agree_all(std::uint64_t mine) {
 }
 
 std::uint64_t StartLine::agree_pair(std::uint64_t mine) {
+  if (agree_) return agree_(mine, true);
   if (rank_ == 0) page_->number.store(mine, std::memory_order_relaxed);
   wait_pair();
   const std::uint64_t agreed = page_->number.load(std::memory_order_relaxed);

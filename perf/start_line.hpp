@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace chorus::perf {
@@ -15,8 +16,15 @@ namespace chorus::perf {
 /// the same for all. Waiting ranks yield early when there are more of them than cores.
 class StartLine {
  public:
+  /// Hands rank 0's number to all, or to rank 1 alone, where a page does not reach them.
+  using Agree = std::function<std::uint64_t(std::uint64_t mine, bool pair)>;
+
   /// Maps the page at `path`, which the driver made with create(). Throws chorus::Error.
   StartLine(const std::string& path, int rank, int world_size);
+  /// The same for `parties` ranks of one of several hosts, each of which has a page; `pair` says
+  /// whether ranks 0 and 1 share this one. Hosts do not wait for each other here: what the
+  /// library's barrier leaves between them is part of what is measured, as in other benchmarks.
+  StartLine(const std::string& path, int rank, int parties, bool pair, Agree agree);
   StartLine(const StartLine&) = delete;
   StartLine& operator=(const StartLine&) = delete;
   ~StartLine();
@@ -25,8 +33,10 @@ class StartLine {
   static void create(const std::string& path);
 
   /// Returns when all `parties` ranks have called it: world_size ranks, or ranks 0 and 1 alone.
-  void wait_all() { wait(page_->all, world_size_); }
-  void wait_pair() { wait(page_->pair, 2); }
+  void wait_all() { wait(page_->all, parties_); }
+  void wait_pair() {
+    if (pair_) wait(page_->pair, 2);
+  }
 
   /// Rank 0's number, on all ranks, or on ranks 0 and 1 alone.
   std::uint64_t agree_all(std::uint64_t mine);
@@ -45,8 +55,10 @@ class StartLine {
 
   Page* page_;
   int rank_;
-  int world_size_;
+  int parties_;
+  bool pair_;
   int spins_;
+  Agree agree_;
 };
 
 }  // namespace chorus::perf

@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "perf/libraries.hpp"
 #include "perf/statistics.hpp"
@@ -145,8 +146,9 @@ std::string detail_tables(const Report& report, Style style) {
            has ? std::to_string(row.wrong) : std::string(kDash), percent(row.idle_share),
            percent(row.others_share) + (has && row.others_share > kDisturbedShare ? "!" : "")});
     }
-    text += heading(
-        fmt::format("{} over {}, {} ranks", first.collective, first.transport, first.ranks), style);
+    text += heading(fmt::format("{} over {}, {}", first.collective, first.transport,
+                                counted(first.ranks, "rank")),
+                    style);
     text += render(table, style) + "\n";
   }
   return text;
@@ -241,15 +243,62 @@ std::string difference_table(const Report& a, const Report& b, Style style, doub
   return render(table, style);
 }
 
+namespace {
+
+/// "kernel: 6.1.0 on a, b; 6.2.0 on c", for every figure in which the hosts of a job differ.
+std::string differences(const std::vector<ReportHost>& hosts, std::string_view mark) {
+  using Figure = std::pair<const char*, std::string (*)(const Machine&)>;
+  constexpr auto kFigures = std::to_array<Figure>(
+      {{"CPU", [](const Machine& m) { return m.cpu; }},
+       {"CPUs", [](const Machine& m) { return std::to_string(m.cpus); }},
+       {"memory", [](const Machine& m) { return m.memory; }},
+       {"kernel", [](const Machine& m) { return m.kernel; }},
+       {"system", [](const Machine& m) { return m.system; }},
+       {"TCP congestion control", [](const Machine& m) { return m.tcp_congestion_control; }}});
+  std::string text;
+  for (const auto& [name, figure] : kFigures) {
+    std::map<std::string, std::vector<std::string>> values;
+    for (const ReportHost& host : hosts) values[figure(host.machine)].push_back(host.name);
+    if (values.size() < 2) continue;
+    std::vector<std::string> parts;
+    for (const auto& [value, names] : values) {
+      parts.push_back(fmt::format("{} on {}", value, fmt::join(names, ", ")));
+    }
+    text += fmt::format("{}hosts differ in {}: {}\n", mark, name, fmt::join(parts, "; "));
+  }
+  return text;
+}
+
+std::string about_job(const Report& report, std::string_view mark) {
+  std::string text;
+  if (!report.hosts.empty()) {
+    std::vector<std::string> names;
+    for (const ReportHost& host : report.hosts) {
+      names.push_back(fmt::format("{} (rank{} {})", host.name, host.ranks.size() == 1 ? "" : "s",
+                                  fmt::join(host.ranks, ",")));
+    }
+    text += fmt::format("{}{} host{}, started by {}: {}\n", mark, names.size(),
+                        names.size() == 1 ? "" : "s", report.launcher, fmt::join(names, ", "));
+    text += differences(report.hosts, mark);
+  }
+  for (const Absent& absent : report.absent) {
+    text += fmt::format("{}not measured: {}: {}\n", mark, absent.library, absent.reason);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string preamble(const Report& report, Style style) {
   const std::string_view mark = style == Style::markdown ? "- " : "# ";
   std::string text =
-      fmt::format("{}{}, {} CPUs, {}, Linux {}, {}, TCP {}\n", mark, report.machine.cpu,
-                  report.machine.cpus, report.machine.memory, report.machine.kernel,
+      fmt::format("{}{}, {}, {}, Linux {}, {}, TCP {}\n", mark, report.machine.cpu,
+                  counted(report.machine.cpus, "CPU"), report.machine.memory, report.machine.kernel,
                   report.machine.system, report.machine.tcp_congestion_control);
-  text += fmt::format("{}{}, commit {}, {} rounds{}{}\n", mark, report.date, report.commit,
-                      report.rounds, report.in_place ? ", in place" : "",
+  text += fmt::format("{}{}, commit {}, {}{}{}\n", mark, report.date, report.commit,
+                      counted(report.rounds, "round"), report.in_place ? ", in place" : "",
                       report.dirty ? ", buffers rewritten before every iteration" : "");
+  text += about_job(report, mark);
   for (const Peer& peer : report.peers) {
     text += fmt::format("{}{} over {}: {}\n", mark, peer.name, peer.transport, peer.version);
   }
@@ -265,8 +314,8 @@ std::string remarks(const Report& report) {
     const std::string where = fmt::format("{} {}", row.collective, human_bytes(row.bytes));
     if (!row.reason.empty()) missing[{row.library, row.transport, row.reason}].push_back(where);
     if (row.wrong != 0) {
-      text += fmt::format("WRONG: {} over {}, {}: {} elements; {}\n", row.library, row.transport,
-                          where, row.wrong, row.first_wrong);
+      text += fmt::format("WRONG: {} over {}, {}: {}; {}\n", row.library, row.transport, where,
+                          counted(static_cast<long long>(row.wrong), "element"), row.first_wrong);
     }
     if (row.p50_us && row.others_share > kDisturbedShare) ++disturbed;
   }
@@ -278,9 +327,9 @@ std::string remarks(const Report& report) {
   }
   if (disturbed > 0) {
     text += fmt::format(
-        "! {} of {} rows: others used more than {:.0f} % of the machine meanwhile; repeat them on "
+        "! {} of {}: others used more than {:.0f} % of the machine meanwhile; repeat them on "
         "an idle machine\n",
-        disturbed, report.rows.size(), kDisturbedShare * 100);
+        disturbed, counted(std::ssize(report.rows), "row"), kDisturbedShare * 100);
   }
   return text;
 }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/hash.hpp"
+#include "base/host.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus::perf {
@@ -89,14 +91,18 @@ void FrameReader::append(std::string_view bytes) {
   if (bytes_.size() < sizeof(std::uint32_t)) return;
   std::uint32_t length = 0;
   std::memcpy(&length, bytes_.data(), sizeof length);
-  check_length(length);
+  check(length);
+}
+
+void FrameReader::check(std::uint32_t length) const {
+  if (length > most_bytes_) lost("a frame of impossible length");
 }
 
 std::optional<std::string> FrameReader::next() {
   std::uint32_t length = 0;
   if (bytes_.size() < sizeof length) return std::nullopt;
   std::memcpy(&length, bytes_.data(), sizeof length);
-  check_length(length);
+  check(length);
   if (bytes_.size() - sizeof length < length) return std::nullopt;
   std::string text = bytes_.substr(sizeof length, length);
   bytes_.erase(0, sizeof length + length);
@@ -144,12 +150,38 @@ std::string to_json(const Reply& reply) {
   if (reply.hello) {
     json["hello"] = {{"rank", reply.hello->rank},
                      {"world_size", reply.hello->world_size},
-                     {"version", reply.hello->version}};
+                     {"version", reply.hello->version},
+                     {"host", reply.hello->host},
+                     {"pid", reply.hello->pid}};
   }
+  if (reply.agree) json["agree"] = {{"number", reply.agree->number}, {"pair", reply.agree->pair}};
+  if (reply.set) {
+    const std::string& value = reply.set->second;
+    json["set"] = {{"key", reply.set->first},
+                   {"value", std::vector<std::uint8_t>(value.begin(), value.end())}};
+  }
+  if (reply.get) json["get"] = *reply.get;
   if (reply.sample) json["sample"] = sample_json(*reply.sample);
   if (!reply.error.empty()) json["error"] = reply.error;
   // A library's own words may hold any bytes.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string to_json(const Welcome& welcome) {
+  return Json{{"line", welcome.line}, {"parties", welcome.parties}, {"pair", welcome.pair}}.dump();
+}
+
+Welcome welcome_from_json(std::string_view text) try {
+  const Json json = Json::parse(text);
+  return {.line = json.at("line").get<std::string>(),
+          .parties = json.at("parties").get<int>(),
+          .pair = json.at("pair").get<bool>()};
+} catch (const Json::exception& error) {
+  throw InputError(fmt::format("frame: not a welcome: {}", error.what()));
+}
+
+std::string host_key() {
+  return fmt::format("{:016x}", Fnv1a().bytes(host_name() + " " + boot_id()).value());
 }
 
 Reply reply_from_json(std::string_view text) try {
@@ -159,8 +191,20 @@ Reply reply_from_json(std::string_view text) try {
     const Json& hello = json.at("hello");
     reply.hello = Hello{.rank = hello.at("rank").get<int>(),
                         .world_size = hello.at("world_size").get<int>(),
-                        .version = hello.at("version").get<std::string>()};
+                        .version = hello.at("version").get<std::string>(),
+                        .host = hello.at("host").get<std::string>(),
+                        .pid = hello.at("pid").get<int>()};
   }
+  if (json.contains("agree")) {
+    const Json& agree = json.at("agree");
+    reply.agree = Agreement{agree.at("number").get<std::uint64_t>(), agree.at("pair").get<bool>()};
+  }
+  if (json.contains("set")) {
+    const auto value = json.at("set").at("value").get<std::vector<std::uint8_t>>();
+    reply.set.emplace(json.at("set").at("key").get<std::string>(),
+                      std::string(value.begin(), value.end()));
+  }
+  if (json.contains("get")) reply.get = json.at("get").get<std::string>();
   if (json.contains("sample")) reply.sample = sample_from(json.at("sample"));
   if (json.contains("error")) reply.error = json.at("error").get<std::string>();
   return reply;

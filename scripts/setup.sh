@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Installs what Chorus is built, tested and compared with, from Debian 12's own packages.
 #
-#   scripts/setup.sh            install what is missing; nothing, in no time, if all is there
-#   scripts/setup.sh --check    only say what is missing; exit status 1 if anything is
-#   scripts/setup.sh --lean     without PyTorch (200 MB to fetch, 1 GB on disk)
-#   scripts/setup.sh --guest    what the tests of RDMA need besides (100 MB): an emulator and a kernel
+#   scripts/setup.sh             install what is missing; nothing, in no time, if all is there
+#   scripts/setup.sh --check     only say what is missing; exit status 1 if anything is
+#   scripts/setup.sh --no-guest  without the emulator and the kernel of the RDMA tests (100 MB to fetch)
+#   scripts/setup.sh --lean      nor PyTorch (200 MB to fetch, 1 GB on disk): what the demo needs
+#   scripts/setup.sh --fuzz      what ./test.sh --fuzz needs besides: Clang and libFuzzer
+#   scripts/setup.sh --packing   only what scripts/package.sh and ./test.sh --packages need besides
 #
 # Needs root or sudo only where something is missing. On another system than Debian 12 it says what
 # is expected there and goes on if the essential tools can be found.
@@ -18,6 +20,8 @@ tests="libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy"
 pictures="graphviz gnuplot-nox librsvg2-bin"
 tools="procps iproute2"
 torch="python3-torch libtorch-dev pybind11-dev python3-dev python3-setuptools"
+fuzz="clang-14 libclang-rt-14-dev"
+packing="dpkg-dev file debootstrap"
 guest="qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers perftest libucx0"
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -74,15 +78,26 @@ install() {
 if [ -r /etc/os-release ]; then . /etc/os-release; fi
 [ "${ID:-} ${VERSION_ID:-}" = "debian 12" ] || other_system
 
-wanted="$build $libraries $peers $tests $pictures $tools $torch"
-[ "${1:-}" != --lean ] || wanted=${wanted% "$torch"}
-[ "${1:-}" != --guest ] || wanted=$guest
+wanted="$build $libraries $peers $tests $pictures $tools"
+with_guest=yes
+case ${1:-} in
+  --lean) with_guest="" ;;
+  --no-guest) with_guest="" wanted+=" $torch" ;;
+  --packing) with_guest="" wanted=$packing ;;
+  --fuzz) with_guest="" wanted+=" $fuzz" ;;
+  "" | --check) wanted+=" $torch $guest" ;;
+  *) fail "unknown option $1: see the head of $0" ;;
+esac
 missing=$(missing_of $wanted)
-# The kernel that the guest boots is kept in the user's cache.
+# The kernel that the guest boots is kept in the user's cache. Where there can be no guest (77), its
+# tests say so again.
 fetch_kernel() {
-  [ "${1:-}" != --guest ] || "$(dirname "$0")/../tests/rdma/guest.sh" --prepare
+  [ -z "$with_guest" ] || "$(dirname "$0")/../tests/rdma/guest.sh" --prepare || [ $? -eq 77 ]
 }
-[ -n "$missing" ] || { fetch_kernel "$@"; exit 0; }
+if [ -z "$missing" ]; then
+  [ "${1:-}" = --check ] || fetch_kernel
+  exit 0
+fi
 [ "${1:-}" != --check ] || fail "missing: $missing"
 
 start=$SECONDS
@@ -92,5 +107,5 @@ still=$(missing_of $missing)
   grep -E '^(E|Err|W):' "$log" | tail -n 3 >&2 || true
   fail "apt-get could not install: ${still% }"
 }
-fetch_kernel "$@"
+fetch_kernel
 say "done in $((SECONDS - start)) s"

@@ -223,12 +223,8 @@ std::vector<Schedule> gateways(const Task& task, const Effort& effort) {
   switch (task.collective.kind) {
     case all_gather:
     case broadcast:
-      schedule = trees(wiring->topology, task.collective, task.size_bytes, effort,
-                       Decomposition::trees, true);
-      break;
     case all_reduce:
-      schedule = trees(wiring->topology, task.collective, task.size_bytes, effort,
-                       Decomposition::blink, true);
+      schedule = trees(wiring->topology, task.collective, task.size_bytes, effort, true);
       break;
     case all_to_all:
     case gather:

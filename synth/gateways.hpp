@@ -29,7 +29,7 @@ struct Gatewayed {
 [[nodiscard]] std::optional<Gatewayed> through_gateways(const Topology& topology,
                                                         const Network& network);
 
-/// Trees and routed exchanges on through_gateways(), "gateways"; for all_reduce over one root.
+/// Trees and routed exchanges on through_gateways(), "gateways".
 [[nodiscard]] std::vector<Schedule> gateways(const Task& task, const Effort& effort);
 
 }  // namespace chorus::synth

@@ -66,20 +66,16 @@ struct PackingOptions {
 /// bandwidth part of lower_bound(), which needs a solver.
 [[nodiscard]] double least_by_cuts(const Topology& topology, Collective collective);
 
-/// How an all_reduce is made of trees: "trees": reduce-scatter, then all-gather, with trees of all
-/// ranks (ForestColl); "blink": reduced to one rank and broadcast from there (Wang et al., MLSys
-/// 2020). The other collectives are the same by both.
-enum class Decomposition { trees, blink };
-
 /// The schedule of an all_gather, reduce_scatter, all_reduce, broadcast or reduce of `size_bytes`
 /// (chunk_bytes()'s counting) over packed trees, cut into pieces small enough to keep the trees
-/// full. Named "trees" or "blink".
+/// full. An all_reduce goes over trees with roots of their own (packing/spanning.hpp), the way to
+/// them and back at the same time. Named "trees".
 ///
-/// `by_prices_alone`: as in PackingOptions. Nothing if the effort is spent before there are trees.
-/// Throws TopologyError if the topology is not connected, InputError for any other collective.
+/// `by_prices_alone`: as in PackingOptions. Nothing if the effort is spent before there are trees,
+/// or for an all_reduce where no two-way edges join all ranks. Throws TopologyError if the topology
+/// is not connected, InputError for any other collective.
 [[nodiscard]] std::optional<Schedule> trees(const Topology& topology, Collective collective,
                                             double size_bytes, const Effort& effort,
-                                            Decomposition decomposition = Decomposition::trees,
                                             bool by_prices_alone = false);
 
 }  // namespace chorus::synth

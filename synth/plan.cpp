@@ -28,9 +28,7 @@ using enum CollectiveKind;
 
 constexpr double kNearEnough = 1.005;  // of the limit: searching on is not worth it
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kLittleLost = 1.1;
 constexpr long kMostComposedChunks = 4096;
-constexpr std::size_t kMostSimulated = 130'000;  // transfers; beyond, seconds each and more
 
 /// Schedules that differ by no more are told apart by how many streams share a link; by no more
 /// than the second, if one has not half as many.
@@ -69,11 +67,11 @@ int most_streams(const Schedule& schedule, const Network& network) {
   return most;
 }
 
-/// A proved schedule and its predicted times at the sizes of the plan.
+/// A proved schedule and its predicted times at the sizes it was made for; at others it does not
+/// compete (never): what is chosen for a size does not depend on which other sizes are asked for.
 struct Pooled {
   Schedule schedule;
   std::string strategy;
-  std::optional<std::size_t> made_for;  ///< the index of a size; large ones are timed there alone
   std::vector<Prediction> at_sizes;
 };
 using Pool = std::vector<Pooled>;
@@ -141,14 +139,17 @@ class Planner {
         symmetric_ && spreading(kind) != kind && pools_.contains(spreading(kind));
     if (mirror_known) {
       const Pool& spread = pools_[spreading(kind)];
-      for (std::size_t i = 0; i < spread.size(); ++i) {
-        add(mirrored(spread[i].schedule), spread[i].strategy, spread[i].made_for);
+      for (const Pooled& entry : spread) {
+        const Schedule mirror = mirrored(entry.schedule);
+        for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+          if (entry.at_sizes[s].seconds != kNever) add(mirror, entry.strategy, s);
+        }
       }
     }
+    sizeless_.clear();
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       for (const Strategy& strategy : strategies_) {
         if (calls_left_ > 0) --calls_left_;
-        if (s > 0 && !strategy.every_size) continue;
         if (forward_.repeated() != nullptr && !strategy.folds) continue;
         if (mirror_known && !strategy.combines) continue;
         if (good_enough(kind, s)) continue;
@@ -166,28 +167,36 @@ class Planner {
   }
 
   void ask(const Strategy& strategy, CollectiveKind kind, std::size_t size_index) {
-    const auto size = static_cast<double>(options_.sizes[size_index]);
-    const std::optional<std::size_t> made_for =
-        strategy.every_size ? std::optional(size_index) : std::nullopt;
     if (options_.progress) {
       options_.progress(static_cast<int>(calls_ - calls_left_ - 1), static_cast<int>(calls_));
     }
+    if (strategy.every_size) {
+      for (Schedule& schedule : made_by(strategy, kind, size_index)) {
+        if (is_enough(kind, size_index)) return;
+        add(std::move(schedule), strategy.name, size_index);
+      }
+      return;
+    }
+    const auto [known, is_new] = sizeless_.try_emplace(&strategy);
+    if (is_new) known->second = made_by(strategy, kind, size_index);
+    for (const Schedule& schedule : known->second) {
+      if (is_enough(kind, size_index)) return;
+      add(schedule, strategy.name, size_index);
+    }
+  }
+
+  std::vector<Schedule> made_by(const Strategy& strategy, CollectiveKind kind,
+                                std::size_t size_index) {
+    const auto size = static_cast<double>(options_.sizes[size_index]);
     const Effort part = slice();
     part.say(fmt::format("{} of {:.0f} bytes: {}", name_of(kind), size, strategy.name));
+    if (strategy.combines) return strategy.make(task_on(forward_, kind, size), part);
+    if (kind == all_reduce) return {};
     const bool mirror = spreading(kind) != kind;
-    if (strategy.combines) {
-      const Task task = task_on(forward_, kind, size);
-      for (Schedule& schedule : strategy.make(task, part)) {
-        if (is_enough(kind, size_index)) return;
-        add(std::move(schedule), strategy.name, made_for);
-      }
-    } else if (kind != all_reduce) {
-      const Task task = task_on(mirror && backward_ ? *backward_ : forward_, spreading(kind), size);
-      for (Schedule& schedule : strategy.make(task, part)) {
-        if (is_enough(kind, size_index)) return;
-        add(mirror ? mirrored(schedule) : std::move(schedule), strategy.name, made_for);
-      }
-    }
+    std::vector<Schedule> schedules = strategy.make(
+        task_on(mirror && backward_ ? *backward_ : forward_, spreading(kind), size), part);
+    if (mirror) std::ranges::transform(schedules, schedules.begin(), mirrored);
+    return schedules;
   }
 
   /// Proving and timing take long too, with many ranks: seconds for each classic schedule of 256.
@@ -197,48 +206,45 @@ class Planner {
     return true;
   }
 
-  void add(Schedule schedule, const std::string& strategy,
-           std::optional<std::size_t> made_for = std::nullopt) {
-    Pool& pool = pools_[schedule.collective.kind];
-    for (const Pooled& known : pool) {
-      if (known.schedule == schedule) return;
-    }
-    if (options_.accepts && !options_.accepts(schedule)) return;
-    // Of the many that a folded wiring allows only those that win are worth a proof.
-    if (forward_.repeated() != nullptr && !wins(schedule)) return;
-    if (const auto fault = first_fault(schedule)) {
-      CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
-                                      name_of(schedule.collective.kind), *fault)
-                              .c_str());
-    }
+  /// A schedule that competes at one size (and at those for which it is added again).
+  void add(Schedule schedule, const std::string& strategy, std::size_t size_index) {
     const Collective collective = schedule.collective;
-    Pooled entry{std::move(schedule), strategy, made_for, {}};
-    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      const auto size = static_cast<double>(options_.sizes[s]);
-      const Prediction time = predict_if_best(entry, pool, s, size);
-      const bool best = std::all_of(pool.begin(), pool.end(), [&](const Pooled& other) {
-        return time.seconds < other.at_sizes[s].seconds;
-      });
-      if (best && options_.better) {
-        options_.better(collective, options_.sizes[s], entry.schedule, time.seconds);
+    Pool& pool = pools_[collective.kind];
+    auto entry =
+        std::ranges::find_if(pool, [&](const Pooled& known) { return known.schedule == schedule; });
+    if (entry == pool.end()) {
+      if (options_.accepts && !options_.accepts(schedule)) return;
+      // Of the many that a folded wiring allows only those that win are worth a proof.
+      if (forward_.repeated() != nullptr && !wins(schedule, size_index)) return;
+      if (const auto fault = first_fault(schedule)) {
+        CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
+                                        name_of(collective.kind), *fault)
+                                .c_str());
       }
-      entry.at_sizes.push_back(time);
+      pool.push_back({std::move(schedule), strategy,
+                      std::vector<Prediction>(options_.sizes.size(), {kNever, Method::replayed})});
+      entry = std::prev(pool.end());
     }
-    pool.push_back(std::move(entry));
+    Prediction& time = entry->at_sizes[size_index];
+    if (time.seconds != kNever) return;
+    const Pooled* before = best(collective.kind, size_index);
+    const double best_s = before == nullptr ? kNever : before->at_sizes[size_index].seconds;
+    time =
+        predict_if_best(entry->schedule, best_s, static_cast<double>(options_.sizes[size_index]));
+    if (time.seconds < best_s && options_.better) {
+      options_.better(collective, options_.sizes[size_index], entry->schedule, time.seconds);
+    }
   }
 
-  [[nodiscard]] bool wins(const Schedule& schedule) const {
-    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      const auto size = static_cast<double>(options_.sizes[s]);
-      const Pooled* known = best(schedule.collective.kind, s);
-      if (known == nullptr) return true;
-      if (predict(schedule, size).seconds < known->at_sizes[s].seconds) return true;
-    }
-    return false;
+  [[nodiscard]] bool wins(const Schedule& schedule, std::size_t size_index) const {
+    const Pooled* known = best(schedule.collective.kind, size_index);
+    if (known == nullptr) return true;
+    const auto size = static_cast<double>(options_.sizes[size_index]);
+    return predict(schedule, size).seconds < known->at_sizes[size_index].seconds;
   }
 
   /// Both halves with their chunks cut so that they are equal.
-  void compose(const Pooled& first, const Pooled& second) {
+  void compose(const Pooled& first, const Pooled& second, std::size_t size_index) {
     const long chunks = std::lcm(long{first.schedule.num_chunks}, long{second.schedule.num_chunks});
     const auto pieces_of = [&](const Pooled& half) {
       return static_cast<int>(chunks / half.schedule.num_chunks);
@@ -253,21 +259,18 @@ class Planner {
     if (first.schedule.name != second.schedule.name) {
       whole.name = first.schedule.name + " + " + second.schedule.name;
     }
-    add(std::move(whole), first.strategy == second.strategy
-                              ? first.strategy
-                              : first.strategy + " + " + second.strategy);
+    add(std::move(whole),
+        first.strategy == second.strategy ? first.strategy
+                                          : first.strategy + " + " + second.strategy,
+        size_index);
   }
 
   /// Infinite seconds for a large schedule that cannot become the best: predicting it takes long.
-  [[nodiscard]] Prediction predict_if_best(const Pooled& entry, const Pool& pool,
-                                           std::size_t size_index, double size) const {
-    const Schedule& schedule = entry.schedule;
+  [[nodiscard]] Prediction predict_if_best(const Schedule& schedule, double best_s,
+                                           double size) const {
     if (num_transfers(schedule) > kMostSimulated && forward_.repeated() == nullptr) {
-      if (entry.made_for && *entry.made_for != size_index) return {kNever, Method::replayed};
-      double best = kNever;
-      for (const Pooled& other : pool) best = std::min(best, other.at_sizes[size_index].seconds);
       const auto least = least_seconds(schedule, forward_.network(), size);
-      if (least && *least >= best) return {kNever, Method::replayed};
+      if (least && *least >= best_s) return {kNever, Method::replayed};
     }
     return predict(schedule, size);
   }
@@ -316,6 +319,16 @@ class Planner {
     return best;
   }
 
+  /// Of the strategies that did not make `winner`.
+  [[nodiscard]] double next_best_s(const Pooled& winner, std::size_t size_index) const {
+    double seconds = kNever;
+    for (const Pooled& entry : pools_.at(winner.schedule.collective.kind)) {
+      if (entry.strategy == winner.strategy) continue;
+      seconds = std::min(seconds, entry.at_sizes[size_index].seconds);
+    }
+    return seconds == kNever ? 0 : seconds;
+  }
+
   [[nodiscard]] bool good_enough(CollectiveKind kind, std::size_t size_index) const {
     if (!options_.limit) return false;
     const Pooled* found = best(kind, size_index);
@@ -334,13 +347,13 @@ class Planner {
         for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
           const Pooled* first = best(combining, s, count);
           const Pooled* second = best(spread, s, count);
-          if (first != nullptr && second != nullptr) compose(*first, *second);
+          if (first != nullptr && second != nullptr) compose(*first, *second, s);
         }
       }
       for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
         const Pooled* first = best(combining, s);
         const Pooled* second = best(spread, s);
-        if (first != nullptr && second != nullptr) compose(*first, *second);
+        if (first != nullptr && second != nullptr) compose(*first, *second, s);
       }
     }
   }
@@ -360,7 +373,8 @@ class Planner {
       const Pooled* winner = winners[s];
       result.choices.push_back({kind, options_.sizes[s], winner->schedule,
                                 winner->at_sizes[s].seconds, winner->at_sizes[s].method,
-                                static_cast<int>(pools_[kind].size()), winner->strategy});
+                                static_cast<int>(pools_[kind].size()), winner->strategy,
+                                next_best_s(*winner, s)});
     }
     std::uint64_t from = 0;
     for (std::size_t s = 0; s < winners.size(); ++s) {
@@ -377,9 +391,10 @@ class Planner {
   [[nodiscard]] std::uint64_t crossing(const Pooled& a, const Pooled& b, std::size_t s) const {
     const auto low = static_cast<double>(options_.sizes[s]);
     const auto high = static_cast<double>(options_.sizes[s + 1]);
-    const double before = b.at_sizes[s].seconds - a.at_sizes[s].seconds;         // ≥ 0
-    const double after = a.at_sizes[s + 1].seconds - b.at_sizes[s + 1].seconds;  // ≥ 0
-    const double share = before + after > 0 ? before / (before + after) : 0;
+    const double before = predict(b.schedule, low).seconds - a.at_sizes[s].seconds;
+    const double after = predict(a.schedule, high).seconds - b.at_sizes[s + 1].seconds;
+    // Where one is the faster at both sizes it has both.
+    const double share = after <= 0 ? 1 : before <= 0 ? 0 : before / (before + after);
     const double cross = low + share * (high - low);
     return std::clamp(static_cast<std::uint64_t>(cross), options_.sizes[s],
                       options_.sizes[s + 1] - 1);
@@ -406,81 +421,13 @@ class Planner {
   std::optional<Wiring> backward_;
   std::set<CollectiveKind> kinds_;
   std::map<CollectiveKind, Pool> pools_;
+  /// What the strategies made for the collective in hand whose schedules depend on no size.
+  std::map<const Strategy*, std::vector<Schedule>> sizeless_;
   std::size_t calls_ = 0, calls_left_ = 0;
   bool complete_ = true;
 };
 
-/// What identifies a link among its likes, whichever way it is turned.
-auto identity(const Topology::Link& link, bool turned) {
-  return std::tuple(turned ? link.dst : link.src, turned ? link.src : link.dst, link.alpha_s,
-                    link.beta_s_per_byte);
-}
-
 }  // namespace
-
-Topology reversed(const Topology& topology) {
-  Topology result = topology;
-  for (Topology::Link& link : result.links) std::swap(link.src, link.dst);
-  return result;
-}
-
-bool symmetric(const Topology& topology) {
-  const auto sorted = [&](bool turned) {
-    std::vector<decltype(identity(topology.links[0], turned))> all;
-    for (const Topology::Link& link : topology.links) all.push_back(identity(link, turned));
-    std::sort(all.begin(), all.end());
-    return all;
-  };
-  const auto groups = [&](bool turned) {
-    std::vector<
-        std::tuple<double, double, std::vector<decltype(identity(topology.links[0], false))>>>
-        all;
-    for (const Topology::PortGroup& group : topology.port_groups) {
-      auto& [beta, message, links] = all.emplace_back();
-      beta = group.beta_s_per_byte;
-      message = group.message_s;
-      for (const int link : group.links)
-        links.push_back(identity(topology.links[at(link)], turned));
-      std::sort(links.begin(), links.end());
-    }
-    std::sort(all.begin(), all.end());
-    return all;
-  };
-  return sorted(false) == sorted(true) && groups(false) == groups(true);
-}
-
-Wiring::Wiring(const Topology& topology)
-    : topology_(topology),
-      repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology) : std::nullopt),
-      network_(repeated_ ? Network(topology.world_size(), {}, {}) : Network(topology)) {
-  if (!repeated_) routes_.emplace(topology_);
-}
-
-Prediction Wiring::predict(const Schedule& schedule, double size_bytes) const {
-  if (repeated_) {
-    const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostSimulated;
-    const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
-                               : replayed_seconds(schedule, *repeated_, size_bytes);
-    if (!seconds) {
-      throw InputError(
-          fmt::format("'{}' on {} ranks has not the symmetry of '{}': schedules of so many ranks "
-                      "are timed by it",
-                      schedule.name, schedule.world_size, topology_.name));
-    }
-    return {*seconds, quick ? Method::simulated : Method::replayed};
-  }
-  if (num_transfers(schedule) <= kMostSimulated) {
-    return {simulate(schedule, topology_, *routes_, size_bytes).seconds, Method::simulated};
-  }
-  if (!schedule.symmetry.empty()) return predict(expanded(schedule), size_bytes);
-  // With a barrier after every step; where that loses little, or where nothing could overlap.
-  const double stepwise = cost(schedule, topology_, *routes_).seconds(size_bytes);
-  const std::optional<double> least = least_seconds(schedule, network_, size_bytes);
-  if (!least || schedule.steps.size() == 1 || stepwise <= kLittleLost * *least) {
-    return {stepwise, Method::cost};
-  }
-  return {*replayed_seconds(schedule, network_, size_bytes), Method::replayed};
-}
 
 Planned make_plan(const Topology& topology, const PlanOptions& options,
                   const std::vector<Strategy>& strategies, const Effort& effort) {

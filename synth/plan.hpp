@@ -104,7 +104,9 @@ class Wiring {
   std::optional<Routes> routes_;
 };
 /// Ranks whose n² edges are still listed one by one where they could be folded.
-inline constexpr int kMostListed = 256;
+inline constexpr int kMostListed = 160;
+/// Transfers that are still simulated one by one; more take seconds each and more.
+inline constexpr std::size_t kMostSimulated = 130'000;
 
 /// The best schedule for one collective and size, and what it was compared with.
 struct Choice {
@@ -115,6 +117,8 @@ struct Choice {
   Method method = Method::simulated;
   int considered = 0;    ///< schedules compared
   std::string strategy;  ///< that made it
+  /// The best time of a schedule that another strategy made; 0 if there is none.
+  double next_best_s = 0;
 };
 
 struct Planned {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <limits>
+#include <optional>
 #include <queue>
 #include <string>
 #include <tuple>
@@ -14,13 +17,16 @@
 #include "synth/hierarchical.hpp"
 #include "synth/list_scheduler.hpp"
 #include "synth/predict.hpp"
+#include "synth/repeated_trees.hpp"
 
 namespace chorus::synth {
 namespace {
 
 using enum CollectiveKind;
 
-constexpr std::size_t kMostHops = 300'000;  // of cell 0's chunks
+constexpr std::size_t kMostHops = 600'000;  // of cell 0's chunks
+constexpr int kMostTreeCells = 2048;        // cells; beyond, looking for trees takes minutes
+constexpr double kSmallestTree = 1 << 12;   // bytes of one tree's data
 
 /// Levels that are served together, outermost stage first: digits [first, last) of the cells'
 /// number; none: the ranks of a cell.
@@ -146,61 +152,103 @@ class Way {
   ChunkId chunk_ = 0;
 };
 
-/// in_order() for hops of cell 0's chunks.
-Schedule in_order(std::string name, const RepeatedNetwork& network, CollectiveKind kind,
-                  int num_chunks, const std::vector<Hop>& hops, double chunk_bytes) {
-  const int n = network.folded().world_size();
-  const std::vector<Edge>& edges = network.folded().edges();
-  const auto place = [n](ChunkId chunk, Rank rank) { return std::int64_t{chunk} * n + rank; };
-  std::unordered_map<std::int64_t, int> bringer;
-  bringer.reserve(hops.size());
-  JobGraph graph;
-  std::vector<int> brought_by(hops.size(), -1);
-  for (std::size_t i = 0; i < hops.size(); ++i) {
-    const auto& [src, dst, chunk] = hops[i];
-    graph.add({*network.edge(src, dst), {0, 1, -chunk}});
-    if (const auto found = bringer.find(place(chunk, src)); found != bringer.end()) {
-      brought_by[i] = found->second;
-      graph.wait(static_cast<int>(i), found->second);
+/// The hops of cell 0's chunks, every `pieces` of which that follow each other are pieces of one,
+/// and the schedules that put them in order.
+class Ordering {
+ public:
+  Ordering(std::string name, const RepeatedNetwork& network, CollectiveKind kind, int num_chunks,
+           int pieces, std::vector<Hop> hops)
+      : name_(std::move(name)),
+        network_(network),
+        kind_(kind),
+        num_chunks_(num_chunks),
+        pieces_(pieces),
+        hops_(std::move(hops)),
+        brought_by_(hops_.size(), -1) {
+    std::unordered_map<std::int64_t, int> bringer;
+    bringer.reserve(hops_.size());
+    for (std::size_t i = 0; i < hops_.size(); ++i) {
+      const auto& [src, dst, chunk] = hops_[i];
+      if (const auto found = bringer.find(place(chunk, src)); found != bringer.end()) {
+        brought_by_[i] = found->second;
+      }
+      bringer.emplace(place(chunk, dst), static_cast<int>(i));
     }
-    bringer.emplace(place(chunk, dst), static_cast<int>(i));
   }
-  std::vector<Job>& jobs = graph.jobs();
-  for (std::size_t i = jobs.size(); i-- > 0;) {
-    auto& [way_s, reaches, chunk] = jobs[i].urgency;
-    way_s +=
-        edges[at(jobs[i].edge)].alpha_s + chunk_bytes * edges[at(jobs[i].edge)].beta_s_per_byte;
-    if (brought_by[i] < 0) continue;
-    auto& [way_before_s, reaches_before, chunk_before] = jobs[at(brought_by[i])].urgency;
-    way_before_s = std::max(way_before_s, way_s);
-    reaches_before += reaches;
+
+  /// By list scheduling, as in_order() does it. The first pieces of all go before the second of
+  /// any: where ways share a link fairly they arrive together.
+  [[nodiscard]] Schedule listed(double chunk_bytes) const {
+    const std::vector<Edge>& edges = network_.folded().edges();
+    JobGraph graph;
+    for (std::size_t i = 0; i < hops_.size(); ++i) {
+      graph.add({*network_.edge(hops_[i].src, hops_[i].dst), {0, 1, -hops_[i].chunk}});
+      if (brought_by_[i] >= 0) graph.wait(static_cast<int>(i), brought_by_[i]);
+    }
+    std::vector<Job>& jobs = graph.jobs();
+    double longest_s = 0;
+    for (std::size_t i = jobs.size(); i-- > 0;) {
+      auto& [way_s, reaches, chunk] = jobs[i].urgency;
+      const Edge& edge = edges[at(jobs[i].edge)];
+      way_s += edge.alpha_s + chunk_bytes * edge.beta_s_per_byte;
+      longest_s = std::max(longest_s, way_s);
+      if (brought_by_[i] < 0) continue;
+      auto& [way_before_s, reaches_before, chunk_before] = jobs[at(brought_by_[i])].urgency;
+      way_before_s = std::max(way_before_s, way_s);
+      reaches_before += reaches;
+    }
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      std::get<0>(jobs[i].urgency) -= hops_[i].chunk % pieces_ * 2 * longest_s;
+    }
+    ListScheduler scheduler(network_.folded(), std::move(graph), chunk_bytes);
+    return numbered(scheduler.run());
   }
-  // Steps: after that of the hop that brought the chunk, and not before what the source, or any of
-  // its images, has begun. What is of other cells goes over an edge in a step of its own: within a
-  // step a lane goes by chunk, and images are not ordered alike.
-  struct Sent {
-    int step = -1, cell = -1;
-    ChunkId chunk = -1;
-  };
-  std::vector<Sent> last_on(edges.size());
-  std::vector<int> last_step(at(network.cells().size()), 0);
-  std::vector<int> steps(hops.size(), 0);
-  Schedule schedule{std::move(name), {kind, 0}, n, num_chunks, {}, network.cells().radices()};
-  ListScheduler scheduler(network.folded(), graph, chunk_bytes);
-  for (const int job : scheduler.run()) {
-    const Hop& hop = hops[at(job)];
-    int& last = last_step[at(hop.src % network.cells().size())];
-    int step = brought_by[at(job)] < 0 ? last : std::max(last, steps[at(brought_by[at(job)])] + 1);
-    const int cell = network.cells().cell_of(hop.src);
-    Sent& before = last_on[at(graph.jobs()[at(job)].edge)];
-    if (before.step == step && (before.cell != cell || before.chunk > hop.chunk)) ++step;
-    before = {step, cell, hop.chunk};
-    last = steps[at(job)] = step;
-    if (at(step) >= schedule.steps.size()) schedule.steps.resize(at(step) + 1);
-    schedule.steps[at(step)].push_back({hop.src, hop.dst, hop.chunk, Action::copy});
+
+ private:
+  [[nodiscard]] std::int64_t place(ChunkId chunk, Rank rank) const {
+    return std::int64_t{chunk} * network_.folded().world_size() + rank;
   }
-  return schedule;
-}
+
+  /// Steps for hops that begin in this order: after that of the hop that brought the chunk, and not
+  /// before what the source, or any of its images, has begun. What is of other cells goes over an
+  /// edge in a step of its own: within a step a lane goes by chunk, and images are not ordered
+  /// alike. Pieces of one chunk do, too: in one step they would be one message again.
+  [[nodiscard]] Schedule numbered(const std::vector<int>& order) const {
+    struct Sent {
+      int step = -1, cell = -1;
+      ChunkId chunk = -1;
+    };
+    const Cells& cells = network_.cells();
+    std::vector<Sent> last_on(network_.folded().edges().size());
+    std::vector<int> last_step(at(cells.size()), 0);
+    std::vector<int> steps(hops_.size(), 0);
+    Schedule schedule{name_,       {kind_, 0}, network_.folded().world_size(),
+                      num_chunks_, {},         cells.radices()};
+    for (const int index : order) {
+      const Hop& hop = hops_[at(index)];
+      const int bringer = brought_by_[at(index)];
+      int& last = last_step[at(hop.src % cells.size())];
+      int step = bringer < 0 ? last : std::max(last, steps[at(bringer)] + 1);
+      const int cell = cells.cell_of(hop.src);
+      Sent& before = last_on[at(*network_.edge(hop.src, hop.dst))];
+      const bool piece = pieces_ > 1 && before.chunk / pieces_ == hop.chunk / pieces_;
+      if (before.step == step && (before.cell != cell || before.chunk > hop.chunk || piece)) ++step;
+      before = {step, cell, hop.chunk};
+      last = steps[at(index)] = step;
+      if (at(step) >= schedule.steps.size()) schedule.steps.resize(at(step) + 1);
+      schedule.steps[at(step)].push_back({hop.src, hop.dst, hop.chunk, Action::copy});
+    }
+    return schedule;
+  }
+
+  std::string name_;
+  const RepeatedNetwork& network_;
+  CollectiveKind kind_;
+  int num_chunks_;
+  int pieces_;
+  std::vector<Hop> hops_;
+  std::vector<int> brought_by_;  // the hop that brings the chunk to a hop's source, or -1
+};
 
 /// Every way to take neighbouring levels together, each group a star, or a ring if it is one level.
 std::vector<std::vector<Stage>> ways_to_stage(const Cells& cells) {
@@ -269,8 +317,52 @@ std::vector<Schedule> gathers(const RepeatedNetwork& network, double size_bytes,
       }
       if (!served) break;
       schedules.push_back(
-          in_order(name_of(stages, cells), network, all_gather, n * pieces, hops, block / pieces));
+          Ordering(name_of(stages, cells), network, all_gather, n * pieces, pieces, std::move(hops))
+              .listed(block / pieces));
     }
+  }
+  return schedules;
+}
+
+/// Over trees from every rank: what suits large sizes whatever the inside of a cell is like.
+std::vector<Schedule> over_trees(const RepeatedNetwork& network, double size_bytes,
+                                 const Effort& effort) {
+  const Cells& cells = network.cells();
+  const int n = network.folded().world_size();
+  const double block = size_bytes / n;
+  double least_alpha = std::numeric_limits<double>::infinity(), beta = 0;
+  for (const Edge& edge : network.folded().edges()) {
+    least_alpha = std::min(least_alpha, edge.alpha_s);
+    beta = std::max(beta, edge.beta_s_per_byte);
+  }
+  // Looking for trees takes long, and latency is another matter.
+  if (cells.count() > kMostTreeCells || block * beta < least_alpha / 8) return {};
+  const std::size_t hops_of_one = at(n - 1) * at(cells.size());
+  std::optional<RepeatedTrees> best;
+  for (const int trees : {1, 2, 4, 8}) {
+    if (trees > 1 && (hops_of_one * at(trees) > kMostHops || block / trees < kSmallestTree)) break;
+    std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, effort);
+    if (!found) break;
+    const double gain =
+        best ? best->load_s_per_byte / best->trees_per_rank / (found->load_s_per_byte / trees) : 2;
+    if (gain > 1.01) best = std::move(found);
+  }
+  std::vector<Schedule> schedules;
+  for (int pieces = 1; best && pieces <= 64; pieces *= 4) {
+    if (effort.spent() && !schedules.empty()) break;
+    const int per_rank = best->trees_per_rank * pieces;
+    const bool many = hops_of_one * at(per_rank) > kMostHops || block / per_rank < kSmallestTree;
+    if (pieces > 1 && many) break;
+    std::vector<Hop> hops;
+    for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
+      for (int piece = 0; piece < pieces; ++piece) {
+        const auto chunk = static_cast<ChunkId>(tree) * pieces + piece;
+        for (const Hop& hop : best->trees[tree]) hops.push_back({hop.src, hop.dst, chunk});
+      }
+    }
+    schedules.push_back(
+        Ordering("trees", network, all_gather, n * per_rank, pieces, std::move(hops))
+            .listed(block / per_rank));
   }
   return schedules;
 }
@@ -287,7 +379,8 @@ std::vector<Schedule> exchanges(const RepeatedNetwork& network, double size_byte
       if (!way.bring(src, dst)) return {};
     }
   }
-  return {in_order("straight", network, all_to_all, n * n, hops, size_bytes / n)};
+  return {
+      Ordering("straight", network, all_to_all, n * n, 1, std::move(hops)).listed(size_bytes / n)};
 }
 
 /// all_reduce in three: what the ranks of `inner` levels have is reduced to each one's share, the
@@ -340,8 +433,11 @@ std::vector<Schedule> direct_reductions(const RepeatedNetwork& network) {
 std::vector<Schedule> repeated_schedules(const RepeatedNetwork& network, CollectiveKind kind,
                                          double size_bytes, const Effort& effort) {
   switch (kind) {
-    case all_gather:
-      return gathers(network, size_bytes, effort);
+    case all_gather: {
+      std::vector<Schedule> schedules = gathers(network, size_bytes, effort);
+      std::ranges::move(over_trees(network, size_bytes, effort), std::back_inserter(schedules));
+      return schedules;
+    }
     case all_to_all:
       return exchanges(network, size_bytes);
     case all_reduce:

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/index.hpp"
 #include "synth/exchange.hpp"
 #include "synth/gateways.hpp"
 #include "synth/greedy.hpp"
@@ -11,6 +12,7 @@
 #include "synth/plan.hpp"
 #include "synth/repeated.hpp"
 #include "synth/routing.hpp"
+#include "synth/spread.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -20,6 +22,8 @@ using enum CollectiveKind;
 constexpr int kMostMatched = 128;  // ranks; beyond, minutes for all sizes
 constexpr int kMostRouted = 300;   // ranks; n² blocks each find a way
 constexpr int kMostPacked = 160;   // ranks; packing more takes minutes
+constexpr int kMostPriced = 320;   // ranks; the same with one tree each and no cuts
+constexpr int kMostSpanned = 512;  // ranks; a few dozen trees in all
 
 std::vector<Schedule> one(std::optional<Schedule> schedule) {
   std::vector<Schedule> schedules;
@@ -44,18 +48,34 @@ bool is_measured(const Topology& topology) {
   });
 }
 
+/// Many ranks: cuts, and pieces that flow, take minutes. One tree from each rank, by prices.
+std::vector<Schedule> packed_by_prices(const Task& task, const Effort& effort) {
+  if (task.collective.kind != all_gather || task.network.world_size() > kMostPriced) return {};
+  const auto packing =
+      pack_trees(task.topology, Direction::forward, {.trees = 1, .by_prices_alone = true}, effort);
+  if (!packing) return {};
+  Spread spread{task.collective, task.network.world_size(), {}};
+  for (std::size_t tree = 0; tree < packing->trees.size(); ++tree) {
+    const std::vector<Rank>& parent = packing->trees[tree].parent;
+    for (const Rank rank : from_root(packing->trees[tree])) {
+      if (parent[at(rank)] < 0) continue;
+      spread.hops.push_back({parent[at(rank)], rank, static_cast<ChunkId>(tree)});
+    }
+  }
+  return {in_order("trees", task.network, spread, task.size_bytes / spread.num_chunks)};
+}
+
 std::vector<Schedule> packed(const Task& task, const Effort& effort) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_gather && kind != broadcast) return {};
-  if (task.network.world_size() > kMostPacked) return {};
-  return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::trees,
-                   is_measured(task.topology)));
+  if (task.network.world_size() > kMostPacked) return packed_by_prices(task, effort);
+  return one(
+      trees(task.topology, task.collective, task.size_bytes, effort, is_measured(task.topology)));
 }
 
-std::vector<Schedule> blink(const Task& task, const Effort& effort) {
-  if (task.collective.kind != all_reduce || task.network.world_size() > kMostPacked) return {};
-  return one(trees(task.topology, task.collective, task.size_bytes, effort, Decomposition::blink,
-                   is_measured(task.topology)));
+std::vector<Schedule> spanning(const Task& task, const Effort& effort) {
+  if (task.collective.kind != all_reduce || task.network.world_size() > kMostSpanned) return {};
+  return one(trees(task.topology, task.collective, task.size_bytes, effort));
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
@@ -63,7 +83,7 @@ std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
   return one(routed(task.network, task.collective, task.size_bytes, effort));
 }
 
-std::vector<Schedule> over_one_root(const Task& task, const Effort& effort) {
+std::vector<Schedule> reduced_over_gateways(const Task& task, const Effort& effort) {
   return task.collective.kind == all_reduce ? gateways(task, effort) : std::vector<Schedule>{};
 }
 
@@ -81,11 +101,11 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "repeated", .make = repeated, .combines = false, .every_size = true, .folds = true},
       {.name = "repeated", .make = reduced, .combines = true, .every_size = false, .folds = true},
       {.name = "gateways", .make = gateways},
-      {.name = "gateways", .make = over_one_root, .combines = true},
+      {.name = "gateways", .make = reduced_over_gateways, .combines = true},
       {.name = "trees", .make = packed},
+      {.name = "trees", .make = spanning, .combines = true},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},
-      {.name = "blink", .make = blink, .combines = true},
   };
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -183,9 +182,7 @@ class BoxBuilder {
       sum += port.gb_s;
     }
     std::string name = ports.front().name;
-    if (name.empty() || names_.count(name) > 0) name = fmt::format("nic{}", nics_);
-    while (names_.count(name) > 0) name += "'";
-    names_.insert(name);
+    if (name.empty() || builder_.has_node(name)) name = fmt::format("nic{}", nics_);
     ++nics_;
     const int node = builder_.node(name, NodeKind::nic, above, std::move(detail));
     const bool is_virtual = ports.front().is_virtual;
@@ -267,7 +264,6 @@ class BoxBuilder {
   std::vector<int> numas_;
   std::map<PciAddress, int> numbers_;  // of the GPUs
   std::vector<int> gpus_;              // nodes by number
-  std::set<std::string> names_;        // of the adapters
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -25,7 +26,10 @@ class TopologyBuilder {
  public:
   explicit TopologyBuilder(std::string name) { topology_.name = std::move(name); }
 
+  /// Names must differ, and hosts and adapters are named by strangers: of two nodes with one name
+  /// the later gets a mark.
   int node(std::string name, NodeKind kind, int parent = -1, std::string detail = {}) {
+    while (!names_.insert(name).second) name += "'";
     topology_.nodes.push_back({std::move(name), kind, parent, std::move(detail)});
     return static_cast<int>(topology_.nodes.size()) - 1;
   }
@@ -51,11 +55,13 @@ class TopologyBuilder {
         {std::move(name), std::move(links), beta_of(gb_s), message_us * 1e-6});
   }
 
+  [[nodiscard]] bool has_node(const std::string& name) const { return names_.contains(name); }
   [[nodiscard]] const Topology& peek() const { return topology_; }
   [[nodiscard]] Topology take() { return std::move(topology_); }
 
  private:
   Topology topology_;
+  std::unordered_set<std::string> names_;
 };
 
 }  // namespace chorus

@@ -5,6 +5,8 @@
 #include <functional>
 #include <utility>
 
+#include "base/suggest.hpp"
+#include "model/json.hpp"
 #include "topology/builder.hpp"
 #include "topology/discover.hpp"
 #include "topology/machines.hpp"
@@ -22,7 +24,7 @@ struct Box {
   std::vector<std::vector<int>> nic_users;
 };
 
-/// What the options say, read once however many boxes are built.
+/// What the options of a term say, read once however many boxes are built.
 struct Machine {
   NicFacts nic;
   long ranks = 0;
@@ -85,10 +87,15 @@ Machine gpu_machine(Spec& spec, const MachineFacts& facts) {
   spec.expect_shape(0, 0, 0, spec.name);
   const Wire wire{spec.number("rate", facts.gb_s), spec.number("alpha", facts.alpha_us),
                   facts.type};
+  const int per_nic = spec.integer("gpus-per-nic", facts.nic.gpus_per_nic);
+  if (per_nic > facts.gpus) {
+    spec.fail(spec.name_at, fmt::format("gpus-per-nic={} is more than the {} GPUs of {}", per_nic,
+                                        facts.gpus, spec.name));
+  }
   Machine machine{facts.nic, facts.gpus, 0, {}};
   machine.links = facts.switch_model.empty() && facts.cables.empty() ? long{facts.gpus} * facts.gpus
                                                                      : long{facts.gpus} * 8;
-  machine.add = [&facts, wire](TopologyBuilder& builder, const std::string& prefix) {
+  machine.add = [&facts, wire, per_nic](TopologyBuilder& builder, const std::string& prefix) {
     Box box;
     const std::string name = prefix.empty() ? "host" : prefix.substr(0, prefix.size() - 1);
     box.host = builder.node(name, NodeKind::host, -1, std::string(facts.name));
@@ -98,8 +105,8 @@ Machine gpu_machine(Spec& spec, const MachineFacts& facts) {
     } else {
       add_switch(builder, facts, prefix, box.host, gpus, wire);
     }
-    for (int i = 0; i < facts.gpus; i += facts.nic.gpus_per_nic) {
-      const int end = std::min(i + facts.nic.gpus_per_nic, facts.gpus);
+    for (int i = 0; i < facts.gpus; i += per_nic) {
+      const int end = std::min(i + per_nic, facts.gpus);
       box.nic_users.emplace_back(gpus.begin() + i, gpus.begin() + end);
     }
     return box;
@@ -216,61 +223,104 @@ void add_nics(TopologyBuilder& builder, const Box& box, const std::string& prefi
   }
 }
 
+/// A box that stands in a cluster.
+struct Placed {
+  Box box;
+  NicFacts nic;
+};
+
 /// A fat tree of two levels: `leaf` hosts to a leaf switch, whose cables to the spine carry 1/over
 /// of what its hosts can send.
-void add_leaves(TopologyBuilder& builder, const std::vector<Box>& boxes, const NicFacts& nic,
-                int leaf, double over) {
+void add_leaves(TopologyBuilder& builder, const std::vector<Placed>& boxes, int leaf, double over) {
   const int spine = builder.node("spine", NodeKind::network_switch);
-  std::vector<int> switches;
-  for (std::size_t h = 0; h < boxes.size(); ++h) {
-    if (h % static_cast<std::size_t>(leaf) == 0) {
-      switches = {builder.node(fmt::format("leaf{}", h / static_cast<std::size_t>(leaf)),
-                               NodeKind::network_switch)};
-      const double below = nic.gb_s * leaf * static_cast<double>(boxes[h].nic_users.size());
-      builder.both_ways(switches.front(), spine, {below / over, kSwitchHopUs, nic.type});
+  const auto leaf_size = static_cast<std::size_t>(leaf);
+  for (std::size_t first = 0; first < boxes.size(); first += leaf_size) {
+    const std::vector<int> switches = {
+        builder.node(fmt::format("leaf{}", first / leaf_size), NodeKind::network_switch)};
+    double below = 0;
+    for (std::size_t h = first; h < first + leaf_size; ++h) {
+      below += boxes[h].nic.gb_s * static_cast<double>(boxes[h].box.nic_users.size());
     }
-    add_nics(builder, boxes[h], fmt::format("host{}/", h), nic, switches);
+    builder.both_ways(switches.front(), spine, {below / over, kSwitchHopUs, boxes[first].nic.type});
+    for (std::size_t h = first; h < first + leaf_size; ++h) {
+      add_nics(builder, boxes[h].box, fmt::format("host{}/", h), boxes[h].nic, switches);
+    }
   }
 }
 
-Topology build(Spec& spec, Machine machine) {
-  TopologyBuilder builder(spec.text);
-  const long hosts = spec.hosts.value_or(1);
-  if (machine.ranks > kMostRanks / hosts || machine.links > kMostLinks / hosts) {
-    spec.fail(0, fmt::format("larger than {} ranks or {} links", kMostRanks, kMostLinks));
+/// What joins the boxes, as the options of the last term say.
+struct Network {
+  bool rails = false;
+  int leaf = 0;
+  double over = 1;
+};
+
+Network network_of(Spec& spec, int hosts) {
+  const Network network{spec.yes_no("rails", false), spec.integer("leaf", 0),
+                        spec.number("over", 1)};
+  if (network.leaf > 0 && network.rails) {
+    spec.fail(spec.begin_at, "leaf= and rails=yes exclude each other");
   }
-  if (!spec.hosts) {
-    spec.expect_all_used();
-    machine.add(builder, "");
+  if (network.leaf > 0 && hosts % network.leaf != 0) {
+    spec.fail(spec.begin_at, fmt::format("leaf={} does not divide {} hosts", network.leaf, hosts));
+  }
+  return network;
+}
+
+Topology joined(TopologyBuilder builder, const std::vector<Placed>& boxes, const Network& network) {
+  if (network.leaf > 0) {
+    add_leaves(builder, boxes, network.leaf, network.over);
     return builder.take();
   }
-  machine.nic.gb_s = spec.number("nic", machine.nic.gb_s);
-  machine.nic.path_alpha_us = spec.number("nic-alpha", machine.nic.path_alpha_us);
-  const bool rails = spec.yes_no("rails", false);
-  const int leaf = spec.integer("leaf", 0);
-  const double over = spec.number("over", 1);
-  if (leaf < 0 || (leaf > 0 && (rails || *spec.hosts % leaf != 0))) {
-    spec.fail(0, rails ? "leaf= and rails=yes exclude each other"
-                       : fmt::format("leaf={} does not divide {} hosts", leaf, *spec.hosts));
-  }
-  spec.expect_all_used();
-  std::vector<Box> boxes;
-  for (int h = 0; h < *spec.hosts; ++h) {
-    boxes.push_back(machine.add(builder, fmt::format("host{}/", h)));
-  }
-  if (leaf > 0) {
-    add_leaves(builder, boxes, machine.nic, leaf, over);
-    return builder.take();
-  }
+  std::size_t rails = 0;
+  for (const Placed& placed : boxes) rails = std::max(rails, placed.box.nic_users.size());
   std::vector<int> switches;
-  for (std::size_t i = 0; i < (rails ? boxes.front().nic_users.size() : 1); ++i) {
-    switches.push_back(
-        builder.node(rails ? fmt::format("rail{}", i) : "network", NodeKind::network_switch));
+  for (std::size_t i = 0; i < (network.rails ? rails : 1); ++i) {
+    switches.push_back(builder.node(network.rails ? fmt::format("rail{}", i) : "network",
+                                    NodeKind::network_switch));
   }
   for (std::size_t h = 0; h < boxes.size(); ++h) {
-    add_nics(builder, boxes[h], fmt::format("host{}/", h), machine.nic, switches);
+    add_nics(builder, boxes[h].box, fmt::format("host{}/", h), boxes[h].nic, switches);
   }
   return builder.take();
+}
+
+Topology build(std::span<Spec> specs, std::vector<Machine> machines) {
+  TopologyBuilder builder(specs.front().text);
+  long ranks = 0;
+  long links = 0;
+  int hosts = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const int count = specs[i].hosts.value_or(1);
+    if (machines[i].ranks > kMostRanks / count - ranks / count ||
+        machines[i].links > kMostLinks / count - links / count) {
+      specs[i].fail(specs[i].begin_at,
+                    fmt::format("larger than {} ranks or {} links", kMostRanks, kMostLinks));
+    }
+    ranks += count * machines[i].ranks;
+    links += count * machines[i].links;
+    hosts += count;
+  }
+  if (specs.size() == 1 && !specs.front().hosts) {
+    specs.front().expect_all_used();
+    machines.front().add(builder, "");
+    return builder.take();
+  }
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    NicFacts& nic = machines[i].nic;
+    nic.gb_s = specs[i].number("nic", nic.gb_s);
+    nic.path_alpha_us = specs[i].number("nic-alpha", nic.path_alpha_us);
+  }
+  const Network network = network_of(specs.back(), hosts);
+  for (const Spec& spec : specs) spec.expect_all_used();
+  std::vector<Placed> boxes;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    for (int h = 0; h < specs[i].hosts.value_or(1); ++h) {
+      const std::string prefix = fmt::format("host{}/", boxes.size());
+      boxes.push_back({machines[i].add(builder, prefix), machines[i].nic});
+    }
+  }
+  return joined(std::move(builder), boxes, network);
 }
 
 std::vector<CatalogEntry> make_catalog() {
@@ -282,6 +332,9 @@ std::vector<CatalogEntry> make_catalog() {
       {"pcie:2x2x4", "PCIe box: SOCKETSxSWITCHESxGPUS, GPUs of a switch share its uplink"},
       {"cpu:2x16", "machine without GPUs: NUMAxCORES, one rank per core"},
       {"2*dgx-a100", "cluster: HOSTS*MACHINE, joined by a network; nic=GB/s, rails=yes"},
+      {"2*dgx-h100+3*dgx1", "cluster of several kinds, each with its own NICs"},
+      {"4*ndv2,without=host1/gpu3",
+       "with faults: without=NODE, cut=NODE-NODE, slow=NODE:0.5, slow=NODE>NODE:0.5"},
       {"128*dgx-h100,leaf=16,over=2",
        "the same in a fat tree: leaf= hosts per switch, over= as below"},
       {"ring:8", "ring of N"},
@@ -297,41 +350,57 @@ std::vector<CatalogEntry> make_catalog() {
       {"pairs", "lan:2x2 with a trunk of 200 Mb/s"},
       {"slow", "lan:4 with one host at 200 Mb/s"},
       {"islands", "lan:4x2x2 with two trunks of 200 Mb/s"},
+      {"random:16", "random graph; degree= seed= spread= (the fastest cable over the slowest)"},
+      {"switch-tree:16", "ranks at the switches of a random tree; switches= seed= spread="},
       {"hwloc:numa:2 core:4 pu:1", "a machine in hwloc's synthetic notation"},
   };
   entries.insert(entries.end(), std::begin(kOthers), std::end(kOthers));
   return entries;
 }
 
-[[noreturn]] void unknown_name(const Spec& spec) {
-  std::vector<std::string_view> names = {"pcie", "pcie4", "pcie8", "cpu", "hwloc"};
-  for (const MachineFacts& facts : machines()) names.push_back(facts.name);
-  names.insert(names.end(), generator_names().begin(), generator_names().end());
-  const auto meant = did_you_mean(spec.name, names);
-  const std::string hint = meant ? fmt::format("did you mean {}? ", *meant) : "";
-  spec.fail(spec.name_at, fmt::format("{} is no known machine or generator; {}known: {}", spec.name,
-                                      hint, fmt::join(names, ", ")));
-}
-
-}  // namespace
-
-std::optional<Topology> make_machine(Spec& spec) {
-  if (spec.name == "cpu") return build(spec, cpu_machine(spec));
+std::optional<Machine> machine_of(Spec& spec) {
+  if (spec.name == "cpu") return cpu_machine(spec);
   if (spec.name == "pcie4" || spec.name == "pcie8") {
     spec.expect_shape(0, 0, 0, spec.name);
-    return build(spec, pcie_machine(spec, {spec.name == "pcie4" ? 1 : 2, 1, 4}));
+    return pcie_machine(spec, {spec.name == "pcie4" ? 1 : 2, 1, 4});
   }
   if (spec.name == "pcie") {
     spec.expect_shape(3, 3, 0, "pcie:2x2x4");
     if (spec.shape[0] == 0 || spec.shape[2] == 0) {
       spec.fail(spec.shape_at, "only the number of switches may be 0");
     }
-    return build(spec, pcie_machine(spec, spec.shape));
+    return pcie_machine(spec, spec.shape);
   }
   for (const MachineFacts& facts : machines()) {
-    if (facts.name == spec.name) return build(spec, gpu_machine(spec, facts));
+    if (facts.name == spec.name) return gpu_machine(spec, facts);
   }
   return std::nullopt;
+}
+
+std::vector<std::string_view> machine_names() {
+  std::vector<std::string_view> names = {"pcie", "pcie4", "pcie8", "cpu"};
+  for (const MachineFacts& facts : machines()) names.push_back(facts.name);
+  return names;
+}
+
+[[noreturn]] void unknown_name(const Spec& spec) {
+  std::vector<std::string_view> names = machine_names();
+  names.emplace_back("hwloc");
+  names.insert(names.end(), generator_names().begin(), generator_names().end());
+  spec.fail(spec.name_at, fmt::format("{} is no known machine or generator; {}known: {}", spec.name,
+                                      hint(spec.name, names), fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+std::optional<Topology> make_machines(std::span<Spec> specs) {
+  std::vector<Machine> machines;
+  for (Spec& spec : specs) {
+    std::optional<Machine> machine = machine_of(spec);
+    if (!machine) return std::nullopt;
+    machines.push_back(*std::move(machine));
+  }
+  return build(specs, std::move(machines));
 }
 
 std::span<const CatalogEntry> catalog() {
@@ -341,11 +410,24 @@ std::span<const CatalogEntry> catalog() {
 
 Topology topology_from_name(std::string_view name) {
   constexpr std::string_view kHwloc = "hwloc:";
-  if (name.starts_with(kHwloc)) return topology_from_synthetic(name.substr(kHwloc.size()));
-  Spec spec(name);
-  if (auto machine = make_machine(spec)) return *std::move(machine);
-  if (auto generated = make_generated(spec)) return *std::move(generated);
-  unknown_name(spec);
+  if (name.starts_with(kHwloc)) {
+    return sound(topology_from_synthetic(name.substr(kHwloc.size())), name);
+  }
+  std::vector<Spec> specs = Spec::parse(name);
+  const auto generated_names = generator_names();
+  for (const Spec& spec : specs) {
+    const bool generator = std::ranges::find(generated_names, spec.name) != generated_names.end();
+    if (specs.size() > 1 && generator) {
+      spec.fail(spec.name_at,
+                fmt::format("machines can be joined by '+', and {} is a generator", spec.name));
+    }
+  }
+  std::optional<Topology> topology = make_machines(specs);
+  if (!topology) topology = make_generated(specs.front());
+  if (topology) return sound(with_faults(*std::move(topology), specs), name);
+  const std::vector<std::string_view> known = machine_names();
+  unknown_name(*std::ranges::find_if(
+      specs, [&](const Spec& spec) { return std::ranges::find(known, spec.name) == known.end(); }));
 }
 
 }  // namespace chorus

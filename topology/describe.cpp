@@ -7,6 +7,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/counted.hpp"
+#include "base/printable.hpp"
+
 namespace chorus {
 namespace {
 
@@ -94,7 +97,8 @@ class Tree {
  private:
   void add(int node, const std::string& branch, const std::string& indent) {
     const Topology::Node& n = topology_.nodes[node];
-    table_.add({branch + n.name, std::string(name_of(n.kind)), ranks_[node], n.detail});
+    table_.add({branch + printable_name(n.name), std::string(name_of(n.kind)), ranks_[node],
+                printable_name(n.detail)});
     for (std::size_t i = 0; i < children_[node].size(); ++i) {
       const bool last = i + 1 == children_[node].size();
       add(children_[node][i], indent + (last ? "└─ " : "├─ "), indent + (last ? "   " : "│  "));
@@ -125,9 +129,10 @@ std::string link_table(const Topology& topology) {
     const auto back = counts.find({{ends.second, ends.first}, figures});
     const bool both = back != counts.end() && back->second == count;
     if (both && ends.first > ends.second) continue;  // told with its other direction
-    table.add({topology.nodes[ends.first].name, both ? "<->" : "->",
-               topology.nodes[ends.second].name, std::to_string(count), type, rate(beta),
-               fmt::format("{:.4g}", alpha * 1e6), std::string(name_of(provenance))});
+    table.add({printable_name(topology.nodes[ends.first].name), both ? "<->" : "->",
+               printable_name(topology.nodes[ends.second].name), std::to_string(count),
+               printable_name(type), rate(beta), fmt::format("{:.4g}", alpha * 1e6),
+               std::string(name_of(provenance))});
   }
   return table.text();
 }
@@ -139,13 +144,14 @@ std::string group_table(const Topology& topology) {
     std::string links;
     for (std::size_t i = 0; i < std::min(kShown, group.links.size()); ++i) {
       const Topology::Link& link = topology.links[group.links[i]];
-      links += fmt::format("{}{}->{}", i > 0 ? ", " : "", topology.nodes[link.src].name,
-                           topology.nodes[link.dst].name);
+      links +=
+          fmt::format("{}{}->{}", i > 0 ? ", " : "", printable_name(topology.nodes[link.src].name),
+                      printable_name(topology.nodes[link.dst].name));
     }
     if (group.links.size() > kShown) {
       links += fmt::format(" and {} more", group.links.size() - kShown);
     }
-    table.add({group.name, rate(group.beta_s_per_byte), std::move(links)});
+    table.add({printable_name(group.name), rate(group.beta_s_per_byte), std::move(links)});
   }
   return table.text();
 }
@@ -189,9 +195,9 @@ std::string_view name_of(Provenance provenance) {
 }
 
 std::string describe(const Topology& topology) {
-  std::string text = fmt::format("{}: {} rank{}, {} nodes, {} links\n\n", topology.name,
-                                 topology.world_size(), topology.world_size() == 1 ? "" : "s",
-                                 topology.nodes.size(), topology.links.size());
+  std::string text = fmt::format(
+      "{}: {}, {}, {}\n\n", printable_name(topology.name), counted(topology.world_size(), "rank"),
+      counted(std::ssize(topology.nodes), "node"), counted(std::ssize(topology.links), "link"));
   text += Tree(topology).text();
   if (!topology.links.empty()) text += "\n" + link_table(topology);
   if (!topology.port_groups.empty()) text += "\n" + group_table(topology);

@@ -11,6 +11,7 @@
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "model/json.hpp"
 #include "topology/hwloc_live.hpp"
 #include "topology/sources.hpp"
 
@@ -79,7 +80,7 @@ Topology discover(const NvmlReport& gpus) {
     add_interfaces(box, linux_interfaces("/sys"));
     for (const std::string& remark : add_nvml(box, gpus)) log(LogLevel::warn, "", remark);
   }
-  return topology_of(std::move(box));
+  return sound(topology_of(std::move(box)), "this machine");
 }
 
 Topology topology_from_synthetic(std::string_view description) {

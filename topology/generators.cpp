@@ -226,6 +226,7 @@ constexpr std::array kGenerators = {
     Generator{"dragonfly", dragonfly}, Generator{"lan", make_lan},
     Generator{"homo", make_lan},       Generator{"pairs", make_lan},
     Generator{"slow", make_lan},       Generator{"islands", make_lan},
+    Generator{"random", make_random},  Generator{"switch-tree", make_switch_tree},
 };
 
 constexpr auto kGeneratorNames = [] {

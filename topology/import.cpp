@@ -9,6 +9,7 @@
 
 #include "chorus/error.hpp"
 #include "model/json.hpp"
+#include "topology/import_formats.hpp"
 #include "topology/xml.hpp"
 
 namespace chorus {
@@ -32,9 +33,7 @@ Topology from_xml(std::string_view text, std::string_view where) {
                                      root));
 }
 
-}  // namespace
-
-Topology topology_from_text(std::string_view text, std::string_view where) {
+Topology from_text(std::string_view text, std::string_view where) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos) {
@@ -47,6 +46,12 @@ Topology topology_from_text(std::string_view text, std::string_view where) {
       fmt::format("{}:1: no known format: Chorus JSON, NCCL or hwloc XML and the output of "
                   "nvidia-smi topo -m are read",
                   where));
+}
+
+}  // namespace
+
+Topology topology_from_text(std::string_view text, std::string_view where) {
+  return sound(from_text(text, where), where);
 }
 
 std::string text_of_file(const std::string& path) {

@@ -8,12 +8,9 @@
 
 namespace chorus {
 
-/// Each throws InputError beginning with `where` and the line, and saying what to do.
-[[nodiscard]] Topology topology_from_nccl_xml(std::string_view text, std::string_view where);
-[[nodiscard]] Topology topology_from_hwloc_xml(std::string_view text, std::string_view where);
-[[nodiscard]] Topology topology_from_nvidia_smi(std::string_view text, std::string_view where);
-
-/// Any of the above, Chorus JSON included, told apart by content.
+/// NCCL's and hwloc's XML, the matrix of nvidia-smi and Chorus JSON, told apart by content. What
+/// comes back is sound(). Throws InputError beginning with `where` and the line, and saying what to
+/// do.
 [[nodiscard]] Topology topology_from_text(std::string_view text, std::string_view where);
 /// Throws InputError naming the path if it cannot be read or is larger than any topology.
 [[nodiscard]] std::string text_of_file(const std::string& path);

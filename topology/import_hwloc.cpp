@@ -9,7 +9,7 @@
 
 #include "chorus/error.hpp"
 #include "topology/hw_tree.hpp"
-#include "topology/import.hpp"
+#include "topology/import_formats.hpp"
 #include "topology/xml.hpp"
 
 namespace chorus {

@@ -9,7 +9,7 @@
 
 #include "chorus/error.hpp"
 #include "topology/box.hpp"
-#include "topology/import.hpp"
+#include "topology/import_formats.hpp"
 #include "topology/rates.hpp"
 #include "topology/xml.hpp"
 
@@ -127,8 +127,10 @@ class NcclReader {
       if (is(child, "pci")) {
         device.children.push_back(read_pci(child));
       } else if (is(child, "gpu")) {
+        expect_alone(child);
         read_gpu(child, device);
       } else if (is(child, "nic")) {
+        expect_alone(child);
         read_ports(child, pci_class >> 8 == 0x0207, device.ports);
       } else if (is(child, "pcilink")) {
         (void)address(child, "target");  // a shortcut between switches: their uplinks remain
@@ -137,6 +139,19 @@ class NcclReader {
       }
     }
     return device;
+  }
+
+  /// A <pci> is a bridge, a GPU or an adapter: one of several would be left out, and the ranks or
+  /// ports below it with it.
+  void expect_alone(pugi::xml_node device) const {
+    for (const pugi::xml_node other : device.parent().children()) {
+      const bool same_kind = std::string_view(other.name()) == device.name();
+      if (other == device || !(is(other, "pci") || is(other, "gpu") || is(other, "nic"))) continue;
+      if (same_kind && is(device, "nic")) continue;  // the ports of one adapter
+      file_.fail(device, fmt::format("<{}> beside <{}> within one <pci>, which is a bridge or one "
+                                     "device: give each a <pci> of its own",
+                                     device.name(), other.name()));
+    }
   }
 
   static PciDevice::Kind kind_of(pugi::xml_node pci, unsigned pci_class) {
@@ -162,7 +177,7 @@ class NcclReader {
     if (speed.empty() || speed.starts_with("Unknown")) return 0;
     char* end = nullptr;
     const double gt_s = std::strtod(speed.c_str(), &end);
-    if (end == speed.c_str() || !std::string_view(end).starts_with(" GT/s") || !(gt_s > 0) ||
+    if (end == speed.c_str() || !std::string_view(end).starts_with(" GT/s") || !(gt_s >= 1) ||
         gt_s > 1000) {
       file_.fail(
           pci, fmt::format("link_speed=\"{}\" is no PCIe speed: write it like \"16 GT/s\"", speed));
@@ -172,7 +187,6 @@ class NcclReader {
   }
 
   void read_gpu(pugi::xml_node gpu, PciDevice& device) {
-    device.kind = PciDevice::Kind::gpu;
     const long number = file_.integer(gpu, "dev", -1, -1, 1 << 20);
     const long rank = file_.integer(gpu, "rank", -1, -1, 1 << 20);
     device.order = static_cast<int>(rank >= 0 ? rank : number);

@@ -9,7 +9,7 @@
 
 #include "chorus/error.hpp"
 #include "topology/box.hpp"
-#include "topology/import.hpp"
+#include "topology/import_formats.hpp"
 #include "topology/rates.hpp"
 #include "topology/xml.hpp"
 

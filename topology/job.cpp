@@ -1,6 +1,7 @@
 // What a communicator assumes of a job when nobody told it more.
 #include <fmt/format.h>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "topology/builder.hpp"
 #include "topology/rates.hpp"
@@ -33,15 +34,16 @@ Topology job_topology(const JobShape& shape) {
   const bool crowded = shape.ranks_per_host > shape.cores_per_host;
   const double hop_us = crowded ? kCrowdedCoreHopUs : kCoreHopUs;
   const Wire copy = shape.shared_memory
-                        ? Wire{kCoreGbS, hop_us, "shm", Provenance::declared}
-                        : Wire{kLoopbackGbS, kLoopbackHopUs, "loopback", Provenance::declared};
+                        ? Wire{kCoreGbS, hop_us, "shm", Provenance::table}
+                        : Wire{kLoopbackGbS, kLoopbackHopUs, "loopback", Provenance::table};
   // What a message costs whatever its size is core time, and the cores of a host are shared.
   const double message_us =
       (shape.shared_memory ? kCoreMessageUs : kSocketMessageUs) / shape.cores_per_host;
-  const Wire inner{shape.network_gb_s, 0, "pcie", Provenance::declared};
+  const Wire inner{shape.network_gb_s, 0, "sockets", Provenance::declared};
   const Wire outer{shape.network_gb_s, kEthernetPathUs / 2, "ethernet", Provenance::declared};
 
-  TopologyBuilder builder(fmt::format("{} hosts x {} ranks", shape.hosts, shape.ranks_per_host));
+  TopologyBuilder builder(
+      fmt::format("{} x {}", counted(shape.hosts, "host"), counted(shape.ranks_per_host, "rank")));
   const int network = shape.hosts > 1 ? builder.node("network", NodeKind::network_switch) : -1;
   for (int h = 0; h < shape.hosts; ++h) {
     const std::string name = fmt::format("host{}", h);

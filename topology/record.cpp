@@ -10,6 +10,7 @@
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "model/json.hpp"
 #include "topology/discover.hpp"
 #include "topology/hw_tree.hpp"
 #include "topology/hwloc_live.hpp"
@@ -64,7 +65,7 @@ Topology topology_from_record(const std::string& directory) {
     Box box = box_of(machine);
     add_interfaces(box, recorded.interfaces);
     for (const std::string& remark : add_nvml(box, report)) log(LogLevel::warn, "", remark);
-    return topology_of(std::move(box));
+    return sound(topology_of(std::move(box)), directory);
   } catch (const TopologyError& fault) {
     throw InputError(fmt::format("{}:1: {}", hwloc, fault.what()));
   }

@@ -13,7 +13,7 @@ namespace chorus {
 namespace {
 
 using json::Node;
-using json::quoted;
+using json::quote;
 
 constexpr int kVersion = 1;
 constexpr std::uint64_t kMostBytes = 1ULL << 50;
@@ -81,7 +81,7 @@ std::string text_of(const NvmlGpu& gpu) {
   std::vector<std::string> instances;
   for (const NvmlInstance& one : gpu.instances) {
     instances.push_back(fmt::format(R"({{"uuid": {}, "name": {}, "memory_bytes": {}}})",
-                                    quoted(one.uuid), quoted(one.model), one.memory_bytes));
+                                    quote(one.uuid), quote(one.model), one.memory_bytes));
   }
   std::vector<std::string> links;
   for (const NvmlLink& link : gpu.links) {
@@ -99,7 +99,7 @@ std::string text_of(const NvmlGpu& gpu) {
       fmt::format(R"({{"pci": "{}", "name": {}, "uuid": {}, "memory_bytes": {}, "sm": {},)"
                   "\n     "
                   R"("pcie_generation": {}, "pcie_width": {}, "pcie_most_width": {})",
-                  gpu.address.text(), quoted(gpu.model), quoted(gpu.uuid), gpu.memory_bytes, gpu.sm,
+                  gpu.address.text(), quote(gpu.model), quote(gpu.uuid), gpu.memory_bytes, gpu.sm,
                   gpu.pcie_generation, gpu.pcie_width, gpu.pcie_most_width);
   if (gpu.numa >= 0) text += fmt::format(R"(, "numa": {})", gpu.numa);
   if (gpu.mig) text += fmt::format(",\n     \"mig\": {}", lines(instances, "     "));
@@ -180,11 +180,11 @@ std::string to_json(const NvmlReport& report) {
   std::vector<std::string> gpus;
   for (const NvmlGpu& gpu : report.gpus) gpus.push_back(text_of(gpu));
   std::vector<std::string> lost;
-  for (const std::string& sentence : report.lost) lost.push_back(quoted(sentence));
+  for (const std::string& sentence : report.lost) lost.push_back(quote(sentence));
   return fmt::format(
       "{{\n  \"format\": \"chorus-nvml\",\n  \"version\": {},\n  \"driver\": {},\n"
       "  \"gpus\": {},\n  \"lost\": {}\n}}\n",
-      kVersion, quoted(report.driver), lines(gpus, "  "), lines(lost, "  "));
+      kVersion, quote(report.driver), lines(gpus, "  "), lines(lost, "  "));
 }
 
 std::string to_json(const HostRecord& host) {
@@ -192,16 +192,16 @@ std::string to_json(const HostRecord& host) {
   for (const NetInterface& one : host.interfaces) {
     std::string text =
         fmt::format(R"({{"name": {}, "type": {}, "gb_s": {}, "connected": {}, "virtual": {})",
-                    quoted(one.port.name), quoted(one.port.type), one.port.gb_s, one.port.connected,
+                    quote(one.port.name), quote(one.port.type), one.port.gb_s, one.port.connected,
                     one.port.is_virtual);
     if (one.pci) text += fmt::format(R"(, "pci": "{}")", one.pci->text());
-    if (!one.port.detail.empty()) text += fmt::format(R"(, "detail": {})", quoted(one.port.detail));
+    if (!one.port.detail.empty()) text += fmt::format(R"(, "detail": {})", quote(one.port.detail));
     interfaces.push_back(text + "}");
   }
   return fmt::format(
       "{{\n  \"format\": \"chorus-host\",\n  \"version\": {},\n  \"name\": {},\n"
       "  \"interfaces\": {}\n}}\n",
-      kVersion, quoted(host.name), lines(interfaces, "  "));
+      kVersion, quote(host.name), lines(interfaces, "  "));
 }
 
 NvmlReport nvml_from_json(std::string_view text, std::string_view where) {

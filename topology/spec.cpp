@@ -6,22 +6,33 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <numeric>
 
 #include "chorus/error.hpp"
 
 namespace chorus {
 namespace {
 
+constexpr std::size_t kLongestName = 1024;
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_name(char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '-'; }
+/// Names have small letters; capital ones are read for the sake of the answer they get.
+bool is_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '-';
+}
+
+/// Faults are said of the finished topology, not of the machine whose term they stand in. A
+/// generator may have an option `slow` of its own, which is a plain number.
+bool is_fault(const Spec::Option& option) {
+  return option.key == "without" || option.key == "cut" ||
+         (option.key == "slow" && option.value.find(':') != std::string::npos);
+}
 
 /// A cursor over the text of a Spec.
 struct Reader {
   const Spec& spec;
   std::size_t at = 0;
 
-  [[nodiscard]] bool done() const { return at == spec.text.size(); }
+  [[nodiscard]] bool done() const { return at == spec.end_at; }
   [[nodiscard]] char peek() const { return done() ? '\0' : spec.text[at]; }
   bool skip(char c) {
     if (peek() != c) return false;
@@ -58,32 +69,32 @@ struct Reader {
   }
 };
 
-std::size_t edits(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
-Spec::Spec(std::string_view source) : text(source) {
+std::vector<Spec> Spec::parse(std::string_view text) {
   if (text.empty()) throw InputError("the topology name is empty: try dgx-a100 or torus:4x4");
-  if (text.size() > 256) throw InputError("the topology name is longer than 256 characters");
-  Reader reader{*this};
-  const std::size_t star = text.find('*');
-  if (star != std::string::npos && is_digit(reader.peek())) {
+  if (text.size() > kLongestName) {
+    throw InputError(fmt::format("the topology name is longer than {} characters", kLongestName));
+  }
+  std::vector<Spec> terms;
+  std::size_t begin = 0;
+  for (std::size_t at = 1; at <= text.size(); ++at) {
+    const bool exponent = at >= 2 && text[at - 1] == 'e' && is_digit(text[at - 2]);  // rate=1e+3
+    if (at < text.size() && (text[at] != '+' || exponent)) continue;
+    terms.push_back(Spec(text, begin, at));
+    begin = at + 1;
+  }
+  return terms;
+}
+
+Spec::Spec(std::string_view source, std::size_t first, std::size_t last)
+    : text(source), begin_at(first), end_at(last) {
+  Reader reader{*this, begin_at};
+  const std::size_t star = text.find('*', begin_at);
+  if (star < end_at && is_digit(reader.peek())) {
     hosts = reader.integer("a number of hosts");
     if (!reader.skip('*')) fail(reader.at, "expected '*' after the number of hosts");
-    if (*hosts == 0) fail(0, "a cluster needs at least one host");
+    if (*hosts == 0) fail(begin_at, "a cluster needs at least one host");
   }
   name_at = reader.at;
   name = reader.name("the name of a machine or generator (a-z, 0-9, '-')");
@@ -93,6 +104,11 @@ Spec::Spec(std::string_view source) : text(source) {
       shape.push_back(reader.integer("a number of the shape, as in torus:4x4"));
     } while (reader.skip('x'));
   }
+  read_options(reader.at);
+}
+
+void Spec::read_options(std::size_t at) {
+  Reader reader{*this, at};
   while (reader.skip(',')) {
     Option option;
     option.key_at = reader.at;
@@ -100,14 +116,20 @@ Spec::Spec(std::string_view source) : text(source) {
     if (!reader.skip('=')) fail(reader.at, fmt::format("expected '=' after {}", option.key));
     option.value_at = reader.at;
     option.value = reader.value();
+    if (is_fault(option)) {
+      faults.push_back(std::move(option));
+      continue;
+    }
     if (find(option.key) != nullptr) {
       fail(option.key_at, fmt::format("option {} is given twice", option.key));
     }
     options_.push_back(std::move(option));
   }
   if (!reader.done()) {
-    fail(reader.at, fmt::format("unexpected '{}': the form is [HOSTS*]NAME[:SHAPE][,KEY=VALUE]…",
-                                text.substr(reader.at, 8)));
+    fail(reader.at,
+         fmt::format("unexpected '{}': the form is [HOSTS*]NAME[:SHAPE][,KEY=VALUE]…, several of "
+                     "them joined by '+'",
+                     text.substr(reader.at, 8)));
   }
   known_.clear();
 }
@@ -163,7 +185,7 @@ bool Spec::yes_no(std::string_view key, bool fallback) {
 
 void Spec::expect_shape(std::size_t least, std::size_t most, int smallest,
                         std::string_view example) {
-  const std::size_t at = shape.empty() ? text.size() : shape_at;
+  const std::size_t at = shape.empty() ? end_at : shape_at;
   if (shape.size() < least || shape.size() > most) {
     const std::string count =
         least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most);
@@ -185,23 +207,10 @@ void Spec::expect_all_used() const {
     std::vector<std::string> known = known_;
     std::sort(known.begin(), known.end());
     known.erase(std::unique(known.begin(), known.end()), known.end());
-    fail(option.key_at,
-         fmt::format("{} has no option {}; it has: {}", name, option.key, fmt::join(known, ", ")));
+    fail(option.key_at, fmt::format("{} has no option {}; it has: {} (and without, cut, slow: see "
+                                    "docs/topologies.md)",
+                                    name, option.key, fmt::join(known, ", ")));
   }
-}
-
-std::optional<std::string_view> did_you_mean(std::string_view word,
-                                             std::span<const std::string_view> candidates) {
-  std::optional<std::string_view> best;
-  std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
-  for (const std::string_view candidate : candidates) {
-    const std::size_t distance = edits(word, candidate);
-    if (distance < least) {
-      least = distance;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 }  // namespace chorus

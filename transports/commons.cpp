@@ -155,7 +155,7 @@ void Commons::wake_sleepers() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = peers_[i];
-    if (peer.sleeping != nullptr) wake_if_sleeping(*peer.sleeping, peer.pipe.get());
+    if (peer.sleeping != nullptr) wake_if_sleeping(*peer.sleeping, peer.pipe_fd);
   }
 }
 

@@ -70,7 +70,7 @@ class Commons {
  public:
   static constexpr std::uint64_t kOffers = 8;
   static constexpr std::uint64_t kSlots = 4;
-  static constexpr std::size_t kMaxRanks = 256;  ///< each maps all parts and waits for all
+  static constexpr std::size_t kMaxRanks = 128;  ///< each maps all parts and waits for all
   static constexpr std::size_t kMaxSegments = 512;
 
   struct SegmentEntry {
@@ -102,7 +102,8 @@ class Commons {
     bool same_process = false;
     std::atomic<std::uint32_t>* sleeping = nullptr;
     Mapping header;  ///< that `sleeping` lies in
-    Fd pipe;
+    std::shared_ptr<const Fd> pipe;
+    int pipe_fd = -1;  ///< its number: read with every wake-up
     struct Mapped {
       std::uint64_t id = 0;
       Mapping memory;

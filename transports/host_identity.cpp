@@ -32,6 +32,8 @@ std::array<std::uint8_t, 16> parse_uuid(std::string_view text) {
 
 }  // namespace
 
+std::uint64_t HostIdentity::user_namespace() { return inode_of("/proc/self/ns/user"); }
+
 HostIdentity HostIdentity::here() {
   HostIdentity identity;
   identity.boot = parse_uuid(boot_id());

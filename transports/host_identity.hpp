@@ -14,6 +14,7 @@ struct HostIdentity {
   std::uint64_t net_namespace = 0;      ///< inode of /proc/self/ns/net
 
   static HostIdentity here();
+  static std::uint64_t user_namespace();  ///< inode of /proc/self/ns/user
 
   [[nodiscard]] bool same_network(const HostIdentity& other) const {
     return boot == other.boot && net_namespace == other.net_namespace;

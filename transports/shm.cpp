@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
@@ -41,7 +43,8 @@ class ShmLink final : public Link {
         own_region_(own_.region()),
         peer_region_(theirs_.region()),
         peer_sleeping_(reinterpret_cast<ShmHeader*>(peer_header_.span().data())->sleeping),
-        mailbox_(rank, peer, theirs_.mailbox(), own_.mailbox(), peer_sleeping_, peer_pipe_.get()) {
+        mailbox_(rank, peer, theirs_.mailbox(), own_.mailbox(), peer_sleeping_, peer_pipe_->get()),
+        peer_pipe_fd_(peer_pipe_->get()) {
     for (ChannelId channel = 0; channel < static_cast<ChannelId>(geometry.num_channels);
          ++channel) {
       outgoing_.push_back({theirs_.ring(channel).data(), &theirs_.consumed(channel)});
@@ -151,7 +154,7 @@ class ShmLink final : public Link {
     wake_if_sleeping();  // the peer may be waiting for a free slot
   }
 
-  void wake_if_sleeping() const { chorus::wake_if_sleeping(peer_sleeping_, peer_pipe_.get()); }
+  void wake_if_sleeping() const { chorus::wake_if_sleeping(peer_sleeping_, peer_pipe_fd_); }
 
   [[noreturn]] void complain(const char* what) const {
     throw LinkError(fmt::format("rank {}: shm: rank {} {}", rank_, peer_, what), peer_);
@@ -163,11 +166,12 @@ class ShmLink final : public Link {
   const ShmBlock own_;
   const ShmBlock theirs_;
   const Mapping peer_header_;
-  const Fd peer_pipe_;
+  const std::shared_ptr<const Fd> peer_pipe_;
   const std::span<std::byte> own_region_;
   const std::span<std::byte> peer_region_;
   std::atomic<std::uint32_t>& peer_sleeping_;
   Mailbox mailbox_;
+  const int peer_pipe_fd_;
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
 };
@@ -185,9 +189,19 @@ class ShmTransport final : public Transport {
   }
 
   std::optional<std::string> why_not(std::span<const std::byte> peer_address) const override {
+    // Each look costs a dozen system calls, and a thousand ranks take a million of them: one peer
+    // of each kind shows what is allowed here. Every peer proves itself when it is connected.
+    const auto address = ShmAddress::parse(peer_address);
+    if (address && std::ranges::any_of(opened_, [&](const ShmAddress& known) {
+          return address->as_reachable_as(known);
+        })) {
+      return std::nullopt;
+    }
     std::string reason;
-    if (open_peer(owned_.address(), secret_, peer_address, reason)) return std::nullopt;
-    return reason;
+    if (!open_peer(owned_.address(), secret_, peer_address, owned_.wakeups(), reason))
+      return reason;
+    opened_.push_back(*address);
+    return std::nullopt;
   }
 
   std::unique_ptr<Link> connect(Rank peer, std::span<const std::byte> peer_address) override {
@@ -195,7 +209,7 @@ class ShmTransport final : public Transport {
     CHORUS_CHECK(peer >= 0 && peer < static_cast<Rank>(own.geometry.world_size) && peer != own.rank,
                  "no such peer");
     std::string reason;
-    auto opened = open_peer(own, secret_, peer_address, reason);
+    auto opened = open_peer(own, secret_, peer_address, owned_.wakeups(), reason);
     if (opened && ShmAddress::parse(peer_address)->rank != peer) {
       reason = "the address is another rank's";
       opened.reset();
@@ -222,7 +236,7 @@ class ShmTransport final : public Transport {
         continue;
       }
       std::string reason;
-      auto opened = open_peer(own, secret_, addresses[i], reason);
+      auto opened = open_peer(own, secret_, addresses[i], owned_.wakeups(), reason);
       const auto address = ShmAddress::parse(addresses[i]);
       if (!opened || address->rank != rank) {
         throw LinkError(fmt::format("rank {}: shm cannot reach rank {}: {}", own.rank, rank,
@@ -236,22 +250,27 @@ class ShmTransport final : public Transport {
       peer.sleeping = &opened->sleeping();
       peer.header = std::move(opened->header);
       peer.pipe = std::move(opened->pipe);
+      peer.pipe_fd = peer.pipe->get();
     }
     return std::make_unique<Commons>(own.rank, own.geometry.slot_bytes, std::move(peers));
   }
 
   void progress() override {}
 
-  void prepare_to_sleep() override { owned_.sleeping().store(1, std::memory_order_seq_cst); }
+  void prepare_to_sleep() override {
+    owned_.sleeper().begin();
+    owned_.sleeping().store(1, std::memory_order_seq_cst);
+  }
   void woke() override {
     owned_.sleeping().store(0, std::memory_order_relaxed);
-    owned_.drain_pipe();
+    owned_.sleeper().end();
   }
-  std::vector<WakeFd> wake_fds() const override { return {{owned_.wake_fd(), false}}; }
+  std::vector<WakeFd> wake_fds() const override { return {{owned_.sleeper().fd(), false}}; }
 
  private:
   const Secret secret_;
-  const ShmOwned owned_;
+  ShmOwned owned_;
+  mutable std::vector<ShmAddress> opened_;  ///< by why_not(), one of each kind of process
 };
 
 }  // namespace

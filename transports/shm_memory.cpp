@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/descriptors.hpp"
 #include "base/file_size.hpp"
 #include "chorus/error.hpp"
 #include "transports/commons.hpp"
@@ -26,33 +28,15 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 }
 
 [[noreturn]] void fail(const char* what) {
-  throw LinkError(fmt::format("shm: {}: {}", what, std::strerror(errno)));
+  throw LinkError(
+      fmt::format("shm: {}: {}", what,
+                  lacks_descriptors(errno) ? why_no_descriptor(errno) : std::strerror(errno)));
 }
 
 std::uint64_t inode_of(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) fail("fstat");
   return status.st_ino;
-}
-
-/// Opens descriptor `fd` of process `pid` if it is the file that we were told of. A path descriptor
-/// comes first: opening for real what a reused pid offers could block or have effects.
-Fd open_foreign(int pid, int fd, mode_t kind, std::uint64_t inode, int flags, std::string& reason) {
-  const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
-  const Fd seen(::open(path.c_str(), O_PATH | O_CLOEXEC));
-  if (!seen) {
-    reason = fmt::format("cannot open {}: {}", path, std::strerror(errno));
-    return {};
-  }
-  struct stat status {};
-  if (::fstat(seen.get(), &status) != 0 || (status.st_mode & S_IFMT) != kind ||
-      status.st_ino != inode) {
-    reason = fmt::format("{} is not what the peer published; it must have ended", path);
-    return {};
-  }
-  Fd opened(::open(fmt::format("/proc/self/fd/{}", seen.get()).c_str(), flags | O_CLOEXEC));
-  if (!opened) reason = fmt::format("cannot open {}: {}", path, std::strerror(errno));
-  return opened;
 }
 
 std::string describe(const ShmGeometry& geometry) {
@@ -95,6 +79,12 @@ std::size_t ShmGeometry::total_bytes() const {
   return part_offset() + round_up(Commons::part_bytes(slot_bytes), kPage);
 }
 
+bool ShmAddress::as_reachable_as(const ShmAddress& other) const {
+  return host.boot == other.host.boot && host.pid_namespace == other.host.pid_namespace &&
+         user_namespace == other.user_namespace && user == other.user && group == other.group &&
+         may_be_traced == other.may_be_traced && geometry == other.geometry;
+}
+
 std::optional<ShmAddress> ShmAddress::parse(std::span<const std::byte> bytes) {
   ShmAddress address;
   if (bytes.size() != sizeof address) return std::nullopt;
@@ -126,7 +116,9 @@ std::span<std::byte> ShmBlock::region() const {
   return mapping_.span().subspan(geometry_.region_offset(), geometry_.region_bytes);
 }
 
-ShmOwned::ShmOwned(const TransportContext& context) {
+ShmOwned::ShmOwned(const TransportContext& context)
+    : wakeups_(context.wakeups ? context.wakeups : std::make_shared<Wakeups>()),
+      sleeper_(wakeups_) {
   address_.geometry = ShmGeometry(context);
   memory_ = Fd(::memfd_create("chorus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory_) fail("memfd_create");
@@ -136,20 +128,19 @@ ShmOwned::ShmOwned(const TransportContext& context) {
   if (::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     fail("sealing the memory file");
   }
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail("pipe2");
-  pipe_read_ = Fd(ends[0]);
-  pipe_write_ = Fd(ends[1]);
-
   address_.magic = ShmAddress::kMagic;
   address_.host = HostIdentity::here();
   address_.nonce = Secret::random().bytes;
   address_.rank = context.rank;
   address_.pid = ::getpid();
+  address_.user_namespace = HostIdentity::user_namespace();
+  address_.user = ::geteuid();
+  address_.group = ::getegid();
+  address_.may_be_traced = static_cast<std::uint64_t>(::prctl(PR_GET_DUMPABLE));
   address_.memory_fd = memory_.get();
-  address_.pipe_fd = pipe_write_.get();
+  address_.pipe_fd = wakeups_->pipe_fd();
   address_.memory_inode = inode_of(memory_.get());
-  address_.pipe_inode = inode_of(pipe_write_.get());
+  address_.pipe_inode = wakeups_->pipe_inode();
 
   header_ = Mapping(memory_.get(), 0, kPage);
   part_ = Mapping(memory_.get(), address_.geometry.part_offset(),
@@ -173,17 +164,13 @@ Mapping ShmOwned::part() const {
                  Commons::part_bytes(address_.geometry.slot_bytes));
 }
 
-void ShmOwned::drain_pipe() const {
-  char bytes[256];
-  while (::read(pipe_read_.get(), bytes, sizeof bytes) == sizeof bytes) continue;
-}
-
 std::atomic<std::uint32_t>& ShmOpened::sleeping() const {
   return reinterpret_cast<ShmHeader*>(header.span().data())->sleeping;
 }
 
 std::optional<ShmOpened> open_peer(const ShmAddress& own, const Secret& secret,
-                                   std::span<const std::byte> peer_address, std::string& reason) {
+                                   std::span<const std::byte> peer_address, Wakeups& wakeups,
+                                   std::string& reason) {
   const std::optional<ShmAddress> address = ShmAddress::parse(peer_address);
   if (!address) {
     reason = "no shm address of this version of Chorus";
@@ -207,10 +194,7 @@ std::optional<ShmOpened> open_peer(const ShmAddress& own, const Secret& secret,
   opened.memory = open_foreign(address->pid, address->memory_fd, S_IFREG, address->memory_inode,
                                O_RDWR, reason);
   if (!opened.memory) return std::nullopt;
-  // Read and write: with an end to read from of our own, a byte for a peer that has died is no
-  // broken pipe, and raises no SIGPIPE.
-  opened.pipe = open_foreign(address->pid, address->pipe_fd, S_IFIFO, address->pipe_inode,
-                             O_RDWR | O_NONBLOCK, reason);
+  opened.pipe = wakeups.open_peer(address->pid, address->pipe_fd, address->pipe_inode, reason);
   if (!opened.pipe) return std::nullopt;
 
   const int seals = ::fcntl(opened.memory.get(), F_GET_SEALS);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "transports/mailbox.hpp"
 #include "transports/mapping.hpp"
 #include "transports/transports.hpp"
+#include "transports/wakeups.hpp"
 
 namespace chorus {
 
@@ -94,12 +96,19 @@ struct ShmAddress {
   std::int32_t pipe_fd = -1;
   std::uint64_t memory_inode = 0;
   std::uint64_t pipe_inode = 0;
+  // What the kernel goes by when another process asks to look into this one.
+  std::uint64_t user_namespace = 0;  ///< inode of /proc/self/ns/user
+  std::uint32_t user = 0;
+  std::uint32_t group = 0;
+  std::uint64_t may_be_traced = 0;  ///< prctl(PR_GET_DUMPABLE)
 
   static constexpr std::uint64_t kMagic = 0x316d68732d756863;  // "chu-shm1"
 
   [[nodiscard]] std::span<const std::byte> bytes() const {
     return std::as_bytes(std::span(this, 1));
   }
+  /// True if who can open the memory of the one process can open that of the other.
+  [[nodiscard]] bool as_reachable_as(const ShmAddress& other) const;
   /// Nothing if `bytes` cannot be an address of this version.
   static std::optional<ShmAddress> parse(std::span<const std::byte> bytes);
 };
@@ -120,7 +129,7 @@ class ShmBlock {
   ShmGeometry geometry_;
 };
 
-/// The memory that this rank owns and its peers write into, with the pipe that wakes it.
+/// The memory that this rank owns and its peers write into, with what wakes it.
 ///
 /// An anonymous file that peers open through /proc/<pid>/fd: it has no name, so nothing is left
 /// when its processes end, however they end; and the kernel lets in only who may look into this
@@ -132,16 +141,17 @@ class ShmOwned {
 
   [[nodiscard]] const ShmAddress& address() const { return address_; }
   [[nodiscard]] std::atomic<std::uint32_t>& sleeping() const;
-  [[nodiscard]] int wake_fd() const { return pipe_read_.get(); }
+  [[nodiscard]] Wakeups& wakeups() const { return *wakeups_; }
+  [[nodiscard]] Wakeups::Sleeper& sleeper() { return sleeper_; }
+  [[nodiscard]] const Wakeups::Sleeper& sleeper() const { return sleeper_; }
   [[nodiscard]] ShmBlock block(Rank peer) const;
   /// The own part of the commons, mapped.
   [[nodiscard]] Mapping part() const;
-  void drain_pipe() const;
 
  private:
   Fd memory_;
-  Fd pipe_read_;
-  Fd pipe_write_;
+  std::shared_ptr<Wakeups> wakeups_;
+  Wakeups::Sleeper sleeper_;
   Mapping header_;
   Mapping part_;
   ShmAddress address_;
@@ -151,7 +161,7 @@ class ShmOwned {
 struct ShmOpened {
   Mapping header;
   Fd memory;
-  Fd pipe;  ///< writing a byte wakes the owner
+  std::shared_ptr<const Fd> pipe;  ///< writing a byte wakes the owner
 
   [[nodiscard]] std::atomic<std::uint32_t>& sleeping() const;
 };
@@ -160,7 +170,7 @@ struct ShmOpened {
 /// and says why in `reason`, as a clause.
 [[nodiscard]] std::optional<ShmOpened> open_peer(const ShmAddress& own, const Secret& secret,
                                                  std::span<const std::byte> peer_address,
-                                                 std::string& reason);
+                                                 Wakeups& wakeups, std::string& reason);
 
 /// Descriptor `fd` of process `pid`, if it is a file of that inode which holds `size_bytes` and
 /// cannot shrink; else nothing, and why in `reason`, as a clause.

@@ -40,6 +40,7 @@ sockaddr_in6& v6(Endpoint& endpoint) { return reinterpret_cast<sockaddr_in6&>(en
 std::map<std::string, std::vector<Endpoint>> interfaces() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
+    if (lacks_descriptors(errno)) throw DescriptorError("tcp: cannot list the interfaces", errno);
     throw LinkError(fmt::format("tcp: cannot list the interfaces: {}", std::strerror(errno)));
   }
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
@@ -174,6 +175,9 @@ Endpoint resolve_interface(const std::string& name) {
 
 Fd listen_on(const Endpoint& address) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd && lacks_descriptors(errno)) {
+    throw DescriptorError("tcp: no socket for " + address.text(), errno);
+  }
   if (!fd) fail("no socket for", address);
   if (::bind(fd.get(), address.address(), address.size()) != 0) fail("cannot bind to", address);
   if (::listen(fd.get(), SOMAXCONN) != 0) fail("cannot listen on", address);

@@ -9,6 +9,7 @@
 #include "base/secret.hpp"
 #include "transports/link.hpp"
 #include "transports/rdma_settings.hpp"
+#include "transports/wakeups.hpp"
 
 namespace chorus {
 
@@ -20,6 +21,8 @@ struct TransportContext {
   /// proves knowledge of it before anything else is read.
   Secret secret;
   LinkConfig link;
+  /// Of this rank, shared by its communicators; null: one of its own.
+  std::shared_ptr<Wakeups> wakeups;
   /// Interface name or address to listen on and connect from (tcp, and rdma's control connections);
   /// empty: loopback.
   std::string interface_name;

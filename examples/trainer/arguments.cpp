@@ -176,11 +176,19 @@ void add_other_options(CLI::App& app, Arguments& a) {
 
 }  // namespace
 
-void add_options(CLI::App& app, Arguments& a) {
-  add_model_options(app, a);
-  add_layout_options(app, a);
-  add_training_options(app, a);
-  add_other_options(app, a);
+std::unique_ptr<CLI::App> make_app(Arguments& a) {
+  auto app = std::make_unique<CLI::App>(
+      "Trains a GPT over the ranks that `chorus run` (or mpirun, srun, torchrun) starts.", "train");
+  app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_model_options(*app, a);
+  add_layout_options(*app, a);
+  add_training_options(*app, a);
+  add_other_options(*app, a);
+  app->footer(
+      "Examples:\n"
+      "  chorus run -n 4 -- train --preset tiny --dp 4 --steps 100\n"
+      "  train --preset 13B --dp 16 --tp 8 --pp 4 --dry-run");
+  return app;
 }
 
 }  // namespace trainer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,8 @@ struct Arguments {
   bool resume = false;
 };
 
-/// Binds every option to its place in `a`, whose model is the preset's already.
-void add_options(CLI::App& app, Arguments& a);
+/// The command line, with every option bound to its place in `a`, whose model is the preset's
+/// already.
+[[nodiscard]] std::unique_ptr<CLI::App> make_app(Arguments& a);
 
 }  // namespace trainer

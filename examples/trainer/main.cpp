@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <iostream>
+#include <new>
 #include <optional>
 
 #include "arguments.hpp"
@@ -215,8 +216,8 @@ void train(chorus::Communicator& world, Arguments& a) {
                products_by(a.config.training.precision()));
   }
   if (speaks) {
-    fmt::print("{} ranks, {} parameters, {} per rank; {:.0f} GFLOP/s of matrix products in all\n",
-               world.world_size(), parameters(a.config.model),
+    fmt::print("{} rank{}, {} parameters, {} per rank; {:.0f} GFLOP/s of matrix products in all\n",
+               world.world_size(), world.world_size() == 1 ? "" : "s", parameters(a.config.model),
                human_bytes(static_cast<double>(trainer.memory().used_bytes())), peak / 1e9);
   }
   if (a.resume) {
@@ -325,18 +326,20 @@ void check_effects(const CLI::App& app, const Arguments& a) {
 
 int run(int argc, char** argv) {
   Arguments a;
-  CLI::App app{"Trains a GPT over the ranks that `chorus run` (or mpirun, srun, torchrun) starts."};
   a.preset = preset_in(argc, argv, a.preset);
   a.config.model = preset(a.preset);
   a.config.name = a.preset;
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  add_options(app, a);
+  const std::unique_ptr<CLI::App> owned = make_app(a);
+  CLI::App& app = *owned;
+  app.set_version_flag("--version", "train " CHORUS_VERSION);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Every rank reads the same arguments: one answers.
     if (chorus::Launch::from_env().rank != 0) return error.get_exit_code() == 0 ? 0 : 2;
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(stderr, "train: {}; see train --help\n", error.what());
+    return 2;
   }
   if (!a.compare_json.empty() && a.compare_overlap == 0 && a.compare_plan == 0) {
     throw chorus::InputError("--compare-json needs --compare-overlap N or --compare-plan N");
@@ -392,6 +395,11 @@ int main(int argc, char** argv) {
   } catch (const chorus::InputError& error) {
     // Every rank reads the same arguments: one says what is wrong with them.
     if (chorus::Launch::from_env().rank == 0) std::fprintf(stderr, "train: %s\n", error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr,
+                 "train: memory is exhausted: choose a smaller model or batch, more ranks to share "
+                 "it (--tp, --pp, --zero 3), or allow more (ulimit -v)\n");
     return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train: %s\n", error.what());

@@ -12,12 +12,13 @@ namespace trainer {
 namespace {
 
 #ifdef TRAINER_CUDA_MODULE
-/// Beside the program where it was moved, else where it was built.
+/// Beside the program where it was moved, where it was installed, else where it was built.
 void* open_module(std::string& why) {
   std::error_code none;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", none);
   const std::filesystem::path built = TRAINER_CUDA_MODULE;
-  for (const auto& path : {program.parent_path() / built.filename(), built}) {
+  for (const auto& path : {program.parent_path() / built.filename(),
+                           program.parent_path() / TRAINER_MODULES / built.filename(), built}) {
     if (!std::filesystem::exists(path, none)) continue;
     if (void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return module;
     why = dlerror();

@@ -14,6 +14,7 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #if !defined(CHORUS_NCCL_WITHOUT_CUDA) && defined(__has_include)
 #if __has_include(<cuda_runtime.h>)
@@ -61,6 +62,7 @@ typedef enum {
   ncclInvalidUsage = 5,
   ncclRemoteError = 6, /* another rank died, left or stopped answering */
   ncclInProgress = 7,
+  ncclTimeout = 8, /* since 2.29; no function here returns it */
   ncclNumResults = 8
 } ncclResult_t;
 
@@ -272,6 +274,83 @@ CHORUS_NCCL_DECLARE(ncclResult_t, Gather,
 CHORUS_NCCL_DECLARE(ncclResult_t, Scatter,
                     (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                      int root, ncclComm_t comm, cudaStream_t stream));
+
+/* One call's settings (of NCCL 2.31); begin with NCCL_COLLCONFIG_INITIALIZER. The same on all
+ * ranks.
+ *
+ * algSelection names the schedule that the call takes: one of `chorus algorithms`, in any case, or
+ * of the communicator's plan; null or "": the selected one. Where it cannot serve, the call is
+ * refused, or, with forceAlgSelection 0, takes the selected one. launchCompletionEvent is recorded
+ * before the launch (GPU memory alone). The rest is checked and has no effect; ext is not read. */
+typedef struct ncclConfigExt {
+  struct ncclConfigExt* next;
+  struct {
+    int vendorId;
+    int optionId;
+  } key;
+  union {
+    int i;
+    const char* s;
+    void* raw;
+  } val;
+} ncclConfigExt_t;
+
+typedef struct ncclCollConfig_v23100 {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  ncclConfigExt_t* ext;
+  int minCTAs;
+  int maxCTAs;
+  int nvlsCTAs;
+  int cgaClusterSize;
+  const char* algSelection;
+  int forceAlgSelection;
+  int CTAPolicy;
+  uint64_t userProfilerTag;
+  struct CUevent_st* launchCompletionEvent;
+} ncclCollConfig_t;
+
+#define NCCL_COLLCONFIG_INITIALIZER                                                      \
+  {                                                                                      \
+    sizeof(ncclCollConfig_t), 0xcafebeef, NCCL_VERSION(2, 32, 3), NCCL_CONFIG_UNDEF_PTR, \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,             \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, 1, NCCL_CONFIG_UNDEF_INT, 0,       \
+        NCCL_CONFIG_UNDEF_PTR                                                            \
+  }
+
+/* The collectives above with settings; null: none. */
+CHORUS_NCCL_DECLARE(ncclResult_t, AllReduceConfig,
+                    (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                     ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                     const ncclCollConfig_t* config));
+CHORUS_NCCL_DECLARE(ncclResult_t, BroadcastConfig,
+                    (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                     int root, ncclComm_t comm, cudaStream_t stream,
+                     const ncclCollConfig_t* config));
+CHORUS_NCCL_DECLARE(ncclResult_t, ReduceConfig,
+                    (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                     ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
+                     const ncclCollConfig_t* config));
+CHORUS_NCCL_DECLARE(ncclResult_t, AllGatherConfig,
+                    (const void* sendbuff, void* recvbuff, size_t sendcount,
+                     ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream,
+                     const ncclCollConfig_t* config));
+CHORUS_NCCL_DECLARE(ncclResult_t, ReduceScatterConfig,
+                    (const void* sendbuff, void* recvbuff, size_t recvcount,
+                     ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                     const ncclCollConfig_t* config));
+CHORUS_NCCL_DECLARE(ncclResult_t, AlltoAllConfig,
+                    (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                     ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config));
+CHORUS_NCCL_DECLARE(ncclResult_t, GatherConfig,
+                    (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                     int root, ncclComm_t comm, cudaStream_t stream,
+                     const ncclCollConfig_t* config));
+CHORUS_NCCL_DECLARE(ncclResult_t, ScatterConfig,
+                    (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                     int root, ncclComm_t comm, cudaStream_t stream,
+                     const ncclCollConfig_t* config));
 
 /* Messages; also of 0 elements, and, within a group, to oneself. Those of one group cannot block
  * each other. */

@@ -15,6 +15,9 @@ struct CHORUS_API Options {
   int join_timeout_ms = 60'000;
   /// Longest wait for a peer inside a collective before it fails, ms. CHORUS_TIMEOUT_MS
   int timeout_ms = 600'000;
+  /// A call that waits this long names in the log whom it waits for, and again after twice, four
+  /// times this, ms; 0: never. CHORUS_WARN_AFTER_MS
+  int warn_after_ms = 30'000;
   /// Transports that may be used, best first, comma separated. CHORUS_TRANSPORTS
   std::string transports = "shm,rdma,tcp";
   /// Network interface (by name) or address that TCP uses; empty: the one that reaches the
@@ -70,9 +73,10 @@ struct CHORUS_API Options {
   /// Where the topology is described (topology_file) or probed and there is no plan: the longest
   /// that rank 0 synthesizes one when the communicator is made, ms; 0: never. CHORUS_SYNTHESIS_MS
   int synthesis_ms = 5'000;
-  /// Where a rank writes its flight record when a collective fails; empty: nowhere.
-  /// CHORUS_FLIGHT_DIR
-  std::string flight_dir = "/tmp";
+  /// Folder where a rank writes its flight record when a collective fails; empty: nowhere. "auto":
+  /// a private one, $XDG_STATE_HOME/chorus or else chorus-<user id> in $TMPDIR or /tmp, where old
+  /// records are removed. CHORUS_FLIGHT_DIR
+  std::string flight_dir = "auto";
   /// How long a waiting rank spins (or, where ranks outnumber cores, yields) before it sleeps, µs.
   /// CHORUS_SPIN_US
   int spin_us = 200;

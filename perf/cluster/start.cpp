@@ -24,6 +24,20 @@ const Fabric::Host& host_of(const Cluster& cluster, int rank) {
 Variables with_cluster(const Cluster& cluster, Variables variables) {
   variables.emplace_back(kHostsVariable, cluster.hosts_file());
   variables.emplace_back("CHORUS_MACHINE", cluster.hosts_file());
+  // A launcher that a program starts there finds the hosts, too.
+  const std::string enter = beside_driver("chorus-perf-enter");
+  if (::access(enter.c_str(), X_OK) != 0) return variables;
+  for (const auto& [name, value] : Variables{{"OMPI_MCA_plm", "rsh"},
+                                             {"OMPI_MCA_plm_rsh_agent", enter},
+                                             {"OMPI_MCA_oob_tcp_if_include", kHostInterface},
+                                             {"OMPI_MCA_btl_tcp_if_include", kHostInterface},
+                                             {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                             {"HYDRA_LAUNCHER", "ssh"},
+                                             {"HYDRA_LAUNCHER_EXEC", enter},
+                                             {"HYDRA_IFACE", kHostInterface}}) {
+    variables.emplace_back(name, value);
+  }
   return variables;
 }
 
@@ -141,12 +155,11 @@ Command mpich_command(const Cluster& cluster, const std::vector<std::string>& se
 }
 
 std::string enter_program() {
-  const std::filesystem::path path =
-      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "chorus-perf-enter";
+  const std::string path = beside_driver("chorus-perf-enter");
   if (::access(path.c_str(), X_OK) != 0) {
-    throw Error(path.string() + " is not there; build the target chorus-perf-enter");
+    throw Error(path + " is not there; build or install chorus-perf-enter");
   }
-  return path.string();
+  return path;
 }
 
 }  // namespace chorus::perf

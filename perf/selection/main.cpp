@@ -8,9 +8,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/exhausted.hpp"
 #include "base/files.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
+#include "command/arguments.hpp"
+#include "command/command_line.hpp"
 #include "model/contract.hpp"
 #include "perf/commit.hpp"
 #include "perf/selection/selection.hpp"
@@ -42,11 +45,12 @@ void run(const Arguments& arguments, const std::string& command) {
        size *= 4) {
     grid.sizes.push_back(size);
   }
-  const auto joined = Communicator::Impl::join(Options::from_env());
-  Communicator::Impl& communicator = *joined;
-
-  const bool first = communicator.place.rank == 0;
+  const Options options = Options::from_env();
+  const bool first = options.rank == 0;
+  // Before the others know this rank: what they would report of its end is not the cause.
   if (first && !arguments.output.empty()) require_writable(arguments.output);
+  const auto joined = Communicator::Impl::join(options);
+  Communicator::Impl& communicator = *joined;
   std::optional<Progress> progress;
   if (first) progress.emplace(stderr, "chorus-perf-selection");
   const std::vector<Point> points =
@@ -55,47 +59,52 @@ void run(const Arguments& arguments, const std::string& command) {
       });
   progress.reset();
   if (!first) return;
-  fmt::print("{}", text(points, arguments.explain));
+  if (!one_is_standard_output({arguments.output})) {
+    fmt::print("{}", text(points, arguments.explain));
+  }
   if (arguments.output.empty()) return;
-  write_file(arguments.output,
-             json(points, {.commit = kCommit,
-                           .command = command,
-                           .date = utc_now(),
-                           .machine = this_machine(),
-                           .ranks = static_cast<int>(communicator.place.members.size()),
-                           .hosts = static_cast<int>(num_hosts(communicator.wiring->members()))}));
+  write_output(
+      arguments.output,
+      json(points, {.commit = kCommit,
+                    .command = command,
+                    .date = utc_now(),
+                    .machine = this_machine(),
+                    .ranks = static_cast<int>(communicator.place.members.size()),
+                    .hosts = static_cast<int>(num_hosts(communicator.wiring->members()))}));
 }
 
 int run(int argc, char** argv) {
   CLI::App app(
       "Measure every schedule that could run beside the one that would.\nExit code: 0 well, "
-      "1 a failure, 2 bad input or usage.");
+      "1 a failure, 2 bad input or usage.",
+      "chorus-perf-selection");
   Arguments arguments;
   app.add_option("collectives", arguments.kinds, "all_reduce, all_gather, …")
+      ->delimiter(',')
+      ->check(collective())
       ->capture_default_str();
   app.add_option("--min", arguments.least, "least bytes")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(byte_size())
       ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
   app.add_option("--max", arguments.most, "most bytes; sizes grow by four")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(byte_size())
       ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
   app.add_option("--sizes", arguments.sizes, "just these: 4,64K,16M")
       ->delimiter(',')
-      ->transform(CLI::AsSizeValue(false))
+      ->allow_extra_args(false)
+      ->transform(byte_size())
       ->check(CLI::Range(std::uint64_t{1}, kMostBytes));
   app.add_option("--ms", arguments.milliseconds, "time for each schedule at each size")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_flag("--explain", arguments.explain, "Print every schedule, predicted and measured");
-  app.add_option("--json", arguments.output, "Write all figures to this file");
+  app.add_option("--json", arguments.output,
+                 "Write all figures to this file; - for standard output");
   app.footer("Example: chorus run -n 4 -- chorus-perf-selection all_reduce --explain");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    return app.exit(success);
-  } catch (const CLI::ParseError& error) {
-    app.exit(error);
-    return kBadInput;
+  add_common_options(app);
+  if (const auto leave = read_command_line(app, argc, argv)) {
+    fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
+    return leave->exit_code;
   }
   std::string command = "chorus-perf-selection";
   for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
@@ -112,6 +121,9 @@ int main(int argc, char** argv) {
     return perf::run(argc, argv);
   } catch (const InputError& error) {
     std::fprintf(stderr, "chorus-perf-selection: %s\n", error.what());
+    return perf::kBadInput;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "chorus-perf-selection: %s\n", kMemoryExhausted);
     return perf::kBadInput;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "chorus-perf-selection: %s\n", error.what());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.hpp"
 #include "model/contract.hpp"
 #include "perf/selection/selection.hpp"
 
@@ -25,9 +26,9 @@ std::string text(const std::vector<Point>& points, bool explain) {
     }
   }
   return text + fmt::format(
-                    "{} points, the chosen schedule is more than 10 % slower than the "
+                    "{}, the chosen schedule is more than 10 % slower than the "
                     "fastest at {:.1f} % of them\n",
-                    points.size(), share_of_errors(points, 0.10) * 100);
+                    counted(std::ssize(points), "point"), share_of_errors(points, 0.10) * 100);
 }
 
 std::string json(const std::vector<Point>& points, const Circumstances& where) {

@@ -9,9 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "base/exhausted.hpp"
 #include "base/files.hpp"
 #include "chorus/error.hpp"
+#include "command/arguments.hpp"
+#include "command/command_line.hpp"
 #include "perf/commit.hpp"
+#include "perf/families/instances.hpp"
+#include "perf/families/measure.hpp"
+#include "perf/families/report.hpp"
 #include "perf/machine.hpp"
 #include "perf/report.hpp"
 #include "perf/synthesis/rows.hpp"
@@ -105,45 +111,99 @@ int measure(const Wishes& wishes, const std::string& command) {
                   [&](std::string_view what) { fmt::print(stderr, "{}: {}\n", part.name, what); }});
   }
   if (rows.empty()) throw InputError("nothing to measure: this build has no synthesizer with rows");
-  fmt::print("{}", table_of(rows, peer));
-  if (peer.present()) {
+  const bool only_result = one_is_standard_output({wishes.json});
+  if (!only_result) fmt::print("{}", table_of(rows, peer));
+  if (peer.present() && !only_result) {
     fmt::print(
         "msccl-tools: CPU seconds of its process less {:.2f} s to start it; > where it was "
         "ended after {:.0f} s\n",
         peer.start_up_seconds(), wishes.peer_timeout_s);
   }
-  if (!wishes.json.empty()) write_file(wishes.json, to_json(rows, peer, command));
+  if (!wishes.json.empty()) write_output(wishes.json, to_json(rows, peer, command));
   return std::all_of(rows.begin(), rows.end(),
                      [](const SynthesisRow& row) { return row.found && row.met; })
              ? 0
              : 1;
 }
 
+/// The families' record, printed and saved. 1 if some plan failed.
+int measure(const FamilyWishes& wishes, const std::string& json, const std::string& command) {
+  if (!json.empty()) require_writable(json);
+  FamilyReport report{this_machine(), kCommit, command, utc_now(), {}};
+  report.rows = measure_families(
+      wishes, [](std::string_view what) { fmt::print(stderr, "families: {}\n", what); });
+  if (!one_is_standard_output({json})) fmt::print("{}", family_tables(report, Style::text));
+  if (!json.empty()) write_output(json, to_json(report));
+  return std::ranges::all_of(report.rows, [](const auto& row) { return row.failure.empty(); }) ? 0
+                                                                                               : 1;
+}
+
+CLI::App* add_families(CLI::App& app, FamilyWishes& wishes, std::string& json) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const Family& family : families()) {
+    names.emplace_back(family.name);
+    list += fmt::format("\n  {:<14}{}", family.name, family.what);
+  }
+  CLI::App* command = app.add_subcommand(
+      "families",
+      "Plans for wirings that a seed draws, against their limits: quantiles by family, collective "
+      "and size, CPU seconds, memory, and which strategy won. Families:" +
+          list);
+  command->add_option("families", wishes.families, "which; all if none is named")
+      ->check(CLI::IsMember(names));
+  command->add_option("--seed", wishes.seed, "what is drawn")->capture_default_str();
+  command->add_option("--instances", wishes.instances, "wirings of each family")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10'000));
+  command->add_option("--most-ranks", wishes.most_ranks, "of a wiring")
+      ->capture_default_str()
+      ->check(CLI::Range(8, 1024));
+  command->add_option("--topology", wishes.names, "plan for these names in place of drawn ones");
+  command->add_option("-b,--bytes", wishes.sizes, "sizes, ascending; as in 1M")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->transform(byte_size());
+  command->add_option("--most-cpu-s", wishes.most_cpu_s, "that one plan may take")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100'000));
+  command->add_flag("--exhaustive", wishes.exhaustive,
+                    "ask every strategy, also where one has reached the limit");
+  command->add_option("--json", json, "also save the record there");
+  return command;
+}
+
 int run(int argc, char** argv) {
   Wishes wishes;
+  FamilyWishes family_wishes;
   std::vector<std::string> names;
   std::string list;
   for (const SynthesisPart& part : synthesis_parts()) {
     names.emplace_back(part.name);
     list += fmt::format("\n  {:<12}{}", part.name, part.what);
   }
-  CLI::App app("Measures how long schedules take to synthesize, in CPU seconds. Parts:" + list);
+  CLI::App app("Measures how long schedules take to synthesize, in CPU seconds. Parts:" + list,
+               "chorus-perf-synthesis");
   app.add_option("parts", wishes.parts, "what to measure; all if none is named")
-      ->check(CLI::IsMember(names));
-  app.add_option("--json", wishes.json, "also save the result there");
+      ->delimiter(',')
+      ->check(one_of(names, "a part"));
+  app.add_option("--json", wishes.json, "also save the result there; - for standard output alone");
   app.add_option("--msccl-tools", wishes.msccl_tools,
                  "checkout of microsoft/msccl-tools to measure on the same instances");
   app.add_option("--python", wishes.python, "that runs msccl-tools")->capture_default_str();
   app.add_option("--peer-timeout-s", wishes.peer_timeout_s, "CPU seconds for each of its instances")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  const CLI::App* families_command = add_families(app, family_wishes, wishes.json);
+  app.footer("Example: chorus-perf-synthesis plans --json rows.json");
+  add_common_options(app);
+  if (const auto leave = read_command_line(app, argc, argv)) {
+    fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
+    return leave->exit_code;
   }
   std::string command = "chorus-perf-synthesis";
   for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  if (*families_command) return measure(family_wishes, wishes.json, command);
   return measure(wishes, command);
 }
 
@@ -156,6 +216,9 @@ int main(int argc, char** argv) {
     return chorus::perf::run(argc, argv);
   } catch (const chorus::InputError& error) {
     fmt::print(stderr, "chorus-perf-synthesis: {}\n", error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "chorus-perf-synthesis: {}\n", chorus::kMemoryExhausted);
     return 2;
   } catch (const std::exception& error) {
     fmt::print(stderr, "chorus-perf-synthesis: {}\n", error.what());

@@ -1,11 +1,14 @@
 #include "base/descriptors.hpp"
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "base/fd.hpp"
 
 namespace chorus {
 
@@ -16,15 +19,28 @@ void allow_descriptors(std::size_t count) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+void allow_more_descriptors(std::size_t more) {
+  // The kernel gives the lowest number that is free, and the limit is one of numbers.
+  const Fd lowest(::eventfd(0, EFD_CLOEXEC));
+  rlimit limit{};
+  if (lowest) return allow_descriptors(static_cast<std::size_t>(lowest.get()) + more);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) allow_descriptors(limit.rlim_cur + more);
+}
+
 bool lacks_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 std::string why_no_descriptor(int error) {
+  if (error != EMFILE) {
+    return fmt::format("{}; raise the machine's limit (sysctl fs.file-max)", std::strerror(error));
+  }
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  const std::string remedy =
-      error == EMFILE ? fmt::format("; raise their limit (ulimit -n, now {})", limit.rlim_cur)
-                      : "; raise the machine's limit (sysctl fs.file-max)";
-  return std::strerror(error) + remedy;
+  const bool hard = limit.rlim_cur == limit.rlim_max;
+  return fmt::format(
+      "{}: {} are the most that this process may have{}, and it needs more: raise their limit "
+      "(ulimit {}-n {})",
+      std::strerror(error), limit.rlim_cur, hard ? ", its hard limit" : "", hard ? "-H " : "",
+      2 * limit.rlim_cur);
 }
 
 }  // namespace chorus

@@ -10,10 +10,14 @@ namespace chorus {
 /// before.
 void allow_descriptors(std::size_t count);
 
+/// The same for `more` files than are open now. To be called before files are opened that stay.
+void allow_more_descriptors(std::size_t more);
+
 /// Whether `error`, an errno, says that this process or machine can open no more files.
 [[nodiscard]] bool lacks_descriptors(int error);
 
-/// Why not, and what to do: "Too many open files; raise their limit (ulimit -n, now 1024)".
+/// Why not, and what to do: "Too many open files: 1024 are the most that this process may have (its
+/// hard limit); it needs more: raise that (ulimit -n 2048)".
 [[nodiscard]] std::string why_no_descriptor(int error);
 
 }  // namespace chorus

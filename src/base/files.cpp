@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -28,6 +29,8 @@ void write_over(const std::string& path, std::string_view text, const std::strin
   good = good && std::fflush(file.get()) == 0;
   if (!good) throw InputError(fmt::format("{}: cannot be written: {}", name, std::strerror(errno)));
 }
+
+constexpr std::string_view kStandardOutput = "-";
 
 }  // namespace
 
@@ -55,6 +58,7 @@ std::string read_file(const std::string& path) {
 }
 
 void require_writable(const std::string& path) {
+  if (path == kStandardOutput) return;
   std::error_code error;
   const bool there = std::filesystem::exists(path, error);
   if (there && std::filesystem::is_directory(path, error)) {
@@ -65,6 +69,19 @@ void require_writable(const std::string& path) {
     if (::access(asked.c_str(), there ? W_OK : W_OK | X_OK) == 0) return;
   }
   throw InputError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+}
+
+bool one_is_standard_output(std::initializer_list<std::string_view> paths) {
+  const auto many = std::count(paths.begin(), paths.end(), kStandardOutput);
+  if (many > 1) throw InputError("only one result can go to standard output (-)");
+  return many == 1;
+}
+
+void write_output(const std::string& path, std::string_view text) {
+  if (path != kStandardOutput) return write_file(path, text);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw InputError(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
+  }
 }
 
 void write_file(const std::string& path, std::string_view text) {

@@ -29,7 +29,9 @@ Progress::~Progress() {
 
 void Progress::show(int done, int total, std::string_view what) {
   const Clock::time_point now = Clock::now();
-  if (drawn_ && done != total && now - last_ < (terminal_ ? kDrawEvery : kLogEvery)) return;
+  const bool due = now - last_ >= (terminal_ ? kDrawEvery : kLogEvery);
+  // A log tells of long work alone: its first line comes after kLogEvery, its last only after that.
+  if (!due && (drawn_ ? done != total : !terminal_)) return;
   drawn_ = true;
   last_ = now;
   std::string left;

@@ -19,7 +19,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Cheap: draws ten times a second at most. On a log: the first, the last, and one per 10 s.
+  /// Cheap: draws ten times a second at most. On a log: a line per 10 s of work, and the last one
+  /// where there was any before.
   void show(int done, int total, std::string_view what);
 
  private:

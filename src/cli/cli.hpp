@@ -8,6 +8,7 @@
 
 #include "chorus/plan.hpp"
 #include "chorus/topology.hpp"
+#include "command/arguments.hpp"
 
 namespace chorus {
 
@@ -25,6 +26,7 @@ using AddSubcommand = void (*)(CLI::App& app, int& exit_code);
 void add_algorithms(CLI::App& app, int& exit_code);
 void add_convert(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
+void add_env(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_flight(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
@@ -35,16 +37,6 @@ void add_synth(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
 void add_topo(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
-
-/// A transform for options that take bytes: 4, 64K, 16M.
-[[nodiscard]] CLI::Validator byte_size();
-/// A check for options that take any unsigned number of 64 bits.
-[[nodiscard]] CLI::Validator whole_number();
-/// A check for options that take a finite number in [low, high].
-[[nodiscard]] CLI::Validator number_within(double low, double high);
-/// Of options in seconds, and in GB/s: what fits into every sum and product made of them.
-inline constexpr double kLeastSeconds = 1e-3, kMostSeconds = 1e8;
-inline constexpr double kLeastGbS = 1e-6, kMostGbS = 1e6;
 
 /// For options that name a topology.
 inline constexpr const char* kTopologyHelp =
@@ -72,10 +64,8 @@ void simulate_and_show(const Schedule& schedule, const Topology& topology, std::
 /// The whole of a file, or of standard input for "-". Throws InputError naming the path if it
 /// cannot be read or is larger than 64 MiB.
 [[nodiscard]] std::string read_input(const std::string& path);
-/// With what could move a terminal's cursor replaced: names come from the files of strangers.
-[[nodiscard]] std::string printable(std::string_view text);
-/// Writes what is printable to standard output and flushes it, so that a full disk or closed pipe
-/// is an Error.
+/// Writes what is printable to standard output and flushes it. Throws InputError where that is
+/// full or closed, as a file that is named would be.
 void print(std::string_view text);
 
 }  // namespace chorus

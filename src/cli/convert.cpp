@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 
+#include "base/counted.hpp"
 #include "base/files.hpp"
+#include "base/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "formats/format.hpp"
@@ -49,12 +51,13 @@ PlanEntry chosen(const Arguments& arguments) {
   if (count != 1 && !arguments.entry) {
     std::string list;
     for (int i = 0; i < count; ++i) {
-      list += fmt::format("\n  {}: {} '{}' from {} bytes", i,
-                          name_of(entries[i].schedule.collective.kind), entries[i].schedule.name,
-                          entries[i].min_bytes);
+      list +=
+          fmt::format("\n  {}: {} '{}' from {}", i, name_of(entries[i].schedule.collective.kind),
+                      printable_name(entries[i].schedule.name),
+                      counted(static_cast<long long>(entries[i].min_bytes), "byte"));
     }
-    throw InputError(fmt::format("{} has {} schedules and {} holds one: choose with --entry{}",
-                                 arguments.in, count, arguments.out, list));
+    throw InputError(fmt::format("{} has {} and {} holds one: choose with --entry{}", arguments.in,
+                                 counted(count, "schedule"), arguments.out, list));
   }
   const int index = arguments.entry.value_or(0);
   if (index >= count) {
@@ -70,7 +73,8 @@ std::string converted(const Arguments& arguments) {
   const Schedule& schedule = entry.schedule;
   if (format != Format::schedule) {  // where a wrong one is written, it can be looked at
     if (const auto fault = first_fault(schedule)) {
-      throw Error(fmt::format("{}: '{}' is wrong: {}", arguments.in, schedule.name, *fault));
+      throw Error(fmt::format("{}: '{}' is wrong: {}", arguments.in, printable_name(schedule.name),
+                              *fault));
     }
   }
   switch (format) {
@@ -118,11 +122,7 @@ std::string converted_topology(const Arguments& arguments) {
 void run(const Arguments& arguments) {
   const std::string text =
       arguments.topology ? converted_topology(arguments) : converted(arguments);
-  if (arguments.out == "-") {
-    print(text);
-  } else {
-    write_file(arguments.out, text);
-  }
+  write_output(arguments.out, text);
 }
 
 }  // namespace
@@ -134,8 +134,10 @@ void add_convert(CLI::App& app, int& exit_code) {
   command->add_option("in", arguments->in, kSchedulesHelp)->required();
   command->add_option("out", arguments->out, "the file to write, - for standard output")
       ->required();
-  command->add_option("--to", arguments->to,
-                      "chorus, msccl-xml, sccl or mscclpp; by the ending of OUT if left out");
+  command
+      ->add_option("--to", arguments->to,
+                   "chorus, msccl-xml, sccl or mscclpp; by the ending of OUT if left out")
+      ->check(one_of({"chorus", "msccl-xml", "sccl", "mscclpp"}, "a format"));
   command->add_option("--entry", arguments->entry, "which schedule of a plan, from 0")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--proto", arguments->protocol, "protocol to name in MSCCL XML")

@@ -1,24 +1,34 @@
 // chorus doctor: looks a machine over before a job does.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
 
+#include "base/host.hpp"
 #include "chorus/error.hpp"
+#include "chorus/options.hpp"
 #include "cli/cli.hpp"
 #include "cli/doctor/findings.hpp"
+#include "cli/doctor/hosts.hpp"
+#include "runtime/control.hpp"
+#include "runtime/launch.hpp"
 #include "topology/import.hpp"
 #include "topology/record.hpp"
 
 namespace chorus {
 namespace {
 
-struct Options {
+struct DoctorOptions {
   std::string root = "/";
   bool json = false;
 };
 
-doctor::Machine machine_of(const Options& options) {
+doctor::Machine machine_of(const DoctorOptions& options) {
   doctor::Machine machine{options.root, {}};
   if (options.root == "/") {
     machine.gpus = nvml_report();
@@ -35,8 +45,53 @@ doctor::Machine machine_of(const Options& options) {
   return machine;
 }
 
-int run(const Options& options) {
-  const auto findings = doctor::examine(machine_of(options));
+/// Every host of the job looks itself over; what rank 0 makes of it, and nothing on the others.
+std::optional<std::vector<doctor::Finding>> examine_job(const Launch& launch) {
+  const chorus::Options settings = chorus::Options::from_env();
+  std::shared_ptr<void> keep_alive;
+  const std::string id = resolve_id(launch, settings, keep_alive);
+  const auto control = Control::join(id, launch.rank, launch.world_size, settings.join_timeout_ms);
+  std::vector<Rank> members(static_cast<std::size_t>(launch.world_size));
+  std::iota(members.begin(), members.end(), 0);
+  const auto exchange = [&](const std::string& key, const std::string& mine) {
+    std::vector<std::string> texts;
+    for (const auto& blob : control->exchange(
+             "doctor/" + key, members, std::as_bytes(std::span(mine)), settings.join_timeout_ms)) {
+      texts.emplace_back(reinterpret_cast<const char*>(blob.data()), blob.size());
+    }
+    return texts;
+  };
+  // One rank of each host speaks for it.
+  const std::string host = host_name() + " " + boot_id();
+  const auto hosts = exchange("hosts", host);
+  const bool speaks = std::find(hosts.begin(), hosts.end(), host) - hosts.begin() == launch.rank;
+  std::string mine;
+  if (speaks) {
+    const doctor::Machine machine{"/", nvml_report()};
+    mine = doctor::to_json({.host = host_name(),
+                            .findings = doctor::examine(machine),
+                            .facts = doctor::facts_of(machine)});
+  }
+  const auto all = exchange("findings", mine);
+  if (launch.rank != 0) return std::nullopt;
+  std::vector<doctor::HostReport> reports;
+  for (const std::string& text : all) {
+    if (!text.empty()) reports.push_back(doctor::host_report_from_json(text));
+  }
+  return doctor::merged(reports);
+}
+
+int run(const DoctorOptions& options) {
+  const Launch launch = Launch::from_env();
+  std::vector<doctor::Finding> findings;
+  if (launch.world_size > 1 && options.root == "/") {
+    auto of_job = examine_job(launch);
+    if (!of_job) return exit_well;
+    findings = std::move(*of_job);
+  } else {
+    if (launch.rank != 0) return exit_well;
+    findings = doctor::examine(machine_of(options));
+  }
   print(options.json ? doctor::json_of(findings) : doctor::text_of(findings));
   constexpr int kWarnings = 3;
   switch (doctor::worst(findings)) {
@@ -53,14 +108,19 @@ int run(const Options& options) {
 }  // namespace
 
 void add_doctor(CLI::App& app, int& exit_code) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DoctorOptions>();
   CLI::App* command =
       app.add_subcommand("doctor", "Find what will slow jobs on this machine down, or stop them");
   command->add_option("--root", options->root,
                       "Examine the proc, sys, dev, etc and usr below this directory, and its "
                       "nvml.json, in place of this machine");
   command->add_flag("--json", options->json, "Print JSON for scripts");
-  command->footer("Exit code: 0 nothing worse than notes, 1 a fault, 3 warnings, 2 bad usage.");
+  command->footer(
+      "Exit code: 0 nothing worse than notes, 1 a fault, 3 warnings, 2 bad usage.\n"
+      "Examples:\n"
+      "  chorus doctor\n"
+      "  mpirun --host a,b --map-by node chorus doctor     every host of a job, and where they "
+      "differ");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

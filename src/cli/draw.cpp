@@ -9,14 +9,20 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/files.hpp"
+#include "base/printable.hpp"
 #include "chorus/error.hpp"
+#include "cli/draw_layout.hpp"
+#include "model/slow_links.hpp"
 #include "topology/describe.hpp"
 
 extern char** environ;
@@ -27,8 +33,12 @@ namespace {
 constexpr std::size_t kMostNodes = 600;
 constexpr std::size_t kMostEdges = 6000;
 constexpr std::size_t kMostLegendRows = 14;
+constexpr std::size_t kLongestDetail = 48;
 constexpr int kFar = 1 << 20;
-constexpr double kPi = 3.14159265358979323846;
+constexpr const char* kSlowColour = "#c0161b";
+constexpr std::size_t kMostBent = 120;  // beyond nodes, leading links round them takes minutes
+constexpr double kPointsPerInch = 72;
+constexpr double kPadding = 14;  // beside the text of a shape
 
 /// A link, or two that are each other's way back, or several of either between the same ends.
 struct Edge {
@@ -37,6 +47,7 @@ struct Edge {
   std::string type;
   double gb_s = 0;
   bool both = false;
+  bool slow = false;  ///< far below its peers
 };
 
 struct Look {
@@ -71,27 +82,32 @@ Look look_of(NodeKind kind) {
 
 std::string colour_of(const std::string& type) {
   static const std::map<std::string, std::string> colours = {
-      {"nvlink", "#5d9400"},   {"xgmi", "#c8312b"},       {"c2c", "#2a9d8f"},
-      {"pcie", "#2f6db5"},     {"socket", "#8d6e63"},     {"shm", "#9aa3ad"},
-      {"memory", "#9aa3ad"},   {"infiniband", "#7a3fae"}, {"slingshot", "#7a3fae"},
-      {"ethernet", "#d98324"}, {"link", "#4a6fa5"},       {"local", "#2a9d8f"},
-      {"global", "#c8312b"}};
+      {"nvlink", "#5d9400"},    {"xgmi", "#c8312b"},     {"c2c", "#2a9d8f"},
+      {"pcie", "#2f6db5"},      {"socket", "#8d6e63"},   {"sockets", "#8d6e63"},
+      {"shm", "#9aa3ad"},       {"memory", "#9aa3ad"},   {"infiniband", "#7a3fae"},
+      {"slingshot", "#7a3fae"}, {"ethernet", "#d98324"}, {"link", "#4a6fa5"},
+      {"local", "#2a9d8f"},     {"global", "#c8312b"}};
   const auto it = colours.find(type);
   return it == colours.end() ? "#333333" : it->second;
 }
 
-std::string quoted(std::string_view text) {
+/// Lines of a label are set apart by "\n".
+std::string quote(std::string_view text) {
   std::string all = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') all += '\\';
-    all += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    if (c == '\n') {
+      all += "\\n";
+    } else {
+      all += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    }
   }
   return all + "\"";
 }
 
 std::string html(std::string_view text) {
   std::string all;
-  for (const char c : text) {
+  for (const char c : printable_name(text)) {
     switch (c) {
       case '<':
         all += "&lt;";
@@ -114,8 +130,12 @@ std::string html(std::string_view text) {
 
 std::vector<Edge> edges_of(const Topology& topology) {
   std::map<std::tuple<int, int, std::string>, double> rates;  // parallel links add up
-  for (const Topology::Link& link : topology.links) {
+  std::set<std::pair<int, int>> slow;
+  const std::vector<bool> is_slow = slow_links(topology);
+  for (std::size_t i = 0; i < topology.links.size(); ++i) {
+    const Topology::Link& link = topology.links[i];
     rates[{link.src, link.dst, link.type}] += 1e-9 / link.beta_s_per_byte;
+    if (is_slow[i]) slow.emplace(link.src, link.dst);
   }
   std::vector<Edge> edges;
   for (const auto& [key, gb_s] : rates) {
@@ -123,9 +143,14 @@ std::vector<Edge> edges_of(const Topology& topology) {
     const auto back = rates.find({dst, src, type});
     const bool both = back != rates.end() && std::abs(back->second - gb_s) < 1e-9 * gb_s;
     if (both && src > dst) continue;
-    edges.push_back({src, dst, type, gb_s, both});
+    edges.push_back({src, dst, type, gb_s, both, slow.contains({src, dst})});
   }
   return edges;
+}
+
+bool has_boxes(const Topology& topology) {
+  return std::any_of(topology.nodes.begin(), topology.nodes.end(),
+                     [](const Topology::Node& node) { return node.parent >= 0; });
 }
 
 /// Writes one picture in graphviz's language.
@@ -137,7 +162,16 @@ class Picture {
         children_(topology.nodes.size()),
         linked_(topology.nodes.size(), false),
         ranks_(topology.nodes.size()) {
-    for (const Edge& edge : edges_) linked_[edge.src] = linked_[edge.dst] = true;
+    std::vector<int> degree(topology.nodes.size(), 0);
+    for (const Edge& edge : edges_) {
+      linked_[edge.src] = linked_[edge.dst] = true;
+      ++degree[edge.src];
+      ++degree[edge.dst];
+    }
+    // The slow member is at the end that has fewer links: the host, not the switch.
+    for (const Edge& edge : edges_) {
+      if (edge.slow) slow_.insert(degree[edge.src] <= degree[edge.dst] ? edge.src : edge.dst);
+    }
     for (int r = 0; r < topology.world_size(); ++r) ranks_[topology.rank_nodes[r]].push_back(r);
     for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
       const int parent = topology.nodes[i].parent;
@@ -152,23 +186,22 @@ class Picture {
   }
 
   std::string text() {
-    layered_ = 3 * between_equals_ <= edges_.size();
-    const bool is_flat = std::all_of(topology_.nodes.begin(), topology_.nodes.end(),
-                                     [](const Topology::Node& node) { return node.parent < 0; });
-    const char* engine = layered_ ? "dot" : is_flat ? "neato" : "fdp";
+    const bool is_flat = !has_boxes(topology_);
+    const bool is_mesh = 3 * between_equals_ > edges_.size();
+    const bool bends = topology_.nodes.size() <= kMostBent;
     out_ = fmt::format(
         "graph {} {{\n  layout={};\n  graph [fontname=\"Helvetica\", fontsize=11, labelloc=t, "
-        "labeljust=l, "
-        "compound=true, splines=true, overlap=false, nodesep=0.18, ranksep=0.55, K={}, "
-        "pad=0.2];\n  node [fontname=\"Helvetica\", fontsize=10, style=\"filled,rounded\", "
-        "height=0.3, margin=\"0.08,0.04\"];\n  edge [fontname=\"Helvetica\", fontsize=8];\n",
-        quoted(topology_.name), engine, is_flat ? 0.7 : 1.3);
-    std::vector<int> roots;
+        "labeljust=l, splines={}, overlap=false, outputorder=edgesfirst, nodesep=0.18, "
+        "ranksep=0.55, K=0.7, pad=0.2];\n"
+        "  node [fontname=\"Helvetica\", fontsize=10, style=\"filled,rounded\", height=0.3, "
+        "margin=\"0.08,0.04\"];\n  edge [fontname=\"Helvetica\", fontsize=8];\n",
+        quote(printable_name(topology_.name)), is_flat && !is_mesh ? "dot" : "neato",
+        bends ? "true" : "line");
+    if (!is_flat) place();
     for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
-      if (topology_.nodes[i].parent < 0) roots.push_back(static_cast<int>(i));
+      if (topology_.nodes[i].parent < 0) add_node(static_cast<int>(i), 1);
     }
-    if (!layered_ && !is_flat) place(roots);
-    for (const int root : roots) add_node(root, 1);
+    if (is_flat && !is_mesh) add_order();
     for (const Edge& edge : edges_) add_edge(edge);
     add_legend();
     out_ += "}\n";
@@ -200,62 +233,42 @@ class Picture {
   /// A box that nothing is wired to is drawn as a box only.
   [[nodiscard]] bool has_shape(int node) const { return linked_[node] || !ranks_[node].empty(); }
 
-  struct Point {
-    double x = 0;
-    double y = 0;
-  };
-
-  /// Places siblings and all below them in a rectangle whose lower left corner is (0, 0), inches;
-  /// returns its extent. Boxes stand in a row, with what is loose in a row beneath; a box that
-  /// holds nothing but loose things has them on a circle, turned so that equal boxes side by side
-  /// do not hide each other's cables.
-  Point place(const std::vector<int>& siblings) {
-    constexpr double kGap = 1.1;
-    constexpr double kRow = 1.3;
-    constexpr double kTurn = 1.95;
-    std::vector<int> loose;
-    Point extent;
-    for (const int node : siblings) {
-      if (children_[node].empty()) {
-        loose.push_back(node);
-        continue;
-      }
-      Point inner = place(children_[node]);
-      if (has_shape(node)) {  // the box's own node beneath what it holds
-        for (const int child : children_[node]) shift(child, {0, kRow});
-        places_[node] = {inner.x / 2, kRow / 3};
-        inner.y += kRow;
-      }
-      if (extent.x > 0) extent.x += kGap;
-      shift(node, {extent.x, 0});
-      extent = {extent.x + inner.x, std::max(extent.y, inner.y)};
+  /// Graphviz cannot be told the order of boxes, nor keep links off their names; so where there are
+  /// boxes it only leads the links round what stands here.
+  void place() {
+    placed_.resize(topology_.nodes.size());
+    for (std::size_t i = 0; i < placed_.size(); ++i) {
+      const int index = static_cast<int>(i);
+      Placed& node = placed_[i];
+      node.parent = topology_.nodes[i].parent;
+      node.is_box = !children_[i].empty();
+      node.has_shape = !node.is_box || has_shape(index);
+      node.level = level(index);
+      node.size = size_of(shape_label(index), topology_.nodes[i].kind == NodeKind::nic);
+      node.size.x = std::max(node.size.x, 48.0);
+      if (is_switch(index)) node.size.x = std::max(node.size.x, 110.0);
+      node.label = size_of(box_label(index), false);
+      node.label.x -= kPadding / 2;
     }
-    const auto count = static_cast<double>(loose.size());
-    if (extent.x == 0) {
-      const double radius = std::max(0.95, count * 0.19);
-      for (std::size_t i = 0; i < loose.size(); ++i) {
-        const double angle = kTurn - 2 * kPi * static_cast<double>(i) / count;
-        places_[loose[i]] = {radius * (1.25 + std::cos(angle)) * 1.15,
-                             radius * (1.1 + std::sin(angle))};
-      }
-      return {2.5 * radius * 1.15, 2.2 * radius};
-    }
-    if (loose.empty()) return extent;
-    for (const int node : siblings) {
-      if (!children_[node].empty()) shift(node, {0, kRow});
-    }
-    for (std::size_t i = 0; i < loose.size(); ++i) {
-      places_[loose[i]] = {extent.x * (static_cast<double>(i) + 1) / (count + 1), kRow / 3};
-    }
-    return {extent.x, extent.y + kRow};
+    std::vector<std::pair<int, int>> links;
+    for (const Edge& edge : edges_) links.emplace_back(edge.src, edge.dst);
+    extent_ = lay_out(placed_, links);
   }
 
-  void shift(int node, Point by) {
-    if (const auto it = places_.find(node); it != places_.end()) {
-      it->second.x += by.x;
-      it->second.y += by.y;
+  static Point size_of(const std::string& label, bool round) {
+    constexpr double kLetter = 5.4, kLine = 12;
+    double longest = 0, lines = 0;
+    for (std::size_t begin = 0; begin <= label.size(); ++lines) {
+      const std::size_t end = std::min(label.find('\n', begin), label.size());
+      longest = std::max(longest, static_cast<double>(end - begin));
+      begin = end + 1;
     }
-    for (const int child : children_[node]) shift(child, by);
+    return {(round ? 1.4 : 1) * (kLetter * longest + kPadding), kLine * lines + 8};
+  }
+
+  [[nodiscard]] bool is_switch(int index) const {
+    const NodeKind kind = topology_.nodes[index].kind;
+    return kind == NodeKind::gpu_switch || kind == NodeKind::network_switch;
   }
 
   void indent(int depth) { out_.append(2 * static_cast<std::size_t>(depth), ' '); }
@@ -265,21 +278,40 @@ class Picture {
       add_shape(index, depth);
       return;
     }
-    const Topology::Node& node = topology_.nodes[index];
+    const Placed& box = placed_[index];
+    const char* fill = depth % 2 == 1 ? "#fbfcfd" : "#f3f5f8";
     indent(depth);
-    const std::string detail = node.detail.size() > 48 ? "" : node.detail;
     out_ += fmt::format(
-        "subgraph cluster_{} {{ label={}; style=\"rounded,filled\"; color=\"{}\"; "
-        "fillcolor=\"{}\"; fontsize=10; margin=10;\n",
-        index, quoted(detail.empty() ? short_name(index) : short_name(index) + "  " + detail),
-        "#aab2bd", depth % 2 == 1 ? "#fbfcfd" : "#f3f5f8");
+        "subgraph cluster_{} {{ style=\"rounded,filled\"; color=\"#aab2bd\"; fillcolor=\"{}\"; "
+        "bb=\"{:.1f},{:.1f},{:.1f},{:.1f}\";\n",
+        index, fill, box.low.x, box.low.y, box.high.x, box.high.y);
+    indent(depth + 1);
+    // A node, because links are led round nodes, or beneath them, but across labels.
+    out_ += fmt::format(
+        "label{} [label={}, shape=box, style=filled, color=\"{}\", fillcolor=\"{}\", "
+        "margin=0{}];\n",
+        index, quote(box_label(index)), fill, fill, pin(box.label_at, box.label));
     if (has_shape(index)) add_shape(index, depth + 1);
-    // dot sets what hangs from nothing within its box from the right.
-    std::vector<int> children = children_[index];
-    if (layered_ && !has_shape(index)) std::reverse(children.begin(), children.end());
-    for (const int child : children) add_node(child, depth + 1);
+    for (const int child : children_[index]) add_node(child, depth + 1);
     indent(depth);
     out_ += "}\n";
+  }
+
+  static std::string pin(Point at, Point size) {
+    return fmt::format(", fixedsize=true, width={:.3f}, height={:.3f}, pos=\"{:.1f},{:.1f}!\"",
+                       size.x / kPointsPerInch, size.y / kPointsPerInch, at.x, at.y);
+  }
+
+  /// What dot has on one level stands in the order of the topology, from left to right.
+  void add_order() {
+    std::map<std::pair<int, int>, std::vector<std::string>> rows;
+    for (std::size_t i = 0; i < topology_.nodes.size(); ++i) {
+      rows[level(static_cast<int>(i))].push_back(fmt::format("n{}", i));
+    }
+    for (const auto& [level, names] : rows) {
+      if (names.size() < 2) continue;
+      out_ += fmt::format("  {{ rank=same; {} [style=invis]; }}\n", fmt::join(names, " -- "));
+    }
   }
 
   /// "gpu3" of "host1/gpu3": the box around it names the host.
@@ -287,30 +319,40 @@ class Picture {
     const Topology::Node& node = topology_.nodes[index];
     for (int above = node.parent; above >= 0; above = topology_.nodes[above].parent) {
       const std::string prefix = topology_.nodes[above].name + "/";
-      if (node.name.starts_with(prefix)) return node.name.substr(prefix.size());
+      if (node.name.starts_with(prefix)) return printable_name(node.name.substr(prefix.size()));
     }
-    return node.name;
+    return printable_name(node.name);
+  }
+
+  [[nodiscard]] std::string box_label(int index) const {
+    const std::string& detail = topology_.nodes[index].detail;
+    const bool shown = !detail.empty() && detail.size() <= kLongestDetail;
+    return short_name(index) + (shown ? "  " + printable_name(detail) : "");
+  }
+
+  [[nodiscard]] std::string shape_label(int index) const {
+    const std::string name = short_name(index);
+    std::string label = name;
+    if (const std::vector<int>& ranks = ranks_[index]; !ranks.empty()) {
+      std::string text = fmt::format("rank {}", ranks.front());
+      if (ranks.size() > 1) text += fmt::format(" … {}", ranks.back());
+      const bool is_name = name == fmt::format("rank{}", ranks.front()) && ranks.size() == 1;
+      label = is_name ? text : name + "\n" + text;
+    }
+    return slow_.contains(index) ? label + "\nslow" : label;
   }
 
   void add_shape(int index, int depth) {
     const Look look = look_of(topology_.nodes[index].kind);
-    std::string label = quoted(short_name(index));
-    if (const std::vector<int>& ranks = ranks_[index]; !ranks.empty()) {
-      std::string line = fmt::format("\\nrank {}", ranks.front());
-      if (ranks.size() > 1) line += fmt::format(" … {}", ranks.back());
-      label.insert(label.size() - 1, line);
-    }
-    const bool wide = topology_.nodes[index].kind == NodeKind::gpu_switch ||
-                      topology_.nodes[index].kind == NodeKind::network_switch;
-    const auto pinned = places_.find(index);
+    const bool slow = slow_.contains(index);
     indent(depth);
     out_ += fmt::format(
-        "n{} [label={}, shape={}, fillcolor=\"{}\", color=\"{}\", tooltip={}{}{}];\n", index, label,
-        look.shape, look.fill, look.line, quoted(topology_.nodes[index].detail),
-        wide ? ", width=1.6" : "",
-        pinned == places_.end()
-            ? ""
-            : fmt::format(", pos=\"{:.3f},{:.3f}!\"", pinned->second.x, pinned->second.y));
+        "n{} [label={}, shape={}, fillcolor=\"{}\", color=\"{}\", tooltip={}{}{}];\n", index,
+        quote(shape_label(index)), look.shape, look.fill, slow ? kSlowColour : look.line,
+        quote(topology_.nodes[index].detail), slow ? ", penwidth=2" : "",
+        !placed_.empty()   ? pin(placed_[index].at, placed_[index].size)
+        : is_switch(index) ? ", width=1.6"
+                           : "");
   }
 
   /// Wide for fast, on a logarithmic scale over what the picture holds.
@@ -321,41 +363,56 @@ class Picture {
   }
 
   void add_edge(const Edge& edge) {
-    const bool equal = level(edge.src) == level(edge.dst);
-    const bool swap = edge.both && level(edge.src) > level(edge.dst);
-    out_ += fmt::format(
-        "  n{} -- n{} [color=\"{}\", penwidth={:.2f}, tooltip={}{}{}];\n",
-        swap ? edge.dst : edge.src, swap ? edge.src : edge.dst, colour_of(edge.type),
-        width(edge.gb_s), quoted(fmt::format("{} {:.4g} GB/s", edge.type, edge.gb_s)),
-        edge.both ? "" : ", dir=forward", layered_ && equal ? ", constraint=false" : "");
+    const bool swap = level(edge.src) > level(edge.dst);
+    out_ += fmt::format("  n{} -- n{} [color=\"{}\", penwidth={:.2f}, tooltip={}{}{}];\n",
+                        swap ? edge.dst : edge.src, swap ? edge.src : edge.dst,
+                        edge.slow ? kSlowColour : colour_of(edge.type), width(edge.gb_s),
+                        quote(fmt::format("{} {:.4g} GB/s", edge.type, edge.gb_s)),
+                        edge.both ? ""
+                        : swap    ? ", dir=back"
+                                  : ", dir=forward",
+                        edge.slow ? ", style=dashed" : "");
   }
 
   void add_legend() {
-    std::map<std::pair<std::string, double>, int> rows;
+    std::map<std::tuple<std::string, double, bool>, int> rows;
     for (const Edge& edge : edges_) {
-      ++rows[{edge.type, std::round(edge.gb_s * 1000) / 1000}];
+      ++rows[{edge.type, std::round(edge.gb_s * 1000) / 1000, edge.slow}];
     }
     std::string table;
     std::size_t shown = 0;
     for (const auto& [key, count] : rows) {
       if (++shown > kMostLegendRows) break;
-      const int height = std::max(1, static_cast<int>(std::lround(width(key.second))));
+      const auto& [type, gb_s, slow] = key;
+      const int height = std::max(1, static_cast<int>(std::lround(width(gb_s))));
       table += fmt::format(
           "<TR><TD><TABLE BORDER=\"0\" CELLPADDING=\"0\" CELLSPACING=\"0\"><TR><TD "
           "FIXEDSIZE=\"TRUE\" "
           "WIDTH=\"28\" HEIGHT=\"{}\" BGCOLOR=\"{}\"></TD></TR></TABLE></TD><TD ALIGN=\"LEFT\">{} "
-          "{:.4g} GB/s</TD><TD ALIGN=\"RIGHT\">&nbsp;{}x</TD></TR>",
-          height, colour_of(key.first), html(key.first), key.second, count);
+          "{:.4g} GB/s{}</TD><TD ALIGN=\"RIGHT\">&nbsp;{}x</TD></TR>",
+          height, slow ? kSlowColour : colour_of(type), html(type), gb_s,
+          slow ? ", slow beside its peers" : "", count);
     }
     if (rows.size() > kMostLegendRows) {
       table += fmt::format("<TR><TD></TD><TD ALIGN=\"LEFT\">and {} more</TD><TD></TD></TR>",
                            rows.size() - kMostLegendRows);
     }
-    out_ += fmt::format(
-        "  label=<<TABLE BORDER=\"0\" CELLPADDING=\"1\" CELLSPACING=\"2\"><TR><TD "
-        "COLSPAN=\"3\" ALIGN=\"LEFT\"><B>{}</B>: {} rank{}</TD></TR>{}</TABLE>>;\n",
+    table = fmt::format(
+        "<TABLE BORDER=\"0\" CELLPADDING=\"1\" CELLSPACING=\"2\"><TR><TD COLSPAN=\"3\" "
+        "ALIGN=\"LEFT\"><B>{}</B>: {} rank{}</TD></TR>{}</TABLE>",
         html(topology_.name), topology_.world_size(), topology_.world_size() == 1 ? "" : "s",
         table);
+    if (placed_.empty()) {
+      out_ += fmt::format("  label=<{}>;\n", table);
+      return;
+    }
+    std::size_t longest = topology_.name.size();
+    for (const auto& [key, count] : rows) longest = std::max(longest, std::get<0>(key).size() + 14);
+    if (!slow_.empty()) longest += 23;
+    const Point size{5.6 * static_cast<double>(longest) + 70,
+                     18.0 * static_cast<double>(std::min(rows.size(), kMostLegendRows) + 2)};
+    out_ += fmt::format("  legend [shape=plaintext, style=\"\", label=<{}>{}];\n", table,
+                        pin({size.x / 2, extent_.y + size.y / 2 + 6}, size));
   }
 
   const Topology& topology_;
@@ -367,8 +424,9 @@ class Picture {
   double fastest_ = 0;
   std::size_t between_equals_ = 0;
   std::vector<int> distance_;
-  std::map<int, Point> places_;  // of what has none of the layout's own
-  bool layered_ = true;
+  std::set<int> slow_;          // nodes behind slow links
+  std::vector<Placed> placed_;  // empty where graphviz finds the places
+  Point extent_;
   std::string out_;
 };
 
@@ -384,9 +442,21 @@ Fd unnamed_file(const std::string& text) {
     done += wrote > 0 ? static_cast<std::size_t>(wrote) : 0;
   }
   if (!file || done < text.size() || ::lseek(file.get(), 0, SEEK_SET) != 0) {
-    throw Error(fmt::format("no temporary file in /tmp: {}", std::strerror(errno)));
+    throw InputError(fmt::format("no temporary file in /tmp: {}", std::strerror(errno)));
   }
   return file;
+}
+
+/// What was written to `file`.
+std::string text_of(const Fd& file) {
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  ssize_t got = 0;
+  ::lseek(file.get(), 0, SEEK_SET);
+  while ((got = ::read(file.get(), buffer.data(), buffer.size())) > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  return text;
 }
 
 }  // namespace
@@ -405,12 +475,16 @@ void draw_svg(const Topology& topology, const std::string& path) {
   const Fd source = unnamed_file(graphviz_source(topology));
   std::string program = "dot";
   std::string format = "-Tsvg";
-  std::string output = "-o" + path;
-  std::array<char*, 4> arguments = {program.data(), format.data(),
-                                    path == "-" ? nullptr : output.data(), nullptr};
+  std::string placed = "-n2";  // nodes have places
+  const Fd drawn = unnamed_file("");
+  std::string quiet = "-q";  // no warnings: a name may be wider than its letters were counted
+  std::vector<char*> arguments = {program.data(), format.data(), quiet.data()};
+  if (has_boxes(topology)) arguments.push_back(placed.data());
+  arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, source.get(), STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, drawn.get(), STDOUT_FILENO);
   pid_t child = 0;
   const int error =
       ::posix_spawnp(&child, program.c_str(), &actions, nullptr, arguments.data(), environ);
@@ -424,9 +498,15 @@ void draw_svg(const Topology& topology, const std::string& path) {
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+  const std::string picture = text_of(drawn);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || !picture.ends_with("</svg>\n")) {
     throw InputError(
         fmt::format("{}: graphviz could not draw this picture (see its message)", path));
+  }
+  if (path != "-") return write_file(path, picture);
+  if (std::fwrite(picture.data(), 1, picture.size(), stdout) != picture.size() ||
+      std::fflush(stdout) != 0) {
+    throw InputError(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
   }
 }
 

@@ -10,6 +10,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.hpp"
+#include "base/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/synth_report.hpp"
@@ -33,14 +35,15 @@ struct Arguments {
 // For people: the fastest schedule by size, then each asked size in full.
 void print_text(const Considered& considered, const Topology& topology, const Bound& bound,
                 CollectiveKind kind, const Arguments& arguments, bool shared) {
-  std::string text = fmt::format("{}: {} ranks\n", topology.name, topology.world_size());
+  std::string text = fmt::format("{}: {}\n", printable_name(topology.name),
+                                 counted(topology.world_size(), "rank"));
   if (shared) {
     text +=
         "The limits are those of messages; ranks that reach each other's memory may beat them.\n";
   }
-  text += fmt::format("limit of {}: {:.2f} us + bytes / {:.3f} GB/s by {}{}\n", name_of(kind),
+  text += fmt::format("limit of {}: {:.2f} us + bytes / {:.3f} GB/s by {}{}{}\n", name_of(kind),
                       bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
-                      bound.cut.empty() ? "" : ": " + bound.cut);
+                      bound.cut.empty() ? "" : ": " + bound.cut, switches_text(bound));
   for (const std::uint64_t size : arguments.sizes) {
     text += "\n" + explain(considered, kind, static_cast<double>(size));
     const double limit = bound.seconds(static_cast<double>(size));
@@ -105,9 +108,10 @@ void explain_plan(const Arguments& arguments) {
       const std::string until = entry.max_bytes == std::numeric_limits<std::uint64_t>::max()
                                     ? "on"
                                     : fmt::format("to {}", entry.max_bytes);
-      chorus::print(fmt::format("{:<15} from {:>11} {:<14} '{}', {} steps, {} chunks\n",
-                                name_of(kind), entry.min_bytes, until, entry.schedule.name,
-                                entry.schedule.steps.size(), entry.schedule.num_chunks));
+      chorus::print(fmt::format("{:<15} from {:>11} {:<14} '{}', {}, {}\n", name_of(kind),
+                                entry.min_bytes, until, printable_name(entry.schedule.name),
+                                counted(std::ssize(entry.schedule.steps), "step"),
+                                counted(entry.schedule.num_chunks, "chunk")));
     }
   }
   if (topology.nodes.empty()) {
@@ -156,11 +160,14 @@ void add_explain(CLI::App& app, int& exit_code) {
                    "all_reduce, all_gather, …; or a plan file, to explain that")
       ->capture_default_str();
   command->add_option("bytes", arguments->sizes, "sizes, such as 4 64K 16M")
+      ->delimiter(',')
       ->transform(byte_size());
-  command->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host)
+  command
+      ->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host,
+                   "so many processes on each of some hosts like this one")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_option("--hosts", arguments->shape.hosts)
+  command->add_option("--hosts", arguments->shape.hosts, "how many of them")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--network", arguments->shape.network_gb_s, "GB/s per host and direction")
@@ -170,7 +177,7 @@ void add_explain(CLI::App& app, int& exit_code) {
       ->add_option("-t,--topology", arguments->topology,
                    "file, catalog name or generator string instead of hosts like this one")
       ->excludes("--ranks-per-host", "--hosts", "--network");
-  command->add_flag("--json", arguments->json);
+  command->add_flag("--json", arguments->json, "Print JSON");
   command->footer("Example: chorus explain all_reduce 4 64K 16M -n 8");
   command->callback([arguments, &exit_code] {
     if (arguments->sizes.empty()) arguments->sizes = {4, 64 << 10, 16 << 20};

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 
+#include "base/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 
@@ -27,19 +27,6 @@ std::string read_input(const std::string& path) {
   return text;
 }
 
-std::string printable(std::string_view text) {
-  std::string result(text);
-  std::ranges::replace_if(
-      result, [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\t') || c == 0x7f; },
-      '?');
-  return result;
-}
-
-void print(std::string_view all) {
-  const std::string text = printable(all);
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    throw Error(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
-  }
-}
+void print(std::string_view all) { write_output("-", printable(all)); }
 
 }  // namespace chorus

@@ -4,73 +4,24 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <climits>
 #include <cstdint>
-#include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
+#include "cli/flight_record.hpp"
+#include "runtime/flight_files.hpp"
+#include "runtime/options_env.hpp"
 
 namespace chorus {
 namespace {
 
-using Json = nlohmann::json;
-
-struct FlightCall {
-  std::uint64_t sequence = 0;
-  std::string text, schedule;
-  std::int64_t begun_us = 0;
-  bool message = false;  // send or recv: numbered per pair, not per communicator
-  bool finished = false;
-};
-
-struct Flight {
-  std::string communicator, host, failure, waiting;
-  int rank = 0, world_size = 0;
-  std::vector<FlightCall> calls;
-};
-
-int whole(const Json& json, int low, int high, const std::string& path) {
-  const auto small = json.is_number_unsigned() && json.get<std::uint64_t>() <= INT_MAX;
-  const int number = small ? json.get<int>() : -1;
-  if (number >= low && number <= high) return number;
-  throw InputError(fmt::format("{}: not a flight record: {:.60} is no whole number in [{}, {}]",
-                               path, json.dump(), low, high));
-}
-
-Flight read_flight(const std::string& path) {
-  const std::string text = read_input(path);
-  try {
-    const Json json = Json::parse(text);
-    if (json.at("format") != "chorus-flight") throw InputError(path + ": not a flight record");
-    if (json.at("version") != 1) {
-      throw InputError(
-          fmt::format("{}: written by a later Chorus (version {:.40} of the format; this "
-                      "build reads 1): use that one's `chorus flight`",
-                      path, json.at("version").dump()));
-    }
-    Flight flight;
-    flight.communicator = json.at("communicator").get<std::string>();
-    flight.host = json.at("host").get<std::string>();
-    flight.failure = json.at("failure").get<std::string>();
-    flight.waiting = json.at("waiting").get<std::string>();
-    flight.world_size = whole(json.at("world_size"), 1, INT_MAX, path);
-    flight.rank = whole(json.at("rank"), 0, flight.world_size - 1, path);
-    for (const Json& entry : json.at("calls")) {
-      flight.calls.push_back({.sequence = entry.at("sequence").get<std::uint64_t>(),
-                              .text = entry.at("call").get<std::string>(),
-                              .schedule = entry.at("schedule").get<std::string>(),
-                              .begun_us = entry.at("begun_us").get<std::int64_t>(),
-                              .message = entry.contains("peer"),
-                              .finished = !entry.at("finished_us").is_null()});
-    }
-    return flight;
-  } catch (const Json::exception& error) {
-    throw InputError(fmt::format("{}: not a flight record: {}", path, error.what()));
-  }
+/// "2026-11-23 01:42:09 UTC", or nothing for records that do not say.
+std::string date(std::uint64_t unix_us) {
+  return unix_us == 0 ? "" : utc(unix_us, "%Y-%m-%d %H:%M:%S UTC");
 }
 
 // The last collective a rank began, or null.
@@ -82,7 +33,11 @@ const FlightCall* last_collective(const Flight& flight) {
 
 void print_communicator(const std::string& name, const std::vector<Flight>& flights) {
   const int world_size = flights.front().world_size;
-  print(fmt::format("communicator {}: {} ranks, {} records\n", name, world_size, flights.size()));
+  std::uint64_t first_us = flights.front().written_us;
+  for (const Flight& flight : flights) first_us = std::min(first_us, flight.written_us);
+  print(fmt::format("communicator {}: {}, {}{}{}\n", name, counted(world_size, "rank"),
+                    counted(std::ssize(flights), "record"), first_us > 0 ? ", failed " : "",
+                    date(first_us)));
   std::uint64_t newest = 0;
   for (const Flight& flight : flights) {
     if (const FlightCall* call = last_collective(flight)) newest = std::max(newest, call->sequence);
@@ -113,8 +68,44 @@ void print_communicator(const std::string& name, const std::vector<Flight>& flig
   }
   absent_until(world_size);
   for (const auto& [sentence, ranks] : failures) {
-    print(fmt::format("  failure (ranks{}): {}\n", ranks, sentence));
+    const bool one = ranks.find(' ', 1) == std::string::npos;  // they are " 0 1"
+    print(fmt::format("  failure (rank{}{}): {}\n", one ? "" : "s", ranks, sentence));
   }
+}
+
+/// The files that `paths` mean: folders stand for the last job that failed there.
+std::vector<std::string> records(const std::vector<std::string>& paths) {
+  if (paths.empty()) return latest_flights(flight_folder(Options::from_env().flight_dir));
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      files.push_back(path);
+      continue;
+    }
+    for (std::string& file : latest_flights(path)) files.push_back(std::move(file));
+  }
+  return files;
+}
+
+/// True if any of them failed.
+bool print_flights(const std::vector<std::string>& files) {
+  std::map<std::string, std::map<std::string, std::vector<Flight>>> jobs;
+  for (const std::string& file : files) {
+    Flight flight = flight_from_json(read_input(file), file);
+    jobs[flight.job][flight.communicator].push_back(std::move(flight));
+  }
+  bool failed = false;
+  for (auto& [job, communicators] : jobs) {
+    if (!job.empty()) print(fmt::format("job {}\n", job));
+    for (auto& [name, flights] : communicators) {
+      std::sort(flights.begin(), flights.end(),
+                [](const Flight& a, const Flight& b) { return a.rank < b.rank; });
+      print_communicator(name, flights);
+      for (const Flight& flight : flights) failed = failed || !flight.failure.empty();
+    }
+  }
+  return failed;
 }
 
 }  // namespace
@@ -123,22 +114,12 @@ void add_flight(CLI::App& app, int& exit_code) {
   auto paths = std::make_shared<std::vector<std::string>>();
   CLI::App* command = app.add_subcommand(
       "flight", "Merge the flight records of a failed run: who was where, and what failed");
-  command->add_option("files", *paths, "chorus-flight-*.json")->required();
-  command->footer("Example: chorus flight /tmp/chorus-flight-*.json");
+  command->add_option("files", *paths,
+                      "Records, or folders: the job that failed last there. Left out: the folder "
+                      "of CHORUS_FLIGHT_DIR");
+  command->footer("Example: chorus flight");
   command->callback([paths, &exit_code] {
-    std::map<std::string, std::vector<Flight>> communicators;
-    for (const std::string& path : *paths) {
-      Flight flight = read_flight(path);
-      communicators[flight.communicator].push_back(std::move(flight));
-    }
-    bool failed = false;
-    for (auto& [name, flights] : communicators) {
-      std::sort(flights.begin(), flights.end(),
-                [](const Flight& a, const Flight& b) { return a.rank < b.rank; });
-      print_communicator(name, flights);
-      for (const Flight& flight : flights) failed = failed || !flight.failure.empty();
-    }
-    exit_code = failed ? 1 : 0;
+    exit_code = print_flights(records(*paths)) ? exit_fault_found : exit_well;
   });
 }
 

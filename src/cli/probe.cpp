@@ -11,13 +11,16 @@
 #include <numeric>
 #include <optional>
 
+#include "base/counted.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/printable.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/draw.hpp"
 #include "model/json.hpp"
+#include "runtime/assumed_topology.hpp"
 #include "runtime/communicator_impl.hpp"
 #include "runtime/probe_cache.hpp"
 #include "topology/probing/fit.hpp"
@@ -36,6 +39,18 @@ struct Arguments {
   bool cached = false;
   bool keep = true;
 };
+
+/// What a probe of one host is: nothing was measured, and what is written is what a job assumes.
+Probed unprobed(Communicator::Impl& impl) {
+  const HostList hosts = hosts_of(*impl.wiring);
+  Probed result;
+  result.network.hosts = hosts.names;
+  result.parts = hosts.parts;
+  result.topology = assumed_topology(impl.wiring->members(), impl.wiring->hosts_share_memory());
+  return result;
+}
+
+bool was_measured(const Probed& probed) { return probed.parts.size() > 1; }
 
 // What crossed a limit in all, bytes.
 struct Traffic {
@@ -77,13 +92,15 @@ std::string report_json(const Probed& probed, const std::string& complaint) {
   json["bytes"] = probed.bytes;
   json["misfit"] = probing::misfit(network.tree, probed.measured);
   for (std::size_t h = 0; h < network.hosts.size(); ++h) {
-    json["hosts"].push_back({{"name", network.hosts[h]},
-                             {"ranks", probed.parts[h].ranks},
-                             {"out_bytes_per_s", network.tree.out[h]},
-                             {"in_bytes_per_s", network.tree.in[h]},
-                             {"alpha_s", network.cable_alpha_s[h]},
-                             {"bytes_out", traffic.out[h]},
-                             {"bytes_in", traffic.in[h]}});
+    nlohmann::ordered_json host = {{"name", network.hosts[h]}, {"ranks", probed.parts[h].ranks}};
+    if (was_measured(probed)) {
+      host.update({{"out_bytes_per_s", network.tree.out[h]},
+                   {"in_bytes_per_s", network.tree.in[h]},
+                   {"alpha_s", network.cable_alpha_s[h]},
+                   {"bytes_out", traffic.out[h]},
+                   {"bytes_in", traffic.in[h]}});
+    }
+    json["hosts"].push_back(std::move(host));
   }
   json["trunks"] = nlohmann::ordered_json::array();
   for (std::size_t g = 0; g < network.tree.groups.size(); ++g) {
@@ -99,6 +116,7 @@ std::string report_json(const Probed& probed, const std::string& complaint) {
                               {"bytes_in", traffic.group_in[g]}});
   }
   json["core_bytes_per_s"] = network.tree.core;
+  json["measured"] = nlohmann::ordered_json::array();
   for (std::size_t e = 0; e < probed.measured.size(); ++e) {
     nlohmann::ordered_json flows;
     for (std::size_t f = 0; f < probed.measured[e].flows.size(); ++f) {
@@ -117,20 +135,38 @@ std::string report_text(const Probed& probed) {
   for (const auto* list : {&traffic.group_out, &traffic.group_in}) {
     for (const std::uint64_t bytes : *list) most = std::max(most, bytes);
   }
-  std::string text = fmt::format("{} hosts, {} ranks, ", probed.network.hosts.size(),
-                                 probed.topology.world_size());
+  std::string text = fmt::format("{}, {}", counted(std::ssize(probed.network.hosts), "host"),
+                                 counted(probed.topology.world_size(), "rank"));
+  if (!was_measured(probed)) {
+    return text +
+           ": there is no network between hosts to probe, and nothing was measured\n"
+           "(all figures of the topology are from tables; start ranks on several hosts)\n";
+  }
   if (probed.cached) {
     const auto now = static_cast<std::int64_t>(std::time(nullptr));
-    text += fmt::format("probed {} s ago\n", now - probed.network.measured_at_s);
+    text += fmt::format(", probed {} s ago\n", now - probed.network.measured_at_s);
   } else {
-    text +=
-        fmt::format("probed in {:.2f} s by {} experiments with {:.1f} MB in all", probed.seconds,
-                    probed.experiments, static_cast<double>(probed.bytes) * 1e-6);
+    text += fmt::format(", probed in {:.2f} s by {} with {:.1f} MB in all", probed.seconds,
+                        counted(probed.experiments, "experiment"),
+                        static_cast<double>(probed.bytes) * 1e-6);
     if (most > 0)
       text += fmt::format(", at most {:.1f} MB over one trunk", static_cast<double>(most) * 1e-6);
     text += "\n";
   }
   return text + probing::describe(probed.network);
+}
+
+Probed probe_several(Communicator::Impl& impl, const Arguments& arguments) {
+  std::optional<Progress> bar;
+  if (impl.place.rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
+  return probe_together(*impl.control, *impl.wiring, *impl.engine, impl.place, impl.options,
+                        impl.layout, message_channel(),
+                        {.budget_ms = arguments.budget_ms,
+                         .use_cache = arguments.cached,
+                         .write_cache = arguments.keep,
+                         .progress = [&](int done, int total, const std::string& phase) {
+                           if (bar) bar->show(done, total, phase);
+                         }});
 }
 
 void run(const Arguments& arguments, int& exit_code) {
@@ -147,31 +183,28 @@ void run(const Arguments& arguments, int& exit_code) {
   if (rank == 0) {  // what cannot be used is said before the work, not after
     if (!arguments.compare.empty()) declared = topology_from_argument(arguments.compare);
     for (const std::string& path : {arguments.output, arguments.svg}) {
-      if (!path.empty() && path != "-") require_writable(path);
+      if (!path.empty()) require_writable(path);
     }
   }
-  std::optional<Progress> bar;
-  if (rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
-  const Probed probed =
-      probe_together(*impl.control, *impl.wiring, *impl.engine, impl.place, impl.options,
-                     impl.layout, message_channel(),
-                     {.budget_ms = arguments.budget_ms,
-                      .use_cache = arguments.cached,
-                      .write_cache = arguments.keep,
-                      .progress = [&](int done, int total, const std::string& phase) {
-                        if (bar) bar->show(done, total, phase);
-                      }});
-  bar.reset();
+  const bool several = hosts_of(*impl.wiring).parts.size() > 1;
+  if (declared && !several) {
+    throw InputError("--compare: the job has one host, so nothing is measured to compare with");
+  }
+  const Probed probed = several ? probe_several(impl, arguments) : unprobed(impl);
   if (rank != 0) return;
   std::string complaint;
   if (declared) {
     complaint = disagreement(*declared, probed.topology, probed.parts, probed.network.hosts);
   }
-  if (!arguments.output.empty()) write_file(arguments.output, to_json(probed.topology));
+  const std::string report = arguments.json ? report_json(probed, complaint) : report_text(probed);
+  if (one_is_standard_output({arguments.output, arguments.svg})) {
+    fmt::print(stderr, "{}", printable(report));
+  } else {
+    print(report);
+  }
+  if (!arguments.output.empty()) write_output(arguments.output, to_json(probed.topology));
   if (!arguments.svg.empty()) draw_svg(probed.topology, arguments.svg);
-  print(arguments.json ? report_json(probed, complaint) : report_text(probed));
   if (complaint.empty()) return;
-  std::fflush(stdout);
   log(LogLevel::error, {},
       fmt::format("{} is not what was measured: {}", arguments.compare, complaint));
   exit_code = exit_fault_found;
@@ -183,9 +216,10 @@ void add_probe(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "probe", "Measure the network between the hosts of a job: islands, trunks, slow hosts");
-  command->add_option("-o,--output", arguments->output,
-                      "Write the topology here, for CHORUS_TOPOLOGY and chorus synth");
-  command->add_option("--svg", arguments->svg, "Draw it to this file");
+  command->add_option(
+      "-o,--output", arguments->output,
+      "Write the topology here (- for standard output), for CHORUS_TOPOLOGY and chorus synth");
+  command->add_option("--svg", arguments->svg, "Draw it to this file (- for standard output)");
   command
       ->add_option("--compare", arguments->compare,
                    "Topology that somebody declared: exit with 1 and say where it is wrong")

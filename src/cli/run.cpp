@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/cores.hpp"
+#include "base/counted.hpp"
 #include "base/descriptors.hpp"
 #include "base/fd.hpp"
 #include "chorus/error.hpp"
@@ -277,8 +278,8 @@ class Job {
 
   void escalate(Clock::time_point now) {
     if (terminated_) {
-      say(num_running_ == 1 ? "1 rank has not ended: killing it"
-                            : fmt::format("{} ranks have not ended: killing them", num_running_));
+      say(fmt::format("{} {} not ended: killing {}", counted(num_running_, "rank"),
+                      num_running_ == 1 ? "has" : "have", num_running_ == 1 ? "it" : "them"));
       signal_all(SIGKILL);
       deadline_ = now + std::chrono::hours(1);
       return;
@@ -329,7 +330,7 @@ class Job {
     if (why.empty() && is_pending()) why = "nobody reads it";
     if (why.empty()) return;
     say(fmt::format("output of the ranks is lost: {}", why));
-    if (status_ == 0) status_ = exit_fault_found;
+    if (status_ == 0) status_ = exit_bad_input;
   }
 
   const RunOptions& options_;
@@ -350,6 +351,20 @@ class Job {
 
 }  // namespace
 
+namespace {
+
+/// Why there is no such option, and what does it.
+std::string on_several_hosts(const char* option, const std::string& hosts) {
+  return fmt::format(
+      "chorus run starts ranks on this machine only. On several hosts the launchers that are there "
+      "start them, and the program needs no change: mpirun {0} {1} -n N PROGRAM (Open MPI; MPICH: "
+      "mpiexec {2} {1}), srun --mpi=pmix -n N PROGRAM, or on each host torchrun --nnodes=HOSTS "
+      "--nproc-per-node=RANKS --rdzv-endpoint=FIRST_HOST:29500 PROGRAM",
+      option, hosts, std::string_view(option) == "--host" ? "-hosts" : "-f");
+}
+
+}  // namespace
+
 void add_run(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand("run", "Start the ranks of a program on this machine");
@@ -364,12 +379,22 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_option("--timeout", options->timeout_s, "End the ranks after this many seconds")
       ->check(number_within(kLeastSeconds, kMostSeconds));
   command->add_option("PROGRAM", options->program, "The program and its arguments")->required();
+  for (const auto& [names, instead] : {std::pair("--host,--hosts,-H", "--host"),
+                                       std::pair("--hostfile,--machinefile", "--hostfile")}) {
+    command
+        ->add_option_function<std::string>(
+            names, [](const std::string&) {}, "Not here: use mpirun, srun or torchrun")
+        ->check([instead = instead](const std::string& hosts) {
+          return on_several_hosts(instead, hosts);
+        })
+        ->group("");
+  }
   command->positionals_at_end();  // its options are its own
   command->footer(
       "Usage: chorus run -n N [options] -- PROGRAM [ARGUMENTS]\n"
       "Exit code: that of the first rank that failed (128 + signal if it was killed),\n"
       "124 after --timeout, 2 if the program cannot be started.\n"
-      "Example: chorus run -n 4 -- ./build/dev/examples/01_all_reduce");
+      "Example: chorus run -n 4 -- ./my_program");
   command->callback([options, &exit_code] { exit_code = Job(*options).run(); });
 }
 

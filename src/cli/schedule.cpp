@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "collectives/algorithms.hpp"
@@ -49,8 +50,8 @@ void run(const Arguments& arguments) {
                              .levels = arguments.levels};
   require_use_of_levels(chosen, input);
   if (const auto reason = chosen.why_not(input)) {
-    throw InputError(fmt::format("{} cannot make {} for {} ranks: {}", arguments.algorithm,
-                                 arguments.collective, arguments.ranks, *reason));
+    throw InputError(fmt::format("{} cannot make {} for {}: {}", arguments.algorithm,
+                                 arguments.collective, counted(arguments.ranks, "rank"), *reason));
   }
   if (arguments.topology.empty() && !(arguments.svg.empty() && arguments.trace.empty())) {
     throw InputError("--svg and --trace show a simulation: say on which topology (-t)");
@@ -62,7 +63,7 @@ void run(const Arguments& arguments) {
   } else if (arguments.programs) {
     print(to_json(lower(schedule)));
   } else {
-    print(to_json(schedule));
+    write_json(schedule, print);
   }
 }
 
@@ -74,13 +75,18 @@ void add_schedule(CLI::App& app, int& exit_code) {
       app.add_subcommand("schedule", "Make a classic schedule; print it or simulate it");
   command->add_option("algorithm", arguments->algorithm, "a name of `chorus algorithms`")
       ->required();
-  command->add_option("collective", arguments->collective, "all_reduce, all_gather, …")->required();
-  command->add_option("-n,--ranks", arguments->ranks)->required()->check(CLI::Range(1, 4096));
+  command->add_option("collective", arguments->collective, "all_reduce, all_gather, …")
+      ->required()
+      ->check(collective());
+  command->add_option("-n,--ranks", arguments->ranks, "how many")
+      ->required()
+      ->check(CLI::Range(1, 4096));
   command
       ->add_option("--levels", arguments->levels,
                    "sizes of the hierarchy, innermost first: 8,4 for 4 hosts of 8 ranks")
       ->delimiter(',')
       ->allow_extra_args(false)
+      ->check(CLI::PositiveNumber)
       ->option_text("INT,INT,...");
   command->add_flag("--programs", arguments->programs, "print what each rank executes");
   command->add_option("-t,--topology", arguments->topology,
@@ -88,8 +94,10 @@ void add_schedule(CLI::App& app, int& exit_code) {
   command->add_option("-b,--bytes", arguments->bytes, "size to simulate")
       ->transform(byte_size())
       ->capture_default_str();
-  command->add_option("--svg", arguments->svg, "write the simulated timeline as a picture");
-  command->add_option("--trace", arguments->trace, "write it as a Chrome/Perfetto trace");
+  command->add_option("--svg", arguments->svg,
+                      "write the simulated timeline as a picture; - for standard output");
+  command->add_option("--trace", arguments->trace,
+                      "write it as a Chrome/Perfetto trace; - for standard output");
   command->footer("Example: chorus schedule ring all_reduce -n 8 -t dgx1 -b 16M --svg ring.svg");
   command->callback([arguments, &exit_code] {
     run(*arguments);

@@ -13,8 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/counted.hpp"
 #include "base/draft.hpp"
 #include "base/files.hpp"
+#include "base/printable.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
@@ -85,19 +87,20 @@ Topology topology_of(const Arguments& arguments, const std::optional<Sketched>& 
   return job_topology(shape);
 }
 
-std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
+/// Those that are asked by default, and those that --only names besides.
+std::vector<synth::Strategy> nameable_strategies() {
   std::vector<synth::Strategy> all = all_strategies();
-  if (arguments.only.empty()) return all;
   for (synth::Strategy& strategy : decompositions()) all.push_back(std::move(strategy));
+  return all;
+}
+
+std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
+  if (arguments.only.empty()) return all_strategies();
   std::vector<synth::Strategy> chosen;
   for (const std::string& name : arguments.only) {
     // Several may go by one name: one that sends and one that reduces.
-    const std::size_t before = chosen.size();
-    std::copy_if(all.begin(), all.end(), std::back_inserter(chosen),
-                 [&](const synth::Strategy& s) { return s.name == name; });
-    if (chosen.size() == before) {
-      throw InputError(
-          fmt::format("there is no strategy \"{}\"; use some of {}", name, names_of(all)));
+    for (synth::Strategy& strategy : nameable_strategies()) {
+      if (strategy.name == name) chosen.push_back(std::move(strategy));
     }
   }
   return chosen;
@@ -182,8 +185,9 @@ synth::Planned make(const Arguments& arguments, const Topology& topology,
   options.better = [&](Collective collective, std::uint64_t size, const Schedule& schedule,
                        double seconds) {
     const double limit = limits.seconds(collective.kind, static_cast<double>(size));
-    best = fmt::format("; {} of {}: '{}', {} of the limit", name_of(collective.kind),
-                       size_text(size), printable(schedule.name), share_of_limit(limit, seconds));
+    best =
+        fmt::format("; {} of {}: '{}', {} of the limit", name_of(collective.kind), size_text(size),
+                    printable_name(schedule.name), share_of_limit(limit, seconds));
     progress.show(done, total, phase + best);
   };
   options.limit = [&](Collective collective, double size) {
@@ -218,7 +222,8 @@ void draw(const Arguments& arguments, const Topology& topology, const Plan& plan
         simulate(entry.schedule, topology, routes, static_cast<double>(size));
     const std::string file = fmt::format("{}/{}-{}.svg", arguments.svg,
                                          name_of(entry.schedule.collective.kind), size_text(size));
-    write_file(file, timeline_svg(simulation, entry.schedule, topology, routes));
+    write_file(file, timeline_svg(simulation, entry.schedule, topology, routes,
+                                  static_cast<double>(size)));
   }
 }
 
@@ -227,10 +232,9 @@ void run(const Arguments& arguments) {
   const std::optional<Sketched> sketched = sketch_of(arguments);
   const Topology topology = topology_of(arguments, sketched);
   if (topology.world_size() < 2) {
-    throw InputError(
-        fmt::format("'{}' has {} rank{}: there is nothing to exchange; say how many "
-                    "with -n",
-                    topology.name, topology.world_size(), topology.world_size() == 1 ? "" : "s"));
+    throw InputError(fmt::format("'{}' has {}: there is nothing to exchange; say how many with -n",
+                                 printable_name(topology.name),
+                                 counted(topology.world_size(), "rank")));
   }
   synth::PlanOptions options;
   if (arguments.collectives.empty() && topology.world_size() > synth::kMostListed &&
@@ -255,7 +259,7 @@ void run(const Arguments& arguments) {
   const std::vector<synth::Strategy> strategies =
       sketched ? sketched_alone(arguments, topology, sketched->sketch, options)
                : strategies_of(arguments);
-  if (!arguments.output.empty() && arguments.output != "-") require_writable(arguments.output);
+  if (!arguments.output.empty()) require_writable(arguments.output);
   if (!arguments.svg.empty()) make_folder(arguments.svg);
   const std::filesystem::path file = cache_file(arguments, topology, options, strategies, sketched);
   std::optional<Plan> plan;
@@ -270,13 +274,7 @@ void run(const Arguments& arguments) {
   }
   const std::string text = to_json(*plan);
   if (!from_cache && complete) keep(file, text);
-  if (!arguments.output.empty()) {
-    if (arguments.output == "-") {
-      print(text);
-    } else {
-      write_file(arguments.output, text);
-    }
-  }
+  if (!arguments.output.empty()) write_output(arguments.output, text);
   if (!arguments.svg.empty()) draw(arguments, topology, *plan);
   const SynthReport report(topology, *plan, options.kinds, options.sizes, limits);
   const double seconds =
@@ -296,6 +294,7 @@ void add_synth(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "synth", "Synthesize proved schedules for a topology and write them as a plan");
+  const std::vector<std::string> strategies = names_of(nameable_strategies());
   command->add_option("topology", arguments->topology, kTopologyHelp);
   command->add_option("-o,--output", arguments->output,
                       "plan file to write; - for standard output");
@@ -304,7 +303,8 @@ void add_synth(CLI::App& app, int& exit_code) {
                    "default: all_reduce,all_gather,reduce_scatter,all_to_all and, up to 256 "
                    "ranks, broadcast,reduce")
       ->delimiter(',')
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(collective());
   command
       ->add_option("-b,--bytes", arguments->sizes,
                    "sizes to optimise for; default: 1K,32K,1M,32M,1G")
@@ -327,15 +327,18 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--only", arguments->only,
-                   "strategies to ask: " + names_of(all_strategies()) + ", blueconnect, plink")
+                   fmt::format("strategies to ask: {}", fmt::join(strategies, ", ")))
       ->delimiter(',')
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(one_of(strategies, "a strategy"));
   command
       ->add_option(
           "--sketch", arguments->sketch,
           "only what this sketch allows (docs/sketches.md), at its size unless -b is given")
       ->check(CLI::ExistingFile);
-  command->add_option("--seed", arguments->seed)->check(whole_number())->capture_default_str();
+  command->add_option("--seed", arguments->seed, "of the searches that draw")
+      ->check(whole_number())
+      ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/counted.hpp"
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
 #include "runtime/strategies.hpp"
@@ -83,6 +84,15 @@ std::string gain(double other_s, double seconds) {
 
 }  // namespace
 
+std::string switches_text(const Bound& bound) {
+  constexpr double kLess = 0.99;  // what is worth a word
+  if (bound.switches_reducing <= 0 || bound.switches_reducing > kLess * bound.seconds_per_byte) {
+    return "";
+  }
+  return fmt::format("; in switches that reduce and multicast (NVLS, SHARP): bytes / {:.4g} GB/s",
+                     1e-9 / bound.switches_reducing);
+}
+
 std::string share_of_limit(double limit_s, double seconds) {
   // Links that take no time at all: there is nothing to share.
   return seconds > 0 ? fmt::format("{:.1f} %", 100 * limit_s / seconds) : "-";
@@ -107,14 +117,14 @@ synth::Strategy sketched_strategy(const Sketch* sketch) {
                            : synth::sketched_strategy(std::move(solver));
 }
 
-std::string names_of(const std::vector<synth::Strategy>& strategies) {
-  std::vector<std::string_view> names;
+std::vector<std::string> names_of(const std::vector<synth::Strategy>& strategies) {
+  std::vector<std::string> names;
   for (const synth::Strategy& strategy : strategies) {
     if (std::find(names.begin(), names.end(), strategy.name) == names.end()) {
       names.push_back(strategy.name);
     }
   }
-  return fmt::format("{}", fmt::join(names, ", "));
+  return names;
 }
 
 std::string size_text(std::uint64_t bytes) {
@@ -155,6 +165,7 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
     notes_.push_back(fmt::format("{}: {:.2f} us or bytes / {:.4g} GB/s, by {}{}", name_of(kind),
                                  bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
                                  bound.cut.empty() ? "" : ": " + bound.cut));
+    notes_.back() += switches_text(bound);
     if (!sizes.empty()) notes_.back() += crossing_text(bound, static_cast<double>(sizes.front()));
     for (const std::uint64_t size : sizes) {
       const auto entry =
@@ -181,7 +192,7 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
 std::string SynthReport::text() const {
   std::size_t width = 8;
   for (const SynthRow& row : rows_) width = std::max(width, row.schedule.size());
-  std::string text = fmt::format("{}, {} ranks: simulated times\n", name_, world_size_);
+  std::string text = fmt::format("{}, {}: simulated times\n", name_, counted(world_size_, "rank"));
   text += fmt::format("{:<15}{:>7}  {:<{}} {:>6} {:>7} {:>12} {:>12} {:>9} {:>9} {:>9}\n",
                       "collective", "bytes", "schedule", width, "steps", "chunks", "us", "limit us",
                       "of limit", "vs ring", "vs tree");
@@ -193,7 +204,7 @@ std::string SynthReport::text() const {
                         gain(row.tree_s, row.seconds),
                         kMethodNotes[static_cast<std::size_t>(row.method)]);
   }
-  text += "limits:\n";
+  text += "limits, of messages through switches that neither reduce nor multicast:\n";
   for (const std::string& note : notes_) text += "  " + note + "\n";
   return text;
 }

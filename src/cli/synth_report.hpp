@@ -16,8 +16,8 @@ namespace chorus {
 
 /// Classic schedules, the library's own strategies, and those that need a solver.
 [[nodiscard]] std::vector<synth::Strategy> all_strategies();
-/// "classic, hierarchical, …": each once.
-[[nodiscard]] std::string names_of(const std::vector<synth::Strategy>& strategies);
+/// "classic", "hierarchical", …: each once.
+[[nodiscard]] std::vector<std::string> names_of(const std::vector<synth::Strategy>& strategies);
 /// By this sketch, or by inferred ones; timed exactly where there is a solver.
 [[nodiscard]] synth::Strategy sketched_strategy(const Sketch* sketch);
 
@@ -29,7 +29,7 @@ class Limits {
  public:
   Limits(const Topology& topology, const std::vector<CollectiveKind>& kinds);
 
-  /// Seconds no schedule can beat: Bound::seconds(). For all_reduce the bandwidth
+  /// Seconds that no schedule of messages can beat: Bound::seconds(). For all_reduce the bandwidth
   /// is that of the best reduce-scatter and all-gather where direct ways are not known to be
   /// faster.
   [[nodiscard]] double seconds(CollectiveKind kind, double size_bytes) const;
@@ -52,6 +52,9 @@ struct SynthRow {
   double ring_s = 0;  ///< ring (broadcast, reduce: chain) in the order of ranks; 0: has none
   double tree_s = 0;  ///< double binary tree, or binomial where that has no form; 0: has none
 };
+
+/// What limits assume, and what all_reduce could reach in switches that combine and copy.
+[[nodiscard]] std::string switches_text(const Bound& bound);
 
 /// "96.4 %"
 [[nodiscard]] std::string share_of_limit(double limit_s, double seconds);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/files.hpp"
 #include "cli/cli.hpp"
 #include "cli/draw.hpp"
 #include "cli/gpu_pairs.hpp"
@@ -63,6 +64,7 @@ void run(const Options& options) {
   if (!options.record.empty()) return record_machine(options.record, gpus(options));
   const Topology topology =
       options.probe_gpus ? discover(gpus(options)) : topology_from_argument(options.source);
+  (void)one_is_standard_output({options.svg, options.json ? "-" : ""});  // throws where both are
   if (!options.svg.empty()) draw_svg(topology, options.svg);
   if (options.json) {
     print(to_json(topology));

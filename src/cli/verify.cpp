@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "base/counted.hpp"
+#include "base/printable.hpp"
 #include "chorus/options.hpp"
 #include "cli/cli.hpp"
 #include "formats/fault.hpp"
@@ -39,8 +41,7 @@ std::optional<std::string> fault_of(const Schedule& schedule) {
 std::string symmetry_of(const Schedule& schedule) {
   if (schedule.symmetry.empty()) return "";
   const Cells cells = cells_of(schedule);
-  return fmt::format(", {} cells of {} rank{}", cells.count(), cells.size(),
-                     cells.size() == 1 ? "" : "s");
+  return fmt::format(", {} of {}", counted(cells.count(), "cell"), counted(cells.size(), "rank"));
 }
 
 bool verify(const std::string& path) {
@@ -50,10 +51,13 @@ bool verify(const std::string& path) {
     for (const PlanEntry& entry : plan.entries) {
       const Schedule& schedule = entry.schedule;
       const auto fault = fault_of(schedule);
-      print(fmt::format("{}: {} '{}' for {} ranks{}, {} chunks, {} steps, {} transfers: {}\n", path,
-                        name_of(schedule.collective.kind), schedule.name, schedule.world_size,
-                        symmetry_of(schedule), schedule.num_chunks, schedule.steps.size(),
-                        num_transfers(schedule), fault ? "WRONG: " + *fault : "proved"));
+      print(fmt::format("{}: {} '{}' for {}{}, {}, {}, {}: {}\n", path,
+                        name_of(schedule.collective.kind), printable_name(schedule.name),
+                        counted(schedule.world_size, "rank"), symmetry_of(schedule),
+                        counted(schedule.num_chunks, "chunk"),
+                        counted(std::ssize(schedule.steps), "step"),
+                        counted(static_cast<long long>(num_transfers(schedule)), "transfer"),
+                        fault ? "WRONG: " + *fault : "proved"));
       proved = proved && !fault;
     }
   } catch (const formats::ProgramFault& fault) {  // of a foreign file, which names itself

@@ -9,14 +9,14 @@ namespace chorus::device {
 
 /// One operand of a fold.
 struct Source {
-  std::uint64_t at;      ///< address: of the data, or of a slot of words or lines
+  std::uint64_t at;      ///< address: of the data, or of a slot of words
   double scale;          ///< local data is multiplied by it, where `is_scaled`
   std::uint32_t flag;    ///< of the message, where `is_wire`
   std::uint32_t peer;    ///< who sends it, where `is_wire`
-  std::uint8_t is_wire;  ///< words or lines
+  std::uint8_t is_wire;  ///< words
   std::uint8_t is_scaled;
 };
-/// A slot of words or lines at a peer.
+/// A slot of words at a peer.
 struct Wire {
   std::uint64_t at;
   std::uint32_t flag;
@@ -29,7 +29,6 @@ struct FoldJob {
   std::uint32_t num_targets;
   std::uint32_t num_wires;
   std::uint32_t divisor;
-  std::uint32_t tag;
   Protocol protocol;
   Source sources[kMostRanks];
   std::uint64_t targets[kMostRanks];

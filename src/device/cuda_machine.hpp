@@ -29,14 +29,6 @@ class CudaMachine {
   __device__ __forceinline__ static void sync() { __syncthreads(); }
   __device__ __forceinline__ static bool all(bool mine) { return __syncthreads_and(mine) != 0; }
   __device__ __forceinline__ static bool any(bool mine) { return __syncthreads_or(mine) != 0; }
-  /// The eight threads that share a line.
-  __device__ __forceinline__ static std::uint32_t line_mask() {
-    return 0xffU << (threadIdx.x & 24U);
-  }
-  __device__ __forceinline__ static void sync_line() { __syncwarp(line_mask()); }
-  __device__ __forceinline__ static bool all_of_line(bool mine) {
-    return __all_sync(line_mask(), mine) != 0;
-  }
 
   __device__ __forceinline__ std::uint64_t load_acquire(const std::uint64_t* at) const {
     std::uint64_t value;
@@ -106,26 +98,6 @@ class CudaMachine {
     asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(halves[0]),
                  "l"(halves[1])
                  : "memory");
-  }
-
-  // Eight threads touch one line in one instruction of a warp. That such a line is not torn is no
-  // promise of the memory model, but of the memory itself within one device and over NVLink: the
-  // host chooses lines only there (docs/transports/cuda.md).
-  __device__ __forceinline__ static void load_part(std::uint64_t line, std::uint32_t part,
-                                                   std::uint64_t* words, std::uint64_t* flag) {
-    load_words(line + 16 * part, words);
-    *flag = __shfl_sync(line_mask(), words[1], 7, 8);
-    if (part == 7) words[1] = 0;
-  }
-  __device__ __forceinline__ static void store_part(std::uint64_t line, std::uint32_t part,
-                                                    const std::uint64_t* words,
-                                                    std::uint64_t flag) {
-    const std::uint64_t halves[2] = {words[0], part == 7 ? flag : words[1]};
-    store_words(line + 16 * part, halves);
-  }
-  /// The flag alone.
-  __device__ __forceinline__ static std::uint64_t load_flag(std::uint64_t line) {
-    return load_relaxed(reinterpret_cast<const std::uint64_t*>(line + 120));
   }
 
   /// Others may need the multiprocessor, or (ranks of other processes) the whole device: the

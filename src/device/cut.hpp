@@ -18,20 +18,21 @@ struct Cut {
     const std::uint64_t begin = tile * tile_count;
     return begin >= count ? 0 : smaller(tile_count, count - begin);
   }
-  /// Chunks begin on lines of memory where that makes none much shorter.
-  CHORUS_INLINE std::uint64_t line(std::uint64_t elements) const {
-    const std::uint64_t per_line = kLineBytes / element;
-    return chunks > 1 && elements / chunks >= 8 * per_line ? per_line : 1;
+  /// Elements of each chunk of `elements`, but for the last ones, which have what is left. Whole
+  /// lines of memory where that makes none much longer, so that all of them begin on one.
+  CHORUS_INLINE std::uint64_t longest(std::uint64_t elements) const {
+    const std::uint64_t even = (elements + chunks - 1) / chunks;
+    const std::uint64_t line = kLineBytes / element;
+    return chunks > 1 && even >= 8 * line ? (even + line - 1) & ~(line - 1) : even;
   }
   CHORUS_INLINE std::uint64_t begin(std::uint32_t chunk, std::uint64_t elements) const {
-    if (chunk >= chunks) return elements;
-    return chunk * elements / chunks / line(elements) * line(elements);
-  }
-  /// No chunk of a tile of so many elements has more.
-  CHORUS_INLINE std::uint64_t longest(std::uint64_t elements) const {
-    if (chunks == 1) return elements;
-    return (elements + chunks - 1) / chunks + (line(elements) > 1 ? line(elements) : 0);
+    return smaller(chunk * longest(elements), elements);
   }
 };
+
+/// Bytes of a direct move that each block does, but the last ones: whole lines.
+CHORUS_INLINE std::uint64_t share_of_block(std::uint64_t bytes, std::uint32_t blocks) {
+  return round_up((bytes + blocks - 1) / blocks, kLineBytes);
+}
 
 }  // namespace chorus::device

@@ -34,15 +34,13 @@ Library open_library() {
   };
 #define CHORUS_CUDA_FIND(member, symbol, parameters) find(#symbol, library.api.member);
   CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_FIND)
+  CHORUS_CUDA_OLDER_FUNCTIONS(CHORUS_CUDA_FIND)
 #undef CHORUS_CUDA_FIND
 #define CHORUS_CUDA_LOOK(member, symbol, parameters) \
   library.api.member = reinterpret_cast<decltype(library.api.member)>(::dlsym(handle, #symbol));
   CHORUS_CUDA_LATER_FUNCTIONS(CHORUS_CUDA_LOOK)
 #undef CHORUS_CUDA_LOOK
   if (!library.why_not.empty()) return library;
-  // Kernels of several ranks may have to run at once, each in a stream of its own: more hardware
-  // queues than the usual 8 keep one from waiting behind another. Read when the driver starts.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   Result result = library.api.init(0);
   int devices = 0;
   if (result == kSuccess) result = library.api.device_count(&devices);
@@ -118,6 +116,21 @@ Memory allocate(std::size_t size_bytes) {
   check(driver().alloc(&address, size_bytes),
         fmt::format("allocating {} bytes of GPU memory", size_bytes));
   return Memory(address);
+}
+
+Memory allocate_pages(std::size_t size_bytes) {
+  constexpr std::size_t kBlock = std::size_t{2} << 20;
+  return allocate((size_bytes + kBlock - 1) / kBlock * kBlock);
+}
+
+Memory allocate_local(std::size_t size_bytes, StreamHandle stream) {
+  if (driver().alloc_async == nullptr) return allocate(size_bytes);
+  Address address = 0;
+  check(driver().alloc_async(&address, size_bytes, stream),
+        fmt::format("allocating {} bytes of GPU memory", size_bytes));
+  Memory memory(address);
+  check(driver().stream_synchronize(stream), "allocating GPU memory");
+  return memory;
 }
 
 PinnedMemory allocate_pinned(std::size_t size_bytes, Address& address) {

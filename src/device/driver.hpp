@@ -112,6 +112,12 @@ using Event = Owned<EventHandle, DestroyEvent>;
 using LoadedModule = Owned<Module, UnloadModule>;
 
 [[nodiscard]] Memory allocate(std::size_t size_bytes);
+/// The same in whole blocks of 2 MiB, which begin where a page of the host's would: the driver cuts
+/// smaller ones out of blocks that it keeps, aligned to 256 bytes, and adapters take pages alone.
+[[nodiscard]] Memory allocate_pages(std::size_t size_bytes);
+/// Memory for this GPU alone: peers and other processes do not reach it. Unlike allocate() it does
+/// not wait for kernels that run, which may be waiting for the caller. `stream` is idle.
+[[nodiscard]] Memory allocate_local(std::size_t size_bytes, StreamHandle stream);
 /// Host memory, zeroed, that every device reaches; `address` is how.
 [[nodiscard]] PinnedMemory allocate_pinned(std::size_t size_bytes, Address& address);
 /// Pins memory that is there already: whole pages. It must stay until the result goes.

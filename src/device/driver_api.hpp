@@ -13,6 +13,7 @@ struct CUstream_st;
 struct CUevent_st;
 struct CUgraph_st;
 struct CUgraphExec_st;
+struct CUgraphNode_st;
 
 namespace chorus::cuda {
 
@@ -26,6 +27,7 @@ using StreamHandle = CUstream_st*;
 using EventHandle = CUevent_st*;
 using Graph = CUgraph_st*;
 using GraphExec = CUgraphExec_st*;
+using GraphNode = CUgraphNode_st*;
 struct Uuid {
   char bytes[16];
 };
@@ -34,6 +36,10 @@ struct IpcHandle {
 };
 
 inline constexpr Result kSuccess = 0;
+inline constexpr Result kInvalidValue = 1;
+inline constexpr Result kInvalidImage = 200;
+inline constexpr Result kNoBinaryForGpu = 209;
+inline constexpr Result kUnsupportedPtx = 222;
 inline constexpr Result kNotReady = 600;
 inline constexpr Result kPeerAlreadyEnabled = 704;
 inline constexpr int kMultiprocessorCount = 16;  ///< of cuDeviceGetAttribute
@@ -41,6 +47,8 @@ inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+/// Of cuEventRecordWithFlags and cuStreamWaitEvent: a node of the graph, in place of a dependency.
+inline constexpr unsigned kEventExternal = 1;
 inline constexpr unsigned kHostMapped =
     0x02 | 0x01;  ///< portable, mapped; of cuMemHostRegister, too
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
@@ -52,6 +60,8 @@ inline constexpr int kPointerMemoryType = 2;  ///< of cuPointerGetAttributes
 inline constexpr int kPointerIsManaged = 8;
 inline constexpr int kPointerDeviceOrdinal = 9;
 inline constexpr int kPointerBufferId = 7;
+inline constexpr int kPointerIpcCapable =
+    10;  ///< "legacy": of cuMemAlloc, not of pools or cuMemMap
 inline constexpr unsigned kMemoryHost = 1;
 inline constexpr unsigned kMemoryDevice = 2;
 // GPUDirect RDMA.
@@ -122,14 +132,22 @@ inline constexpr int kRangeDmabuf = 1;           ///< of cuMemGetHandleForAddres
   X(event_create, cuEventCreate, (EventHandle*, unsigned))                                         \
   X(event_destroy, cuEventDestroy_v2, (EventHandle))                                               \
   X(event_record, cuEventRecord, (EventHandle, StreamHandle))                                      \
+  X(event_record_with, cuEventRecordWithFlags, (EventHandle, StreamHandle, unsigned))              \
   X(event_query, cuEventQuery, (EventHandle))                                                      \
   X(event_synchronize, cuEventSynchronize, (EventHandle))                                          \
   X(event_elapsed, cuEventElapsedTime, (float*, EventHandle, EventHandle))
 
-// Null where the driver has them not: 11.3, 11.7.
-#define CHORUS_CUDA_LATER_FUNCTIONS(X)                    \
-  X(flush_writes, cuFlushGPUDirectRDMAWrites, (int, int)) \
-  X(range_handle, cuMemGetHandleForAddressRange,          \
+// Superseded: newer headers give the name to another function, drivers have both.
+#define CHORUS_CUDA_OLDER_FUNCTIONS(X)       \
+  X(capture_info, cuStreamGetCaptureInfo_v2, \
+    (StreamHandle, int*, unsigned long long*, Graph*, const GraphNode**, std::size_t*))
+
+// Null where the driver has them not: 11.2, 11.3, 11.7, 12.0.
+#define CHORUS_CUDA_LATER_FUNCTIONS(X)                                   \
+  X(alloc_async, cuMemAllocAsync, (Address*, std::size_t, StreamHandle)) \
+  X(context_id, cuCtxGetId, (Context, unsigned long long*))              \
+  X(flush_writes, cuFlushGPUDirectRDMAWrites, (int, int))                \
+  X(range_handle, cuMemGetHandleForAddressRange,                         \
     (void*, Address, std::size_t, int, unsigned long long))
 
 /// The functions as found in libcuda.so.1.
@@ -138,6 +156,7 @@ struct Api {
 // NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define CHORUS_CUDA_MEMBER(member, symbol, parameters) Result(*member) parameters;
   CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_MEMBER)
+  CHORUS_CUDA_OLDER_FUNCTIONS(CHORUS_CUDA_MEMBER)
   CHORUS_CUDA_LATER_FUNCTIONS(CHORUS_CUDA_MEMBER)
 #undef CHORUS_CUDA_MEMBER
 };

@@ -59,12 +59,10 @@ inline constexpr std::uint64_t kPadPeriod = 1 << 20;
 struct Words {
   CHORUS_INLINE static std::uint64_t units(std::uint64_t bytes) { return (bytes + 7) / 8; }
   CHORUS_INLINE static std::uint64_t wire_bytes(std::uint64_t bytes) { return units(bytes) * 16; }
-  CHORUS_INLINE static std::uint64_t offset(std::uint64_t unit) { return unit * 8; }
-  CHORUS_INLINE static std::uint32_t words(std::uint64_t) { return 1; }
 
   /// 0: not there yet; 1: it is; 2: another call's.
   template <class M>
-  CHORUS_INLINE static int load(M& machine, const Source& source, std::uint64_t unit, std::uint32_t,
+  CHORUS_INLINE static int load(M& machine, const Source& source, std::uint64_t unit,
                                 std::uint64_t* words) {
     std::uint64_t halves[2];
     machine.load_words(source.at + unit * 16, halves);
@@ -77,7 +75,7 @@ struct Words {
     return a >> 8 == source.flag >> 8 && a != source.flag ? 2 : 0;
   }
   template <class M>
-  CHORUS_INLINE static void store(M& machine, const Wire& wire, std::uint64_t unit, std::uint32_t,
+  CHORUS_INLINE static void store(M& machine, const Wire& wire, std::uint64_t unit,
                                   const std::uint64_t* words) {
     const std::uint64_t flag = static_cast<std::uint64_t>(wire.flag) << 32;
     const std::uint64_t halves[2] = {(words[0] & 0xffffffff) | flag, words[0] >> 32 | flag};
@@ -85,65 +83,17 @@ struct Words {
   }
 };
 
-struct Lines {
-  CHORUS_INLINE static std::uint64_t lines(std::uint64_t bytes) {
-    return (bytes + kLineData - 1) / kLineData;
-  }
-  CHORUS_INLINE static std::uint64_t units(std::uint64_t bytes) { return lines(bytes) * 8; }
-  CHORUS_INLINE static std::uint64_t wire_bytes(std::uint64_t bytes) {
-    return lines(bytes) * kLineBytes;
-  }
-  CHORUS_INLINE static std::uint64_t offset(std::uint64_t unit) {
-    return unit / 8 * kLineData + unit % 8 * 16;
-  }
-  CHORUS_INLINE static std::uint32_t words(std::uint64_t unit) { return unit % 8 == 7 ? 1 : 2; }
-
-  template <class M>
-  CHORUS_INLINE static int load(M& machine, const Source& source, std::uint64_t unit,
-                                std::uint32_t tag, std::uint64_t* words) {
-    std::uint64_t flag = 0;
-    const auto part = static_cast<std::uint32_t>(unit % 8);
-    machine.load_part(source.at + unit / 8 * kLineBytes, part, words, &flag);
-    return state_of(flag, source, tag);
-  }
-  CHORUS_INLINE static int state_of(std::uint64_t flag, const Source& source, std::uint32_t tag) {
-    const std::uint64_t expected = static_cast<std::uint64_t>(tag) << 32 | source.flag;
-    if (flag == expected) return 1;
-    return static_cast<std::uint32_t>(flag) == source.flag ? 2 : 0;
-  }
-  template <class M>
-  CHORUS_INLINE static void store(M& machine, const Wire& wire, std::uint64_t unit,
-                                  std::uint32_t tag, const std::uint64_t* words) {
-    machine.store_part(wire.at + unit / 8 * kLineBytes, static_cast<std::uint32_t>(unit % 8), words,
-                       static_cast<std::uint64_t>(tag) << 32 | wire.flag);
-  }
-};
-
-CHORUS_INLINE std::uint64_t units_of(Protocol protocol, std::uint64_t bytes) {
-  if (protocol == Protocol::words) return Words::units(bytes);
-  if (protocol == Protocol::lines) return Lines::units(bytes);
-  return (bytes + 15) / 16;
-}
-CHORUS_INLINE std::uint64_t unit_offset(Protocol protocol, std::uint64_t unit) {
-  if (protocol == Protocol::words) return Words::offset(unit);
-  if (protocol == Protocol::lines) return Lines::offset(unit);
-  return unit * 16;
-}
-CHORUS_INLINE std::uint32_t unit_words(Protocol protocol, std::uint64_t unit) {
-  if (protocol == Protocol::words) return 1;
-  return protocol == Protocol::lines ? Lines::words(unit) : 2;
+/// Words of data in a unit.
+CHORUS_INLINE std::uint32_t unit_words(Protocol protocol) {
+  return protocol == Protocol::words ? 1 : 2;
 }
 /// Bytes of a slot that so many bytes of data take.
 CHORUS_INLINE std::uint64_t wire_bytes(Protocol protocol, std::uint64_t bytes) {
-  if (protocol == Protocol::words) return Words::wire_bytes(bytes);
-  if (protocol == Protocol::lines) return Lines::wire_bytes(bytes);
-  return round_up(bytes, kLineBytes);
+  return protocol == Protocol::words ? Words::wire_bytes(bytes) : round_up(bytes, kLineBytes);
 }
 /// Most bytes of data that fit.
 CHORUS_INLINE constexpr std::uint64_t wire_capacity(Protocol protocol, std::uint64_t slot_bytes) {
-  if (protocol == Protocol::words) return slot_bytes / 2;
-  if (protocol == Protocol::lines) return slot_bytes / kLineBytes * kLineData;
-  return slot_bytes;
+  return protocol == Protocol::words ? slot_bytes / 2 : slot_bytes;
 }
 
 // Folding ---------------------------------------------------------------------------------------
@@ -170,43 +120,32 @@ CHORUS_INLINE void store_local(M& machine, std::uint64_t to, std::uint64_t bytes
   if (words == 2 && bytes > 8) store_word(to + 8, from[1], bytes - 8);
 }
 
-/// Loads a unit of `source`, waiting for it if it comes by words or lines. False: `wait` gave up.
+/// Loads a unit of `source`, waiting for it if it comes by words. False: `wait` gave up.
 template <class M, class Wait>
 CHORUS_NOINLINE bool load_unit(M& machine, Wait& wait, const FoldJob& job, const Source& source,
                                std::uint64_t unit, std::uint64_t* words) {
-  const bool lines = job.protocol == Protocol::lines;
   if (source.is_wire != 0) {
     for (std::uint32_t spins = 0;; ++spins) {
-      const int state = lines ? Lines::load(machine, source, unit, job.tag, words)
-                              : Words::load(machine, source, unit, job.tag, words);
-      if (lines ? machine.all_of_line(state == 1) : state == 1) return true;
-      // Threads that read one line give up together.
-      const bool stop = state == 2 ? wait.mismatch(source.peer) : wait.gave_up(spins, source.peer);
-      if (lines ? !machine.all_of_line(!stop) : stop) return false;
+      const int state = Words::load(machine, source, unit, words);
+      if (state == 1) return true;
+      if (state == 2 ? wait.mismatch(source.peer) : wait.gave_up(spins, source.peer)) return false;
     }
   }
-  const std::uint64_t offset = unit_offset(job.protocol, unit);
-  const std::uint64_t left = offset < job.bytes ? job.bytes - offset : 0;
-  load_local(machine, source.at + offset, left, unit_words(job.protocol, unit), words);
+  const std::uint32_t length = unit_words(job.protocol);
+  const std::uint64_t offset = unit * length * 8;
+  load_local(machine, source.at + offset, job.bytes - offset, length, words);
   return true;
 }
 template <class M>
 CHORUS_NOINLINE void store_unit(M& machine, const FoldJob& job, std::uint64_t unit,
                                 const std::uint64_t* words) {
-  const std::uint64_t offset = unit_offset(job.protocol, unit);
-  if (offset < job.bytes) {
-    for (std::uint32_t t = 0; t < job.num_targets; ++t) {
-      store_local(machine, job.targets[t] + offset, job.bytes - offset,
-                  unit_words(job.protocol, unit), words);
-    }
+  const std::uint32_t length = unit_words(job.protocol);
+  const std::uint64_t offset = unit * length * 8;
+  for (std::uint32_t t = 0; t < job.num_targets; ++t) {
+    store_local(machine, job.targets[t] + offset, job.bytes - offset, length, words);
   }
-  if (job.protocol == Protocol::lines) machine.sync_line();
   for (std::uint32_t w = 0; w < job.num_wires; ++w) {
-    if (job.protocol == Protocol::lines) {
-      Lines::store(machine, job.wires[w], unit, job.tag, words);
-    } else {
-      Words::store(machine, job.wires[w], unit, job.tag, words);
-    }
+    Words::store(machine, job.wires[w], unit, words);
   }
 }
 
@@ -219,7 +158,8 @@ CHORUS_NOINLINE void scale_unit(double factor, std::uint64_t* words) {
 /// Any protocol, any alignment. False: gave up. kReduce: more than a copy.
 template <DataType kType, ReduceOp kOp, bool kReduce, class M, class Wait>
 CHORUS_NOINLINE bool fold_units(M& machine, Wait& wait, const FoldJob& job) {
-  const std::uint64_t units = units_of(job.protocol, job.bytes);
+  const std::uint64_t unit_bytes = unit_words(job.protocol) * 8;
+  const std::uint64_t units = (job.bytes + unit_bytes - 1) / unit_bytes;
   for (std::uint64_t unit = machine.thread(); unit < units; unit += machine.threads()) {
     std::uint64_t words[2] = {0, 0};
     if (!load_unit(machine, wait, job, job.sources[0], unit, words)) return false;
@@ -253,20 +193,25 @@ inline constexpr int kUnroll = !kReduce                                    ? 4
                                : sizeof(typename Number<kType>::Bits) == 1 ? 1
                                                                            : 4;
 
-/// The same where every address is a multiple of 16 and nothing comes by words or lines: some
-/// units per thread are under way at a time. Returns the bytes done; fold_units() does the rest.
+/// The same where every address is a multiple of 16 and nothing comes by words: some units per
+/// thread are under way at a time. Does all whole units, and fold_units() the bytes behind them.
+///
+/// The last round may have fewer units. A thread then loads its last one again in place of those
+/// that are missing, so that all loads of a round are issued together, and stores it once.
 template <DataType kType, ReduceOp kOp, bool kReduce, class M>
-CHORUS_NOINLINE std::uint64_t fold_wide(M& machine, const FoldJob& job) {
+CHORUS_NOINLINE void fold_wide(M& machine, const FoldJob& job) {
   constexpr int kUnits = kUnroll<kType, kReduce>;
-  const std::uint64_t stride = std::uint64_t{machine.threads()} * 16;
-  const std::uint64_t rounds = job.bytes / (stride * kUnits);
-  std::uint64_t at = std::uint64_t{machine.thread()} * 16;
-  for (std::uint64_t round = 0; round < rounds; ++round, at += stride * kUnits) {
+  const std::uint32_t stride = machine.threads() * 16;
+  const std::uint64_t end = job.bytes / 16 * 16;
+  for (std::uint64_t at = machine.thread() * 16; at < end; at += stride * kUnits) {
+    const auto left = static_cast<std::uint32_t>(smaller(end - at, std::uint64_t{kUnits} * stride));
+    std::uint32_t unit[kUnits];
+    unit[0] = 0;
+    CHORUS_UNROLL
+    for (int i = 1; i < kUnits; ++i) unit[i] = i * stride < left ? i * stride : unit[i - 1];
     std::uint64_t words[kUnits][2];
     CHORUS_UNROLL
-    for (int i = 0; i < kUnits; ++i) {
-      machine.load_pair(job.sources[0].at + at + i * stride, words[i]);
-    }
+    for (int i = 0; i < kUnits; ++i) machine.load_pair(job.sources[0].at + at + unit[i], words[i]);
     if constexpr (kReduce) {
       Lanes<kType> first[kUnits];
       Lanes<kType> second[kUnits];
@@ -278,7 +223,7 @@ CHORUS_NOINLINE std::uint64_t fold_wide(M& machine, const FoldJob& job) {
       for (std::uint32_t s = 1; s < job.num_sources; ++s) {
         CHORUS_UNROLL
         for (int i = 0; i < kUnits; ++i) {
-          machine.load_pair(job.sources[s].at + at + i * stride, words[i]);
+          machine.load_pair(job.sources[s].at + at + unit[i], words[i]);
         }
         CHORUS_UNROLL
         for (int i = 0; i < kUnits; ++i) {
@@ -297,13 +242,13 @@ CHORUS_NOINLINE std::uint64_t fold_wide(M& machine, const FoldJob& job) {
       }
     }
     for (std::uint32_t t = 0; t < job.num_targets; ++t) {
+      machine.store_pair(job.targets[t] + at, words[0]);
       CHORUS_UNROLL
-      for (int i = 0; i < kUnits; ++i) {
-        machine.store_pair(job.targets[t] + at + i * stride, words[i]);
+      for (int i = 1; i < kUnits; ++i) {
+        if (unit[i] != unit[i - 1]) machine.store_pair(job.targets[t] + at + unit[i], words[i]);
       }
     }
   }
-  return rounds * stride * kUnits;
 }
 
 CHORUS_INLINE bool is_wide(const FoldJob& job) {
@@ -320,7 +265,9 @@ CHORUS_INLINE bool is_wide(const FoldJob& job) {
 template <DataType kType, ReduceOp kOp, bool kReduce, class M, class Wait>
 CHORUS_INLINE bool fold_with(M& machine, Wait& wait, FoldJob& job) {
   if (job.protocol == Protocol::bulk && is_wide(job)) {
-    const std::uint64_t done = fold_wide<kType, kOp, kReduce>(machine, job);
+    fold_wide<kType, kOp, kReduce>(machine, job);
+    const std::uint64_t done = job.bytes / 16 * 16;
+    if (done == job.bytes) return true;
     machine.sync();  // everybody has read the job
     for (std::uint32_t i = machine.thread(); i < job.num_sources + job.num_targets;
          i += machine.threads()) {

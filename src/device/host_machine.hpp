@@ -1,10 +1,14 @@
-// A block as one thread of the host: the same code as on the device, with the same memory order,
-// where every access that races is atomic and every other one is ordered by acquire and release.
+// A block as threads of the host, one by default: the same code as on the device, with the same
+// memory order, where every access that races is atomic and every other one is ordered by barriers,
+// acquire and release.
 #pragma once
 
 #include <sched.h>
 #include <time.h>
 
+#include <array>
+#include <atomic>
+#include <barrier>
 #include <cstdint>
 #include <cstring>
 
@@ -12,25 +16,47 @@
 
 namespace chorus::device {
 
+/// Where the threads of one block meet.
+class HostBlock {
+ public:
+  explicit HostBlock(std::uint32_t threads)
+      : threads_(threads), barrier_(static_cast<std::ptrdiff_t>(threads)) {}
+
+  [[nodiscard]] std::uint32_t threads() const { return threads_; }
+  /// True if `mine` is true of all threads. `round` counts each thread's meetings.
+  bool all(bool mine, std::uint32_t round, bool first) {
+    if (threads_ == 1) return mine;
+    // Those of two rounds ago have been read by all, since all have come to the round after it.
+    if (first) refused_[(round + 1) % 3].store(false, std::memory_order_relaxed);
+    if (!mine) refused_[round % 3].store(true, std::memory_order_relaxed);
+    barrier_.arrive_and_wait();
+    return !refused_[round % 3].load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::uint32_t threads_;
+  std::barrier<> barrier_;
+  std::array<std::atomic<bool>, 3> refused_{};
+};
+
 class HostMachine {
  public:
   /// A thread that yields may not run again for long.
   static constexpr std::uint32_t kSpinsPerLook = 32;
 
-  HostMachine(BlockShared& shared, std::uint32_t block, std::uint32_t blocks)
-      : shared_(shared), block_(block), blocks_(blocks) {}
+  HostMachine(BlockShared& shared, HostBlock& meeting, std::uint32_t block, std::uint32_t blocks,
+              std::uint32_t thread = 0)
+      : shared_(shared), meeting_(meeting), block_(block), blocks_(blocks), thread_(thread) {}
 
   [[nodiscard]] BlockShared& shared() const { return shared_; }
-  static std::uint32_t thread() { return 0; }
-  static std::uint32_t threads() { return 1; }
+  [[nodiscard]] std::uint32_t thread() const { return thread_; }
+  [[nodiscard]] std::uint32_t threads() const { return meeting_.threads(); }
   [[nodiscard]] std::uint32_t block() const { return block_; }
   [[nodiscard]] std::uint32_t blocks() const { return blocks_; }
 
-  static void sync() {}
-  static void sync_line() {}
-  static bool all(bool mine) { return mine; }
-  static bool any(bool mine) { return mine; }
-  static bool all_of_line(bool mine) { return mine; }
+  void sync() { all(true); }
+  bool all(bool mine) { return meeting_.all(mine, round_++, thread_ == 0); }
+  bool any(bool mine) { return !all(!mine); }
 
   static std::uint64_t load_acquire(const std::uint64_t* at) {
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
@@ -71,29 +97,6 @@ class HostMachine {
     __atomic_store_n(at + 1, halves[1], __ATOMIC_RELAXED);
   }
 
-  // Lines: one thread does the eight parts one after the other, the flag's last; so its release
-  // covers all. Read again while the line changes, data must be atomic too.
-  static void load_part(std::uint64_t line, std::uint32_t part, std::uint64_t* words,
-                        std::uint64_t* flag) {
-    const auto* at = reinterpret_cast<const std::uint64_t*>(line);
-    *flag = __atomic_load_n(at + 15, __ATOMIC_ACQUIRE);
-    words[0] = __atomic_load_n(at + 2 * part, __ATOMIC_RELAXED);
-    words[1] = part < 7 ? __atomic_load_n(at + 2 * part + 1, __ATOMIC_RELAXED) : 0;
-  }
-  static void store_part(std::uint64_t line, std::uint32_t part, const std::uint64_t* words,
-                         std::uint64_t flag) {
-    auto* at = reinterpret_cast<std::uint64_t*>(line);
-    __atomic_store_n(at + 2 * part, words[0], __ATOMIC_RELAXED);
-    if (part < 7) {
-      __atomic_store_n(at + 2 * part + 1, words[1], __ATOMIC_RELAXED);
-    } else {
-      __atomic_store_n(at + 15, flag, __ATOMIC_RELEASE);
-    }
-  }
-
-  static std::uint64_t load_flag(std::uint64_t line) {
-    return load_acquire(reinterpret_cast<const std::uint64_t*>(line) + 15);
-  }
   static void tell_host(std::uint64_t* at, std::uint64_t value) { store_release(at, value); }
 
   static void pause(std::uint32_t spins) {
@@ -108,8 +111,11 @@ class HostMachine {
 
  private:
   BlockShared& shared_;
+  HostBlock& meeting_;
   std::uint32_t block_;
   std::uint32_t blocks_;
+  std::uint32_t thread_;
+  std::uint32_t round_ = 0;
 };
 
 }  // namespace chorus::device

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 
 #include "chorus/error.hpp"
@@ -253,6 +254,78 @@ Image flatten(const DirectProgram& program) {
   return {out.take()};
 }
 
+namespace {
+
+/// Ports that a lane uses.
+std::size_t num_ports(const Lane& lane) {
+  std::set<int> in;
+  std::set<int> out;
+  for (const Instruction& instruction : lane.instructions) {
+    for (const Operand& source : instruction.sources) {
+      if (source.incoming >= 0) in.insert(source.incoming);
+    }
+    out.insert(instruction.sends.begin(), instruction.sends.end());
+  }
+  return in.size() + out.size();
+}
+
+constexpr std::uint64_t divided_up(std::uint64_t value, std::uint64_t by) {
+  return (value + by - 1) / by;
+}
+
+/// Elements of one chunk in each tile, where `chunk` are divided among `instances` and a slot holds
+/// `most`. Instances get tiles of one size: whole rounds of the wide path where that leaves no
+/// instance with much more than its share.
+std::uint64_t tile_chunk(std::uint64_t chunk, std::uint64_t most, std::uint64_t instances,
+                         std::uint64_t element) {
+  const std::uint64_t line = std::max<std::uint64_t>(1, kLineBytes / element);
+  const std::uint64_t round = kRoundBytes / element;
+  if (most >= round) {
+    most = most / round * round;
+  } else if (most >= line) {
+    most = most / line * line;
+  }
+  // Two tiles each, if they are not too short: one is sent while the other is folded.
+  const std::uint64_t each = std::max<std::uint64_t>(divided_up(chunk, most * instances),
+                                                     chunk >= 2 * round * instances ? 2 : 1);
+  const std::uint64_t share = round_up(divided_up(chunk, each * instances), line);
+  const std::uint64_t even = std::clamp(share, each == 1 ? std::min(round, most) : 1, most);
+  // What the instance with the most has to do.
+  const auto load = [&](std::uint64_t length) {
+    return divided_up(divided_up(chunk, length), instances) * length;
+  };
+  for (const std::uint64_t whole : {round_up(even, round), even / round * round}) {
+    if (whole > 0 && whole <= most && load(whole) <= load(even) + load(even) / 8) return whole;
+  }
+  return even;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> lane_ports(const Image& image) {
+  const ImageHead& head = image.head();
+  const auto* const lanes = reinterpret_cast<const ImageLane*>(image.words.data() + head.lanes);
+  std::vector<std::uint32_t> ports;
+  for (std::uint32_t i = 0; i < head.num_lanes; ++i) {
+    ports.push_back(lanes[i].num_in + lanes[i].num_out);
+  }
+  return ports;
+}
+
+bool have_room(std::span<const Placement> calls, std::uint32_t blocks) {
+  std::vector<std::uint32_t> works(blocks), ports(blocks);
+  for (const Placement& call : calls) {
+    const std::size_t total = call.ports.size() * call.instances;
+    for (std::size_t w = 0; w < total; ++w) {
+      const std::size_t block = (call.first_work + w) % blocks;
+      works[block] += 1;
+      ports[block] += call.ports[w / call.instances];  // as collect() numbers them
+      if (works[block] > kMostWorks || ports[block] > kMostPorts) return false;
+    }
+  }
+  return true;
+}
+
 Figures figures_of(std::span<const Program> programs, Rank rank) {
   Figures figures;
   const Program& mine = programs[static_cast<std::size_t>(rank)];
@@ -266,19 +339,48 @@ Figures figures_of(std::span<const Program> programs, Rank rank) {
   for (const Program& program : programs) {
     raise(figures.max_message_chunks, static_cast<std::size_t>(max_message_chunks(program)));
     raise(figures.max_lanes, program.lanes.size());
-    raise(figures.max_lane_ports, program.incoming.size() + program.outgoing.size());
+    raise(figures.max_ports, program.incoming.size() + program.outgoing.size());
+    for (const Lane& lane : program.lanes) raise(figures.max_lane_ports, num_ports(lane));
   }
   return figures;
 }
 
-std::uint32_t most_instances(const Figures& figures, const Shape& shape, const Limits& limits) {
-  std::uint32_t most = std::min(limits.instances, shape.connections / figures.num_channels);
-  // A block that takes several lanes in turn needs room for the ports of all.
+Shape shape_for(std::size_t ranks, std::size_t slot_bytes, std::uint32_t blocks) {
+  constexpr std::uint64_t kWordsSlot = 16 * 1024;
+  // What a rank keeps for all others together.
+  constexpr std::uint32_t kAllConnections = 1024;
+  constexpr std::uint64_t kAllSlotBytes = 128 << 20;
+  Shape shape{};
+  shape.ranks = static_cast<std::uint32_t>(ranks);
+  shape.slots = kMostSlots;
+  const std::uint32_t few = std::clamp<std::uint32_t>(64 / shape.ranks, 2, 16);
+  const std::uint32_t room = std::clamp<std::uint32_t>(kAllConnections / shape.ranks, 2, 64);
+  // Two for each block: a program that reduces and copies uses two at a time.
+  shape.connections = blocks == 0 ? few : std::clamp<std::uint32_t>(2 * blocks, 2, room);
+  shape.word_connections = std::min(few, shape.connections);
+  const std::uint64_t each =
+      kAllSlotBytes / (std::uint64_t{shape.ranks} * shape.connections * shape.slots);
+  const std::uint64_t rounds = std::max<std::uint64_t>(each / kRoundBytes, 1);
+  const std::uint64_t slot = std::min(round_up(slot_bytes, kLineBytes), rounds * kRoundBytes);
+  shape.slot_bytes[0] = static_cast<std::uint32_t>(std::min(kWordsSlot, slot));
+  shape.slot_bytes[1] = static_cast<std::uint32_t>(slot);
+  return shape;
+}
+
+std::uint32_t most_instances(const Figures& figures, const Shape& shape, const Limits& limits,
+                             Protocol protocol) {
+  const std::uint32_t connections =
+      protocol == Protocol::words ? shape.word_connections : shape.connections;
+  std::uint32_t most = std::min(limits.blocks, connections / figures.num_channels);
+  if (limits.instances > 0) most = std::min(most, limits.instances);
+  // A block has at most one instance of each lane, as there are no more instances than blocks: so
+  // it has room for the ports of its lanes if it has for those of a program.
   const std::uint32_t lanes_per_block =
-      std::max(1U, std::min(kMostWorks, kMostPorts / std::max(1U, figures.max_lane_ports)));
+      figures.max_ports <= kMostPorts
+          ? kMostWorks
+          : std::clamp(kMostPorts / std::max(1U, figures.max_lane_ports), 1U, kMostWorks);
   most = std::min(most, limits.blocks * lanes_per_block / figures.max_lanes);
-  // More lanes than blocks only wait for each other.
-  if (figures.max_lanes < limits.blocks) most = std::min(most, limits.blocks / figures.max_lanes);
+  most = std::min(most, kProgressSlots / figures.max_lanes);
   return std::max(1U, most);
 }
 
@@ -287,39 +389,28 @@ std::uint64_t cut(CallArguments& call, const Figures& figures, const Shape& shap
   const auto element = static_cast<std::uint64_t>(size_of(call.type));
   const std::uint64_t k = figures.chunks_per_block;
   const std::uint64_t m = figures.max_message_chunks;
-  const std::uint64_t message = (call.count + k - 1) / k * m * element;
-  call.protocol = always_bulk || message > limits.lines_bytes ? Protocol::bulk
-                  : message > limits.words_bytes              ? Protocol::lines
-                                                              : Protocol::words;
+  const std::uint64_t chunk = divided_up(call.count, k);
+  call.protocol =
+      always_bulk || chunk * m * element > limits.words_bytes ? Protocol::bulk : Protocol::words;
   const std::uint32_t slot = shape.slot_bytes[static_cast<std::uint32_t>(call.protocol)];
   const std::uint64_t unit = call.protocol == Protocol::words ? 16 : kLineBytes;
-  const std::uint64_t piece = wire_capacity(call.protocol, slot / m / unit * unit) / element;
-  if (piece == 0) {
+  const std::uint64_t most = wire_capacity(call.protocol, slot / m / unit * unit) / element;
+  if (most == 0) {
     throw InputError(fmt::format("slots of {} bytes cannot hold a message of {} chunks", slot, m));
   }
-  Cut cutting{call.count, call.count, static_cast<std::uint32_t>(k),
-              static_cast<std::uint32_t>(element)};
-  const std::uint32_t instances = most_instances(figures, shape, limits);
-  std::uint64_t tile = call.count;
-  if (cutting.longest(tile) > piece || (call.protocol == Protocol::bulk && instances > 1)) {
-    const std::uint64_t line = std::max<std::uint64_t>(1, kLineBytes / element);
-    std::uint64_t most = piece * k;
-    if (cutting.longest(most) > piece) most = piece > line ? (piece - line) * k : k;
-    while (cutting.longest(most) > piece) most -= k;
-    // Enough tiles that every instance has some, of about equal size, none much below a line.
-    const std::uint64_t wanted = call.protocol == Protocol::bulk ? instances : 1;
-    std::uint64_t even = (call.count + wanted - 1) / wanted;
-    if (even > most) {
-      const std::uint64_t tiles = (call.count + most - 1) / most;
-      even = (call.count + tiles - 1) / tiles;
-    }
-    const std::uint64_t grain = most >= 2 * line * k ? line * k : k;
-    tile = std::max<std::uint64_t>(1, std::min(most / grain * grain, round_up(even, grain)));
-  }
+  const std::uint32_t instances = most_instances(figures, shape, limits, call.protocol);
+  const Cut whole{call.count, call.count, static_cast<std::uint32_t>(k),
+                  static_cast<std::uint32_t>(element)};
+  const bool divided = call.protocol == Protocol::bulk && instances > 1;
+  const std::uint64_t tile =
+      whole.longest(call.count) <= most && !divided
+          ? call.count
+          : std::min(call.count, tile_chunk(chunk, most, divided ? instances : 1, element) * k);
   call.tile_count = std::max<std::uint64_t>(1, tile);
   call.num_tiles = static_cast<std::uint32_t>(
-      std::max<std::uint64_t>(1, (call.count + call.tile_count - 1) / call.tile_count));
+      std::max<std::uint64_t>(1, divided_up(call.count, call.tile_count)));
   call.instances = std::min(instances, call.num_tiles);
+  const Cut cutting{call.count, call.tile_count, whole.chunks, whole.element};
   const std::uint64_t place = round_up(cutting.longest(call.tile_count) * element, 16) / element;
   call.scratch_stride = place * call.num_tiles;
   return figures.scratch_chunks * call.scratch_stride * element;

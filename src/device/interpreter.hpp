@@ -117,19 +117,20 @@ class Interpreter {
   CHORUS_INLINE bool begin_work(std::uint32_t w);
   CHORUS_INLINE bool is_idle() const;
   /// Calls visit(state, is_outgoing, own ring) for each port of the current work, each on one
-  /// thread.
+  /// thread. Has no barrier.
   template <class Visit>
   CHORUS_INLINE void for_each_port(Visit&& visit);
   /// Loads the positions of the work's ports.
   CHORUS_INLINE void load_ports();
-  /// Stores them.
+  /// Stores them. Has no barrier.
   CHORUS_INLINE void store_ports();
   /// The work has done its call: on to the next message of the same connection, if there is one.
   CHORUS_NOINLINE bool next_call();
   /// May the current work's next instruction run? The same answer for all threads.
-  CHORUS_INLINE std::uint32_t ready();
-  CHORUS_INLINE std::uint32_t message_state(const Work& work, const ImageInstruction& instruction,
-                                            std::uint32_t port);
+  CHORUS_INLINE bool ready();
+  /// The next message of the port is there. One of another call is reported, and never there.
+  CHORUS_INLINE bool has_message(const Work& work, const ImageInstruction& instruction,
+                                 std::uint32_t port);
   CHORUS_INLINE bool has_credit(const Work& work, std::uint32_t port);
   CHORUS_INLINE std::uint64_t* progress_of(const Work& work, std::uint32_t lane) const;
   /// Lanes count what they have done in this phase of this launch; a number of an earlier one
@@ -153,9 +154,6 @@ class Interpreter {
                                             std::uint64_t position) const;
 
   static constexpr int kDoneBits = 24;  // instructions of one lane, over all tiles
-  static constexpr std::uint32_t kWaits = 0;
-  static constexpr std::uint32_t kReady = 1;
-  static constexpr std::uint32_t kBroken = 2;
 
   // What one instruction does: interpreter_execute.hpp.
   CHORUS_INLINE std::uint64_t chunk_bytes(const Cut& cut, const ImageInstruction& instruction,
@@ -199,9 +197,13 @@ class Interpreter {
 
 template <class M>
 CHORUS_INLINE void Interpreter<M>::run() {
-  launch_ = static_cast<std::uint32_t>(m_.load_acquire(&arena_head_->launch)) + 1;
-  direct_number_ = m_.load_acquire(&arena_head_->direct_calls);
+  // What this rank's launch before left; the stream has ordered it.
+  launch_ = static_cast<std::uint32_t>(m_.load_relaxed(&arena_head_->launch)) + 1;
+  direct_number_ = m_.load_relaxed(&arena_head_->direct_calls);
+  // Shared memory is what the block before left on this multiprocessor: no thread may read `cached`
+  // before it is reset, or it takes that block's image for this one's and meets other barriers.
   if (m_.thread() == 0) s_.cached = 0;
+  m_.sync();
   bool well = true;
   for (std::uint32_t phase = 0; well && phase < head_.num_phases; ++phase) {
     well = run_phase(phase);
@@ -227,10 +229,10 @@ CHORUS_INLINE bool Interpreter<M>::run_phase(std::uint32_t phase) {
   return settle();
 }
 
-// All blocks of this rank have come `round` times.
+// All blocks of this rank have come `round` times. A phase ends with a barrier of the block, here
+// and before depart().
 template <class M>
 CHORUS_INLINE bool Interpreter<M>::barrier(std::uint64_t round) {
-  m_.sync();
   bool well = true;
   if (m_.thread() == 0) {
     m_.add(&arena_head_->arrivals, 1);
@@ -244,7 +246,6 @@ CHORUS_INLINE bool Interpreter<M>::barrier(std::uint64_t round) {
 
 template <class M>
 CHORUS_INLINE void Interpreter<M>::depart() {
-  m_.sync();
   if (m_.thread() != 0) return;
   if (m_.add(&arena_head_->departures, 1) + 1 < m_.blocks()) return;
   // The last one: nobody else is left in this launch.
@@ -252,7 +253,7 @@ CHORUS_INLINE void Interpreter<M>::depart() {
   m_.store_relaxed(&arena_head_->moved, 0);
   m_.store_relaxed(&arena_head_->departures, 0);
   m_.store_relaxed(&arena_head_->direct_calls, direct_number_);
-  m_.store_release(&arena_head_->launch, launch_);
+  m_.store_relaxed(&arena_head_->launch, launch_);
   if (head_.num_calls > 0) {
     m_.store_relaxed(&status_->ended, begun_);
   }
@@ -324,7 +325,6 @@ template <class M>
 CHORUS_INLINE void Interpreter<M>::drop_own_copies() {
   FoldJob& job = s_.job;
   if (job.num_sources > 1 || job.divisor != 1 || job.sources[0].is_scaled != 0) return;
-  m_.sync();
   if (m_.thread() == 0) {
     std::uint32_t kept = 0;
     for (std::uint32_t t = 0; t < job.num_targets; ++t) {

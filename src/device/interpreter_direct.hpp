@@ -84,9 +84,7 @@ CHORUS_INLINE bool Interpreter<M>::make_move(const CallArguments& call, const Cu
   const std::uint64_t elements =
       cut.begin(piece + move.count, call.count) - cut.begin(piece, call.count);
   const std::uint64_t bytes = elements * cut.element;
-  // Shares are whole lines.
-  const std::uint64_t share =
-      round_up((bytes + m_.blocks() - 1) / m_.blocks(), larger(kLineBytes, cut.element));
+  const std::uint64_t share = share_of_block(bytes, m_.blocks());
   const std::uint64_t begin = smaller(share * m_.block(), bytes);
   const std::uint64_t mine = smaller(share, bytes - begin);
   if (mine == 0) return true;
@@ -122,7 +120,6 @@ CHORUS_INLINE bool Interpreter<M>::make_move(const CallArguments& call, const Cu
     job.num_wires = 0;
     job.protocol = Protocol::bulk;
     job.divisor = call.divisor;
-    job.tag = call.tag;
   }
   m_.sync();
   drop_own_copies();

@@ -23,8 +23,7 @@ CHORUS_INLINE std::uint64_t Interpreter<M>::stride(const CallArguments& call, co
 template <class M>
 CHORUS_INLINE std::uint32_t Interpreter<M>::flag_of(const CallArguments& call,
                                                     std::uint64_t number) const {
-  return call.protocol == Protocol::words ? words_flag(number, call.tag)
-                                          : static_cast<std::uint32_t>(number);
+  return words_flag(number, call.tag);
 }
 
 template <class M>
@@ -36,7 +35,7 @@ CHORUS_INLINE Source Interpreter<M>::incoming(const Work& work, std::uint32_t po
           1.0,
           flag_of(call, position + 1),
           end.peer,
-          static_cast<std::uint8_t>(call.protocol != Protocol::bulk),
+          static_cast<std::uint8_t>(call.protocol == Protocol::words),
           0};
 }
 
@@ -69,8 +68,10 @@ CHORUS_INLINE bool Interpreter<M>::execute() {
     prepare_job(work, words, piece, cut, elements);
     if (!m_.all(fold(m_, *this, s_.job, call.type, call.op))) return false;
   }
-  if (call.protocol != Protocol::bulk) pad(work, words, cut, elements);
-  m_.sync();
+  if (call.protocol == Protocol::words) {
+    pad(work, words, cut, elements);
+    m_.sync();  // publish() moves the positions that pad() reads
+  }
   publish(work, words);
   return true;
 }
@@ -83,19 +84,28 @@ CHORUS_INLINE void Interpreter<M>::prepare_job(const Work& work, const std::uint
   const CallArguments& call = call_of(work);
   const bool bulk = call.protocol == Protocol::bulk;
   const std::uint64_t offset = piece * stride(call, cut, elements);
-  FoldJob& job = s_.job;
-  const std::uint64_t stored =
+  FoldJob& job = s_.job;  // the fold before ended with a barrier: nobody reads it any more
+  const bool completes = instruction.completes != 0 && call.divisor != 1;
+  std::uint64_t stored =
       instruction.has_destination != 0
           ? local(call, cut, instruction.buffer, instruction.index + piece, work.tile)
           : 0;
-  m_.sync();  // nobody reads the job before any more
+  const double scale = factor_of(call);
+  if (instruction.num_sources == 1 && !completes) {  // a copy, which may be in place
+    const auto& source = as<ImageOperand>(operands(words));
+    const bool scaled = source.buffer == 0 && scale != 1.0;
+    if (source.port == kLocal && !scaled &&
+        local(call, cut, source.buffer, source.index + piece, work.tile) == stored) {
+      stored = 0;
+    }
+  }
   const std::uint32_t num = instruction.num_sources + instruction.num_sends;
   const std::uint32_t first_send = stored != 0 ? 1 : 0;
   for (std::uint32_t i = m_.thread(); i < num; i += m_.threads()) {
     if (i < instruction.num_sources) {
       const auto& operand = as<ImageOperand>(operands(words) + i * (sizeof(ImageOperand) / 4));
       if (operand.port == kLocal) {
-        const double factor = operand.buffer == 0 ? factor_of(call) : 1.0;
+        const double factor = operand.buffer == 0 ? scale : 1.0;
         job.sources[i] = {local(call, cut, operand.buffer, operand.index + piece, work.tile),
                           factor,
                           0,
@@ -124,12 +134,10 @@ CHORUS_INLINE void Interpreter<M>::prepare_job(const Work& work, const std::uint
     job.num_targets = first_send + (bulk ? instruction.num_sends : 0);
     job.num_wires = bulk ? 0 : instruction.num_sends;
     job.protocol = call.protocol;
-    job.divisor = instruction.completes != 0 ? call.divisor : 1;
-    job.tag = call.tag;
+    job.divisor = completes ? call.divisor : 1;
     if (stored != 0) job.targets[0] = stored;
   }
   m_.sync();
-  drop_own_copies();
 }
 
 template <class M>
@@ -147,11 +155,7 @@ CHORUS_INLINE void Interpreter<M>::pad(const Work& work, const std::uint32_t* wo
     const Wire wire{outgoing_slot(end, call.protocol, position), flag_of(call, position + 1)};
     const std::uint64_t zeros[2] = {0, 0};
     for (std::uint64_t unit = used / 16 + m_.thread(); unit < size / 16; unit += m_.threads()) {
-      if (call.protocol == Protocol::words) {
-        Words::store(m_, wire, unit, call.tag, zeros);
-      } else {
-        Lines::store(m_, wire, unit, call.tag, zeros);
-      }
+      Words::store(m_, wire, unit, zeros);
     }
   }
 }
@@ -190,7 +194,6 @@ CHORUS_INLINE void Interpreter<M>::publish(const Work& work, const std::uint32_t
   if (m_.thread() == 0 && lane_of(work).is_awaited != 0) {
     m_.store_release(progress_of(work, work.lane), stamp() | (work.done + 1));
   }
-  m_.sync();
 }
 
 }  // namespace chorus::device

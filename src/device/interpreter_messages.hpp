@@ -28,12 +28,13 @@ CHORUS_INLINE std::uint32_t Interpreter<M>::collect(std::uint32_t phase, std::ui
     const std::uint32_t skip =
         (m_.block() + m_.blocks() - call.first_work % m_.blocks()) % m_.blocks();
     for (std::uint32_t w = skip; w < total && found < kMostWorks; w += m_.blocks()) {
-      const std::uint32_t lane = w % head.num_lanes;
+      // As many instances as blocks: a block has all lanes of one.
+      const std::uint32_t lane = w / call.instances;
       const auto& entry =
           as<ImageLane>(image(call.program) + head.lanes + lane * (sizeof(ImageLane) / 4));
       if (m_.thread() == 0) {
         s_.works[found] = {
-            c, lane, w / head.num_lanes, w / head.num_lanes, 0, entry.instructions, 0, ports, 1};
+            c, lane, w % call.instances, w % call.instances, 0, entry.instructions, 0, ports, 1};
       }
       ports += entry.num_in + entry.num_out;
       ++found;
@@ -57,18 +58,13 @@ CHORUS_INLINE bool Interpreter<M>::run_messages(std::uint32_t phase, std::uint32
       if (s_.works[w].running == 0) continue;
       current_ = w;
       call_ = s_.works[w].call;
-      std::uint32_t state = ready();
-      while (state == kReady) {
+      bool goes_on = true;
+      while (goes_on && ready()) {
         moved = true;
         if (!execute()) return false;
-        if (!advance()) {
-          --running;
-          state = kWaits;
-        } else {
-          state = ready();
-        }
+        goes_on = advance();
       }
-      if (state == kBroken) return false;
+      if (!goes_on) --running;
     }
     if (moved) {
       spins = 0;
@@ -96,7 +92,6 @@ CHORUS_INLINE bool Interpreter<M>::is_idle() const {
 template <class M>
 template <class Visit>
 CHORUS_INLINE void Interpreter<M>::for_each_port(Visit&& visit) {
-  m_.sync();
   const Work& work = s_.works[current_];
   const ImageLane& lane = lane_of(work);
   const CallArguments& call = call_of(work);
@@ -105,7 +100,6 @@ CHORUS_INLINE void Interpreter<M>::for_each_port(Visit&& visit) {
     const End end = end_of(work, outgoing ? i - lane.num_in : i, outgoing);
     visit(s_.ports[work.first_port + i], outgoing, own_ring(end, call.protocol));
   }
-  m_.sync();
 }
 
 template <class M>
@@ -114,6 +108,7 @@ CHORUS_INLINE void Interpreter<M>::load_ports() {
     state = {m_.load_relaxed(outgoing ? &own->sent : &own->taken),
              outgoing ? m_.load_acquire(&own->credit) : 0};
   });
+  m_.sync();
 }
 
 template <class M>
@@ -149,35 +144,31 @@ CHORUS_NOINLINE bool Interpreter<M>::next_call() {
 }
 
 template <class M>
-CHORUS_INLINE std::uint32_t Interpreter<M>::ready() {
+CHORUS_INLINE bool Interpreter<M>::ready() {
   const Work& work = s_.works[current_];
   const std::uint32_t* const words = instruction_of(work);
   const auto& instruction = as<ImageInstruction>(words);
   const std::uint32_t num = instruction.num_sources + instruction.num_sends + instruction.num_after;
-  std::uint32_t state = kReady;
-  for (std::uint32_t i = m_.thread(); i < num && state == kReady; i += m_.threads()) {
+  bool can = true;
+  for (std::uint32_t i = m_.thread(); i < num && can; i += m_.threads()) {
     if (i < instruction.num_sources) {
       const auto& operand = as<ImageOperand>(operands(words) + i * (sizeof(ImageOperand) / 4));
-      if (operand.port != kLocal) state = message_state(work, instruction, operand.port);
+      can = operand.port == kLocal || has_message(work, instruction, operand.port);
     } else if (i < instruction.num_sources + instruction.num_sends) {
-      state = has_credit(work, sends(words)[i - instruction.num_sources]) ? kReady : kWaits;
+      can = has_credit(work, sends(words)[i - instruction.num_sources]);
     } else {
       const std::uint32_t d = i - instruction.num_sources - instruction.num_sends;
-      state = is_done(work,
-                      as<ImageDependency>(dependencies(words) + d * (sizeof(ImageDependency) / 4)))
-                  ? kReady
-                  : kWaits;
+      can = is_done(work,
+                    as<ImageDependency>(dependencies(words) + d * (sizeof(ImageDependency) / 4)));
     }
   }
-  const bool broken = m_.any(state == kBroken);
-  const bool ready = m_.all(state == kReady);
-  return broken ? kBroken : ready ? kReady : kWaits;
+  return m_.all(can);
 }
 
 template <class M>
-CHORUS_INLINE std::uint32_t Interpreter<M>::message_state(const Work& work,
-                                                          const ImageInstruction& instruction,
-                                                          std::uint32_t port) {
+CHORUS_INLINE bool Interpreter<M>::has_message(const Work& work,
+                                               const ImageInstruction& instruction,
+                                               std::uint32_t port) {
   const CallArguments& call = call_of(work);
   const End end = end_of(work, port, false);
   const std::uint64_t position = in_state(work, port).position;
@@ -185,32 +176,27 @@ CHORUS_INLINE std::uint32_t Interpreter<M>::message_state(const Work& work,
     const Ring* const own = own_ring(end, Protocol::bulk);
     const std::uint64_t arrived = m_.load_acquire(&own->arrived[position % table_->shape.slots]);
     if (static_cast<std::uint32_t>(arrived) != static_cast<std::uint32_t>(position + 1)) {
-      return kWaits;
+      return false;
     }
-    if (arrived >> 32 == call.tag) return kReady;
+    if (arrived >> 32 == call.tag) return true;
     mismatch(end.peer);
-    return kBroken;
+    return false;
   }
-  // The fold waits for words and lines. Only who has other lanes to run looks first, at the
+  // The fold waits for words. Only who has other lanes to run looks first, at the
   // beginning of the first chunk that has any bytes.
-  if (alone_) return kReady;
+  if (alone_) return true;
   const Cut cut = cut_of(call, head_of(work));
   const std::uint64_t elements = cut.tile_elements(work.tile);
   std::uint32_t piece = 0;
   while (piece < instruction.count && chunk_bytes(cut, instruction, piece, elements) == 0) {
     ++piece;
   }
-  if (piece == instruction.count) return kReady;
+  if (piece == instruction.count) return true;
   const Source source = incoming(work, port, end, piece * stride(call, cut, elements));
-  int state = 0;
-  if (call.protocol == Protocol::words) {
-    std::uint64_t data[2];
-    state = Words::load(m_, source, 0, call.tag, data);
-  } else {
-    state = Lines::state_of(m_.load_flag(source.at), source, call.tag);
-  }
+  std::uint64_t data = 0;
+  const int state = Words::load(m_, source, 0, &data);
   if (state == 2) mismatch(end.peer);
-  return state == 2 ? kBroken : state == 1 ? kReady : kWaits;
+  return state == 1;
 }
 
 template <class M>
@@ -277,7 +263,7 @@ CHORUS_INLINE std::uint32_t Interpreter<M>::waits_for() {
   const auto& instruction = as<ImageInstruction>(words);
   for (std::uint32_t i = 0; i < instruction.num_sources; ++i) {
     const auto& operand = as<ImageOperand>(operands(words) + i * (sizeof(ImageOperand) / 4));
-    if (operand.port != kLocal && message_state(work, instruction, operand.port) != kReady) {
+    if (operand.port != kLocal && !has_message(work, instruction, operand.port)) {
       return end_of(work, operand.port, false).peer;
     }
   }

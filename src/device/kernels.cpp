@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
 
 #include "chorus/error.hpp"
 
@@ -28,18 +32,73 @@ void launch_with(cuda::Function kernel, const LaunchHead& head, const CallArgume
       "launching a collective");
 }
 
+std::string why_not_loaded(cuda::Result result, cuda::Device device) {
+  if (!has_kernels()) {
+    return "this build of Chorus has no GPU kernels: it was built without nvcc (CHORUS_CUDA)";
+  }
+  const cuda::Api& api = cuda::driver();
+  if (result == cuda::kNoBinaryForGpu) {
+    int major = 0;
+    int minor = 0;
+    api.device_attribute(&major, cuda::kComputeMajor, device);
+    api.device_attribute(&minor, cuda::kComputeMinor, device);
+    return fmt::format(
+        "GPU {} has compute capability {}.{}, for which this build of Chorus has no kernels (it "
+        "has "
+        "them for {}): build it with CHORUS_CUDA_ARCHITECTURES={}{} and a toolkit that knows that",
+        device, major, minor, kernel_targets(), major, minor);
+  }
+  if (result == cuda::kInvalidImage || result == cuda::kUnsupportedPtx) {
+    int version = 0;
+    api.driver_version(&version);
+    return fmt::format(
+        "the driver, which is for CUDA {}.{}, does not take the GPU kernels (for {}): update it, "
+        "or "
+        "build Chorus with a toolkit as old as the driver",
+        version / 1000, version % 1000 / 10, kernel_targets());
+  }
+  return fmt::format("the GPU kernels cannot be loaded: {}", cuda::describe(result));
+}
+
+/// One context's kernels. The context is kept: they go with it.
+struct Loaded {
+  cuda::PrimaryContext context;
+  unsigned long long context_id = 0;
+  std::unique_ptr<const Kernels> kernels;
+};
+
+/// A context that was reset (cudaDeviceReset) is another one.
+unsigned long long id_of(cuda::Context context) {
+  unsigned long long id = 0;
+  if (cuda::driver().context_id != nullptr) cuda::driver().context_id(context, &id);
+  return id;
+}
+
 }  // namespace
 
-Kernels::Kernels() {
+const Kernels& Kernels::of(cuda::Device device) {
+  static std::mutex mutex;
+  static auto* const all = new std::map<cuda::Device, Loaded>;
+  const std::lock_guard lock(mutex);
+  cuda::PrimaryContext context(device);
+  const unsigned long long id = id_of(context.get());
+  if (const auto found = all->find(device); found != all->end()) {
+    if (found->second.context.get() == context.get() && found->second.context_id == id) {
+      return *found->second.kernels;
+    }
+    static_cast<void>(found->second.kernels.release());  // the module went with its context
+    all->erase(found);
+  }
+  std::unique_ptr<const Kernels> kernels(new Kernels(device));
+  return *all->emplace(device, Loaded{std::move(context), id, std::move(kernels)})
+              .first->second.kernels;
+}
+
+Kernels::Kernels(cuda::Device device) {
   const cuda::Api& api = cuda::driver();
   cuda::Module module = nullptr;
   const cuda::Result result = api.module_load(&module, kernel_image().data());
-  if (result != cuda::kSuccess) {
-    throw DeviceError(
-        has_kernels()
-            ? fmt::format("the GPU kernels cannot be loaded: {}", cuda::describe(result))
-            : "this build of Chorus has no GPU kernels: it was built without nvcc (CHORUS_CUDA)");
-  }
+  if (result != cuda::kSuccess) throw DeviceError(why_not_loaded(result, device));
   module_ = cuda::LoadedModule(module);
   const cuda::Stream stream = cuda::make_stream();
   const cuda::Memory memory = cuda::allocate(sizeof(std::uint64_t));

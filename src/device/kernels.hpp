@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 #include "device/driver.hpp"
 #include "device/layout.hpp"
@@ -14,12 +15,16 @@ namespace chorus::device {
 [[nodiscard]] std::span<const std::byte> kernel_image();
 /// True if this build has kernels.
 [[nodiscard]] bool has_kernels();
+/// The compute capabilities that it has them for, and the CUDA that built them: "80 90 of CUDA
+/// 13.0".
+[[nodiscard]] std::string_view kernel_targets();
 
 class Kernels {
  public:
-  /// Loads them into the current context. Throws DeviceError: not built, not for this GPU, of
-  /// another layout than this library's.
-  Kernels();
+  /// Those in the current context, which is the primary one of `device`. Loaded by the first call
+  /// and never unloaded: both may wait for kernels that run. From any thread. Throws DeviceError:
+  /// not built, not for this GPU or driver, of another layout than this library's.
+  [[nodiscard]] static const Kernels& of(cuda::Device device);
 
   /// Blocks of kThreads threads that one multiprocessor holds at a time.
   [[nodiscard]] int blocks_per_multiprocessor() const { return blocks_per_multiprocessor_; }
@@ -32,6 +37,8 @@ class Kernels {
   void warm_up(std::uint64_t table, cuda::StreamHandle stream) const;
 
  private:
+  explicit Kernels(cuda::Device device);
+
   cuda::LoadedModule module_;
   cuda::Function few_ = nullptr;
   cuda::Function many_ = nullptr;

@@ -10,4 +10,6 @@ std::span<const std::byte> kernel_image() {
 
 bool has_kernels() { return false; }
 
+std::string_view kernel_targets() { return "none"; }
+
 }  // namespace chorus::device

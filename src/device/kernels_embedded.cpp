@@ -20,4 +20,6 @@ std::span<const std::byte> kernel_image() { return {chorus_kernels_begin, chorus
 
 bool has_kernels() { return true; }
 
+std::string_view kernel_targets() { return CHORUS_KERNEL_TARGETS; }
+
 }  // namespace chorus::device

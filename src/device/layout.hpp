@@ -16,26 +16,28 @@ namespace chorus::device {
 ///
 ///   words  8 bytes: 4 of data, 4 of flag; one access, so who sees the flag sees the data. Half
 ///          the bandwidth, one way of latency.
-///   lines  128 bytes: 120 of data, 8 of flag; stored by 8 threads in one instruction.
 ///   bulk   data alone; a counter beside the slots, stored with release and loaded with acquire.
-enum class Protocol : std::uint8_t { words, lines, bulk };
-inline constexpr std::uint32_t kNumProtocols = 3;
+enum class Protocol : std::uint8_t { words, bulk };
+inline constexpr std::uint32_t kNumProtocols = 2;
 
 inline constexpr std::uint32_t kMostSlots = 4;
 inline constexpr std::uint32_t kLineBytes = 128;
-inline constexpr std::uint32_t kLineData = 120;
 inline constexpr std::uint32_t kMostRanks = 128;  ///< of one communicator: operands of one fold
-inline constexpr std::uint32_t kMostWorks = 32;   ///< lanes that one block takes in turn
+inline constexpr std::uint32_t kMostWorks = 64;   ///< lanes that one block takes in turn
 inline constexpr std::uint32_t kMostPorts = 384;  ///< of these lanes together
 inline constexpr std::uint32_t kProgressSlots = 4096;  ///< lanes of one phase
-inline constexpr std::uint32_t kFewCalls = 24;         ///< fit into 4 KiB of kernel arguments
+inline constexpr std::uint32_t kFewCalls = 4;          ///< fit into 1 KiB of kernel arguments
 inline constexpr std::uint32_t kManyCalls = 200;       ///< into 32,764 bytes
 inline constexpr std::uint32_t kThreads = 512;         ///< per block
+/// What a full block folds between two looks at its loop: four 16-byte units per thread
+/// (fold_wide()). Chunks of long messages are multiples of it.
+inline constexpr std::uint32_t kRoundBytes = kThreads * 4 * 16;
 
 /// Sizes that all ranks of a communicator share.
 struct Shape {
   std::uint32_t ranks;
   std::uint32_t connections;                ///< from each rank to each other
+  std::uint32_t word_connections;           ///< the first so many of them have slots for words
   std::uint32_t slots;                      ///< of each connection and protocol
   std::uint32_t slot_bytes[kNumProtocols];  ///< of one slot, flags included; multiples of 128
 };
@@ -84,22 +86,26 @@ struct Box {
     return (std::uint64_t{connection} * kNumProtocols + static_cast<std::uint32_t>(protocol)) *
            sizeof(Ring);
   }
-  CHORUS_INLINE static std::uint64_t connection_bytes(const Shape& s) {
-    return std::uint64_t{s.slots} * (s.slot_bytes[0] + s.slot_bytes[1] + s.slot_bytes[2]);
-  }
   CHORUS_INLINE static std::uint64_t all_slots(const Shape& s) {
     return round_up(ring(s, s.connections, {}), 4096);
+  }
+  /// Slots of all connections, those of words first.
+  CHORUS_INLINE static std::uint64_t slots_of(const Shape& s, Protocol protocol) {
+    const std::uint64_t connections =
+        protocol == Protocol::words ? s.word_connections : s.connections;
+    return connections * s.slots * s.slot_bytes[static_cast<std::uint32_t>(protocol)];
   }
   /// Of message `position`, from 0.
   CHORUS_INLINE static std::uint64_t slot(const Shape& s, std::uint32_t connection,
                                           Protocol protocol, std::uint64_t position) {
-    std::uint64_t at = all_slots(s) + std::uint64_t{connection} * connection_bytes(s);
-    const auto index = static_cast<std::uint32_t>(protocol);
-    for (std::uint32_t p = 0; p < index; ++p) at += std::uint64_t{s.slots} * s.slot_bytes[p];
-    return at + position % s.slots * s.slot_bytes[index];
+    const std::uint64_t first =
+        all_slots(s) + (protocol == Protocol::words ? 0 : slots_of(s, Protocol::words));
+    return first + (std::uint64_t{connection} * s.slots + position % s.slots) *
+                       s.slot_bytes[static_cast<std::uint32_t>(protocol)];
   }
   CHORUS_INLINE static std::uint64_t size(const Shape& s) {
-    return round_up(all_slots(s) + std::uint64_t{s.connections} * connection_bytes(s), 4096);
+    return round_up(all_slots(s) + slots_of(s, Protocol::words) + slots_of(s, Protocol::bulk),
+                    4096);
   }
 };
 
@@ -233,7 +239,7 @@ struct Launch {
 };
 using FewCalls = Launch<kFewCalls>;
 using ManyCalls = Launch<kManyCalls>;
-static_assert(sizeof(FewCalls) <= 4096 && sizeof(ManyCalls) <= 32764);
+static_assert(sizeof(FewCalls) <= 1024 && sizeof(ManyCalls) <= 32764);
 
 enum class Failure : std::uint32_t { none, aborted, timeout, mismatch, poisoned };
 
@@ -256,7 +262,8 @@ struct HostStatus {
 struct RankTable {
   Shape shape;
   std::uint32_t rank;
-  /// Ranks are on several GPUs: what they tell each other must be seen beyond this one.
+  /// Ranks are on several GPUs or in several processes: what they tell each other must be seen
+  /// beyond this one's.
   std::uint32_t beyond_device;
   std::uint64_t status;                ///< HostStatus
   std::uint64_t arenas[kMostRanks];    ///< as this rank reaches them; 0: it cannot, see relays
@@ -275,7 +282,7 @@ CHORUS_INLINE constexpr std::uint64_t table_bytes(std::uint32_t ranks) {
 
 /// A change of any of the above changes it (but not each change: it sees sizes and offsets).
 constexpr std::uint64_t layout_hash() {
-  const std::uint64_t figures[] = {5,  // raise it when meanings change
+  const std::uint64_t figures[] = {7,  // raise it when meanings change
                                    sizeof(Shape),
                                    sizeof(Ring),
                                    sizeof(Offer),

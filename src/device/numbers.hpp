@@ -137,14 +137,14 @@ struct Number<DataType::bfloat16> {
   CHORUS_INLINE static Lane widen(Bits bits) {
     return bits_as<float>(static_cast<std::uint32_t>(bits) << 16);
   }
-#if defined(__CUDA_ARCH__)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   __device__ __forceinline__ static Bits narrow(Lane value) {
     Bits bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
   }
 #else
-  static Bits narrow(Lane value) {
+  CHORUS_INLINE static Bits narrow(Lane value) {
     const auto bits = bits_as<std::uint32_t>(value);
     if ((bits & 0x7FFF'FFFFU) > 0x7F80'0000U) return static_cast<Bits>(bits >> 16 | 0x40U);
     return static_cast<Bits>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "device/block.hpp"
 #include "device/layout.hpp"
 
 namespace chorus::device {
 
-/// Runs `blocks` blocks, one thread each, and returns when all have ended.
-void run_on_host(const LaunchHead& head, const CallArguments* calls, std::uint32_t blocks);
+/// Runs a block over each of `blocks`, its shared memory, and returns when all have ended. A block
+/// has `threads` threads. What is in shared memory beforehand is whatever the last block left.
+void run_on_host(const LaunchHead& head, const CallArguments* calls,
+                 std::span<BlockShared* const> blocks, std::uint32_t threads);
 
 }  // namespace chorus::device

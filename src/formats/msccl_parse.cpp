@@ -290,7 +290,7 @@ void refuse_unprintable(const Element& element, const std::string& name) {
   bool text = std::none_of(name.begin(), name.end(),
                            [](char c) { return static_cast<unsigned char>(c) < 0x20; });
   try {
-    (void)json::quoted(name);
+    (void)json::quote(name);
   } catch (const InputError&) {
     text = false;
   }

@@ -269,7 +269,7 @@ std::string to_mscclpp_plan(const Schedule& schedule, const MscclppOptions& opti
       " \"inplace\": false,\n \"reuse_resources\": false,\n \"gpus\": [{}\n ],\n"
       " \"num_threads_per_block\": 1024,\n \"use_double_scratch_buffer\": false,\n"
       " \"buffer_alignment\": 16,\n \"min_message_size\": {},\n \"max_message_size\": {}\n}}\n",
-      json::quoted(schedule.name), collective, gpus, options.min_bytes, options.max_bytes);
+      json::quote(schedule.name), collective, gpus, options.min_bytes, options.max_bytes);
 }
 
 }  // namespace chorus::formats

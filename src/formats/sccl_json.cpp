@@ -451,7 +451,7 @@ std::string to_sccl_json(const Schedule& schedule) {
       " \"collective\": {},\n"
       " \"topology\": {{\"msccl_type\": \"topology\", \"name\": \"needed\", \"switches\": [], "
       "\"links\": [{}\n  ]}}\n}}\n",
-      json::quoted(schedule.name), schedule.steps.size(), extra_rounds,
+      json::quote(schedule.name), schedule.steps.size(), extra_rounds,
       schedule.num_chunks / num_blocks(kind, n), map_text(schedule, starts_at),
       map_text(schedule, wanted_at), steps, collective_text(schedule), rows);
 }

@@ -7,6 +7,7 @@
 
 #include "chorus/error.hpp"
 #include "formats/sccl_json.hpp"
+#include "model/json.hpp"
 #include "model/json_reader.hpp"
 
 namespace chorus::formats {
@@ -88,7 +89,7 @@ Topology topology_from_sccl_json(std::string_view text, std::string_view where,
   }
   read_links(rows, topology, links);
   if (root.has("switches")) read_switches(root.member("switches"), topology, links);
-  return topology;
+  return sound(std::move(topology), where);
 }
 
 std::string topology_to_sccl_json(const Topology& topology, const ScclLinks& links) {
@@ -133,7 +134,7 @@ std::string topology_to_sccl_json(const Topology& topology, const ScclLinks& lin
     }
     switches += fmt::format("{}\n  [[{}], [{}], {}, {}]", switches.empty() ? "" : ",",
                             fmt::join(sources, ", "), fmt::join(destinations, ", "),
-                            units(group.beta_s_per_byte), json::quoted(group.name));
+                            units(group.beta_s_per_byte), json::quote(group.name));
   }
   std::string rows;
   for (const auto& row : matrix) {
@@ -142,7 +143,7 @@ std::string topology_to_sccl_json(const Topology& topology, const ScclLinks& lin
   return fmt::format(
       "{{\n \"msccl_type\": \"topology\",\n \"name\": {},\n \"switches\": [{}\n ],\n"
       " \"links\": [{}\n ]\n}}\n",
-      json::quoted(topology.name), switches, rows);
+      json::quote(topology.name), switches, rows);
 }
 
 }  // namespace chorus::formats

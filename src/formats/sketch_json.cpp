@@ -218,7 +218,7 @@ std::string to_json(const Sketch& sketch) {
   const auto add = [&](std::string_view name, const std::string& value) {
     text += fmt::format(",\n \"{}\": {}", name, value);
   };
-  if (!sketch.name.empty()) add("name", json::quoted(sketch.name));
+  if (!sketch.name.empty()) add("name", json::quote(sketch.name));
   if (sketch.hosts > 0) add("hosts", std::to_string(sketch.hosts));
   if (!sketch.allowed.empty()) {
     add("allowed", text_of(sketch.allowed, &Sketch::Link::src, &Sketch::Link::dst));

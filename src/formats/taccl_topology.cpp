@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/sketch_json.hpp"
+#include "model/json.hpp"
 #include "model/json_reader.hpp"
 
 namespace chorus::formats {
@@ -208,7 +209,7 @@ bool is_taccl_topology(std::string_view text) {
 Topology topology_from_taccl_json(std::string_view text, std::string_view where, int hosts) {
   const json::Value value = json::parse(text, where);
   const json::Node root(value, where);
-  return Reader(root, hosts).read();
+  return sound(Reader(root, hosts).read(), where);
 }
 
 }  // namespace chorus::formats

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "model/ways.hpp"
 
 namespace chorus {
 namespace {
@@ -146,9 +147,21 @@ std::vector<double> distances(const Topology& topology) {
   return result;
 }
 
-/// Numbers of ranks from 0 on that are nearer to rank 0 than all others by a clear gap, each a
-/// multiple of the one before; 1 first, all last.
+/// Ranks from 0 on that are in the host of rank 0. The way through a box may take longer than that
+/// to the next one, so that distances do not tell.
+int ranks_of_first_host(const Topology& topology) {
+  const Ways ways(topology);
+  const auto host = [&](int node) { return ways.outermost[at(node)]; };
+  const auto other = std::ranges::find_if(topology.rank_nodes, [&](int node) {
+    return host(node) != host(topology.rank_nodes.front());
+  });
+  return static_cast<int>(other - topology.rank_nodes.begin());
+}
+
+/// Numbers of ranks from 0 on that make a host, or that are nearer to rank 0 than all others by a
+/// clear gap, each a multiple of the one before; 1 first, all last.
 std::vector<int> suggested_sizes(const Topology& topology) {
+  const int host = ranks_of_first_host(topology);
   const std::vector<double> distance = distances(topology);
   const auto n = static_cast<int>(distance.size());
   std::vector<double> nearest(distance.size());  // from here on
@@ -158,7 +171,8 @@ std::vector<int> suggested_sizes(const Topology& topology) {
   double farthest = 0;
   for (int rank = 1; rank < n; ++rank) {
     const double next = nearest[at(rank)];
-    const bool gap = farthest > 0 && next > farthest * kClearGap;
+    const bool gap = (rank == host && host > 1) || (farthest > 0 && next > farthest * kClearGap &&
+                                                    (rank > host ? rank % host : host % rank) == 0);
     if (gap && rank % sizes.back() == 0 && n % rank == 0) sizes.push_back(rank);
     farthest = std::max(farthest, distance[at(rank)]);
   }

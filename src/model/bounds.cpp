@@ -14,6 +14,7 @@
 #include "model/automorphism.hpp"
 #include "model/bounds_network.hpp"
 #include "model/contract.hpp"
+#include "model/ways.hpp"
 
 namespace chorus {
 namespace {
@@ -26,7 +27,7 @@ using bounds::Rate;
 
 /// Least sums of `length(link)` from `source`, by node; infinite where no path leads.
 template <class Length>
-std::vector<double> distances(const Topology& topology, const std::vector<std::vector<int>>& out,
+std::vector<double> distances(const Ways& ways, const std::vector<std::vector<int>>& out,
                               int source, Length length) {
   std::vector<double> distance(out.size(), std::numeric_limits<double>::infinity());
   distance[at(source)] = 0;
@@ -38,11 +39,11 @@ std::vector<double> distances(const Topology& topology, const std::vector<std::v
     queue.pop();
     if (reached > distance[at(node)]) continue;
     for (const int index : out[at(node)]) {
-      const Topology::Link& link = topology.links[at(index)];
-      const double next = reached + length(link);
-      if (next >= distance[at(link.dst)]) continue;
-      distance[at(link.dst)] = next;
-      queue.push({next, link.dst});
+      const double next = reached + length(index);
+      const int to = ways.dst[at(index)];
+      if (next >= distance[at(to)]) continue;
+      distance[at(to)] = next;
+      queue.push({next, to});
     }
   }
   return distance;
@@ -66,10 +67,11 @@ bool needs(const Collective& collective, Rank src, Rank dst) {
 /// pairs that cannot. Ranks from `sources` on are like others before.
 void find_latency(const Topology& topology, const Collective& collective, Rank sources,
                   Bound& bound) {
-  std::vector<std::vector<int>> out(topology.nodes.size());
-  std::vector<char> terminal(topology.nodes.size(), 0);
+  const Ways ways(topology);
+  std::vector<std::vector<int>> out(at(ways.num_nodes()));
+  std::vector<char> terminal(out.size(), 0);
   for (std::size_t link = 0; link < topology.links.size(); ++link) {
-    out[at(topology.links[link].src)].push_back(static_cast<int>(link));
+    out[at(ways.src[link])].push_back(static_cast<int>(link));
   }
   for (const int node : topology.rank_nodes) terminal[at(node)] = 1;
   bound.steps = topology.world_size() > 1 ? 1 : 0;
@@ -77,9 +79,9 @@ void find_latency(const Topology& topology, const Collective& collective, Rank s
     if (!sends(collective, src)) continue;
     const int source = topology.rank_nodes[at(src)];
     const auto alpha =
-        distances(topology, out, source, [](const Topology::Link& link) { return link.alpha_s; });
-    const auto hops = distances(topology, out, source, [&](const Topology::Link& link) {
-      return terminal[at(link.dst)] != 0 ? 1.0 : 0.0;
+        distances(ways, out, source, [&](int link) { return topology.links[at(link)].alpha_s; });
+    const auto hops = distances(ways, out, source, [&](int link) {
+      return terminal[at(ways.dst[at(link)])] != 0 ? 1.0 : 0.0;
     });
     for (Rank dst = 0; dst < topology.world_size(); ++dst) {
       if (dst == src || !needs(collective, src, dst)) continue;
@@ -143,6 +145,12 @@ void all_reduce_bound(const Topology& topology, Bound& bound) {
   set_bandwidth(forward, bounds::all_reduce_rate(forward), 1.0, bound);
   bound.reduce_scatter_all_gather =
       seconds_per_byte(forward, gather, share) + seconds_per_byte(reversed, scatter, share);
+  const auto is_switch = [](const Topology::Node& node) {
+    return node.kind == NodeKind::gpu_switch || node.kind == NodeKind::network_switch;
+  };
+  if (std::any_of(topology.nodes.begin(), topology.nodes.end(), is_switch)) {
+    bound.switches_reducing = seconds_per_byte(forward, bounds::all_reduce_cut_rate(forward), 1.0);
+  }
   bound.tight = gather.tight && scatter.tight &&
                 bound.reduce_scatter_all_gather <= bound.seconds_per_byte * (1 + 1e-6);
 }

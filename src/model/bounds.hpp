@@ -1,4 +1,5 @@
-// Lower bounds: what no schedule can beat on a topology, and which cut says so.
+// Lower bounds: what no schedule of messages can beat on a topology whose switches neither combine
+// nor copy, and which cut says so.
 #pragma once
 
 #include <string>
@@ -30,6 +31,10 @@ struct Bound {
   /// all_reduce alone: seconds per byte of the best reduce-scatter followed by the best all-gather,
   /// which schedules reach. The optimum lies between seconds_per_byte and this. 0 for other kinds.
   double reduce_scatter_all_gather = 0;
+  /// all_reduce where there are switches: seconds per byte by the cuts alone, which hold also for
+  /// switches that combine and copy what passes (NVLS, SHARP). Such machines may beat
+  /// seconds_per_byte, which does not, by the volume of messages. 0 where no switch is.
+  double switches_reducing = 0;
   /// The limiting cut: the ranks on its source side, and the links and port groups that cross it.
   /// No ranks where the limit is a set of links and groups that is no single cut.
   std::vector<Rank> cut_ranks = {};

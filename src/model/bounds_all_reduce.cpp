@@ -134,6 +134,8 @@ Rate by_cutting_planes(const Network& network, const std::vector<Volume>& volume
 
 }  // namespace
 
+Rate all_reduce_cut_rate(const Network& network) { return least_cut(network); }
+
 Rate all_reduce_rate(const Network& network) {
   std::vector<Partition> partitions = natural_partitions(network);
   if (auto merged = merged_partition(network)) partitions.push_back(*std::move(merged));

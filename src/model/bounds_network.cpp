@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "model/ways.hpp"
 
 namespace chorus::bounds {
 namespace {
@@ -64,9 +65,10 @@ std::string group_names(const Network& network, const std::vector<int>& groups) 
 }  // namespace
 
 Network::Network(const Topology& t, Direction d) : topology(t), direction(d) {
+  Ways ways(t);
   double sum = 1;
-  for (const Topology::Link& link : t.links) {
-    arcs.push_back({link.src, link.dst, capacity_of(link.beta_s_per_byte)});
+  for (std::size_t link = 0; link < t.links.size(); ++link) {
+    arcs.push_back({ways.src[link], ways.dst[link], capacity_of(t.links[link].beta_s_per_byte)});
     if (d == Direction::reversed) std::swap(arcs.back().src, arcs.back().dst);
     sum += arcs.back().capacity;
   }
@@ -88,7 +90,9 @@ Network::Network(const Topology& t, Direction d) : topology(t), direction(d) {
       arcs[at(arc)].capacity = std::min(arcs[at(arc)].capacity, group.capacity);
     }
   }
-  ranks_on.resize(t.nodes.size());
+  node_of = std::move(ways.node_of);
+  arriving = std::move(ways.arriving);
+  ranks_on.resize(node_of.size());
   for (Rank rank = 0; rank < t.world_size(); ++rank) {
     ranks_on[at(t.rank_nodes[at(rank)])].push_back(rank);
   }
@@ -128,6 +132,11 @@ std::vector<int> Network::arcs_across(const std::vector<char>& side) const {
     }
   }
   return across;
+}
+
+int Network::moved(int node, const Automorphism& automorphism) const {
+  const int image = automorphism.nodes[at(node_of[at(node)])];
+  return node_of[at(node)] == node ? image : arriving[at(image)];
 }
 
 double Network::crossing(const std::vector<int>& across) const {

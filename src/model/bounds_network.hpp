@@ -14,8 +14,8 @@ namespace chorus::bounds {
 
 enum class Direction { forward, reversed };
 
-/// Capacities in GB/s. Node numbers, arc numbers (= link numbers) and group numbers are the
-/// topology's. A terminal is a node with at least one rank on it.
+/// Capacities in GB/s. Arc numbers (= link numbers) and group numbers are the topology's, nodes are
+/// those of its Ways. A terminal is a node with at least one rank on it.
 struct Network {
   using Arc = CapacityArc;  ///< capacity: no more than that of any of its groups
   struct Group {
@@ -42,11 +42,15 @@ struct Network {
   [[nodiscard]] double crossing(const std::vector<char>& side) const;
   [[nodiscard]] double crossing(const std::vector<int>& arcs) const;
   [[nodiscard]] std::vector<int> arcs_across(const std::vector<char>& side) const;
+  /// The image of `node` under an automorphism of the topology.
+  [[nodiscard]] int moved(int node, const Automorphism& automorphism) const;
 
   const Topology& topology;
   Direction direction;
   std::vector<Arc> arcs;
   std::vector<Group> groups;
+  std::vector<int> node_of;                ///< by node: the topology's
+  std::vector<int> arriving;               ///< by node of the topology: see Ways
   std::vector<std::vector<int>> ranks_on;  ///< by node
   std::vector<int> terminals;              ///< ascending
   /// Of every set of terminals that the wiring makes alike, the first. All terminals where nothing
@@ -79,6 +83,8 @@ struct Rate {
 /// The largest algbw that the limits of all-reduce allow: the least cut between two terminals, and
 /// the volume that must leave and enter the parts of natural_partitions().
 [[nodiscard]] Rate all_reduce_rate(const Network& network);
+/// The least cut between two terminals alone: what switches that combine and copy cannot beat.
+[[nodiscard]] Rate all_reduce_cut_rate(const Network& network);
 
 /// The largest z at which every terminal can send weight·weight'·z to every other at once.
 [[nodiscard]] Rate exchange_rate(const Network& network);

@@ -92,7 +92,7 @@ std::vector<Partition> natural_partitions(const Network& network) {
   std::vector<std::vector<int>> chains;
   std::size_t depth = 0;
   for (int node = 0; node < network.num_nodes(); ++node) {
-    chains.push_back(containers(network.topology, node));
+    chains.push_back(containers(network.topology, network.node_of[at(node)]));
     depth = std::max(depth, chains.back().size());
   }
   for (std::size_t level = 0; level + 1 < depth; ++level) {

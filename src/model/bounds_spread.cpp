@@ -87,7 +87,7 @@ void add_images(const Network& network, std::vector<Side>& sets) {
     for (const Automorphism& generator : network.repetition->generators) {
       Side image(sets[i].size());
       for (std::size_t node = 0; node < image.size(); ++node) {
-        image[at(generator.nodes[node])] = sets[i][node];
+        image[at(network.moved(static_cast<int>(node), generator))] = sets[i][node];
       }
       if (!known.insert(image).second) continue;
       sets.push_back(std::move(image));

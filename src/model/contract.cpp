@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <vector>
 
 #include "base/check.hpp"
+#include "base/suggest.hpp"
 #include "chorus/error.hpp"
 #include "model/symmetry.hpp"
 
@@ -79,12 +81,13 @@ std::string_view name_of(CollectiveKind kind) {
 }
 
 CollectiveKind parse_collective_kind(std::string_view name) {
-  std::string known;
+  std::vector<std::string_view> known;
   for (std::size_t i = 0; i < kContracts.size(); ++i) {
     if (kContracts[i].name == name) return static_cast<CollectiveKind>(i);
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", kContracts[i].name);
+    known.push_back(kContracts[i].name);
   }
-  throw InputError(fmt::format("collective '{}' is unknown: use one of {}", name, known));
+  throw InputError(fmt::format("collective '{}' is unknown: {}use one of {}", name,
+                               hint(name, known), fmt::join(known, ", ")));
 }
 
 bool is_rooted(CollectiveKind kind) { return contract_of(kind).rooted; }

@@ -8,6 +8,7 @@
 #include "base/index.hpp"
 #include "model/contract.hpp"
 #include "model/replay.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
@@ -43,7 +44,7 @@ class ArrivalList {
         counts_(schedule.world_size),
         latest_(schedule.world_size, kInitial) {
     ByChunk by_chunk(schedule);
-    for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
+    for (ChunkId chunk = 0; chunk < num_named_chunks(schedule); ++chunk) {
       replay(chunk, by_chunk.of(chunk));
     }
     sort();

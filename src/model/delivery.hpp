@@ -43,6 +43,14 @@ struct Deliveries {
 /// `schedule` must be correct. Without `coalesce` every delivery has one chunk.
 [[nodiscard]] Deliveries deliveries(const Schedule& schedule, bool coalesce);
 
+/// The deliveries to one rank and those that it sends to; of a schedule without symmetry, all.
+struct OwnDeliveries {
+  Deliveries deliveries;
+  int longest = 1;  ///< no message between any two ranks has more chunks; alike on all ranks
+};
+/// In time and memory that grow with the transfers that `schedule` names. It must be correct.
+[[nodiscard]] OwnDeliveries own_deliveries(const Schedule& schedule, Rank rank);
+
 /// Chunks that `rank` starts with and must end with, and that never arrive there: `received` are
 /// the deliveries to it. Ascending in its input.
 [[nodiscard]] std::vector<ChunkId> own_chunks(const Schedule& schedule,

@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "model/contract.hpp"
+#include "model/replay.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
-
-using Key = std::pair<Rank, ChunkId>;
 
 /// The contract functions ask for a Schedule; its steps do not matter to them.
 Schedule without_steps(const DirectProgram& program) {
@@ -22,51 +24,88 @@ Schedule without_steps(const DirectProgram& program) {
           .steps = {}};
 }
 
-/// Who finishes each chunk for each rank: (rank, chunk) -> the rank that folds (or copies) it.
-/// Nothing if something is relayed.
-std::optional<std::map<Key, Rank>> finishers(const Schedule& schedule) {
-  const bool combining = is_combining(schedule.collective.kind);
-  std::map<Key, int> contributions;  // reduced into (rank, chunk) so far
-  std::map<Key, Rank> finisher;
-  for (const Step& step : schedule.steps) {
-    // A step reads what the steps before it left.
-    const auto before = contributions;
-    for (const Transfer& t : step) {
-      const auto found = before.find({t.src, t.chunk});
-      const int held = found == before.end() ? 0 : found->second;
+/// Who finishes one chunk for each rank: the rank that folds (or copies) it.
+class Finishers {
+ public:
+  explicit Finishers(const Schedule& schedule)
+      : schedule_(schedule),
+        combining_(is_combining(schedule.collective.kind)),
+        contributions_(static_cast<std::size_t>(schedule.world_size)),
+        finisher_(contributions_.size(), kNobody) {}
+
+  /// False if something of the chunk is relayed.
+  bool run(ChunkId chunk, std::span<TimedTransfer> transfers) {
+    const auto relayed = for_each_step(
+        transfers, [&](std::span<const TimedTransfer> step) { return play(chunk, step); });
+    return !relayed && complete(chunk);
+  }
+
+  [[nodiscard]] Rank of(Rank rank) const { return finisher_[static_cast<std::size_t>(rank)]; }
+
+  /// For the next chunk.
+  void forget() {
+    for (const Rank rank : touched_) {
+      contributions_[static_cast<std::size_t>(rank)] = 0;
+      finisher_[static_cast<std::size_t>(rank)] = kNobody;
+    }
+    touched_.clear();
+  }
+
+ private:
+  static constexpr Rank kNobody = -1;
+
+  /// Nothing, or a mark that the chunk is relayed. A step reads what the steps before it left.
+  std::optional<std::string> play(ChunkId chunk, std::span<const TimedTransfer> step) {
+    const std::optional<std::string> relayed("relayed");
+    const int all_others = schedule_.world_size - 1;
+    for (const TimedTransfer& t : step) {
+      const int held = contributions_[static_cast<std::size_t>(t.src)];
       if (t.action == Action::reduce) {
-        if (held > 0) return std::nullopt;  // a partial sum
-        ++contributions[{t.dst, t.chunk}];
+        if (held > 0) return relayed;  // a partial sum
         continue;
       }
-      const bool finished =
-          combining ? held == schedule.world_size - 1 : starts_at(schedule, t.chunk, t.src);
-      if (!finished || finisher.contains({t.dst, t.chunk})) return std::nullopt;
-      finisher[{t.dst, t.chunk}] = combining ? t.src : t.dst;
+      const bool finished = combining_ ? held == all_others : starts_at(schedule_, chunk, t.src);
+      if (!finished || of(t.dst) != kNobody) return relayed;
+      finisher_[static_cast<std::size_t>(t.dst)] = combining_ ? t.src : t.dst;
+      touched_.push_back(t.dst);
     }
+    for (const TimedTransfer& t : step) {
+      if (t.action != Action::reduce) continue;
+      ++contributions_[static_cast<std::size_t>(t.dst)];
+      touched_.push_back(t.dst);
+    }
+    return std::nullopt;
   }
-  for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
-    for (Rank rank = 0; rank < schedule.world_size; ++rank) {
-      if (!wanted_at(schedule, chunk, rank)) continue;
-      const auto [it, is_new] = finisher.try_emplace({rank, chunk}, rank);
-      if (!is_new || !combining) continue;
-      // Not received, so folded here: from all.
-      const auto own = contributions.find({rank, chunk});
-      if (schedule.world_size > 1 &&
-          (own == contributions.end() || own->second != schedule.world_size - 1)) {
-        return std::nullopt;
+
+  /// Who receives nothing finishes the chunk itself: it holds it, or has folded it from all.
+  bool complete(ChunkId chunk) {
+    const Rank one = taker(schedule_, chunk);
+    const Rank end = one < 0 ? schedule_.world_size : one + 1;
+    for (Rank rank = std::max(one, 0); rank < end; ++rank) {
+      if (of(rank) != kNobody) continue;
+      finisher_[static_cast<std::size_t>(rank)] = rank;
+      touched_.push_back(rank);
+      if (combining_ &&
+          contributions_[static_cast<std::size_t>(rank)] != schedule_.world_size - 1) {
+        return false;
       }
     }
+    return true;
   }
-  return finisher;
-}
+
+  const Schedule& schedule_;
+  bool combining_;
+  std::vector<int> contributions_;  // reduced into each rank's so far
+  std::vector<Rank> finisher_;
+  std::vector<Rank> touched_;
+};
 
 Move move_of(const Schedule& schedule, ChunkId chunk) {
   Move move{.chunk = chunk, .count = 1, .sources = {}, .destinations = {}};
-  for (Rank rank = 0; rank < schedule.world_size; ++rank) {
-    if (starts_at(schedule, chunk, rank)) {
-      move.sources.push_back({rank, input_index(schedule, chunk, rank)});
-    }
+  const Rank one = origin(schedule, chunk);
+  const Rank end = one < 0 ? schedule.world_size : one + 1;
+  for (Rank rank = std::max(one, 0); rank < end; ++rank) {
+    move.sources.push_back({rank, input_index(schedule, chunk, rank)});
   }
   return move;
 }
@@ -83,27 +122,15 @@ bool continues(const Move& move, const Move& next, int chunks_per_block) {
          after(move.destinations, next.destinations);
 }
 
-void mark_copies_in_place(const Schedule& schedule, std::vector<DirectProgram>& programs) {
-  std::map<Key, std::vector<Rank>> writers;  // of (rank, chunk)'s output
-  for (const DirectProgram& program : programs) {
-    for (const Move& move : program.moves) {
-      for (const Place& place : move.destinations) {
-        for (int i = 0; i < move.count; ++i) {
-          writers[{place.rank, move.chunk + i}].push_back(program.rank);
-        }
-      }
-    }
-  }
-  for (const DirectProgram& program : programs) {
-    for (const Move& move : program.moves) {
-      for (const Place& place : move.sources) {
-        for (int i = 0; i < move.count; ++i) {
-          if (!aliased_in_place(schedule, move.chunk + i, place.rank)) continue;
-          for (const Rank writer : writers[{place.rank, move.chunk + i}]) {
-            if (writer == program.rank) continue;
-            programs[static_cast<std::size_t>(place.rank)].copy_in_place = true;
-          }
-        }
+/// Marks the ranks whose input of `chunk` is read by a rank that does not write their output of it.
+void mark_copies_in_place(const Schedule& schedule, const std::map<Rank, Move>& moves,
+                          const Finishers& finishers, std::vector<DirectProgram>& programs) {
+  for (const auto& [by, move] : moves) {
+    for (const Place& place : move.sources) {
+      if (!aliased_in_place(schedule, move.chunk, place.rank)) continue;
+      const Rank writer = finishers.of(place.rank);
+      if (writer >= 0 && writer != by) {
+        programs[static_cast<std::size_t>(place.rank)].copy_in_place = true;
       }
     }
   }
@@ -112,8 +139,7 @@ void mark_copies_in_place(const Schedule& schedule, std::vector<DirectProgram>& 
 }  // namespace
 
 std::optional<std::vector<DirectProgram>> direct(const Schedule& schedule) {
-  const auto finisher = finishers(schedule);
-  if (!finisher) return std::nullopt;
+  if (!schedule.symmetry.empty()) return direct(expanded(schedule));
   const int n = schedule.world_size;
   const int k = schedule.num_chunks / num_blocks(schedule.collective.kind, n);
   std::vector<DirectProgram> programs;
@@ -126,14 +152,19 @@ std::optional<std::vector<DirectProgram>> direct(const Schedule& schedule) {
                         .moves = {},
                         .copy_in_place = false});
   }
+  ByChunk transfers(schedule);
+  Finishers finishers(schedule);
   for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
+    if (!finishers.run(chunk, transfers.of(chunk))) return std::nullopt;
     std::map<Rank, Move> moves;
-    for (Rank rank = 0; rank < n; ++rank) {
-      if (!wanted_at(schedule, chunk, rank)) continue;
-      const Rank by = finisher->at({rank, chunk});
-      const auto it = moves.try_emplace(by, move_of(schedule, chunk)).first;
+    const Rank one = taker(schedule, chunk);
+    const Rank end = one < 0 ? n : one + 1;
+    for (Rank rank = std::max(one, 0); rank < end; ++rank) {
+      const auto [it, is_new] = moves.try_emplace(finishers.of(rank));
+      if (is_new) it->second = move_of(schedule, chunk);
       it->second.destinations.push_back({rank, output_index(schedule, chunk, rank)});
     }
+    mark_copies_in_place(schedule, moves, finishers, programs);
     for (auto& [by, move] : moves) {
       auto& list = programs[static_cast<std::size_t>(by)].moves;
       if (!list.empty() && continues(list.back(), move, k)) {
@@ -142,8 +173,8 @@ std::optional<std::vector<DirectProgram>> direct(const Schedule& schedule) {
         list.push_back(std::move(move));
       }
     }
+    finishers.forget();
   }
-  mark_copies_in_place(schedule, programs);
   return programs;
 }
 
@@ -154,7 +185,14 @@ std::optional<std::string> first_fault(std::span<const DirectProgram> programs) 
   if (programs.size() != static_cast<std::size_t>(schedule.world_size)) {
     return fmt::format("{} programs for {} ranks", programs.size(), schedule.world_size);
   }
-  std::map<Key, int> written;
+  // By chunk where one rank wants it, else by rank and chunk.
+  const bool one_taker = taker(schedule, 0) >= 0;
+  const auto chunks = static_cast<std::size_t>(schedule.num_chunks);
+  std::vector<std::uint8_t> written(one_taker ? chunks : programs.size() * chunks);
+  const auto place_of = [&](Rank rank, ChunkId chunk) -> std::uint8_t& {
+    return written[(one_taker ? 0 : static_cast<std::size_t>(rank) * chunks) +
+                   static_cast<std::size_t>(chunk)];
+  };
   for (const DirectProgram& program : programs) {
     for (const Move& move : program.moves) {
       for (ChunkId chunk = move.chunk; chunk < move.chunk + move.count; ++chunk) {
@@ -175,7 +213,7 @@ std::optional<std::string> first_fault(std::span<const DirectProgram> programs) 
             return fmt::format("rank {} stores chunk {} where rank {} does not want it",
                                program.rank, chunk, place.rank);
           }
-          if (++written[{place.rank, chunk}] > 1) {
+          if (std::exchange(place_of(place.rank, chunk), 1) != 0) {
             return fmt::format("chunk {} is stored twice at rank {}", chunk, place.rank);
           }
         }
@@ -183,8 +221,10 @@ std::optional<std::string> first_fault(std::span<const DirectProgram> programs) 
     }
   }
   for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
-    for (Rank rank = 0; rank < schedule.world_size; ++rank) {
-      if (wanted_at(schedule, chunk, rank) && !written.contains({rank, chunk})) {
+    const Rank one = taker(schedule, chunk);
+    const Rank end = one < 0 ? schedule.world_size : one + 1;
+    for (Rank rank = std::max(one, 0); rank < end; ++rank) {
+      if (place_of(rank, chunk) == 0) {
         return fmt::format("nobody brings chunk {} to rank {}", chunk, rank);
       }
     }

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <unordered_set>
 
 #include "base/hash.hpp"
+#include "chorus/error.hpp"
 #include "model/json.hpp"
 #include "model/json_names.hpp"
 
@@ -60,7 +60,7 @@ using Fault = std::optional<std::string>;
 
 bool out_of(int index, std::size_t size) { return index < 0 || index >= static_cast<int>(size); }
 
-bool bad_figure(double figure) { return !std::isfinite(figure) || figure < 0; }
+bool bad_figure(double figure, double most) { return !(figure >= 0 && figure <= most); }
 
 Fault bad_nodes(const Topology& topology) {
   std::unordered_set<std::string_view> names;
@@ -79,17 +79,25 @@ Fault bad_nodes(const Topology& topology) {
   return std::nullopt;
 }
 
-/// Follows parents, marking nodes that are known to end at a root.
-Fault cyclic_parents(const Topology& topology) {
-  std::vector<std::size_t> visited_from(topology.nodes.size(), topology.nodes.size());
+/// Nodes lie within others: not within themselves, and not deeper than any machine is built.
+Fault bad_parents(const Topology& topology) {
+  constexpr int kMostDepth = 64;
+  std::vector<int> depth(topology.nodes.size(), -1);  // of those that are known
   for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
-    for (int at = static_cast<int>(i); at != -1; at = topology.nodes[at].parent) {
-      if (visited_from[at] == i) {
-        return fmt::format("node '{}' contains itself through its parents",
-                           topology.nodes[at].name);
-      }
-      if (visited_from[at] != topology.nodes.size()) break;
-      visited_from[at] = i;
+    int above = 0;
+    int at = static_cast<int>(i);
+    for (; at != -1 && depth[at] < 0; at = topology.nodes[at].parent) {
+      if (++above > kMostDepth) break;
+    }
+    if (at != -1 && depth[at] >= 0) above += depth[at];
+    if (above > kMostDepth) {
+      return fmt::format(
+          "node '{}' lies within more than {} others, or contains itself through its "
+          "parents",
+          topology.nodes[i].name, kMostDepth);
+    }
+    for (at = static_cast<int>(i); at != -1 && depth[at] < 0; at = topology.nodes[at].parent) {
+      depth[at] = above--;
     }
   }
   return std::nullopt;
@@ -104,8 +112,8 @@ Fault bad_link(const Topology& topology, const Topology::Link& link) {
   if (link.src == link.dst) {
     return fmt::format("it leads from '{}' to itself", topology.nodes[link.src].name);
   }
-  if (bad_figure(link.alpha_s)) return fmt::format("alpha_s is {}", link.alpha_s);
-  if (bad_figure(link.beta_s_per_byte)) {
+  if (bad_figure(link.alpha_s, kMostLinkSeconds)) return fmt::format("alpha_s is {}", link.alpha_s);
+  if (bad_figure(link.beta_s_per_byte, kMostLinkSecondsPerByte)) {
     return fmt::format("beta_s_per_byte is {}", link.beta_s_per_byte);
   }
   if (static_cast<std::size_t>(link.provenance) >= kProvenanceNames.size()) {
@@ -115,10 +123,11 @@ Fault bad_link(const Topology& topology, const Topology::Link& link) {
 }
 
 Fault bad_group(const Topology& topology, const Topology::PortGroup& group) {
-  if (bad_figure(group.beta_s_per_byte)) {
+  if (bad_figure(group.beta_s_per_byte, kMostLinkSecondsPerByte)) {
     return fmt::format("beta_s_per_byte is {}", group.beta_s_per_byte);
   }
-  if (bad_figure(group.message_s)) return fmt::format("message_s is {}", group.message_s);
+  if (bad_figure(group.message_s, kMostLinkSeconds))
+    return fmt::format("message_s is {}", group.message_s);
   std::unordered_set<int> seen;
   for (const int link : group.links) {
     if (out_of(link, topology.links.size())) {
@@ -133,7 +142,7 @@ Fault bad_group(const Topology& topology, const Topology::PortGroup& group) {
 
 std::optional<std::string> malformed(const Topology& topology) {
   if (Fault fault = bad_nodes(topology)) return fault;
-  if (Fault fault = cyclic_parents(topology)) return fault;
+  if (Fault fault = bad_parents(topology)) return fault;
   for (std::size_t i = 0; i < topology.links.size(); ++i) {
     if (Fault fault = bad_link(topology, topology.links[i])) {
       return fmt::format("link {}: {}", i, *fault);
@@ -150,6 +159,13 @@ std::optional<std::string> malformed(const Topology& topology) {
                        topology.rank_nodes[rank], topology.nodes.size());
   }
   return std::nullopt;
+}
+
+Topology sound(Topology topology, std::string_view where) {
+  if (const auto fault = malformed(topology)) {
+    throw InputError(fmt::format("{}: {}: correct the topology", where, *fault));
+  }
+  return topology;
 }
 
 std::string fingerprint(const Topology& topology) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,12 +21,11 @@ namespace chorus {
 /// output beside it is never written and needs no care.
 class Hazards {
  public:
-  explicit Hazards(const Schedule& schedule) : schedule_(schedule), cells_(schedule.num_chunks) {}
+  explicit Hazards(const Schedule& schedule) : schedule_(schedule) {}
 
   void begin_rank(Rank rank) {
     rank_ = rank;
-    for (const ChunkId chunk : touched_) cells_[chunk] = {};
-    touched_.clear();
+    cells_.clear();
   }
 
   /// Items that must come before another: those whose result it reads, and those whose source or
@@ -41,7 +41,6 @@ class Hazards {
     const bool copy = is_local_copy(instruction);
     for (ChunkId c = instruction.chunk; c < instruction.chunk + instruction.count; ++c) {
       Cell& cell = cells_[c];
-      touched_.push_back(c);
       if (copy) {
         cell.copy = self;
         continue;
@@ -87,8 +86,7 @@ class Hazards {
 
   const Schedule& schedule_;
   Rank rank_ = 0;
-  std::vector<Cell> cells_;  // [num_chunks]
-  std::vector<ChunkId> touched_;
+  std::unordered_map<ChunkId, Cell> cells_;  // of chunks that the rank touches
 };
 
 /// Turns conflicts into what has to be waited for beyond the order within lanes.

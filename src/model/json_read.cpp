@@ -69,17 +69,12 @@ void read_nodes(const Node& array, NodeNames& names, Topology& topology) {
   });
 }
 
-// What any wire stays below: an hour, and a byte per second. Sums and products of figures stay
-// finite.
-constexpr double kMostSeconds = 3600;
-constexpr double kMostSecondsPerByte = 1;
-
 Topology::Link read_link(const Node& node, const NodeNames& names) {
   node.expect_members({"src", "dst", "alpha_s", "beta_s_per_byte"}, {"type", "provenance"});
   return {.src = names.index(node.member("src")),
           .dst = names.index(node.member("dst")),
-          .alpha_s = node.member("alpha_s").figure(kMostSeconds),
-          .beta_s_per_byte = node.member("beta_s_per_byte").figure(kMostSecondsPerByte),
+          .alpha_s = node.member("alpha_s").figure(kMostLinkSeconds),
+          .beta_s_per_byte = node.member("beta_s_per_byte").figure(kMostLinkSecondsPerByte),
           .type = node.has("type") ? node.member("type").text() : "",
           .provenance = node.has("provenance")
                             ? choice<Provenance>(node.member("provenance"), kProvenanceNames)
@@ -91,8 +86,8 @@ Topology::PortGroup read_port_group(const Node& node, std::size_t num_links) {
   Topology::PortGroup group{
       .name = node.member("name").text(),
       .links = {},
-      .beta_s_per_byte = node.member("beta_s_per_byte").figure(kMostSecondsPerByte),
-      .message_s = node.has("message_s") ? node.member("message_s").figure(kMostSeconds) : 0};
+      .beta_s_per_byte = node.member("beta_s_per_byte").figure(kMostLinkSecondsPerByte),
+      .message_s = node.has("message_s") ? node.member("message_s").figure(kMostLinkSeconds) : 0};
   for_each_item(node.member("links"), [&](const Node& link) {
     if (num_links == 0) link.fail("there are no links");
     group.links.push_back(link.integer(0, static_cast<int>(num_links) - 1));
@@ -199,8 +194,9 @@ std::string read_fingerprint(const Node& node) {
   node.fail("a fingerprint is 16 hex digits in lower case, as in `chorus topo --json`");
 }
 
-/// The members of a topology, those of the file around it left to the caller.
-Topology read_topology(const Node& root) {
+/// The members of a topology, those of the file around it left to the caller. `where`: the file and
+/// the path in it.
+Topology read_topology(const Node& root, std::string_view where) {
   Topology topology;
   topology.name = root.member("name").text();
   NodeNames names;
@@ -212,15 +208,12 @@ Topology read_topology(const Node& root) {
   });
   for_each_item(root.member("ranks"),
                 [&](const Node& node) { topology.rank_nodes.push_back(names.index(node)); });
-  if (const auto fault = malformed(topology)) {
-    root.fail(fmt::format("{}: correct the topology", *fault));
-  }
-  return topology;
+  return sound(std::move(topology), where);
 }
 
-void read_wiring(const Node& node, Plan& plan) {
+void read_wiring(const Node& node, std::string_view where, Plan& plan) {
   node.expect_members({"name", "nodes", "links", "port_groups", "ranks"});
-  plan.topology = read_topology(node);
+  plan.topology = read_topology(node, fmt::format("{}: /wiring", where));
   if (fingerprint(plan.topology) != plan.topology_fingerprint) {
     node.fail("is not the topology of the plan's fingerprint: remove it, or make the plan again");
   }
@@ -233,7 +226,7 @@ Topology topology_from_json(std::string_view text, std::string_view where) {
   const Node root(value, where);
   json::expect_format(root, "chorus-topology", kFormatVersion);
   root.expect_members({"format", "version", "name", "nodes", "links", "port_groups", "ranks"});
-  return read_topology(root);
+  return read_topology(root, fmt::format("{}: /", where));
 }
 
 Schedule schedule_from_json(std::string_view text, std::string_view where) {
@@ -255,7 +248,7 @@ Plan plan_from_json(std::string_view text, std::string_view where) {
             .topology = {},
             .world_size = root.member("world_size").integer(1, kMostRanks),
             .entries = {}};
-  if (root.has("wiring")) read_wiring(root.member("wiring"), plan);
+  if (root.has("wiring")) read_wiring(root.member("wiring"), where, plan);
   for_each_item(root.member("entries"), [&](const Node& node) {
     PlanEntry entry = read_entry(node, plan);
     if (!plan.entries.empty()) check_order(node, plan.entries.back(), entry);

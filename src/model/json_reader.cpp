@@ -302,7 +302,7 @@ void expect_format(const Node& root, std::string_view format, int newest) {
   }
 }
 
-std::string quoted(std::string_view text) try {
+std::string quote(std::string_view text) try {
   return Library(text).dump();
 } catch (const Library::exception&) {
   throw InputError(

@@ -88,6 +88,6 @@ class Node {
 void expect_format(const Node& root, std::string_view format, int newest);
 
 /// The text as a JSON string, quoted. Throws InputError if it is not UTF-8.
-[[nodiscard]] std::string quoted(std::string_view text);
+[[nodiscard]] std::string quote(std::string_view text);
 
 }  // namespace chorus::json

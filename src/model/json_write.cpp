@@ -2,6 +2,7 @@
 // docs/formats.md).
 #include <fmt/format.h>
 
+#include <functional>
 #include <iterator>
 
 #include "chorus/error.hpp"
@@ -13,20 +14,27 @@
 namespace chorus {
 namespace {
 
-using json::quoted;
+using json::quote;
+
+/// Takes text piece by piece: schedules of thousands of ranks are too long to be held as text.
+using Take = std::function<void(std::string_view)>;
 
 /// `items` of `write`, one per line, indented by `indent` spaces.
 template <class Items, class Write>
-std::string lines(const Items& items, int indent, Write write) {
-  if (std::empty(items)) return "[]";
-  std::string result = "[";
-  bool first = true;
+void put_lines(const Items& items, int indent, Write write, const Take& take) {
+  if (std::empty(items)) return take("[]");
+  std::string_view before = "[";
   for (const auto& item : items) {
-    fmt::format_to(std::back_inserter(result), "{}\n{:{}}{}", first ? "" : ",", "", indent + 2,
-                   write(item));
-    first = false;
+    take(fmt::format("{}\n{:{}}{}", before, "", indent + 2, write(item)));
+    before = ",";
   }
-  fmt::format_to(std::back_inserter(result), "\n{:{}}]", "", indent);
+  take(fmt::format("\n{:{}}]", "", indent));
+}
+
+template <class Items, class Write>
+std::string lines(const Items& items, int indent, Write write) {
+  std::string result;
+  put_lines(items, indent, write, [&](std::string_view text) { result += text; });
   return result;
 }
 
@@ -60,8 +68,7 @@ std::string collective_members(const Collective& collective, int indent) {
 }
 
 /// The members of a schedule, up to the last.
-std::string schedule_members(const Schedule& schedule, int indent) {
-  refuse("schedule", malformed(schedule));
+void put_members(const Schedule& schedule, int indent, const Take& take) {
   const auto transfer = [](const Transfer& t) {
     return fmt::format("[{}, {}, {}, \"{}\"]", t.src, t.dst, t.chunk,
                        kActionNames[static_cast<std::size_t>(t.action)]);
@@ -72,24 +79,26 @@ std::string schedule_members(const Schedule& schedule, int indent) {
           ? ""
           : fmt::format("{:{}}\"symmetry\": {},\n", "", indent,
                         row(schedule.symmetry, [](int radix) { return radix; }));
-  return fmt::format("{:{}}\"name\": {},\n", "", indent, quoted(schedule.name)) +
-         collective_members(schedule.collective, indent) +
-         fmt::format(
-             "{0:{1}}\"world_size\": {2},\n{0:{1}}\"num_chunks\": {3},\n{4}"
-             "{0:{1}}\"steps\": {5}\n",
-             "", indent, schedule.world_size, schedule.num_chunks, symmetry,
-             lines(schedule.steps, indent, step));
+  take(fmt::format("{:{}}\"name\": {},\n", "", indent, quote(schedule.name)));
+  take(collective_members(schedule.collective, indent));
+  take(fmt::format(
+      "{0:{1}}\"world_size\": {2},\n{0:{1}}\"num_chunks\": {3},\n{4}{0:{1}}\"steps\": ", "", indent,
+      schedule.world_size, schedule.num_chunks, symmetry));
+  put_lines(schedule.steps, indent, step, take);
+  take("\n");
 }
 
 std::string entry_text(const PlanEntry& entry) {
   const std::string max_bytes =
       entry.max_bytes == UINT64_MAX ? "null" : fmt::format("{}", entry.max_bytes);
-  return fmt::format(
+  refuse("schedule", malformed(entry.schedule));
+  std::string text = fmt::format(
       "{{\n      \"min_bytes\": {},\n      \"max_bytes\": {},\n"
       "      \"min_bytes_time_s\": {},\n      \"per_byte_time_s\": {},\n"
-      "      \"schedule\": {{\n{}      }}\n    }}",
-      entry.min_bytes, max_bytes, entry.min_bytes_time_s, entry.per_byte_time_s,
-      schedule_members(entry.schedule, 8));
+      "      \"schedule\": {{\n",
+      entry.min_bytes, max_bytes, entry.min_bytes_time_s, entry.per_byte_time_s);
+  put_members(entry.schedule, 8, [&](std::string_view piece) { text += piece; });
+  return text + "      }\n    }";
 }
 
 std::string range_text(const LocalRange& range) {
@@ -137,33 +146,33 @@ namespace {
 
 /// The members of a topology, those of the file around it left to the caller.
 std::string topology_members(const Topology& topology, int indent) {
-  const auto name = [&](int node) { return quoted(topology.nodes[node].name); };
+  const auto name = [&](int node) { return quote(topology.nodes[node].name); };
   const auto node = [&](const Topology::Node& n) {
-    std::string text = fmt::format("{{\"name\": {}, \"kind\": \"{}\"", quoted(n.name),
+    std::string text = fmt::format("{{\"name\": {}, \"kind\": \"{}\"", quote(n.name),
                                    kNodeKindNames[static_cast<std::size_t>(n.kind)]);
     if (n.parent >= 0) text += fmt::format(", \"parent\": {}", name(n.parent));
-    if (!n.detail.empty()) text += fmt::format(", \"detail\": {}", quoted(n.detail));
+    if (!n.detail.empty()) text += fmt::format(", \"detail\": {}", quote(n.detail));
     return text + "}";
   };
   const auto link = [&](const Topology::Link& l) {
     std::string text =
         fmt::format("{{\"src\": {}, \"dst\": {}, \"alpha_s\": {}, \"beta_s_per_byte\": {}",
                     name(l.src), name(l.dst), l.alpha_s, l.beta_s_per_byte);
-    if (!l.type.empty()) text += fmt::format(", \"type\": {}", quoted(l.type));
+    if (!l.type.empty()) text += fmt::format(", \"type\": {}", quote(l.type));
     return text + fmt::format(", \"provenance\": \"{}\"}}",
                               kProvenanceNames[static_cast<std::size_t>(l.provenance)]);
   };
   const auto group = [&](const Topology::PortGroup& g) {
     const std::string message =
         g.message_s == 0 ? "" : fmt::format(", \"message_s\": {}", g.message_s);
-    return fmt::format("{{\"name\": {}, \"beta_s_per_byte\": {}{}, \"links\": {}}}", quoted(g.name),
+    return fmt::format("{{\"name\": {}, \"beta_s_per_byte\": {}{}, \"links\": {}}}", quote(g.name),
                        g.beta_s_per_byte, message, row(g.links, [](int l) { return l; }));
   };
   const std::string margin(static_cast<std::size_t>(indent), ' ');
   return fmt::format(
       "{0}\"name\": {1},\n{0}\"nodes\": {2},\n{0}\"links\": {3},\n"
       "{0}\"port_groups\": {4},\n{0}\"ranks\": {5}\n",
-      margin, quoted(topology.name), lines(topology.nodes, indent, node),
+      margin, quote(topology.name), lines(topology.nodes, indent, node),
       lines(topology.links, indent, link), lines(topology.port_groups, indent, group),
       row(topology.rank_nodes, name));
 }
@@ -175,14 +184,23 @@ std::string to_json(const Topology& topology) {
   return header("chorus-topology") + topology_members(topology, 2) + "}\n";
 }
 
+void write_json(const Schedule& schedule, const std::function<void(std::string_view)>& take) {
+  refuse("schedule", malformed(schedule));
+  take(header("chorus-schedule"));
+  put_members(schedule, 2, take);
+  take("}\n");
+}
+
 std::string to_json(const Schedule& schedule) {
-  return header("chorus-schedule") + schedule_members(schedule, 2) + "}\n";
+  std::string text;
+  write_json(schedule, [&](std::string_view piece) { text += piece; });
+  return text;
 }
 
 std::string to_json(std::span<const Program> programs) {
   if (programs.empty()) throw InputError("no programs to save");
   const Program& first = programs.front();
-  return header("chorus-programs") + fmt::format("  \"name\": {},\n", quoted(first.name)) +
+  return header("chorus-programs") + fmt::format("  \"name\": {},\n", quote(first.name)) +
          collective_members(first.collective, 2) +
          fmt::format(
              "  \"world_size\": {},\n  \"num_chunks\": {},\n  \"num_channels\": {},\n"
@@ -199,7 +217,7 @@ std::string to_json(const Plan& plan) {
   }
   return header("chorus-plan") +
          fmt::format("  \"topology\": {},\n  \"world_size\": {},\n{}  \"entries\": {}\n}}\n",
-                     quoted(plan.topology_fingerprint), plan.world_size, wiring,
+                     quote(plan.topology_fingerprint), plan.world_size, wiring,
                      lines(plan.entries, 2, entry_text));
 }
 

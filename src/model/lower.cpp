@@ -357,45 +357,6 @@ class Lowering {
   std::map<std::pair<Rank, int>, int> outgoing_;
 };
 
-/// The deliveries to `rank` and the messages from it, as images of those of cell 0's chunks.
-Deliveries images_at(const Schedule& schedule, const Deliveries& named, Rank rank) {
-  const Cells cells = cells_of(schedule);
-  const int cell = cells.cell_of(rank);
-  const auto is_likes = [&](Rank other) { return other % cells.size() == rank % cells.size(); };
-  Deliveries result;
-  const auto add = [&](const Delivery& delivery, int by) {
-    Delivery& image = result.list.emplace_back(delivery);
-    image.dst = cells.moved(delivery.dst, by);
-    image.chunk = moved_chunk(schedule, cells, delivery.chunk, by);
-    for (Sender& sender : image.senders) {
-      sender.rank = cells.moved(sender.rank, by);
-      sender.producer = -1;
-    }
-    std::sort(image.senders.begin(), image.senders.end(),
-              [](const Sender& a, const Sender& b) { return a.rank < b.rank; });
-  };
-  for (const Delivery& delivery : named.list) {
-    std::vector<int> by;
-    if (is_likes(delivery.dst)) by.push_back(cells.minus(cell, cells.cell_of(delivery.dst)));
-    for (const Sender& sender : delivery.senders) {
-      if (is_likes(sender.rank)) by.push_back(cells.minus(cell, cells.cell_of(sender.rank)));
-    }
-    std::sort(by.begin(), by.end());
-    by.erase(std::unique(by.begin(), by.end()), by.end());
-    for (const int g : by) add(delivery, g);
-  }
-  std::sort(result.list.begin(), result.list.end(), [](const Delivery& a, const Delivery& b) {
-    return std::tie(a.step, a.dst, a.chunk) < std::tie(b.step, b.dst, b.chunk);
-  });
-  for (const auto& [holder, chunk] : named.early_copies) {
-    if (!is_likes(holder)) continue;
-    const int by = cells.minus(cell, cells.cell_of(holder));
-    result.early_copies.emplace_back(rank, moved_chunk(schedule, cells, chunk, by));
-  }
-  std::sort(result.early_copies.begin(), result.early_copies.end());
-  return result;
-}
-
 std::vector<Issue> stuck(std::span<const Program> programs) {
   AbstractRun run(programs, kFewestSlots, 1);
   run.run([](const Issue&) {});
@@ -404,10 +365,10 @@ std::vector<Issue> stuck(std::span<const Program> programs) {
 
 }  // namespace
 
-Program lower_alone(const Schedule& schedule, Rank rank) {
-  const Deliveries named = deliveries(schedule, /*coalesce=*/false);
-  if (schedule.symmetry.empty()) return Lowering(schedule, named).program_alone(rank);
-  return Lowering(schedule, images_at(schedule, named, rank)).program_alone(rank);
+LoweredAlone lower_alone(const Schedule& schedule, Rank rank) {
+  OwnDeliveries own = own_deliveries(schedule, rank);
+  return {.program = Lowering(schedule, std::move(own.deliveries)).program_alone(rank),
+          .longest_message = own.longest};
 }
 
 std::vector<Program> lower(const Schedule& schedule) {

@@ -101,12 +101,17 @@ struct Program {
 /// Cuts `schedule` into one Program per rank, index = rank. The schedule must be correct.
 [[nodiscard]] std::vector<Program> lower(const Schedule& schedule);
 
-/// The program of one rank alone, from a symmetric schedule in memory and time that grow with the
-/// transfers that it names, not with all of them. One chunk per message, nothing sent on by the
-/// instruction that receives it: so the programs of all ranks fit together without a look at the
-/// others, and none can wait for itself: of all that is left to do, what comes first by (step,
-/// chunk, sending before receiving) can always be done, whatever the slots.
-[[nodiscard]] Program lower_alone(const Schedule& schedule, Rank rank);
+struct LoweredAlone {
+  Program program;
+  int longest_message = 1;  ///< chunks; the same for all ranks, and no message of any has more
+};
+/// The program of one rank alone, in memory and time that grow with the transfers that the schedule
+/// names and those that the rank takes part in, not with all of a symmetric one. Chunks that follow
+/// each other at both ends are one message; none is sent on by the instruction that receives it. So
+/// the programs of all ranks fit together without a look at the others, and none can wait for
+/// itself: of all that is left to do, what comes first by (step, sending before receiving, chunk)
+/// can always be done, whatever the slots.
+[[nodiscard]] LoweredAlone lower_alone(const Schedule& schedule, Rank rank);
 
 /// The program of a rank that sends its input to `peer` in one message, or receives one into its
 /// output. Whatever the rest of the group does, it fits the peer's program of the other direction.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "chorus/schedule.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 
@@ -20,11 +21,11 @@ struct TimedTransfer {
   Action action;
 };
 
-/// All transfers of a schedule sorted by chunk, then by step, then as listed.
+/// All transfers that a schedule names sorted by chunk, then by step, then as listed.
 class ByChunk {
  public:
   explicit ByChunk(const Schedule& schedule)
-      : begin_(static_cast<std::size_t>(schedule.num_chunks) + 1) {
+      : begin_(static_cast<std::size_t>(num_named_chunks(schedule)) + 1) {
     std::size_t total = 0;
     for (const Step& step : schedule.steps) {
       total += step.size();

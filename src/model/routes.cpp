@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/cost.hpp"
+#include "model/ways.hpp"
 
 namespace chorus {
 namespace {
@@ -27,20 +29,37 @@ std::int64_t femtoseconds(double seconds) {
 
 struct Graph {
   const Topology& topology;
+  Ways ways;
   std::vector<std::vector<int>> out;  // links that leave each node
   std::vector<char> carries_rank;     // by node
 
   explicit Graph(const Topology& t)
-      : topology(t), out(t.nodes.size()), carries_rank(t.nodes.size(), 0) {
+      : topology(t), ways(t), out(at(ways.num_nodes())), carries_rank(out.size(), 0) {
     for (std::size_t link = 0; link < t.links.size(); ++link) {
-      out[static_cast<std::size_t>(t.links[link].src)].push_back(static_cast<int>(link));
+      out[at(ways.src[link])].push_back(static_cast<int>(link));
     }
-    for (const int node : t.rank_nodes) carries_rank[static_cast<std::size_t>(node)] = 1;
+    for (const int node : t.rank_nodes) carries_rank[at(node)] = 1;
+  }
+
+  [[nodiscard]] double worst_beta(const std::vector<int>& path) const {
+    double worst = 0;
+    for (const int link : path) worst = std::max(worst, topology.links[at(link)].beta_s_per_byte);
+    return worst;
+  }
+  [[nodiscard]] bool same_host(int a, int b) const {
+    return ways.outermost[at(a)] == ways.outermost[at(b)];
   }
 };
 
+/// Which paths are looked at.
+enum class Paths {
+  inside,   ///< of the source's host alone, through no other rank's node
+  direct,   ///< through no other rank's node
+  relayed,  ///< all
+};
+
 /// Dijkstra from `source`. Returns the link over which each node is reached best, -1 where none.
-std::vector<int> best_links(const Graph& graph, int source, bool through_ranks) {
+std::vector<int> best_links(const Graph& graph, int source, Paths paths) {
   const std::size_t num_nodes = graph.out.size();
   std::vector<int> via(num_nodes, -1);
   std::vector<Label> best(num_nodes);
@@ -51,33 +70,32 @@ std::vector<int> best_links(const Graph& graph, int source, bool through_ranks) 
   while (!queue.empty()) {
     const auto [label, node] = queue.top();
     queue.pop();
-    const auto at = static_cast<std::size_t>(node);
-    if (done[at] != 0) continue;
-    done[at] = 1;
-    if (node != source && graph.carries_rank[at] != 0 && !through_ranks) continue;
-    for (const int index : graph.out[at]) {
-      const Topology::Link& link = graph.topology.links[static_cast<std::size_t>(index)];
-      const auto next = static_cast<std::size_t>(link.dst);
+    if (std::exchange(done[at(node)], 1) != 0) continue;
+    if (node != source && graph.carries_rank[at(node)] != 0 && paths != Paths::relayed) continue;
+    for (const int index : graph.out[at(node)]) {
+      const Topology::Link& link = graph.topology.links[at(index)];
+      if (paths == Paths::inside && !graph.same_host(source, link.dst)) continue;
+      const std::size_t next = at(graph.ways.dst[at(index)]);
       if (done[next] != 0) continue;
       const Label reached{label.alpha_fs + femtoseconds(link.alpha_s),
                           std::max(label.worst_beta, link.beta_s_per_byte), label.hops + 1};
       if (via[next] >= 0 && !(reached < best[next])) continue;
       best[next] = reached;
       via[next] = index;
-      queue.push({reached, link.dst});
+      queue.push({reached, graph.ways.dst[at(index)]});
     }
   }
   return via;
 }
 
-std::vector<int> walk_back(const Topology& topology, const std::vector<int>& via, int source,
+std::vector<int> walk_back(const Graph& graph, const std::vector<int>& via, int source,
                            int target) {
   std::vector<int> path;
   for (int node = target; node != source;) {
-    const int link = via[static_cast<std::size_t>(node)];
+    const int link = via[at(node)];
     if (link < 0) return {};
     path.push_back(link);
-    node = topology.links[static_cast<std::size_t>(link)].src;
+    node = graph.ways.src[at(link)];
   }
   std::reverse(path.begin(), path.end());
   return path;
@@ -95,8 +113,9 @@ RouteFinder::~RouteFinder() = default;
 std::vector<Route> RouteFinder::from(Rank src) const {
   const Topology& topology = impl_->graph.topology;
   const int source = topology.rank_nodes[static_cast<std::size_t>(src)];
-  const std::vector<int> direct = best_links(impl_->graph, source, /*through_ranks=*/false);
-  std::vector<int> relayed;  // found only if somebody needs it
+  const Graph& graph = impl_->graph;
+  const std::vector<int> direct = best_links(graph, source, Paths::direct);
+  std::vector<int> inside, relayed;  // found only if somebody needs it
   std::vector<Route> routes(topology.rank_nodes.size());
   for (std::size_t dst = 0; dst < routes.size(); ++dst) {
     Route& route = routes[dst];
@@ -105,10 +124,16 @@ std::vector<Route> RouteFinder::from(Rank src) const {
       route.connected = true;
       continue;
     }
-    route.path = walk_back(topology, direct, source, target);
+    route.path = walk_back(graph, direct, source, target);
+    if (graph.same_host(source, target)) {
+      if (inside.empty()) inside = best_links(graph, source, Paths::inside);
+      std::vector<int> path = walk_back(graph, inside, source, target);
+      const bool as_fast = graph.worst_beta(path) <= graph.worst_beta(route.path) * (1 + 1e-9);
+      if (!path.empty() && (route.path.empty() || as_fast)) route.path = std::move(path);
+    }
     if (route.path.empty()) {
-      if (relayed.empty()) relayed = best_links(impl_->graph, source, /*through_ranks=*/true);
-      route.path = walk_back(topology, relayed, source, target);
+      if (relayed.empty()) relayed = best_links(graph, source, Paths::relayed);
+      route.path = walk_back(graph, relayed, source, target);
       route.relayed = true;
     }
     route.connected = !route.path.empty();

@@ -9,19 +9,17 @@
 
 namespace chorus {
 
-/// What a row of the picture is.
-enum class TimelineRows {
-  rank_pairs,  ///< one per pair of ranks that exchange something, by source, then destination
-  links,       ///< one per topology link that is used; a transfer appears on each link of its route
-};
-
-/// A stand-alone SVG: a row per rank pair or link, a bar per transfer coloured by chunk (reductions
-/// hatched), an axis in µs, a legend. Transfers that overlap in one row are stacked.
+/// A stand-alone SVG of at most 1400 × 1400 px: what the schedule does over time (its phases), the
+/// critical path, and a row for each resource that is used (adapter, switch, port group, link) with
+/// its use in per cent. A row with few transfers has a bar for each, coloured by chunk, reductions
+/// hatched; one with many shows its use over time, darker for more. Resources that do not fit are
+/// folded into one row per kind, which says how many and how busy the busiest is.
 ///
-/// `simulation` must be of `schedule` on `topology`. Same input, same bytes.
+/// `simulation` must be of `schedule` on `topology` for `size_bytes`. The bytes of a transfer count
+/// as spread evenly over the time they flow. Same input, same bytes.
 [[nodiscard]] std::string timeline_svg(const Simulation& simulation, const Schedule& schedule,
                                        const Topology& topology, const Routes& routes,
-                                       TimelineRows rows = TimelineRows::rank_pairs);
+                                       double size_bytes);
 
 /// The same as a Chrome trace (the JSON object format of chrome://tracing and ui.perfetto.dev): a
 /// process per source rank, a thread per destination, times in µs.

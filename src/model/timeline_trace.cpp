@@ -12,7 +12,7 @@
 namespace chorus {
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
@@ -56,21 +56,21 @@ std::string timeline_trace(const Simulation& simulation, const Schedule& schedul
     fmt::format_to(
         name_out,
         ",\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}}", rank,
-        quoted(fmt::format("rank {} on {}", rank,
+        quote(fmt::format("rank {} on {}", rank,
                            topology.nodes[static_cast<std::size_t>(node)].name)));
   }
   for (const auto& [where, name] : threads) {
     fmt::format_to(name_out,
                    ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},"
                    "\"args\":{{\"name\":{}}}}}",
-                   where.first, where.second, quoted(name));
+                   where.first, where.second, quote(name));
   }
   std::string all = names + events;
   if (!all.empty()) all.erase(0, 1);  // the first comma
   return fmt::format(
       "{{\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schedule\":{},\"collective\":{},"
       "\"topology\":{}}},\n\"traceEvents\":[{}\n]}}\n",
-      quoted(schedule.name), quoted(name_of(schedule.collective.kind)), quoted(topology.name), all);
+      quote(schedule.name), quote(name_of(schedule.collective.kind)), quote(topology.name), all);
 }
 
 }  // namespace chorus

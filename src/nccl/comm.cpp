@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nccl/environment.hpp"
+#include "nccl/log.hpp"
 
 namespace chorus::nccl {
 namespace {
@@ -89,19 +90,40 @@ std::shared_ptr<Siblings> Siblings::of(const std::string& name) {
 
 int current_device() { return std::max(0, DeviceCommunicator::current_device()); }
 
-Body::Body(Communicator joined, int device, std::string called)
-    : communicator(std::move(joined)), name(std::move(called)), siblings(Siblings::of(name)) {
+Body::Body(Communicator joined, int ordinal, std::string called)
+    : communicator(std::move(joined)),
+      device(ordinal),
+      name(std::move(called)),
+      siblings(Siblings::of(name)) {
   const auto why_not = DeviceCommunicator::why_not(device);
   // A rank without a GPU among others that have one: all of them use host memory alone.
   std::int32_t with_gpu = why_not ? 0 : 1;
   communicator.all_reduce(std::span(&with_gpu, 1), ReduceOp::min);
   if (with_gpu == 1) {
-    gpu = std::make_unique<DeviceCommunicator>(
-        communicator, device, DeviceTuning{.reach = Environment::read().peer_access});
+    // It fails on all ranks or none: too many of them, no memory, no way between two. Host memory,
+    // smaller communicators and the other library are left.
+    try {
+      gpu = std::make_unique<DeviceCommunicator>(
+          communicator, device, DeviceTuning{.reach = Environment::read().peer_access});
+    } catch (const TopologyError& error) {
+      why_no_gpu = error.what();
+    } catch (const DeviceError& error) {
+      why_no_gpu = error.what();
+    }
   } else {
     why_no_gpu = why_not.value_or("another rank of this communicator has no GPU");
   }
   fallback = Fallback::make(communicator, device);
+  if (!gpu && !DeviceCommunicator::why_not() && communicator.rank() == 0) {
+    warn(fmt::format("calls on GPU memory {}: {}",
+                     fallback ? "go to the library of CHORUS_NCCL_FALLBACK_LIBRARY"
+                              : "will be refused by this communicator",
+                     why_no_gpu));
+  }
+}
+
+MemoryPlace Body::place(const void* memory) const {
+  return gpu ? gpu->place(memory) : DeviceCommunicator::place_of(memory, device);
 }
 
 std::shared_ptr<Body> Body::make(Communicator joined, int device, std::string name) {

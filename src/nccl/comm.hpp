@@ -41,7 +41,11 @@ struct Body {
   Body(Communicator joined, int device, std::string name);
   static std::shared_ptr<Body> make(Communicator joined, int device, std::string name);
 
+  /// Whose memory this is. Throws DeviceError.
+  [[nodiscard]] MemoryPlace place(const void* memory) const;
+
   Communicator communicator;
+  int device;
   std::unique_ptr<DeviceCommunicator> gpu;  ///< null where not all ranks have one
   std::string why_no_gpu;                   ///< for messages
   std::unique_ptr<Fallback> fallback;       ///< null unless it is asked for

@@ -27,6 +27,12 @@ ncclTeam_t world_of(ncclComm_t comm) {
 
 ncclTeam_t alone() { return {1, 0, 1}; }
 
+/// Where another rank's window lies: there are none.
+ncclResult_t no_address(const char* function, void** out) {
+  if (out != nullptr) *out = nullptr;
+  return no_device_api(function);
+}
+
 }  // namespace
 }  // namespace chorus::nccl
 
@@ -83,3 +89,67 @@ extern "C" ncclResult_t pncclLLA2ACreateRequirement(int /*blocks*/, int /*slots*
   return no_device_api("ncclLLA2ACreateRequirement");
 }
 CHORUS_NCCL_EXPORT(LLA2ACreateRequirement);
+
+extern "C" ncclTeam_t pncclTeamCft(ncclComm_t /*comm*/, int /*mode*/) { return alone(); }
+CHORUS_NCCL_EXPORT(TeamCft);
+
+extern "C" ncclTeam_t pncclTeamCftMultimem(ncclComm_t /*comm*/) { return alone(); }
+CHORUS_NCCL_EXPORT(TeamCftMultimem);
+
+extern "C" ncclResult_t pncclGetLsaDevicePointer(ncclWindow_t /*window*/, size_t /*offset*/,
+                                                 int /*lsaRank*/, void** out) {
+  return no_address("ncclGetLsaDevicePointer", out);
+}
+CHORUS_NCCL_EXPORT(GetLsaDevicePointer);
+
+extern "C" ncclResult_t pncclGetPeerDevicePointer(ncclWindow_t /*window*/, size_t /*offset*/,
+                                                  int /*peer*/, void** out) {
+  return no_address("ncclGetPeerDevicePointer", out);
+}
+CHORUS_NCCL_EXPORT(GetPeerDevicePointer);
+
+extern "C" ncclResult_t pncclGetLsaMultimemDevicePointer(ncclWindow_t /*window*/, size_t /*offset*/,
+                                                         void** out) {
+  return no_address("ncclGetLsaMultimemDevicePointer", out);
+}
+CHORUS_NCCL_EXPORT(GetLsaMultimemDevicePointer);
+
+extern "C" ncclResult_t pncclGetMultimemDevicePointer(ncclWindow_t /*window*/, size_t /*offset*/,
+                                                      ncclMultimemHandle_t /*multimem*/,
+                                                      void** out) {
+  return no_address("ncclGetMultimemDevicePointer", out);
+}
+CHORUS_NCCL_EXPORT(GetMultimemDevicePointer);
+
+extern "C" ncclResult_t pncclGetMultimemDeviceLeInfo(ncclWindow_t /*window*/, size_t /*offset*/,
+                                                     uint32_t* /*leId*/, size_t* /*leOffset*/) {
+  return no_device_api("ncclGetMultimemDeviceLeInfo");
+}
+CHORUS_NCCL_EXPORT(GetMultimemDeviceLeInfo);
+
+extern "C" ncclResult_t pncclGetCftDeviceLeInfo(ncclWindow_t /*window*/, size_t /*offset*/,
+                                                int /*peer*/, ncclTeam_t /*team*/,
+                                                uint32_t* /*leId*/, size_t* /*leOffset*/) {
+  return no_device_api("ncclGetCftDeviceLeInfo");
+}
+CHORUS_NCCL_EXPORT(GetCftDeviceLeInfo);
+
+extern "C" ncclResult_t pncclGetPeerDeviceLeInfo(ncclWindow_t /*window*/, size_t /*offset*/,
+                                                 int /*peer*/, uint32_t* /*leId*/,
+                                                 size_t* /*leOffset*/) {
+  return no_device_api("ncclGetPeerDeviceLeInfo");
+}
+CHORUS_NCCL_EXPORT(GetPeerDeviceLeInfo);
+
+extern "C" ncclResult_t pncclGinOutboxCreateRequirement(int /*blocks*/, int /*size_log2*/,
+                                                        void* /*handle*/, void* /*requirements*/) {
+  return no_device_api("ncclGinOutboxCreateRequirement");
+}
+CHORUS_NCCL_EXPORT(GinOutboxCreateRequirement);
+
+extern "C" ncclResult_t pncclGinInboxA2ACreateRequirement(ncclTeam_t /*peers*/, int /*blocks*/,
+                                                          int /*size_log2*/, void* /*handle*/,
+                                                          void* /*requirements*/) {
+  return no_device_api("ncclGinInboxA2ACreateRequirement");
+}
+CHORUS_NCCL_EXPORT(GinInboxA2ACreateRequirement);

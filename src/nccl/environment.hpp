@@ -29,13 +29,13 @@ struct Environment {
 };
 
 /// One variable of NCCL as it is set: for the log and ncclParam….
-struct Variable {
+struct SetVariable {
   std::string name, value;
   bool honoured = false;
 };
 
 /// All that are set, by the environment or a configuration file, in the order of their names.
-[[nodiscard]] std::vector<Variable> set_variables();
+[[nodiscard]] std::vector<SetVariable> set_variables();
 /// Says, once per process and variable, which are set but have no effect here.
 void tell_of_ignored_variables();
 /// The names that have an effect.

@@ -4,6 +4,7 @@
 
 #include "nccl/elements.hpp"
 #include "nccl/group.hpp"
+#include "runtime/schedule_by_name.hpp"
 
 namespace chorus::nccl {
 namespace {
@@ -34,8 +35,11 @@ Call scaled(const Operation& operation, std::vector<std::byte>& product) {
 }
 
 DeviceCall device_call(const Operation& operation) {
-  DeviceCall call{
-      .call = operation.call, .stream = operation.stream, .scale_at = operation.factor_at};
+  DeviceCall call{.call = operation.call,
+                  .stream = operation.stream,
+                  .scale_at = operation.factor_at,
+                  .schedule = operation.schedule,
+                  .launch_event = operation.launch_event};
   if (operation.scaled && operation.factor_at == nullptr) {
     call.call.reduction.scale = to_double(operation.factor.data(), operation.call.type);
   }
@@ -49,6 +53,7 @@ void run_alone(Operation& operation) {
   }
   if (operation.on_gpu) return operation.body->gpu->enqueue(device_call(operation));
   std::vector<std::byte> product;
+  const ScheduleByName by_name(operation.body->communicator, operation.schedule);
   operation.body->communicator.run(scaled(operation, product));
 }
 
@@ -78,6 +83,7 @@ void run_all(std::vector<Operation>& operations) {
   try {
     for (std::size_t i = 0; i < operations.size(); ++i) {
       if (operations[i].on_gpu) continue;
+      const ScheduleByName by_name(operations[i].body->communicator, operations[i].schedule);
       requests.push_back(
           operations[i].body->communicator.start(scaled(operations[i], products[i])));
     }

@@ -20,6 +20,7 @@ struct Fallback::Library {
   decltype(&pncclGetErrorString) error_string = nullptr;
   decltype(&pncclGetUniqueId) unique_id = nullptr;
   decltype(&pncclCommInitRank) init = nullptr;
+  decltype(&pncclCommFinalize) finalize = nullptr;
   decltype(&pncclCommDestroy) destroy = nullptr;
   decltype(&pncclCommAbort) abort = nullptr;
   decltype(&pncclCommGetAsyncError) async_error = nullptr;
@@ -65,6 +66,7 @@ const Fallback::Library& Fallback::Library::open(const std::string& path) {
   find("pncclGetErrorString", library.error_string);
   find("pncclGetUniqueId", library.unique_id);
   find("pncclCommInitRank", library.init);
+  find("pncclCommFinalize", library.finalize);  // since 2.14
   find("pncclCommDestroy", library.destroy);
   find("pncclCommAbort", library.abort);
   find("pncclCommGetAsyncError", library.async_error);
@@ -229,6 +231,10 @@ void Fallback::enqueue(std::span<const DeviceCall> calls) {
   }
   check(library_.group_end(), "a group");
   check(first, "a call of a group");
+}
+
+void Fallback::finish() {
+  if (library_.finalize != nullptr && !aborted_) check(library_.finalize(comm_), "finalizing");
 }
 
 void Fallback::abort() {

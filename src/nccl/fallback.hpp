@@ -28,6 +28,8 @@ class Fallback {
   /// Enqueues calls that it offers, several of them as a group. Throws Fault with the library's
   /// code.
   void enqueue(std::span<const DeviceCall> calls);
+  /// Waits for what was enqueued; there may be no more calls.
+  void finish();
   /// From any thread; once.
   void abort();
   [[nodiscard]] ncclResult_t async_error() const;

@@ -129,6 +129,8 @@ extern "C" const char* pncclGetErrorString(ncclResult_t result) {
       return "remote process exited or there was a network error";
     case ncclInProgress:
       return "NCCL operation in progress";
+    case ncclTimeout:
+      return "NCCL operation timed out";
     default:
       return "unknown result code";
   }

@@ -22,6 +22,8 @@ struct Operation {
   const void* factor_at = nullptr;
   std::array<std::byte, 8> factor = {};
   bool scaled = false;
+  std::string schedule = {};     ///< as ScheduleByName takes it
+  void* launch_event = nullptr;  ///< DeviceCall::launch_event
 };
 
 /// Something that makes or ends a communicator, and may wait for other ranks.

@@ -40,22 +40,34 @@ void abort(ncclComm& comm) {
 
 void destroy(ncclComm& comm) {
   // Not complete or broken: there is nothing to take leave of.
-  if (comm.phase == Phase::joining || comm.state.load() != ncclSuccess) return abort(comm);
+  const int state = comm.state.load();
+  const bool finalizing = comm.phase == Phase::finalized && state == ncclInProgress;
+  if (comm.phase == Phase::joining || (state != ncclSuccess && !finalizing)) return abort(comm);
   const Claim claim(comm);
   if (!take_end(comm)) refuse(ncclInvalidArgument, "{} is being ended already", comm.who());
   leave(comm, kDestroyPatienceMs);
   tell(comm, "Destroy");
 }
 
+/// Calls on host memory have ended when they return; kernels are waited for, by non-blocking
+/// communicators in the background.
 ncclResult_t finalize(ncclComm& comm) {
-  const Claim claim(comm);
+  std::vector<Claim> claims;
+  claims.emplace_back(comm);
   if (comm.phase == Phase::finalized) {
     refuse(ncclInvalidArgument, "{} was finalized before", comm.who());
   }
-  (void)in_order(comm);
-  // On the host nothing is under way between calls.
+  const auto body = in_order(comm);
   comm.phase = Phase::finalized;
-  return ncclSuccess;
+  if (!body->gpu && !body->fallback) return ncclSuccess;
+  return Group::mine().add(Task{.parent = &comm,
+                                .blocking = comm.config.blocking,
+                                .run =
+                                    [body] {
+                                      if (body->gpu) body->gpu->finish();
+                                      if (body->fallback) body->fallback->finish();
+                                    }},
+                           std::move(claims));
 }
 
 void revoke(ncclComm& comm, int flags) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 
 #include "nccl/comm.hpp"
 #include "nccl/window.hpp"
@@ -11,9 +12,13 @@ namespace chorus::nccl {
 namespace {
 
 /// What ncclMemAlloc gave out.
+struct Block {
+  void* base = nullptr;  ///< as it was allocated
+  int device = -1;       ///< -1: host memory
+};
 struct Given {
   std::mutex mutex;
-  std::map<void*, bool> on_gpu;  ///< by address
+  std::map<void*, Block> blocks;  ///< by the address that the caller has
 };
 
 Given& given() {
@@ -27,31 +32,44 @@ ncclResult_t allocate_memory(void** out, std::size_t size_bytes) {
            out == nullptr ? "the place for the pointer is null" : "0 bytes were asked for");
   }
   *out = nullptr;
-  const bool on_gpu = !DeviceCommunicator::why_not();
-  void* const memory = on_gpu ? DeviceCommunicator::allocate(current_device(), size_bytes)
-                              : chorus::allocate(size_bytes);
+  constexpr std::size_t kAlignment = NCCL_WIN_REQUIRED_ALIGNMENT;
+  if (size_bytes > SIZE_MAX - kAlignment) {
+    refuse(ncclInvalidArgument, "{} bytes are more than memory can hold", size_bytes);
+  }
+  Block block;
+  void* memory = nullptr;
+  if (DeviceCommunicator::why_not()) {
+    block.base = memory = chorus::allocate(size_bytes);
+  } else {
+    // CUDA aligns small blocks to 256 bytes, windows begin at pages.
+    block.device = current_device();
+    block.base = DeviceCommunicator::allocate(block.device, size_bytes + kAlignment - 1);
+    std::size_t room = size_bytes + kAlignment - 1;
+    memory = block.base;
+    memory = std::align(kAlignment, size_bytes, memory, room);
+  }
   const std::lock_guard lock(given().mutex);
-  given().on_gpu.emplace(memory, on_gpu);
+  given().blocks.emplace(memory, block);
   *out = memory;
   return ncclSuccess;
 }
 
 ncclResult_t free_memory(void* memory) {
   if (memory == nullptr) return ncclSuccess;
-  bool on_gpu = false;
+  Block block;
   {
     const std::lock_guard lock(given().mutex);
-    const auto block = given().on_gpu.find(memory);
-    if (block == given().on_gpu.end()) {
+    const auto found = given().blocks.find(memory);
+    if (found == given().blocks.end()) {
       refuse(ncclInvalidArgument, "{} was not given out by ncclMemAlloc, or freed before", memory);
     }
-    on_gpu = block->second;
-    given().on_gpu.erase(block);
+    block = found->second;
+    given().blocks.erase(found);
   }
-  if (on_gpu) {
-    DeviceCommunicator::free(memory);
+  if (block.device >= 0) {
+    DeviceCommunicator::free(block.base, block.device);
   } else {
-    chorus::deallocate(memory);
+    chorus::deallocate(block.base);
   }
   return ncclSuccess;
 }
@@ -72,6 +90,7 @@ ncclResult_t announce(ncclComm& comm, void* buffer, std::size_t size_bytes, void
 }
 
 ncclResult_t withdraw(ncclComm& comm, void* handle) {
+  if (handle == nullptr) return ncclSuccess;  // a window that was not to be had
   const std::lock_guard lock(comm.mutex);
   if (comm.registered.erase(handle) == 0) {
     refuse(ncclInvalidArgument,
@@ -91,8 +110,14 @@ ncclResult_t open_window(ncclComm& comm, void* buffer, std::size_t size_bytes, n
   if (reinterpret_cast<std::uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
     refuse(ncclInvalidArgument,
            "{}: the buffer of a window must begin at a multiple of {} bytes, as those of "
-           "ncclMemAlloc of 64 KiB and more do",
+           "ncclMemAlloc do",
            comm.who(), NCCL_WIN_REQUIRED_ALIGNMENT);
+  }
+  // Kernels dereference the handle of a symmetric window. Null says, as NVIDIA's library does, that
+  // there are none here: programs then use the calls that take no window.
+  const auto body = in_order(comm);
+  if (flags == NCCL_WIN_COLL_SYMMETRIC && body->place(buffer).kind != MemoryKind::host) {
+    return ncclSuccess;
   }
   void* handle = nullptr;
   (void)announce(comm, buffer, size_bytes, &handle);

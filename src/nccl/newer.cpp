@@ -1,4 +1,4 @@
-// What came with NCCL 2.29, on the host.
+// What came with NCCL 2.29 and later, on the host.
 #include "nccl/newer.h"
 
 #include <cstring>
@@ -142,8 +142,8 @@ extern "C" ncclResult_t pncclSignal(int /*peer*/, int /*signal*/, int /*context*
 }
 CHORUS_NCCL_EXPORT(Signal);
 
-extern "C" ncclResult_t pncclWaitSignal(int /*count*/, void* /*descriptions*/, ncclComm_t /*comm*/,
-                                        cudaStream_t /*stream*/) {
+extern "C" ncclResult_t pncclWaitSignal(int /*count*/, ncclWaitSignalDesc_t* /*descriptions*/,
+                                        ncclComm_t /*comm*/, cudaStream_t /*stream*/) {
   return not_supported("ncclWaitSignal", "an ncclRecv of 0 elements");
 }
 CHORUS_NCCL_EXPORT(WaitSignal);
@@ -165,15 +165,34 @@ extern "C" ncclResult_t pncclCommResume(ncclComm_t comm) {
 }
 CHORUS_NCCL_EXPORT(CommResume);
 
-extern "C" ncclResult_t pncclCommMemStats(ncclComm_t comm, int statistic, uint64_t* value) {
+extern "C" ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t statistic,
+                                          uint64_t* value) {
   return guarded("ncclCommMemStats", [&] {
     (void)in_order(known(comm));
-    if (value == nullptr || statistic < 0 || statistic > 3) {
+    const auto number = static_cast<int>(statistic);
+    if (value == nullptr || number < 0 || number > ncclStatGpuMemTotal) {
       refuse(ncclInvalidArgument, "statistic {} does not exist, or the place for it is null",
-             statistic);
+             number);
     }
     *value = 0;
     return ncclSuccess;
   });
 }
 CHORUS_NCCL_EXPORT(CommMemStats);
+
+extern "C" ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
+  return guarded("ncclSetEncryption", [&] {
+    if (config == nullptr || config->magic != 0xcafebeef ||
+        config->size < sizeof(ncclEncryptionConfig_t)) {
+      refuse(ncclInvalidArgument,
+             "ncclEncryptionConfig_t was not initialized: begin with "
+             "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+    }
+    if (config->mode != 0) {
+      refuse(ncclInvalidUsage,
+             "Chorus encrypts nothing: encrypt the network (WireGuard, IPsec) and ask for mode 0");
+    }
+    return ncclSuccess;
+  });
+}
+CHORUS_NCCL_EXPORT(SetEncryption);

@@ -1,5 +1,5 @@
 /* What NCCL declares beyond nccl.h of 2.28.9: the host side of its device API, and the functions
- * that came with 2.29 and 2.30. Programs built against NVIDIA's own headers call them; layouts as
+ * that came with 2.29 to 2.32. Programs built against NVIDIA's own headers call them; layouts as
  * there. */
 #pragma once
 
@@ -72,11 +72,22 @@ CHORUS_NCCL_DECLARE(ncclResult_t, PutSignal,
 CHORUS_NCCL_DECLARE(ncclResult_t, Signal,
                     (int peer, int signal, int context, unsigned int flags, ncclComm_t comm,
                      cudaStream_t stream));
+typedef struct {
+  int opCnt, peer, sigIdx, ctx;
+} ncclWaitSignalDesc_t;
 CHORUS_NCCL_DECLARE(ncclResult_t, WaitSignal,
-                    (int count, void* descriptions, ncclComm_t comm, cudaStream_t stream));
+                    (int count, ncclWaitSignalDesc_t* descriptions, ncclComm_t comm,
+                     cudaStream_t stream));
 CHORUS_NCCL_DECLARE(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags));
 CHORUS_NCCL_DECLARE(ncclResult_t, CommResume, (ncclComm_t comm));
-CHORUS_NCCL_DECLARE(ncclResult_t, CommMemStats, (ncclComm_t comm, int statistic, uint64_t* value));
+typedef enum {
+  ncclStatGpuMemSuspend,
+  ncclStatGpuMemSuspended,
+  ncclStatGpuMemPersist,
+  ncclStatGpuMemTotal
+} ncclCommMemStat_t;
+CHORUS_NCCL_DECLARE(ncclResult_t, CommMemStats,
+                    (ncclComm_t comm, ncclCommMemStat_t statistic, uint64_t* value));
 
 /* 2.30: questions about parameters. A handle is one parameter's. */
 typedef void* ncclParamHandle_t;
@@ -96,6 +107,45 @@ CHORUS_NCCL_DECLARE(ncclResult_t, ParamGetParameter,
                     (const char* key, const char** value, int* length));
 CHORUS_NCCL_DECLARE(ncclResult_t, ParamGetAllParameterKeys, (const char*** keys, int* count));
 CHORUS_NCCL_DECLARE(void, ParamDumpAll, (void));
+
+/* 2.29 to 2.32: device API, host side. Addresses of other ranks' windows, for kernels. */
+CHORUS_NCCL_DECLARE(ncclResult_t, GetLsaDevicePointer,
+                    (ncclWindow_t window, size_t offset, int lsaRank, void** out));
+CHORUS_NCCL_DECLARE(ncclResult_t, GetPeerDevicePointer,
+                    (ncclWindow_t window, size_t offset, int peer, void** out));
+CHORUS_NCCL_DECLARE(ncclResult_t, GetLsaMultimemDevicePointer,
+                    (ncclWindow_t window, size_t offset, void** out));
+typedef struct ncclMultimemHandle {
+  void* mcBasePtr;
+} ncclMultimemHandle_t;
+CHORUS_NCCL_DECLARE(ncclResult_t, GetMultimemDevicePointer,
+                    (ncclWindow_t window, size_t offset, ncclMultimemHandle_t multimem,
+                     void** out));
+CHORUS_NCCL_DECLARE(ncclResult_t, GetMultimemDeviceLeInfo,
+                    (ncclWindow_t window, size_t offset, uint32_t* leId, size_t* leOffset));
+CHORUS_NCCL_DECLARE(ncclResult_t, GetCftDeviceLeInfo,
+                    (ncclWindow_t window, size_t offset, int peer, ncclTeam_t team, uint32_t* leId,
+                     size_t* leOffset));
+CHORUS_NCCL_DECLARE(ncclResult_t, GetPeerDeviceLeInfo,
+                    (ncclWindow_t window, size_t offset, int peer, uint32_t* leId,
+                     size_t* leOffset));
+CHORUS_NCCL_DECLARE(ncclTeam_t, TeamCft, (ncclComm_t comm, int mode));
+CHORUS_NCCL_DECLARE(ncclTeam_t, TeamCftMultimem, (ncclComm_t comm));
+CHORUS_NCCL_DECLARE(ncclResult_t, GinOutboxCreateRequirement,
+                    (int blocks, int size_log2, void* handle, void* requirements));
+CHORUS_NCCL_DECLARE(ncclResult_t, GinInboxA2ACreateRequirement,
+                    (ncclTeam_t peers, int blocks, int size_log2, void* handle,
+                     void* requirements));
+
+/* 2.32: a key for all that goes over TCP. */
+typedef struct ncclEncryptionConfig_v23200 {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int mode; /* 0: none, 1: a key known to all ranks */
+  const char* psk;
+} ncclEncryptionConfig_t;
+CHORUS_NCCL_DECLARE(ncclResult_t, SetEncryption, (const ncclEncryptionConfig_t* config));
 
 #undef CHORUS_NCCL_DECLARE
 #pragma GCC visibility pop

@@ -1,29 +1,18 @@
 // Collectives and messages: from NCCL's arguments to Operations.
+#include "nccl/operations.hpp"
+
 #include <cmath>
 #include <cstdint>
 
 #include "nccl/elements.hpp"
 #include "nccl/group.hpp"
 #include "nccl/log.hpp"
+#include "runtime/schedule_by_name.hpp"
 
 namespace chorus::nccl {
 namespace {
 
 using Kind = Call::Kind;
-
-/// A call as it comes, before anything of it is believed.
-struct Asked {
-  std::string_view name;
-  Kind kind;
-  const void* send = nullptr;
-  void* recv = nullptr;
-  std::size_t count = 0;
-  ncclDataType_t type = ncclInt8;
-  ncclRedOp_t op = ncclSum;
-  int peer = 0;
-  ncclComm_t comm = nullptr;
-  cudaStream_t stream = nullptr;
-};
 
 bool is_message(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
 
@@ -119,9 +108,10 @@ void check_buffers(const Asked& asked, const ncclComm& comm, const Blocks& block
 /// way to it.
 bool belongs_on_gpu(const Asked& asked, const ncclComm& comm, const Body& body,
                     const Blocks& blocks) {
-  if (asked.count == 0) return false;
-  const MemoryPlace in = blocks.in > 0 ? DeviceCommunicator::place_of(asked.send) : MemoryPlace{};
-  const MemoryPlace out = blocks.out > 0 ? DeviceCommunicator::place_of(asked.recv) : MemoryPlace{};
+  // Messages of nothing have no memory. On the stream they make no caller wait for its peer.
+  if (asked.count == 0) return body.gpu != nullptr || body.fallback != nullptr;
+  const MemoryPlace in = blocks.in > 0 ? body.place(asked.send) : MemoryPlace{};
+  const MemoryPlace out = blocks.out > 0 ? body.place(asked.recv) : MemoryPlace{};
   const bool in_host = in.kind == MemoryKind::host;
   const bool out_host = out.kind == MemoryKind::host;
   if ((blocks.in == 0 || in_host) && (blocks.out == 0 || out_host)) return false;
@@ -168,7 +158,7 @@ void check_factor(const Operation& operation, const ncclComm& comm) {
   if (!operation.scaled) return;
   const DataType type = operation.call.type;
   if (operation.factor_at != nullptr) {
-    const MemoryKind kind = DeviceCommunicator::place_of(operation.factor_at).kind;
+    const MemoryKind kind = operation.body->place(operation.factor_at).kind;
     if (operation.on_gpu || kind != MemoryKind::device) return;
     refuse(ncclInvalidArgument,
            "{}: the scalar of the reduction is in GPU memory, but the data is in the host's",
@@ -193,6 +183,25 @@ void log_call(const Asked& asked, const ncclComm& comm) {
                    static_cast<int>(asked.type), static_cast<int>(asked.op), asked.peer,
                    static_cast<const void*>(&comm), comm.ranks,
                    static_cast<const void*>(asked.stream)));
+}
+
+/// What the call's own configuration asks for.
+void apply_config(const Asked& asked, const ncclComm& comm, Operation& operation) {
+  CallConfig config = read_call_config(asked.config);
+  if (!config.schedule.empty()) {
+    const auto why_not =
+        ScheduleByName::why_not(operation.body->communicator, asked.kind, config.schedule);
+    if (why_not && config.forced) {
+      refuse(ncclInvalidArgument, "{}: ncclCollConfig_t: algSelection: {}", comm.who(), *why_not);
+    }
+    if (!why_not) operation.schedule = std::move(config.schedule);
+  }
+  if (config.launch_event != nullptr && !operation.on_gpu) {
+    refuse(ncclInvalidArgument,
+           "{}: ncclCollConfig_t: launchCompletionEvent: calls on host memory launch nothing",
+           comm.who());
+  }
+  operation.launch_event = config.launch_event;
 }
 
 ncclResult_t enqueue(const Asked& asked) {
@@ -224,6 +233,7 @@ ncclResult_t enqueue(const Asked& asked) {
            comm.who());
   }
   check_factor(operation, comm);
+  apply_config(asked, comm, operation);
   log_call(asked, comm);
   // Messages of nothing are matched all the same; collectives of nothing are over.
   if (asked.count == 0 && !is_message(asked.kind)) return ncclSuccess;
@@ -238,17 +248,14 @@ ncclResult_t enqueue(const Asked& asked) {
 }
 
 }  // namespace
-}  // namespace chorus::nccl
-
-using namespace chorus::nccl;
-
-namespace {
 
 ncclResult_t run(const Asked& asked) {
   return guarded(asked.name, [&] { return enqueue(asked); });
 }
 
-}  // namespace
+}  // namespace chorus::nccl
+
+using namespace chorus::nccl;
 
 extern "C" ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                                        ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,

@@ -1,7 +1,6 @@
 #include "runtime/communicator_impl.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,28 +12,15 @@
 #include "base/log.hpp"
 #include "collectives/reduce.hpp"
 #include "model/contract.hpp"
-#include "model/json.hpp"
-#include "runtime/assumed_topology.hpp"
 #include "runtime/call.hpp"
 #include "runtime/call_number.hpp"
 #include "runtime/call_tag.hpp"
-#include "runtime/file.hpp"
-#include "runtime/launch.hpp"
-#include "runtime/options_env.hpp"
-#include "runtime/synthesize.hpp"
 
 namespace chorus {
 namespace {
 
-// Instances of a program over links with a network in between: one instance's messages travel while
-// another's are folded.
-constexpr int kNetworkInstances = 2;
-// Channels a lowered schedule may use: one for reductions, one for copies.
-constexpr int kProgramChannels = 2;
 // Past collectives whose signatures go with a report of waiting.
 constexpr std::size_t kReportedHistory = 8;
-constexpr int kMessageChannel = kNetworkInstances * kProgramChannels;
-
 // Collectives of fewer bytes take as long as latencies and cores make them.
 constexpr std::uint64_t kTellingBytes = 1 << 20;
 
@@ -44,16 +30,11 @@ bool ends_together(CollectiveKind kind) {
          kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all;
 }
 
-/// Between hosts data and credits wait in queues of the network, both ways at once, so more has to
-/// be under way than inside a host: with 8 slots an all-reduce of 16 MB over two trunks of 200 Mb/s
-/// reached 51 % of them, with 32 it reached 93 %. A job whose ranks meet on loopback is on one
-/// host.
-int slots_for(const Control& control, const Options& options) {
-  constexpr int kNetworkSlots = 32;
-  const std::string address = control.local_address();
-  const bool one_host = address.starts_with("127.") || address == "::1";
-  const bool chosen = options.slots != Options{}.slots;
-  return one_host || chosen ? options.slots : kNetworkSlots;
+void keep_up(Wiring& wiring) {
+  try {
+    wiring.progress();
+  } catch (const LinkError&) {  // told where the link is used
+  }
 }
 
 }  // namespace
@@ -61,8 +42,6 @@ int slots_for(const Control& control, const Options& options) {
 std::string who(const GroupPlace& place) {
   return fmt::format("[rank {}/{}]", place.rank, place.members.size());
 }
-
-int message_channel() { return kMessageChannel; }
 
 std::string child_key(const std::string& parent, std::string_view suffix) {
   constexpr std::size_t kLongest = 64;
@@ -72,148 +51,23 @@ std::string child_key(const std::string& parent, std::string_view suffix) {
                      Fnv1a().bytes(key).value());
 }
 
-Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> joined,
-                         GroupPlace position, const Options& settings, const Probed* known)
-    : keep_alive(std::move(guard)),
-      control(std::move(joined)),
-      options(settings),
-      place(std::move(position)) {
-  set_log_level(parse_log_level(options.log_level));
-  layout = {.data_channels = kMessageChannel + 1,
-            .slots = slots_for(*control, options),
-            .slot_bytes = options.slot_bytes};
-  Topology described;
-  if (!options.topology_file.empty()) {
-    described = topology_from_json(
-        read_option_file(options.topology_file, "CHORUS_TOPOLOGY", "chorus topo SOURCE --json"),
-        options.topology_file);
-    if (described.world_size() != static_cast<int>(place.members.size())) {
-      throw InputError(fmt::format("{} describes {} ranks, but this communicator has {}",
-                                   options.topology_file, described.world_size(),
-                                   place.members.size()));
-    }
-  }
-  Plan plan;
-  if (!options.plan_file.empty()) {
-    plan = plan_from_json(
-        read_option_file(options.plan_file, "CHORUS_PLAN", "chorus synth TOPOLOGY -o FILE"),
-        options.plan_file);
-    if (plan.world_size != static_cast<int>(place.members.size())) {
-      throw InputError(fmt::format("{} is a plan for {} ranks, but this communicator has {}",
-                                   options.plan_file, plan.world_size, place.members.size()));
-    }
-    if (!options.topology_file.empty() && fingerprint(described) != plan.topology_fingerprint) {
-      throw InputError(fmt::format(
-          "{} is a plan for another topology than {} describes: {}; make it again: chorus synth {}",
-          options.plan_file, options.topology_file, difference(plan.topology, described),
-          options.topology_file));
-    }
-  }
-  control->open_group(place.key, place.members);
-  const std::string agreement = fmt::format(
-      "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
-      "transports {}, synthesis {} ms, probing {} ms",
-      CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
-      options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
-      options.deterministic, layout.slots, options.slot_bytes, options.transports,
-      options.synthesis_ms, options.probe_ms);
-  // A peer that cannot be reached may have died, or left because another died: that is the cause.
-  const auto blame_the_dead = [this] {
-    if (const auto verdict = control->await_verdict(place.key)) throw CollectiveError(*verdict);
-  };
-  try {
-    wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
-  } catch (const LinkError&) {
-    blame_the_dead();
-    throw;
-  } catch (const TopologyError&) {
-    blame_the_dead();
-    throw;
-  }
-  engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
-
-  const auto& members = wiring->members();
-  const std::size_t hosts = num_hosts(members);
-  if (wiring->any_network()) instances = kNetworkInstances;
-  const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
-  if (options.topology_file.empty()) {
-    if (hosts > 1 && options.plan_file.empty() && free_to_choose) learn_network(known);
-    described = probed ? probed->topology : assumed_topology(members, wiring->hosts_share_memory());
-  }
-  share_cores(described, members);
-  if ((probed || !options.topology_file.empty()) && options.plan_file.empty() && free_to_choose &&
-      options.synthesis_ms > 0 && members.size() > 1) {
-    plan = synthesize_together(*control, place, described, options);
-  }
-  choose_by(std::move(described), std::move(plan));
-
-  conversations_.resize(2 * members.size());
-  flight_name = control->secret().derive("flight").text().substr(0, 8) + "-" + place.key;
-  engine->on_report = [this] { report_history(); };
-  engine->on_complete = [this](const Job& job) {
-    if (job.way != Job::Way::mailbox) flight.finish(job.flight_record);
-    if (job.predicted_s > 0) note_time(job);
-  };
-  engine->on_failure = [this](const std::string& failure, const std::string& waiting) {
-    if (options.flight_dir.empty()) return;
-    const std::string path =
-        flight.dump(options.flight_dir, {.communicator = flight_name,
-                                         .rank = place.rank,
-                                         .world_size = static_cast<int>(place.members.size()),
-                                         .failure = failure,
-                                         .waiting = waiting});
-    if (!path.empty()) log(LogLevel::warn, who(place), "flight record: " + path);
-  };
-  if (log_enabled(LogLevel::info) && place.rank == 0) {
-    log(LogLevel::info, who(place),
-        fmt::format("{} ranks on {} hosts, transports {}, {} reductions", members.size(), hosts,
-                    options.transports, reduce_instruction_set()));
-  }
-}
-
-std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const Options& options) {
-  require_valid(options);
-  const Launch launch = Launch::from_env();
-  std::shared_ptr<void> keep_alive;
-  const std::string id = resolve_id(launch, options, keep_alive);
-  return join(id, launch.rank, launch.world_size, std::move(keep_alive), options);
-}
-
-std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& id, Rank rank,
-                                                             int world_size,
-                                                             std::shared_ptr<void> keep_alive,
-                                                             const Options& options) {
-  require_valid(options);
-  auto control = Control::join(id, rank, world_size, options.join_timeout_ms);
-  GroupPlace place{.key = "world", .rank = rank};
-  for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
-  try {
-    return std::make_unique<Impl>(std::move(keep_alive), control, std::move(place), options);
-  } catch (const InputError& error) {  // a file of this rank's, of which the others know nothing
-    control->leaves_because(error.what());
-    throw;
-  }
-}
-
 Communicator::Impl::~Impl() {
   leave();
   const std::string failure = engine->failure().value_or(
       fmt::format("rank {}: the communicator ended before the call was complete", place.rank));
   while (open_requests != nullptr) open_requests->outlive(failure);
-  control->close_group(place.key);
+  if (!left_alone) {
+    control->close_group(place.key);
+    return;
+  }
+  engine.reset();
+  const std::shared_ptr<Wiring> kept = std::move(wiring);
+  control->keep_until_left(
+      place.key, place.members, [kept] { keep_up(*kept); }, options.join_timeout_ms);
 }
 
 int Communicator::Impl::shared_cores() const {
   return wiring->commons() == nullptr ? 0 : wiring->members()[0].host_cores;
-}
-
-std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members) const {
-  // A topology or plan file describes the whole world, not a part of it.
-  Options smaller = options;
-  smaller.topology_file.clear();
-  smaller.plan_file.clear();
-  return std::make_unique<Impl>(keep_alive, control, std::move(members), smaller,
-                                probed ? &*probed : nullptr);
 }
 
 std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::string& what,
@@ -222,13 +76,24 @@ std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::stri
   using std::chrono::milliseconds;
   using std::chrono::steady_clock;
   ++sequence;
-  auto next_report = steady_clock::now() + milliseconds(500);
+  const auto start = steady_clock::now();
+  auto next_report = start + milliseconds(500);
+  Lateness lateness(options.warn_after_ms);
   try {
     return meet(what, mine, [&] {
-      if (steady_clock::now() < next_report) return;
+      const auto now = steady_clock::now();
+      if (now < next_report) return;
       next_report += milliseconds(1'000);
       report_history();
       control->report_waiting(place.key, sequence, as, -1);
+      if (!control->speaks(place.key, sequence)) return;
+      const auto late_s = lateness.due(std::chrono::nanoseconds(now - start).count());
+      if (!late_s) return;
+      log(LogLevel::warn, who(place),
+          control->with_missing(fmt::format("still waiting for the others in call {} {} after "
+                                            "{:.3g} s",
+                                            sequence, as, *late_s),
+                                place.key, sequence));
     });
   } catch (const BootstrapError&) {
     if (control->verdict(place.key)) learn_failure();
@@ -241,10 +106,7 @@ std::vector<std::vector<std::byte>> Communicator::Impl::meet(
     const std::function<void()>& meanwhile) {
   return control->exchange(place.key + "/" + what, place.members, mine, options.join_timeout_ms,
                            place.key, [&] {
-                             try {
-                               wiring->progress();
-                             } catch (const LinkError&) {  // told where the link is used
-                             }
+                             keep_up(*wiring);
                              if (meanwhile) meanwhile();
                            });
 }
@@ -331,13 +193,11 @@ void Communicator::Impl::leave() noexcept {
       engine->drive_until(**job, [&] { return (*job)->complete; });
     }
     try {
-      meet("leave", {});
+      left_alone = !control->leave_group(place.key, place.members, [this] { keep_up(*wiring); });
     } catch (const BootstrapError& error) {
       if (control->verdict(place.key)) throw;
       throw CollectiveError(fmt::format(
-          "the communicator '{}' was not ended by all of its ranks: {}; end it everywhere, and "
-          "several in the same order",
-          place.key, error.what()));
+          "the communicator '{}' was not ended by all of its ranks: {}", place.key, error.what()));
     }
     if (const auto verdict = control->verdict(place.key)) throw CollectiveError(*verdict);
   } catch (const std::exception& error) {
@@ -432,14 +292,19 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   const std::size_t blocks = num_blocks(kind, static_cast<int>(n)) == 1 ? 1 : n;
   const Collective collective{.kind = kind, .root = peer_of(call)};
   const std::uint64_t bytes = blocks * call.count * size_of(call.type);
-  const Selector::Choice& choice = selector->choose(collective, bytes);
+  const Selector::Choice& choice = schedule_name.empty()
+                                       ? selector->choose(collective, bytes)
+                                       : selector->choose(collective, schedule_name);
 
   Job& job = take_job(call, 0);
   job.sequence = ++sequence;
   job.flight_record = flight.begin(job.sequence, call, FlightRecorder::label(choice.name));
-  if (drift && bytes >= kTellingBytes && ends_together(kind)) {
+  job.drifts = drift && bytes >= kTellingBytes && ends_together(kind);
+  job.timed = job.drifts || tells_calls;
+  if (job.timed) {
     job.predicted_s = selector->predicted_s(kind, bytes);
     job.begun = std::chrono::steady_clock::now();
+    if (tells_calls) tell_begin(job, choice.name, bytes);
   }
   history_ = next_tag(history_, shape_of(call, choice.routine->hash), job.sequence);
   const Reduction reduction = reduction_of(call);
@@ -509,7 +374,7 @@ Job& Communicator::Impl::take_job(const Call& call, std::size_t resource) {
   job.running = job.complete = false;
   job.way = Job::Way::slots;
   job.watched = nullptr;
-  job.predicted_s = 0;
+  job.timed = job.drifts = false;
   return job;
 }
 

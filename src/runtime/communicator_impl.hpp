@@ -91,11 +91,15 @@ struct Communicator::Impl {
   std::unique_ptr<Wiring> wiring;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Selector> selector;
+  /// Of the schedule that calls take in place of the selected one; empty: the selected one. See
+  /// ScheduleByName.
+  std::string schedule_name;
   std::optional<Probed> probed;  // the network, where hosts are several and nobody described it
   std::optional<Drift> drift;    // rank 0, where it was probed for this communicator
   FlightRecorder flight;
-  std::string flight_name;
+  std::string flight_job;  // of the records that this rank leaves
   int instances = 1;
+  bool tells_calls = false;  // each to the log
 
   int group_depth = 0;
   std::vector<GroupedCall> group_calls;
@@ -105,6 +109,7 @@ struct Communicator::Impl {
   int shrinks = 0;
   std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
   bool end_announced = false;
+  bool left_alone = false;           // the others have not ended it yet
   std::atomic<bool> visited{false};  // a thread is in a call (see Visit)
   int owner_generation = net::fork_generation();
   int plans = 0;
@@ -135,6 +140,11 @@ struct Communicator::Impl {
   void report_history();
   void learn_network(const Probed* known);
   void probe(bool use_cache);
+  void connect(const Topology& described, const Plan& plan);
+  void listen_to_engine();
+  void choose_first(Topology described, Plan plan, const Probed* known);
+  void tell_plan(const Plan& plan, const Topology& found) const;
+  void tell_begin(const Job& job, const std::string& schedule, std::uint64_t size_bytes);
   void note_time(const Job& job);
   void choose_by(Topology topology, Plan plan);
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,

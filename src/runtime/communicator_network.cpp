@@ -5,6 +5,7 @@
 
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "collectives/algorithms.hpp"
 #include "model/json.hpp"
 #include "runtime/assumed_topology.hpp"
 #include "runtime/communicator_impl.hpp"
@@ -12,6 +13,7 @@
 #include "runtime/pacing.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/synthesize.hpp"
+#include "topology/sources.hpp"
 
 namespace chorus {
 
@@ -50,6 +52,12 @@ void Communicator::Impl::probe(bool use_cache) {
 // Only rank 0's cache counts, and collectives that end together on all ranks show it enough.
 void Communicator::Impl::note_time(const Job& job) {
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - job.begun;
+  if (tells_calls) {
+    log(LogLevel::debug, who(place),
+        fmt::format("call {} {} took {:.2f} us, predicted were {:.2f}", job.sequence,
+                    signature(job.call), taken.count() * 1e6, job.predicted_s * 1e6));
+  }
+  if (!job.drifts || job.predicted_s <= 0) return;
   const auto change = drift->note(job.predicted_s, taken.count());
   if (!change) return;
   forget_probe(options.probe_cache, probed->key);
@@ -58,6 +66,33 @@ void Communicator::Impl::note_time(const Job& job) {
                   "forgotten; reprobe(), or the next job, measures it again",
                   signature(job.call), *change,
                   probed->cached ? "an earlier probe promises" : "it did after probing"));
+}
+
+// On one host a plan may also be for what is found of this machine.
+void Communicator::Impl::tell_plan(const Plan& plan, const Topology& found) const {
+  const bool fits = plan.topology_fingerprint == fingerprint(found) ||
+                    (options.topology_file.empty() && num_hosts(wiring->members()) == 1 &&
+                     plan.topology_fingerprint == fingerprint(discover()));
+  if (fits) {
+    return log(LogLevel::info, who(place),
+               fmt::format("{} is the plan, made for this wiring ({})", options.plan_file,
+                           plan.topology_fingerprint));
+  }
+  log(LogLevel::warn, who(place),
+      fmt::format("{} is a plan for other wiring than is found here: {}; it is used all the same, "
+                  "right but perhaps slow. Set CHORUS_TOPOLOGY to the file that it was made for if "
+                  "that describes these ranks better",
+                  options.plan_file, difference(plan.topology, found)));
+}
+
+void Communicator::Impl::tell_begin(const Job& job, const std::string& schedule,
+                                    std::uint64_t size_bytes) {
+  const auto kind = static_cast<CollectiveKind>(job.call.kind);
+  log(LogLevel::debug, who(place),
+      fmt::format("call {} {} of {} bytes runs {}: {}; predicted {:.2f} us", job.sequence,
+                  signature(job.call), size_bytes, schedule,
+                  schedule_name.empty() ? selector->why(kind, size_bytes) : "the caller names it",
+                  job.predicted_s * 1e6));
 }
 
 bool Communicator::Impl::reprobe() {
@@ -87,6 +122,11 @@ void Communicator::Impl::choose_by(Topology topology, Plan plan) {
   selector = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
                                         std::move(plan), place.rank, layout.guaranteed_slots(),
                                         shared_cores());
+  if (place.members.size() < kCompactRanks) return;
+  const std::vector<std::byte> mine =
+      place.rank == 0 ? selector->decide() : std::vector<std::byte>();
+  selector->follow(
+      control->exchange(place.key + "/schedules", place.members, mine, options.join_timeout_ms)[0]);
 }
 
 void Communicator::Impl::use(const Plan& plan) {

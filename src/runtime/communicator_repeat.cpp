@@ -35,7 +35,7 @@ Communicator::Impl::Repeated* Communicator::Impl::repeated(const Call& call) {
 }
 
 bool Communicator::Impl::run_again(const Call& call) {
-  const Repeated* const known = repeated(call);
+  const Repeated* const known = schedule_name.empty() ? repeated(call) : nullptr;
   if (known == nullptr) return false;
   Job& job = *known->job;
   if (call.input != job.call.input || call.output != job.call.output) {
@@ -64,7 +64,7 @@ bool Communicator::Impl::run_again(const Call& call) {
 
 // True if the job stays with the call that it ran.
 bool Communicator::Impl::keep_for_next(Job& job) {
-  if (!needs_no_memory(job.call) || job.predicted_s > 0) return false;
+  if (!needs_no_memory(job.call) || job.timed || !schedule_name.empty()) return false;
   const auto kind = static_cast<CollectiveKind>(job.call.kind);
   const auto blocks =
       num_blocks(kind, static_cast<int>(place.members.size())) == 1 ? 1 : place.members.size();

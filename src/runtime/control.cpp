@@ -15,6 +15,7 @@
 #include "chorus/error.hpp"
 #include "runtime/control_impl.hpp"
 #include "runtime/coordinator_judge.hpp"
+#include "runtime/flight_files.hpp"
 
 namespace chorus {
 namespace {
@@ -98,6 +99,7 @@ void Control::Impl::hear(Type type, wire::Reader body) {
   switch (type) {
     case Type::joined:
       host_rank = body.i32();
+      began_us = body.u64();
       joined = true;
       inbox.set_limit(std::min<std::size_t>(
           UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));
@@ -114,6 +116,8 @@ void Control::Impl::hear(Type type, wire::Reader body) {
       std::string who = body.text();
       if (key.empty()) {
         join_missing = std::move(who);
+        join_refusals = body.text();
+        join_speaks = body.u8() != 0;
       } else if (const auto found = exchanges.find(key); found != exchanges.end()) {
         found->second.missing = std::move(who);
       }
@@ -122,7 +126,8 @@ void Control::Impl::hear(Type type, wire::Reader body) {
     case Type::death: {
       const Rank dead = body.i32();
       std::string who = body.text();
-      deaths.push_back({dead, std::move(who), body.text(), next_order++});
+      std::string how = body.text();
+      deaths.push_back({dead, std::move(who), std::move(how), body.u8() != 0, next_order++});
       for (auto& [key, group] : groups) judge_by_death(group, deaths.back());
       return;
     }
@@ -133,8 +138,12 @@ void Control::Impl::hear(Type type, wire::Reader body) {
       if (found == groups.end()) return;
       found->second.status_call = body.u64();
       found->second.status = body.text();
+      found->second.speaks = body.u8() != 0;
       return;
     }
+    case Type::expelled:
+      expelled = body.text();
+      return;
     case Type::host_left:
       host_left = true;
       return;
@@ -187,7 +196,7 @@ void Control::Impl::judge_by_death(Group& group, const Death& death) {
   const auto seat = std::find(group.members.begin(), group.members.end(), death.rank);
   if (seat == group.members.end()) return;
   judge(group, death_sentence(static_cast<Rank>(seat - group.members.begin()), death.rank,
-                              death.who, death.how));
+                              death.who, death.how, death.expelled));
 }
 
 void Control::Impl::judge_by_disconnection(Group& group) {
@@ -197,20 +206,25 @@ void Control::Impl::judge_by_disconnection(Group& group) {
 /// The coordinator is gone, and with it the process it lived in. Without it no other failure
 /// would be noticed, so every group fails, whether that process had a member in it or not.
 std::string Control::Impl::disconnection(const std::vector<Rank>* members) const {
+  if (expelled) {
+    return fmt::format("the coordinator ({}) disconnected this rank: {}", host_text, *expelled);
+  }
   if (launcher || (joined && host_rank < 0)) {
     return fmt::format("the {} ({}) ended: {}", launcher ? "launcher" : "process that made the id",
                        host_text, *disconnected);
   }
   if (!joined) {
     return fmt::format(
-        "the process that made the id, by custom rank 0 ({}), died before all ranks had joined: {}",
+        "the process that made the id, mostly rank 0's ({}), died before all ranks had joined: {}",
         host_text, *disconnected);
   }
-  if (members == nullptr) return death_sentence(host_rank, host_rank, host_text, *disconnected);
+  if (members == nullptr) {
+    return death_sentence(host_rank, host_rank, host_text, *disconnected, false);
+  }
   const auto seat = std::find(members->begin(), members->end(), host_rank);
   if (seat != members->end()) {
     return death_sentence(static_cast<Rank>(seat - members->begin()), host_rank, host_text,
-                          *disconnected);
+                          *disconnected, false);
   }
   return fmt::format("world rank {} ({}), which held the coordinator, died: {}", host_rank,
                      host_text, *disconnected);
@@ -224,6 +238,7 @@ Control::~Control() {
   // In a forked child the connection is the parent's (and closed here).
   if (impl_->owner_generation != net::fork_generation()) return;
   std::unique_lock lock(impl_->mutex);
+  impl_->wait_for_partings(lock, 0);
   impl_->say_farewell(lock);
 }
 
@@ -237,9 +252,30 @@ void Control::Impl::say_farewell(std::unique_lock<std::mutex>& lock) {
 Rank Control::rank() const { return impl_->rank; }
 int Control::world_size() const { return impl_->world_size; }
 const Secret& Control::secret() const { return impl_->secret; }
+std::string Control::job() const {
+  const std::string tag = secret().derive(fmt::format("job {}", impl_->began_us)).text();
+  return flight_job(impl_->began_us, tag);
+}
 int Control::fd() const { return impl_->socket.get(); }
 
 std::string Control::local_address() const { return impl_->address; }
+
+bool Control::Impl::settled(const Exchange& exchange, std::span<const Rank> members,
+                            const std::string& group, std::optional<std::string>& why) {
+  if (exchange.blobs) return true;
+  if (exchange.failure) why = exchange.failure->sentence;
+  for (const Death& death : deaths) {
+    if (!contains(members, death.rank)) continue;
+    if (exchange.failure && exchange.failure->order < death.order) break;
+    why = death_sentence(death.rank, death.rank, death.who, death.how, death.expelled);
+    break;
+  }
+  if (const auto own = groups.find(group); !why && own != groups.end()) why = own->second.verdict;
+  if (!why && disconnected) {
+    why = host_left ? "the coordinator has left" : disconnection(nullptr);
+  }
+  return why.has_value();
+}
 
 std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
                                                       std::span<const Rank> members,
@@ -259,23 +295,7 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
   mine = {};
   impl_->send(Writer(Type::exchange).text(key).ranks(members).blob(blob).share());
   std::optional<std::string> why;
-  const auto settled = [&] {
-    if (mine.blobs) return true;
-    if (mine.failure) why = mine.failure->sentence;
-    for (const Impl::Death& death : impl_->deaths) {
-      if (!contains(members, death.rank)) continue;
-      if (mine.failure && mine.failure->order < death.order) break;
-      why = death_sentence(death.rank, death.rank, death.who, death.how);
-      break;
-    }
-    if (const auto own = impl_->groups.find(group); !why && own != impl_->groups.end()) {
-      why = own->second.verdict;
-    }
-    if (!why && impl_->disconnected) {
-      why = impl_->host_left ? "the coordinator has left" : impl_->disconnection(nullptr);
-    }
-    return why.has_value();
-  };
+  const auto settled = [&] { return impl_->settled(mine, members, group, why); };
   if (!impl_->wait(lock, deadline, settled, meanwhile)) {
     impl_->send(Writer(Type::exchange_query).text(key).share());
     impl_->wait(lock, Impl::Clock::now() + kAnswer, [&] { return settled() || mine.missing; });
@@ -312,10 +332,14 @@ void Control::open_group(const std::string& key, std::span<const Rank> members) 
   if (impl_->disconnected && !impl_->host_left) impl_->judge_by_disconnection(group);
 }
 
+void Control::Impl::close_group(const std::string& key) {
+  if (groups.erase(key) == 0) return;
+  send(Writer(Type::close_group).text(key).share());
+}
+
 void Control::close_group(const std::string& key) {
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->groups.erase(key) == 0) return;
-  impl_->send(Writer(Type::close_group).text(key).share());
+  impl_->close_group(key);
 }
 
 void Control::poll() {
@@ -355,6 +379,13 @@ std::string Control::who_is_missing(const std::string& group, std::uint64_t sequ
   const auto found = impl_->groups.find(group);
   if (found == impl_->groups.end() || found->second.status_call != sequence) return {};
   return found->second.status;
+}
+
+bool Control::speaks(const std::string& group, std::uint64_t sequence) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->groups.find(group);
+  return found != impl_->groups.end() && found->second.status_call == sequence &&
+         found->second.speaks;
 }
 
 std::string Control::with_missing(std::string reason, const std::string& group,

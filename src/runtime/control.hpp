@@ -63,9 +63,10 @@ class Control {
   /// Tries again until timeout_ms have passed, but where nobody listens (any more) gives up after
   /// a second: an id exists only once its coordinator listens. Throws BootstrapError naming the
   /// missing ranks, or the ranks that came with another world size or another Chorus version, or
-  /// the rank that died meanwhile.
+  /// the rank that died meanwhile. One of those who wait names the others in the log after
+  /// `warn_after_ms` (Options).
   static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
-                                       int timeout_ms);
+                                       int timeout_ms, int warn_after_ms = 30'000);
   /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
   /// have too, where this process holds the coordinator.
   ~Control();
@@ -73,6 +74,8 @@ class Control {
   [[nodiscard]] Rank rank() const;  ///< in the world
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const Secret& secret() const;
+  /// Names this joining, alike on all ranks and unlike any other: flight_job().
+  [[nodiscard]] std::string job() const;
   /// The local address that reaches the coordinator: the default interface for data.
   [[nodiscard]] std::string local_address() const;
 
@@ -92,6 +95,17 @@ class Control {
 
   void open_group(const std::string& key, std::span<const Rank> members);
   void close_group(const std::string& key);
+
+  /// For who has made its last call in `group`, of `members`: waits a moment for the others to do
+  /// the same. True if they have. Otherwise they end another communicator
+  /// first, perhaps, or compute: keep_until_left() has to follow then, else close_group(). Throws
+  /// BootstrapError as exchange().
+  bool leave_group(const std::string& group, std::span<const Rank> members,
+                   const std::function<void()>& meanwhile);
+  /// Keeps `keep_up`, and calls it now and then, until all have left, or timeout_ms have passed,
+  /// which is logged. The end of this object waits for that.
+  void keep_until_left(const std::string& group, std::span<const Rank> members,
+                       std::function<void()> keep_up, int timeout_ms);
 
   /// Reads what the coordinator said; a few ns when there is nothing (at most one system call).
   void poll();
@@ -122,6 +136,9 @@ class Control {
   /// not reported it: it last waited in message(count 1, int32) from rank 2 to rank 3; rank 4 has
   /// not reported any call yet". Empty if none is missing, or not known (yet). For timeout errors.
   [[nodiscard]] std::string who_is_missing(const std::string& group, std::uint64_t sequence);
+  /// Whether, by that answer, this rank is the one of those that wait in the call that tells
+  /// people.
+  [[nodiscard]] bool speaks(const std::string& group, std::uint64_t sequence);
   /// `reason` for failing call `sequence`, with who_is_missing() behind it.
   [[nodiscard]] std::string with_missing(std::string reason, const std::string& group,
                                          std::uint64_t sequence);

@@ -22,6 +22,7 @@ struct Control::Impl {
   struct Death {
     Rank rank;
     std::string who, how;
+    bool expelled;        ///< by the coordinator
     std::uint64_t order;  ///< among all deaths and verdicts
   };
   struct Verdict {
@@ -32,12 +33,22 @@ struct Control::Impl {
     std::vector<Rank> members;
     std::optional<std::string> verdict;
     std::uint64_t status_call = 0;
-    std::string status;  ///< who is missing in status_call
+    std::string status;   ///< who is missing in status_call
+    bool speaks = false;  ///< this rank is the one that logs it
   };
   struct Exchange {
     std::optional<std::vector<std::vector<std::byte>>> blobs;
     std::optional<Verdict> failure;
     std::optional<std::string> missing;  ///< answer to a query
+  };
+
+  /// A group that this rank has left and others have not yet.
+  struct Parting {
+    std::string group;
+    std::vector<Rank> members;
+    std::function<void()> keep_up;  ///< owns what the others may still need
+    int timeout_ms;
+    Time deadline;
   };
 
   // Set by join(), constant afterwards.
@@ -60,6 +71,10 @@ struct Control::Impl {
   bool host_left = false;
   std::optional<std::string> join_failure;
   std::optional<std::string> join_missing;
+  bool join_speaks = false;                 ///< this rank is the one that logs who is missing
+  std::string join_refusals;                ///< who was refused meanwhile, or empty
+  std::uint64_t began_us = 0;               ///< unix time of this joining, alike on all ranks
+  std::optional<std::string> expelled;      ///< why the coordinator disconnects this rank
   std::optional<std::string> disconnected;  ///< how
   std::optional<std::string> failure;       ///< the first one here: the reason of the farewell
   std::uint64_t next_order = 0;
@@ -67,14 +82,26 @@ struct Control::Impl {
   std::map<std::string, Group> groups;
   std::map<std::string, Verdict> early;  ///< verdicts on groups that are not open here yet
   std::map<std::string, Exchange> exchanges;
+  std::vector<Parting> partings;  ///< oldest first
 
   // All of these with the mutex held.
 
   void send(const wire::Frame& frame);
   /// Sends and receives what can be without blocking.
   void pump();
-  void wait_for_all(Time deadline, int timeout_ms);
+  /// Takes in a message of the coordinator's. Throws wire::Malformed.
+  void hear(wire::Type type, wire::Reader body);
+  void wait_for_all(Time deadline, int timeout_ms, int warn_after_ms);
+  void ask_for_missing(std::unique_lock<std::mutex>& lock);
   void say_farewell(std::unique_lock<std::mutex>& lock);
+  /// Whether the exchange is over; if it failed, why.
+  bool settled(const Exchange& exchange, std::span<const Rank> members, const std::string& group,
+               std::optional<std::string>& why);
+  void close_group(const std::string& key);
+  /// Takes out the partings that are over, or whose time is up, which is logged.
+  [[nodiscard]] std::vector<Parting> take_parted();
+  /// Waits until at most `most` partings are left.
+  void wait_for_partings(std::unique_lock<std::mutex>& lock, std::size_t most);
   void judge(Group& group, const std::string& sentence);
   void judge_by_death(Group& group, const Death& death);
   void judge_by_disconnection(Group& group);
@@ -99,7 +126,6 @@ struct Control::Impl {
 
  private:
   void sleep(std::unique_lock<std::mutex>& lock, Time deadline);
-  void hear(wire::Type type, wire::Reader body);
   void hear_exchange(wire::Type type, wire::Reader& body);
   void hear_verdict(wire::Reader& body);
   void on_disconnect(const std::string& how);

@@ -11,9 +11,11 @@
 #include <thread>
 
 #include "base/host.hpp"
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "runtime/control.hpp"
 #include "runtime/control_impl.hpp"
+#include "runtime/lateness.hpp"
 
 namespace chorus {
 namespace {
@@ -29,6 +31,8 @@ constexpr milliseconds kPause{30};
 /// How long one attempt waits for the coordinator's next word.
 constexpr milliseconds kHandshake{5'000};
 constexpr milliseconds kAnswer{500};
+/// How often those who wait for others look whether that is worth a word.
+constexpr milliseconds kLook{100};
 
 bool ready(int fd, short events, Time deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
@@ -126,7 +130,7 @@ Handshake shake_hands(Control::Impl& impl, Time deadline, std::string& why) {
 void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint, Time deadline,
                              int timeout_ms) {
   Time last_listened = Clock::now();
-  bool changes_hands = false;  // the coordinator there is another job's, ours comes after it
+  std::string later;  // what a coordinator there said, another job's perhaps: ours comes after it
   std::string why = "nobody answers";
   do {
     int error = 0;
@@ -138,7 +142,7 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
       try {
         const Handshake end = shake_hands(impl, std::min(deadline, Clock::now() + kHandshake), why);
         if (end == Handshake::done) return;
-        changes_hands |= end == Handshake::later;
+        if (end == Handshake::later) later = why;
       } catch (const wire::Malformed& malformed) {
         throw BootstrapError(fmt::format("what listens at {} is no Chorus coordinator: {}",
                                          impl.coordinator, malformed.what()));
@@ -146,11 +150,11 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
     } else {
       why = std::strerror(error);
     }
-    if (error == ECONNREFUSED && !changes_hands && Clock::now() - last_listened > kRefusedFor) {
-      throw BootstrapError(
-          fmt::format("rank {}: nobody listens at {} (any more): the process that made the id, by "
-                      "custom rank 0, has ended",
-                      impl.rank, impl.coordinator));
+    if (error == ECONNREFUSED && later.empty() && Clock::now() - last_listened > kRefusedFor) {
+      throw BootstrapError(fmt::format(
+          "rank {}: nobody listens at {} (any more): the process that made the id, mostly "
+          "rank 0's, has ended",
+          impl.rank, impl.coordinator));
     }
     if (error == ENETUNREACH && endpoint.is_loopback()) {
       throw BootstrapError(
@@ -159,20 +163,41 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
     }
     std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);
+  if (!later.empty()) {
+    throw BootstrapError(fmt::format(
+        "rank {}: not let in at {} for {} ms: {}{}; is another job still running there?", impl.rank,
+        impl.coordinator, timeout_ms, later,
+        why == later ? "" : fmt::format("; in the end: {}", why)));
+  }
   throw BootstrapError(
       fmt::format("rank {}: no coordinator at {} after {} ms: {}; is the process that made the id, "
-                  "by custom rank 0, still running and within reach?",
+                  "mostly rank 0's, still running and within reach?",
                   impl.rank, impl.coordinator, timeout_ms, why));
 }
 
 }  // namespace
 
-void Control::Impl::wait_for_all(Time deadline, int timeout_ms) {
+void Control::Impl::ask_for_missing(std::unique_lock<std::mutex>& lock) {
+  join_missing.reset();
+  send(wire::Writer(Type::join_query).share());
+  wait(lock, Clock::now() + kAnswer,
+       [&] { return joined || join_failure || disconnected || join_missing; });
+}
+
+void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_ms) {
   std::unique_lock lock(mutex);
   const auto settled = [&] { return joined || join_failure || disconnected; };
-  if (!wait(lock, deadline, settled)) {
-    send(wire::Writer(Type::join_query).share());
-    wait(lock, Clock::now() + kAnswer, [&] { return settled() || join_missing; });
+  const Time start = Clock::now();
+  Lateness lateness(warn_after_ms);
+  while (!wait(lock, std::min(deadline, Clock::now() + kLook), settled)) {
+    const bool over = Clock::now() >= deadline;
+    const auto late_s = lateness.due(std::chrono::nanoseconds(Clock::now() - start).count());
+    if (late_s || over) ask_for_missing(lock);
+    if (over) break;
+    if (!late_s || !join_missing || join_missing->empty() || !join_speaks) continue;
+    log(LogLevel::warn, fmt::format("[rank {}/{}]", rank, world_size),
+        fmt::format("still waiting for {} to join at {} after {:.3g} s{}{}", *join_missing,
+                    coordinator, *late_s, join_refusals.empty() ? "" : "; ", join_refusals));
   }
   if (joined) return;
   if (join_failure) {
@@ -180,15 +205,16 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms) {
   } else if (disconnected) {
     failure = disconnection(nullptr);
   } else {
-    failure = fmt::format("rank {} waited {} ms for {} to join at {}", rank, timeout_ms,
-                          join_missing ? *join_missing : "the coordinator", coordinator);
+    failure = fmt::format("rank {} waited {} ms for {} to join at {}{}{}", rank, timeout_ms,
+                          join_missing ? *join_missing : "the coordinator", coordinator,
+                          join_refusals.empty() ? "" : "; ", join_refusals);
   }
   say_farewell(lock);
   throw BootstrapError(*failure);
 }
 
 std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int world_size,
-                                       int timeout_ms) {
+                                       int timeout_ms, int warn_after_ms) {
   const net::Id parsed = net::Id::parse(id);
   if (world_size < 1 || world_size > wire::kMaxWorld || rank < 0 || rank >= world_size) {
     throw InputError(fmt::format("rank {} of {}: the world size must be in [1, {}], the rank below",
@@ -203,7 +229,7 @@ std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int wor
   connect_and_shake_hands(*impl, parsed.endpoint, deadline, timeout_ms);
   impl->address = net::local_end(impl->socket.get()).host();
   impl->inbox.set_limit(2 * wire::kMaxText);
-  impl->wait_for_all(deadline, timeout_ms);
+  impl->wait_for_all(deadline, timeout_ms, warn_after_ms);
   return std::shared_ptr<Control>(new Control(std::move(impl)));
 }
 

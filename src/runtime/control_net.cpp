@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -310,6 +311,19 @@ Socket::~Socket() {
 }
 
 int fork_generation() { return ForkGuard::get().generation.load(std::memory_order_relaxed); }
+
+bool is_stopped(const std::string& identity) {
+  // But for the pid identities of one pid namespace are alike.
+  const std::string own = process_identity();
+  const std::size_t slash = own.rfind('/') + 1;
+  if (identity.substr(0, slash) != own.substr(0, slash)) return false;
+  std::ifstream status(fmt::format("/proc/{}/stat", identity.substr(slash)));
+  std::string line;
+  std::getline(status, line);
+  // "12 (a name) T ...": the name may hold anything.
+  const std::size_t end = line.rfind(") ");
+  return end != std::string::npos && (line[end + 2] == 'T' || line[end + 2] == 't');
+}
 
 std::string process_identity() {
   std::string boot = boot_id();

@@ -42,16 +42,18 @@ enum class Type : std::uint8_t {
   greeting = 64,
   refused,          ///< sentence
   welcome,          ///< proof, who hosts the coordinator
-  joined,           ///< rank that hosts the coordinator or -1
+  joined,           ///< rank that hosts the coordinator or -1, when this joining began (unix us)
   job_failed,       ///< sentence: the ranks will never all meet
   exchange_result,  ///< key, blobs
   exchange_failed,  ///< key, sentence
-  missing,          ///< key (empty: the join), sentence
-  death,            ///< rank, who ("pid 12 on host" or empty), how
+  missing,          ///< key (empty: the join), sentence; for the join: who was refused meanwhile,
+                    ///< whether this rank is the one that logs it
+  death,            ///< rank, who ("pid 12 on host" or empty), how, whether it was disconnected
   verdict,          ///< key, sentence
-  waiting_status,   ///< key, sequence, sentence
+  waiting_status,   ///< key, sequence, sentence, whether this rank is the one that logs it
   host_left,        ///< the coordinator's process may end now; that is no death
   later,            ///< sentence: why not now; come again
+  expelled,         ///< sentence: why this rank is disconnected
 };
 
 // What is believed of a length before its bytes have come.
@@ -65,8 +67,8 @@ constexpr std::size_t kMaxFromRank = kMaxBlob + 4 * kMaxWorld + kMaxKey + 64;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 2;
-/// "0.1.0 (control protocol 2)"
+constexpr std::uint32_t kProtocol = 3;
+/// "0.2.0 (control protocol 3)"
 [[nodiscard]] std::string version();
 
 /// The peer wrote what no Chorus of this version writes.

@@ -8,33 +8,21 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <thread>
 
 #include "base/descriptors.hpp"
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
-#include "runtime/control.hpp"
-#include "runtime/control_net.hpp"
-#include "runtime/control_wire.hpp"
-#include "runtime/coordinator_judge.hpp"
+#include "runtime/coordinator_impl.hpp"
 
 namespace chorus {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
-using Time = Clock::time_point;
-
 /// A connection that has not proved the secret by then is closed.
 constexpr milliseconds kHelloDeadline{5'000};
 /// More such connections at once, and the oldest are closed to make room.
@@ -46,34 +34,6 @@ constexpr std::size_t kReadAtOnce = 256 * 1024;
 constexpr std::size_t kMaxUnread = 64 << 20;
 constexpr std::uint64_t kListenerToken = 0, kWakeToken = 1;
 
-struct Session;
-
-struct Connection {
-  net::Socket socket;
-  std::string peer;  ///< its address, for the log
-  wire::Nonce nonce{};
-  Time since{};
-  Session* session = nullptr;  ///< none until the secret is proved
-  Rank rank = -1;
-  wire::Inbox inbox{wire::kMaxHandshake};
-  wire::Outbox outbox;
-  bool closing = false;  ///< when the outbox is empty
-  bool wants_output = false;
-};
-
-/// The end of the thread, which outlives the rest of the coordinator by a moment.
-struct End {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool reached = false;
-};
-
-/// One joining of all ranks.
-struct Session {
-  Judge judge;
-  std::vector<std::uint64_t> connections;  ///< [world_size], 0: none
-};
-
 std::string why_closed(int error) {
   if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
     return "its machine stopped answering";
@@ -82,57 +42,6 @@ std::string why_closed(int error) {
 }
 
 }  // namespace
-
-struct Coordinator::Impl {
-  Impl(int world_size, std::string_view interface_name, std::uint16_t port, const Secret& known,
-       Host kind);
-  ~Impl();
-
-  void run();
-  void wake() const;
-
-  net::Id id;
-  int owner_generation = net::fork_generation();
-  std::atomic<bool> finished{false};
-  std::mutex mutex;  ///< guards reports
-  std::vector<std::pair<Rank, std::string>> reports;
-
- private:
-  void watch(int fd, std::uint64_t token, std::uint32_t events, int operation) const;
-  [[nodiscard]] int wait_ms(Time now) const;
-  void accept_all(Time now);
-  void make_room_for_descriptors() const;
-  void wait_for_descriptors(int error, Time now);
-  void drop_oldest_stranger();
-  void handle(std::uint64_t token, std::uint32_t events, Time now);
-  bool read(std::uint64_t token, Connection& connection, Time now);
-  void hear(std::uint64_t token, Connection& connection, const wire::Inbox::Item& item, Time now);
-  void greet(std::uint64_t token, Connection& connection, const wire::Hello& hello, Time now);
-  std::optional<std::string> why_refused(const wire::Hello& hello, Time now);
-  [[nodiscard]] bool is_of_another_job(const wire::Hello& hello) const;
-  Session* session_for(Rank rank);
-  Session& open_session(Time now);
-  void refuse(Connection& connection, const std::string& sentence);
-  void add(Connection& connection, const wire::Frame& frame);
-  void flush(std::uint64_t token, Time now);
-  void lose(std::uint64_t token, std::string_view how, Time now);
-  void take_reports(Time now);
-  void settle(Time now);
-
-  int world_size_;
-  Host host_;
-  net::Socket listener_, epoll_, wake_;
-  net::Socket reserve_;  ///< a descriptor for the time when there are no more
-  std::map<std::uint64_t, Connection> connections_;
-  std::uint64_t next_token_ = 2;
-  std::size_t num_strangers_ = 0;
-  Time refusing_since_, refused_last_;              ///< for want of descriptors
-  std::vector<std::unique_ptr<Session>> sessions_;  ///< those that are not over, oldest first
-  bool any_session_over_ = false;
-  std::map<Rank, std::string> gone_;  ///< processes that the launcher saw end
-  std::atomic<bool> stop_{false};
-  std::shared_ptr<End> end_ = std::make_shared<End>();
-};
 
 Coordinator::Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
                          const Secret& secret, Host host)
@@ -243,6 +152,7 @@ int Coordinator::Impl::wait_ms(Time now) const {
   for (const auto& session : sessions_) {
     if (const auto deadline = session->judge.deadline()) next = std::min(next, *deadline);
   }
+  if (!expelled_.empty()) next = std::min(next, expelled_.front().first);
   if (num_strangers_ > 0) next = std::min(next, now + milliseconds(500));
   const auto wait = std::chrono::duration_cast<milliseconds>(next - now).count() + 1;
   return static_cast<int>(std::clamp<long long>(wait, 0, 60'000));
@@ -305,114 +215,6 @@ void Coordinator::Impl::drop_oldest_stranger() {
   }
 }
 
-void Coordinator::Impl::refuse(Connection& connection, const std::string& sentence) {
-  log(LogLevel::info, "", fmt::format("refused {}: {}", connection.peer, sentence));
-  add(connection, wire::Writer(wire::Type::refused).text(sentence).share());
-  connection.closing = true;
-}
-
-std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hello, Time now) {
-  const std::string who = fmt::format("rank {} (pid {} on {})", hello.rank, hello.pid, hello.host);
-  std::optional<std::string> why;
-  if (hello.version != wire::version()) {
-    why = fmt::format("{} has Chorus {}, the coordinator {}: install one version everywhere", who,
-                      hello.version, wire::version());
-  } else if (world_size_ == 0 && (hello.world_size < 1 || hello.world_size > wire::kMaxWorld)) {
-    return fmt::format("{} joins a world of {} ranks: must be in [1, {}]", who, hello.world_size,
-                       wire::kMaxWorld);
-  } else if (world_size_ == 0) {
-    world_size_ = hello.world_size;
-    make_room_for_descriptors();
-  }
-  if (!why && hello.world_size != world_size_) {
-    why = fmt::format("{} joins a world of {} ranks, but this id is for {}", who, hello.world_size,
-                      world_size_);
-  } else if (!why && (hello.rank < 0 || hello.rank >= world_size_)) {
-    why = fmt::format("{} is outside this world of {} ranks", who, world_size_);
-  }
-  for (const auto& session : sessions_) {
-    if (why || session->judge.state(hello.rank) != Judge::State::joined ||
-        session->judge.identity(hello.rank) == hello.identity) {
-      continue;
-    }
-    why = fmt::format("two processes claim to be one rank: {} and {}",
-                      session->judge.name(hello.rank), who);
-  }
-  if (!why) return std::nullopt;
-  // It knows the secret, so it belongs to this job, which will never be complete.
-  if (sessions_.empty() && !any_session_over_) open_session(now);
-  for (const auto& session : sessions_) session->judge.fail_join(*why, now);
-  return why;
-}
-
-/// A place that outlives its first job (MASTER_PORT) is found by the early ranks of the next one
-/// while this process still ends. It serves further joinings that this process itself begins.
-bool Coordinator::Impl::is_of_another_job(const wire::Hello& hello) const {
-  if (!host_.joined_often || host_.launcher || (sessions_.empty() && !any_session_over_)) {
-    return false;
-  }
-  const bool awaited = hello.world_size == world_size_ && hello.rank >= 0 &&
-                       hello.rank < world_size_ &&
-                       std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& session) {
-                         return session->judge.state(hello.rank) == Judge::State::absent;
-                       });
-  return !awaited && hello.identity != net::process_identity();
-}
-
-Session& Coordinator::Impl::open_session(Time now) {
-  const std::string host = fmt::format("pid {} on {}", ::getpid(), host_name());
-  sessions_.push_back(std::make_unique<Session>(
-      Session{Judge({world_size_, host_.launcher, net::process_identity(), host}),
-              std::vector<std::uint64_t>(static_cast<std::size_t>(world_size_))}));
-  for (const auto& [rank, how] : gone_) sessions_.back()->judge.ended(rank, how, now);
-  return *sessions_.back();
-}
-
-Session* Coordinator::Impl::session_for(Rank rank) {
-  for (const auto& session : sessions_) {
-    if (session->judge.state(rank) == Judge::State::absent) return session.get();
-  }
-  const bool first = sessions_.empty() && !any_session_over_;
-  return first || host_.joined_often ? &open_session(Clock::now()) : nullptr;
-}
-
-void Coordinator::Impl::greet(std::uint64_t token, Connection& connection, const wire::Hello& hello,
-                              Time now) {
-  if (!wire::proven(hello, connection.nonce, id.secret)) {
-    return refuse(connection, hello.version == wire::version()
-                                  ? "the secret is not the one of this id"
-                                  : fmt::format("it has Chorus {}, the coordinator {}",
-                                                hello.version, wire::version()));
-  }
-  if (is_of_another_job(hello)) {
-    add(connection, wire::Writer(wire::Type::later)
-                        .text(fmt::format("{} ranks met there before, and pid {} on {}, which "
-                                          "holds the place, has not joined again",
-                                          world_size_, ::getpid(), host_name()))
-                        .share());
-    connection.closing = true;
-    return;
-  }
-  if (const auto why = why_refused(hello, now)) return refuse(connection, *why);
-  Session* session = session_for(hello.rank);
-  if (session == nullptr) {
-    return refuse(connection,
-                  fmt::format("rank {} has joined with this id before; make a new id", hello.rank));
-  }
-  if (const auto why = session->judge.admit(hello, now)) return refuse(connection, *why);
-  connection.session = session;
-  connection.rank = hello.rank;
-  connection.inbox.set_limit(wire::kMaxFromRank);
-  session->connections[static_cast<std::size_t>(hello.rank)] = token;
-  --num_strangers_;
-  wire::Writer welcome(wire::Type::welcome);
-  welcome.raw(wire::server_proof(id.secret, connection.nonce, hello.nonce));
-  welcome.text(fmt::format("pid {} on {}", ::getpid(), host_name()));
-  welcome.u8(host_.launcher ? 1 : 0);
-  welcome.u8(hello.identity == net::process_identity() ? 1 : 0);
-  add(connection, welcome.share());
-}
-
 // Connections.
 
 void Coordinator::Impl::handle(std::uint64_t token, std::uint32_t events, Time now) {
@@ -447,11 +249,23 @@ bool Coordinator::Impl::read(std::uint64_t token, Connection& connection, Time n
       }
     }
   } catch (const wire::Malformed& malformed) {
-    lose(token, fmt::format("it sent what no rank sends: {}", malformed.what()), now);
-    return false;
+    if (connection.session == nullptr) {
+      lose(token, "", now);
+      return false;
+    }
+    expel(token, connection, fmt::format("it sent what no rank sends: {}", malformed.what()), now);
   }
   if (closed) lose(token, why_closed(error), now);
   return !closed;
+}
+
+/// The rank is told why before its connection closes; what else it sends is not read.
+void Coordinator::Impl::expel(std::uint64_t token, Connection& connection, const std::string& why,
+                              Time now) {
+  add(connection, wire::Writer(wire::Type::expelled).text(why).share());
+  connection.closing = true;
+  connection.session->judge.expelled(connection.rank, why, now);
+  expelled_.emplace_back(now + kHelloDeadline, token);
 }
 
 void Coordinator::Impl::hear(std::uint64_t token, Connection& connection,
@@ -543,6 +357,9 @@ void Coordinator::Impl::settle(Time now) {
         entry->second.session == nullptr && entry->second.since + kHelloDeadline < now;
     if (late) --num_strangers_;
     entry = late ? connections_.erase(entry) : std::next(entry);
+  }
+  for (; !expelled_.empty() && expelled_.front().first <= now; expelled_.pop_front()) {
+    lose(expelled_.front().second, "", now);  // it does not even read why
   }
   while (!sessions_.empty() && sessions_.front()->judge.over(now)) {
     const Session* ended = sessions_.front().get();

@@ -272,8 +272,9 @@ void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
            fmt::format("{} left while {} waited for it in {}, {}", seat_name(group, *gone, true),
                        seat_name(group, *seat, false), name_of_call(call), signature));
   }
-  send(rank,
-       Writer(Type::waiting_status).text(key).u64(call).text(not_in_call(group, call)).share());
+  Writer status(Type::waiting_status);
+  status.text(key).u64(call).text(not_in_call(group, call)).u8(speaks(group, *seat, call) ? 1 : 0);
+  send(rank, status.share());
 }
 
 void Judge::on_ending(Rank rank, wire::Reader& body) {
@@ -295,6 +296,18 @@ void Judge::on_ending(Rank rank, wire::Reader& body) {
   found->second.seats[*seat].ending = std::move(all);
 }
 
+// Of those who wait in one collective the lowest tells people; of a message's two ends, who waits.
+bool Judge::speaks(const Group& group, std::size_t seat, std::uint64_t call) const {
+  if (MessageNumber::is_message(call)) return true;
+  for (std::size_t lower = 0; lower < seat; ++lower) {
+    const Group::Seat& each = group.seats[lower];
+    if (!each.closed && each.reported && each.last_call == call && each.message.empty()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::string Judge::not_in_call(const Group& group, std::uint64_t call) const {
   std::string text;
   std::size_t missing = 0;
@@ -308,15 +321,20 @@ std::string Judge::not_in_call(const Group& group, std::uint64_t call) const {
     if (!each.closed && each.reported && each.last_call >= call) continue;
     if (++missing > kMaxListed) continue;
     if (!text.empty()) text += "; ";
-    text += seat_name(group, seat, false);
+    const bool stopped = rules_.is_stopped && rules_.is_stopped(at(group.members[seat]).identity);
+    const bool silent = each.message.empty() && !each.reported;
+    text += seat_name(group, seat, !each.closed && (stopped || silent));
     if (each.closed) {
       text += " has left this communicator";
+    } else if (stopped) {
+      text += " is stopped (kill -CONT lets it go on)";
     } else if (!each.message.empty()) {
       text += fmt::format(" has not reported it: it last waited in {}", each.message);
     } else if (each.reported) {
       text += fmt::format(" has not reported it: its last reported call is {}", each.last_call);
     } else {
-      text += " has not reported any call yet";
+      text +=
+          " has never waited for long, so it has reported no call: it computes, or stands still";
     }
   }
   if (missing > kMaxListed) text += fmt::format("; and {} more", missing - kMaxListed);

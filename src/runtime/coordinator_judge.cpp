@@ -18,7 +18,7 @@ constexpr milliseconds kLauncherHold{300};
 /// How long an ended process may keep its connection (in a child of its own) before it is dead.
 constexpr milliseconds kConnectionHold{500};
 /// How long the process of the coordinator stays for the others.
-constexpr milliseconds kHostStay{10'000}, kHostStayAfterFailure{1'000}, kHostStayForJoin{1'500};
+constexpr milliseconds kHostStay{10'000}, kHostStayAfterFailure{1'000}, kHostStayForJoin{500};
 /// A failed join is told to late ranks this long.
 constexpr milliseconds kFailureMemory{30'000};
 constexpr std::size_t kMaxListed = 8;
@@ -36,12 +36,13 @@ std::string list_ranks(std::span<const Rank> ranks) {
   return fmt::format("ranks {} and {}", fmt::join(ranks.first(listed), ", "), last);
 }
 
-std::string death_sentence(Rank rank, Rank world_rank, std::string_view who, std::string_view how) {
+std::string death_sentence(Rank rank, Rank world_rank, std::string_view who, std::string_view how,
+                           bool expelled) {
   const std::string world = rank == world_rank ? "" : fmt::format("world rank {}", world_rank);
   const std::string_view comma = world.empty() || who.empty() ? "" : ", ";
   const std::string detail =
       world.empty() && who.empty() ? "" : fmt::format(" ({}{}{})", world, comma, who);
-  return fmt::format("rank {}{} died: {}", rank, detail, how);
+  return fmt::format("rank {}{} {}: {}", rank, detail, expelled ? "was disconnected" : "died", how);
 }
 
 Judge::Judge(Rules rules)
@@ -99,7 +100,7 @@ void Judge::finish_join() {
   for (Rank rank = 0; rank < rules_.world_size && host < 0; ++rank) {
     if (at(rank).local) host = rank;
   }
-  send_all(Writer(Type::joined).i32(host).share());
+  send_all(Writer(Type::joined).i32(host).u64(rules_.began_us).share());
 }
 
 void Judge::fail_join(const std::string& sentence, Time now) {
@@ -128,7 +129,7 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
           Writer(Type::missing).text(key).text(missing.empty() ? "" : list_ranks(missing)).share());
     }
     case Type::join_query:
-      return send(rank, Writer(Type::missing).text("").text(absent_ranks()).share());
+      return on_join_query(rank);
     case Type::open_group:
       return on_open_group(rank, body);
     case Type::close_group:
@@ -146,6 +147,15 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
     default:
       throw Malformed(fmt::format("a message of type {}", static_cast<int>(type)));
   }
+}
+
+// One of those who wait tells people: the lowest.
+void Judge::on_join_query(Rank rank) {
+  bool lowest = true;
+  for (Rank lower = 0; lower < rank; ++lower) lowest = lowest && state(lower) != State::joined;
+  Writer answer(Type::missing);
+  answer.text("").text(absent_ranks()).text(refusals_).u8(lowest ? 1 : 0);
+  send(rank, answer.share());
 }
 
 void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
@@ -193,6 +203,14 @@ void Judge::closed(Rank rank, std::string_view how, Time now) {
   if (std::find(dying_.begin(), dying_.end(), rank) == dying_.end()) dying_.push_back(rank);
 }
 
+void Judge::expelled(Rank rank, std::string_view why, Time now) {
+  Member& member = at(rank);
+  if (member.state != State::joined || member.disconnected) return;
+  closed(rank, why, now);
+  member.expelled = true;
+  member.dead_at = now;  // no launcher knows it better
+}
+
 void Judge::ended(Rank rank, std::string_view how, Time now) {
   Member& member = at(rank);
   if (member.state == State::left || member.state == State::dead) return;
@@ -220,7 +238,9 @@ void Judge::settle_deaths(Time now) {
     const Rank rank = dying_.front();
     dying_.erase(dying_.begin());
     if (state(rank) == State::joined) {
-      die(rank, at(rank).how_ended.value_or(at(rank).how_closed), now);
+      const Member& member = at(rank);
+      die(rank, member.expelled ? member.how_closed : member.how_ended.value_or(member.how_closed),
+          now);
     }
   }
 }
@@ -230,10 +250,12 @@ void Judge::die(Rank rank, const std::string& how, Time now) {
   member.state = State::dead;
   if (!failed_at_) failed_at_ = now;
   if (!all_joined_) {
-    return fail_join(death_sentence(rank, rank, member.who, how) + " before all ranks had joined",
+    return fail_join(death_sentence(rank, rank, member.who, how, member.expelled) +
+                         " before all ranks had joined",
                      now);
   }
-  send_all(Writer(Type::death).i32(rank).text(member.who).text(how).share());
+  const std::uint8_t expelled = member.expelled ? 1 : 0;
+  send_all(Writer(Type::death).i32(rank).text(member.who).text(how).u8(expelled).share());
   fail_exchanges_of(rank, "");
   std::vector<std::string> touched;
   for (auto& [key, group] : groups_) {
@@ -242,7 +264,8 @@ void Judge::die(Rank rank, const std::string& how, Time now) {
     touched.push_back(key);
     // The members come to this sentence by themselves (death_sentence).
     if (!group.verdict) {
-      group.verdict = death_sentence(static_cast<Rank>(*seat), rank, member.who, how);
+      group.verdict =
+          death_sentence(static_cast<Rank>(*seat), rank, member.who, how, member.expelled);
     }
   }
   for (const std::string& key : touched) forget_if_closed(key);
@@ -297,6 +320,12 @@ std::optional<Judge::Time> Judge::deadline() const {
     }
   }
   return next;
+}
+
+bool Judge::complete() const {
+  return all_joined_ && std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+           return member.state == State::joined;
+         });
 }
 
 bool Judge::over(Time now) const {

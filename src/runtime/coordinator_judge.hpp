@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,6 +30,9 @@ class Judge {
     bool launcher = false;
     /// The coordinator's own process: wire::Hello::identity, and "pid 12 on host".
     std::string host_identity, host_text;
+    /// Whether the process of this identity is known to be stopped; null: nobody knows.
+    std::function<bool(const std::string& identity)> is_stopped = {};
+    std::uint64_t began_us = 0;  ///< unix time, told to all ranks: the name of this joining
   };
   explicit Judge(Rules rules);
 
@@ -40,10 +44,14 @@ class Judge {
   void received(Rank rank, wire::Type type, wire::Reader body, Time now);
   /// The connection of `rank` is closed. `how`: "its connection closed".
   void closed(Rank rank, std::string_view how, Time now);
+  /// The coordinator disconnects `rank`, whatever its process does. `why`: "it sent ...".
+  void expelled(Rank rank, std::string_view why, Time now);
   /// The launcher saw the process of `rank` end. `how`: "killed by signal 9 (SIGKILL)".
   void ended(Rank rank, std::string_view how, Time now);
   /// The ranks will never all meet. No effect once they have.
   void fail_join(const std::string& sentence, Time now);
+  /// Who was not let in meanwhile: told with whom the ranks waited for in vain.
+  void note_refusals(std::string sentence) { refusals_ = std::move(sentence); }
   /// Lets deadlines pass. To be called after the others, and at deadline().
   void tick(Time now);
 
@@ -60,6 +68,9 @@ class Judge {
   enum class State : std::uint8_t { absent, joined, left, dead };
   [[nodiscard]] State state(Rank rank) const { return at(rank).state; }
   [[nodiscard]] bool forming() const { return !all_joined_ && !failure_; }
+  [[nodiscard]] bool join_failed() const { return failure_.has_value(); }
+  /// All ranks have joined, and none has left or died.
+  [[nodiscard]] bool complete() const;
   /// Nothing will happen here any more.
   [[nodiscard]] bool over(Time now) const;
   /// "rank 3 (pid 12 on host)"
@@ -76,6 +87,7 @@ class Judge {
     std::string farewell;  ///< a sentence, once it has left
     // On its way to being declared dead.
     bool disconnected = false;
+    bool expelled = false;                 ///< by the coordinator
     std::optional<std::string> how_ended;  ///< the launcher's word
     std::string how_closed;
     Time dead_at{};  ///< when the better cause is waited for no longer
@@ -127,6 +139,7 @@ class Judge {
   void send_all(const wire::Frame& frame);
   void send_members(const std::vector<Rank>& members, const wire::Frame& frame);
 
+  void on_join_query(Rank rank);
   void on_exchange(Rank rank, wire::Reader& body);
   void on_open_group(Rank rank, wire::Reader& body);
   void on_close_group(Rank rank, wire::Reader& body, Time now);
@@ -145,6 +158,7 @@ class Judge {
   void fail_exchanges_of(Rank rank, const std::string& why);
   void forget_if_closed(const std::string& key);
   [[nodiscard]] std::string seat_name(const Group& group, std::size_t seat, bool with_who) const;
+  [[nodiscard]] bool speaks(const Group& group, std::size_t seat, std::uint64_t call) const;
   [[nodiscard]] std::string not_in_call(const Group& group, std::uint64_t call) const;
   [[nodiscard]] std::string absent_ranks() const;
 
@@ -153,8 +167,9 @@ class Judge {
   int num_joined_ = 0;           ///< said hello and are neither dead nor gone, while joining
   bool all_joined_ = false;
   std::optional<std::string> failure_;  ///< of the join
-  bool given_up_ = false;               ///< it failed because a rank waited no longer
-  std::optional<Time> failed_at_;       ///< the first failure of any kind
+  std::string refusals_;
+  bool given_up_ = false;          ///< it failed because a rank waited no longer
+  std::optional<Time> failed_at_;  ///< the first failure of any kind
   std::map<std::string, Group> groups_;
   std::map<std::string, Exchange> exchanges_;
   std::vector<Claim> claims_;
@@ -167,8 +182,8 @@ class Judge {
 /// "rank 3", "ranks 3 and 5", "ranks 1, 2 and 3", "ranks 1, 2, 3 and 12 more".
 [[nodiscard]] std::string list_ranks(std::span<const Rank> ranks);
 /// The sentence of a death, the same wherever it is written. `who` may be empty; `world_rank` is
-/// said where it differs.
+/// said where it differs. `expelled`: the coordinator disconnected it.
 [[nodiscard]] std::string death_sentence(Rank rank, Rank world_rank, std::string_view who,
-                                         std::string_view how);
+                                         std::string_view how, bool expelled);
 
 }  // namespace chorus

@@ -12,6 +12,9 @@
 #include "model/contract.hpp"
 #include "runtime/call.hpp"
 #include "runtime/communicator_impl.hpp"
+#include "runtime/device_group.hpp"
+#include "runtime/device_memory.hpp"
+#include "runtime/device_order.hpp"
 #include "runtime/device_routines.hpp"
 #include "runtime/device_watch.hpp"
 #include "runtime/device_world.hpp"
@@ -24,6 +27,7 @@ using Kind = Call::Kind;
 using cuda::address_of;
 
 constexpr std::uint32_t kMessageInstances = 2;
+constexpr std::size_t kReservedBytes = std::size_t{2} << 20;
 
 // Different for calls that do not match; the same for every replay of a captured one.
 std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
@@ -51,6 +55,7 @@ struct DeviceCommunicator::Impl {
   Impl(Communicator::Impl& communicator, int ordinal, const DeviceTuning& tuning_given);
   ~Impl();
 
+  void set_up();
   void enqueue(std::span<const DeviceCall> group);
   void share(void* memory, std::size_t size_bytes);
   void leave();
@@ -59,18 +64,19 @@ struct DeviceCommunicator::Impl {
   struct Prepared {
     device::CallArguments arguments{};
     std::uint32_t works = 0;  ///< lanes, over all instances; 0: a message
+    std::span<const std::uint32_t> lane_ports;
   };
-  void check_memory(const DeviceCall& call) const;
-  void check_pointer(const Call& call, const void* memory, const char* what) const;
-  Prepared prepare(const DeviceCall& call, cuda::StreamHandle stream);
+  Prepared prepare(const DeviceCall& call, const BufferPlaces& places, cuda::StreamHandle stream);
   Prepared prepare_message(const DeviceCall& call);
   void place_input(const Call& call, const DeviceRoutine& routine, Prepared& prepared,
-                   cuda::StreamHandle stream);
+                   BufferPlaces& places, cuda::StreamHandle stream);
+  void expose(const Call& call, const BufferPlaces& places, device::CallArguments& arguments) const;
   void launch(std::vector<Prepared>& calls, cuda::StreamHandle stream);
-  void join(std::span<const DeviceCall> calls, cuda::StreamHandle stream);
-  void part(std::span<const DeviceCall> calls, cuda::StreamHandle stream);
   void number_works(std::vector<Prepared>& calls, std::uint32_t& phases, std::uint32_t& blocks);
-  std::uint64_t room(std::vector<cuda::Memory>& memories, std::size_t& size, std::size_t bytes);
+  std::uint64_t room_for_scratch(std::size_t bytes);
+  std::uint64_t room_for_copy(std::size_t bytes);
+  void check_room(std::span<const Prepared> calls, std::uint32_t phases,
+                  std::uint32_t blocks) const;
   void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, cuda::StreamHandle stream);
 
   Communicator::Impl& base;
@@ -83,8 +89,7 @@ struct DeviceCommunicator::Impl {
   std::unique_ptr<DeviceWorld> world;
   std::unique_ptr<ImageStore> store;
   std::unique_ptr<DeviceRoutines> routines;
-  cuda::Event last_event;             ///< of the last launch outside captures
-  cuda::Event joined_event;           ///< of streams that come together for a group
+  std::unique_ptr<DeviceOrder> order;
   std::vector<cuda::Memory> scratch;  ///< the last one is in use; graphs may hold the others
   std::size_t scratch_size = 0;
   std::vector<cuda::Memory> copies;
@@ -97,14 +102,13 @@ struct DeviceCommunicator::Impl {
     std::uint64_t begin;
     std::uint64_t end;
     std::uint32_t segment;
+    std::uint64_t buffer;  ///< MemoryPlace::buffer: what else lies there later is not meant
   };
   std::vector<Shared> shared;
   bool sharing = false;  ///< some rank shares something: alike on all
-  [[nodiscard]] std::uint32_t segment_of(std::uint64_t address, std::size_t bytes) const;
+  [[nodiscard]] std::uint32_t segment_of(const MemoryPlace& place, std::uint64_t address,
+                                         std::size_t bytes) const;
 
-  cuda::StreamHandle last_stream = nullptr;
-  bool launched = false;
-  bool captured = false;  ///< the group under way
   std::uint64_t sequence = 0;
 };
 
@@ -122,22 +126,33 @@ DeviceCommunicator::Impl::Impl(Communicator::Impl& communicator, int ordinal,
   context = cuda::PrimaryContext(ordinal);
   const cuda::Current current(context.get());
   base.control->open_group(group, base.place.members);
-  world = std::make_unique<DeviceWorld>(*base.control, base.place, group, ordinal, tuning,
-                                        base.options);
+  try {
+    set_up();
+  } catch (...) {  // the communicator may go on without
+    base.control->close_group(group);
+    throw;
+  }
+}
+
+void DeviceCommunicator::Impl::set_up() {
+  world =
+      std::make_unique<DeviceWorld>(*base.control, base.place, group, device, tuning, base.options);
   store = std::make_unique<ImageStore>();
   const auto n = static_cast<int>(base.place.members.size());
-  routines = std::make_unique<DeviceRoutines>(base.selector->plan(), n, base.place.rank,
-                                              static_cast<int>(world->shape().slots),
-                                              tuning.one_shot_bytes);
+  routines = std::make_unique<DeviceRoutines>(
+      DeviceChoice(base.selector->plan(), world->places(), base.selector->topology(), base.options,
+                   tuning.one_shot_bytes),
+      n, base.place.rank, static_cast<int>(world->shape().slots));
   // A link would tear words from their flags, and all ranks cut a call alike.
   limits = {.blocks = world->blocks(),
-            .instances = static_cast<std::uint32_t>(std::max(1, tuning.instances)),
+            .instances = static_cast<std::uint32_t>(std::max(0, tuning.instances)),
             .words_bytes = world->any_relayed() ? 0 : tuning.words_bytes,
-            // Lines are whole only within one GPU (and over NVLink, which is not known here).
-            .lines_bytes = world->one_device() ? tuning.lines_bytes : 0,
             .direct_bytes = tuning.direct_bytes};
-  last_event = cuda::make_event();
-  joined_event = cuda::make_event();
+  order = std::make_unique<DeviceOrder>();
+  // The first calls of most shapes then find memory: to allocate more may have to wait for kernels,
+  // which may be waiting for this rank.
+  static_cast<void>(room_for_scratch(kReservedBytes));
+  static_cast<void>(room_for_copy(kReservedBytes));
   watch = std::make_unique<DeviceWatch>(*base.control, base.place, group, world->status(),
                                         base.options.timeout_ms);
   if (world->relay() != nullptr) {
@@ -150,15 +165,14 @@ DeviceCommunicator::Impl::~Impl() {
   try {
     const cuda::Current current(context.get());
     // Memory goes only when no kernel, of any rank, can touch it any more.
-    if (launched) cuda::driver().event_synchronize(last_event.get());
+    order->finish();
     leave();
     world->close_relay();
     watch.reset();
     base.control->close_group(group);
     copies.clear();
     scratch.clear();
-    joined_event.reset();
-    last_event.reset();
+    order.reset();
     store.reset();
     world.reset();
   } catch (const Error& error) {
@@ -179,48 +193,26 @@ void DeviceCommunicator::Impl::leave() {
   }
 }
 
-// Arguments -------------------------------------------------------------------------------------
-
-void DeviceCommunicator::Impl::check_pointer(const Call& call, const void* memory,
-                                             const char* what) const {
-  const MemoryPlace place = DeviceCommunicator::place_of(memory);
-  if (place.kind == MemoryKind::host) {
-    throw InputError(fmt::format(
-        "rank {}: {}: the {} at {} is host memory, which GPU {} cannot reach (or was freed): pass "
-        "memory of the GPU, or register it (cudaHostRegister)",
-        base.place.rank, signature(call), what, memory, device));
-  }
-  if (place.kind == MemoryKind::device && place.device != device) {
-    throw InputError(fmt::format(
-        "rank {}: {}: the {} at {} is memory of GPU {}, but the communicator is on GPU {}",
-        base.place.rank, signature(call), what, memory, place.device, device));
-  }
-}
-
-void DeviceCommunicator::Impl::check_memory(const DeviceCall& device_call) const {
-  const Call& call = device_call.call;
-  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind), .root = call.peer};
-  const auto n = static_cast<int>(base.place.members.size());
-  bool input = call.kind == Kind::send;
-  bool output = call.kind == Kind::recv;
-  if (!is_message(call.kind) && call.kind != Kind::barrier) {
-    input = input_blocks(collective, n, base.place.rank) > 0;
-    output = output_blocks(collective, n, base.place.rank) > 0;
-  }
-  if (call.count == 0) return;
-  if (input) check_pointer(call, call.input, "input");
-  if (output) check_pointer(call, call.output, "output");
-  if (device_call.scale_at != nullptr) check_pointer(call, device_call.scale_at, "factor");
-}
-
 // Memory that grows. What was there stays: kernels and graphs may hold it.
-std::uint64_t DeviceCommunicator::Impl::room(std::vector<cuda::Memory>& memories, std::size_t& size,
-                                             std::size_t bytes) {
-  if (bytes > size) {
-    size = std::max(bytes, 2 * size);
-    memories.push_back(cuda::allocate(size));
+std::uint64_t DeviceCommunicator::Impl::room_for_scratch(std::size_t bytes) {
+  if (bytes > scratch_size) {
+    const std::size_t size = std::max(bytes, 2 * scratch_size);
+    scratch.push_back(cuda::allocate_local(size, store->stream()));
+    scratch_size = size;
   }
-  return memories.empty() ? 0 : memories.back().get();
+  return scratch.empty() ? 0 : scratch.back().get();
+}
+
+// The same, which peers read from.
+std::uint64_t DeviceCommunicator::Impl::room_for_copy(std::size_t bytes) {
+  if (copies_used + bytes > copies_size) {
+    const std::size_t size = std::max(copies_used + bytes, 2 * copies_size);
+    copies.push_back(cuda::allocate(size));
+    copies_size = size;
+  }
+  const std::uint64_t at = copies.back().get() + copies_used;
+  copies_used += device::round_up(bytes, 256);
+  return at;
 }
 
 void DeviceCommunicator::Impl::copy(std::uint64_t to, std::uint64_t from, std::size_t bytes,
@@ -232,6 +224,7 @@ void DeviceCommunicator::Impl::copy(std::uint64_t to, std::uint64_t from, std::s
 // Calls -----------------------------------------------------------------------------------------
 
 DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const DeviceCall& device_call,
+                                                                     const BufferPlaces& places,
                                                                      cuda::StreamHandle stream) {
   if (is_message(device_call.call.kind)) return prepare_message(device_call);
   const Call& call = device_call.call;
@@ -242,7 +235,9 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   const std::size_t blocks = num_blocks(collective.kind, n) == 1 ? 1 : static_cast<std::size_t>(n);
   const std::size_t count = barrier ? 0 : call.count;
   const std::size_t bytes = blocks * count * size_of(call.type);
-  const DeviceRoutine& routine = routines->choose(collective, bytes, *store);
+  const DeviceRoutine& routine = device_call.schedule.empty()
+                                     ? routines->choose(collective, bytes, *store)
+                                     : routines->choose(collective, device_call.schedule, *store);
 
   Prepared prepared;
   device::CallArguments& arguments = prepared.arguments;
@@ -258,30 +253,46 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   arguments.next = device::kLocal;
   const std::uint64_t scratch_bytes =
       device::cut(arguments, routine.figures, world->shape(), limits, barrier);
-  prepared.works = routine.num_lanes * arguments.instances;
-  arguments.scratch = room(scratch, scratch_size, scratch_bytes);
+  prepared.lane_ports = routine.lane_ports;
+  prepared.works = static_cast<std::uint32_t>(routine.lane_ports.size()) * arguments.instances;
+  arguments.scratch = room_for_scratch(scratch_bytes);
   // Ranks of other processes reach only what is shared; which the kernels tell each other.
   if (routine.direct != 0 && (world->one_process() || sharing) && !world->any_relayed() && n > 1 &&
       bytes >= limits.direct_bytes) {
     arguments.direct = routine.direct;
   }
-  place_input(call, routine, prepared, stream);
-  if (!world->one_process()) {
-    const auto size = [&](int num) {
-      return static_cast<std::size_t>(num) * count * size_of(call.type);
-    };
-    arguments.input_segment =
-        segment_of(arguments.input, size(input_blocks(collective, n, base.place.rank)));
-    arguments.output_segment =
-        segment_of(arguments.output, size(output_blocks(collective, n, base.place.rank)));
-  }
+  BufferPlaces used = places;
+  place_input(call, routine, prepared, used, stream);
+  if (arguments.direct != 0) expose(call, used, arguments);
   return prepared;
 }
 
-std::uint32_t DeviceCommunicator::Impl::segment_of(std::uint64_t address, std::size_t bytes) const {
+// What peers are told of the buffers: in which of this rank's segments they are or, of threads of
+// one process, that they may use the addresses.
+void DeviceCommunicator::Impl::expose(const Call& call, const BufferPlaces& places,
+                                      device::CallArguments& arguments) const {
+  const auto n = static_cast<int>(base.place.members.size());
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
+                              .root = peer_of(call)};
+  const auto bytes = [&](int blocks) {
+    return static_cast<std::size_t>(blocks) * arguments.count * size_of(call.type);
+  };
+  arguments.input_segment = segment_of(places.input, arguments.input,
+                                       bytes(input_blocks(collective, n, base.place.rank)));
+  arguments.output_segment = segment_of(places.output, arguments.output,
+                                        bytes(output_blocks(collective, n, base.place.rank)));
+}
+
+std::uint32_t DeviceCommunicator::Impl::segment_of(const MemoryPlace& place, std::uint64_t address,
+                                                   std::size_t bytes) const {
   if (bytes == 0) return 0;
+  if (world->one_process()) {
+    return world->one_device() || place.peers_reach ? 0 : device::kNotExposed;
+  }
   for (const Shared& memory : shared) {
-    if (address >= memory.begin && address + bytes <= memory.end) return memory.segment;
+    if (address >= memory.begin && address + bytes <= memory.end && place.buffer == memory.buffer) {
+      return memory.segment;
+    }
   }
   return device::kNotExposed;
 }
@@ -290,16 +301,18 @@ void DeviceCommunicator::Impl::share(void* memory, std::size_t size_bytes) {
   if (const std::string* error = watch->error()) throw CollectiveError(*error);
   const cuda::Current current(context.get());
   const std::uint64_t begin = address_of(memory);
+  const std::uint64_t buffer = place_in_context(memory).buffer;
   const std::uint32_t segment =
       world->share(*base.control, base.place, group, begin, base.options.join_timeout_ms);
   if (segment == 0) return;
   sharing = true;
-  shared.push_back({begin, begin + size_bytes, segment});
+  shared.push_back({begin, begin + size_bytes, segment, buffer});
 }
 
 // Input that must not be read where it is: broadcast out of place, exchanged in place.
 void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine& routine,
-                                           Prepared& prepared, cuda::StreamHandle stream) {
+                                           Prepared& prepared, BufferPlaces& places,
+                                           cuda::StreamHandle stream) {
   device::CallArguments& arguments = prepared.arguments;
   arguments.input = address_of(call.input);
   arguments.output = address_of(call.output);
@@ -309,6 +322,7 @@ void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine
       copy(arguments.output, arguments.input, bytes, stream);
     }
     arguments.input = arguments.output;
+    places.input = places.output;
     return;
   }
   const bool exchanged =
@@ -319,10 +333,10 @@ void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine
   // No more than there is: behind the one block of an all_reduce may be nothing.
   const std::size_t all =
       bytes * static_cast<std::size_t>(input_blocks(collective, n, base.place.rank));
-  const std::uint64_t memory = room(copies, copies_size, copies_used + all) + copies_used;
-  copies_used += device::round_up(all, 256);
+  const std::uint64_t memory = room_for_copy(all);
   copy(memory, arguments.input, all, stream);
   arguments.input = memory;
+  places.input = {MemoryKind::device, device, true, 0};
 }
 
 DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare_message(
@@ -330,6 +344,7 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare_message(
   const Call& call = device_call.call;
   const DeviceRoutine& routine = routines->message(call.peer, call.kind == Kind::send, *store);
   Prepared prepared;
+  prepared.lane_ports = routine.lane_ports;
   device::CallArguments& arguments = prepared.arguments;
   arguments.program = routine.program;
   arguments.input = address_of(call.input);
@@ -377,13 +392,29 @@ void DeviceCommunicator::Impl::number_works(std::vector<Prepared>& calls, std::u
     }
     works += message ? arguments.instances : calls[i].works;
     blocks = std::max(blocks, arguments.direct != 0 ? limits.blocks : works);
-    if (works > device::kProgressSlots || works > limits.blocks * device::kMostWorks) {
-      throw InputError(fmt::format(
-          "rank {}: a group has more sends and receives than the GPU can run at once: {}",
-          base.place.rank, calls.size()));
-    }
   }
   blocks = std::min(blocks, limits.blocks);
+  check_room(calls, phases, blocks);
+}
+
+// A lane that no block has room for would never run, and others would wait for it.
+void DeviceCommunicator::Impl::check_room(std::span<const Prepared> calls, std::uint32_t phases,
+                                          std::uint32_t blocks) const {
+  std::vector<device::Placement> at_once;
+  for (std::uint32_t phase = 0; phase < phases; ++phase) {
+    at_once.clear();
+    for (const Prepared& call : calls) {
+      const device::CallArguments& arguments = call.arguments;
+      if (arguments.phase != phase || arguments.follows != 0) continue;
+      at_once.push_back({arguments.first_work, arguments.instances, call.lane_ports});
+    }
+    if (device::have_room(at_once, blocks)) continue;
+    throw InputError(fmt::format(
+        "rank {}: {} calls at once need more than the {} blocks that this rank has on "
+        "GPU {} can hold ({} lanes and {} ports each): split the group, or let fewer "
+        "ranks share the GPU",
+        base.place.rank, at_once.size(), blocks, device, device::kMostWorks, device::kMostPorts));
+  }
 }
 
 void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, cuda::StreamHandle stream) {
@@ -412,10 +443,6 @@ void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, cuda::Stream
 void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
   if (const std::string* error = watch->error()) throw CollectiveError(*error);
   const auto n = static_cast<int>(base.place.members.size());
-  if (calls.size() > device::kManyCalls) {
-    throw InputError(fmt::format("rank {}: a group has {} calls; at most {} fit into one",
-                                 base.place.rank, calls.size(), device::kManyCalls));
-  }
   for (const DeviceCall& call : calls) {
     check_call(call.call, base.place.rank, n, true);
     if (call.call.kind == Kind::all_to_all_v) {
@@ -423,70 +450,32 @@ void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
     }
   }
   const cuda::Current current(context.get());
-  for (const DeviceCall& call : calls) check_memory(call);
-  std::vector<DeviceCall> order;
-  for (const bool messages : {false, true}) {
-    for (const DeviceCall& call : calls) {
-      if (is_message(call.call.kind) != messages) continue;
-      // Like NCCL: a collective of nothing does nothing, a message of nothing still pairs.
-      if (!messages && call.call.count == 0 && call.call.kind != Kind::barrier) continue;
-      order.push_back(call);
-    }
-  }
-  if (order.empty()) return;
+  const std::vector<DeviceCall> in_order = launch_order(calls, base.place.rank, n);
+  std::vector<BufferPlaces> places;
+  for (const DeviceCall& call : in_order)
+    places.push_back(check_buffers(call, base.place.rank, n, device));
+  if (in_order.empty()) return;
   const cuda::StreamHandle stream = handle_of(calls[0].stream);
-  join(calls, stream);
-  std::vector<Prepared> prepared;
+  order->begin(calls, stream);
   copies_used = 0;
-  for (const DeviceCall& call : order) {
-    prepared.push_back(prepare(call, stream));
-    device::CallArguments& arguments = prepared.back().arguments;
-    arguments.sequence = static_cast<std::uint32_t>(++sequence);
-    watch->note(arguments.sequence, call.call);
-  }
-  launch(prepared, stream);
-  part(calls, stream);
-}
-
-// Streams ---------------------------------------------------------------------------------------
-
-// `stream` goes on when the communicator's last launch has ended and all streams of the group have
-// come so far. What is captured is ordered by its graph.
-void DeviceCommunicator::Impl::join(std::span<const DeviceCall> calls, cuda::StreamHandle stream) {
-  const cuda::Api& api = cuda::driver();
-  int capturing = cuda::kCaptureNone;
-  cuda::check(api.stream_is_capturing(stream, &capturing), "looking at a stream");
-  captured = capturing != cuda::kCaptureNone;
-  if (launched && stream != last_stream && !captured) {
-    cuda::check(api.stream_wait(stream, last_event.get(), 0), "ordering streams");
-  }
-  cuda::StreamHandle joined = stream;
-  for (const DeviceCall& call : calls) {
-    const cuda::StreamHandle other = handle_of(call.stream);
-    if (other == stream || other == joined) continue;
-    joined = other;
-    cuda::check(api.event_record(joined_event.get(), other), "ordering streams");
-    cuda::check(api.stream_wait(stream, joined_event.get(), 0), "ordering streams");
-  }
-}
-
-void DeviceCommunicator::Impl::part(std::span<const DeviceCall> calls, cuda::StreamHandle stream) {
-  const cuda::Api& api = cuda::driver();
-  const bool several = std::any_of(calls.begin(), calls.end(), [&](const DeviceCall& call) {
-    return handle_of(call.stream) != stream;
-  });
-  if (several) {
-    cuda::check(api.event_record(joined_event.get(), stream), "ordering streams");
-    for (const DeviceCall& call : calls) {
-      const cuda::StreamHandle other = handle_of(call.stream);
-      if (other == stream) continue;
-      cuda::check(api.stream_wait(other, joined_event.get(), 0), "ordering streams");
+  const std::uint32_t works = std::min(device::kProgressSlots, limits.blocks * device::kMostWorks);
+  for (std::size_t done = 0; done < in_order.size();) {
+    const std::size_t end = done + first_launch(std::span(in_order).subspan(done), base.place.rank,
+                                                works, kMessageInstances);
+    std::vector<Prepared> prepared;
+    for (; done < end; ++done) {
+      if (void* const event = in_order[done].launch_event) {
+        cuda::check(cuda::driver().event_record(static_cast<cuda::EventHandle>(event), stream),
+                    "recording the event of a launch");
+      }
+      prepared.push_back(prepare(in_order[done], places[done], stream));
+      device::CallArguments& arguments = prepared.back().arguments;
+      arguments.sequence = static_cast<std::uint32_t>(++sequence);
+      watch->note(arguments.sequence, in_order[done].call);
     }
+    launch(prepared, stream);
   }
-  if (captured) return;
-  cuda::check(api.event_record(last_event.get(), stream), "marking a stream");
-  last_stream = stream;
-  launched = true;
+  order->end(calls, stream);
 }
 
 // The interface ---------------------------------------------------------------------------------
@@ -494,6 +483,10 @@ void DeviceCommunicator::Impl::part(std::span<const DeviceCall> calls, cuda::Str
 DeviceCommunicator::DeviceCommunicator(Communicator& communicator, int device,
                                        const DeviceTuning& tuning)
     : impl_(std::make_unique<Impl>(communicator.impl(), device, tuning)) {}
+Communicator::Impl& DeviceCommunicator::inside(const Communicator& communicator) {
+  return communicator.impl();
+}
+
 DeviceCommunicator::~DeviceCommunicator() {
   // CUDA does not survive a fork, nor do the threads that would be joined.
   if (impl_ && !impl_->base.of_this_process()) (void)impl_.release();
@@ -501,7 +494,17 @@ DeviceCommunicator::~DeviceCommunicator() {
 
 int DeviceCommunicator::device() const { return impl_->device; }
 
+MemoryPlace DeviceCommunicator::place(const void* memory) const {
+  const cuda::Current current(impl_->context.get());
+  return place_in_context(memory);
+}
+
 void DeviceCommunicator::enqueue(std::span<const DeviceCall> group) { impl_->enqueue(group); }
+
+void DeviceCommunicator::finish() const {
+  const cuda::Current current(impl_->context.get());
+  impl_->order->finish();
+}
 
 void DeviceCommunicator::share(void* memory, std::size_t size_bytes) {
   impl_->share(memory, size_bytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,11 @@ struct DeviceCall {
   /// Where the factor of a scaled sum lies in memory that the GPU can access: one element of
   /// call.type, read when the call runs. Null: call.reduction.scale.
   const void* scale_at = nullptr;
+  /// The schedule that a collective takes in place of the selected one: a name of the
+  /// communicator's plan or of `chorus algorithms`. Empty: the selected one.
+  std::string schedule = {};
+  /// A CUevent, recorded on the stream when the calls before have been launched; or null.
+  void* launch_event = nullptr;
 };
 
 /// What a pointer is to the driver.
@@ -34,24 +40,27 @@ enum class MemoryKind {
 struct MemoryPlace {
   MemoryKind kind = MemoryKind::host;
   int device = -1;  ///< ordinal; -1 for host memory
+  /// Other GPUs reach it by peer access: memory of cuMemAlloc (cudaMalloc), not of pools
+  /// (cudaMallocAsync) and not of cuMemMap, whose owner decides who reaches it.
+  bool peers_reach = false;
+  std::uint64_t buffer = 0;  ///< a number that no other block of memory has had in this process
 };
 
 /// Which way calls go, by size. All ranks must have the same.
 struct DeviceTuning {
-  /// Messages of at most so many bytes go by flagged words, by flagged lines (docs/transports/
-  /// cuda.md).
+  /// Messages of at most so many bytes go by flagged words (docs/transports/cuda.md).
   std::size_t words_bytes = 8 * 1024;
-  std::size_t lines_bytes = 128 * 1024;
   /// Calls on at least so many bytes fold straight from and into the users' buffers, where all
   /// ranks reach those of all.
   std::size_t direct_bytes = 256 * 1024;
-  /// Reductions of at most so many bytes times ranks take one step instead of two.
-  std::size_t one_shot_bytes = 16 * 1024;
+  /// Reductions of at most so many bytes times ranks take one step and others two, whatever the
+  /// GPUs' wiring. Unset: the schedule that is cheapest on it.
+  std::optional<std::size_t> one_shot_bytes = std::nullopt;
   /// False: no rank touches another's GPU memory, messages go through host memory and the links of
   /// the communicator, as they do between hosts and between GPUs without peer access.
   bool reach = true;
   int blocks = 0;     ///< of one launch; 0: so many that all ranks' fit onto the GPU twice
-  int instances = 8;  ///< copies of a program that take tiles in turn, at most
+  int instances = 0;  ///< copies of a program that take tiles in turn, at most; 0: one per block
 };
 
 /// A Communicator's ranks, each with a GPU. Several ranks may share one; ranks that cannot reach
@@ -60,7 +69,8 @@ struct DeviceTuning {
 ///
 /// enqueue() returns when the work is in the stream: nothing is allocated, synchronized or copied
 /// by the host after the first call of a shape (kind, root, size class). All of it may be captured
-/// into CUDA graphs, the first call too. All ranks make the same calls in the same order.
+/// into CUDA graphs, the first call too; what graphs and streams run of one communicator runs in
+/// the order in which it was enqueued or launched. All ranks make the same calls in the same order.
 ///
 /// One thread at a time, except abort() and error(). Uses one thread of its own, which watches for
 /// ranks that die, fail or abort; the communicator must outlive this object and may be used
@@ -72,13 +82,17 @@ class CHORUS_API DeviceCommunicator {
   [[nodiscard]] static std::optional<std::string> why_not();
   /// Why a communicator cannot be on GPU `device`: the same, that GPU, or the kernels.
   [[nodiscard]] static std::optional<std::string> why_not(int device);
-  /// The calling thread's current device, or -1 where it has none.
+  /// The calling thread's current device: of its context, or else of the CUDA runtime, if that is
+  /// loaded (before 12.0, cudaSetDevice makes no context). -1 where it has none.
   [[nodiscard]] static int current_device();
-  /// Never throws: memory that no GPU knows is host memory.
-  [[nodiscard]] static MemoryPlace place_of(const void* memory);
-  /// The same for allocate() and free() (ncclMemAlloc). Throws InputError.
+  /// Memory that no GPU knows is host memory. The driver is asked in the context of GPU `device`,
+  /// whatever the thread's is. Throws DeviceError where it fails, as it does in every call once a
+  /// kernel in that context has faulted.
+  [[nodiscard]] static MemoryPlace place_of(const void* memory, int device);
+  /// Memory of GPU `device` (ncclMemAlloc). Throws DeviceError.
   [[nodiscard]] static void* allocate(int device, std::size_t size_bytes);
-  static void free(void* memory);
+  /// Of allocate(), by the same device. Throws InputError for what is none of its memory.
+  static void free(void* memory, int device);
 
   /// Collective over all ranks of `communicator`, each naming the ordinal of its GPU. Throws
   /// InputError where why_not() says so or `device` does not exist, TopologyError naming two ranks
@@ -93,14 +107,20 @@ class CHORUS_API DeviceCommunicator {
 
   [[nodiscard]] int device() const;
 
+  /// place_of(memory, device()), without taking the context anew.
+  [[nodiscard]] MemoryPlace place(const void* memory) const;
+
   /// Enqueues one call. Throws InputError for arguments that can be judged locally (host memory,
   /// memory of another GPU, null where data is needed), CollectiveError once the communicator has
   /// failed.
   void enqueue(const DeviceCall& call) { enqueue(std::span(&call, 1)); }
-  /// Enqueues a group: its sends and receives cannot block each other, its collectives run in
-  /// their order. If it names several streams, it begins when all have come so far and all go on
-  /// when it is done.
+  /// Enqueues a group of any size: its sends and receives cannot block each other, its collectives
+  /// run in their order. If it names several streams, it begins when all have come so far and all
+  /// go on when it is done.
   void enqueue(std::span<const DeviceCall> group);
+
+  /// Waits until all that was enqueued has run, in graphs too, or was ended by a failure.
+  void finish() const;
 
   /// Collective: from now on the others reach `size_bytes` of this rank's GPU memory, so that large
   /// calls on it go without copies where ranks are processes (threads of one process reach each
@@ -123,6 +143,9 @@ class CHORUS_API DeviceCommunicator {
   struct CHORUS_LOCAL Impl;
 
  private:
+  friend class ScheduleByName;  // which is no friend of Communicator
+  [[nodiscard]] CHORUS_LOCAL static Communicator::Impl& inside(const Communicator& communicator);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,4 +1,7 @@
 // GPU memory as callers see it: what of the DeviceCommunicator needs no communicator.
+#include "runtime/device_memory.hpp"
+
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,11 +9,93 @@
 #include "chorus/error.hpp"
 #include "device/driver.hpp"
 #include "device/kernels.hpp"
-#include "runtime/device_communicator.hpp"
+#include "model/contract.hpp"
+#include "runtime/call.hpp"
+#include "runtime/flight_recorder.hpp"
 
 namespace chorus {
+namespace {
 
 using cuda::address_of;
+
+/// cudaGetDevice() of whichever CUDA runtime the process has loaded; null: none.
+using GetDevice = int (*)(int*);
+GetDevice runtime_get_device() {
+  if (void* const found = ::dlsym(RTLD_DEFAULT, "cudaGetDevice")) {
+    return reinterpret_cast<GetDevice>(found);
+  }
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"}) {
+    void* const library = ::dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) continue;
+    return reinterpret_cast<GetDevice>(::dlsym(library, "cudaGetDevice"));
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+MemoryPlace place_in_context(const void* memory) {
+  if (memory == nullptr) return {};
+  unsigned type = 0;
+  unsigned managed = 0;
+  unsigned ipc_capable = 0;
+  int ordinal = -1;
+  std::uint64_t buffer = 0;
+  int attributes[] = {cuda::kPointerMemoryType, cuda::kPointerIsManaged,
+                      cuda::kPointerDeviceOrdinal, cuda::kPointerIpcCapable,
+                      cuda::kPointerBufferId};
+  void* values[] = {&type, &managed, &ordinal, &ipc_capable, &buffer};
+  const cuda::Result result =
+      cuda::driver().pointer_attributes(5, attributes, values, address_of(memory));
+  if (result == cuda::kInvalidValue) return {};
+  cuda::check(result, fmt::format("asking the driver what memory {} is", memory));
+  if (managed != 0) return {MemoryKind::managed, -1, false, buffer};
+  if (type == cuda::kMemoryHost) return {MemoryKind::pinned, -1, false, buffer};
+  if (type == cuda::kMemoryDevice) {
+    return {MemoryKind::device, ordinal, ipc_capable != 0, buffer};
+  }
+  return {};
+}
+
+namespace {
+
+MemoryPlace check_buffer(const Call& call, const void* memory, const char* what, Rank rank,
+                         int device) {
+  const MemoryPlace place = place_in_context(memory);
+  if (place.kind == MemoryKind::host) {
+    throw InputError(fmt::format(
+        "rank {}: {}: the {} at {} is host memory, which GPU {} cannot reach (or was freed): pass "
+        "memory of the GPU, or register it (cudaHostRegister)",
+        rank, signature(call), what, memory, device));
+  }
+  if (place.kind == MemoryKind::device && place.device != device) {
+    throw InputError(fmt::format(
+        "rank {}: {}: the {} at {} is memory of GPU {}, but the communicator is on GPU {}", rank,
+        signature(call), what, memory, place.device, device));
+  }
+  return place;
+}
+
+}  // namespace
+
+BufferPlaces check_buffers(const DeviceCall& device_call, Rank rank, int world_size, int device) {
+  const Call& call = device_call.call;
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind), .root = call.peer};
+  bool input = call.kind == Call::Kind::send;
+  bool output = call.kind == Call::Kind::recv;
+  if (!is_message(call.kind) && call.kind != Call::Kind::barrier) {
+    input = input_blocks(collective, world_size, rank) > 0;
+    output = output_blocks(collective, world_size, rank) > 0;
+  }
+  BufferPlaces places;
+  if (call.count == 0) return places;
+  if (input) places.input = check_buffer(call, call.input, "input", rank, device);
+  if (output) places.output = check_buffer(call, call.output, "output", rank, device);
+  if (device_call.scale_at != nullptr) {
+    static_cast<void>(check_buffer(call, device_call.scale_at, "factor", rank, device));
+  }
+  return places;
+}
 
 std::optional<std::string> DeviceCommunicator::why_not() {
   std::string reason;
@@ -19,12 +104,11 @@ std::optional<std::string> DeviceCommunicator::why_not() {
 }
 
 std::optional<std::string> DeviceCommunicator::why_not(int device) {
-  auto reason = why_not();
-  if (reason || device::has_kernels()) return reason;
+  if (auto reason = why_not()) return reason;
   try {
     const cuda::PrimaryContext context(device);
     const cuda::Current current(context.get());
-    const device::Kernels kernels;
+    static_cast<void>(device::Kernels::of(device));
     return std::nullopt;
   } catch (const DeviceError& error) {
     return error.what();
@@ -34,28 +118,24 @@ std::optional<std::string> DeviceCommunicator::why_not(int device) {
 int DeviceCommunicator::current_device() {
   std::string reason;
   const cuda::Api* const api = cuda::driver(reason);
+  if (api == nullptr) return -1;
   cuda::Device device = -1;
-  if (api == nullptr || api->context_device(&device) != cuda::kSuccess) return -1;
-  return device;
+  if (api->context_device(&device) == cuda::kSuccess) return device;
+  const GetDevice of_runtime = runtime_get_device();
+  int ordinal = -1;
+  return of_runtime != nullptr && of_runtime(&ordinal) == 0 ? ordinal : -1;
 }
 
-MemoryPlace DeviceCommunicator::place_of(const void* memory) {
-  std::string reason;
-  const cuda::Api* const api = cuda::driver(reason);
-  if (api == nullptr || memory == nullptr) return {};
-  unsigned type = 0;
-  unsigned managed = 0;
-  int ordinal = -1;
-  int attributes[] = {cuda::kPointerMemoryType, cuda::kPointerIsManaged,
-                      cuda::kPointerDeviceOrdinal};
-  void* values[] = {&type, &managed, &ordinal};
-  if (api->pointer_attributes(3, attributes, values, address_of(memory)) != cuda::kSuccess) {
-    return {};
+MemoryPlace DeviceCommunicator::place_of(const void* memory, int device) {
+  if (why_not()) return {};
+  cuda::PrimaryContext context;
+  try {
+    context = cuda::PrimaryContext(device);
+  } catch (const DeviceError&) {
+    return {};  // without a context on that GPU there is no memory of it
   }
-  if (managed != 0) return {MemoryKind::managed, -1};
-  if (type == cuda::kMemoryHost) return {MemoryKind::pinned, -1};
-  if (type == cuda::kMemoryDevice) return {MemoryKind::device, ordinal};
-  return {};
+  const cuda::Current current(context.get());
+  return place_in_context(memory);
 }
 
 void* DeviceCommunicator::allocate(int device, std::size_t size_bytes) {
@@ -68,14 +148,14 @@ void* DeviceCommunicator::allocate(int device, std::size_t size_bytes) {
   return reinterpret_cast<void*>(address);
 }
 
-void DeviceCommunicator::free(void* memory) {
+void DeviceCommunicator::free(void* memory, int device) {
   if (memory == nullptr) return;
-  const MemoryPlace place = place_of(memory);
-  if (place.kind != MemoryKind::device) {
-    throw InputError(fmt::format("{} is not GPU memory, or was freed before", memory));
-  }
-  const cuda::PrimaryContext context(place.device);
+  const cuda::PrimaryContext context(device);
   const cuda::Current current(context.get());
+  const MemoryPlace place = place_in_context(memory);
+  if (place.kind != MemoryKind::device || place.device != device) {
+    throw InputError(fmt::format("{} is no memory of GPU {}, or was freed before", memory, device));
+  }
   cuda::check(cuda::driver().free(address_of(memory)), "freeing GPU memory");
 }
 

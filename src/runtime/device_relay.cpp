@@ -118,7 +118,7 @@ void DeviceRelay::join_adapters(const GroupPlace& place, int wanted,
   };
   const std::string not_out = lend(wanted >= 1, [&] {
     const std::size_t bytes = device::round_up(links.size() * box, GpuDirect::kAlignment);
-    source_ = cuda::allocate(bytes);
+    source_ = cuda::allocate_pages(bytes);
     const auto memory = std::make_shared<GpuMemory>(gpu_.device, source_.get(), bytes);
     cuda::Address at = source_.get();
     for (const auto& [i, link] : links) {
@@ -240,7 +240,8 @@ bool DeviceRelay::send_messages(Peer& peer, std::uint32_t c) {
       return moved;
     }
     const std::size_t offset = Box::slot(shape_, c, Protocol::bulk, connection.sent);
-    const std::size_t bytes = std::min<std::size_t>(ring.bytes[slot], shape_.slot_bytes[2]);
+    const std::size_t bytes = std::min<std::size_t>(
+        ring.bytes[slot], shape_.slot_bytes[static_cast<std::size_t>(device::Protocol::bulk)]);
     if (!peer.link.try_put({peer.source + offset, bytes}, offset, static_cast<ChannelId>(c),
                            static_cast<std::uint32_t>(arrived >> 32))) {
       return moved;

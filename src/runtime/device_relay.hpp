@@ -27,7 +27,7 @@ namespace chorus {
 /// the host's: in memory of the relay's own on their way out, in the arena on their way in. Each
 /// end sees to its half: the other need not do the same. The rings are in host memory always.
 ///
-/// Only bulk messages: words and lines carry their flags inside, which a link would tear.
+/// Only bulk messages: words carry their flags inside, which a link would tear.
 class DeviceRelay {
  public:
   /// This rank's GPU, and its arena on it: an allocation of `bytes`.

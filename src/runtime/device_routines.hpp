@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
-#include "chorus/plan.hpp"
 #include "device/driver.hpp"
 #include "device/image.hpp"
+#include "runtime/device_choice.hpp"
 
 namespace chorus {
 
@@ -18,10 +18,10 @@ namespace chorus {
 struct DeviceRoutine {
   std::string name;
   device::Figures figures;
-  std::uint32_t num_lanes = 1;  ///< of this rank
-  std::uint64_t program = 0;    ///< address of its image
-  std::uint64_t direct = 0;     ///< of its direct form's, or 0
-  bool copy_in_place = false;   ///< DirectProgram::copy_in_place
+  std::vector<std::uint32_t> lane_ports;  ///< of this rank's lanes
+  std::uint64_t program = 0;              ///< address of its image
+  std::uint64_t direct = 0;               ///< of its direct form's, or 0
+  bool copy_in_place = false;             ///< DirectProgram::copy_in_place
   std::uint32_t hash = 0;
 };
 
@@ -32,28 +32,30 @@ class ImageStore {
   /// `context` must be current, here and in keep().
   ImageStore();
   [[nodiscard]] std::uint64_t keep(const device::Image& image);
+  /// Idle between calls.
+  [[nodiscard]] cuda::StreamHandle stream() const { return stream_.get(); }
 
  private:
+  void grow(std::uint64_t size_bytes);
+
   cuda::Stream stream_;
   std::vector<cuda::Memory> blocks_;
   std::uint64_t next_ = 0;
   std::uint64_t left_ = 0;
 };
 
-/// Chooses by kind and size, the same on all ranks: the plan's schedules where there are any, else
-/// one step for few bytes and two for many.
+/// The programs of the schedules that are chosen, the same on all ranks.
 class DeviceRoutines {
  public:
-  /// Calls of at most `one_shot_bytes` · ranks bytes take one step where two would move less.
-  DeviceRoutines(Plan plan, int world_size, Rank rank, int slots, std::uint64_t one_shot_bytes)
-      : plan_(std::move(plan)),
-        world_size_(world_size),
-        rank_(rank),
-        slots_(slots),
-        one_shot_bytes_(one_shot_bytes) {}
+  DeviceRoutines(DeviceChoice choice, int world_size, Rank rank, int slots)
+      : choice_(std::move(choice)), world_size_(world_size), rank_(rank), slots_(slots) {}
 
   /// `size_bytes` counted as PlanEntry does. Throws SynthesisError if a schedule is wrong.
   [[nodiscard]] const DeviceRoutine& choose(Collective collective, std::uint64_t size_bytes,
+                                            ImageStore& store);
+  /// The schedule of this name, of the plan or of algorithms(). Throws InputError if there is none
+  /// or it does not serve.
+  [[nodiscard]] const DeviceRoutine& choose(Collective collective, const std::string& name,
                                             ImageStore& store);
   /// One message to or from `peer`.
   [[nodiscard]] const DeviceRoutine& message(Rank peer, bool sending, ImageStore& store);
@@ -61,13 +63,13 @@ class DeviceRoutines {
  private:
   [[nodiscard]] DeviceRoutine make(const Schedule& schedule, ImageStore& store) const;
 
-  Plan plan_;
+  DeviceChoice choice_;
   int world_size_;
   Rank rank_;
   int slots_;
-  std::uint64_t one_shot_bytes_;
-  /// By kind, root and index of the plan's entry (−1, −2: one step, two).
+  /// By kind, root and DeviceChoice::Chosen::index.
   std::map<std::tuple<CollectiveKind, Rank, int>, DeviceRoutine> collectives_;
+  std::map<std::tuple<CollectiveKind, Rank, std::string>, DeviceRoutine> named_;
   std::map<std::pair<Rank, bool>, DeviceRoutine> messages_;
 };
 

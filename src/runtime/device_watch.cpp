@@ -38,7 +38,8 @@ DeviceWatch::~DeviceWatch() {
 
 void DeviceWatch::note(std::uint64_t sequence, const Call& call) {
   const std::lock_guard lock(mutex_);
-  notes_[sequence % kNotes] = {sequence, call};
+  const bool message = call.kind > Call::Kind::barrier;
+  notes_[sequence % kNotes] = {sequence, call, message ? 0 : ++collectives_};
 }
 
 void DeviceWatch::abort(std::string_view reason) {
@@ -91,16 +92,26 @@ void DeviceWatch::look() {
 
 std::string DeviceWatch::signature_of(std::uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  const auto& [number, call] = notes_[sequence % kNotes];
-  return number == sequence ? signature(call) : "an earlier call";
+  const Note& note = notes_[sequence % kNotes];
+  return note.sequence == sequence ? signature(note.call) : "an earlier call";
+}
+
+// What the coordinator compares between ranks: the same number is the same call on all of them.
+// Messages have none, for ranks may send and receive as many as they like between two collectives.
+std::uint64_t DeviceWatch::collective_of(std::uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  const Note& note = notes_[sequence % kNotes];
+  return note.sequence == sequence ? note.collective : 0;
 }
 
 // The peer that a kernel waited for may itself wait for the one that did not come.
 void DeviceWatch::ask_who_is_missing(std::uint64_t sequence, Rank known) {
-  control_.report_waiting(group_, sequence, signature_of(sequence), known);
+  const std::uint64_t collective = collective_of(sequence);
+  if (collective == 0) return;
+  control_.report_waiting(group_, collective, signature_of(sequence), known);
   for (int waited_ms = 0; waited_ms < kAnswerMs; waited_ms += 10) {
     control_.poll();
-    if (!control_.who_is_missing(group_, sequence).empty()) return;
+    if (!control_.who_is_missing(group_, collective).empty()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
@@ -120,7 +131,7 @@ void DeviceWatch::look_at_failure(device::Failure failure) {
           fmt::format("{}: lane {}, step {}, tile {}: nothing from {} for {} ms on the GPU "
                       "(CHORUS_TIMEOUT_MS)",
                       call, status_.lane, status_.instruction, status_.tile, peer, timeout_ms_),
-          group_, sequence);
+          group_, collective_of(sequence));
       control_.abort(group_, fmt::format("rank {}: {}", place_.rank, reason));
       break;
     default:
@@ -128,7 +139,9 @@ void DeviceWatch::look_at_failure(device::Failure failure) {
                    ? fmt::format("{}: the next message of {} belongs to another call", call, peer)
                    : fmt::format("{}: the kernel of {} failed", call, peer);
       // Whose kernel was stopped by another's reports, too: calls that differ show side by side.
-      control_.report_waiting(group_, sequence, signature_of(sequence), known);
+      if (const std::uint64_t collective = collective_of(sequence); collective != 0) {
+        control_.report_waiting(group_, collective, signature_of(sequence), known);
+      }
       give_up(reason);
       return;
   }
@@ -151,8 +164,9 @@ void DeviceWatch::look_at_progress() {
     looks_ = 0;
     return;
   }
-  if (++looks_ % kLooksPerReport == 0) {
-    control_.report_waiting(group_, begun, signature_of(begun), -1);
+  if (++looks_ % kLooksPerReport != 0) return;
+  if (const std::uint64_t collective = collective_of(begun); collective != 0) {
+    control_.report_waiting(group_, collective, signature_of(begun), -1);
   }
 }
 

@@ -51,15 +51,22 @@ class DeviceWatch {
   void fail(const std::string& reason);
   void stop_kernels();
   [[nodiscard]] std::string signature_of(std::uint64_t sequence);
+  [[nodiscard]] std::uint64_t collective_of(std::uint64_t sequence);
 
   Control& control_;
   const GroupPlace& place_;
   std::string group_;
   device::HostStatus& status_;
   int timeout_ms_;
-  std::mutex mutex_;  // notes_, link_failure_
+  std::mutex mutex_;  // notes_, collectives_, link_failure_
   std::string link_failure_;
-  std::array<std::pair<std::uint64_t, Call>, kNotes> notes_;
+  struct Note {
+    std::uint64_t sequence = 0;
+    Call call;
+    std::uint64_t collective = 0;  ///< how many collectives there were with it; of messages 0
+  };
+  std::array<Note, kNotes> notes_;
+  std::uint64_t collectives_ = 0;
   std::string sentence_;
   std::atomic<const std::string*> error_{nullptr};
   std::atomic<bool> stop_{false};

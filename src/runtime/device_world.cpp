@@ -11,28 +11,14 @@
 #include "base/blob.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "device/image.hpp"
 #include "transports/host_identity.hpp"
 
 namespace chorus {
 namespace {
 
-constexpr std::uint32_t kWordsSlot = 16 * 1024;
-constexpr std::uint32_t kLinesSlot = 32 * 1024;
 // Where a rank has a GPU to itself, programs want most of it for their own kernels.
 constexpr std::uint32_t kBlocksAlone = 32;
-
-device::Shape shape_for(std::size_t ranks, std::size_t slot_bytes) {
-  const auto slot = static_cast<std::uint32_t>(device::round_up(slot_bytes, device::kLineBytes));
-  device::Shape shape{};
-  shape.ranks = static_cast<std::uint32_t>(ranks);
-  // What a rank keeps for all others grows with their number; 64 connections take 45 MB.
-  shape.connections = std::clamp<std::uint32_t>(64 / shape.ranks, 2, 16);
-  shape.slots = device::kMostSlots;
-  shape.slot_bytes[0] = std::min(kWordsSlot, slot);
-  shape.slot_bytes[1] = std::min(kLinesSlot, slot);
-  shape.slot_bytes[2] = slot;
-  return shape;
-}
 
 /// Every rank says a sentence of each. [from * ranks + of].
 std::vector<std::string> tell_all(Control& control, const GroupPlace& place, const std::string& key,
@@ -62,7 +48,7 @@ struct DeviceWorld::Facts {
   std::uint32_t ordinal = 0;
   cuda::Uuid uuid{};
   std::uint64_t resident = 0;  ///< blocks that its GPU holds at a time
-  std::uint64_t arena = 0;
+  std::uint64_t arena = 0;     ///< 0: not yet
   cuda::IpcHandle handle{};
   bool exported = false;
 
@@ -104,6 +90,21 @@ struct DeviceWorld::Facts {
     }
     return facts;
   }
+  /// What all ranks say. Throws what one of them says of a failure.
+  static std::vector<Facts> exchange(Control& control, const GroupPlace& place,
+                                     const std::string& key, const Facts& mine, int timeout_ms) {
+    std::vector<Facts> all;
+    const auto blobs = control.exchange(key, place.members, mine.write(), timeout_ms);
+    for (std::size_t r = 0; r < blobs.size(); ++r) all.push_back(read(blobs[r], r));
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (!all[r].failure.empty()) throw DeviceError(fmt::format("rank {}: {}", r, all[r].failure));
+      if (all[r].settings != all[0].settings) {
+        throw BootstrapError(
+            fmt::format("ranks 0 and {} disagree: {}; {}", r, all[0].settings, all[r].settings));
+      }
+    }
+    return all;
+  }
   [[nodiscard]] bool same_host(const Facts& other) const { return host.boot == other.host.boot; }
   [[nodiscard]] bool same_process(const Facts& other) const {
     return same_host(other) && host.pid_namespace == other.host.pid_namespace && pid == other.pid;
@@ -120,34 +121,34 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
   Facts mine;
   const auto n = place.members.size();
   if (n > device::kMostRanks) {
-    throw TopologyError(
-        fmt::format("a communicator of GPUs has at most {} ranks, not {}", device::kMostRanks, n));
+    throw TopologyError(fmt::format(
+        "a communicator has at most {} ranks on GPUs, and this one has {}: split it and use its "
+        "parts",
+        device::kMostRanks, n));
   }
-  shape_ = shape_for(n, options.slot_bytes);
-  mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {} {} {}", options.slot_bytes,
-                              tuning.words_bytes, tuning.lines_bytes, tuning.direct_bytes,
-                              tuning.one_shot_bytes, tuning.blocks, tuning.instances, tuning.reach);
-  try {
-    set_up(device, mine);
-  } catch (const Error& error) {
-    mine.failure = error.what();
-  }
-  std::vector<Facts> all;
-  const auto blobs = control.exchange(key + "/arenas", place.members, mine.write(), timeout_ms);
-  for (std::size_t r = 0; r < n; ++r) all.push_back(Facts::read(blobs[r], r));
-  for (std::size_t r = 0; r < n; ++r) {
-    if (!all[r].failure.empty()) throw DeviceError(fmt::format("rank {}: {}", r, all[r].failure));
-    if (all[r].settings != all[0].settings) {
-      throw BootstrapError(
-          fmt::format("ranks 0 and {} disagree: {}; {}", r, all[0].settings, all[r].settings));
+  mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {} {}", options.slot_bytes,
+                              tuning.words_bytes, tuning.direct_bytes,
+                              tuning.one_shot_bytes ? std::to_string(*tuning.one_shot_bytes) : "-",
+                              tuning.blocks, tuning.instances, tuning.reach);
+  const auto tell = [&](void (DeviceWorld::*step)(Facts&), const char* what) {
+    try {
+      (this->*step)(mine);
+    } catch (const Error& error) {
+      mine.failure = error.what();
     }
-  }
+    return Facts::exchange(control, place, key + what, mine, timeout_ms);
+  };
+  std::vector<Facts> all = tell(&DeviceWorld::find_gpu, "/gpus");
   look_around(all);
+  choose_blocks(all, tuning);
+  // Between hosts a thread carries the messages, and looks at every connection.
+  const bool carried = places_.num_hosts() > 1 || !tuning.reach;
+  shape_ = device::shape_for(n, options.slot_bytes, carried ? 0 : blocks_);
+  all = tell(&DeviceWorld::make_arena, "/arenas");
   const Reasons reasons = find_ways(control, place, key, all, tuning.reach, timeout_ms);
   relay_the_rest(control, place, key, reasons, options);
   std::string failure;
   try {
-    choose_blocks(all, tuning);
     fill_table();
   } catch (const Error& error) {
     failure = error.what();
@@ -165,22 +166,25 @@ DeviceWorld::~DeviceWorld() {
   if (stuck_) abandon();
 }
 
-// What a rank can do alone.
-void DeviceWorld::set_up(int device, Facts& mine) {
+void DeviceWorld::find_gpu(Facts& mine) {
   const cuda::Api& api = cuda::driver();
   mine.host = HostIdentity::here();
   mine.pid = static_cast<std::uint64_t>(::getpid());
-  mine.ordinal = static_cast<std::uint32_t>(device);
-  cuda::check(api.device_uuid(&mine.uuid, device), "asking for a GPU's identity");
+  mine.ordinal = static_cast<std::uint32_t>(device_);
+  cuda::check(api.device_uuid(&mine.uuid, device_), "asking for a GPU's identity");
   stream_ = cuda::make_stream();
-  kernels_ = std::make_unique<device::Kernels>();
+  kernels_ = &device::Kernels::of(device_);
   int multiprocessors = 1;
-  cuda::check(api.device_attribute(&multiprocessors, cuda::kMultiprocessorCount, device),
+  cuda::check(api.device_attribute(&multiprocessors, cuda::kMultiprocessorCount, device_),
               "asking for the number of multiprocessors");
   mine.resident = static_cast<std::uint64_t>(multiprocessors) *
                   static_cast<std::uint64_t>(kernels_->blocks_per_multiprocessor());
+}
+
+void DeviceWorld::make_arena(Facts& mine) {
+  const cuda::Api& api = cuda::driver();
   const std::uint64_t bytes = arena_bytes();
-  arena_ = cuda::allocate(bytes);
+  arena_ = cuda::allocate_pages(bytes);
   cuda::check(api.set_bytes(arena_.get(), 0, bytes, stream_.get()), "clearing GPU memory");
   cuda::check(api.stream_synchronize(stream_.get()), "clearing GPU memory");
   mine.arena = arena_.get();
@@ -199,6 +203,11 @@ void DeviceWorld::look_around(const std::vector<Facts>& all) {
     same_process_.push_back(mine.same_process(peer));
     one_process_ = one_process_ && mine.same_process(peer);
     one_device_ = one_device_ && mine.same_device(peer);
+    const auto first = std::find_if(all.begin(), all.end(),
+                                    [&](const Facts& other) { return other.same_host(peer); });
+    const auto number = static_cast<std::size_t>(first - all.begin());
+    places_.host.push_back(number < places_.host.size() ? places_.host[number]
+                                                        : places_.num_hosts());
   }
 }
 
@@ -295,11 +304,13 @@ void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, cons
   std::string first;  // of those where access is offered and does not work, if there are any
   bool damaged = false;
   std::size_t pairs = 0;
+  places_.reaches.assign(n * n, true);
   for (std::size_t a = 0; a < n; ++a) {
     for (std::size_t b = a + 1; b < n; ++b) {
       const std::string& one_way = reasons[a * n + b];
       const std::string& reason = one_way.empty() ? reasons[b * n + a] : one_way;
       if (reason.empty()) continue;
+      places_.reaches[a * n + b] = places_.reaches[b * n + a] = false;
       const bool worse = !damaged && reason.starts_with(DeviceProof::kOffered);
       damaged = damaged || worse;
       if (pairs++ == 0 || worse) first = fmt::format("ranks {} and {}: {}", a, b, reason);
@@ -354,7 +365,8 @@ void DeviceWorld::fill_table() {
   auto* const table = reinterpret_cast<device::RankTable*>(memory.data());
   table->shape = shape_;
   table->rank = static_cast<std::uint32_t>(rank_);
-  table->beyond_device = one_device_ ? 0 : 1;
+  // The scope of a GPU is defined among the threads of one program.
+  table->beyond_device = one_device_ && one_process_ ? 0 : 1;
   table->status = status_address_;
   std::copy(arenas_.begin(), arenas_.end(), table->arenas);
   for (std::size_t r = 0; r < arenas_.size(); ++r) {

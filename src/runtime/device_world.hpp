@@ -10,6 +10,7 @@
 #include "device/kernels.hpp"
 #include "device/layout.hpp"
 #include "runtime/control.hpp"
+#include "runtime/device_choice.hpp"
 #include "runtime/device_communicator.hpp"
 #include "runtime/device_proof.hpp"
 #include "runtime/device_relay.hpp"
@@ -40,9 +41,11 @@ class DeviceWorld {
   /// All ranks are threads of one process: addresses mean the same to all of them.
   [[nodiscard]] bool one_process() const { return one_process_; }
   /// All ranks share one GPU.
+  /// All ranks share one GPU.
   [[nodiscard]] bool one_device() const { return one_device_; }
   /// Some pair of ranks, not only of this one, cannot reach each other's memory.
   [[nodiscard]] bool any_relayed() const { return any_relayed_; }
+  [[nodiscard]] const GpuPlaces& places() const { return places_; }
   /// What carries this rank's messages to those it cannot reach; null where there are none.
   [[nodiscard]] DeviceRelay* relay() { return relay_.get(); }
 
@@ -57,7 +60,8 @@ class DeviceWorld {
 
  private:
   struct Facts;
-  void set_up(int device, Facts& mine);
+  void find_gpu(Facts& mine);
+  void make_arena(Facts& mine);
   [[nodiscard]] std::size_t arena_bytes() const;
   void look_around(const std::vector<Facts>& all);
   std::uint64_t reach(const Facts& peer, Rank rank);
@@ -80,11 +84,12 @@ class DeviceWorld {
   cuda::Memory table_;
   cuda::PinnedMemory status_;
   cuda::Address status_address_ = 0;
-  std::unique_ptr<device::Kernels> kernels_;
+  const device::Kernels* kernels_ = nullptr;
   std::vector<std::uint64_t> arenas_;  ///< by rank, as this one reaches them; 0: relayed
   std::unique_ptr<DeviceRelay> relay_;
   std::vector<cuda::Mapped> mapped_;
   std::vector<cuda::PrimaryContext> peer_contexts_;
+  GpuPlaces places_;
   std::vector<bool> same_process_;  ///< by rank
   std::uint32_t segments_ = 0;
   std::uint32_t blocks_ = 1;

@@ -9,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "base/clock.hpp"
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "runtime/call_number.hpp"
 #include "runtime/flight_recorder.hpp"
@@ -42,7 +43,8 @@ Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const 
       options_(options),
       layout_(layout),
       wait_(wiring, options,
-            place.crowded || wiring.members()[static_cast<std::size_t>(place.rank)].crowded) {
+            place.crowded || wiring.members()[static_cast<std::size_t>(place.rank)].crowded),
+      lateness_(options.warn_after_ms) {
   const auto& members = wiring.members();
   const std::size_t ports = members.size() * static_cast<std::size_t>(layout.data_channels);
   outs_.resize(ports);
@@ -112,6 +114,7 @@ void Engine::run_alone(Job& job) {
   // What idle(), sleep() and a failure look at; spinning needs none of it.
   job.running = true;
   running_.push_back(&job);
+  waited_ = false;
   try {
     while (!job.finished()) {
       if (job.step()) {
@@ -135,6 +138,7 @@ void Engine::run_alone(Job& job) {
   job.complete = true;
   job.running = false;
   if (on_complete) on_complete(job);
+  waited_ = true;
 }
 
 bool Engine::progress() {
@@ -198,6 +202,7 @@ void Engine::idle(std::span<const Pending> all) {
   if (++idle_rounds_ == 1) wait_.begin();
   if (idle_rounds_ % kRoundsPerLook != 0) return wait_.pass();
   const std::int64_t now = steady_ns();
+  waited_ = true;
   if (idle_rounds_ == kRoundsPerLook) {
     idle_since_ns_ = now;
     next_report_ns_ = now + kReportAfterNs;
@@ -285,6 +290,7 @@ void Engine::check_stall(std::span<const Pending> all) {
       pending.engine->report(*pending.job, pending.job->waiting().peer);
     }
   }
+  mention(job, now - idle_since_ns_);
   if (now - idle_since_ns_ > std::int64_t{options_.timeout_ms} * 1'000'000) {
     const std::string reason =
         control_.with_missing(fmt::format("{}: nothing for {} ms (CHORUS_TIMEOUT_MS)",
@@ -293,6 +299,23 @@ void Engine::check_stall(std::span<const Pending> all) {
     control_.abort(place_.key, reason);
     fail(control_.await_verdict(place_.key).value_or(reason));
   }
+}
+
+// Long before time is up, and by one of all who wait.
+void Engine::mention(const Job& job, std::int64_t waited_ns) {
+  const std::uint64_t call = job.part_of == 0 ? job.sequence : job.part_of;
+  if (!lateness_.may_be_due(waited_ns) || !control_.speaks(place_.key, call)) return;
+  const auto late_s = lateness_.due(waited_ns);
+  if (!late_s) return;
+  const Rank peer = job.waiting().peer;
+  const std::string whom = peer < 0 ? "its own messages to leave" : fmt::format("rank {}", peer);
+  const std::string where = MessageNumber::is_message(job.sequence)
+                                ? in_call(job)
+                                : fmt::format("call {} {}", job.sequence, job.describe());
+  log(LogLevel::warn, fmt::format("[rank {}/{}]", place_.rank, wiring_.members().size()),
+      control_.with_missing(
+          fmt::format("still waiting for {} in {} after {:.3g} s", whom, where, *late_s),
+          place_.key, call));
 }
 
 void Engine::report(const Job& job, Rank waiting_for) {
@@ -357,8 +380,12 @@ void Engine::check_now_and_then() {
 // Who polls may have a message open with every rank: a few at a time, in turns.
 void Engine::report_polled(std::int64_t now) {
   constexpr std::size_t kAtOnce = 8;
-  if (next_polled_report_ns_ == 0) next_polled_report_ns_ = now + kReportAfterNs;
+  if (next_polled_report_ns_ == 0) {
+    next_polled_report_ns_ = now + kReportAfterNs;
+    polled_since_ns_ = now;
+  }
   if (now < next_polled_report_ns_) return;
+  if (!running_.empty()) mention(*running_.front(), now - polled_since_ns_);
   next_polled_report_ns_ = now + kReportEveryNs;
   for (std::size_t i = 0; i < std::min(kAtOnce, running_.size()); ++i) {
     const Job& job = *running_[polled_reports_++ % running_.size()];

@@ -14,6 +14,7 @@
 #include "runtime/control.hpp"
 #include "runtime/direct_execution.hpp"
 #include "runtime/execution.hpp"
+#include "runtime/lateness.hpp"
 #include "runtime/wait_policy.hpp"
 #include "runtime/wiring.hpp"
 
@@ -34,8 +35,10 @@ struct Job {
   Rank self = 0;
   std::size_t resource = 0;  ///< jobs of one resource run one after another
   std::uint64_t flight_record = 0;
-  double predicted_s = 0;  ///< where what it takes is compared with it; else 0
-  std::chrono::steady_clock::time_point begun = {};  ///< set where it is compared
+  bool timed = false;      ///< what it takes is compared with what was predicted
+  bool drifts = false;     ///< and shows how the network is
+  double predicted_s = 0;  ///< where it is timed
+  std::chrono::steady_clock::time_point begun = {};
   bool running = false;
   bool complete = false;
   std::vector<std::byte> copy;  ///< of the input, where the call needs one
@@ -139,6 +142,9 @@ class Engine final : public Execution::Ports {
   void check_now_and_then();
   /// Something did.
   void moved_by_polling() { next_polled_report_ns_ = 0; }
+  /// Whether the call that completes has been waited for long enough to look at a clock, or ran
+  /// beside others.
+  [[nodiscard]] bool waited() const { return waited_; }
   /// Lets another rank have this core, if ranks share cores: for callers that poll.
   void give_way() const { wait_.give_way(); }
   [[noreturn]] void fail(const std::string& reason);
@@ -166,6 +172,7 @@ class Engine final : public Execution::Ports {
   bool check_while_waiting();
   void report(const Job& job, Rank waiting_for);
   void report_polled(std::int64_t now);
+  void mention(const Job& job, std::int64_t waited_ns);
   [[noreturn]] void mismatched(const Job& job);
   [[nodiscard]] std::string describe_waiting(const Job& job) const;
 
@@ -185,11 +192,14 @@ class Engine final : public Execution::Ports {
   std::optional<std::string> failure_;
   WaitPolicy wait_;
   std::uint32_t idle_rounds_ = 0;
+  bool waited_ = true;
   std::int64_t idle_since_ns_ = 0;
   std::int64_t next_report_ns_ = 0;
   std::int64_t next_check_ns_ = 0;
   std::int64_t next_polled_report_ns_ = 0;  // 0: something has moved
+  std::int64_t polled_since_ns_ = 0;
   std::size_t polled_reports_ = 0;
+  Lateness lateness_;
 };
 
 }  // namespace chorus

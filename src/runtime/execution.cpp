@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_map>
+#include <utility>
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
@@ -21,17 +23,17 @@ constexpr std::size_t kLandingPart = 8;
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 /// Routine::landing_after of one lane. What touches the same memory has a chunk in common.
-std::vector<int> landing_after(const Lane& lane, int num_chunks) {
+std::vector<int> landing_after(const Lane& lane) {
   std::vector<int> result;
-  std::vector<int> last(static_cast<std::size_t>(num_chunks));  // by chunk: 1 + who touches it
+  std::unordered_map<ChunkId, int> last;  // 1 + who touched it; of all_to_all there are n² chunks
   for (const Instruction& instruction : lane.instructions) {
     const bool copies = instruction.destination && instruction.sources.size() == 1 &&
                         instruction.sources.front().incoming >= 0;
-    const auto first = last.begin() + instruction.chunk;
-    const auto end = first + instruction.count;
-    const int after = *std::max_element(first, end);
+    int after = 0;
+    for (ChunkId c = instruction.chunk; c < instruction.chunk + instruction.count; ++c) {
+      after = std::max(after, std::exchange(last[c], static_cast<int>(result.size()) + 1));
+    }
     result.push_back(copies ? after : -1);
-    std::fill(first, end, static_cast<int>(result.size()));
   }
   return result;
 }
@@ -46,7 +48,7 @@ std::shared_ptr<const Routine> make_routine(Program program, int max_message_chu
   routine->chunks_per_block =
       program.num_chunks / num_blocks(program.collective.kind, program.world_size);
   for (const Lane& lane : program.lanes) {
-    routine->landing_after.push_back(landing_after(lane, program.num_chunks));
+    routine->landing_after.push_back(landing_after(lane));
     for (const Instruction& instruction : lane.instructions) {
       routine->max_sends = std::max(routine->max_sends, static_cast<int>(instruction.sends.size()));
     }

@@ -4,15 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/host.hpp"
 #include "base/log.hpp"
+#include "chorus/error.hpp"
 #include "runtime/call.hpp"
+#include "runtime/flight_files.hpp"
 
 namespace chorus {
 namespace {
@@ -37,21 +36,15 @@ std::string signature(const Call& call) {
   return text + ")";
 }
 
-FlightRecorder::Clock::time_point FlightRecorder::Clock::now() {
-  timespec time{};
-  ::clock_gettime(CLOCK_REALTIME_COARSE, &time);
-  return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
-}
-
 FlightRecorder::Label FlightRecorder::label(std::string_view schedule) {
   Label label;
   std::ranges::copy(schedule.substr(0, label.text.size() - 1), label.text.begin());
   return label;
 }
 
-std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
-                                    const Label& schedule) {
-  Record& record = records_[next_ % kRecords];
+FlightRecorder::Record& FlightRecorder::add(std::uint64_t sequence, const Call& call,
+                                            const Label& schedule) {
+  Record& record = records_[next_++ % kRecords];
   record.sequence = sequence;
   record.kind = call.kind;
   record.type = call.type;
@@ -59,18 +52,36 @@ std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
   record.peer = call.peer;
   record.count = call.count;
   record.schedule = schedule;
-  record.begun = Clock::now();
-  record.finished = {};
-  return next_++;
+  return record;
+}
+
+std::uint64_t FlightRecorder::begin(std::uint64_t sequence, const Call& call,
+                                    const Label& schedule) {
+  Record& record = add(sequence, call, schedule);
+  record.begun = ticks_.now();
+  record.finished = 0;
+  record.coarse = false;
+  return next_ - 1;
 }
 
 void FlightRecorder::note(std::uint64_t sequence, const Call& call, const Label& schedule) {
-  Record& record = records_[begin(sequence, call, schedule) % kRecords];
+  Record& record = add(sequence, call, schedule);
+  timespec time{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &time);
+  record.begun = static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
+                 static_cast<std::uint64_t>(time.tv_nsec);
   record.finished = record.begun;
+  record.coarse = true;
 }
 
 void FlightRecorder::finish(std::uint64_t record) {
-  if (next_ - record <= kRecords) records_[record % kRecords].finished = Clock::now();
+  if (next_ - record <= kRecords) records_[record % kRecords].finished = ticks_.now();
+}
+
+void FlightRecorder::finish_brief(std::uint64_t record) {
+  if (next_ - record > kRecords) return;
+  Record& brief = records_[record % kRecords];
+  brief.finished = brief.begun;
 }
 
 Call FlightRecorder::call_of(const Record& record) {
@@ -92,10 +103,18 @@ std::vector<std::pair<std::uint64_t, std::string>> FlightRecorder::last_collecti
   return list;
 }
 
-std::string FlightRecorder::dump(const std::string& directory, const Header& header) const {
+std::string FlightRecorder::dump(const std::string& flight_dir, const Header& header) const {
+  const Ticks::Scale scale(ticks_);
+  std::int64_t latest_us = 0;  // a coarse time is that of the kernel's last tick
+  const auto microseconds = [&](std::uint64_t time, bool coarse) {
+    const std::int64_t us =
+        coarse ? static_cast<std::int64_t>(time / 1000) : scale.unix_ns(time) / 1000;
+    return coarse ? std::max(us, latest_us) : us;
+  };
   nlohmann::ordered_json json;
   json["format"] = "chorus-flight";
   json["version"] = 1;
+  json["job"] = header.job;
   json["communicator"] = header.communicator;
   json["rank"] = header.rank;
   json["world_size"] = header.world_size;
@@ -103,10 +122,8 @@ std::string FlightRecorder::dump(const std::string& directory, const Header& hea
   json["pid"] = ::getpid();
   json["failure"] = header.failure;
   json["waiting"] = header.waiting;
+  json["written_us"] = microseconds(ticks_.now(), false);
   json["calls"] = nlohmann::ordered_json::array();
-  const auto microseconds = [](Clock::time_point time) {
-    return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
-  };
   for (std::uint64_t i = next_ > kRecords ? next_ - kRecords : 0; i < next_; ++i) {
     const Record& record = records_[i % kRecords];
     nlohmann::ordered_json entry;
@@ -116,30 +133,23 @@ std::string FlightRecorder::dump(const std::string& directory, const Header& hea
       entry["peer"] = record.peer;
     }
     entry["schedule"] = record.schedule.text.data();
-    entry["begun_us"] = microseconds(record.begun);
-    if (record.finished == Clock::time_point()) {
+    latest_us = std::max(latest_us, microseconds(record.begun, record.coarse));
+    entry["begun_us"] = latest_us;
+    if (record.finished == 0) {
       entry["finished_us"] = nullptr;
     } else {
-      entry["finished_us"] = microseconds(record.finished);
+      entry["finished_us"] = microseconds(record.finished, record.coarse);
     }
     json["calls"].push_back(std::move(entry));
   }
-
-  std::string name = header.communicator;
-  std::replace_if(
-      name.begin(), name.end(),
-      [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '_' && c != '.'; },
-      '_');
-  std::string path = fmt::format("{}/chorus-flight-{}-{}.json", directory, name, header.rank);
-  std::ofstream file(path, std::ios::trunc);
-  file << json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-  file.close();
-  if (!file) {
-    log(LogLevel::warn, "",
-        fmt::format("cannot write the flight record {}: {}", path, std::strerror(errno)));
+  const std::string text =
+      json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  try {
+    return write_flight(flight_dir, header.job, header.communicator, header.rank, text);
+  } catch (const InputError& error) {
+    log(LogLevel::warn, "", fmt::format("no flight record: {}", error.what()));
     return {};
   }
-  return path;
 }
 
 }  // namespace chorus

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ticks.hpp"
 #include "chorus/communicator.hpp"
 
 namespace chorus {
@@ -18,8 +18,8 @@ namespace chorus {
 [[nodiscard]] std::string signature(const Call& call);
 [[nodiscard]] std::string_view name_of(Call::Kind kind);
 
-/// A ring of the last kRecords calls. Recording costs two coarse clock readings and a few stores;
-/// nothing is formatted until it is dumped.
+/// A ring of the last kRecords calls. Recording costs one or two readings of a counter and a few
+/// stores; nothing is formatted until it is dumped.
 class FlightRecorder {
  public:
   static constexpr std::size_t kRecords = 512;
@@ -33,7 +33,9 @@ class FlightRecorder {
   /// Returns the record's number, for finish().
   std::uint64_t begin(std::uint64_t sequence, const Call& call, const Label& schedule);
   void finish(std::uint64_t record);
-  /// A call that took no time worth telling.
+  /// The same for one that took a few microseconds at most: its end is its beginning.
+  void finish_brief(std::uint64_t record);
+  /// A message that moved at once, at about this time: as the kernel's tick (4 ms or finer) has it.
   void note(std::uint64_t sequence, const Call& call, const Label& schedule);
 
   /// Sequence numbers and signatures of the last `count` collectives, oldest first.
@@ -41,37 +43,35 @@ class FlightRecorder {
       std::size_t count) const;
 
   struct Header {
+    std::string job;  ///< flight_job()
     std::string communicator;
     Rank rank = 0;
     int world_size = 1;
     std::string failure;  ///< the sentence, or empty
     std::string waiting;  ///< what the last call was waiting for, or empty
   };
-  /// Writes `<directory>/chorus-flight-<communicator>-<rank>.json` (format: docs/formats.md) and
-  /// returns its path; empty if it could not be written, which is logged.
-  std::string dump(const std::string& directory, const Header& header) const;
+  /// Writes a file (write_flight(); format: docs/formats.md) and returns its path; empty if it
+  /// could not be written, which is logged. `flight_dir` as Options::flight_dir, not empty.
+  std::string dump(const std::string& flight_dir, const Header& header) const;
 
  private:
-  /// The kernel's tick (4 ms or finer) is enough to line ranks up; it costs 5 ns, not 25.
-  struct Clock {
-    using duration = std::chrono::nanoseconds;
-    using time_point = std::chrono::time_point<std::chrono::system_clock, duration>;
-    static time_point now();
-  };
   struct alignas(64) Record {
     std::uint64_t sequence = 0;
     Call::Kind kind = Call::Kind::barrier;
     DataType type = DataType::uint8;
     ReduceOp op = ReduceOp::sum;
+    bool coarse = false;  ///< times are nanoseconds of Unix time, not Ticks
     Rank peer = 0;
     std::size_t count = 0;
     Label schedule;
-    Clock::time_point begun, finished;  // finished == {} while it runs
+    std::uint64_t begun = 0, finished = 0;  // Ticks; finished == 0 while it runs
   };
+  Record& add(std::uint64_t sequence, const Call& call, const Label& schedule);
   [[nodiscard]] static Call call_of(const Record& record);
 
   std::array<Record, kRecords> records_;
   std::uint64_t next_ = 0;
+  Ticks ticks_;
 };
 
 }  // namespace chorus

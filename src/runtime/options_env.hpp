@@ -5,6 +5,7 @@
 #include <climits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "chorus/options.hpp"
 
@@ -18,6 +19,13 @@ void require_valid(const Options& options);
 
 /// The same as an integer in [low, high]. Throws InputError naming variable, value and range.
 [[nodiscard]] std::optional<long long> env_integer(const char* name, long long low, long long high);
+
+/// A whole number in [low, high], written in decimal; nothing if `text` is none.
+[[nodiscard]] std::optional<long long> to_integer(const std::string& text, long long low,
+                                                  long long high);
+
+/// Options::flight_dir of a private folder: flight_folder().
+inline constexpr std::string_view kAutomaticFlightDir = "auto";
 
 /// Of the user who runs this: $XDG_CACHE_HOME/chorus or ~/.cache/chorus; empty if there is neither.
 [[nodiscard]] std::string user_cache_directory();

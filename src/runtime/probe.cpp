@@ -377,16 +377,13 @@ Probed probe_together(Control& control, Wiring& wiring, Engine& engine, const Gr
   const auto said = control.exchange(place.key + "/probe/cached", place.members,
                                      std::as_bytes(std::span(&known, 1)), options.join_timeout_ms);
   probed.cached = !said[0].empty() && said[0][0] != std::byte{0};
-  if (!probed.cached && hosts.parts.size() > 1) {
+  if (!probed.cached) {
     FlowRunner runner(control, wiring, engine, place, layout, channel,
                       std::min(options.timeout_ms, kPatienceMs));
     measure(control, place, hosts, runner, request, probed);
-  } else if (!probed.cached) {
-    probed.network.tree = {.out = {1e9}, .in = {1e9}, .groups = {}};
-    probed.network.cable_alpha_s = {0};
   }
   agree(control, place, hosts, options.join_timeout_ms + request.budget_ms + kPatienceMs, probed);
-  if (place.rank == 0 && !probed.cached && request.write_cache && hosts.parts.size() > 1) {
+  if (place.rank == 0 && !probed.cached && request.write_cache) {
     save_probe(options.probe_cache, probed.key, probed.network);
   }
   probed.seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -39,10 +39,10 @@ struct ProbeRequest {
   std::function<void(int done, int total, const std::string& phase)> progress = {};
 };
 
-/// Collective over the communicator, which is not in use otherwise: one rank of each host measures,
-/// rank 0 infers and gives the result to all, who check that they have understood the same.
-/// `channel` is a data channel of `layout`. Throws CollectiveError or BootstrapError naming the
-/// rank that failed.
+/// Collective over a communicator of several hosts, which is not in use otherwise: one rank of each
+/// host measures, rank 0 infers and gives the result to all, who check that they have understood
+/// the same. `channel` is a data channel of `layout`. Throws CollectiveError or BootstrapError
+/// naming the rank that failed.
 [[nodiscard]] Probed probe_together(Control& control, Wiring& wiring, Engine& engine,
                                     const GroupPlace& place, const Options& options,
                                     const SlotLayout& layout, int channel,

@@ -19,6 +19,7 @@
 #include "base/draft.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "model/json.hpp"
 #include "model/json_reader.hpp"
 
 namespace chorus {
@@ -32,15 +33,20 @@ std::string list(const std::vector<double>& values) {
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
-std::vector<double> rates(const json::Node& node, std::size_t count, bool positive) {
+/// Bytes per second.
+double rate(const json::Node& node) {
+  const double value = node.figure();
+  if (value < 1) node.fail("a rate is at least 1 byte per second");
+  return value;
+}
+
+double latency(const json::Node& node) { return node.figure(kMostLinkSeconds); }
+
+std::vector<double> figures(const json::Node& node, std::size_t count,
+                            double (*read)(const json::Node&)) {
   if (node.size() != count) node.fail(fmt::format("must have {} figures", count));
   std::vector<double> values;
-  for (std::size_t i = 0; i < count; ++i) {
-    const json::Node item = node.item(i);
-    const double value = item.figure();
-    if (positive && value <= 0) item.fail("a rate is above 0");
-    values.push_back(value);
-  }
+  for (std::size_t i = 0; i < count; ++i) values.push_back(read(node.item(i)));
   return values;
 }
 
@@ -56,9 +62,8 @@ probing::HostTree::Group group_from(const json::Node& node, std::size_t hosts) {
   if (group.hosts.empty() || 2 * group.hosts.size() > hosts) {
     members.fail("a group holds at least one host and at most half of all");
   }
-  group.out = node.member("out_bytes_per_s").figure();
-  group.in = node.member("in_bytes_per_s").figure();
-  if (group.out <= 0 || group.in <= 0) node.fail("a rate is above 0");
+  group.out = rate(node.member("out_bytes_per_s"));
+  group.in = rate(node.member("in_bytes_per_s"));
   return group;
 }
 
@@ -85,7 +90,7 @@ std::string to_json(const probing::ProbedNetwork& network) {
                       network.measured_at_s);
   text += "  \"hosts\": [";
   for (std::size_t h = 0; h < network.hosts.size(); ++h) {
-    text += (h == 0 ? "" : ", ") + json::quoted(network.hosts[h]);
+    text += (h == 0 ? "" : ", ") + json::quote(network.hosts[h]);
   }
   text += fmt::format("],\n  \"out_bytes_per_s\": {},\n  \"in_bytes_per_s\": {},\n", list(tree.out),
                       list(tree.in));
@@ -122,17 +127,18 @@ probing::ProbedNetwork probed_network_from_json(std::string_view text, std::stri
     network.hosts.push_back(name);
   }
   const std::size_t n = network.hosts.size();
-  network.tree.out = rates(root.member("out_bytes_per_s"), n, true);
-  network.tree.in = rates(root.member("in_bytes_per_s"), n, true);
-  network.cable_alpha_s = rates(root.member("cable_alpha_s"), n, false);
+  network.tree.out = figures(root.member("out_bytes_per_s"), n, rate);
+  network.tree.in = figures(root.member("in_bytes_per_s"), n, rate);
+  network.cable_alpha_s = figures(root.member("cable_alpha_s"), n, latency);
   const json::Node groups = root.member("groups");
   if (groups.size() > n) groups.fail("more groups than hosts");
   for (std::size_t g = 0; g < groups.size(); ++g) {
     network.tree.groups.push_back(group_from(groups.item(g), n));
   }
   expect_nested(groups, network.tree.groups);
-  network.trunk_alpha_s = rates(root.member("trunk_alpha_s"), groups.size(), false);
-  network.tree.core = root.member("core_bytes_per_s").figure();
+  network.trunk_alpha_s = figures(root.member("trunk_alpha_s"), groups.size(), latency);
+  const json::Node core = root.member("core_bytes_per_s");
+  network.tree.core = core.figure() == 0 ? 0 : rate(core);  // 0: no limit was found
   return network;
 }
 

@@ -32,11 +32,21 @@ void require_correct(const Schedule& schedule) {
   }
 }
 
+std::optional<std::vector<DirectProgram>> proved_direct(const Schedule& schedule) {
+  auto programs = direct(schedule);
+  if (!programs) return std::nullopt;
+  if (const auto fault = first_fault(*programs)) {
+    throw SynthesisError(
+        fmt::format("the direct form of '{}' is wrong: {}", schedule.name, *fault));
+  }
+  return programs;
+}
+
 Proved prove(const Schedule& schedule, int slots, bool wants_direct) {
   require_correct(schedule);
   Proved proved{.programs = lower(schedule), .direct = std::nullopt};
-  // Lanes repeat from tile to tile; two show whether one tile can block the next. Very large
-  // groups are checked for one tile and one form, in seconds instead of minutes.
+  // Lanes repeat from tile to tile; two show whether one tile can block the next. Large groups are
+  // checked for one tile and one form, in seconds instead of minutes.
   const bool large = schedule.world_size > 64;
   for (const bool in_place : {false, true}) {
     if (in_place && large) continue;
@@ -44,13 +54,7 @@ Proved prove(const Schedule& schedule, int slots, bool wants_direct) {
       throw SynthesisError(fmt::format("schedule '{}' cannot run: {}", schedule.name, *fault));
     }
   }
-  if (!wants_direct) return proved;
-  proved.direct = direct(schedule);
-  if (!proved.direct) return proved;
-  if (const auto fault = first_fault(*proved.direct)) {
-    throw SynthesisError(
-        fmt::format("the direct form of '{}' is wrong: {}", schedule.name, *fault));
-  }
+  if (wants_direct) proved.direct = proved_direct(schedule);
   return proved;
 }
 

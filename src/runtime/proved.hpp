@@ -18,6 +18,9 @@ struct Proved {
 /// be under way per port. Throws SynthesisError naming the first fault.
 [[nodiscard]] Proved prove(const Schedule& schedule, int slots, bool wants_direct);
 
+/// The direct form of a correct schedule, proved by itself; nothing if there is none.
+[[nodiscard]] std::optional<std::vector<DirectProgram>> proved_direct(const Schedule& schedule);
+
 /// Throws SynthesisError if the schedule is wrong.
 void require_correct(const Schedule& schedule);
 

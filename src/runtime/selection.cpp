@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
+#include "base/blob.hpp"
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
-#include "model/symmetry.hpp"
 #include "runtime/direct_cost.hpp"
 #include "runtime/direct_execution.hpp"
 #include "runtime/proved.hpp"
@@ -16,11 +18,17 @@
 namespace chorus {
 namespace {
 
-constexpr std::size_t kMostLowered = 1 << 16;  // transfers, of symmetric schedules
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
-std::string why_not(const Algorithm& algorithm, const AlgorithmInput& input,
-                    const Options& options) {
+AlgorithmInput input_for(CollectiveKind kind, int world_size, const std::vector<int>& levels) {
+  return {.kind = kind,
+          .world_size = world_size,
+          .levels = levels,
+          .compact = world_size >= kCompactRanks};
+}
+
+std::string reason_against(const Algorithm& algorithm, const AlgorithmInput& input,
+                           const Options& options) {
   if (const auto reason = algorithm.why_not(input)) return *reason;
   if (options.deterministic && is_combining(input.kind) && input.kind != CollectiveKind::barrier &&
       !algorithm.rank_order) {
@@ -83,17 +91,18 @@ std::vector<PlanEntry> lower_envelope(const std::vector<Candidate>& candidates,
 }  // namespace
 
 Considered consider(CollectiveKind kind, const Topology& topology, const Routes& routes,
-                    const std::vector<int>& levels, const Options& options, int shared_cores) {
+                    const std::vector<int>& levels, const Options& options, int shared_cores,
+                    const std::function<void(const Schedule&, Candidate&)>& amend) {
   Considered considered;
   std::vector<Schedule> schedules;
-  const AlgorithmInput input{.kind = kind, .world_size = topology.world_size(), .levels = levels};
+  const AlgorithmInput input = input_for(kind, topology.world_size(), levels);
   bool named_one_can = false;
   if (!options.algorithm.empty()) {
-    named_one_can = why_not(algorithm(options.algorithm), input, options).empty();
+    named_one_can = reason_against(algorithm(options.algorithm), input, options).empty();
   }
   for (const Algorithm& algorithm : algorithms()) {
     Candidate candidate{.name = std::string(algorithm.name),
-                        .why_not = why_not(algorithm, input, options)};
+                        .why_not = reason_against(algorithm, input, options)};
     Schedule schedule;
     if (candidate.why_not.empty() && named_one_can && algorithm.name != options.algorithm) {
       candidate.why_not = fmt::format("CHORUS_ALGORITHM={}", options.algorithm);
@@ -102,13 +111,21 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
       schedule = algorithm.make(input);
       candidate.steps = static_cast<int>(schedule.steps.size());
       try {
-        const auto forms = shared_cores > 0 ? direct(schedule) : std::nullopt;
+        const bool may_be_direct = shared_cores > 0 && (!input.compact || algorithm.all_pairs);
+        const auto forms = may_be_direct ? direct(schedule) : std::nullopt;
+        const bool asked_for = options.deterministic || algorithm.name == options.algorithm;
+        if (input.compact && algorithm.all_pairs && !forms && !is_rooted(kind) &&
+            kind != CollectiveKind::all_to_all && !asked_for) {
+          candidate.why_not =
+              fmt::format("connects every rank with {} others", input.world_size - 1);
+        }
         if (shared_cores > 0 && !forms && topology.world_size() <= kMostFlat &&
             algorithm.name != options.algorithm) {
           candidate.why_not = "relays, but all ranks reach each other's memory";
         }
         candidate.cost =
             forms ? direct_cost(*forms, shared_cores) : cost(schedule, topology, routes);
+        if (amend) amend(schedule, candidate);
       } catch (const TopologyError& error) {
         candidate.why_not = error.what();
       }
@@ -162,7 +179,6 @@ std::string explain(const Considered& considered, CollectiveKind kind, double si
 Selector::Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan,
                    Rank rank, int guaranteed_slots, int shared_cores)
     : topology_(std::move(topology)),
-      routes_(topology_),
       levels_(std::move(levels)),
       options_(options),
       plan_(std::move(plan)),
@@ -177,10 +193,11 @@ Selector::PerKind& Selector::prepare(CollectiveKind kind) {
   for (const PlanEntry& entry : plan_.entries) {
     if (entry.schedule.collective.kind == kind) considered.entries.push_back(entry);
   }
+  per_kind.of_plan = considered.entries.size();
   // What a plan leaves open, the classic schedules serve.
   if (considered.entries.empty() || considered.entries.front().min_bytes != 0 ||
       considered.entries.back().max_bytes != kNoLimit) {
-    Considered classic = consider(kind, topology_, routes_, levels_, options_, shared_cores_);
+    Considered classic = decided(kind);
     if (classic.entries.empty()) {
       throw SynthesisError(fmt::format("no schedule serves {} on {} ranks:\n{}", name_of(kind),
                                        topology_.world_size(), chorus::explain(classic, kind, 0)));
@@ -193,7 +210,81 @@ Selector::PerKind& Selector::prepare(CollectiveKind kind) {
   const std::size_t roots = is_rooted(kind) ? static_cast<std::size_t>(topology_.world_size()) : 1;
   per_kind.choices.assign(roots, std::vector<Choice>(considered.entries.size()));
   per_kind.considered = std::move(considered);
+  if (rank_ == 0 && log_enabled(LogLevel::info)) tell(kind, per_kind);
   return per_kind;
+}
+
+// The classic schedules of one kind: as rank 0 has decided for a large group, or by their prices.
+Considered Selector::decided(CollectiveKind kind) {
+  const auto& decisions = decisions_[static_cast<std::size_t>(kind)];
+  if (decisions.empty()) {
+    if (!routes_) routes_.emplace(topology_);
+    return consider(kind, topology_, *routes_, levels_, options_, shared_cores_);
+  }
+  Considered considered;
+  const AlgorithmInput input = input_for(kind, topology_.world_size(), levels_);
+  for (const Decision& decision : decisions) {
+    PlanEntry entry = decision.entry;
+    entry.schedule = algorithm(decision.algorithm).make(input);
+    considered.entries.push_back(std::move(entry));
+  }
+  return considered;
+}
+
+std::vector<std::byte> Selector::decide() {
+  BlobWriter blob;
+  for (int k = 0; k < kNumCollectiveKinds; ++k) {
+    const Considered classic = decided(static_cast<CollectiveKind>(k));
+    blob.u32(static_cast<std::uint32_t>(classic.entries.size()));
+    for (const PlanEntry& entry : classic.entries) {
+      blob.text(entry.schedule.name);
+      blob.u64(entry.min_bytes);
+      blob.u64(entry.max_bytes);
+      blob.u64(std::bit_cast<std::uint64_t>(entry.min_bytes_time_s));
+      blob.u64(std::bit_cast<std::uint64_t>(entry.per_byte_time_s));
+    }
+  }
+  routes_.reset();  // n² of them
+  const auto view = blob.view();
+  return {view.begin(), view.end()};
+}
+
+void Selector::follow(std::span<const std::byte> decisions) {
+  BlobReader blob(decisions);
+  for (int k = 0; k < kNumCollectiveKinds; ++k) {
+    const auto kind = static_cast<CollectiveKind>(k);
+    const AlgorithmInput input = input_for(kind, topology_.world_size(), levels_);
+    const std::uint32_t count = blob.u32();
+    std::uint64_t from = 0;
+    for (std::uint32_t i = 0; i < count && blob.ok(); ++i) {
+      Decision decision{.algorithm = blob.text(), .entry = {}};
+      decision.entry.min_bytes = blob.u64();
+      decision.entry.max_bytes = blob.u64();
+      decision.entry.min_bytes_time_s = std::bit_cast<double>(blob.u64());
+      decision.entry.per_byte_time_s = std::bit_cast<double>(blob.u64());
+      const bool last = i + 1 == count;
+      if (!blob.ok() || decision.entry.min_bytes != from ||
+          decision.entry.max_bytes < decision.entry.min_bytes ||
+          last != (decision.entry.max_bytes == kNoLimit) ||
+          algorithm(decision.algorithm).why_not(input)) {
+        throw BootstrapError("rank 0 sent a malformed choice of schedules");
+      }
+      from = decision.entry.max_bytes + 1;
+      decisions_[static_cast<std::size_t>(k)].push_back(std::move(decision));
+    }
+  }
+  if (!blob.ok()) throw BootstrapError("rank 0 sent a malformed choice of schedules");
+}
+
+void Selector::tell(CollectiveKind kind, const PerKind& per_kind) const {
+  std::string list;
+  std::size_t i = 0;
+  for (const PlanEntry& entry : per_kind.considered->entries) {
+    list += fmt::format("{}{} from {} bytes{}", list.empty() ? "" : ", ", entry.schedule.name,
+                        entry.min_bytes, i++ < per_kind.of_plan ? " (plan)" : "");
+  }
+  log(LogLevel::info, fmt::format("[rank 0/{}]", topology_.world_size()),
+      fmt::format("{} on '{}': {}", name_of(kind), topology_.name, list));
 }
 
 // Entries of a plan come first; the classic ones cover every size.
@@ -221,15 +312,40 @@ const Selector::Choice& Selector::choose(Collective collective, std::uint64_t si
   return choice;
 }
 
+const PlanEntry* Selector::planned(CollectiveKind kind, std::string_view name) const {
+  for (const PlanEntry& entry : plan_.entries) {
+    if (entry.schedule.collective.kind == kind && entry.schedule.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+std::optional<std::string> Selector::why_not(CollectiveKind kind, std::string_view name) const {
+  if (planned(kind, name) != nullptr) return std::nullopt;
+  const AlgorithmInput input = input_for(kind, topology_.world_size(), levels_);
+  try {
+    const std::string reason = reason_against(algorithm(name), input, options_);
+    if (reason.empty()) return std::nullopt;
+    return fmt::format("{} cannot serve {} on {} ranks: {}", name, name_of(kind),
+                       topology_.world_size(), reason);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+}
+
+const Selector::Choice& Selector::choose(Collective collective, std::string_view name) {
+  const Rank root = is_rooted(collective.kind) ? collective.root : 0;
+  const auto key = std::tuple(collective.kind, root, std::string(name));
+  if (const auto found = named_.find(key); found != named_.end()) return found->second;
+  if (const auto reason = why_not(collective.kind, name)) throw InputError(*reason);
+  const PlanEntry* const entry = planned(collective.kind, name);
+  const AlgorithmInput input = input_for(collective.kind, topology_.world_size(), levels_);
+  const Schedule schedule = entry != nullptr ? entry->schedule : algorithm(name).make(input);
+  return named_.emplace(key, make_choice(schedule, root)).first->second;
+}
+
 Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) const {
   const Schedule mine = root == 0 ? schedule : rotated(schedule, root);
-  if (!mine.symmetry.empty() && num_transfers(mine) > kMostLowered) {
-    require_correct(mine);
-    // Too many to cut for all ranks: programs that ranks cut alone cannot wait in a circle.
-    Program program = lower_alone(mine, rank_);
-    const int longest = max_message_chunks(program);
-    return {.routine = make_routine(std::move(program), longest, hash_of(mine)), .name = mine.name};
-  }
+  if (mine.world_size >= kCompactRanks) return make_choice_alone(mine);
   Proved proved = prove(mine, guaranteed_slots_, shared_cores_ > 0);
   std::vector<Program>& programs = proved.programs;
   int longest = 1;
@@ -243,8 +359,65 @@ Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) cons
           .name = mine.name};
 }
 
+// In time and memory that grow with what this rank does: programs that ranks lower alone fit
+// together, and cannot wait in a circle (lower_alone()).
+Selector::Choice Selector::make_choice_alone(const Schedule& schedule) const {
+  require_correct(schedule);
+  std::shared_ptr<const DirectRoutine> shared;
+  if (shared_cores_ > 0) {
+    if (const auto forms = proved_direct(schedule)) {
+      shared = std::make_shared<const DirectRoutine>(make_direct_routine(*forms, rank_));
+    }
+  }
+  LoweredAlone alone = lower_alone(schedule, rank_);
+  return {.routine = make_routine(std::move(alone.program), alone.longest_message,
+                                  hash_of(schedule), std::move(shared)),
+          .name = schedule.name};
+}
+
+std::string Selector::why(CollectiveKind kind, std::uint64_t size_bytes) {
+  const PerKind& per_kind = prepare(kind);
+  const std::size_t chosen = entry_for(per_kind, size_bytes);
+  const PlanEntry& entry = per_kind.considered->entries[chosen];
+  const std::string range =
+      entry.max_bytes == kNoLimit
+          ? fmt::format("from {} bytes on", entry.min_bytes)
+          : fmt::format("for {} to {} bytes", entry.min_bytes, entry.max_bytes);
+  if (chosen < per_kind.of_plan) return "the plan has it " + range;
+  const std::string aside = plan_.entries.empty()
+                                ? ""
+                                : fmt::format(
+                                      "the plan has {} for this size, so built-in schedules "
+                                      "serve: ",
+                                      per_kind.of_plan == 0 ? "no such collective" : "nothing");
+  if (!options_.algorithm.empty() && entry.schedule.name == options_.algorithm) {
+    return aside + "CHORUS_ALGORITHM names it";
+  }
+  const auto bytes = static_cast<double>(size_bytes);
+  const Candidate* next = nullptr;
+  for (const Candidate& candidate : per_kind.considered->candidates) {
+    if (!candidate.why_not.empty() || candidate.name == entry.schedule.name) continue;
+    if (next == nullptr || candidate.cost.seconds(bytes) < next->cost.seconds(bytes)) {
+      next = &candidate;
+    }
+  }
+  if (!decisions_[static_cast<std::size_t>(kind)].empty()) {
+    return aside + "rank 0 chose it " + range;
+  }
+  if (next == nullptr) return aside + "the only one that serves";
+  return aside + fmt::format("cheapest {}, then {} with {:.2f} us", range, next->name,
+                             next->cost.seconds(bytes) * 1e6);
+}
+
 std::string Selector::explain(CollectiveKind kind, std::uint64_t size_bytes) {
-  return chorus::explain(*prepare(kind).considered, kind, static_cast<double>(size_bytes));
+  const Considered* considered = &*prepare(kind).considered;
+  Considered priced;
+  if (!decisions_[static_cast<std::size_t>(kind)].empty()) {  // rank 0 alone knows the others
+    priced = consider(kind, topology_, Routes(topology_), levels_, options_, shared_cores_);
+    priced.entries = considered->entries;
+    considered = &priced;
+  }
+  return chorus::explain(*considered, kind, static_cast<double>(size_bytes));
 }
 
 }  // namespace chorus

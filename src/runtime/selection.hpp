@@ -2,11 +2,16 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "chorus/options.hpp"
@@ -36,10 +41,11 @@ struct Considered {
 /// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput. `shared_cores` > 0:
 /// all ranks share memory, and that many cores. Then schedules with a direct form
 /// (model/direct.hpp) are priced by what that moves, and up to kMostFlat ranks only those are
-/// considered.
-[[nodiscard]] Considered consider(CollectiveKind kind, const Topology& topology,
-                                  const Routes& routes, const std::vector<int>& levels,
-                                  const Options& options, int shared_cores = 0);
+/// considered. `amend` may add to the cost of a candidate that could run, or say why not.
+[[nodiscard]] Considered consider(
+    CollectiveKind kind, const Topology& topology, const Routes& routes,
+    const std::vector<int>& levels, const Options& options, int shared_cores = 0,
+    const std::function<void(const Schedule&, Candidate&)>& amend = {});
 
 /// For people: what runs for `size_bytes`, at what cost, and why not the others.
 [[nodiscard]] std::string explain(const Considered& considered, CollectiveKind kind,
@@ -56,9 +62,23 @@ class Selector {
     std::shared_ptr<const Routine> routine;
     std::string name;
   };
+  /// For groups of kCompactRanks and more, where pricing looks at routes between all ranks: rank 0
+  /// decides for all which classic schedule serves which size, and the others follow. Before the
+  /// first choose(). follow() throws BootstrapError if what it is given makes no sense.
+  [[nodiscard]] std::vector<std::byte> decide();
+  void follow(std::span<const std::byte> decisions);
+
   /// Throws SynthesisError if a schedule (of a plan file, say) turns out wrong.
   [[nodiscard]] const Choice& choose(Collective collective, std::uint64_t size_bytes);
+  /// The schedule of this name: the plan's, or that algorithm's. Throws InputError, as why_not()
+  /// says.
+  [[nodiscard]] const Choice& choose(Collective collective, std::string_view name);
+  /// Why no schedule of this name serves `kind`; nothing if one does.
+  [[nodiscard]] std::optional<std::string> why_not(CollectiveKind kind,
+                                                   std::string_view name) const;
   [[nodiscard]] std::string explain(CollectiveKind kind, std::uint64_t size_bytes);
+  /// Why choose() chooses it: by which plan or option, or how much dearer the next is.
+  [[nodiscard]] std::string why(CollectiveKind kind, std::uint64_t size_bytes);
   /// Of what choose() chooses.
   [[nodiscard]] double predicted_s(CollectiveKind kind, std::uint64_t size_bytes);
   [[nodiscard]] const Topology& topology() const { return topology_; }
@@ -71,15 +91,26 @@ class Selector {
  private:
   struct PerKind {
     std::optional<Considered> considered;
+    std::size_t of_plan = 0;  ///< entries that are the plan's: the first
     // [root][entry], made when first used; empty routine until then.
     std::vector<std::vector<Choice>> choices;
   };
+  /// A classic schedule by name, with its range and price; the schedule itself is made when needed.
+  struct Decision {
+    std::string algorithm;
+    PlanEntry entry;
+  };
   PerKind& prepare(CollectiveKind kind);
+  [[nodiscard]] Considered decided(CollectiveKind kind);
+  void tell(CollectiveKind kind, const PerKind& per_kind) const;
   [[nodiscard]] static std::size_t entry_for(const PerKind& per_kind, std::uint64_t size_bytes);
   [[nodiscard]] Choice make_choice(const Schedule& schedule, Rank root) const;
+  [[nodiscard]] Choice make_choice_alone(const Schedule& schedule) const;
+  [[nodiscard]] const PlanEntry* planned(CollectiveKind kind, std::string_view name) const;
 
   Topology topology_;
-  Routes routes_;
+  std::optional<Routes> routes_;  ///< once something is priced
+  std::array<std::vector<Decision>, kNumCollectiveKinds> decisions_;
   std::vector<int> levels_;
   const Options& options_;
   Plan plan_;
@@ -87,6 +118,7 @@ class Selector {
   int guaranteed_slots_;
   int shared_cores_;  ///< of ranks that all share memory; else 0
   std::array<PerKind, kNumCollectiveKinds> kinds_;
+  std::map<std::tuple<CollectiveKind, Rank, std::string>, Choice> named_;
 };
 
 }  // namespace chorus

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counted.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "model/json.hpp"
@@ -132,8 +133,8 @@ std::string plan_text(Control& control, const GroupPlace& place, const Topology&
         std::chrono::duration_cast<std::chrono::milliseconds>(synth::Effort::Clock::now() - start)
             .count();
     log(LogLevel::info, {},
-        fmt::format("synthesized {} schedules for '{}' in {} ms{}", planned.plan.entries.size(),
-                    topology.name, ms,
+        fmt::format("synthesized {} for '{}' in {} ms{}",
+                    counted(std::ssize(planned.plan.entries), "schedule"), topology.name, ms,
                     planned.complete ? "" : "; the time was too short for all strategies"));
     if (text.size() <= kMostParts * kPartBytes) {
       if (planned.complete) PlanCache::get().keep(topology, options.poll_us, text);

@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "base/log.hpp"
 #include "chorus/options.hpp"
 #include "runtime/control.hpp"
 #include "runtime/ports.hpp"
 #include "transports/commons.hpp"
 #include "transports/transports.hpp"
+#include "transports/wakeups.hpp"
 
 namespace chorus {
 
@@ -35,6 +37,8 @@ struct GroupPlace {
   /// The cores of this machine are too few for the ranks that this one was split from, of whom the
   /// others go on as well.
   bool crowded = false;
+  /// What wakes this rank, shared with the communicator that this one was split from; null: none.
+  std::shared_ptr<Wakeups> wakeups = {};
 };
 
 /// Exchanges addresses, chooses a transport for each pair, and connects lazily: a pair that never
@@ -53,6 +57,8 @@ class Wiring {
   /// Link::pace of each peer's link, also of those that are yet to be made.
   void pace(std::vector<double> bytes_per_s);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
+  /// What wakes this rank: for communicators that are split from this one.
+  [[nodiscard]] const std::shared_ptr<Wakeups>& wakeups() const { return wakeups_; }
   /// "shm", "rdma" or "tcp"; "self" for this rank.
   [[nodiscard]] std::string_view transport_of(Rank peer) const;
   /// True if any pair of the group, not only of this rank, is joined by another transport than shm.
@@ -72,9 +78,17 @@ class Wiring {
   void make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
                        const std::string& local_address, const SlotLayout& layout);
   void choose(Control& control, const GroupPlace& place, const Options& options);
+  /// How many pairs of ranks a transport serves, and those that it could not.
+  struct Served {
+    std::size_t pairs = 0, not_pairs = 0;
+    std::string why_not;  ///< of the first
+  };
+  void tell(const std::vector<Served>& served, LogLevel level) const;
   void open_commons();
+  void drop_unused_transports();
 
   Rank rank_ = 0;
+  std::shared_ptr<Wakeups> wakeups_;
   bool any_network_ = false;
   bool hosts_share_memory_ = true;
   std::vector<Member> members_;

@@ -1,6 +1,5 @@
 #include "gpu_driver.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -9,10 +8,6 @@ namespace chorus_torch {
 namespace {
 
 using Kind = chorus::Call::Kind;
-
-// Of a DeviceCommunicator's group. More collectives go in several; messages of one batch may wait
-// for each other and must not be parted.
-constexpr std::size_t kMostCalls = 128;
 
 // All ranks learn together whether all have a GPU: some would wait for the others in vain.
 void require_gpus(chorus::Communicator& world, int gpu) {
@@ -139,17 +134,7 @@ void GpuDriver::enqueue(Lane& lane, const Tasks& tasks, Entered& entered) {
       copy(each->before);
       expand(*each->task, lane.stream, calls);
     }
-    const bool may_part = !tasks.front()->message;
-    const bool exchanges = std::any_of(calls.begin(), calls.end(), [](const auto& each) {
-      return each.call.kind == Kind::send || each.call.kind == Kind::recv;
-    });
-    std::span<const chorus::DeviceCall> rest = calls;
-    while (!rest.empty()) {
-      const std::size_t now =
-          may_part && !exchanges ? std::min(kMostCalls, rest.size()) : rest.size();
-      lane.communicator->enqueue(rest.first(now));
-      rest = rest.subspan(now);
-    }
+    if (!calls.empty()) lane.communicator->enqueue(calls);
     for (const auto& each : tasks) copy(each->after);
     const auto end = std::make_shared<const chorus::DeviceMark>(gpu_, lane.stream);
     for (const auto& each : tasks) {

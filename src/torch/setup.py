@@ -2,6 +2,7 @@
 torch, with CMake and Ninja, in build/python-*, and installs both as one package."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parents[2]
+VERSION = re.search(r"project\(chorus VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 LEFT_BEHIND = ROOT / "build" / "python-package"  # what setuptools leaves lying about
 LEFT_BEHIND.mkdir(parents=True, exist_ok=True)
 
@@ -34,13 +36,13 @@ class Build(build_ext):
         package.mkdir(parents=True, exist_ok=True)
         for file in (build / "python" / "chorus_torch").glob("_[Cb]*"):
             shutil.copy(file, package)
-        for file in (build / "src").glob("libchorus.so.?"):
+        for file in (build / "src").glob("libchorus.so.?.?"):
             shutil.copy(os.path.realpath(file), package / file.name)
 
 
 setup(
     name="chorus-torch",
-    version="0.1.0",
+    version=VERSION,
     description="Chorus as a backend of torch.distributed",
     packages=["chorus_torch"],
     ext_modules=[Extension("chorus_torch._C", [])],

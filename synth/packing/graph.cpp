@@ -8,6 +8,7 @@
 #include "base/hash.hpp"
 #include "base/index.hpp"
 #include "model/least_ratio.hpp"
+#include "model/ways.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -27,10 +28,14 @@ constexpr std::uint64_t kEmptyHash = Fnv1a().value();
 }  // namespace
 
 CapacityGraph::CapacityGraph(const Topology& topology, Direction direction)
-    : num_nodes(static_cast<int>(topology.nodes.size())), node_of(topology.rank_nodes) {
+    : node_of(topology.rank_nodes) {
+  const Ways ways(topology);
+  num_nodes = ways.num_nodes();
   for (std::size_t i = 0; i < topology.links.size(); ++i) {
-    const Topology::Link& link = topology.links[i];
-    arcs.push_back({link.src, link.dst, capacity_of(link.beta_s_per_byte), {static_cast<int>(i)}});
+    arcs.push_back({ways.src[i],
+                    ways.dst[i],
+                    capacity_of(topology.links[i].beta_s_per_byte),
+                    {static_cast<int>(i)}});
   }
   add_groups(topology);
   if (direction == Direction::reversed) {

@@ -12,8 +12,9 @@
 
 namespace chorus::synth {
 
-/// Nodes of the topology and, behind them, one for every port group that is a star: links that
-/// leave one node, or enter one, pass an extra arc of the group's capacity on their common side.
+/// Nodes of the topology's Ways and, behind them, one for every port group that is a star: links
+/// that leave one node, or enter one, pass an extra arc of the group's capacity on their common
+/// side.
 struct CapacityGraph {
   struct Arc {
     int src = 0;

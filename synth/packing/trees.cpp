@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "synth/packing.hpp"
 #include "synth/packing/flowing.hpp"
 #include "synth/packing/rerouting.hpp"
+#include "synth/packing/spanning.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -52,7 +54,7 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
 class TreeSchedule {
  public:
   TreeSchedule(const Topology& topology, Collective collective, double size_bytes,
-               const Effort& effort, std::string_view name, bool by_prices_alone)
+               const Effort& effort, bool by_prices_alone)
       : topology_(topology),
         forward_(topology, Direction::forward),
         reversed_(topology, Direction::reversed),
@@ -60,88 +62,118 @@ class TreeSchedule {
         collective_(collective),
         size_bytes_(size_bytes),
         effort_(effort),
-        name_(name),
         by_prices_alone_(by_prices_alone) {}
 
   std::optional<Schedule> make(bool combines, bool spreads, std::optional<Rank> root) {
-    Packed full;
-    if (!pack(full, combines, spreads, {.root = root})) return std::nullopt;
-    // Few trees make few messages, if they come near enough to the limit.
-    std::set<int> numbers = {1, 2, 4, 8, full.trees()};
-    const double enough_s = 1.15 * full.least_s(size_bytes_) + kLittleSeconds;
-    std::optional<Packed> chosen;
-    for (const int trees : numbers) {
-      if (best_ && effort_.spent()) break;
-      Packed packed = full;
-      if (trees != full.trees() &&
-          !pack(packed, combines, spreads, {.root = root, .trees = trees})) {
-        continue;
+    std::optional<Packed> full = packed(combines, spreads, {.root = root});
+    if (!full) return std::nullopt;
+    const double best_s = full->least_s(size_bytes_);
+    for (const int trees : std::set<int>{1, 2, 4, 8, full->trees()}) {
+      if (trees == full->trees()) {
+        if (!attempt(*full, best_s)) break;
+      } else if (auto few = packed(combines, spreads, {.root = root, .trees = trees})) {
+        if (!attempt(*few, best_s)) break;
       }
-      const double least_s = packed.least_s(size_bytes_);
-      if (least_s > enough_s || (best_ && least_s >= best_->seconds * kWorthIt)) continue;
-      const int finely = pieces(packed, kFill / 4);
-      const bool cheap = hops(packed) * finely <= kFewTransfers;
-      const int num_pieces = cheap ? finely : pieces(packed, kFill);
-      bool better = run(packed, num_pieces, {});
-      if (combines && run(packed, num_pieces, {Urgency::piece, true})) better = true;
-      if (better) chosen = packed;
-      if (good_enough(packed)) break;
     }
-    if (chosen) refine(*chosen);
-    if (!best_) return std::nullopt;
-    return std::move(best_->schedule);
+    return best();
+  }
+
+  /// all_reduce over trees with roots of their own.
+  std::optional<Schedule> make_all_reduce() {
+    std::vector<Packed> all;
+    double best_s_per_byte = std::numeric_limits<double>::infinity();
+    for (const int trees : {1, 2, 4, 8, 16, 32, 64}) {
+      if (trees > 1 && trees * (forward_.world_size() - 1) > kMostRootless) break;
+      std::optional<Packed> some = rootless(trees);
+      if (!some) break;
+      best_s_per_byte = std::min(best_s_per_byte, some->s_per_byte);
+      all.push_back(*std::move(some));
+    }
+    for (Packed& some : all) {
+      some.limit_s_per_byte = best_s_per_byte;  // as far as it is known
+      if (!attempt(some, best_s_per_byte * size_bytes_)) break;
+    }
+    return best();
   }
 
  private:
   struct Packed {
     std::optional<TreePacking> combine, spread;
-    /// Seconds per byte when both load the network at the same time; 0 if one follows the other.
-    double together_s_per_byte = 0;
+    double s_per_byte = 0;        ///< that the most loaded resource is busy
+    double limit_s_per_byte = 0;  ///< what no packing beats, as far as it is known
 
     [[nodiscard]] int trees() const { return (spread ? spread : combine)->trees_per_root; }
-    [[nodiscard]] double limit_s(double size_bytes) const {
-      double seconds = 0.9 * together_s_per_byte * size_bytes;  // how much better is not known
-      if (seconds > 0) return seconds;
-      if (combine) seconds += size_bytes / (combine->limit_gb_s * 1e9);
-      if (spread) seconds += size_bytes / (spread->limit_gb_s * 1e9);
-      return seconds;
-    }
-    [[nodiscard]] double least_s(double size_bytes) const {
-      double seconds = together_s_per_byte * size_bytes;
-      if (seconds > 0) return seconds;
-      if (combine) seconds += size_bytes / (combine->rate_gb_s * 1e9);
-      if (spread) seconds += size_bytes / (spread->rate_gb_s * 1e9);
-      return seconds;
-    }
+    [[nodiscard]] double least_s(double size_bytes) const { return s_per_byte * size_bytes; }
   };
 
-  bool pack(Packed& packed, bool combines, bool spreads, PackingOptions options) const {
-    options.by_prices_alone = by_prices_alone_;
-    if (spreads) {
-      packed.spread = pack_trees(topology_, Direction::forward, options, effort_);
-      if (!packed.spread) return false;
-      options.trees = packed.spread->trees_per_root;  // both halves have the same chunks
-    }
-    if (combines) packed.combine = pack_trees(topology_, Direction::reversed, options, effort_);
-    if (combines && !packed.combine) return false;
-    if (combines && spreads) share(packed);
-    return true;
+  /// Few trees make few messages, if they come near enough to the time that the best take. False if
+  /// no more trees need be tried.
+  bool attempt(const Packed& packed, double best_s) {
+    if (best_ && effort_.spent()) return false;
+    const double least_s = packed.least_s(size_bytes_);
+    if (least_s > 1.15 * best_s + kLittleSeconds) return true;
+    if (best_ && least_s >= best_->seconds * kWorthIt) return true;
+    const int finely = pieces(packed, kFill / 4);
+    const bool cheap = hops(packed) * finely <= kFewTransfers;
+    const int num_pieces = cheap ? finely : pieces(packed, kFill);
+    bool better = run(packed, num_pieces, {});
+    if (packed.combine && run(packed, num_pieces, {Urgency::piece, true})) better = true;
+    if (better) chosen_ = packed;
+    return !good_enough(packed);
   }
 
-  /// While some pieces are still on their way to the roots others already come back: trees that
-  /// each use the whole network are not the best for both at once where its nodes differ.
-  void share(Packed& packed) const {
+  std::optional<Schedule> best() {
+    if (chosen_) refine(*chosen_);
+    if (!best_) return std::nullopt;
+    return std::move(best_->schedule);
+  }
+
+  /// Nothing if the effort is spent.
+  [[nodiscard]] std::optional<Packed> packed(bool combines, bool spreads,
+                                             PackingOptions options) const {
+    Packed packed;
+    options.by_prices_alone = by_prices_alone_;
+    const auto add = [&](Direction direction, std::optional<TreePacking>& half) {
+      half = pack_trees(topology_, direction, options, effort_);
+      if (!half) return false;
+      packed.s_per_byte += 1 / (half->rate_gb_s * 1e9);
+      packed.limit_s_per_byte += 1 / (half->limit_gb_s * 1e9);
+      return true;
+    };
+    if (spreads && !add(Direction::forward, packed.spread)) return std::nullopt;
+    if (combines && !add(Direction::reversed, packed.combine)) return std::nullopt;
+    return packed;
+  }
+
+  [[nodiscard]] std::optional<Packed> rootless(int trees) const {
+    const std::optional<SpanningPacking> found = pack_spanning_trees(forward_, trees, effort_);
+    if (!found) return std::nullopt;
+    const double rate_gb_s = 1e-9 / std::max(found->seconds_per_byte, 1e-18);
+    const TreePacking half{trees, found->trees, rate_gb_s, rate_gb_s, 0};
+    Packed packed{half, half, found->seconds_per_byte, found->seconds_per_byte};
+    apart(packed);
+    return packed;
+  }
+
+  /// Where one direction of the cables is slower than the other, the way to a root and the way from
+  /// it are better not the same.
+  void apart(Packed& packed) const {
     std::vector<PlacedTree> both = placed(reversed_, packed.combine->trees);
     const std::vector<PlacedTree> spread = placed(forward_, packed.spread->trees);
     both.insert(both.end(), spread.begin(), spread.end());
     if (both.size() * forward_.edges().size() > kMostShared) return;
     if (evenness(both) > 0.9) return;
+    // From what is there, and from nothing but the roots.
+    std::vector<PlacedTree> anew = both;
+    for (PlacedTree& placed : anew) placed.tree.parent.clear();
     both = rerouted(std::move(both), 0, effort_);
-    if (both.empty()) return;
-    const double of_a_tree = 1 / static_cast<double>(packed.spread->trees.size());
-    const double seconds_per_byte = worst_load(both) * of_a_tree;
-    if (seconds_per_byte > 0.97 * packed.least_s(1)) return;
-    packed.together_s_per_byte = seconds_per_byte;
+    anew = rerouted(std::move(anew), 0, effort_);
+    if (both.empty() || anew.empty()) return;
+    if (worst_load(anew) < worst_load(both)) both = std::move(anew);
+    const double of_a_tree = 1 / static_cast<double>(packed.trees());
+    const double s_per_byte = worst_load(both) * of_a_tree;
+    if (s_per_byte > 0.97 * packed.s_per_byte) return;
+    packed.s_per_byte = packed.limit_s_per_byte = s_per_byte;
     for (std::size_t i = 0; i < both.size(); ++i) {
       const bool combines = i < packed.combine->trees.size();
       (combines ? packed.combine->trees[i] : packed.spread->trees[i - spread.size()]) =
@@ -168,9 +200,8 @@ class TreeSchedule {
   bool run(const Packed& packed, int num_pieces, Ordering ordering) {
     const TreeFlow flow{collective_, packed.combine ? &*packed.combine : nullptr,
                         packed.spread ? &*packed.spread : nullptr, num_pieces};
-    effort_.say(
-        fmt::format("{}: {} trees per root in {} pieces", name_, packed.trees(), flow.pieces));
-    auto run = flowing_order(name_, topology_, routes_, flow, ordering, size_bytes_, effort_);
+    effort_.say(fmt::format("trees: {} per root in {} pieces", packed.trees(), flow.pieces));
+    auto run = flowing_order("trees", topology_, routes_, flow, ordering, size_bytes_, effort_);
     if (!run || (best_ && run->seconds >= best_->seconds * kWorthIt)) return false;
     best_ = std::move(run);
     best_ordering_ = ordering;
@@ -178,7 +209,7 @@ class TreeSchedule {
   }
 
   [[nodiscard]] bool good_enough(const Packed& packed) const {
-    return best_ && best_->seconds <= kGoodEnough * packed.limit_s(size_bytes_);
+    return best_ && best_->seconds <= kGoodEnough * packed.limit_s_per_byte * size_bytes_;
   }
 
   /// Other orders and smaller pieces.
@@ -200,6 +231,7 @@ class TreeSchedule {
   static constexpr double kWorthIt = 0.995;        // of the time: what more messages must save
   static constexpr std::size_t kMostShared = 1'000'000;  // trees times edges
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
+  static constexpr int kMostRootless = 30'000;           // hops of all trees of an all_reduce
 
   const Topology& topology_;
   const Network forward_, reversed_;
@@ -207,31 +239,11 @@ class TreeSchedule {
   Collective collective_;
   double size_bytes_;
   const Effort& effort_;
-  std::string_view name_;
   bool by_prices_alone_;
   std::optional<OrderedFlow> best_;
   Ordering best_ordering_;
+  std::optional<Packed> chosen_;  // of best_
 };
-
-/// The rank whose own links carry most, in the direction in which they carry less: what goes
-/// through one rank can be no faster. The first of several.
-Rank best_connected(const Topology& topology) {
-  std::vector<double> in(topology.nodes.size()), out(topology.nodes.size());
-  for (const Topology::Link& link : topology.links) {
-    out[at(link.src)] += 1 / link.beta_s_per_byte;
-    in[at(link.dst)] += 1 / link.beta_s_per_byte;
-  }
-  Rank best = 0;
-  double most = 0;
-  for (Rank rank = 0; rank < topology.world_size(); ++rank) {
-    const std::size_t node = at(topology.rank_nodes[at(rank)]);
-    const double carries = std::min(in[node], out[node]);
-    if (carries <= most * (1 + 1e-9)) continue;
-    best = rank;
-    most = carries;
-  }
-  return best;
-}
 
 }  // namespace
 
@@ -251,19 +263,15 @@ std::vector<Rank> from_root(const SpanningTree& tree) {
 }
 
 std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,
-                              const Effort& effort, Decomposition decomposition,
-                              bool by_prices_alone) {
-  const bool blink = decomposition == Decomposition::blink;
-  TreeSchedule schedule(topology, collective, size_bytes, effort, blink ? "blink" : "trees",
-                        by_prices_alone);
+                              const Effort& effort, bool by_prices_alone) {
+  TreeSchedule schedule(topology, collective, size_bytes, effort, by_prices_alone);
   switch (collective.kind) {
     case CollectiveKind::all_gather:
       return schedule.make(false, true, std::nullopt);
     case CollectiveKind::reduce_scatter:
       return schedule.make(true, false, std::nullopt);
     case CollectiveKind::all_reduce:
-      return schedule.make(true, true,
-                           blink ? std::optional(best_connected(topology)) : std::nullopt);
+      return schedule.make_all_reduce();
     case CollectiveKind::broadcast:
       return schedule.make(false, true, collective.root);
     case CollectiveKind::reduce:

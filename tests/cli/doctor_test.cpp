@@ -7,7 +7,9 @@
 #include <fstream>
 #include <random>
 
+#include "chorus/error.hpp"
 #include "cli/doctor/findings.hpp"
+#include "cli/doctor/hosts.hpp"
 #include "tests/base/fuzz.hpp"
 
 namespace chorus::doctor {
@@ -341,6 +343,40 @@ TEST_F(Doctor, DamagedFilesDoNoHarm) {
     }
     std::ofstream(path, std::ios::binary) << good;
   } while (++looks < 8 || std::chrono::steady_clock::now() < end);
+}
+
+TEST(DoctorOfAJob, NamesTheHostsOfAFindingOnceAndTheWorstFirst) {
+  const Finding note{
+      .check = "clock", .severity = Severity::note, .seen = "slow", .why = "w", .remedy = ""};
+  const Finding fault{
+      .check = "memlock", .severity = Severity::fault, .seen = "8 MiB", .why = "w", .remedy = "r"};
+  const auto all = merged({{.host = "a", .findings = {note}, .facts = {{"kernel", "6.1"}}},
+                           {.host = "b", .findings = {note, fault}, .facts = {{"kernel", "6.1"}}},
+                           {.host = "c", .findings = {}, .facts = {{"kernel", "6.2"}}}});
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0].check, "memlock");
+  EXPECT_THAT(all[0].hosts, ::testing::ElementsAre("b"));
+  EXPECT_EQ(all[1].check, "hosts-differ");
+  EXPECT_EQ(all[1].severity, Severity::warning);
+  EXPECT_EQ(all[1].seen, "kernel: 6.1 on a, b; 6.2 on c");
+  EXPECT_THAT(all[2].hosts, ::testing::ElementsAre("a", "b"));
+  EXPECT_THAT(text_of(all), ::testing::HasSubstr("on:  a, b\n"));
+  EXPECT_THAT(json_of(all), ::testing::HasSubstr("\"hosts\": [\"a\", \"b\"]"));
+}
+
+TEST(DoctorOfAJob, HostsThatAreAlikeHaveNoDifferenceToTell) {
+  const HostReport host{.host = "a", .findings = {}, .facts = facts_of({.root = "/", .gpus = {}})};
+  HostReport other = host;
+  other.host = "b";
+  EXPECT_TRUE(merged({host, other}).empty());
+  EXPECT_FALSE(host.facts.at("kernel").empty());
+  EXPECT_EQ(host_report_from_json(to_json(host)), host);
+  for (
+      const char* bad :
+      {"", "{}", "[]", R"({"host":1,"facts":{},"findings":[]})",
+       R"({"host":"a","facts":{},"findings":[{"check":"x","severity":7,"seen":"","why":"","remedy":""}]})"}) {
+    EXPECT_THROW((void)host_report_from_json(bad), InputError) << bad;
+  }
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ TEST_F(TopoCommand, BadInputIsCodeTwoAndOneSentence) {
     const std::string arguments = "topo " + source;
     const Result result = chorus(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments;
-    EXPECT_THAT(result.output, StartsWith("chorus: ")) << arguments;
+    EXPECT_THAT(result.output, StartsWith("chorus topo: ")) << arguments;
     EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
   }
   EXPECT_THAT(chorus("topo dgx-a10").output, HasSubstr("did you mean dgx-a100?"));
@@ -170,7 +170,44 @@ TEST_F(TopoCommand, RefusesPicturesNobodyCouldRead) {
   EXPECT_THAT(result.output, HasSubstr("too many for a picture"));
 }
 
-TEST_F(TopoCommand, AFullDiskIsNoticed) { EXPECT_EQ(chorus("topo dgx1 > /dev/full").exit_code, 1); }
+TEST_F(TopoCommand, AFullDiskIsNoticed) {
+  for (const char* what : {"topo dgx1", "topo dgx1 --json", "topo --list", "--help"}) {
+    const Result result = chorus(std::string(what) + " 3>&1 > /dev/full 2>&3 #");
+    EXPECT_EQ(result.exit_code, 2) << what;
+    EXPECT_THAT(result.output, HasSubstr("standard output cannot be written: No space left"));
+  }
+}
+
+TEST_F(TopoCommand, APictureThatDoesNotFitLeavesNoFile) {
+  if (std::system("dot -V > /dev/null 2>&1") != 0) GTEST_SKIP() << "graphviz is not installed";
+  const Result result =
+      chorus("topo dgx1 --svg " + file("x.svg"), "trap '' XFSZ; ulimit -f 4; exec");
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_TRUE(std::filesystem::is_empty(directory_)) << result.output;
+}
+
+// What a file calls its parts must not draw on the terminal.
+TEST_F(TopoCommand, NamesStayOnTheirLineAndInTheirDirection) {
+  std::string json = chorus("topo ring:2 --json").output;
+  json.replace(json.find("ring:2"), 6, "two\\nlines\\u202e\xe2\x80\xaeturned\\u009b");
+  const std::string path = write("names.json", json);
+  for (const std::string command : {"topo ", "explain all_reduce 1K -t ", "topo --svg - "}) {
+    const Result result = chorus(command + path);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("two\\nlines\\u202e\\u202eturned\\u009b")) << command;
+  }
+}
+
+// Memory that is exhausted is named, whoever asked for it. Sanitizers reserve more than all of it.
+TEST_F(TopoCommand, ExhaustedMemoryIsASentence) {
+  if (std::system("ldd '" CHORUS_COMMAND "' | grep -qE 'lib(asan|tsan|ubsan)'") == 0) {
+    GTEST_SKIP() << "a sanitizer reserves memory of its own";
+  }
+  const Result result =
+      chorus("schedule ring all_reduce -n 4096 3>&1 > /dev/null 2>&3 #", "ulimit -v 400000; exec");
+  EXPECT_EQ(result.exit_code, 2) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("memory is exhausted"));
+}
 
 }  // namespace
 }  // namespace chorus

@@ -38,14 +38,16 @@ inline std::vector<std::vector<int>> all_hierarchies(int n) {
 }
 
 /// Calls visit(schedule, its name in words) for everything that can be made for n ranks, flat and
-/// with each of `hierarchies`. Stops at the first fatal failure.
+/// with each of `hierarchies`, in the compact form or the one that names every transfer. Stops at
+/// the first fatal failure.
 template <class Visit>
-void for_each_schedule(int n, const std::vector<std::vector<int>>& hierarchies, Visit visit) {
+void for_each_schedule(int n, const std::vector<std::vector<int>>& hierarchies, Visit visit,
+                       bool compact = false) {
   const auto all = [&](const std::vector<int>& levels, bool flat) {
     for (const Algorithm& algorithm : algorithms()) {
       for (const CollectiveKind kind : kKinds) {
-        const bool served_flat = !algorithm.why_not({kind, n, {}});
-        const AlgorithmInput input{kind, n, levels};
+        const bool served_flat = !algorithm.why_not({kind, n, {}, compact});
+        const AlgorithmInput input{kind, n, levels, compact};
         if (served_flat != flat || algorithm.why_not(input)) continue;
         const Schedule schedule = algorithm.make(input);
         visit(schedule,

@@ -18,6 +18,7 @@
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
+#include "model/symmetry.hpp"
 #include "tests/collectives/cases.hpp"
 
 namespace chorus {
@@ -54,14 +55,57 @@ TEST(Schedules, EveryAlgorithmKeepsItsContractOnHundredsOfRanks) {
   }
 }
 
+TEST(Schedules, CompactFormsKeepTheirContractAndAreTheSameSchedules) {
+  const auto check = [](const Schedule& schedule, const std::string& what) {
+    ASSERT_EQ(first_fault(schedule), std::nullopt) << what;
+    if (schedule.world_size > 33 || schedule.symmetry.empty()) return;
+    const bool chunks_renamed = schedule.symmetry.size() > 1 && schedule.name != "pairwise" &&
+                                schedule.collective.kind == CollectiveKind::all_reduce;
+    if (chunks_renamed) return;
+    Schedule whole = expanded(schedule);
+    const auto all = all_hierarchies(schedule.world_size);
+    const bool same = std::any_of(all.begin(), all.end(), [&](const auto& levels) {
+      const AlgorithmInput input{schedule.collective.kind, schedule.world_size, levels};
+      if (algorithm(schedule.name).why_not(input)) return false;
+      Schedule full = algorithm(schedule.name).make(input);
+      for (Schedule* each : {&whole, &full}) {
+        for (Step& step : each->steps) {
+          std::sort(step.begin(), step.end(), [](const Transfer& a, const Transfer& b) {
+            return std::tie(a.src, a.dst, a.chunk) < std::tie(b.src, b.dst, b.chunk);
+          });
+        }
+      }
+      return full == whole;
+    });
+    EXPECT_TRUE(same || all.empty()) << what;
+  };
+  for (int n = 1; n <= 33; ++n) for_each_schedule(n, all_hierarchies(n), check, true);
+  for (const int n : {64, 100, 128, 1000, 1024}) {
+    for_each_schedule(n, {{8, n / 8}, {n / 4, 4}}, check, true);
+  }
+}
+
+TEST(Schedules, CompactFormsGrowWithTheRanksAndNotWithTheirSquare) {
+  for (const int n : {1000, 1024, 4096}) {
+    const auto count = [n](const Schedule& schedule, const std::string& what) {
+      std::size_t named = 0;
+      for (const Step& step : schedule.steps) named += step.size();
+      EXPECT_LE(named, static_cast<std::size_t>(n) * 128) << what;
+    };
+    for_each_schedule(n, {{8, n / 8}}, count, true);
+  }
+}
+
 TEST(Schedules, EveryCollectiveIsServedAtAnyWorldSize) {
   for (const CollectiveKind kind : kKinds) {
     for (int n = 1; n <= 33; ++n) {
-      const auto list = algorithms();
-      const bool served = std::any_of(list.begin(), list.end(), [&](const Algorithm& algorithm) {
-        return !algorithm.why_not({kind, n, {}});
-      });
-      EXPECT_TRUE(served) << name_of(kind) << " on " << n;
+      for (const bool compact : {false, true}) {
+        const auto list = algorithms();
+        const bool served = std::any_of(list.begin(), list.end(), [&](const Algorithm& algorithm) {
+          return !algorithm.why_not({kind, n, {}, compact});
+        });
+        EXPECT_TRUE(served) << name_of(kind) << " on " << n;
+      }
     }
   }
 }

@@ -65,12 +65,18 @@ CHORUS_CUDA_FUNCTIONS(CHORUS_CUDA_COMPARE)
 CHORUS_CUDA_LATER_FUNCTIONS(CHORUS_CUDA_COMPARE)
 
 static_assert(kSuccess == CUDA_SUCCESS && kNotReady == CUDA_ERROR_NOT_READY &&
+              kInvalidValue == CUDA_ERROR_INVALID_VALUE &&
+              kInvalidImage == CUDA_ERROR_INVALID_IMAGE &&
+              kNoBinaryForGpu == CUDA_ERROR_NO_BINARY_FOR_GPU &&
+              kUnsupportedPtx == CUDA_ERROR_UNSUPPORTED_PTX_VERSION &&
               kPeerAlreadyEnabled == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
 static_assert(kMultiprocessorCount == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
               kComputeMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
               kComputeMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               kEventDisableTiming == CU_EVENT_DISABLE_TIMING &&
+              kEventExternal == CU_EVENT_RECORD_EXTERNAL &&
+              kEventExternal == CU_EVENT_WAIT_EXTERNAL &&
               kHostMapped == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) &&
               kIpcLazyPeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 static_assert(kCaptureModeGlobal == CU_STREAM_CAPTURE_MODE_GLOBAL &&
@@ -81,6 +87,7 @@ static_assert(kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
               kPointerIsManaged == CU_POINTER_ATTRIBUTE_IS_MANAGED &&
               kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
               kPointerBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID &&
+              kPointerIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
               kMemoryHost == CU_MEMORYTYPE_HOST && kMemoryDevice == CU_MEMORYTYPE_DEVICE);
 
 static_assert(kFlushWritesOptions == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS &&

@@ -55,7 +55,7 @@ std::string failure_of(DeviceRank& rank) {
 }
 
 TEST_P(DeviceFailure, ARankThatDoesNotComeIsNamedAfterTheTimeout) {
-  for (const std::size_t count : {4U, 20'000U, 500'000U}) {  // by words, by lines, directly
+  for (const std::size_t count : {4U, 20'000U, 500'000U}) {  // by words, by bulk, directly
     World world = world_of(3);
     world.options.timeout_ms = 300;
     expect_all_well(run(world, Gpus::one, [count](DeviceRank& rank) {
@@ -160,8 +160,8 @@ TEST_P(DeviceFailure, HostMemoryIsRefusedWithTheRemedy) {
     EXPECT_THAT(complaint(nullptr, data), HasSubstr("the input is null"));
     void* const other = DeviceCommunicator::allocate(1 - rank.device().device(), 40);
     EXPECT_THAT(complaint(other, data), HasSubstr("memory of GPU"));
-    DeviceCommunicator::free(other);
-    EXPECT_THROW(DeviceCommunicator::free(other), InputError);
+    DeviceCommunicator::free(other, 1 - rank.device().device());
+    EXPECT_THROW(DeviceCommunicator::free(other, 1 - rank.device().device()), InputError);
     // None of this was enqueued: the ranks still match.
     rank.device().enqueue(sum(rank, data, 10));
     rank.finish();

@@ -98,7 +98,8 @@ std::uint64_t address(const void* memory) { return reinterpret_cast<std::uint64_
 
 TEST(DeviceNumbers, FoldAsTheHostDoes) {
   const auto shared = std::make_unique<BlockShared>();
-  HostMachine machine(*shared, 0, 1);
+  HostBlock block(1);
+  HostMachine machine(*shared, block, 0, 1);
   NoWait wait;
   for (int t = 0; t < kNumDataTypes; ++t) {
     for (int o = 0; o < kNumReduceOps; ++o) {
@@ -138,7 +139,8 @@ TEST(DeviceNumbers, FoldAsTheHostDoes) {
 
 TEST(DeviceNumbers, ScaleAsTheHostDoes) {
   const auto shared = std::make_unique<BlockShared>();
-  HostMachine machine(*shared, 0, 1);
+  HostBlock block(1);
+  HostMachine machine(*shared, block, 0, 1);
   NoWait wait;
   for (int t = 0; t < kNumDataTypes; ++t) {
     for (const double factor : {0.5, -1.25, 1e6}) {

@@ -43,7 +43,11 @@ Program receiver() {
 class Receiver {
  public:
   explicit Receiver(Protocol protocol) : protocol_(protocol), image_(flatten(receiver())) {
-    shape_ = {.ranks = 2, .connections = 2, .slots = 4, .slot_bytes = {1024, 1024, 1024}};
+    shape_ = {.ranks = 2,
+              .connections = 2,
+              .word_connections = 2,
+              .slots = 4,
+              .slot_bytes = {1024, 1024}};
     for (auto& arena : arenas_) {
       arena =
           static_cast<std::byte*>(std::aligned_alloc(4096, round_up(Arena::size(shape_), 4096)));
@@ -83,7 +87,8 @@ class Receiver {
                           .timeout_ns = timeout_ms * 1'000'000,
                           .num_calls = 1,
                           .num_phases = 1};
-    run_on_host(head, &call, 1);
+    BlockShared* const block = shared_.get();
+    run_on_host(head, &call, {&block, 1}, 1);
     return static_cast<Failure>(status_.failure);
   }
 
@@ -104,20 +109,11 @@ class Receiver {
   }
   /// Writes words [from, to) of message `number` (from 1) with `tag`; element i is i + 1000.
   void write_words(std::uint64_t number, std::uint32_t tag, std::uint32_t from, std::uint32_t to) {
-    HostMachine machine(*shared_, 0, 1);
+    HostBlock block(1);
+    HostMachine machine(*shared_, block, 0, 1);
     for (std::uint32_t unit = from; unit < to; ++unit) {
       const std::uint64_t word = (2 * unit + 1000) | std::uint64_t{2 * unit + 1001} << 32;
-      Words::store(machine, Wire{slot(number - 1), words_flag(number, tag)}, unit, tag, &word);
-    }
-  }
-  void write_lines(std::uint64_t number, std::uint32_t tag, std::uint32_t lines) {
-    HostMachine machine(*shared_, 0, 1);
-    for (std::uint32_t unit = 0; unit < lines * 8; ++unit) {
-      const auto first = static_cast<std::uint32_t>(Lines::offset(unit) / 4) + 1000;
-      const std::uint64_t words[2] = {first | std::uint64_t{first + 1} << 32,
-                                      (first + 2) | std::uint64_t{first + 3} << 32};
-      Lines::store(machine, Wire{slot(number - 1), static_cast<std::uint32_t>(number)}, unit, tag,
-                   words);
+      Words::store(machine, Wire{slot(number - 1), words_flag(number, tag)}, unit, &word);
     }
   }
   void expect_data() const {
@@ -153,15 +149,6 @@ TEST(DeviceProtocol, WordsAreWaitedForOneByOneWhateverTheirOrder) {
   EXPECT_EQ(receiver.credit(), 1U);
 }
 
-TEST(DeviceProtocol, LinesAreWaitedForOneByOne) {
-  Receiver receiver(Protocol::lines);
-  receiver.write_lines(1, kTag, 2);
-  std::thread peer([&] { later([&] { receiver.write_lines(1, kTag, 4); }); });
-  EXPECT_EQ(receiver.run(), Failure::none);
-  peer.join();
-  receiver.expect_data();
-}
-
 TEST(DeviceProtocol, BulkIsReadOnceItsCounterSaysSo) {
   Receiver receiver(Protocol::bulk);
   std::thread peer([&] {
@@ -190,9 +177,6 @@ TEST(DeviceProtocol, AMessageOfAnotherCallIsAMismatch) {
   Receiver words(Protocol::words);
   words.write_words(1, kTag + 1, 0, 50);
   EXPECT_EQ(words.run(), Failure::mismatch);
-  Receiver lines(Protocol::lines);
-  lines.write_lines(1, kTag + 1, 4);
-  EXPECT_EQ(lines.run(), Failure::mismatch);
   Receiver bulk(Protocol::bulk);
   bulk.ring().arrived[0] = std::uint64_t{kTag + 1} << 32 | 1;
   EXPECT_EQ(bulk.run(), Failure::mismatch);
@@ -216,7 +200,7 @@ TEST(DeviceProtocol, APeersFailureAndAnAbortEndTheWait) {
   EXPECT_EQ(poisoned.status().peer, 1U);
   peer.join();
 
-  Receiver aborted(Protocol::lines);
+  Receiver aborted(Protocol::words);
   std::thread user([&] { later([&] { HostMachine::store_relaxed(&aborted.status().abort, 1); }); });
   EXPECT_EQ(aborted.run(), Failure::aborted);
   user.join();
@@ -226,8 +210,11 @@ TEST(DeviceProtocol, APeersFailureAndAnAbortEndTheWait) {
 
 TEST(DeviceProtocol, ArenasHaveNoOverlaps) {
   for (const std::uint32_t ranks : {1U, 2U, 8U, 128U}) {
-    const Shape shape{
-        .ranks = ranks, .connections = 2, .slots = 4, .slot_bytes = {512, 1024, 2048}};
+    const Shape shape{.ranks = ranks,
+                      .connections = 2,
+                      .word_connections = 1,
+                      .slots = 4,
+                      .slot_bytes = {512, 2048}};
     std::uint64_t end = sizeof(ArenaHead);
     const auto next = [&](std::uint64_t begin, std::uint64_t size) {
       ASSERT_GE(begin, end);
@@ -244,12 +231,15 @@ TEST(DeviceProtocol, ArenasHaveNoOverlaps) {
     for (std::uint32_t peer = 0; peer < ranks; ++peer) {
       const std::uint64_t box = Arena::box(shape, peer);
       ASSERT_EQ(box % 4096, 0U);
-      for (std::uint32_t i = 0; i < 2 * 3; ++i) {
-        next(box + Box::ring(shape, i / 3, static_cast<Protocol>(i % 3)), sizeof(Ring));
+      for (std::uint32_t i = 0; i < 2 * kNumProtocols; ++i) {
+        next(box + Box::ring(shape, i / kNumProtocols, static_cast<Protocol>(i % kNumProtocols)),
+             sizeof(Ring));
       }
-      for (std::uint32_t i = 0; i < 2 * 3 * 4; ++i) {
-        next(box + Box::slot(shape, i / 12, static_cast<Protocol>(i / 4 % 3), i % 4),
-             shape.slot_bytes[i / 4 % 3]);
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        next(box + Box::slot(shape, 0, Protocol::words, i), shape.slot_bytes[0]);
+      }
+      for (std::uint32_t i = 0; i < 2 * 4; ++i) {
+        next(box + Box::slot(shape, i / 4, Protocol::bulk, i % 4), shape.slot_bytes[1]);
       }
       ASSERT_LE(end, box + Box::size(shape));
     }
@@ -288,9 +278,32 @@ TEST(DeviceImage, RefusesWhatIsOutOfRange) {
               HasSubstr("another lane"));
 }
 
+// Lanes and ports beyond a block's room were dropped, and the ranks waited for them for ever.
+TEST(DeviceImage, RoomIsCountedByLanesAndPortsOfEachBlock) {
+  const std::vector<std::uint32_t> small(kMostWorks, 2);
+  const std::vector<std::uint32_t> large(2, kMostPorts / 2 + 1);
+  const auto fits = [](const std::vector<std::uint32_t>& ports, std::uint32_t instances,
+                       std::uint32_t blocks) {
+    const Placement call{.first_work = 1, .instances = instances, .ports = ports};
+    return have_room({&call, 1}, blocks);
+  };
+  EXPECT_TRUE(fits(small, 1, 1));
+  EXPECT_FALSE(fits(small, 2, 1));
+  EXPECT_TRUE(fits(small, 2, 2));
+  EXPECT_FALSE(fits(large, 1, 1));
+  EXPECT_TRUE(fits(large, 1, 2));
+  // The lanes of several calls of a phase add up.
+  const Placement calls[] = {{.first_work = 0, .instances = 1, .ports = large},
+                             {.first_work = 2, .instances = 1, .ports = large}};
+  EXPECT_FALSE(have_room(calls, 2));
+  EXPECT_TRUE(have_room(calls, 4));
+  EXPECT_EQ(lane_ports(flatten(receiver())), std::vector<std::uint32_t>{1});
+}
+
 // Every chunk of every tile fits into its place, all elements are covered once.
 TEST(DeviceImage, CutsCoverEveryElementWithinSlots) {
-  const Shape shape{.ranks = 4, .connections = 8, .slots = 4, .slot_bytes = {1024, 4096, 8192}};
+  const Shape shape{
+      .ranks = 4, .connections = 8, .word_connections = 8, .slots = 4, .slot_bytes = {1024, 8192}};
   for (const DataType type : {DataType::uint8, DataType::bfloat16, DataType::float64}) {
     for (const std::uint32_t k : {1U, 3U, 7U}) {
       for (const std::uint32_t m : {1U, 2U}) {
@@ -302,7 +315,7 @@ TEST(DeviceImage, CutsCoverEveryElementWithinSlots) {
           CallArguments call{};
           call.count = count;
           call.type = type;
-          const Limits limits{.blocks = 8, .instances = 4, .words_bytes = 500, .lines_bytes = 5000};
+          const Limits limits{.blocks = 8, .instances = 4, .words_bytes = 500};
           cut(call, figures, shape, limits, false);
           const Cut cutting{count, call.tile_count, k, static_cast<std::uint32_t>(size_of(type))};
           std::uint64_t covered = 0;

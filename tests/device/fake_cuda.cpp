@@ -4,10 +4,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -23,8 +23,36 @@ namespace device = chorus::device;
   if (const Result failed = injected(#symbol); failed != kSuccess) { \
     return failed;                                                   \
   }
+// Of a function that needs a context, and fails with it.
+#define FAKE_IN_CONTEXT(symbol)                                     \
+  FAKE(symbol)                                                      \
+  if (const Result state = state_of_context(); state != kSuccess) { \
+    return state;                                                   \
+  }
+// And is not for threads whose captures, or all of whose captures, forbid it.
+#define FAKE_UNSAFE(symbol)     \
+  FAKE_IN_CONTEXT(symbol)       \
+  if (spoils_capture()) {       \
+    return kCaptureUnsupported; \
+  }
+
+namespace {
+
+// Of a block of memory, that another one under the same descriptor has not.
+std::int64_t inode_of(int file) {
+  struct stat status = {};
+  return ::fstat(file, &status) == 0 ? static_cast<std::int64_t>(status.st_ino) : -1;
+}
+
+}  // namespace
 
 extern "C" {
+
+// Of the CUDA runtime, which knows a thread's device before there is a context.
+int cudaGetDevice(int* device) {
+  *device = runtime_device;
+  return runtime_device < 0 ? 100 : 0;
+}
 
 Result cuInit(unsigned) {
   FAKE(cuInit)
@@ -37,6 +65,8 @@ Result cuDriverGetVersion(int* version) {
 }
 Result cuGetErrorName(Result result, const char** name) {
   *name = result == kOutOfMemory          ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : result == kIllegalAddress     ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+          : result == kNoBinaryForGpu     ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
           : result == kCaptureUnsupported ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
                                           : "CUDA_ERROR_FAKE";
   return kSuccess;
@@ -57,7 +87,13 @@ Result cuDeviceGet(Device* found, int ordinal) {
 Result cuDeviceGetAttribute(int* value, int attribute, Device) {
   switch (attribute) {
     case kMultiprocessorCount:
-      *value = chorus::testing::kFakeMultiprocessors;
+      *value = multiprocessors;
+      break;
+    case kComputeMajor:
+      *value = compute_capability / 10;
+      break;
+    case kComputeMinor:
+      *value = compute_capability % 10;
       break;
     case kWritesOrdering:
       *value = writes_ordering;
@@ -93,6 +129,10 @@ Result cuDevicePrimaryCtxRetain(Context* context, Device ordinal) {
   return kSuccess;
 }
 Result cuDevicePrimaryCtxRelease_v2(Device) { return kSuccess; }
+Result cuCtxGetId(Context context, unsigned long long* id) {
+  *id = static_cast<unsigned long long>(context->ordinal) + 1;
+  return kSuccess;
+}
 Result cuCtxPushCurrent_v2(Context context) {
   current().push_back(context);
   return kSuccess;
@@ -115,12 +155,16 @@ Result cuCtxGetDevice(Device* ordinal) {
 Result cuCtxEnablePeerAccess(Context, unsigned) { return kSuccess; }
 
 Result cuModuleLoadData(Module* module, const void*) {
-  FAKE(cuModuleLoadData)
-  if (current().empty()) return kInvalidContext;
+  FAKE_UNSAFE(cuModuleLoadData)
+  if (compute_capability < 75) return kNoBinaryForGpu;
+  if (!quiet(*current().back())) return kLaunchFailed;
   *module = new CUmod_st;
+  (*module)->context = current().back();
   return kSuccess;
 }
 Result cuModuleUnload(Module module) {
+  FAKE_UNSAFE(cuModuleUnload)
+  if (!quiet(*current().back())) return kLaunchFailed;
   delete module;
   return kSuccess;
 }
@@ -145,8 +189,10 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function, int, s
 Result cuLaunchKernel(Function function, unsigned blocks, unsigned, unsigned, unsigned threads,
                       unsigned, unsigned, unsigned, StreamHandle stream, void** parameters,
                       void**) {
-  FAKE(cuLaunchKernel)
-  if (current().empty()) return kInvalidContext;
+  FAKE_IN_CONTEXT(cuLaunchKernel)
+  if (stream != nullptr && stream->context != current().back()) return kInvalidHandle;
+  // Code is loaded lazily, when no other kernel runs.
+  if (!function->loaded.exchange(true) && !quiet(*current().back())) return kLaunchFailed;
   if (function->kernel == Kernel::layout) {
     auto* const hash = *static_cast<std::uint64_t* const*>(parameters[0]);
     return submit(stream, [hash] { *hash = device::layout_hash(); });
@@ -155,21 +201,27 @@ Result cuLaunchKernel(Function function, unsigned blocks, unsigned, unsigned, un
     return kInvalidValue;
   }
   if (function->kernel == Kernel::ping) return submit(stream, [] {});
-  return submit(stream, launch(*function, *current().back(), parameters[0], blocks));
+  return submit(stream, launch(*function, *current().back(), parameters[0], blocks, threads));
 }
 
 Result cuMemAlloc_v2(Address* address, std::size_t size) {
-  FAKE(cuMemAlloc_v2)
-  if (current().empty()) return kInvalidContext;
-  if (spoils_capture()) return kCaptureUnsupported;
+  FAKE_UNSAFE(cuMemAlloc_v2)
+  if (allocation_waits && !quiet(*current().back())) return kLaunchFailed;
   std::uint64_t found = 0;
-  const Result result = allocate(size, current().back()->ordinal, found);
+  const Result result = allocate(size, current().back()->ordinal, false, found);
+  *address = found;
+  return result;
+}
+Result cuMemAllocAsync(Address* address, std::size_t size, StreamHandle stream) {
+  FAKE_IN_CONTEXT(cuMemAllocAsync)
+  if (stream != nullptr && stream->capture != nullptr) return kCaptureUnsupported;
+  std::uint64_t found = 0;
+  const Result result = allocate(size, current().back()->ordinal, true, found);
   *address = found;
   return result;
 }
 Result cuMemFree_v2(Address address) {
-  FAKE(cuMemFree_v2)
-  if (spoils_capture()) return kCaptureUnsupported;
+  FAKE_UNSAFE(cuMemFree_v2)
   tell_freed(address);
   return release(address);
 }
@@ -190,8 +242,7 @@ Result cuMemGetHandleForAddressRange(void* handle, Address address, std::size_t 
   return kSuccess;
 }
 Result cuFlushGPUDirectRDMAWrites(int target, int scope) {
-  FAKE(cuFlushGPUDirectRDMAWrites)
-  if (current().empty()) return kInvalidContext;
+  FAKE_IN_CONTEXT(cuFlushGPUDirectRDMAWrites)
   if (target != kFlushCurrentContext || scope < kFlushToOwner || flush_writes_options == 0) {
     return kInvalidValue;
   }
@@ -199,6 +250,7 @@ Result cuFlushGPUDirectRDMAWrites(int target, int scope) {
   return kSuccess;
 }
 Result cuMemGetAddressRange_v2(Address* base, std::size_t* size, Address address) {
+  FAKE_IN_CONTEXT(cuMemGetAddressRange_v2)
   const std::lock_guard lock(mutex);
   const auto found = holder(address);
   if (found == allocations.end()) return kInvalidValue;
@@ -207,30 +259,34 @@ Result cuMemGetAddressRange_v2(Address* base, std::size_t* size, Address address
   return kSuccess;
 }
 Result cuMemHostAlloc(void** memory, std::size_t size, unsigned) {
-  FAKE(cuMemHostAlloc)
+  FAKE_UNSAFE(cuMemHostAlloc)
   std::uint64_t address = 0;
-  const Result result = allocate(size, -1, address);
+  const Result result = allocate(size, -1, false, address);
   *memory = reinterpret_cast<void*>(address);
   return result;
 }
 Result cuMemHostRegister_v2(void* memory, std::size_t size, unsigned) {
-  FAKE(cuMemHostRegister_v2)
+  FAKE_UNSAFE(cuMemHostRegister_v2)
   const std::lock_guard lock(mutex);
   if (size == 0) return kInvalidValue;
   const bool is_new = registered.try_emplace(reinterpret_cast<std::uint64_t>(memory), size).second;
   return is_new ? kSuccess : kInvalidValue;
 }
 Result cuMemHostUnregister(void* memory) {
+  FAKE_UNSAFE(cuMemHostUnregister)
   const std::lock_guard lock(mutex);
   return registered.erase(reinterpret_cast<std::uint64_t>(memory)) == 1 ? kSuccess : kInvalidValue;
 }
-Result cuMemFreeHost(void* memory) { return release(reinterpret_cast<std::uint64_t>(memory)); }
+Result cuMemFreeHost(void* memory) {
+  FAKE_UNSAFE(cuMemFreeHost)
+  return release(reinterpret_cast<std::uint64_t>(memory));
+}
 Result cuMemHostGetDevicePointer_v2(Address* address, void* memory, unsigned) {
   *address = reinterpret_cast<Address>(memory);
   return kSuccess;
 }
 Result cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t size, StreamHandle stream) {
-  FAKE(cuMemcpyHtoDAsync_v2)
+  FAKE_IN_CONTEXT(cuMemcpyHtoDAsync_v2)
   if (!holds(to, size)) return kInvalidValue;
   // Pageable memory is read before the call returns.
   std::vector<char> data(static_cast<const char*>(from), static_cast<const char*>(from) + size);
@@ -239,14 +295,14 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t size, Stre
   });
 }
 Result cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t size, StreamHandle stream) {
-  FAKE(cuMemcpyDtoHAsync_v2)
+  FAKE_IN_CONTEXT(cuMemcpyDtoHAsync_v2)
   if (!holds(from, size)) return kInvalidValue;
   return submit(stream, [=] {
     std::copy_n(reinterpret_cast<const char*>(from), size, static_cast<char*>(to));
   });
 }
 Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size, StreamHandle stream) {
-  FAKE(cuMemcpyDtoDAsync_v2)
+  FAKE_IN_CONTEXT(cuMemcpyDtoDAsync_v2)
   if (!holds(to, size) || !holds(from, size)) return kInvalidValue;
   const bool damaged = damage && size > 0 && device_of(to) != device_of(from);
   return submit(stream, [=] {
@@ -255,24 +311,30 @@ Result cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t size, StreamHa
   });
 }
 Result cuMemsetD8Async(Address to, unsigned char value, std::size_t size, StreamHandle stream) {
+  FAKE_IN_CONTEXT(cuMemsetD8Async)
   if (!holds(to, size)) return kInvalidValue;
   return submit(stream, [=] { std::memset(reinterpret_cast<void*>(to), value, size); });
 }
 Result cuPointerGetAttributes(unsigned count, int* attributes, void** values, Address address) {
-  FAKE(cuPointerGetAttributes)
+  FAKE_IN_CONTEXT(cuPointerGetAttributes)
   const std::lock_guard lock(mutex);
   const auto found = holder(address);
   for (unsigned i = 0; i < count; ++i) {
     // Host memory that the driver does not know has no type: attributes read as zero.
     const bool known = found != allocations.end();
+    const bool on_device = known && found->second.device >= 0;
     switch (attributes[i]) {
       case kPointerMemoryType:
-        *static_cast<unsigned*>(values[i]) = !known                     ? 0
-                                             : found->second.device < 0 ? kMemoryHost
-                                                                        : kMemoryDevice;
+        *static_cast<unsigned*>(values[i]) = !known ? 0 : on_device ? kMemoryDevice : kMemoryHost;
         break;
       case kPointerDeviceOrdinal:
         *static_cast<int*>(values[i]) = known ? found->second.device : -2;
+        break;
+      case kPointerBufferId:
+        *static_cast<std::uint64_t*>(values[i]) = known ? found->second.buffer_id : 0;
+        break;
+      case kPointerIpcCapable:
+        *static_cast<unsigned*>(values[i]) = on_device && !found->second.pool ? 1 : 0;
         break;
       default:
         *static_cast<unsigned*>(values[i]) = 0;
@@ -282,180 +344,48 @@ Result cuPointerGetAttributes(unsigned count, int* attributes, void** values, Ad
 }
 
 Result cuIpcGetMemHandle(IpcHandle* handle, Address address) {
-  FAKE(cuIpcGetMemHandle)
+  FAKE_IN_CONTEXT(cuIpcGetMemHandle)
   const std::lock_guard lock(mutex);
   const auto found = allocations.find(address);
-  if (found == allocations.end() || found->second.imported) return kInvalidValue;
-  const std::int64_t words[] = {::getpid(), found->second.file.get(),
+  if (found == allocations.end() || found->second.imported || found->second.pool) {
+    return kInvalidValue;
+  }
+  const std::int64_t words[] = {::getpid(),
+                                found->second.file.get(),
                                 static_cast<std::int64_t>(found->second.size),
-                                found->second.device};
+                                found->second.device,
+                                static_cast<std::int64_t>(address - found->second.mapping),
+                                inode_of(found->second.file.get())};
   *handle = {};
   std::memcpy(handle->reserved, words, sizeof words);
   return kSuccess;
 }
 Result cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
-  FAKE(cuIpcOpenMemHandle_v2)
-  std::int64_t words[4];
+  FAKE_UNSAFE(cuIpcOpenMemHandle_v2)
+  std::int64_t words[6];
   std::memcpy(words, handle.reserved, sizeof words);
   if (words[0] == ::getpid()) return kInvalidContext;  // as the driver: not in the same process
   const std::string path = fmt::format("/proc/{}/fd/{}", words[0], words[1]);
   Allocation allocation;
   allocation.file = chorus::Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!allocation.file) return kInvalidHandle;
+  if (!allocation.file || inode_of(allocation.file.get()) != words[5]) return kInvalidHandle;
   allocation.size = static_cast<std::size_t>(words[2]);
   allocation.device = static_cast<int>(words[3]);
   allocation.imported = true;
-  void* const memory = ::mmap(nullptr, allocation.size, PROT_READ | PROT_WRITE, MAP_SHARED,
+  allocation.buffer_id = new_buffer_id();
+  allocation.mapped_size = static_cast<std::size_t>(words[2] + words[4]);
+  void* const memory = ::mmap(nullptr, allocation.mapped_size, PROT_READ | PROT_WRITE, MAP_SHARED,
                               allocation.file.get(), 0);
   if (memory == MAP_FAILED) return kOutOfMemory;
-  *address = reinterpret_cast<Address>(memory);
+  allocation.mapping = reinterpret_cast<std::uint64_t>(memory);
+  *address = allocation.mapping + static_cast<std::uint64_t>(words[4]);
   const std::lock_guard lock(mutex);
   allocations[*address] = std::move(allocation);
   return kSuccess;
 }
-Result cuIpcCloseMemHandle(Address address) { return release(address); }
-
-Result cuStreamCreate(StreamHandle* stream, unsigned flags) {
-  FAKE(cuStreamCreate)
-  *stream = new CUstream_st;
-  (*stream)->blocking = (flags & kStreamNonBlocking) == 0;
-  const std::lock_guard lock(mutex);
-  if ((*stream)->blocking) streams.push_back(*stream);
-  return kSuccess;
-}
-Result cuStreamDestroy_v2(StreamHandle stream) {
-  if (stream == nullptr) return kInvalidHandle;
-  {
-    const std::lock_guard lock(mutex);
-    std::erase(streams, stream);
-  }
-  delete stream;
-  return kSuccess;
-}
-Result cuStreamSynchronize(StreamHandle stream) {
-  FAKE(cuStreamSynchronize)
-  if (stream_of(stream).capture != nullptr || spoils_capture()) return kCaptureUnsupported;
-  stream_of(stream).drain();
-  return kSuccess;
-}
-Result cuStreamQuery(StreamHandle stream) {
-  return stream_of(stream).idle() ? kSuccess : kNotReady;
-}
-Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned) {
-  FAKE(cuStreamWaitEvent)
-  if (event->capture != nullptr) {
-    if (stream == nullptr) return kCaptureUnsupported;
-    // The stream joins the capture; the graph is one line of operations, in the order of calls.
-    if (stream->capture == nullptr) {
-      stream->capture = event->capture;
-      stream->mode = -1;
-      event->capture->streams.push_back(stream);
-    }
-    return stream->capture == event->capture ? kSuccess : kCaptureInvalidated;
-  }
-  if (stream != nullptr && stream->capture != nullptr) {
-    stream->capture->invalid = true;  // an event of outside
-    return kCaptureInvalidated;
-  }
-  std::uint64_t number = 0;
-  {
-    const std::lock_guard lock(event->mutex);
-    number = event->recorded;
-  }
-  return submit(stream, [event = event->self, number] {
-    std::unique_lock lock(event->mutex);
-    event->changed.wait(lock, [&] { return event->completed >= number; });
-  });
-}
-Result cuStreamIsCapturing(StreamHandle stream, int* capturing) {
-  *capturing = stream != nullptr && stream->capture != nullptr ? 1 : kCaptureNone;
-  return kSuccess;
-}
-Result cuStreamBeginCapture_v2(StreamHandle stream, int mode) {
-  if (stream == nullptr) return kCaptureUnsupported;
-  stream->capture = new CUgraph_st;
-  stream->capture->streams.push_back(stream);
-  stream->mode = mode;
-  begin_capture(mode);
-  return kSuccess;
-}
-Result cuStreamEndCapture(StreamHandle stream, Graph* graph) {
-  *graph = stream->capture;
-  end_capture(stream->mode);
-  for (CUstream_st* member : (*graph)->streams) member->capture = nullptr;
-  if (!(*graph)->invalid) return kSuccess;
-  delete *graph;
-  *graph = nullptr;
-  return kCaptureInvalidated;
-}
-Result cuThreadExchangeStreamCaptureMode(int* mode) {
-  *mode = exchange_capture_mode(*mode);
-  return kSuccess;
-}
-Result cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {
-  *exec = new CUgraphExec_st{graph->ops};
-  return kSuccess;
-}
-Result cuGraphLaunch(GraphExec exec, StreamHandle stream) {
-  const auto ops = std::make_shared<std::vector<Op>>(exec->ops);
-  return submit(stream, [ops] {
-    for (const Op& op : *ops) op();
-  });
-}
-Result cuGraphDestroy(Graph graph) {
-  delete graph;
-  return kSuccess;
-}
-Result cuGraphExecDestroy(GraphExec exec) {
-  delete exec;
-  return kSuccess;
-}
-
-Result cuEventCreate(EventHandle* event, unsigned) {
-  const auto made = std::make_shared<CUevent_st>();
-  made->self = made;
-  *event = made.get();
-  return kSuccess;
-}
-Result cuEventDestroy_v2(EventHandle event) {
-  const std::shared_ptr<CUevent_st> last = std::move(event->self);
-  return kSuccess;
-}
-Result cuEventRecord(EventHandle event, StreamHandle stream) {
-  FAKE(cuEventRecord)
-  if (stream != nullptr && stream->capture != nullptr) {
-    event->capture = stream->capture;
-    return kSuccess;
-  }
-  event->capture = nullptr;
-  std::uint64_t number = 0;
-  {
-    const std::lock_guard lock(event->mutex);
-    number = ++event->recorded;
-  }
-  return submit(stream, [event = event->self, number] {
-    const std::lock_guard lock(event->mutex);
-    event->completed = std::max(event->completed, number);
-    event->completed_at = std::chrono::steady_clock::now();
-    event->changed.notify_all();
-  });
-}
-Result cuEventQuery(EventHandle event) {
-  const std::lock_guard lock(event->mutex);
-  return event->completed >= event->recorded ? kSuccess : kNotReady;
-}
-Result cuEventSynchronize(EventHandle event) {
-  FAKE(cuEventSynchronize)
-  std::unique_lock lock(event->mutex);
-  const std::uint64_t number = event->recorded;
-  event->changed.wait(lock, [&] { return event->completed >= number; });
-  return kSuccess;
-}
-Result cuEventElapsedTime(float* ms, EventHandle begin, EventHandle end) {
-  const std::scoped_lock lock(begin->mutex, end->mutex);
-  if (begin->completed < begin->recorded || end->completed < end->recorded) return kNotReady;
-  *ms = std::chrono::duration<float, std::milli>(end->completed_at - begin->completed_at).count();
-  return kSuccess;
+Result cuIpcCloseMemHandle(Address address) {
+  FAKE_UNSAFE(cuIpcCloseMemHandle)
+  return release(address);
 }
 
 }  // extern "C"

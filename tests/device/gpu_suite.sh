@@ -1,7 +1,7 @@
 #!/bin/bash
 # Everything about collectives over GPU memory that needs a GPU, in one go: builds, tests (every
-# collective × type × operation × 1 to 8 ranks on one GPU, processes, groups, graphs, aborts; a small
-# set under compute-sanitizer), measures against what the GPU can do in the same run, and writes JSON
+# collective × type × operation × 1 to 8 ranks on one GPU, processes, groups, graphs, aborts; before all
+# that a small set under compute-sanitizer, racecheck first), measures against what the GPU can do in the same run, and writes JSON
 # into perf/results. Then the bundled trainer on that GPU: every layout's loss beside the cpu
 # backend's, and the share of the peak that training the 125M model reaches. And CUDA tensors through
 # torch.distributed, where PYTHON has a torch with CUDA.
@@ -16,7 +16,7 @@
 # Exit status: 0 all well, 1 something failed, 77 there is no GPU (or, to build, no nvcc).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-tests="gpu_device_world_test gpu_device_streams_test gpu_device_failure_test"
+tests="gpu_device_world_test gpu_device_rules_test gpu_device_streams_test gpu_device_failure_test"
 programs="$tests device_bench"
 trainer="chorus train"  # where OpenBLAS is, and cuBLASLt for the cuda backend
 
@@ -49,7 +49,7 @@ pack() {
   if [ -d "$root/build/gpu/python/chorus_torch" ]; then
     mkdir -p "$to/torch"
     cp -r "$root/build/gpu/python/chorus_torch" "$to/torch"
-    cp -L "$root"/build/gpu/src/libchorus.so.? "$to/torch/chorus_torch"
+    cp -L "$root"/build/gpu/src/libchorus.so.?.? "$to/torch/chorus_torch"
     cp "$root"/tests/torch/{cuda_test,gpus,operations_test,ranks}.py "$to/torch"
   fi
   cp "$0" "$to/gpu_suite.sh"
@@ -57,6 +57,26 @@ pack() {
   # Its cuBLASLt is too large to be carried: that of the machine, out of LD_LIBRARY_PATH.
   local module=$root/build/gpu/examples/trainer/libchorus_trainer_cuda.so
   [ ! -e "$module" ] || cp "$module" "$to"
+}
+
+# Races and barriers of the kernels: cheap, and what they find explains most of what else may fail.
+sanitize() {
+  local at=$1 out=$2 failed=0
+  command -v compute-sanitizer >/dev/null || {
+    echo "skipped: compute-sanitizer is not installed"
+    return 0
+  }
+  for tool in racecheck synccheck memcheck; do
+    if timeout 400 compute-sanitizer --tool $tool --error-exitcode 9 "$at/gpu_device_world_test" \
+        --gtest_filter='*Words2:*Slots2:*Direct2' >"$out/$tool.log" 2>&1; then
+      echo "passed: compute-sanitizer $tool"
+    else
+      failed=1
+      echo "FAILED: compute-sanitizer $tool"
+      grep '=========' "$out/$tool.log" | head -20
+    fi
+  done
+  return $failed
 }
 
 run() {
@@ -70,6 +90,7 @@ run() {
   local out=${OUT:-$at/results}
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
+  sanitize "$at" "$out" || failed=1
   for test in $tests; do
     local filter='*'
     [ "${QUICK:-0}" = 1 ] && filter='*2:*3:DeviceStreams.*:DeviceFailure.*'
@@ -81,20 +102,6 @@ run() {
       grep -E 'Failure|FAILED|rank' -A4 "$out/$test.log" | head -40
     fi
   done
-  if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck; do
-      if timeout 400 compute-sanitizer --tool $tool --error-exitcode 9 "$at/gpu_device_world_test" \
-          --gtest_filter='*Words2:*Slots2:*Direct2' >"$out/$tool.log" 2>&1; then
-        echo "passed: compute-sanitizer $tool"
-      else
-        failed=1
-        echo "FAILED: compute-sanitizer $tool"
-        grep '=========' "$out/$tool.log" | head -20
-      fi
-    done
-  else
-    echo "skipped: compute-sanitizer is not installed"
-  fi
   if timeout 500 "$at/device_bench" "${LARGEST:-1073741824}" 8 >"$out/device.json"; then
     echo "measured: $out/device.json"
     grep -E '"floors"|"bytes": (8|65536|268435456),' "$out/device.json"

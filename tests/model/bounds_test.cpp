@@ -153,6 +153,16 @@ TEST(Bounds, OfAllReduceCountWhatLeavesEveryMachineOfACluster) {
   EXPECT_THAT(bound.cut, HasSubstr("out of all 8 parts together: 64 infiniband, 3200 GB/s"));
 }
 
+TEST(Bounds, OfAllReduceTellWhatSwitchesThatReduceCouldDo) {
+  const Bound box = lower_bound(topology_from_name("dgx-h100"), {CollectiveKind::all_reduce});
+  EXPECT_NEAR(1e-9 / box.switches_reducing, 450, 1e-6) << "every GPU sends and receives it once";
+  EXPECT_NEAR(box.algbw_gb_s(), 450.0 * 8 / 14, 1e-6);
+  const Bound boxes = lower_bound(topology_from_name("8*dgx-h100"), {CollectiveKind::all_reduce});
+  EXPECT_NEAR(1e-9 / boxes.switches_reducing, 400, 1e-6) << "out of a box by its NICs";
+  EXPECT_EQ(lower_bound(topology_from_name("dgx1"), {CollectiveKind::all_reduce}).switches_reducing,
+            0);
+}
+
 TEST(Bounds, OfAHundredAndMoreRanksAreFoundInSeconds) {
   const Topology racks = topology_from_name("2*nvl72");
   const Bound exchange = lower_bound(racks, {CollectiveKind::all_to_all});

@@ -111,7 +111,8 @@ const BadInput kBadInputs[] = {
      "f.json: /: 'chunks' is unknown: members are format, version, name, collective, world_size, "
      "num_chunks, steps, root"},
     {What::schedule, "all_reduce", "allreduce",
-     "f.json: /collective: collective 'allreduce' is unknown: use one of all_reduce, all_gather"},
+     "f.json: /collective: collective 'allreduce' is unknown: did you mean all_reduce? use one of "
+     "all_reduce, all_gather"},
     {What::schedule, "\"all_reduce\"", "\"all_reduce\", \"root\": 1",
      "f.json: /root: all_reduce has no root: remove it"},
     {What::schedule, "\"all_reduce\"", "\"reduce\", \"root\": 2",

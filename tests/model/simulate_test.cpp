@@ -13,7 +13,6 @@
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
 #include "model/cost.hpp"
-#include "model/timeline.hpp"
 #include "schedules.hpp"
 #include "topologies.hpp"
 
@@ -27,7 +26,6 @@ using test::gpus;
 using test::join;
 using test::kMicrosecond;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr double kMegabyte = 1e6;
 
@@ -348,51 +346,6 @@ TEST(Simulate, SixtyFourRanksTakeWellUnderASecond) {
 
 TEST(Simulate, RefusesTransfersThatNoPathCarries) {
   EXPECT_THROW((void)simulated(test::ring_all_gather(3), gpus(3), kMegabyte), TopologyError);
-}
-
-std::size_t count(const std::string& text, const std::string& what) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) {
-    ++found;
-  }
-  return found;
-}
-
-TEST(Timeline, SvgHasABarForEveryTransferAndEscapesNames) {
-  Topology topology = test::star(4, 10);
-  topology.name = "<four> & \"more\"";
-  const Schedule schedule = test::ring_all_gather(4);
-  const Routes routes(topology);
-  const Simulation run = simulate(schedule, topology, routes, kMegabyte);
-  const std::string pairs = timeline_svg(run, schedule, topology, routes);
-  EXPECT_EQ(count(pairs, "<title>"), 12U);
-  EXPECT_THAT(pairs, HasSubstr("&lt;four&gt; &amp; &quot;more&quot;"));
-  EXPECT_THAT(pairs, HasSubstr("3 → 0"));
-  const std::string links = timeline_svg(run, schedule, topology, routes, TimelineRows::links);
-  EXPECT_EQ(count(links, "<title>"), 24U) << "up and down";
-  EXPECT_THAT(links, HasSubstr("gpu3 → switch0"));
-  EXPECT_EQ(pairs, timeline_svg(run, schedule, topology, routes));
-}
-
-TEST(Timeline, SvgOfNothingIsStillAPicture) {
-  const Topology topology = gpus(1);
-  const Schedule nothing = steps_of(1, 1, {});
-  const Routes routes(topology);
-  const Simulation run = simulate(nothing, topology, routes, kMegabyte);
-  EXPECT_EQ(run.seconds, 0);
-  EXPECT_THAT(timeline_svg(run, nothing, topology, routes), HasSubstr("</svg>"));
-  EXPECT_THAT(timeline_trace(run, nothing, topology), HasSubstr("traceEvents"));
-}
-
-TEST(Timeline, TraceHasAnEventForEveryTransfer) {
-  const Topology topology = test::star(3, 10);
-  const Schedule schedule = test::ring_all_reduce(3);
-  const Routes routes(topology);
-  const Simulation run = simulate(schedule, topology, routes, kMegabyte);
-  const std::string trace = timeline_trace(run, schedule, topology);
-  EXPECT_EQ(count(trace, "\"ph\":\"X\""), run.timeline.size());
-  EXPECT_EQ(count(trace, "\"cat\":\"reduce\""), 6U);
-  EXPECT_THAT(trace, HasSubstr("\"rank 2 on gpu2\""));
 }
 
 }  // namespace

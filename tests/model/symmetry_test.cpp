@@ -178,14 +178,28 @@ TEST(Symmetry, AnotherSymmetryThanTheSchedulesOwnIsRefusedExactlyWhenTheWholeFor
   }
 }
 
+/// The most chunks of any message that the program sends.
+int longest_sent(const Program& program) {
+  int most = 0;
+  for (const Lane& lane : program.lanes) {
+    for (const Instruction& instruction : lane.instructions) {
+      if (!instruction.sends.empty()) most = std::max(most, instruction.count);
+    }
+  }
+  return most;
+}
+
 TEST(Symmetry, ProgramsThatRanksCutAloneFitTogether) {
   std::mt19937 random(4);
   for (const Shape& shape : shapes()) {
     for (const Schedule& schedule : samples(shape, random)) {
       std::vector<Program> programs;
       for (Rank rank = 0; rank < schedule.world_size; ++rank) {
-        programs.push_back(lower_alone(schedule, rank));
-        EXPECT_EQ(programs.back(), lower_alone(expanded(schedule), rank));
+        const LoweredAlone alone = lower_alone(schedule, rank);
+        programs.push_back(alone.program);
+        EXPECT_LE(longest_sent(alone.program), alone.longest_message);
+        if (schedule.collective.kind == all_to_all) continue;  // its messages are kept apart
+        EXPECT_EQ(programs.back(), lower_alone(expanded(schedule), rank).program);
       }
       for (const bool in_place : {false, true}) {
         EXPECT_EQ(first_fault(programs, 2, in_place), std::nullopt)
@@ -231,7 +245,7 @@ TEST(Symmetry, AScheduleOfSixteenThousandRanksIsProvedFromOneRanksChunks) {
   EXPECT_EQ(first_fault(gather), std::nullopt);
   EXPECT_EQ(num_transfers(gather), std::size_t{kRanks} * (kRanks - 1));
   EXPECT_THROW((void)expanded(gather), InputError);
-  const Program program = lower_alone(gather, 12'345);
+  const Program program = lower_alone(gather, 12'345).program;
   EXPECT_EQ(program.rank, 12'345);
   EXPECT_EQ(program.scratch_chunks, 0);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -171,6 +172,160 @@ TEST(Fallback, TakesTheOperationsThatAreListedAndNoOthers) {
   });
   ::unsetenv("CHORUS_NCCL_FALLBACK_LIBRARY");
   ::unsetenv("CHORUS_NCCL_FALLBACK");
+}
+
+TEST(Gpu, AFaultIsAnErrorOfEveryCall) {
+  run_gpus(1, [](ncclComm_t comm, int, const Gpu& gpu) {
+    float* const x = gpu.memory(std::vector<float>(4, 1.0F));
+    fake_cuda_fault(0);
+    EXPECT_REFUSED(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()),
+                   ncclUnhandledCudaError, "ILLEGAL_ADDRESS");
+    fake_cuda_heal();
+    ASSERT_OK(ncclMemFree(x));
+  });
+}
+
+TEST(Gpu, ThreadsWithoutAContextMayCall) {
+  run_gpus(1, [](ncclComm_t comm, int, const Gpu& gpu) {
+    float* const x = gpu.memory(std::vector<float>(4, 1.0F));
+    std::thread([&] {
+      EXPECT_OK(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+      EXPECT_OK(ncclMemFree(nullptr));
+    }).join();
+    EXPECT_EQ(gpu.read(x, 4), std::vector<float>(4, 1));
+    std::thread([&] { EXPECT_OK(ncclMemFree(x)); }).join();
+  });
+}
+
+TEST(Gpu, MessagesOfNothingMakeNobodyWait) {
+  std::atomic<bool> enqueued{false};
+  run_gpus(2, [&enqueued](ncclComm_t comm, int rank, const Gpu& gpu) {
+    float* const x = gpu.memory(std::vector<float>(4, 1.0F));
+    if (rank == 0) {
+      ASSERT_OK(ncclGroupStart());
+      ASSERT_OK(ncclRecv(nullptr, 0, ncclFloat, 1, comm, gpu.handle()));
+      ASSERT_OK(ncclRecv(x, 4, ncclFloat, 1, comm, gpu.handle()));
+      ASSERT_OK(ncclGroupEnd());
+      ASSERT_OK(ncclRecv(x, 0, ncclFloat, 1, comm, gpu.handle()));
+      enqueued = true;
+    } else {
+      // Rank 0's calls return before anything is sent.
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!enqueued && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      EXPECT_TRUE(enqueued) << "a message of nothing made its receiver wait";
+      ASSERT_OK(ncclGroupStart());
+      ASSERT_OK(ncclSend(x, 0, ncclFloat, 0, comm, gpu.handle()));
+      ASSERT_OK(ncclSend(x, 4, ncclFloat, 0, comm, gpu.handle()));
+      ASSERT_OK(ncclGroupEnd());
+      ASSERT_OK(ncclSend(nullptr, 0, ncclFloat, 0, comm, gpu.handle()));
+    }
+    gpu.wait();
+    ASSERT_OK(ncclMemFree(x));
+  });
+}
+
+TEST(Gpu, SymmetricWindowsAreAnsweredByNull) {
+  run_gpus(1, [](ncclComm_t comm, int, const Gpu&) {
+    for (const std::size_t size : {64U, 100'000U, 3U << 20}) {
+      void* memory = nullptr;
+      ASSERT_OK(ncclMemAlloc(&memory, size));
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % NCCL_WIN_REQUIRED_ALIGNMENT, 0U);
+      // A kernel would read what the handle points to.
+      auto* window = reinterpret_cast<ncclWindow_t>(memory);
+      EXPECT_OK(ncclCommWindowRegister(comm, memory, size, &window, NCCL_WIN_COLL_SYMMETRIC));
+      EXPECT_EQ(window, nullptr);
+      EXPECT_OK(ncclCommWindowDeregister(comm, window));
+      EXPECT_OK(ncclCommWindowRegister(comm, memory, size, &window, NCCL_WIN_DEFAULT));
+      EXPECT_NE(window, nullptr);
+      EXPECT_OK(ncclCommWindowDeregister(comm, window));
+      ASSERT_OK(ncclMemFree(memory));
+    }
+  });
+}
+
+TEST(Gpu, FinalizeWaitsForWhatWasEnqueued) {
+  for (const int blocking : {1, 0}) {
+    ncclUniqueId id;
+    ASSERT_OK(ncclGetUniqueId(&id));
+    run_threads(2, [&](int rank) {
+      const Gpu gpu(0);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = blocking;
+      ncclComm_t comm = nullptr;
+      ncclResult_t state = ncclCommInitRankConfig(&comm, 2, id, rank, &config);
+      const auto settle = [&] {
+        while (state == ncclInProgress) EXPECT_OK(ncclCommGetAsyncError(comm, &state));
+        EXPECT_EQ(state, ncclSuccess);
+      };
+      settle();
+      float* const x = gpu.memory(std::vector<float>(4, 1.0F));
+      if (rank == 0) {  // the other one comes later
+        ASSERT_OK(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        ASSERT_OK(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+      }
+      state = ncclCommFinalize(comm);
+      if (blocking == 0) {
+        EXPECT_EQ(state, ncclInProgress);
+      }
+      settle();
+      EXPECT_EQ(*x, 2) << "rank " << rank;  // the fake driver's memory is the host's
+      EXPECT_OK(ncclCommDestroy(comm));
+      ASSERT_OK(ncclMemFree(x));
+    });
+  }
+}
+
+TEST(Gpu, OnlyChorusOwnVariableSetsADeadline) {
+  constexpr std::uint64_t kTenMinutes = 600'000'000'000;
+  ASSERT_EQ(std::getenv("CHORUS_TIMEOUT_MS"), nullptr);
+  for (const bool set : {false, true}) {
+    if (set) ::setenv("CHORUS_TIMEOUT_MS", "7000", 1);
+    run_gpus(1, [](ncclComm_t comm, int, const Gpu& gpu) {
+      float* const x = gpu.memory(std::vector<float>(4, 1.0F));
+      ASSERT_OK(ncclAllReduce(x, x, 4, ncclFloat, ncclSum, comm, gpu.handle()));
+      gpu.wait();
+      ASSERT_OK(ncclMemFree(x));
+    });
+    const std::uint64_t timeout_ns = fake_cuda_last_launch().timeout_ns;
+    if (set) {
+      EXPECT_EQ(timeout_ns, 7'000'000'000U);
+    } else {
+      EXPECT_GT(timeout_ns, 1000 * kTenMinutes);
+    }
+  }
+  ::unsetenv("CHORUS_TIMEOUT_MS");
+}
+
+TEST(Gpu, OneCallTakesTheScheduleThatItNames) {
+  run_gpus(3, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+    // Rounding tells in which order a schedule adds: by rank 0, another way round 1.
+    const float own[] = {1e8F, 1.0F, -1e8F};
+    const std::vector<float> input(300, own[rank]);
+    float* const x = gpu.memory(input);
+    float* const y = gpu.memory(input);
+    const cuda::Event event = cuda::make_event();
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+    const auto run = [&](const char* schedule) {
+      config.algSelection = schedule;
+      EXPECT_OK(ncclAllReduceConfig(x, y, 300, ncclFloat, ncclSum, comm, gpu.handle(), &config));
+      return gpu.read(y, 300);
+    };
+    const std::vector<float> by_rank = run("one_shot");
+    EXPECT_EQ(by_rank, std::vector<float>(300, 0));
+    config.launchCompletionEvent = event.get();
+    EXPECT_NE(run("Ring"), by_rank);
+    EXPECT_EQ(cuda::driver().event_query(event.get()), cuda::kSuccess);
+    config.launchCompletionEvent = nullptr;
+    config.algSelection = "nonesuch";
+    EXPECT_REFUSED(ncclAllReduceConfig(x, y, 300, ncclFloat, ncclSum, comm, gpu.handle(), &config),
+                   ncclInvalidArgument, "nonesuch");
+    config.forceAlgSelection = 0;
+    EXPECT_EQ(run("nonesuch"), by_rank);
+    ASSERT_OK(ncclMemFree(x));
+    ASSERT_OK(ncclMemFree(y));
+  });
 }
 
 TEST(Gpu, AbortEndsKernelsThatWait) {

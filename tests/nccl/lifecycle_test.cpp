@@ -39,7 +39,7 @@ TEST(Errors, TextsAndVersionAreNvidias) {
   EXPECT_STREQ(ncclGetErrorString(ncclSuccess), "no error");
   EXPECT_STREQ(ncclGetErrorString(ncclRemoteError),
                "remote process exited or there was a network error");
-  EXPECT_STREQ(ncclGetErrorString(ncclNumResults), "unknown result code");
+  EXPECT_STREQ(ncclGetErrorString(static_cast<ncclResult_t>(9)), "unknown result code");
   EXPECT_STREQ(pncclGetErrorString(ncclInProgress), "NCCL operation in progress");
 }
 

@@ -18,6 +18,6 @@ done
 [ "$(grep -c '"schedule": "ring"' "$dir/s.json")" -eq 2 ] || fail "a ring runs at both points, and is not in the record"
 
 expect 2 "cannot be written" ranks all_reduce --sizes 256 --json "$dir/none/s.json"
-grep -qF "1 points" "$dir/out" && fail "it measured what it could not keep"
+grep -qF "1 point" "$dir/out" && fail "it measured what it could not keep"
 expect 2 "--sizes" ranks all_reduce --sizes 0
 done_testing

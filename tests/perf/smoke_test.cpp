@@ -72,7 +72,7 @@ TEST(Output, ThatIsLostIsNoSuccess) {
       BIN_DIR "/chorus-perf -l chorus --sizes 4K --rounds 1 --budget-ms 1 2>/dev/null >/dev/full";
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Libraries, Smoke,

@@ -31,7 +31,7 @@ case $way in
     mkdir "$work/build"
     # shellcheck disable=SC2046 # several words on purpose
     g++ -std=c++20 "$sources/tests/consumer/main.cpp" -o "$work/build/consumer" \
-      $(pkg-config --cflags --libs chorus) -Wl,-rpath,"$(pkg-config --variable=libdir chorus)"
+      $(pkg-config --cflags --libs chorus)
     ;;
 esac
 "$work/build/consumer"

@@ -12,7 +12,7 @@ PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name chorus.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046 # several words on purpose
 g++ -std=c++20 -Wall -Wextra -Werror "$work/mean.cpp" -o "$work/mean" \
-  $(pkg-config --cflags --libs chorus) -Wl,-rpath,"$(pkg-config --variable=libdir chorus)"
+  $(pkg-config --cflags --libs chorus)
 said=$("$work/prefix/bin/chorus" run -n 2 -- "$work/mean")
 echo "$said"
 [ "$said" = "2 ranks, mean 0.5" ]

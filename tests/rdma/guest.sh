@@ -35,10 +35,10 @@ done
 
 [ "$(uname -m)" = x86_64 ] || skip "only written for x86_64"
 for tool in qemu-system-x86_64 busybox cpio ip rdma xz dpkg apt-get timeout; do
-  command -v "$tool" >/dev/null || skip "no $tool here (scripts/setup.sh --guest installs what is needed)"
+  command -v "$tool" >/dev/null || skip "no $tool here (scripts/setup.sh installs what is needed)"
 done
 compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so' >/dev/null ||
-  skip "no Soft-RoCE driver of libibverbs here (scripts/setup.sh --guest installs it)"
+  skip "no Soft-RoCE driver of libibverbs here (scripts/setup.sh installs it)"
 cache=${CHORUS_TEST_GUEST_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/chorus-guest}
 mkdir -p "$cache" 2>/dev/null || skip "cannot write to $cache"
 work=$(mktemp -d "$cache/run.XXXXXX")

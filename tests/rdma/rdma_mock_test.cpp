@@ -266,8 +266,8 @@ TEST_F(RdmaMockTest, AChoiceThatLeavesNoAdapterIsWarnedAboutUnlessItWasMeant) {
   };
   EXPECT_THAT(
       said_with("mlx5_0", -1),
-      HasSubstr("pairs of ranks: 1 by tcp (against what comes before: rdma: none here: fake0 "
-                "port 1, fake1 port 1 left out by CHORUS_RDMA_HCA=mlx5_0)\n"));
+      HasSubstr("pairs of ranks: 1 by tcp; 1 not by rdma, the first ranks 0 and 1: none here: "
+                "fake0 port 1, fake1 port 1 left out by CHORUS_RDMA_HCA=mlx5_0\n"));
   EXPECT_THAT(said_with("", 9), HasSubstr("port 1 without a GID 9 (CHORUS_RDMA_GID_INDEX)"));
   EXPECT_EQ(said_with("^fake", -1), "");
   EXPECT_EQ(said_with("fake1", -1), "");

@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <atomic>
 
+#include "base/host.hpp"
 #include "base/index.hpp"
 #include "chorus/communicator.hpp"
 #include "control_harness.hpp"
@@ -142,6 +144,19 @@ TEST(Control, RanksThatDoNotComeAreNamedToAllWhoWait) {
   }
 }
 
+TEST(Control, RanksThatAreLateToJoinAreMentionedByOneOfThoseWhoWait) {
+  const std::string id = UniqueId::make(4).text;
+  ::testing::internal::CaptureStderr();
+  const auto errors = run_ranks(4, [&](Rank rank) {
+    if (rank == 1 || rank == 3) std::this_thread::sleep_for(milliseconds(900));
+    (void)Control::join(id, rank, 4, kPatience_ms, 300);
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(errors, ::testing::Each(""));
+  EXPECT_THAT(said, HasSubstr("warn: [rank 0/4] still waiting for ranks 1 and 3 to join at 127."));
+  EXPECT_THAT(said, Not(HasSubstr("[rank 2/4]")));
+}
+
 TEST(Control, TheListenerMayBeBusyButNotAbsent) {
   net::Id id = net::Id::parse(UniqueId::make(2).text);
   {
@@ -209,7 +224,8 @@ TEST(Control, AnotherWorldSizeIsToldToBothSides) {
   const std::string error = join_error(id, 1, 8, kPatience_ms);
   for (const auto& text : {error, why_join_failed(waiting)}) {
     EXPECT_THAT(text, AllOf(HasSubstr("rank 1 (pid "),
-                            HasSubstr("joins a world of 8 ranks, but this id is for 2")));
+                            HasSubstr("joins a world of 8 ranks, but the coordinator (pid "),
+                            HasSubstr("has a world of 2: start all ranks")));
   }
 }
 
@@ -242,6 +258,165 @@ TEST(Control, AnIdServesOneJoiningAndSaysSo) {
   auto controls = join_all(id, 2);
   EXPECT_THAT(join_error(id, 1, 2, 500), HasSubstr("has joined with this id before"));
   leave_all(controls);
+}
+
+// A place such as MASTER_PORT: the coordinator in rank 0's process, which may be joined again.
+
+/// A coordinator that rank 0 of `world_size` holds, and rank 0.
+struct Place {
+  explicit Place(int world_size) : coordinator(world_size, "", 0, Secret::random(), kHost) {
+    joiner = std::thread([this, world_size] {
+      try {
+        zero = Control::join(coordinator.id(), 0, world_size, kPatience_ms);
+      } catch (const Error& error) {
+        why = error.what();
+      }
+    });
+  }
+  static constexpr Coordinator::Host kHost{.joined_often = true};
+  Coordinator coordinator;
+  std::thread joiner;
+  std::shared_ptr<Control> zero;
+  std::string why;
+};
+
+/// A hello of another process than that of all the others.
+wire::Hello hello_of(const Raw& raw, Rank rank, int world_size, const std::string& process) {
+  wire::Hello hello = raw.hello(rank, world_size);
+  hello.identity = process;
+  return hello;
+}
+
+TEST(Place, AWrongWorldSizeFailsTheJoinForAllAtOnce) {
+  for (const auto& [rank, wrong] :
+       {std::pair(1, 3), std::pair(1, 1), std::pair(2, 3), std::pair(0, 4), std::pair(5, 8)}) {
+    const auto start = Clock::now();
+    Place place(2);
+    Raw other(place.coordinator.id());
+    const std::string answer = other.enter(hello_of(other, rank, wrong, "x")).second;
+    place.joiner.join();
+    for (const auto& text : {answer, place.why}) {
+      EXPECT_THAT(text, AllOf(HasSubstr(fmt::format("rank {} (pid 4242 on elsewhere) joins a world "
+                                                    "of {} ranks, but the coordinator (pid ",
+                                                    rank, wrong)),
+                              HasSubstr("has a world of 2")));
+    }
+    EXPECT_LT(Clock::now() - start, milliseconds(5'000));
+  }
+}
+
+TEST(Place, ARankThatIsClaimedTwiceIsToldToAllAtOnce) {
+  Place place(3);
+  Raw first(place.coordinator.id()), second(place.coordinator.id());
+  EXPECT_EQ(first.enter(hello_of(first, 1, 3, "a")).second, "welcome");
+  const std::string answer = second.enter(hello_of(second, 1, 3, "b")).second;
+  place.joiner.join();
+  for (const auto& text : {answer, why_join_failed(first), place.why}) {
+    EXPECT_THAT(text, HasSubstr("two processes claim to be one rank: rank 1 (pid 4242 on "
+                                "elsewhere) and rank 1 (pid 4242 on elsewhere)"));
+  }
+}
+
+// While all ranks are there, whoever comes besides is mistaken; the job goes on.
+TEST(Place, WhoComesToACompleteJobIsRefusedAtOnceAndRankZeroIsWarned) {
+  Place place(2);
+  Raw one(place.coordinator.id());
+  EXPECT_EQ(one.enter(hello_of(one, 1, 2, "a")).second, "welcome");
+  place.joiner.join();
+  ASSERT_NE(place.zero, nullptr);
+  for (const auto& [rank, world_size, expected] :
+       {std::tuple(1, 2, "two processes claim to be one rank"),
+        std::tuple(1, 3, "joins a world of 3 ranks")}) {
+    Raw other(place.coordinator.id());
+    ::testing::internal::CaptureStderr();
+    const auto [type, text] = other.enter(hello_of(other, rank, world_size, "b"));
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(type, Type::refused);
+    EXPECT_THAT(text, HasSubstr(expected));
+    EXPECT_THAT(said, AllOf(HasSubstr("warn: refused 127.0.0.1:"), HasSubstr(expected)));
+  }
+  place.zero->open_group("g", all_ranks(2));
+  EXPECT_EQ(verdict_within(*place.zero, "g", 50), "no verdict");
+  one.send(Writer(Type::farewell).text("").share());
+}
+
+// Once a rank has left, the next job may be on its way.
+TEST(Place, EarlyRanksOfTheNextJobAreToComeLater) {
+  Place place(2);
+  Raw one(place.coordinator.id());
+  EXPECT_EQ(one.enter(hello_of(one, 1, 2, "a")).second, "welcome");
+  place.joiner.join();
+  one.send(Writer(Type::farewell).text("").share());
+  one.close();
+  for (const bool over : {false, true}) {
+    const auto end = Clock::now() + milliseconds(2'000);
+    if (over) place.zero.reset();
+    for (const int world_size : {2, 3, 5}) {
+      Type type = Type::refused;  // until the farewell is heard
+      while (type != Type::later && Clock::now() < end) {
+        Raw next(place.coordinator.id());
+        type = next.enter(hello_of(next, 1, world_size, "b")).first;
+      }
+      EXPECT_EQ(type, Type::later) << world_size;
+    }
+  }
+}
+
+TEST(Place, WhatTheCoordinatorSaidLastIsKeptThoughItIsGone) {
+  auto place = std::make_unique<Place>(2);
+  const std::string id = place->coordinator.id();
+  Raw one(id);
+  EXPECT_EQ(one.enter(hello_of(one, 1, 2, "a")).second, "welcome");
+  place->joiner.join();
+  one.send(Writer(Type::farewell).text("").share());
+  place->zero.reset();
+  Raw early(id);
+  EXPECT_EQ(early.enter(hello_of(early, 1, 2, "b")).first, Type::later);
+  const pid_t child = ::fork();
+  if (child == 0) {  // another process, as identities tell
+    const std::string why = join_error(id, 1, 2, 1'500);
+    const bool kept =
+        why.find("not let in at 127.0.0.1:") != std::string::npos &&
+        why.find("holds the place for an earlier joining of 2 ranks") != std::string::npos &&
+        why.find("in the end: Connection refused") != std::string::npos;
+    if (!kept) std::fprintf(stderr, "%s\n", why.c_str());
+    ::_exit(kept ? 0 : 1);
+  }
+  std::this_thread::sleep_for(milliseconds(500));
+  place.reset();
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Place, AnotherSecretIsToldToBothSides) {
+  ::testing::internal::CaptureStderr();
+  Coordinator coordinator(2, "", 0, Secret::random(), {.joined_often = true});
+  net::Id wrong = net::Id::parse(coordinator.id());
+  wrong.secret = Secret::random();
+  std::string why;
+  std::thread waiting([&] { why = join_error(coordinator.id(), 0, 2, 700); });
+  const std::string refused = join_error(wrong.text(), 1, 2, kPatience_ms);
+  waiting.join();
+  EXPECT_THAT(refused, HasSubstr("rank 1 (pid "));
+  EXPECT_THAT(refused, HasSubstr("has another secret than the coordinator (pid "));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("warn: refused 127.0.0.1:"), HasSubstr("has another secret")));
+  EXPECT_THAT(why, AllOf(HasSubstr("rank 0 waited 700 ms for rank 1 to join"),
+                         HasSubstr("1 with another secret was refused, the last from 127.0.0.1:"),
+                         HasSubstr("as rank 1 of 2")));
+}
+
+TEST(Place, ARankThatDiesWhileJoiningIsToldToAllWithinASecond) {
+  Place place(3);
+  Raw dying(place.coordinator.id());
+  EXPECT_EQ(dying.enter(hello_of(dying, 1, 3, "a")).second, "welcome");
+  const auto start = Clock::now();
+  dying.close();
+  place.joiner.join();
+  EXPECT_LT(Clock::now() - start, milliseconds(1'000));
+  EXPECT_THAT(place.why, HasSubstr("rank 1 (pid 4242 on elsewhere) died: its connection closed "
+                                   "before all ranks had joined"));
 }
 
 TEST(Coordinator, OfALauncherLetsTheRanksJoinAgain) {
@@ -291,9 +466,10 @@ TEST(Verdict, ATimeoutCanSayWhoIsMissing) {
   controls[2]->report_waiting("g", 16, "barrier", -1);
   controls[1]->report_waiting("g", 17, "barrier", -1);
   EXPECT_EQ(controls[0]->who_is_missing("g", 17), "");
-  const std::string expected =
-      "rank 2 has not reported it: its last reported call is 16; rank 3 has not reported any call "
-      "yet";
+  const std::string expected = fmt::format(
+      "rank 2 has not reported it: its last reported call is 16; rank 3 (pid {} on {}) has never "
+      "waited for long, so it has reported no call: it computes, or stands still",
+      ::getpid(), host_name());
   const auto end = Clock::now() + milliseconds(kPatience_ms);
   // Said again, like by a rank that goes on waiting: the others' reports may arrive later.
   while (controls[0]->who_is_missing("g", 17) != expected && Clock::now() < end) {

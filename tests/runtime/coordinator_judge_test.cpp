@@ -257,6 +257,56 @@ TEST_F(JudgeTest, AnEndWithMessagesOfStrangersIsMalformed) {
   EXPECT_THROW(say(1, Writer(Type::ending).text("g").u32(1000).i32(0)), wire::Malformed);
 }
 
+TEST_F(JudgeTest, ARankThatSendsRubbishIsDisconnectedWhateverTheLauncherSaysOfItsEnd) {
+  for (const bool reaped_first : {false, true}) {
+    enter_all_and_open(2, true);
+    if (reaped_first) judge_->ended(1, "exited with status 3", now_);
+    judge_->expelled(1, "it sent what no rank sends: a message of type 0", now_);
+    if (!reaped_first) judge_->ended(1, "exited with status 3", now_);
+    pass(0);
+    const auto orders = judge_->take_orders();
+    ASSERT_EQ(orders.size(), 1U);
+    wire::Reader body(std::span(*orders[0].frame).subspan(5));
+    const Rank rank = body.i32();
+    const std::string who = body.text(), how = body.text();
+    EXPECT_EQ(death_sentence(rank, rank, who, how, body.u8() != 0),
+              "rank 1 (pid 101 on h) was disconnected: it sent what no rank sends: a message of "
+              "type 0");
+  }
+}
+
+TEST_F(JudgeTest, OneOfThoseWhoWaitSpeaksAndNamesWhoIsStopped) {
+  bool stopped = false;
+  judge_.emplace(
+      Judge::Rules{.world_size = 4,
+                   .host_identity = "x",
+                   .host_text = "pid 1 on h",
+                   .is_stopped = [&](const std::string& who) { return stopped && who == "1"; }});
+  world_ = {0, 1, 2, 3};
+  for (const Rank rank : world_) enter(rank);
+  for (const Rank rank : world_) say(rank, Writer(Type::open_group).text("g").ranks(world_));
+  (void)heard();
+  const auto wait = [&](Rank rank, std::uint64_t call) {
+    say(rank, Writer(Type::waiting).text("g").u64(call).text("barrier()").i32(1));
+    const auto orders = judge_->take_orders();
+    wire::Reader body(std::span(*orders.at(0).frame).subspan(5));
+    (void)body.text();
+    (void)body.u64();
+    const std::string missing = body.text();
+    return std::pair(missing, body.u8() != 0);
+  };
+  EXPECT_TRUE(wait(3, 1254).second) << "nobody else waits";
+  EXPECT_TRUE(wait(2, 1254).second);
+  EXPECT_FALSE(wait(3, 1254).second);
+  EXPECT_TRUE(wait(0, 1254).second);
+  EXPECT_FALSE(wait(2, 1254).second);
+  EXPECT_EQ(wait(0, 1254).first,
+            "rank 1 (pid 101 on h) has never waited for long, so it has reported no call: it "
+            "computes, or stands still");
+  stopped = true;
+  EXPECT_EQ(wait(0, 1254).first, "rank 1 (pid 101 on h) is stopped (kill -CONT lets it go on)");
+}
+
 TEST_F(JudgeTest, ListsAreShort) {
   EXPECT_EQ(list_ranks(std::vector<Rank>{3}), "rank 3");
   EXPECT_EQ(list_ranks(std::vector<Rank>{3, 5}), "ranks 3 and 5");

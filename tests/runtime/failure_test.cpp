@@ -11,8 +11,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <set>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -24,6 +27,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Clock = std::chrono::steady_clock;
 
 World processes(int size, const std::string& transports) {
@@ -397,6 +401,33 @@ TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
   }
 }
 
+// Long before time is up, by one of those who wait, whether they sit in the call or poll; a rank
+// that is merely late does no harm.
+TEST(Failure, ALateRankIsMentionedOnceByThoseWhoWait) {
+  for (const bool polling : {false, true}) {
+    World world = threads(3);
+    world.options.warn_after_ms = 2'500;  // by then all know who waits
+    ::testing::internal::CaptureStderr();
+    const Outcomes outcomes = run_world(world, [&](Communicator& comm) {
+      std::vector<float> data(10);
+      for (int i = 0; i < 1254; ++i) comm.all_reduce<float>(data);
+      if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5'000));
+      if (!polling) return comm.all_reduce<float>(data);
+      Request request = comm.start({.kind = Call::Kind::all_reduce,
+                                    .input = data.data(),
+                                    .output = data.data(),
+                                    .count = data.size(),
+                                    .type = DataType::float32});
+      while (!request.test()) std::this_thread::yield();
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(outcomes, ::testing::Each(""));
+    EXPECT_THAT(said, AllOf(HasSubstr("warn: [rank 0/3] still waiting for rank 1 in call 1255 "
+                                      "all_reduce(count 10, float32, sum) after "),
+                            HasSubstr("; rank 1 "), Not(HasSubstr("[rank 2/3]"))));
+  }
+}
+
 TEST(Failure, ARankThatWaitsInAMessageInsteadIsNamedWithIt) {
   const World world = patient_for(3000);
   const Outcomes outcomes = run_world(world, [](Communicator& comm) {
@@ -466,7 +497,7 @@ TEST(Failure, EverySurvivorLeavesAFlightRecord) {
   world.options.log_level = "error";
   run_world(world, [](Communicator& comm) {
     std::vector<float> data(10);
-    comm.all_reduce<float>(data);
+    for (int i = 0; i < 40; ++i) comm.all_reduce<float>(data);
     if (comm.rank() == 1) ::kill(::getpid(), SIGKILL);
     comm.all_reduce<float>(data);
   });
@@ -474,6 +505,24 @@ TEST(Failure, EverySurvivorLeavesAFlightRecord) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     EXPECT_GT(std::filesystem::file_size(entry), 100U);
     ++records;
+    // Calls take less than the kernel's tick, and yet their times differ; the last never ended.
+    const auto record = nlohmann::json::parse(std::ifstream(entry.path()));
+    std::set<std::int64_t> times;
+    for (const auto& call : record.at("calls")) {
+      times.insert(call.at("begun_us").get<std::int64_t>());
+    }
+    EXPECT_GT(times.size(), 20U);
+    const auto& first = record.at("calls").at(0);
+    const auto begun = first.at("begun_us").get<std::int64_t>();
+    const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
+    EXPECT_GE(first.at("finished_us").get<std::int64_t>(), begun);
+    EXPECT_LT(std::abs(now - begun), 60'000'000);
+    EXPECT_TRUE(record.at("calls").back().at("finished_us").is_null());
+    EXPECT_GE(record.at("calls").at(1).at("begun_us").get<std::int64_t>(),
+              first.at("finished_us").get<std::int64_t>());
+    EXPECT_GE(record.at("written_us").get<std::int64_t>(), begun);
   }
   EXPECT_EQ(records, 2);
   std::filesystem::remove_all(directory);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -248,6 +249,39 @@ TEST_F(LaunchTest, TheRanksOfTheNextJobWaitForTheirOwnRankZero) {
     EXPECT_THAT(said, HasSubstr(next == 2 ? "rank 1 of 2 local 1 of 2 sums 3 3"
                                           : "rank 2 of 3 local 2 of 3 sums 6 6"));
   }
+}
+
+/// Ranks with the variables of torchrun, each as "RANK WORLD_SIZE"; what each printed, in order.
+std::vector<std::string> torchrun_ranks(const std::vector<std::string>& ranks) {
+  const std::string port = fmt::format("MASTER_ADDR=localhost MASTER_PORT={}", free_port());
+  std::string command = fmt::format("export {}; d=$(mktemp -d); ", port);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const auto space = ranks[i].find(' ');
+    command += fmt::format("RANK={} WORLD_SIZE={} timeout 60 {} >$d/{} 2>&1 & ",
+                           ranks[i].substr(0, space), ranks[i].substr(space + 1), probe(), i);
+  }
+  command += "wait; ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) command += fmt::format("cat $d/{}; echo =; ", i);
+  std::string output = shell(command + "rm -r $d").first;
+  std::vector<std::string> said;
+  for (std::size_t end = 0; (end = output.find("=\n")) != std::string::npos;) {
+    said.push_back(output.substr(0, end));
+    output.erase(0, end + 2);
+  }
+  return said;
+}
+
+// The time to join is a minute here: none of them waits it out.
+TEST_F(LaunchTest, ContradictoryRanksUnderTorchrunHearOfEachOther) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& text : torchrun_ranks({"0 2", "1 3"})) {
+    EXPECT_THAT(text, AllOf(HasSubstr("rank 1 (pid "), HasSubstr("joins a world of 3 ranks, but "),
+                            HasSubstr("has a world of 2: start all ranks")));
+  }
+  for (const auto& text : torchrun_ranks({"0 4", "1 4", "1 4"})) {
+    EXPECT_THAT(text, HasSubstr("two processes claim to be one rank: rank 1 (pid "));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 TEST_F(LaunchTest, ATakenPortAndABadSecretAreExplained) {

@@ -401,6 +401,58 @@ TEST(Options, SetByHandAreHeldToTheSameLimits) {
   EXPECT_THAT(refused([](Options& o) { o.timeout_ms = 0; }), HasSubstr("Options::timeout_ms"));
 }
 
+// At debug each call tells its schedule, why, and what it took, also one that is repeated; at info
+// each collective once.
+TEST(Log, TellsEachCallsScheduleAndTimeAtDebug) {
+  for (const std::string level : {"debug", "info", "warn"}) {
+    World world = threads(2);
+    world.options.log_level = level;
+    ::testing::internal::CaptureStderr();
+    const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+      std::vector<float> data(1000);
+      for (int i = 0; i < 3; ++i) comm.all_reduce<float>(data);
+      comm.broadcast<float>(data, 0);
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(outcomes, ::testing::Each(""));
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int call = 1; call <= 3; ++call) {
+        const std::string what = fmt::format(
+            "debug: [rank {}/2] call {} all_reduce(count 1000, float32, sum) ", rank, call);
+        EXPECT_EQ(said.find(what + "of 4000 bytes runs ") != said.npos, level == "debug") << said;
+        EXPECT_EQ(said.find(what + "took ") != said.npos, level == "debug") << said;
+      }
+    }
+    EXPECT_EQ(said.find("predicted") != said.npos, level == "debug");
+    const std::string chosen = "info: [rank 0/2] all_reduce on '";
+    EXPECT_EQ(said.find(chosen) != said.npos, level != "warn") << said;
+    EXPECT_EQ(said.find(chosen), said.rfind(chosen));
+    if (level == "warn") {
+      EXPECT_EQ(said, "");
+    }
+  }
+}
+
+// Ranks of two users cannot open each other's memory: whoever wonders why all is slow can read it.
+TEST(Log, TellsAtInfoWhyRanksOfOneHostShareNoMemory) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ::testing::internal::CaptureStderr();
+  const World world{.size = 2, .ranks = Ranks::processes};
+  const Outcomes outcomes = run_ranks(world, [](const UniqueId& id, Rank rank) {
+    if (rank == 1 && ::setuid(65534) != 0) throw std::runtime_error("setuid");
+    Options options;
+    options.log_level = "info";
+    options.transports = "shm,tcp";
+    options.flight_dir.clear();
+    Communicator::join(id, rank, 2, options).barrier();
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(outcomes, ::testing::Each(""));
+  EXPECT_THAT(said, AllOf(HasSubstr("info: [rank 0/2] pairs of ranks: 1 by tcp; 1 not by shm, the "
+                                    "first ranks 0 and 1: cannot open /proc/"),
+                          HasSubstr("Permission denied (is it another user's process?)")));
+}
+
 TEST(Files, ThatNeverEndOrAreNoneAreRefused) {
   for (const char* path : {"/dev/zero", "/", "/no/such/plan"}) {
     const Outcomes outcomes = run_ranks({.size = 1}, [&](const UniqueId& id, Rank rank) {

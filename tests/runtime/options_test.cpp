@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
 #include "chorus/error.hpp"
+#include "runtime/variables.hpp"
 
 namespace chorus {
 namespace {
@@ -48,12 +50,14 @@ TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(options.transports, "shm,rdma,tcp");
   EXPECT_EQ(options.slot_bytes, 128u * 1024);
   EXPECT_FALSE(options.deterministic);
-  EXPECT_EQ(options.flight_dir, "/tmp");
+  EXPECT_EQ(options.flight_dir, "auto");
+  EXPECT_EQ(options.warn_after_ms, 30'000);
 }
 
 TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("CHORUS_JOIN_TIMEOUT_MS", "1234");
   set("CHORUS_TIMEOUT_MS", "2345");
+  set("CHORUS_WARN_AFTER_MS", "0");
   set("CHORUS_TRANSPORTS", "tcp");
   set("CHORUS_SOCKET_IFNAME", "eth7");
   set("CHORUS_TCP_SOCKETS", "16");
@@ -80,6 +84,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   const Options options = Options::from_env();
   EXPECT_EQ(options.join_timeout_ms, 1234);
   EXPECT_EQ(options.timeout_ms, 2345);
+  EXPECT_EQ(options.warn_after_ms, 0);
   EXPECT_EQ(options.transports, "tcp");
   EXPECT_EQ(options.interface_name, "eth7");
   EXPECT_EQ(options.tcp_sockets, 16);
@@ -127,6 +132,36 @@ TEST_F(OptionsTest, AMalformedValueIsNamedWithItsVariableAndRange) {
   ::unsetenv("CHORUS_LOG");
   set("CHORUS_TRANSPORTS", "shm,,tcp");
   EXPECT_THAT(complaint(), HasSubstr("CHORUS_TRANSPORTS=shm,,tcp"));
+}
+
+// Of the table: each number is refused just outside its range, taken at its ends, and no field is
+// set by two variables.
+TEST_F(OptionsTest, EveryNumberIsTakenWithinItsRangeAndRefusedBeyond) {
+  std::set<std::string> names, fields;
+  int numbers = 0;
+  for (const Variable& variable : variables()) {
+    EXPECT_TRUE(names.insert(variable.name).second) << variable.name;
+    EXPECT_GT(std::string(variable.text).size(), 10U) << variable.name;
+    const bool of_options = !std::holds_alternative<std::monostate>(variable.field);
+    EXPECT_EQ(of_options, variable.section == Variable::Section::options) << variable.name;
+    EXPECT_TRUE(!of_options || fields.insert(variable.field_name).second) << variable.name;
+    const auto* const field = std::get_if<int Options::*>(&variable.field);
+    if (field == nullptr) continue;
+    ++numbers;
+    for (const long long good : {variable.low, variable.high}) {
+      set(variable.name, std::to_string(good).c_str());
+      EXPECT_EQ(Options::from_env().*(*field), good) << variable.name;
+    }
+    for (const std::string& bad :
+         {std::to_string(variable.low - 1), std::to_string(variable.high + 1), std::string("x"),
+          std::to_string(variable.low) + " "}) {
+      set(variable.name, bad.c_str());
+      EXPECT_THAT(complaint(), HasSubstr(std::string(variable.name) + "=" + bad + ": must be"));
+    }
+    ::unsetenv(variable.name);
+    EXPECT_EQ(default_of(variable), std::to_string(Options{}.*(*field)));
+  }
+  EXPECT_GT(numbers, 15);
 }
 
 TEST_F(OptionsTest, AnUnknownVariableIsReportedOnceWithTheNearestName) {

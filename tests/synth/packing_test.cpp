@@ -63,9 +63,8 @@ std::size_t num_transfers(const Schedule& schedule) {
 }
 
 /// Simulated time over what the bound allows; 0 if there is no schedule or it is wrong.
-double simulated_ratio(const Topology& topology, Collective collective, double size_bytes,
-                       Decomposition decomposition = Decomposition::trees) {
-  const auto schedule = trees(topology, collective, size_bytes, Effort{}, decomposition);
+double simulated_ratio(const Topology& topology, Collective collective, double size_bytes) {
+  const auto schedule = trees(topology, collective, size_bytes, Effort{});
   EXPECT_TRUE(schedule.has_value());
   if (!schedule) return 0;
   const auto fault = first_fault(*schedule);
@@ -100,13 +99,14 @@ TEST_P(Simulated, ComesCloseToTheBoundForAGigabyte) {
 
 // The looser ones: a 4x4 mesh's bound for all_reduce is not known to be reachable; where many ways
 // lead through one port they share it fairly, and what is urgent cannot go first.
+// Where all ranks are alike a plan has a reduce-scatter and an all-gather beside these all_reduces.
 INSTANTIATE_TEST_SUITE_P(
     Catalog, Simulated,
     testing::Values(Case{"ring:8", 1.05}, Case{"torus:4x4", 1.05}, Case{"mesh:4x4", 1.1},
                     Case{"hypercube:4", 1.05}, Case{"dgx1", 1.05}, Case{"dgx2", 1.05},
                     Case{"mi250x", 1.06}, Case{"mi250", 1.05}, Case{"mi300x", 1.05},
-                    Case{"dgx-a100", 1.05}, Case{"2*dgx-a100", 1.08}, Case{"dgx-h100", 1.05},
-                    Case{"2*ndv2", 1.05}, Case{"2*dgx-h100", 1.05}, Case{"pcie8", 1.12}));
+                    Case{"dgx-a100", 1.05}, Case{"2*dgx-a100", 1.11}, Case{"dgx-h100", 1.05},
+                    Case{"2*ndv2", 1.05}, Case{"2*dgx-h100", 1.1}, Case{"pcie8", 1.12}));
 
 /// Ranks in a random tree with as many further cables; speeds of a 10:1 range, each way its own.
 Topology random_topology(std::uint64_t seed) {
@@ -213,20 +213,22 @@ TEST(Trees, RespectAPortGroupThatIsNoStar) {
   EXPECT_LT(simulated_ratio(topology, {CollectiveKind::all_gather, 0}, kGigabyte), 1.2);
 }
 
-TEST(Trees, ReduceToOneRankAndBroadcastFromThereLikeBlink) {
-  const Topology topology = topology_from_name("dgx1");
-  const Collective all_reduce{CollectiveKind::all_reduce, 0};
-  const auto schedule = trees(topology, all_reduce, kGigabyte, Effort{}, Decomposition::blink);
-  ASSERT_TRUE(schedule.has_value());
-  EXPECT_EQ(schedule->name, "blink");
-  EXPECT_EQ(first_fault(*schedule), std::nullopt);
-  // All is complete at rank 0 first: what others copy starts there.
-  for (const Step& step : schedule->steps) {
-    for (const Transfer& transfer : step) {
-      EXPECT_FALSE(transfer.action == Action::copy && transfer.dst == 0);
-    }
+/// Simulated time of an all_reduce over the limit of all_reduce.
+double all_reduce_ratio(std::string_view name) {
+  return simulated_ratio(topology_from_name(name), {CollectiveKind::all_reduce, 0}, kGigabyte);
+}
+
+// On these a reduce-scatter followed by an all-gather takes 1.3 to 1.9 times as long.
+TEST(Trees, ReduceOverRootsOfTheirOwnWhereRanksAreNotAlike) {
+  for (const std::string_view name :
+       {"slow", "islands", "lan:6x2,trunk=0.025", "lan:5x3x2,trunk=0.05", "mesh:3x3", "mesh:4x6",
+        "dgx-h100+2*dgx1", "2*dgx1,slow=host1/nic0:0.2"}) {
+    EXPECT_LT(all_reduce_ratio(name), 1.11) << name;
   }
-  EXPECT_LT(simulated_ratio(topology, all_reduce, kGigabyte, Decomposition::blink), 1.35);
+}
+
+TEST(Trees, ReduceWhereOneDirectionOfACableIsSlow) {
+  EXPECT_LT(all_reduce_ratio("ring:6,slow=node0>node1:0.5"), 1.25);
 }
 
 TEST(Trees, StopWhenTheEffortIsSpent) {

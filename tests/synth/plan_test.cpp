@@ -121,6 +121,25 @@ TEST(MakePlan, SameInputSameBytesWhateverTheThreads) {
   EXPECT_EQ(first, to_json(make_plan(topology, four_collectives(), all(), two).plan));
 }
 
+TEST(MakePlan, ChoosesForASizeWhateverOthersAreAskedFor) {
+  for (const std::string name : {"islands", "mesh:3x4", "dgx-a100+pcie4", "3*z52"}) {
+    const Topology topology = topology_from_name(name);
+    const PlanOptions together = four_collectives();
+    const Planned planned = make_plan(topology, together, all(), Effort{});
+    for (std::size_t s = 0; s < together.sizes.size(); ++s) {
+      PlanOptions alone = together;
+      alone.sizes = {together.sizes[s]};
+      const Planned one = make_plan(topology, alone, all(), Effort{});
+      for (std::size_t kind = 0; kind < together.kinds.size(); ++kind) {
+        const Choice& choice = planned.choices[kind * together.sizes.size() + s];
+        EXPECT_EQ(choice.schedule, one.choices[kind].schedule)
+            << name << ", " << name_of(choice.kind) << " of " << choice.size_bytes;
+        EXPECT_EQ(choice.seconds, one.choices[kind].seconds);
+      }
+    }
+  }
+}
+
 TEST(MakePlan, IsNeverWorseThanTheClassicSchedules) {
   const Topology topology = topology_from_name("mesh:3x3");
   const Planned classic = make_plan(topology, four_collectives(), {classic_strategy()}, {});

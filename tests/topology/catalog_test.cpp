@@ -3,25 +3,17 @@
 
 #include <string>
 
-#include "chorus/error.hpp"
 #include "tests/topology/graph.hpp"
+#include "tests/topology/refusal.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
 namespace {
 
 using test::gb_s;
+using test::refusal;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string refusal(std::string_view name) {
-  try {
-    (void)topology_from_name(name);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 TEST(Catalog, EveryEntryIsSoundAndConnected) {
   for (const CatalogEntry& entry : catalog()) {
@@ -146,35 +138,6 @@ TEST(Generators, RatesAndLatenciesAreTheOnesGiven) {
     EXPECT_EQ(link.provenance, Provenance::declared);
   }
   EXPECT_EQ(t.links.size(), 2U * 7U);
-}
-
-TEST(Names, TheSameNameGivesTheSameTopology) {
-  EXPECT_EQ(topology_from_name("2*dgx1"), topology_from_name("2*dgx1"));
-}
-
-TEST(Names, AMistakeIsNamedWithItsColumn) {
-  EXPECT_THAT(refusal("torus:4xfour"), AllOf(HasSubstr("column 9"), HasSubstr("torus:4x4")));
-  EXPECT_THAT(refusal("dgx-a10"), AllOf(HasSubstr("did you mean dgx-a100?"), HasSubstr("mi300x")));
-  EXPECT_THAT(refusal("2*rign:8"), AllOf(HasSubstr("column 3"), HasSubstr("did you mean ring")));
-  EXPECT_THAT(refusal("ring:8,speed=3"), AllOf(HasSubstr("column 8"), HasSubstr("alpha, rate")));
-  EXPECT_THAT(refusal("ring:8,rate=fast"), AllOf(HasSubstr("column 13"), HasSubstr("fast")));
-  EXPECT_THAT(refusal("ring:8,rate=-1"), HasSubstr("above 0"));
-  EXPECT_THAT(refusal("ring:8,rate=inf"), HasSubstr("above 0"));
-  EXPECT_THAT(refusal("ring:8,rate=1,rate=2"), HasSubstr("given twice"));
-  EXPECT_THAT(refusal("ring:8 "), HasSubstr("column 7"));
-  EXPECT_THAT(refusal("ring"), AllOf(HasSubstr("column 5"), HasSubstr("ring:8")));
-  EXPECT_THAT(refusal("ring:0"), HasSubstr("at least 1"));
-  EXPECT_THAT(refusal("ring:99999999999999999999"), HasSubstr("larger than 65536"));
-  EXPECT_THAT(refusal("torus:4096x4096"), HasSubstr("larger than"));
-  EXPECT_THAT(refusal("full-mesh:60000"), HasSubstr("larger than"));
-  EXPECT_THAT(refusal("60000*cpu:60000x60000"), HasSubstr("larger than"));
-  EXPECT_THAT(refusal("60000*pcie:60000x60000x60000"), HasSubstr("larger than"));
-  EXPECT_THAT(refusal("0*dgx1"), HasSubstr("at least one host"));
-  EXPECT_THAT(refusal("2*ring:4"), HasSubstr("made of machines"));
-  EXPECT_THAT(refusal("dgx1:4"), HasSubstr("takes no shape"));
-  EXPECT_THAT(refusal(""), HasSubstr("empty"));
-  EXPECT_THAT(refusal("pcie8,gen=9"), HasSubstr("gen=9"));
-  EXPECT_THAT(refusal("2*dgx1,rails=maybe"), HasSubstr("yes or no"));
 }
 
 }  // namespace

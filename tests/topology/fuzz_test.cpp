@@ -16,6 +16,7 @@
 #include "topology/discover.hpp"
 #include "topology/hw_tree.hpp"
 #include "topology/import.hpp"
+#include "topology/import_formats.hpp"
 #include "topology/record.hpp"
 #include "topology/sources.hpp"
 

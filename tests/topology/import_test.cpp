@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "model/json.hpp"
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
 #include "topology/describe.hpp"
@@ -167,6 +168,48 @@ TEST(HwlocXml, OtherVersionsAreRefusedByName) {
   EXPECT_THAT(refusal("<topology version=\"2.0\"></topology>"), HasSubstr("no <object>"));
   EXPECT_THAT(refusal(test::read(data("machines/virtual/hwloc.xml")).substr(0, 900)),
               HasSubstr("truncated"));
+}
+
+/// A <cpu> with these <pci> in it, in NCCL's XML.
+std::string nccl_xml(const std::string& devices) {
+  return R"(<system version="1"><cpu numaid="0" affinity="ff" arch="x86_64">)" + devices +
+         "</cpu></system>";
+}
+
+std::string pci(const std::string& busid, const std::string& inner) {
+  return R"(<pci busid="0000:)" + busid + R"(:00.0" class="0x030200">)" + inner + "</pci>";
+}
+
+// A GPU that is also a bridge would be a rank without a node, or hide the ranks below it.
+TEST(NcclXml, APciDeviceIsABridgeOrOneDevice) {
+  const std::string gpu = R"(<gpu dev="0" sm="80"/>)";
+  const std::string nic = R"(<nic><net name="mlx5_0" speed="1000"/></nic>)";
+  const std::string below = pci("83", gpu);
+  for (const std::string& inner : {below + gpu, gpu + below, below + nic, nic + below, gpu + nic,
+                                   nic + gpu, gpu + gpu, pci("84", "") + gpu}) {
+    EXPECT_THAT(refusal(nccl_xml(pci("81", inner))),
+                AllOf(HasSubstr("here:1:"), HasSubstr("give each a <pci> of its own")))
+        << inner;
+  }
+  EXPECT_EQ(topology_from_text(nccl_xml(pci("81", below)), "here").world_size(), 1);
+  EXPECT_EQ(refusal(nccl_xml(pci("81", nic + nic) + below)), "accepted");
+}
+
+TEST(NcclXml, AnAdapterMayBeNamedLikeAnotherNode) {
+  for (const std::string name : {"gpu0", "host", "numa0", "network", "pcie0", "core1"}) {
+    const std::string nic = "<nic><net name=\"" + name + "\" speed=\"1000\"/></nic>";
+    const Topology t = topology_from_text(
+        nccl_xml(pci("81", pci("82", nic) + pci("83", R"(<gpu dev="0" sm="80"/>)"))), "here");
+    EXPECT_EQ(malformed(t), std::nullopt) << name;
+  }
+}
+
+TEST(NcclXml, NoLinkIsSlowerThanAnyWiring) {
+  std::string text = test::read(data("topology/nccl-pairs.xml"));
+  const std::size_t at = text.find("GT/s");
+  ASSERT_NE(at, std::string::npos);
+  const std::size_t begin = text.rfind('"', at) + 1;
+  EXPECT_THAT(refusal(text.replace(begin, at - begin, "1e-300 ")), HasSubstr("is no PCIe speed"));
 }
 
 TEST(Import, EntityBombsAndOtherTricksAreRefused) {

@@ -105,8 +105,8 @@ TEST(ProbedNetwork, PutsEveryRankBehindItsHostsTrunk) {
         .nodes[static_cast<std::size_t>(topology.rank_nodes[static_cast<std::size_t>(rank)])]
         .name;
   };
-  EXPECT_EQ(name(3), "a/rank0");
-  EXPECT_EQ(name(4), "c/rank1");
+  EXPECT_EQ(name(3), "a/rank3");
+  EXPECT_EQ(name(4), "c/rank4");
   int trunks = 0;
   for (const Topology::Link& link : topology.links) {
     if (link.type != "trunk") continue;

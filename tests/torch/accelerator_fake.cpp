@@ -29,19 +29,26 @@ class Fake final : public Accelerator {
  public:
   bool holds(const at::Tensor& tensor) const override {
     return tensor.device().is_cpu() && tensor.has_storage() &&
-           DeviceCommunicator::place_of(memory_of(tensor)).kind == chorus::MemoryKind::device;
+           DeviceCommunicator::place_of(memory_of(tensor), 0).kind == chorus::MemoryKind::device;
   }
   int gpu_of(const at::Tensor& tensor) const override {
-    return DeviceCommunicator::place_of(memory_of(tensor)).device;
+    return DeviceCommunicator::place_of(memory_of(tensor), 0).device;
   }
   void* current_stream(int /*gpu*/) const override { return the_current_stream; }
-  void* new_stream(int /*gpu*/) const override {
-    using Create = int (*)(void**, unsigned);
+  void* new_stream(int gpu) const override {
     void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW);
-    const auto create = reinterpret_cast<Create>(::dlsym(driver, "cuStreamCreate"));
+    const auto retain =
+        reinterpret_cast<int (*)(void**, int)>(::dlsym(driver, "cuDevicePrimaryCtxRetain"));
+    const auto push = reinterpret_cast<int (*)(void*)>(::dlsym(driver, "cuCtxPushCurrent_v2"));
+    const auto pop = reinterpret_cast<int (*)(void**)>(::dlsym(driver, "cuCtxPopCurrent_v2"));
+    const auto create =
+        reinterpret_cast<int (*)(void**, unsigned)>(::dlsym(driver, "cuStreamCreate"));
     constexpr unsigned kNonBlocking = 1;
+    void* context = nullptr;
     void* stream = nullptr;
-    if (create(&stream, kNonBlocking) != 0) throw std::runtime_error("no stream");
+    const bool made =
+        retain(&context, gpu) == 0 && push(context) == 0 && create(&stream, kNonBlocking) == 0;
+    if (!made || pop(&context) != 0) throw std::runtime_error("no stream");
     return stream;
   }
   at::Tensor empty(int64_t count, const at::Tensor& like) const override {
@@ -69,12 +76,13 @@ class Fake final : public Accelerator {
   /// Memory that nobody has any more, and the streams that use it still.
   struct Left {
     void* memory;
+    int gpu;
     std::vector<chorus::DeviceMark> uses;
   };
 
   void let_go(int gpu, void* memory) const {
     const std::lock_guard lock(mutex_);
-    Left left{memory, {}};
+    Left left{memory, gpu, {}};
     const auto [first, last] = uses_.equal_range(memory);
     for (auto use = first; use != last; ++use) left.uses.emplace_back(gpu, use->second);
     uses_.erase(first, last);
@@ -83,7 +91,7 @@ class Fake final : public Accelerator {
       for (const chorus::DeviceMark& use : each.uses) {
         if (!use.passed()) return false;
       }
-      DeviceCommunicator::free(each.memory);
+      DeviceCommunicator::free(each.memory, each.gpu);
       return true;
     });
   }

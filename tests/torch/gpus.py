@@ -55,7 +55,19 @@ class Fakes:
         self.module = ctypes.CDLL(chorus_torch._C.__file__)
         self.module.fake_gpu_allocate.restype = ctypes.c_void_p
         self.current = ctypes.c_void_p()
+        self.gpu = 0
         self.bulk = None
+
+    @contextlib.contextmanager
+    def context(self):
+        """The driver refuses calls of a thread that has no context."""
+        context = ctypes.c_void_p()
+        assert self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.gpu) == 0
+        assert self.driver.cuCtxPushCurrent_v2(context) == 0
+        try:
+            yield
+        finally:
+            assert self.driver.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
 
     def put(self, tensor, gpu=0):
         bytes_ = max(1, tensor.numel()) * tensor.element_size()
@@ -68,19 +80,23 @@ class Fakes:
         return placed
 
     def read(self, tensor):
-        assert self.driver.cuStreamSynchronize(self.current) == 0
+        with self.context():
+            assert self.driver.cuStreamSynchronize(self.current) == 0
         return tensor.clone()
 
     def copy(self, to, source):
-        assert self.driver.cuMemcpyDtoDAsync_v2(
-            ctypes.c_ulonglong(to.data_ptr()), ctypes.c_ulonglong(source.data_ptr()),
-            ctypes.c_size_t(to.numel() * to.element_size()), self.current) == 0
+        with self.context():
+            assert self.driver.cuMemcpyDtoDAsync_v2(
+                ctypes.c_ulonglong(to.data_ptr()), ctypes.c_ulonglong(source.data_ptr()),
+                ctypes.c_size_t(to.numel() * to.element_size()), self.current) == 0
 
     @contextlib.contextmanager
     def stream(self, gpu=0):
         before = self.current
         self.current = ctypes.c_void_p()
-        assert self.driver.cuStreamCreate(ctypes.byref(self.current), 1) == 0
+        self.gpu = gpu
+        with self.context():
+            assert self.driver.cuStreamCreate(ctypes.byref(self.current), 1) == 0
         self.module.fake_gpu_use_stream(self.current)
         yield
         self.current = before

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/counted.hpp"
 #include "base/index.hpp"
 #include "chorus/error.hpp"
+#include "model/json.hpp"
 #include "topology/builder.hpp"
 #include "topology/rates.hpp"
 
@@ -39,7 +41,8 @@ int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostP
           : Wire{kLoopbackGbS, kLoopbackHopUs, "loopback", Provenance::table};
   std::vector<int> copies;
   for (int i = 0; i < ranks; ++i) {
-    const int rank = builder.node(fmt::format("{}/rank{}", name, i), NodeKind::core, host);
+    const int rank =
+        builder.node(fmt::format("{}/rank{}", name, part.ranks[at(i)]), NodeKind::core, host);
     rank_nodes[at(part.ranks[at(i)])] = rank;
     const auto [out, in] = builder.both_ways(rank, host, copy);
     copies.insert(copies.end(), {out, in});
@@ -50,8 +53,8 @@ int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostP
   const int nic = builder.node(name + "/nic", NodeKind::nic, host);
   const double out = network.tree.out[at(part.host)];
   const double in = network.tree.in[at(part.host)];
-  const int to_nic = builder.one_way(host, nic, wire_of(out, 0, "pcie"));
-  const int from_nic = builder.one_way(nic, host, wire_of(in, 0, "pcie"));
+  const int to_nic = builder.one_way(host, nic, wire_of(out, 0, "sockets"));
+  const int from_nic = builder.one_way(nic, host, wire_of(in, 0, "sockets"));
   builder.group(name + "/sockets", {to_nic, from_nic}, (out + in) * 1e-9,
                 kSocketMessageUs / part.cores);
   return nic;
@@ -98,7 +101,7 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
   std::size_t ranks = 0;
   for (const HostPart& part : parts) ranks += part.ranks.size();
   std::vector<int> rank_nodes(ranks, -1);
-  TopologyBuilder builder(fmt::format("{} hosts, probed", parts.size()));
+  TopologyBuilder builder(counted(std::ssize(parts), "host") + ", probed");
   const int top = builder.node("network", NodeKind::network_switch);
 
   // A switch for each group, the larger first so that what hangs below exists.
@@ -143,7 +146,7 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
     builder.group("network/core", std::move(to_top), tree.core * 1e-9);
   }
   for (const int node : rank_nodes) builder.rank(node);
-  return builder.take();
+  return sound(builder.take(), "the probed network");
 }
 
 ProbedNetwork restricted(const ProbedNetwork& network, const std::vector<std::string>& hosts) {

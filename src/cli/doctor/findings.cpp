@@ -41,6 +41,10 @@ std::string text_of(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
     fmt::format_to(std::back_inserter(text), "{:<8} {}: {}\n         why: {}\n",
                    name_of(finding.severity), finding.check, finding.seen, finding.why);
+    if (!finding.hosts.empty()) {
+      fmt::format_to(std::back_inserter(text), "         on:  {}\n",
+                     fmt::join(finding.hosts, ", "));
+    }
     if (!finding.remedy.empty()) {
       fmt::format_to(std::back_inserter(text), "         do:  {}\n", finding.remedy);
     }
@@ -57,6 +61,17 @@ std::string text_of(const std::vector<Finding>& findings) {
                             counted(Severity::note));
 }
 
+namespace {
+
+std::string hosts_json(const std::vector<std::string>& hosts) {
+  if (hosts.empty()) return {};
+  std::vector<std::string> names;
+  for (const std::string& host : hosts) names.push_back(json::quote(host));
+  return fmt::format(",\n     \"hosts\": [{}]", fmt::join(names, ", "));
+}
+
+}  // namespace
+
 std::string json_of(const std::vector<Finding>& findings) {
   std::string text = "{\n  \"format\": \"chorus-doctor\",\n  \"version\": 1,\n  \"findings\": [";
   bool first = true;
@@ -64,9 +79,10 @@ std::string json_of(const std::vector<Finding>& findings) {
     fmt::format_to(std::back_inserter(text),
                    "{}\n    {{\"check\": {}, \"severity\": \"{}\",\n     \"seen\": {},\n     "
                    "\"why\": {},\n     "
-                   "\"remedy\": {}}}",
-                   first ? "" : ",", json::quoted(one.check), name_of(one.severity),
-                   json::quoted(one.seen), json::quoted(one.why), json::quoted(one.remedy));
+                   "\"remedy\": {}{}}}",
+                   first ? "" : ",", json::quote(one.check), name_of(one.severity),
+                   json::quote(one.seen), json::quote(one.why), json::quote(one.remedy),
+                   hosts_json(one.hosts));
     first = false;
   }
   return text + (first ? "]\n}\n" : "\n  ]\n}\n");

@@ -24,6 +24,7 @@ struct Finding {
   std::string seen;    ///< what was found, with names and numbers
   std::string why;     ///< why it matters
   std::string remedy;  ///< the command or setting that mends it; empty if there is none
+  std::vector<std::string> hosts = {};  ///< of a job, on which it was found; empty: this machine
 
   bool operator==(const Finding&) const = default;
 };

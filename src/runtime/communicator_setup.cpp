@@ -1,0 +1,218 @@
+// How a communicator comes to be: files that options name, links, the network, the schedules.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "collectives/reduce.hpp"
+#include "model/json.hpp"
+#include "runtime/assumed_topology.hpp"
+#include "runtime/communicator_impl.hpp"
+#include "runtime/file.hpp"
+#include "runtime/launch.hpp"
+#include "runtime/options_env.hpp"
+#include "runtime/synthesize.hpp"
+
+namespace chorus {
+namespace {
+
+// Instances of a program over links with a network in between: one instance's messages travel while
+// another's are folded.
+constexpr int kNetworkInstances = 2;
+// Channels a lowered schedule may use: one for reductions, one for copies.
+constexpr int kProgramChannels = 2;
+constexpr int kMessageChannel = kNetworkInstances * kProgramChannels;
+
+/// Between hosts data and credits wait in queues of the network, both ways at once, so more has to
+/// be under way than inside a host: with 8 slots an all-reduce of 16 MB over two trunks of 200 Mb/s
+/// reached 51 % of them, with 32 it reached 93 %. A job whose ranks meet on loopback is on one
+/// host.
+int slots_for(const Control& control, const Options& options) {
+  constexpr int kNetworkSlots = 32;
+  const std::string address = control.local_address();
+  const bool one_host = address.starts_with("127.") || address == "::1";
+  const bool chosen = options.slots != Options{}.slots;
+  return one_host || chosen ? options.slots : kNetworkSlots;
+}
+
+/// Collectives of fewer that nobody waits for take a microsecond or two, and not the time of
+/// another look at the clock.
+constexpr std::size_t kBriefElements = 1024;
+
+/// The topology that Options::topology_file describes; empty if it names none.
+Topology described_topology(const Options& options, std::size_t num_ranks) {
+  if (options.topology_file.empty()) return {};
+  Topology described = topology_from_json(
+      read_option_file(options.topology_file, "CHORUS_TOPOLOGY", "chorus topo SOURCE --json"),
+      options.topology_file);
+  if (described.world_size() != static_cast<int>(num_ranks)) {
+    throw InputError(fmt::format("{} describes {} ranks, but this communicator has {}",
+                                 options.topology_file, described.world_size(), num_ranks));
+  }
+  return described;
+}
+
+/// The plan of Options::plan_file; empty if it names none.
+Plan given_plan(const Options& options, std::size_t num_ranks, const Topology& described) {
+  if (options.plan_file.empty()) return {};
+  Plan plan = plan_from_json(
+      read_option_file(options.plan_file, "CHORUS_PLAN", "chorus synth TOPOLOGY -o FILE"),
+      options.plan_file);
+  if (plan.world_size != static_cast<int>(num_ranks)) {
+    throw InputError(fmt::format("{} is a plan for {} ranks, but this communicator has {}",
+                                 options.plan_file, plan.world_size, num_ranks));
+  }
+  if (!options.topology_file.empty() && fingerprint(described) != plan.topology_fingerprint) {
+    throw InputError(fmt::format(
+        "{} is a plan for another topology than {} describes: {}; make it again: chorus synth {}",
+        options.plan_file, options.topology_file, difference(plan.topology, described),
+        options.topology_file));
+  }
+  return plan;
+}
+
+}  // namespace
+
+int message_channel() { return kMessageChannel; }
+
+Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> joined,
+                         GroupPlace position, const Options& settings, const Probed* known)
+    : keep_alive(std::move(guard)),
+      control(std::move(joined)),
+      options(settings),
+      place(std::move(position)) {
+  set_log_level(parse_log_level(options.log_level));
+  tells_calls = log_enabled(LogLevel::debug);
+  layout = {.data_channels = kMessageChannel + 1,
+            .slots = slots_for(*control, options),
+            .slot_bytes = options.slot_bytes};
+  Topology described = described_topology(options, place.members.size());
+  Plan plan = given_plan(options, place.members.size(), described);
+  control->open_group(place.key, place.members);
+  connect(described, plan);
+  engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
+  listen_to_engine();
+  choose_first(std::move(described), std::move(plan), known);
+  conversations_.resize(2 * place.members.size());
+}
+
+// Ranks that differ in what they were told are found here.
+void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
+  const std::string agreement = fmt::format(
+      "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
+      "transports {}, synthesis {} ms, probing {} ms",
+      CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
+      options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
+      options.deterministic, layout.slots, options.slot_bytes, options.transports,
+      options.synthesis_ms, options.probe_ms);
+  // A peer that cannot be reached may have died, or left because another died: that is the cause.
+  const auto blame_the_dead = [this] {
+    if (const auto verdict = control->await_verdict(place.key)) throw CollectiveError(*verdict);
+  };
+  try {
+    wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
+  } catch (const LinkError& error) {
+    // Of its own sockets or memory the others know nothing.
+    if (error.peer() < 0) control->abort(place.key, error.what());
+    blame_the_dead();
+    throw;
+  } catch (const TopologyError&) {
+    blame_the_dead();
+    throw;
+  }
+}
+
+void Communicator::Impl::choose_first(Topology described, Plan plan, const Probed* known) {
+  const auto& members = wiring->members();
+  const std::size_t hosts = num_hosts(members);
+  if (wiring->any_network()) instances = kNetworkInstances;
+  if (log_enabled(LogLevel::info) && place.rank == 0) {
+    log(LogLevel::info, who(place),
+        fmt::format("{} {} on {} {}, transports {}, {} reductions", members.size(),
+                    members.size() == 1 ? "rank" : "ranks", hosts, hosts == 1 ? "host" : "hosts",
+                    options.transports, reduce_instruction_set()));
+  }
+  const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
+  const bool planned = !options.plan_file.empty();
+  if (options.topology_file.empty()) {
+    if (hosts > 1 && !planned && free_to_choose) learn_network(known);
+    described = probed ? probed->topology : assumed_topology(members, wiring->hosts_share_memory());
+  }
+  if (planned && place.rank == 0) tell_plan(plan, described);
+  share_cores(described, members);
+  if ((probed || !options.topology_file.empty()) && !planned && members.size() > 1) {
+    if (free_to_choose && options.synthesis_ms > 0) {
+      plan = synthesize_together(*control, place, described, options);
+    } else if (place.rank == 0) {
+      log(LogLevel::info, who(place),
+          fmt::format("no plan is synthesized: {} is set",
+                      !options.algorithm.empty() ? "CHORUS_ALGORITHM"
+                      : options.deterministic    ? "CHORUS_DETERMINISTIC"
+                                                 : "CHORUS_SYNTHESIS_MS=0"));
+    }
+  }
+  choose_by(std::move(described), std::move(plan));
+}
+
+void Communicator::Impl::listen_to_engine() {
+  flight_job = control->job();
+  engine->on_report = [this] { report_history(); };
+  engine->on_complete = [this](const Job& job) {
+    const bool brief = !engine->waited() && job.call.count < kBriefElements;
+    if (brief) {
+      flight.finish_brief(job.flight_record);
+    } else if (job.way != Job::Way::mailbox) {
+      flight.finish(job.flight_record);
+    }
+    if (job.timed) note_time(job);
+  };
+  engine->on_failure = [this](const std::string& failure, const std::string& waiting) {
+    if (options.flight_dir.empty()) return;
+    const std::string path =
+        flight.dump(options.flight_dir, {.job = flight_job,
+                                         .communicator = place.key,
+                                         .rank = place.rank,
+                                         .world_size = static_cast<int>(place.members.size()),
+                                         .failure = failure,
+                                         .waiting = waiting});
+    if (!path.empty()) log(LogLevel::warn, who(place), "flight record: " + path);
+  };
+}
+
+std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const Options& options) {
+  require_valid(options);
+  const Launch launch = Launch::from_env();
+  std::shared_ptr<void> keep_alive;
+  const std::string id = resolve_id(launch, options, keep_alive);
+  return join(id, launch.rank, launch.world_size, std::move(keep_alive), options);
+}
+
+std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& id, Rank rank,
+                                                             int world_size,
+                                                             std::shared_ptr<void> keep_alive,
+                                                             const Options& options) {
+  require_valid(options);
+  auto control =
+      Control::join(id, rank, world_size, options.join_timeout_ms, options.warn_after_ms);
+  GroupPlace place{.key = "world", .rank = rank};
+  for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
+  try {
+    return std::make_unique<Impl>(std::move(keep_alive), control, std::move(place), options);
+  } catch (const InputError& error) {  // a file of this rank's, of which the others know nothing
+    control->leaves_because(error.what());
+    throw;
+  }
+}
+
+std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members) const {
+  // A topology or plan file describes the whole world, not a part of it.
+  Options smaller = options;
+  smaller.topology_file.clear();
+  smaller.plan_file.clear();
+  members.wakeups = wiring->wakeups();
+  return std::make_unique<Impl>(keep_alive, control, std::move(members), smaller,
+                                probed ? &*probed : nullptr);
+}
+
+}  // namespace chorus

@@ -1,0 +1,33 @@
+// Spanning trees of a folded network: what the ranks of one cell need, its images for all others.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "synth/effort.hpp"
+#include "synth/repeated_network.hpp"
+#include "synth/spread.hpp"
+
+namespace chorus::synth {
+
+/// Trees from every rank of cell 0 to all ranks, the same number from each.
+struct RepeatedTrees {
+  int trees_per_rank = 0;
+  /// By root, then tree: hops in an order in which they could happen. Their chunk is not set.
+  std::vector<std::vector<Hop>> trees;
+  /// Seconds per byte of one tree's data that the most loaded resource is busy with all trees and
+  /// their images.
+  double load_s_per_byte = 0;
+};
+
+/// Trees that load the most loaded orbit as little as was found, by prices as rerouted() has them.
+/// What is dear (a NIC that a box shares) so is crossed once per tree and box, and inside a box
+/// trees go whichever way its links are least loaded.
+///
+/// Deterministic by effort.seed. Nothing if the edges do not join all ranks, or the effort is spent
+/// before all trees are there.
+[[nodiscard]] std::optional<RepeatedTrees> pack_repeated_trees(const RepeatedNetwork& network,
+                                                               int trees_per_rank,
+                                                               const Effort& effort);
+
+}  // namespace chorus::synth

@@ -1,0 +1,95 @@
+// A wiring as the planner sees it: which way round, folded or not, and how long schedules take.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/index.hpp"
+#include "chorus/error.hpp"
+#include "model/symmetry.hpp"
+#include "synth/plan.hpp"
+#include "synth/predict.hpp"
+#include "synth/repeated.hpp"
+
+namespace chorus::synth {
+namespace {
+
+constexpr double kLittleLost = 1.1;
+constexpr std::size_t kMostFolded = 600'000;  // transfers of one cell that are still simulated
+
+/// What identifies a link among its likes, whichever way it is turned.
+auto identity(const Topology::Link& link, bool turned) {
+  return std::tuple(turned ? link.dst : link.src, turned ? link.src : link.dst, link.alpha_s,
+                    link.beta_s_per_byte);
+}
+
+}  // namespace
+
+Topology reversed(const Topology& topology) {
+  Topology result = topology;
+  for (Topology::Link& link : result.links) std::swap(link.src, link.dst);
+  return result;
+}
+
+bool symmetric(const Topology& topology) {
+  const auto sorted = [&](bool turned) {
+    std::vector<decltype(identity(topology.links[0], turned))> all;
+    for (const Topology::Link& link : topology.links) all.push_back(identity(link, turned));
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const auto groups = [&](bool turned) {
+    std::vector<
+        std::tuple<double, double, std::vector<decltype(identity(topology.links[0], false))>>>
+        all;
+    for (const Topology::PortGroup& group : topology.port_groups) {
+      auto& [beta, message, links] = all.emplace_back();
+      beta = group.beta_s_per_byte;
+      message = group.message_s;
+      for (const int link : group.links)
+        links.push_back(identity(topology.links[at(link)], turned));
+      std::sort(links.begin(), links.end());
+    }
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  return sorted(false) == sorted(true) && groups(false) == groups(true);
+}
+
+Wiring::Wiring(const Topology& topology)
+    : topology_(topology),
+      repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology) : std::nullopt),
+      network_(repeated_ ? Network(topology.world_size(), {}, {}) : Network(topology)) {
+  if (!repeated_) routes_.emplace(topology_);
+}
+
+Prediction Wiring::predict(const Schedule& schedule, double size_bytes) const {
+  if (repeated_) {
+    const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostFolded;
+    const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
+                               : replayed_seconds(schedule, *repeated_, size_bytes);
+    if (!seconds) {
+      throw InputError(
+          fmt::format("'{}' on {} ranks has not the symmetry of '{}': schedules of so many ranks "
+                      "are timed by it",
+                      schedule.name, schedule.world_size, topology_.name));
+    }
+    return {*seconds, quick ? Method::simulated : Method::replayed};
+  }
+  if (num_transfers(schedule) <= kMostSimulated) {
+    return {simulate(schedule, topology_, *routes_, size_bytes).seconds, Method::simulated};
+  }
+  if (!schedule.symmetry.empty()) return predict(expanded(schedule), size_bytes);
+  // With a barrier after every step; where that loses little, or where nothing could overlap.
+  const double stepwise = cost(schedule, topology_, *routes_).seconds(size_bytes);
+  const std::optional<double> least = least_seconds(schedule, network_, size_bytes);
+  if (!least || schedule.steps.size() == 1 || stepwise <= kLittleLost * *least) {
+    return {stepwise, Method::cost};
+  }
+  return {*replayed_seconds(schedule, network_, size_bytes), Method::replayed};
+}
+
+}  // namespace chorus::synth

@@ -1,0 +1,379 @@
+// What drivers demand, and what they promise not: contexts, faults, memory that peers cannot reach,
+// handles that are used again, code that is loaded lazily.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "chorus/error.hpp"
+#include "device_rank.hpp"
+#include "fake_cuda.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using Kind = Call::Kind;
+using ::testing::HasSubstr;
+
+World world_of(int size, Ranks ranks = Ranks::threads) {
+  World world{.size = size, .ranks = ranks};
+  world.options.timeout_ms = 60'000;
+  world.options.flight_dir.clear();
+  return world;
+}
+
+void fill(DeviceRank& rank, float* memory, const std::vector<float>& data) {
+  const cuda::Current current(rank.context());
+  const auto stream = static_cast<cuda::StreamHandle>(rank.stream());
+  cuda::check(cuda::driver().copy_to_device(reinterpret_cast<cuda::Address>(memory), data.data(),
+                                            data.size() * sizeof(float), stream),
+              "copy");
+  cuda::check(cuda::driver().stream_synchronize(stream), "copy");
+}
+
+float* floats(DeviceRank& rank, std::size_t count, float value) {
+  auto* const memory = reinterpret_cast<float*>(rank.memory(count * sizeof(float)));
+  fill(rank, memory, std::vector<float>(count, value));
+  return memory;
+}
+
+void expect_all(DeviceRank& rank, const float* memory, std::size_t count, float value) {
+  std::vector<float> data(count);
+  const cuda::Current current(rank.context());
+  const auto stream = static_cast<cuda::StreamHandle>(rank.stream());
+  cuda::check(cuda::driver().copy_to_host(data.data(), reinterpret_cast<cuda::Address>(memory),
+                                          count * sizeof(float), stream),
+              "copy");
+  cuda::check(cuda::driver().stream_synchronize(stream), "copy");
+  for (std::size_t i = 0; i < count; ++i) {
+    if (data[i] == value) continue;
+    throw std::runtime_error(fmt::format("rank {}: element {} is {} in place of {}",
+                                         rank.comm().rank(), i, data[i], value));
+  }
+}
+
+DeviceCall sum(const float* in, float* out, std::size_t count, void* stream) {
+  return {.call = {.kind = Kind::all_reduce,
+                   .input = in,
+                   .output = out,
+                   .count = count,
+                   .type = DataType::float32},
+          .stream = stream};
+}
+
+void synchronize(DeviceRank& rank, cuda::StreamHandle stream) {
+  const cuda::Current current(rank.context());
+  cuda::check(cuda::driver().stream_synchronize(stream), "waiting for a stream");
+}
+
+/// Runs `body` in rank 0's thread while no kernel on GPU 0 can begin, of any rank.
+void while_held(DeviceRank& rank, const std::function<void()>& body) {
+  rank.comm().barrier();
+  if (rank.comm().rank() == 0) fake_cuda_hold(0, true);
+  rank.comm().barrier();
+  body();
+  rank.comm().barrier();
+  if (rank.comm().rank() == 0) fake_cuda_hold(0, false);
+}
+
+// Contexts and faults ---------------------------------------------------------------------------
+
+TEST(DeviceRules, MemoryIsKnownInThreadsWithoutAContext) {
+  expect_all_well(run_devices(world_of(1), Gpus::one, {}, [](DeviceRank& rank) {
+    std::byte* const memory = rank.memory(100);
+    int host = 0;
+    std::thread([&] {
+      EXPECT_EQ(DeviceCommunicator::place_of(memory, 0).kind, MemoryKind::device);
+      EXPECT_EQ(DeviceCommunicator::place_of(memory, 1).device, 0);
+      EXPECT_EQ(rank.device().place(memory).kind, MemoryKind::device);
+      EXPECT_EQ(rank.device().place(&host).kind, MemoryKind::host);
+    }).join();
+  }));
+}
+
+TEST(DeviceRules, AfterAFaultMemoryIsNotTakenForTheHosts) {
+  if (!fake_cuda()) GTEST_SKIP() << "a true GPU would be lost to the process";
+  std::string thrown;
+  static_cast<void>(run_devices(world_of(1), Gpus::one, {}, [&thrown](DeviceRank& rank) {
+    float* const data = floats(rank, 10, 1.0F);
+    fake_cuda_fault(0);
+    try {
+      rank.device().enqueue(sum(data, data, 10, rank.stream()));
+    } catch (const DeviceError& error) {
+      thrown = error.what();
+    }
+    fake_cuda_heal();
+  }));
+  EXPECT_THAT(thrown, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+}
+
+// Before 12.0 cudaSetDevice() made no context: every rank would be thought to be on GPU 0.
+TEST(DeviceRules, TheDeviceOfTheCudaRuntimeCountsWhereThereIsNoContext) {
+  if (!fake_cuda()) GTEST_SKIP() << "the fake driver's runtime does as it is told";
+  std::thread([] {
+    EXPECT_EQ(DeviceCommunicator::current_device(), -1);
+    fake_cuda_runtime_device(1);
+    EXPECT_EQ(DeviceCommunicator::current_device(), 1);
+    const cuda::PrimaryContext context(0);
+    const cuda::Current current(context.get());
+    EXPECT_EQ(DeviceCommunicator::current_device(), 0);
+    fake_cuda_runtime_device(-1);
+  }).join();
+}
+
+TEST(DeviceRules, TheProgramsEnvironmentIsLeftAlone) {
+  if (!fake_cuda()) GTEST_SKIP() << "who runs this may have set it";
+  static_cast<void>(cuda::driver());
+  EXPECT_EQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), nullptr);
+}
+
+// Memory ----------------------------------------------------------------------------------------
+
+// Threads of one process use each other's buffers where they lie: not those that only their owner's
+// GPU reaches (cudaMallocAsync, cuMemMap).
+TEST(DeviceRules, PeersAreNotOfferedMemoryThatTheyCannotReach) {
+  expect_all_well(run_devices(world_of(2), Gpus::two, {}, [](DeviceRank& rank) {
+    constexpr std::size_t kCount = 200'000;
+    const auto stream = static_cast<cuda::StreamHandle>(rank.stream());
+    const cuda::Current current(rank.context());
+    const cuda::Memory pool = cuda::allocate_local(2 * kCount * sizeof(float), stream);
+    auto* const in = reinterpret_cast<float*>(pool.get());
+    EXPECT_EQ(rank.device().place(in).peers_reach, cuda::driver().alloc_async == nullptr);
+    float* const reached = floats(rank, kCount, 1.0F);
+    EXPECT_TRUE(rank.device().place(reached).peers_reach);
+    fill(rank, in, std::vector<float>(kCount, 1.0F));
+    // Inputs, outputs, of one rank or both.
+    rank.device().enqueue(sum(in, in + kCount, kCount, stream));
+    rank.finish();
+    expect_all(rank, in + kCount, kCount, 2.0F);
+    rank.device().enqueue(sum(rank.comm().rank() == 0 ? in : reached, reached, kCount, stream));
+    rank.finish();
+    expect_all(rank, reached, kCount, 2.0F);
+    rank.device().enqueue(
+        sum(reached, rank.comm().rank() == 1 ? in + kCount : reached, kCount, stream));
+    rank.finish();
+    expect_all(rank, rank.comm().rank() == 1 ? in + kCount : reached, kCount, 4.0F);
+  }));
+}
+
+TEST(DeviceRules, MemoryThatTookThePlaceOfSharedMemoryIsNotTakenForIt) {
+  expect_all_well(run_devices(world_of(2, Ranks::processes), Gpus::one, {}, [](DeviceRank& rank) {
+    constexpr std::size_t kCount = 400'000;
+    const cuda::Current current(rank.context());
+    cuda::Memory memory = cuda::allocate(kCount * sizeof(float));
+    const cuda::Address before = memory.get();
+    rank.device().share(reinterpret_cast<void*>(before), kCount * sizeof(float));
+    // Freed without unshare(): the peer still has the old memory mapped.
+    rank.comm().barrier();
+    memory.reset();
+    memory = cuda::allocate(kCount * sizeof(float));
+    if (memory.get() != before) return;  // elsewhere: nothing to confuse
+    auto* const data = reinterpret_cast<float*>(memory.get());
+    fill(rank, data, std::vector<float>(kCount, 1.0F));
+    rank.device().enqueue(sum(data, data, kCount, rank.stream()));
+    rank.finish();
+    expect_all(rank, data, kCount, 2.0F);
+  }));
+}
+
+// To allocate may mean to wait for the kernels that run, and one of them waits for this rank.
+TEST(DeviceRules, FirstCallsOfAShapeDoNotWaitForKernelsOfOthers) {
+  if (!fake_cuda()) GTEST_SKIP() << "whether a true driver waits is its own affair";
+  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+    float* const data = floats(rank, 400'000, 1.0F);
+    float* const more = floats(rank, 400'000, 1.0F);
+    rank.comm().barrier();
+    fake_cuda_allocation_waits(true);
+    for (const std::size_t count : {2U, 9'000U, 200'000U}) {
+      for (const Kind kind :
+           {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+        if (rank.comm().rank() == 1) {  // rank 0's kernel has begun, and waits for this one's
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
+        DeviceCall call = sum(data, kind == Kind::all_to_all ? data : more, count, rank.stream());
+        call.call.kind = kind;
+        rank.device().enqueue(call);
+        rank.finish();
+      }
+    }
+    rank.comm().barrier();
+    fake_cuda_allocation_waits(false);
+  }));
+}
+
+// Order -----------------------------------------------------------------------------------------
+
+TEST(DeviceRules, AStreamWithTheHandleOfADestroyedOneIsOrderedBehindIt) {
+  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+    float* const data = floats(rank, 100, 1.0F);
+    const cuda::Current current(rank.context());
+    cuda::Stream stream = cuda::make_stream();
+    while_held(rank, [&] {
+      rank.device().enqueue(sum(data, data, 100, stream.get()));
+      stream.reset();
+      stream = cuda::make_stream();
+      rank.device().enqueue(sum(data, data, 100, stream.get()));
+    });
+    synchronize(rank, stream.get());
+    expect_all(rank, data, 100, 4.0F);
+  }));
+}
+
+cuda::GraphExec captured(cuda::StreamHandle stream, const std::function<void()>& calls) {
+  const cuda::Api& api = cuda::driver();
+  cuda::Graph graph = nullptr;
+  cuda::GraphExec exec = nullptr;
+  cuda::check(api.capture_begin(stream, cuda::kCaptureModeThreadLocal), "capture");
+  calls();
+  cuda::check(api.capture_end(stream, &graph), "capture");
+  cuda::check(api.graph_instantiate(&exec, graph, 0), "instantiate");
+  api.graph_destroy(graph);
+  return exec;
+}
+
+TEST(DeviceRules, GraphsAndStreamsOfACommunicatorRunOneAfterTheOther) {
+  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+    const cuda::Api& api = cuda::driver();
+    const cuda::Current current(rank.context());
+    const cuda::Stream one = cuda::make_stream();
+    const cuda::Stream other = cuda::make_stream();
+    float* const a = floats(rank, 100, 1.0F);
+    float* const b = floats(rank, 100, 1.0F);
+    float* const c = floats(rank, 100, 1.0F);
+    // The first of all calls is captured, too.
+    const cuda::GraphExec first =
+        captured(one.get(), [&] { rank.device().enqueue(sum(a, a, 100, one.get())); });
+    const cuda::GraphExec second =
+        captured(other.get(), [&] { rank.device().enqueue(sum(b, b, 100, other.get())); });
+    while_held(rank, [&] {
+      for (int round = 0; round < 3; ++round) {
+        cuda::check(api.graph_launch(first, one.get()), "launch");
+        rank.device().enqueue(sum(c, c, 100, rank.stream()));
+        cuda::check(api.graph_launch(second, other.get()), "launch");
+        cuda::check(api.graph_launch(first, one.get()), "launch");
+      }
+    });
+    for (const cuda::StreamHandle stream : {one.get(), other.get()}) synchronize(rank, stream);
+    rank.finish();
+    expect_all(rank, a, 100, 64.0F);
+    expect_all(rank, b, 100, 8.0F);
+    expect_all(rank, c, 100, 8.0F);
+    for (const cuda::GraphExec exec : {first, second}) api.graph_exec_destroy(exec);
+  }));
+}
+
+// Branches of a graph have no order but what the library gives them.
+TEST(DeviceRules, BranchesOfAGraphRunOneAfterTheOther) {
+  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+    const cuda::Api& api = cuda::driver();
+    const cuda::Current current(rank.context());
+    const cuda::Stream one = cuda::make_stream();
+    const cuda::Stream other = cuda::make_stream();
+    const cuda::Event fork = cuda::make_event();
+    const cuda::Event join = cuda::make_event();
+    float* const a = floats(rank, 100, 1.0F);
+    float* const b = floats(rank, 100, 1.0F);
+    const cuda::GraphExec exec = captured(one.get(), [&] {
+      cuda::check(api.event_record(fork.get(), one.get()), "fork");
+      cuda::check(api.stream_wait(other.get(), fork.get(), 0), "fork");
+      rank.device().enqueue(sum(a, a, 100, one.get()));
+      rank.device().enqueue(sum(b, b, 100, other.get()));
+      rank.device().enqueue(sum(a, a, 100, one.get()));
+      cuda::check(api.event_record(join.get(), other.get()), "join");
+      cuda::check(api.stream_wait(one.get(), join.get(), 0), "join");
+    });
+    for (int i = 0; i < 2; ++i) cuda::check(api.graph_launch(exec, one.get()), "launch");
+    synchronize(rank, one.get());
+    expect_all(rank, a, 100, 16.0F);
+    expect_all(rank, b, 100, 4.0F);
+    api.graph_exec_destroy(exec);
+  }));
+}
+
+// Code and GPUs ---------------------------------------------------------------------------------
+
+TEST(DeviceRules, KernelsAreLoadedOncePerGpuAndStay) {
+  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+    const int loads = fake_cuda_calls("cuModuleLoadData");
+    rank.comm().barrier();
+    auto part = rank.comm().split(0);
+    { const DeviceCommunicator second(*part, 0); }
+    rank.comm().barrier();
+    EXPECT_EQ(fake_cuda_calls("cuModuleLoadData"), loads);
+    EXPECT_EQ(fake_cuda_calls("cuModuleUnload"), 0);
+  }));
+}
+
+// The memory model defines the scope of a GPU among the threads of one program.
+TEST(DeviceRules, ProcessesThatShareAGpuOrderMemoryForTheSystem) {
+  if (!fake_cuda()) GTEST_SKIP() << "a true driver does not tell";
+  for (const Ranks ranks : {Ranks::threads, Ranks::processes}) {
+    expect_all_well(run_devices(world_of(2, ranks), Gpus::one, {}, [ranks](DeviceRank& rank) {
+      float* const data = floats(rank, 100, 1.0F);
+      rank.device().enqueue(sum(data, data, 100, rank.stream()));
+      rank.finish();
+      if (fake_cuda_last_launch().beyond_device != (ranks == Ranks::processes)) {
+        throw std::runtime_error("the scope is wrong");
+      }
+    }));
+  }
+}
+
+/// Messages between all pairs, many each way, asked for in an order of each rank's own; those of
+/// one pair and way in theirs.
+void exchange_many(DeviceRank& rank, std::size_t each) {
+  const auto n = static_cast<std::size_t>(rank.comm().world_size());
+  const auto me = static_cast<std::size_t>(rank.comm().rank());
+  float* const out = floats(rank, n * each, 0.0F);
+  float* const in = floats(rank, n * each, -1.0F);
+  std::vector<float> mine(n * each);
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<float>(1000 * me + i);
+  fill(rank, out, mine);
+  std::vector<std::size_t> order;  // peer and way of each call
+  for (std::size_t i = 0; i < 2 * n; ++i) order.insert(order.end(), each, i);
+  std::shuffle(order.begin(), order.end(), std::mt19937(static_cast<unsigned>(me)));
+  std::vector<std::size_t> next(2 * n);
+  std::vector<DeviceCall> group;
+  for (const std::size_t which : order) {
+    const std::size_t peer = which / 2;
+    const bool sends = which % 2 == 0;
+    const std::size_t at = peer * each + next[which]++;
+    group.push_back({.call = {.kind = sends ? Kind::send : Kind::recv,
+                              .input = sends ? out + at : nullptr,
+                              .output = sends ? nullptr : in + at,
+                              .count = 1,
+                              .type = DataType::float32,
+                              .peer = static_cast<Rank>(peer)},
+                     .stream = rank.stream()});
+  }
+  rank.device().enqueue(group);
+  rank.finish();
+  for (std::size_t peer = 0; peer < n; ++peer) {
+    for (std::size_t i = 0; i < each; ++i) {
+      expect_all(rank, in + peer * each + i, 1, static_cast<float>(1000 * peer + me * each + i));
+    }
+  }
+}
+
+TEST(DeviceRules, AGroupMayHaveMoreMessagesThanOneLaunchTakes) {
+  expect_all_well(
+      run_devices(world_of(3), Gpus::one, {}, [](DeviceRank& rank) { exchange_many(rank, 90); }));
+}
+
+TEST(DeviceRules, SmallGpusTakeGroupsInSeveralLaunches) {
+  fake_cuda_multiprocessors(6);  // 12 blocks at a time, one for each of the 12 ranks
+  DeviceTuning tuning;
+  tuning.blocks = 1;
+  expect_all_well(run_devices(world_of(12), Gpus::one, tuning,
+                              [](DeviceRank& rank) { exchange_many(rank, 2); }));
+  fake_cuda_multiprocessors(0);
+}
+
+}  // namespace
+}  // namespace chorus::testing

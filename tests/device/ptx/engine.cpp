@@ -1,0 +1,64 @@
+#include "engine.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <thread>
+
+namespace ptx {
+namespace {
+
+std::string content(const std::string& file) {
+  std::ifstream in(file);
+  if (!in) throw std::runtime_error("cannot read " + file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+Engine::Engine(const std::string& file, Settings settings)
+    : module_(content(file)), seed_(settings.seed), machine_(module_, std::move(settings)) {}
+
+Engine::~Engine() {
+  std::printf("PTX: %llu launches, %llu million instructions of threads, seed %llu\n",
+              static_cast<unsigned long long>(launches_),
+              static_cast<unsigned long long>(machine_.executed() / 1'000'000),
+              static_cast<unsigned long long>(seed_));
+}
+
+void Engine::run(const std::string& kernel, const void* parameters, std::size_t bytes,
+                 std::uint32_t blocks, std::uint32_t threads, std::uint32_t device) {
+  constexpr int kTurns = 2000;  // before another thread can begin a launch
+  ++arriving_;
+  std::unique_lock lock(mutex_);
+  --arriving_;
+  ++launches_;
+  Launch& launch = machine_.begin(kernel, parameters, bytes, blocks, threads, device);
+  while (!launch.ended()) {
+    if (turning_) {
+      changed_.wait(lock);
+      continue;
+    }
+    turning_ = true;
+    bool all_asleep = true;
+    for (int i = 0; i < kTurns && !launch.ended() && arriving_ == 0; ++i) {
+      if (!machine_.turn()) {
+        machine_.found("deadlock: threads wait at barriers that others do not come to");
+        return;
+      }
+      all_asleep = all_asleep && machine_.asleep();
+    }
+    turning_ = false;
+    changed_.notify_all();
+    lock.unlock();
+    if (all_asleep) ::usleep(20);
+    while (arriving_ > 0) std::this_thread::yield();
+    lock.lock();
+  }
+  machine_.end(launch);
+}
+
+}  // namespace ptx

@@ -1,0 +1,75 @@
+// Readers of what ranks leave behind: flight records and probed networks.
+#include <numeric>
+
+#include "chorus/error.hpp"
+#include "cli/flight_record.hpp"
+#include "model/json.hpp"
+#include "runtime/probe_cache.hpp"
+#include "tests/fuzz/all_readers.hpp"
+
+namespace chorus::fuzz {
+namespace {
+
+std::string flight(const std::string& input) {
+  try {
+    const Flight flight = flight_from_json(input, "fuzz");
+    if (flight.rank < 0 || flight.rank >= flight.world_size) return "a rank outside its world";
+  } catch (const InputError& refused) {
+    return std::string_view(refused.what()).starts_with("fuzz") ? "" : refused.what();
+  }
+  return "";
+}
+
+/// A job takes its hosts' part of what was probed and makes a topology of it.
+std::string probe_cache(const std::string& input) {
+  try {
+    const probing::ProbedNetwork network = probed_network_from_json(input, "fuzz");
+    if (probed_network_from_json(to_json(network), "fuzz") != network) {
+      return "another network comes back";
+    }
+    if (probing::describe(network).empty()) return "no description";
+    std::vector<probing::HostPart> parts(network.hosts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i].host = static_cast<int>(i);
+      parts[i].ranks = {static_cast<Rank>(i)};
+    }
+    if (const auto fault = malformed(probing::topology_of(network, parts))) return *fault;
+    if (const auto some = probing::restricted(network, {network.hosts.back()});
+        malformed(probing::topology_of(some, std::span(parts).first(1)))) {
+      return "an unsound topology of one host";
+    }
+  } catch (const InputError& refused) {
+    return std::string_view(refused.what()).starts_with("fuzz") ? "" : refused.what();
+  }
+  return "";
+}
+
+constexpr const char* kFlight = R"json({"format": "chorus-flight", "version": 1,
+  "communicator": "world", "rank": 1, "world_size": 4, "host": "node7", "pid": 77,
+  "failure": "rank 1: rank 2 died", "waiting": "step 3 of 6", "calls": [
+  {"sequence": 7, "call": "all_reduce(count 1000, float32, sum)", "schedule": "ring",
+   "begun_us": 1700000000000000, "finished_us": 1700000000000400},
+  {"sequence": 1, "call": "send(count 8, uint8)", "peer": 2, "schedule": "",
+   "begun_us": 1700000000001000, "finished_us": null}]})json";
+
+std::vector<std::string> probe_samples() {
+  probing::ProbedNetwork network;
+  network.hosts = {"a", "b", "c", "d"};
+  network.measured_at_s = 1'700'000'000;
+  network.tree.out = {1e9, 1e9, 2e9, 1e9};
+  network.tree.in = {1e9, 1e9, 2e9, 1e9};
+  network.tree.groups = {{.hosts = {0, 1}, .out = 5e8, .in = 5e8}};
+  network.tree.core = 4e9;
+  network.cable_alpha_s = {1e-5, 1e-5, 2e-5, 1e-5};
+  network.trunk_alpha_s = {3e-5};
+  return {to_json(network)};
+}
+
+}  // namespace
+
+std::vector<Reader> record_readers() {
+  return {{"flight_json", Grammar::json, flight, [] { return std::vector<std::string>{kFlight}; }},
+          {"probe_cache_json", Grammar::json, probe_cache, probe_samples}};
+}
+
+}  // namespace chorus::fuzz

@@ -1,0 +1,77 @@
+// Many communicators at once: each rank has few files open for each, however many ranks there are,
+// and is let have as many as the hard limit allows.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "calls.hpp"
+#include "chorus/communicator.hpp"
+#include "world.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+std::size_t num_open() {
+  return static_cast<std::size_t>(std::distance(
+      std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+}
+
+void limit_descriptors(rlim_t soft, rlim_t hard) {
+  const rlimit limit{soft, hard};
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) throw std::runtime_error("setrlimit");
+}
+
+/// Splits that all live at once, under limits that each rank sets for itself.
+Outcomes many_splits(int num_splits, rlim_t soft, rlim_t hard) {
+  return run_world({.size = 4, .ranks = Ranks::processes}, [=](Communicator& comm) {
+    limit_descriptors(soft, hard);
+    std::vector<std::optional<Communicator>> parts;
+    for (int i = 0; i < num_splits; ++i) parts.push_back(comm.split(0));
+    expect_it_goes_on(*parts.front());
+    expect_it_goes_on(*parts.back());
+    for (auto& part : parts) part.reset();
+  });
+}
+
+TEST(Descriptors, OfACommunicatorAreOneWhateverItsSize) {
+  for (const int n : {2, 4, 8}) {
+    expect_all_well(run_world({.size = n, .ranks = Ranks::processes}, [](Communicator& comm) {
+      std::vector<std::optional<Communicator>> parts(20);
+      const std::size_t before = num_open();
+      for (auto& part : parts) {
+        part = comm.split(0);
+        expect_it_goes_on(*part);
+      }
+      EXPECT_EQ(num_open() - before, parts.size());
+      for (auto& part : parts) part.reset();
+      EXPECT_EQ(num_open(), before);
+    }));
+  }
+}
+
+TEST(Descriptors, AreEnoughForHundredsOfSplitsWithTheUsualLimits) {
+  expect_all_well(many_splits(300, 1024, 1024));
+}
+
+TEST(Descriptors, AreRaisedToWhatTheHardLimitAllows) {
+  expect_all_well(many_splits(150, 64, 1024));
+}
+
+TEST(Descriptors, ThatAreUsedUpAreNamedWithTheLimitAndTheCommand) {
+  EXPECT_THAT(many_splits(150, 64, 64),
+              Each(AllOf(HasSubstr("Too many open files"),
+                         HasSubstr("64 are the most that this process may have, its hard limit"),
+                         HasSubstr("ulimit -H -n 128"))));
+}
+
+}  // namespace
+}  // namespace chorus::testing
