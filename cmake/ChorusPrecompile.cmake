@@ -4,8 +4,8 @@
 # builds without (packages, clang-tidy) see to.
 #
 # GCC takes a precompiled header only with the options that it was made with: one for what goes into
-# libraries, one for programs, one for tests. Sources with options of their own go without: GCC 12
-# takes it at -O3 and then ends with an internal error.
+# libraries, one for programs, one for tests. Targets and sources with options of their own go
+# without: where only -O differs, GCC 12 takes the header and ends with an internal error.
 function(chorus_targets_below directory result)
   get_property(targets DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
   get_property(subdirectories DIRECTORY ${directory} PROPERTY SUBDIRECTORIES)
@@ -47,9 +47,11 @@ function(chorus_precompile)
     endforeach()
   endforeach()
 
+  get_property(common DIRECTORY PROPERTY COMPILE_OPTIONS)
   foreach(target IN LISTS targets)
     get_target_property(type ${target} TYPE)
     get_target_property(sources ${target} SOURCES)
+    get_property(own TARGET ${target} PROPERTY COMPILE_OPTIONS)
     get_target_property(folder ${target} SOURCE_DIR)
     get_target_property(links ${target} LINK_LIBRARIES)
     set(kind "")
@@ -60,7 +62,7 @@ function(chorus_precompile)
     elseif(type STREQUAL EXECUTABLE)
       set(kind programs)
     endif()
-    if(kind AND NOT "${sources}" MATCHES "\\.c(;|$)")
+    if(kind AND NOT "${sources}" MATCHES "\\.c(;|$)" AND "${own}" STREQUAL "${common}")
       set(fmt compiled_in)
       if(folder MATCHES "/trainer$")
         set(fmt shared)
