@@ -12,6 +12,7 @@
 #include "base/files.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
+#include "chorus/options.hpp"
 #include "command/arguments.hpp"
 #include "command/command_line.hpp"
 #include "model/contract.hpp"
@@ -45,11 +46,10 @@ void run(const Arguments& arguments, const std::string& command) {
        size *= 4) {
     grid.sizes.push_back(size);
   }
-  const Options options = Options::from_env();
-  const bool first = options.rank == 0;
+  const bool first = Launch::from_env().rank == 0;
   // Before the others know this rank: what they would report of its end is not the cause.
   if (first && !arguments.output.empty()) require_writable(arguments.output);
-  const auto joined = Communicator::Impl::join(options);
+  const auto joined = Communicator::Impl::join(Options::from_env());
   Communicator::Impl& communicator = *joined;
   std::optional<Progress> progress;
   if (first) progress.emplace(stderr, "chorus-perf-selection");
