@@ -175,17 +175,18 @@ void run(const Arguments& arguments, int& exit_code) {
   options.synthesis_ms = 0;
   options.topology_file.clear();
   options.plan_file.clear();
-  const auto joined = Communicator::Impl::join(options);
-  Communicator::Impl& impl = *joined;
-  const Rank rank = impl.place.rank;
-
   std::optional<Topology> declared;
-  if (rank == 0) {  // what cannot be used is said before the work, not after
+  // What cannot be used is said before the others know this rank: what they would report of its end
+  // is not the cause.
+  const Rank rank = Launch::from_env().rank;
+  if (rank == 0) {
     if (!arguments.compare.empty()) declared = topology_from_argument(arguments.compare);
     for (const std::string& path : {arguments.output, arguments.svg}) {
       if (!path.empty()) require_writable(path);
     }
   }
+  const auto joined = Communicator::Impl::join(options);
+  Communicator::Impl& impl = *joined;
   const bool several = hosts_of(*impl.wiring).parts.size() > 1;
   if (declared && !several) {
     throw InputError("--compare: the job has one host, so nothing is measured to compare with");
