@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <thread>
 
+#include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "device_rank.hpp"
 #include "fake_cuda.hpp"
@@ -19,7 +21,11 @@ namespace chorus::testing {
 namespace {
 
 using Kind = Call::Kind;
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 World world_of(int size, Ranks ranks = Ranks::threads) {
   World world{.size = size, .ranks = ranks};
@@ -297,6 +303,34 @@ TEST(DeviceRules, BranchesOfAGraphRunOneAfterTheOther) {
 }
 
 // Code and GPUs ---------------------------------------------------------------------------------
+
+TEST(DeviceRules, EachCallsScheduleIsLogged) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  set_log_level(LogLevel::debug);
+  set_log_sink([&](LogLevel level, std::string_view who, std::string_view message) {
+    const std::lock_guard lock(mutex);
+    if (level == LogLevel::debug) lines.push_back(std::string(who) + ' ' + std::string(message));
+  });
+  const Outcomes outcomes = run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+    constexpr std::size_t kCount = 1000;
+    float* const memory = floats(rank, kCount, 1.0F);
+    DeviceCall call = sum(memory, memory, kCount, rank.stream());
+    rank.device().enqueue({&call, 1});
+    call.schedule = "ring";
+    rank.device().enqueue({&call, 1});
+    rank.finish();
+    expect_all(rank, memory, kCount, 4.0F);
+  });
+  set_log_sink({});
+  set_log_level(LogLevel::warn);
+  expect_all_well(outcomes);
+  EXPECT_THAT(lines, Contains(AllOf(StartsWith("[rank 1/2"), HasSubstr("GPU call 1 all_reduce"),
+                                    HasSubstr("1000"), Not(HasSubstr("the caller names it")))));
+  EXPECT_THAT(lines,
+              Contains(AllOf(StartsWith("[rank 0/2"), HasSubstr("GPU call 2 all_reduce"),
+                             HasSubstr("runs ring on GPU 0"), HasSubstr("the caller names it"))));
+}
 
 TEST(DeviceRules, KernelsAreLoadedOncePerGpuAndStay) {
   expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {

@@ -1,0 +1,313 @@
+// Calls on GPU memory: which program, with which arguments, in which launch.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/hash.hpp"
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "model/contract.hpp"
+#include "runtime/call.hpp"
+#include "runtime/device_communicator_impl.hpp"
+#include "runtime/device_group.hpp"
+#include "runtime/flight_recorder.hpp"
+
+namespace chorus {
+namespace {
+
+using Kind = Call::Kind;
+using cuda::address_of;
+
+constexpr std::uint32_t kMessageInstances = 2;
+
+// Different for calls that do not match; the same for every replay of a captured one.
+std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
+  const bool message = is_message(call.kind);
+  const bool sending = call.kind == Kind::send;
+  Fnv1a fields;
+  fields.stirred_word(static_cast<std::uint64_t>(message ? Kind::send : call.kind))
+      .stirred_word(call.count)
+      .stirred_word(static_cast<std::uint64_t>(call.type))
+      .stirred_word(static_cast<std::uint64_t>(reduction_of(call).op))
+      .stirred_word(static_cast<std::uint64_t>(message && sending ? rank : peer_of(call)))
+      .stirred_word(static_cast<std::uint64_t>(message && !sending ? rank
+                                               : message           ? call.peer
+                                                                   : 0))
+      .stirred_word(routine_hash);
+  const std::uint64_t hash = fields.value() * 0xff51afd7ed558ccd;
+  return static_cast<std::uint32_t>(hash >> 32) | 1U;  // never 0: memory that nobody wrote
+}
+
+cuda::StreamHandle handle_of(void* stream) { return static_cast<cuda::StreamHandle>(stream); }
+
+}  // namespace
+
+DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const DeviceCall& device_call,
+                                                                     const BufferPlaces& places,
+                                                                     cuda::StreamHandle stream) {
+  if (is_message(device_call.call.kind)) return prepare_message(device_call);
+  const Call& call = device_call.call;
+  const auto n = static_cast<int>(base.place.members.size());
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
+                              .root = peer_of(call)};
+  const bool barrier = call.kind == Kind::barrier;
+  const std::size_t blocks = num_blocks(collective.kind, n) == 1 ? 1 : static_cast<std::size_t>(n);
+  const std::size_t count = barrier ? 0 : call.count;
+  const std::size_t bytes = blocks * count * size_of(call.type);
+  const DeviceRoutine& routine = device_call.schedule.empty()
+                                     ? routines->choose(collective, bytes, *store)
+                                     : routines->choose(collective, device_call.schedule, *store);
+
+  Prepared prepared;
+  device::CallArguments& arguments = prepared.arguments;
+  arguments.program = routine.program;
+  arguments.count = count;
+  arguments.type = call.type;
+  const Reduction reduction = reduction_of(call);
+  arguments.op = reduction.op;
+  arguments.divisor = reduction.op == ReduceOp::avg ? static_cast<std::uint32_t>(n) : 1;
+  arguments.scale = reduction.scale;
+  arguments.scale_at = address_of(device_call.scale_at);
+  arguments.tag = tag_of(call, base.place.rank, routine.hash);
+  arguments.next = device::kLocal;
+  const std::uint64_t scratch_bytes =
+      device::cut(arguments, routine.figures, world->shape(), limits, barrier);
+  prepared.lane_ports = routine.lane_ports;
+  prepared.schedule = routine.name;
+  prepared.works = static_cast<std::uint32_t>(routine.lane_ports.size()) * arguments.instances;
+  arguments.scratch = room_for_scratch(scratch_bytes);
+  // Ranks of other processes reach only what is shared; which the kernels tell each other.
+  if (routine.direct != 0 && (world->one_process() || sharing) && !world->any_relayed() && n > 1 &&
+      bytes >= limits.direct_bytes) {
+    arguments.direct = routine.direct;
+  }
+  BufferPlaces used = places;
+  place_input(call, routine, prepared, used, stream);
+  if (arguments.direct != 0) expose(call, used, arguments);
+  return prepared;
+}
+
+// What peers are told of the buffers: in which of this rank's segments they are or, of threads of
+// one process, that they may use the addresses.
+void DeviceCommunicator::Impl::expose(const Call& call, const BufferPlaces& places,
+                                      device::CallArguments& arguments) const {
+  const auto n = static_cast<int>(base.place.members.size());
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
+                              .root = peer_of(call)};
+  const auto bytes = [&](int blocks) {
+    return static_cast<std::size_t>(blocks) * arguments.count * size_of(call.type);
+  };
+  arguments.input_segment = segment_of(places.input, arguments.input,
+                                       bytes(input_blocks(collective, n, base.place.rank)));
+  arguments.output_segment = segment_of(places.output, arguments.output,
+                                        bytes(output_blocks(collective, n, base.place.rank)));
+}
+
+std::uint32_t DeviceCommunicator::Impl::segment_of(const MemoryPlace& place, std::uint64_t address,
+                                                   std::size_t bytes) const {
+  if (bytes == 0) return 0;
+  if (world->one_process()) {
+    return world->one_device() || place.peers_reach ? 0 : device::kNotExposed;
+  }
+  for (const Shared& memory : shared) {
+    if (address >= memory.begin && address + bytes <= memory.end && place.buffer == memory.buffer) {
+      return memory.segment;
+    }
+  }
+  return device::kNotExposed;
+}
+
+void DeviceCommunicator::Impl::share(void* memory, std::size_t size_bytes) {
+  if (const std::string* error = watch->error()) throw CollectiveError(*error);
+  const cuda::Current current(context.get());
+  const std::uint64_t begin = address_of(memory);
+  const std::uint64_t buffer = place_in_context(memory).buffer;
+  const std::uint32_t segment =
+      world->share(*base.control, base.place, group, begin, base.options.join_timeout_ms);
+  if (segment == 0) return;
+  sharing = true;
+  shared.push_back({begin, begin + size_bytes, segment, buffer});
+}
+
+// Input that must not be read where it is: broadcast out of place, exchanged in place.
+void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine& routine,
+                                           Prepared& prepared, BufferPlaces& places,
+                                           cuda::StreamHandle stream) {
+  device::CallArguments& arguments = prepared.arguments;
+  arguments.input = address_of(call.input);
+  arguments.output = address_of(call.output);
+  const std::size_t bytes = arguments.count * size_of(call.type);
+  if (call.kind == Kind::broadcast) {
+    if (call.peer == base.place.rank) {
+      copy(arguments.output, arguments.input, bytes, stream);
+    }
+    arguments.input = arguments.output;
+    places.input = places.output;
+    return;
+  }
+  const bool exchanged =
+      call.kind == Kind::all_to_all || (routine.copy_in_place && arguments.direct != 0);
+  if (!exchanged || call.input != call.output) return;
+  const Collective collective{.kind = static_cast<CollectiveKind>(call.kind), .root = call.peer};
+  const auto n = static_cast<int>(base.place.members.size());
+  // No more than there is: behind the one block of an all_reduce may be nothing.
+  const std::size_t all =
+      bytes * static_cast<std::size_t>(input_blocks(collective, n, base.place.rank));
+  const std::uint64_t memory = room_for_copy(all);
+  copy(memory, arguments.input, all, stream);
+  arguments.input = memory;
+  places.input = {MemoryKind::device, device, true, 0};
+}
+
+DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare_message(
+    const DeviceCall& device_call) {
+  const Call& call = device_call.call;
+  const DeviceRoutine& routine = routines->message(call.peer, call.kind == Kind::send, *store);
+  Prepared prepared;
+  prepared.lane_ports = routine.lane_ports;
+  prepared.schedule = routine.name;
+  device::CallArguments& arguments = prepared.arguments;
+  arguments.program = routine.program;
+  arguments.input = address_of(call.input);
+  arguments.output = address_of(call.output);
+  arguments.count = call.count;
+  arguments.type = call.type;
+  arguments.divisor = 1;
+  arguments.scale = 1.0;
+  arguments.tag = tag_of(call, base.place.rank, 0);
+  arguments.next = device::kLocal;
+  device::Limits few = limits;
+  few.instances = kMessageInstances;
+  few.blocks = kMessageInstances;
+  device::cut(arguments, routine.figures, world->shape(), few, call.count == 0);
+  // As many lanes for each message, so that the k-th lane of one goes on with the next one's.
+  arguments.instances = kMessageInstances;
+  return prepared;
+}
+
+void DeviceCommunicator::Impl::number_works(std::vector<Prepared>& calls, std::uint32_t& phases,
+                                            std::uint32_t& blocks) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> last;  // message by its program
+  std::uint32_t works = 0;
+  phases = 0;
+  blocks = 1;
+  bool messages = false;
+  for (std::uint32_t i = 0; i < calls.size(); ++i) {
+    device::CallArguments& arguments = calls[i].arguments;
+    const bool message = calls[i].works == 0;
+    if (!message || !messages) {
+      works = 0;
+      ++phases;
+    }
+    messages = message;
+    arguments.phase = phases - 1;
+    arguments.first_work = works;
+    if (message) {
+      const auto [before, is_first] = last.try_emplace({arguments.program, 0}, i);
+      if (!is_first) {
+        calls[before->second].arguments.next = i;
+        arguments.follows = 1;
+        before->second = i;
+        continue;
+      }
+    }
+    works += message ? arguments.instances : calls[i].works;
+    blocks = std::max(blocks, arguments.direct != 0 ? limits.blocks : works);
+  }
+  blocks = std::min(blocks, limits.blocks);
+  check_room(calls, phases, blocks);
+}
+
+// A lane that no block has room for would never run, and others would wait for it.
+void DeviceCommunicator::Impl::check_room(std::span<const Prepared> calls, std::uint32_t phases,
+                                          std::uint32_t blocks) const {
+  std::vector<device::Placement> at_once;
+  for (std::uint32_t phase = 0; phase < phases; ++phase) {
+    at_once.clear();
+    for (const Prepared& call : calls) {
+      const device::CallArguments& arguments = call.arguments;
+      if (arguments.phase != phase || arguments.follows != 0) continue;
+      at_once.push_back({arguments.first_work, arguments.instances, call.lane_ports});
+    }
+    if (device::have_room(at_once, blocks)) continue;
+    throw InputError(fmt::format(
+        "rank {}: {} calls at once need more than the {} blocks that this rank has on "
+        "GPU {} can hold ({} lanes and {} ports each): split the group, or let fewer "
+        "ranks share the GPU",
+        base.place.rank, at_once.size(), blocks, device, device::kMostWorks, device::kMostPorts));
+  }
+}
+
+// Why this schedule, the log says once for each (DeviceRoutines); when it ends only the GPU knows.
+void DeviceCommunicator::Impl::tell(const Prepared& prepared, const DeviceCall& call) const {
+  log(LogLevel::debug, who(base.place),
+      fmt::format("GPU call {} {} runs {} on GPU {}, {}{}", prepared.arguments.sequence,
+                  signature(call.call), prepared.schedule, device,
+                  prepared.arguments.direct != 0 ? "reading the buffers of peers" : "by messages",
+                  call.schedule.empty() ? "" : ": the caller names it"));
+}
+
+void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, cuda::StreamHandle stream) {
+  device::LaunchHead head{};
+  std::uint32_t blocks = 1;
+  number_works(calls, head.num_phases, blocks);
+  head.table = world->table();
+  head.timeout_ns = static_cast<std::uint64_t>(base.options.timeout_ms) * 1'000'000;
+  head.num_calls = static_cast<std::uint32_t>(calls.size());
+  std::vector<device::CallArguments> arguments;
+  std::uint64_t longest = 0;
+  for (const Prepared& call : calls) {
+    arguments.push_back(call.arguments);
+    const std::uint64_t bytes = call.arguments.count * size_of(call.arguments.type);
+    longest = std::max(longest, call.arguments.protocol == device::Protocol::words
+                                    ? bytes
+                                    : std::uint64_t{device::kThreads} * 16);
+  }
+  // Fewer threads meet sooner.
+  const auto threads = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(device::round_up(longest / 8, 32), 128, device::kThreads));
+  if (world->relay() != nullptr) world->relay()->expect_launch();
+  world->kernels().launch(head, arguments.data(), blocks, threads, stream);
+}
+
+void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
+  if (const std::string* error = watch->error()) throw CollectiveError(*error);
+  const auto n = static_cast<int>(base.place.members.size());
+  for (const DeviceCall& call : calls) {
+    check_call(call.call, base.place.rank, n, true);
+    if (call.call.kind == Kind::all_to_all_v) {
+      throw InputError("all_to_all_v on the GPU is a group of sends and receives");
+    }
+  }
+  const cuda::Current current(context.get());
+  const std::vector<DeviceCall> in_order = launch_order(calls, base.place.rank, n);
+  std::vector<BufferPlaces> places;
+  for (const DeviceCall& call : in_order)
+    places.push_back(check_buffers(call, base.place.rank, n, device));
+  if (in_order.empty()) return;
+  const cuda::StreamHandle stream = handle_of(calls[0].stream);
+  order->begin(calls, stream);
+  copies_used = 0;
+  const std::uint32_t works = std::min(device::kProgressSlots, limits.blocks * device::kMostWorks);
+  for (std::size_t done = 0; done < in_order.size();) {
+    const std::size_t end = done + first_launch(std::span(in_order).subspan(done), base.place.rank,
+                                                works, kMessageInstances);
+    std::vector<Prepared> prepared;
+    for (; done < end; ++done) {
+      if (void* const event = in_order[done].launch_event) {
+        cuda::check(cuda::driver().event_record(static_cast<cuda::EventHandle>(event), stream),
+                    "recording the event of a launch");
+      }
+      prepared.push_back(prepare(in_order[done], places[done], stream));
+      device::CallArguments& arguments = prepared.back().arguments;
+      arguments.sequence = static_cast<std::uint32_t>(++sequence);
+      watch->note(arguments.sequence, in_order[done].call);
+      if (base.tells_calls) tell(prepared.back(), in_order[done]);
+    }
+    launch(prepared, stream);
+  }
+  order->end(calls, stream);
+}
+
+}  // namespace chorus

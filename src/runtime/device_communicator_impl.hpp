@@ -1,0 +1,84 @@
+// What a DeviceCommunicator keeps between calls, and how it makes one ready.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/communicator_impl.hpp"
+#include "runtime/device_communicator.hpp"
+#include "runtime/device_memory.hpp"
+#include "runtime/device_order.hpp"
+#include "runtime/device_routines.hpp"
+#include "runtime/device_watch.hpp"
+#include "runtime/device_world.hpp"
+
+namespace chorus {
+
+struct DeviceCommunicator::Impl {
+  Impl(Communicator::Impl& communicator, int ordinal, const DeviceTuning& tuning_given);
+  ~Impl();
+
+  void set_up();
+  void enqueue(std::span<const DeviceCall> group);
+  void share(void* memory, std::size_t size_bytes);
+  void leave();
+
+  /// What one call adds to a launch.
+  struct Prepared {
+    device::CallArguments arguments{};
+    std::uint32_t works = 0;  ///< lanes, over all instances; 0: a message
+    std::span<const std::uint32_t> lane_ports;
+    std::string_view schedule;
+  };
+  Prepared prepare(const DeviceCall& call, const BufferPlaces& places, cuda::StreamHandle stream);
+  Prepared prepare_message(const DeviceCall& call);
+  void place_input(const Call& call, const DeviceRoutine& routine, Prepared& prepared,
+                   BufferPlaces& places, cuda::StreamHandle stream);
+  void expose(const Call& call, const BufferPlaces& places, device::CallArguments& arguments) const;
+  void tell(const Prepared& prepared, const DeviceCall& call) const;
+  void launch(std::vector<Prepared>& calls, cuda::StreamHandle stream);
+  void number_works(std::vector<Prepared>& calls, std::uint32_t& phases, std::uint32_t& blocks);
+  std::uint64_t room_for_scratch(std::size_t bytes);
+  std::uint64_t room_for_copy(std::size_t bytes);
+  void check_room(std::span<const Prepared> calls, std::uint32_t phases,
+                  std::uint32_t blocks) const;
+  void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, cuda::StreamHandle stream);
+
+  Communicator::Impl& base;
+  std::string group;
+  int device;
+  DeviceTuning tuning;
+  device::Limits limits;
+  cuda::PrimaryContext context;
+  // Below: made and destroyed while the context is current.
+  std::unique_ptr<DeviceWorld> world;
+  std::unique_ptr<ImageStore> store;
+  std::unique_ptr<DeviceRoutines> routines;
+  std::unique_ptr<DeviceOrder> order;
+  std::vector<cuda::Memory> scratch;  ///< the last one is in use; graphs may hold the others
+  std::size_t scratch_size = 0;
+  std::vector<cuda::Memory> copies;
+  std::size_t copies_size = 0;
+  std::size_t copies_used = 0;  ///< by the group under way
+  std::unique_ptr<DeviceWatch> watch;
+
+  /// Memory that the others reach.
+  struct Shared {
+    std::uint64_t begin;
+    std::uint64_t end;
+    std::uint32_t segment;
+    std::uint64_t buffer;  ///< MemoryPlace::buffer: what else lies there later is not meant
+  };
+  std::vector<Shared> shared;
+  bool sharing = false;  ///< some rank shares something: alike on all
+  [[nodiscard]] std::uint32_t segment_of(const MemoryPlace& place, std::uint64_t address,
+                                         std::size_t bytes) const;
+
+  std::uint64_t sequence = 0;
+};
+
+}  // namespace chorus
