@@ -151,17 +151,30 @@ std::vector<Wiring> wirings(const FamilyWishes& wishes) {
   return all;
 }
 
+/// "18.3 CPU s, at least 91.2 % of the limit (all_reduce of 1 GiB)", or why there is no plan.
+std::string outcome(const FamilyRow& row) {
+  if (!row.failure.empty() || row.results.empty()) return row.failure;
+  const FamilyResult& least = *std::ranges::min_element(row.results, {}, &FamilyResult::share);
+  return fmt::format("{:.1f} CPU s, at least {:.1f} % of the limit ({} of {})", row.cpu_s,
+                     100 * least.share, least.collective, human_bytes(least.bytes));
+}
+
 }  // namespace
 
-std::vector<FamilyRow> measure_families(const FamilyWishes& wishes,
-                                        const std::function<void(std::string_view)>& say) {
-  std::vector<FamilyRow> rows;
+void measure_families(const FamilyWishes& wishes, FamilyReport& report,
+                      const std::function<void()>& added,
+                      const std::function<void(std::string_view)>& say) {
   const std::vector<Wiring> all = wirings(wishes);
+  std::size_t at = 0;
   for (const Wiring& wiring : all) {
-    say(fmt::format("{} of {}: {} ({})", rows.size() + 1, all.size(), wiring.name, wiring.family));
-    rows.push_back(measure(wiring, wishes));
+    ++at;
+    const auto is_this = [&](const FamilyRow& row) { return row.name == wiring.name; };
+    if (std::ranges::any_of(report.rows, is_this)) continue;
+    say(fmt::format("{} of {}: {} ({})", at, all.size(), wiring.name, wiring.family));
+    report.rows.push_back(measure(wiring, wishes));
+    say(outcome(report.rows.back()));
+    added();
   }
-  return rows;
 }
 
 }  // namespace chorus::perf

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -126,19 +127,50 @@ int measure(const Wishes& wishes, const std::string& command) {
              : 1;
 }
 
-/// The families' record, printed and saved. 1 if some plan failed.
-int measure(const FamilyWishes& wishes, const std::string& json, const std::string& command) {
-  if (!json.empty()) require_writable(json);
-  FamilyReport report{this_machine(), kCommit, command, utc_now(), {}};
-  report.rows = measure_families(
-      wishes, [](std::string_view what) { fmt::print(stderr, "families: {}\n", what); });
-  if (!one_is_standard_output({json})) fmt::print("{}", family_tables(report, Style::text));
-  if (!json.empty()) write_output(json, to_json(report));
+struct FamilyRecord {
+  std::string json;
+  bool continued = false;
+};
+
+/// The record to add rows to: empty, or the one that is there, of this commit and these sizes.
+FamilyReport begun(const FamilyWishes& wishes, const FamilyRecord& record,
+                   const std::string& command) {
+  FamilyReport fresh{this_machine(), kCommit, command, utc_now(), {}};
+  if (!record.continued || !std::filesystem::exists(record.json)) return fresh;
+  FamilyReport report = family_report_from_json(read_file(record.json), record.json);
+  if (report.commit != fresh.commit) {
+    throw InputError(
+        fmt::format("{} was measured at commit {} and this program is of {}: begin "
+                    "another record",
+                    record.json, report.commit, fresh.commit));
+  }
+  for (const FamilyRow& row : report.rows) {
+    for (const FamilyResult& result : row.results) {
+      if (std::ranges::find(wishes.sizes, result.bytes) != wishes.sizes.end()) continue;
+      throw InputError(fmt::format("{} has rows of {}, a size that --bytes does not name",
+                                   record.json, human_bytes(result.bytes)));
+    }
+  }
+  if (!report.command.ends_with(command)) report.command += "; " + command;
+  return report;
+}
+
+/// The families' record, printed, and saved after every row. 1 if some plan failed.
+int measure(const FamilyWishes& wishes, const FamilyRecord& record, const std::string& command) {
+  if (!record.json.empty()) require_writable(record.json);
+  FamilyReport report = begun(wishes, record, command);
+  const bool only_result = one_is_standard_output({record.json});
+  const auto save = [&] {
+    if (!record.json.empty() && !only_result) write_output(record.json, to_json(report));
+  };
+  measure_families(wishes, report, save,
+                   [](std::string_view what) { fmt::print(stderr, "families: {}\n", what); });
+  fmt::print("{}", only_result ? to_json(report) : family_tables(report, Style::text));
   return std::ranges::all_of(report.rows, [](const auto& row) { return row.failure.empty(); }) ? 0
                                                                                                : 1;
 }
 
-CLI::App* add_families(CLI::App& app, FamilyWishes& wishes, std::string& json) {
+CLI::App* add_families(CLI::App& app, FamilyWishes& wishes, FamilyRecord& record) {
   std::vector<std::string> names;
   std::string list;
   for (const Family& family : families()) {
@@ -169,7 +201,12 @@ CLI::App* add_families(CLI::App& app, FamilyWishes& wishes, std::string& json) {
       ->check(CLI::Range(1, 100'000));
   command->add_flag("--exhaustive", wishes.exhaustive,
                     "ask every strategy, also where one has reached the limit");
-  command->add_option("--json", json, "also save the record there");
+  CLI::Option* json =
+      command->add_option("--json", record.json, "save the record there, after every wiring");
+  command
+      ->add_flag("--continue", record.continued,
+                 "keep the wirings that the record already has, and measure the others")
+      ->needs(json);
   return command;
 }
 
@@ -194,7 +231,8 @@ int run(int argc, char** argv) {
   app.add_option("--peer-timeout-s", wishes.peer_timeout_s, "CPU seconds for each of its instances")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  const CLI::App* families_command = add_families(app, family_wishes, wishes.json);
+  FamilyRecord family_record;
+  const CLI::App* families_command = add_families(app, family_wishes, family_record);
   app.footer("Example: chorus-perf-synthesis plans --json rows.json");
   add_common_options(app);
   if (const auto leave = read_command_line(app, argc, argv)) {
@@ -203,7 +241,7 @@ int run(int argc, char** argv) {
   }
   std::string command = "chorus-perf-synthesis";
   for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
-  if (*families_command) return measure(family_wishes, wishes.json, command);
+  if (*families_command) return measure(family_wishes, family_record, command);
   return measure(wishes, command);
 }
 

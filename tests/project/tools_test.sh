@@ -66,6 +66,11 @@ expect 0 '"format": "chorus-perf"' chorus-perf all_reduce "${measure[@]}" -l cho
 expect 0 "ring" chorus-perf all_reduce --explain --sizes 256 --budget-ms 5
 expect 0 "point" chorus run -n 2 -- chorus-perf-selection all_reduce --sizes 256 --ms 1
 expect 0 "found" chorus-perf-synthesis cluster
+families=(chorus-perf-synthesis families --json families.json)
+expect 0 "1 of 1: ring:4" "${families[@]}" --topology ring:4
+expect 0 "2 of 2: ring:5" "${families[@]}" --continue --topology ring:4 --topology ring:5
+expect 2 "that --bytes does not name" "${families[@]}" --continue --topology ring:6 -b 1K
+expect 0 "ring:4" chorus-perf compare families.json families.json
 for library in openmpi mpich gloo; do
   [ -x "$prefix/libexec/chorus/chorus-perf-worker-$library" ] || continue
   expect 0 "$library" chorus-perf all_reduce "${measure[@]}" -t tcp -l "$library"
