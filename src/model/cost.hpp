@@ -36,7 +36,9 @@ class RouteFinder {
 ///
 /// The route of (src, dst) is the path of least alpha, then most bandwidth, then fewest links,
 /// whose inner nodes carry no rank; only where none exists may it pass through nodes of other
-/// ranks. Equal topologies give equal routes.
+/// ranks. Between ranks of one host it is one inside the host wherever there is one, however fast
+/// its adapters are: so do the transports, and libraries that schedules are exported to. Equal
+/// topologies give equal routes.
 class Routes {
  public:
   explicit Routes(const Topology& topology);

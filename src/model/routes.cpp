@@ -41,11 +41,6 @@ struct Graph {
     for (const int node : t.rank_nodes) carries_rank[at(node)] = 1;
   }
 
-  [[nodiscard]] double worst_beta(const std::vector<int>& path) const {
-    double worst = 0;
-    for (const int link : path) worst = std::max(worst, topology.links[at(link)].beta_s_per_byte);
-    return worst;
-  }
   [[nodiscard]] bool same_host(int a, int b) const {
     return ways.outermost[at(a)] == ways.outermost[at(b)];
   }
@@ -128,8 +123,7 @@ std::vector<Route> RouteFinder::from(Rank src) const {
     if (graph.same_host(source, target)) {
       if (inside.empty()) inside = best_links(graph, source, Paths::inside);
       std::vector<int> path = walk_back(graph, inside, source, target);
-      const bool as_fast = graph.worst_beta(path) <= graph.worst_beta(route.path) * (1 + 1e-9);
-      if (!path.empty() && (route.path.empty() || as_fast)) route.path = std::move(path);
+      if (!path.empty()) route.path = std::move(path);
     }
     if (route.path.empty()) {
       if (relayed.empty()) relayed = best_links(graph, source, Paths::relayed);

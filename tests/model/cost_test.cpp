@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <string>
+
 #include "chorus/error.hpp"
 #include "schedules.hpp"
 #include "topologies.hpp"
@@ -56,6 +59,24 @@ TEST(Routes, PassThroughNodesOfOtherRanksOnlyWhereNothingElseLeads) {
   join(topology, 2, hub, 1, 50 * kMicrosecond);
   EXPECT_THAT(Routes(topology).path(0, 2), ElementsAre(4, 7)) << "slow, but disturbs nobody";
   EXPECT_THAT(Routes(topology).path(0, 1), ElementsAre(0));
+}
+
+// As transports and NCCL have it. By way of adapters all pairs of two sockets would leave unused
+// what joins them, and data for the host comes over the adapters from other hosts all the same.
+TEST(Routes, StayInsideAHostHoweverFastItsAdaptersAre) {
+  Topology topology = gpus(2);
+  const int host = add_node(topology, "host0", NodeKind::host);
+  const int hub = add_node(topology, "switch0", NodeKind::network_switch);
+  for (const int gpu : {0, 1}) {
+    const int nic = add_node(topology, "nic" + std::to_string(gpu), NodeKind::nic);
+    topology.nodes[static_cast<std::size_t>(nic)].parent = host;
+    topology.nodes[static_cast<std::size_t>(gpu)].parent = host;
+    join(topology, gpu, nic, 100, 0.1 * kMicrosecond);
+    join(topology, nic, hub, 100, 0.1 * kMicrosecond);
+  }
+  EXPECT_EQ(Routes(topology).path(0, 1).size(), 4U) << "nothing inside joins them";
+  const int inside = add_link(topology, 0, 1, 10, 2 * kMicrosecond);
+  EXPECT_THAT(Routes(topology).path(0, 1), ElementsAre(inside));
 }
 
 TEST(Routes, SayWhichRanksAreNotConnected) {
