@@ -307,12 +307,13 @@ TEST(DeviceRules, BranchesOfAGraphRunOneAfterTheOther) {
 TEST(DeviceRules, EachCallsScheduleIsLogged) {
   std::mutex mutex;
   std::vector<std::string> lines;
-  set_log_level(LogLevel::debug);
+  World world = world_of(2);
+  world.options.log_level = "debug";
   set_log_sink([&](LogLevel level, std::string_view who, std::string_view message) {
     const std::lock_guard lock(mutex);
     if (level == LogLevel::debug) lines.push_back(std::string(who) + ' ' + std::string(message));
   });
-  const Outcomes outcomes = run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+  const Outcomes outcomes = run_devices(world, Gpus::one, {}, [](DeviceRank& rank) {
     constexpr std::size_t kCount = 1000;
     float* const memory = floats(rank, kCount, 1.0F);
     DeviceCall call = sum(memory, memory, kCount, rank.stream());

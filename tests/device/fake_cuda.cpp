@@ -14,6 +14,7 @@
 
 #include "device/layout.hpp"
 #include "fake_driver.hpp"
+#include "fake_kernels.hpp"
 
 using namespace chorus::cuda;
 using namespace fake;
@@ -267,8 +268,9 @@ Result cuMemHostAlloc(void** memory, std::size_t size, unsigned) {
 }
 Result cuMemHostRegister_v2(void* memory, std::size_t size, unsigned) {
   FAKE_UNSAFE(cuMemHostRegister_v2)
-  const std::lock_guard lock(mutex);
   if (size == 0) return kInvalidValue;
+  memory_is_new(reinterpret_cast<std::uint64_t>(memory), size);
+  const std::lock_guard lock(mutex);
   const bool is_new = registered.try_emplace(reinterpret_cast<std::uint64_t>(memory), size).second;
   return is_new ? kSuccess : kInvalidValue;
 }
@@ -379,6 +381,7 @@ Result cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
   if (memory == MAP_FAILED) return kOutOfMemory;
   allocation.mapping = reinterpret_cast<std::uint64_t>(memory);
   *address = allocation.mapping + static_cast<std::uint64_t>(words[4]);
+  memory_is_new(*address, allocation.size);
   const std::lock_guard lock(mutex);
   allocations[*address] = std::move(allocation);
   return kSuccess;

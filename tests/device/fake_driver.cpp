@@ -191,6 +191,7 @@ Result allocate(std::size_t size, int ordinal, bool pool, std::uint64_t& address
   if (memory == MAP_FAILED) return kOutOfMemory;
   allocation.mapping = reinterpret_cast<std::uint64_t>(memory);
   address = allocation.mapping + offset;
+  memory_is_new(address, size);
   const std::lock_guard lock(mutex);
   allocations[address] = std::move(allocation);
   return kSuccess;

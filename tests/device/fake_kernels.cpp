@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -109,10 +110,18 @@ Way way_of_process() {
   std::exit(2);
 }
 
+/// The engine of this process, once a kernel has been launched.
+std::atomic<ptx::Engine*> running = nullptr;
+
 }  // namespace
+
+void memory_is_new(std::uint64_t address, std::size_t size_bytes) {
+  if (ptx::Engine* const engine = running) engine->forget(address, size_bytes);
+}
 
 void run_kernel(const KernelLaunch& launch) {
   static const Way way = way_of_process();
+  running = way.engine.get();
   if (!way.engine) return run_twin(launch, way.twin_threads);
   way.engine->run(launch.kernel, launch.arguments, launch.argument_bytes, launch.blocks,
                   launch.threads, static_cast<std::uint32_t>(launch.device));

@@ -30,4 +30,8 @@ struct KernelLaunch {
 /// of these ends the process with a sentence.
 void run_kernel(const KernelLaunch& launch);
 
+/// Memory was allocated, mapped or registered: what kernels did where it lies was done to other
+/// memory.
+void memory_is_new(std::uint64_t address, std::size_t size_bytes);
+
 }  // namespace fake

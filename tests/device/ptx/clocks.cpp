@@ -38,7 +38,7 @@ void Knowledge::join(const Knowledge& other) {
 
 void Clocks::begin(BlockClock& block, std::uint32_t device) {
   constexpr std::size_t kMostPages = 4096;
-  if (in_use_.none() && pages_.size() > kMostPages) forget();
+  if (in_use_.none() && pages_.size() > kMostPages) forget_all();
   std::uint32_t number = 0;
   // What is remembered of a number's earlier blocks is of the same device.
   while (number < kMostBlocks &&
@@ -78,13 +78,33 @@ void Clocks::barrier(BlockClock& block) {
 }
 
 // All that was done has been seen by whoever begins now.
-void Clocks::forget() {
+void Clocks::forget_all() {
   pages_.clear();
   last_page_ = ~std::uint64_t{0};
   more_.resize(1);
   released_.resize(1);
   free_more_.clear();
   free_released_.clear();
+}
+
+void Clocks::drop(Cell& cell) {
+  if (cell.more != 0) {
+    more_[cell.more].clear();
+    free_more_.push_back(cell.more);
+  }
+  if (cell.released != 0) free_released_.push_back(cell.released);
+  cell = {};
+}
+
+void Clocks::forget(std::uint64_t address, std::uint64_t bytes) {
+  const std::uint64_t end = address + bytes;
+  for (std::uint64_t at = address; at < end; at = (at / kPage + 1) * kPage) {
+    const auto page = pages_.find(at / kPage);
+    if (page == pages_.end()) continue;
+    const std::uint64_t first = at % kPage / 4;
+    const std::uint64_t last = std::min(end - at / kPage * kPage, kPage);
+    for (std::uint64_t i = first; 4 * i < last; ++i) drop((*page->second)[i]);
+  }
 }
 
 Clocks::Cell& Clocks::cell(std::uint64_t address) {

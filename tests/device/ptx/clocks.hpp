@@ -86,6 +86,8 @@ class Clocks {
   void complete(const Knowledge& known, std::uint64_t address, std::uint64_t bytes);
   /// Memory that the host reads and writes meanwhile: only for strong accesses that reach it.
   void share_with_host(std::uint64_t address, std::uint64_t bytes);
+  /// Other memory lies there from now on: what was done to the former does not count.
+  void forget(std::uint64_t address, std::uint64_t bytes);
 
  private:
   static constexpr std::uint16_t kSeveral = 0x3ff;  ///< threads of one block
@@ -117,7 +119,8 @@ class Clocks {
     std::uint32_t instruction = 0;
   };
 
-  void forget();
+  void forget_all();
+  void drop(Cell& cell);
   Cell& cell(std::uint64_t address);
   void touch(BlockClock& block, std::uint16_t thread, std::uint64_t address, std::uint32_t bytes,
              const Instruction& instruction, bool writes);

@@ -29,6 +29,13 @@ Engine::~Engine() {
               static_cast<unsigned long long>(seed_));
 }
 
+void Engine::forget(std::uint64_t address, std::uint64_t bytes) {
+  ++arriving_;
+  const std::lock_guard lock(mutex_);
+  --arriving_;
+  machine_.clocks().forget(address, bytes);
+}
+
 void Engine::run(const std::string& kernel, const void* parameters, std::size_t bytes,
                  std::uint32_t blocks, std::uint32_t threads, std::uint32_t device) {
   constexpr int kTurns = 2000;  // before another thread can begin a launch

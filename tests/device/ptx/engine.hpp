@@ -24,6 +24,8 @@ class Engine {
   /// time executes for all.
   void run(const std::string& kernel, const void* parameters, std::size_t bytes,
            std::uint32_t blocks, std::uint32_t threads, std::uint32_t device);
+  /// Clocks::forget(), by any thread.
+  void forget(std::uint64_t address, std::uint64_t bytes);
 
  private:
   Module module_;
