@@ -48,7 +48,7 @@ bool is_gpu(const HwObject& device) {
 }
 
 /// A rate from outside, or 0 (unknown) if no hardware has it.
-double plausible(double gb_s) { return gb_s > 0 && gb_s < 1e6 ? gb_s : 0; }
+double plausible(double gb_s) { return gb_s >= 1e-3 && gb_s < 1e6 ? gb_s : 0; }
 
 int count(const HwObject& object, Type type) {
   int sum = object.type == type ? 1 : 0;

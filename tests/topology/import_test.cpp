@@ -212,6 +212,19 @@ TEST(NcclXml, NoLinkIsSlowerThanAnyWiring) {
   EXPECT_THAT(refusal(text.replace(begin, at - begin, "1e-300 ")), HasSubstr("is no PCIe speed"));
 }
 
+TEST(HwlocXml, ARateThatNoPcieLinkHasIsAnUnknownOne) {
+  const std::string text = test::read(data("machines/four-gpus/hwloc.xml"));
+  for (const char* rate : {"1e-300", "1e300", "nan", "0"}) {
+    std::string wrong = text;
+    const std::string begin = "pci_link_speed=\"";
+    for (std::size_t at = 0; (at = wrong.find(begin, at)) != std::string::npos;) {
+      at += begin.size();
+      wrong.replace(at, wrong.find('"', at) - at, rate);
+    }
+    EXPECT_EQ(malformed(topology_from_text(wrong, "here")), std::nullopt) << rate;
+  }
+}
+
 TEST(Import, EntityBombsAndOtherTricksAreRefused) {
   EXPECT_THAT(refusal("<!DOCTYPE system [\n<!ENTITY a \"aaaaaaaaaa\">\n<!ENTITY b \"&a;&a;&a;\">\n"
                       "]>\n<system version=\"1\"><cpu>&b;</cpu></system>"),
