@@ -8,17 +8,10 @@
 #include <hwy/highway.h>
 
 #include "collectives/kernels.hpp"
+#include "collectives/operations-inl.hpp"
 
 namespace chorus::detail {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-using Byte = std::uint8_t;
-template <class T>
-using Tag = hn::ScalableTag<T>;
-template <class T>
-using Vector = hn::Vec<Tag<T>>;
 
 /// Bytes of a vector: what is loaded, folded and stored at a time.
 constexpr std::size_t kUnit = hn::MaxLanes(Tag<Byte>());
@@ -32,46 +25,6 @@ template <class T>
 HWY_INLINE void store(Byte* to, Vector<T> value) {
   hn::StoreU(hn::BitCast(Tag<Byte>(), value), Tag<Byte>(), to);
 }
-
-// Operations ------------------------------------------------------------------------------------
-
-struct Sum {
-  template <class T>
-  static HWY_INLINE Vector<T> apply(Vector<T> a, Vector<T> b) {
-    return hn::Add(a, b);
-  }
-};
-
-struct Product {
-  template <class T>
-  static HWY_INLINE Vector<T> apply(Vector<T> a, Vector<T> b) {
-    if constexpr (sizeof(T) == 1) {
-      // No machine multiplies bytes: as 16-bit numbers, the low bytes and then the high ones.
-      const Tag<std::uint16_t> d16;
-      const auto a16 = hn::BitCast(d16, a);
-      const auto b16 = hn::BitCast(d16, b);
-      const auto low = hn::And(hn::Mul(a16, b16), hn::Set(d16, 0x00FF));
-      const auto high = hn::ShiftLeft<8>(hn::Mul(hn::ShiftRight<8>(a16), hn::ShiftRight<8>(b16)));
-      return hn::BitCast(Tag<T>(), hn::Or(low, high));
-    } else {
-      return hn::Mul(a, b);
-    }
-  }
-};
-
-/// kSmaller: minimum, else maximum. A NaN on either side is the result.
-template <bool kSmaller>
-struct Extreme {
-  template <class T>
-  static HWY_INLINE Vector<T> apply(Vector<T> a, Vector<T> b) {
-    if constexpr (hwy::IsFloat<T>()) {
-      const auto first = kSmaller ? hn::Lt(a, b) : hn::Lt(b, a);
-      return hn::IfThenElse(hn::Or(first, hn::IsNaN(a)), a, b);
-    } else {
-      return kSmaller ? hn::Min(a, b) : hn::Max(a, b);
-    }
-  }
-};
 
 // Formats ---------------------------------------------------------------------------------------
 // A format turns a unit of memory into kParts vectors of Lane, in which folding happens, and back.
@@ -385,6 +338,12 @@ FoldFunction fold_format(ReduceOp op) {
       return fold_by<Format, Extreme<true>>;
     case ReduceOp::max:
       return fold_by<Format, Extreme<false>>;
+    case ReduceOp::band:  // bits do not ask for the type
+      return fold_by<Plain<Byte>, Bitwise<ReduceOp::band>>;
+    case ReduceOp::bor:
+      return fold_by<Plain<Byte>, Bitwise<ReduceOp::bor>>;
+    case ReduceOp::bxor:
+      return fold_by<Plain<Byte>, Bitwise<ReduceOp::bxor>>;
   }
   return nullptr;
 }

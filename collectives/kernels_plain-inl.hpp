@@ -2,6 +2,7 @@
 // Included by kernels_baseline.cpp where Highway has nothing for the architecture's baseline.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <type_traits>
 
@@ -16,6 +17,14 @@ constexpr std::size_t kBlock = 512;
 /// Signed integers wrap as unsigned ones do; narrow unsigned ones must not be promoted to int.
 template <class T>
 using Wrapping = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
+
+/// By an operation on bits; floats, which have none to combine, are never given here.
+template <class Lane, class Bits>
+void combine_bits(Lane* into, const Lane* with, std::size_t count, Bits bits) {
+  if constexpr (std::is_integral_v<Lane>) {
+    for (std::size_t i = 0; i < count; ++i) into[i] = static_cast<Lane>(bits(into[i], with[i]));
+  }
+}
 
 template <class Lane>
 void combine(Lane* into, const Lane* with, std::size_t count, ReduceOp op) {
@@ -42,6 +51,12 @@ void combine(Lane* into, const Lane* with, std::size_t count, ReduceOp op) {
         into[i] = with[i] < into[i] || into[i] != into[i] ? into[i] : with[i];
       }
       return;
+    case ReduceOp::band:
+      return combine_bits(into, with, count, std::bit_and<>());
+    case ReduceOp::bor:
+      return combine_bits(into, with, count, std::bit_or<>());
+    case ReduceOp::bxor:
+      return combine_bits(into, with, count, std::bit_xor<>());
   }
 }
 

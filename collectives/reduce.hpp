@@ -18,8 +18,8 @@ struct FoldArguments;
 ///   out      [count]; may equal one source, must not overlap any source otherwise
 ///   divisor  1 or, to complete ReduceOp::avg, the world size
 ///
-/// `op` avg adds. Types narrower than float32 fold in float32 and round once. One source copies
-/// (and divides).
+/// `op` avg adds; it applies() to `type`. Types narrower than float32 fold in float32 and round
+/// once. One source copies (and divides).
 void fold(void* out, std::span<const void* const> sources, std::size_t count, DataType type,
           ReduceOp op, int divisor = 1);
 

@@ -22,6 +22,12 @@ T combine(T a, T b, ReduceOp op) {
         return a < b ? a : b;
       case ReduceOp::max:
         return b < a ? a : b;
+      case ReduceOp::band:
+        return static_cast<T>(a & b);
+      case ReduceOp::bor:
+        return static_cast<T>(a | b);
+      case ReduceOp::bxor:
+        return static_cast<T>(a ^ b);
       default:
         return static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b));
     }

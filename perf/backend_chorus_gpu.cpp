@@ -23,8 +23,10 @@ class ChorusGpuBackend final : public Backend {
   [[nodiscard]] int world_size() const override { return communicator_.world_size(); }
   [[nodiscard]] std::string version() const override { return "Chorus " CHORUS_VERSION; }
   [[nodiscard]] std::string refuse(const Operation& operation) const override {
-    return benchmark(operation.kind).point_to_point ? "messages are measured on host memory only"
-                                                    : "";
+    const Benchmark& asked = benchmark(operation.kind);
+    if (asked.point_to_point) return "messages are measured on host memory only";
+    if (asked.reduces && is_bitwise(operation.op)) return "GPUs have no bitwise operations";
+    return {};
   }
 
   [[nodiscard]] std::function<void()> prepare(const Operation& operation) override {

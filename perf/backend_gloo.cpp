@@ -71,7 +71,7 @@ Reducer reducer(ReduceOp op) {
       return &gloo::min<T>;
     case ReduceOp::max:
       return &gloo::max<T>;
-    case ReduceOp::avg:
+    default:
       break;
   }
   return nullptr;
@@ -144,7 +144,8 @@ class GlooBackend final : public Backend {
     if (!with_type(o.type, [](auto) {})) {
       return fmt::format("Gloo cannot reduce {}", name_of(o.type));
     }
-    return o.op == ReduceOp::avg ? "Gloo has no operation avg" : "";
+    return reducer<float>(o.op) == nullptr ? fmt::format("Gloo has no operation {}", name_of(o.op))
+                                           : "";
   }
 
   [[nodiscard]] std::function<void()> prepare(const Operation& o) override {

@@ -68,6 +68,12 @@ MPI_Op op_for(ReduceOp op) {
       return MPI_MIN;
     case ReduceOp::max:
       return MPI_MAX;
+    case ReduceOp::band:
+      return MPI_BAND;
+    case ReduceOp::bor:
+      return MPI_BOR;
+    case ReduceOp::bxor:
+      return MPI_BXOR;
     case ReduceOp::avg:
       break;
   }

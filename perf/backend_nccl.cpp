@@ -101,7 +101,7 @@ ncclRedOp_t op_for(ReduceOp op) {
       return ncclMin;
     case ReduceOp::max:
       return ncclMax;
-    case ReduceOp::avg:
+    default:
       break;
   }
   return ncclAvg;
@@ -161,6 +161,9 @@ class NcclBackend final : public Backend {
     }
     if (benchmark(o.kind).reduces && !known(o.type)) {
       return fmt::format("NCCL cannot reduce {}", name_of(o.type));
+    }
+    if (benchmark(o.kind).reduces && is_bitwise(o.op)) {
+      return fmt::format("NCCL has no operation {}", name_of(o.op));
     }
     return {};
   }

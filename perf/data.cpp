@@ -62,7 +62,8 @@ inline std::uint32_t scaled(std::uint32_t h, std::uint32_t values) { return (h *
 std::uint32_t value_count(const Pattern& p) {
   const std::uint32_t limit = std::min<std::uint32_t>(exact_limit(p.type), 65535);
   const auto n = static_cast<std::uint32_t>(p.world_size);
-  if (!p.reduced || p.op == ReduceOp::min || p.op == ReduceOp::max) return limit;
+  if (!p.reduced || p.op == ReduceOp::min || p.op == ReduceOp::max || is_bitwise(p.op))
+    return limit;
   if (p.op == ReduceOp::sum) return limit / n + 1;
   if (p.op == ReduceOp::avg) return limit < n * (n - 1) ? 0 : (limit - n * (n - 1)) / n + 1;
   return 2;  // prod
@@ -129,6 +130,15 @@ void reduced_values(const Pattern& p, std::size_t first, std::span<std::uint32_t
           break;
         case ReduceOp::max:
           out[i] = std::max(out[i], scratch[i]);
+          break;
+        case ReduceOp::band:
+          out[i] &= scratch[i];
+          break;
+        case ReduceOp::bor:
+          out[i] |= scratch[i];
+          break;
+        case ReduceOp::bxor:
+          out[i] ^= scratch[i];
           break;
       }
     }
@@ -216,6 +226,10 @@ Mismatches compare(const void* buffer, DataType type, std::size_t count, MakeVal
 }  // namespace
 
 std::string why_uncheckable(const Pattern& pattern) {
+  if (pattern.reduced && !applies(pattern.op, pattern.type)) {
+    return fmt::format("{} combines the bits of integers, and {} is none", name_of(pattern.op),
+                       name_of(pattern.type));
+  }
   if (value_count(pattern) >= 2) return {};
   return fmt::format("{} over {} ranks has no exact test data in {}; choose a wider type",
                      name_of(pattern.op), pattern.world_size, name_of(pattern.type));

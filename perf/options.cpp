@@ -357,7 +357,8 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       ->capture_default_str();
   app.add_option("-f,--factor", raw.factor, "From one size to the next")->capture_default_str();
   app.add_option("-d,--type", raw.type, "Element type")->capture_default_str();
-  app.add_option("-o,--op", raw.op, "sum, prod, min, max or avg")->capture_default_str();
+  app.add_option("-o,--op", raw.op, "sum, prod, min, max, avg; band, bor or bxor")
+      ->capture_default_str();
   app.add_option("-r,--root", s.root, "Root of the rooted collectives")->capture_default_str();
   app.add_flag("--in-place", s.in_place, "Input and output share memory");
   app.add_flag("--dirty", s.dirty, "Rewrite the input before every iteration, untimed");

@@ -57,8 +57,16 @@ inline constexpr int kNumDataTypes = 14;
 /// Elementwise combination of contributions. `avg` is the sum divided by the world size (integers
 /// round towards zero). Integer sums and products wrap. Types narrower than float32 are combined
 /// in float32 and rounded to nearest even once per fold. min and max return NaN if either is NaN.
-enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg };
-inline constexpr int kNumReduceOps = 5;
+/// band, bor and bxor combine the bits of integers (MPI's names), in host memory.
+enum class ReduceOp : std::uint8_t { sum, prod, min, max, avg, band, bor, bxor };
+inline constexpr int kNumReduceOps = 8;
+
+[[nodiscard]] constexpr bool is_integer(DataType type) { return type <= DataType::uint64; }
+[[nodiscard]] constexpr bool is_bitwise(ReduceOp op) { return op >= ReduceOp::band; }
+/// Every operation takes every type, but for the bitwise ones, which take integers.
+[[nodiscard]] constexpr bool applies(ReduceOp op, DataType type) {
+  return !is_bitwise(op) || is_integer(type);
+}
 
 /// A reduction: an operation and, for sums, a factor that multiplies this rank's contribution
 /// before it is added (NCCL's PreMulSum). `Reduction{ReduceOp::sum, 0.5}` is a scaled sum.

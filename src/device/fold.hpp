@@ -306,6 +306,10 @@ CHORUS_INLINE bool fold_op(M& machine, Wait& wait, FoldJob& job, ReduceOp op) {
       return fold_with<kType, ReduceOp::min, true>(machine, wait, job);
     case ReduceOp::max:
       return fold_with<kType, ReduceOp::max, true>(machine, wait, job);
+    case ReduceOp::band:  // DeviceCommunicator refuses these: the kernels do not have them
+    case ReduceOp::bor:
+    case ReduceOp::bxor:
+      break;
   }
   return false;
 }

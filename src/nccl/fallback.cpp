@@ -116,6 +116,10 @@ ncclRedOp_t theirs(ReduceOp op) {
       return ncclMin;
     case ReduceOp::avg:
       return ncclAvg;
+    case ReduceOp::band:  // NCCL's interface has no name for these, so no call brings one
+    case ReduceOp::bor:
+    case ReduceOp::bxor:
+      break;
   }
   return ncclSum;
 }

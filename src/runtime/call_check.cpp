@@ -168,16 +168,23 @@ void check_kind(const Call& call) {
                                static_cast<int>(call.kind), static_cast<int>(Kind::recv)));
 }
 
-void check_call(const Call& call, Rank rank, int world_size, bool to_itself) {
+void check_call(const Call& call, Rank rank, int world_size, bool on_gpu) {
   check_kind(call);
   if (static_cast<int>(call.type) >= kNumDataTypes) refuse(call, "unknown element type");
   const Reduction reduction = reduction_of(call);
   if (static_cast<int>(reduction.op) >= kNumReduceOps) refuse(call, "unknown operation");
+  if (!applies(reduction.op, call.type)) {
+    refuse(call, fmt::format("{} combines the bits of integers, and {} is none",
+                             name_of(reduction.op), name_of(call.type)));
+  }
+  if (on_gpu && is_bitwise(reduction.op)) {
+    refuse(call, "bitwise operations are for host memory: the GPU's kernels do not have them");
+  }
   if (peer_of(call) < 0 || peer_of(call) >= world_size) {
     refuse(call, fmt::format("rank {} does not exist: the communicator has ranks 0 to {}",
                              call.peer, world_size - 1));
   }
-  if (!to_itself && is_message(call.kind) && call.peer == rank) {
+  if (!on_gpu && is_message(call.kind) && call.peer == rank) {
     refuse(call, "a rank cannot send to or receive from itself");
   }
   if (reduction.scale != 1.0 && reduction.op != ReduceOp::sum) {

@@ -80,6 +80,8 @@ struct Communicator::Impl {
   /// Wakes the peer of a message of the group, if it sleeps.
   void announce(const Call& call);
   void launch_all_to_all_v(const Call& call, std::vector<Job*>& jobs);
+  /// True if a message of `from` is here that nothing under way takes.
+  [[nodiscard]] bool has_message(Rank from);
 
   // Declared in the order of construction; destroyed in reverse: the wiring before the control
   // connection that watches over it.
@@ -245,7 +247,7 @@ class Visit {
 /// Refuses a call of a kind that there is not, as other languages may make one.
 void check_kind(const Call& call);
 /// Throws InputError, naming the argument, for a call that cannot be right on any rank.
-/// `to_itself`: a rank may send to itself.
-void check_call(const Call& call, Rank rank, int world_size, bool to_itself = false);
+/// `on_gpu`: there a rank may send to itself, and bits are not combined.
+void check_call(const Call& call, Rank rank, int world_size, bool on_gpu = false);
 
 }  // namespace chorus

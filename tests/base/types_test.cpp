@@ -25,6 +25,20 @@ TEST(Types, EveryTypeAndOperationHasItsOwnName) {
   EXPECT_EQ(name_of(ReduceOp::avg), "avg");
 }
 
+TEST(Types, IntegersAloneHaveBitsToCombine) {
+  for (int i = 0; i < kNumDataTypes; ++i) {
+    const auto type = static_cast<DataType>(i);
+    const bool integer = name_of(type).find("int") != std::string_view::npos;
+    EXPECT_EQ(is_integer(type), integer) << name_of(type);
+    for (int o = 0; o < kNumReduceOps; ++o) {
+      const auto op = static_cast<ReduceOp>(o);
+      const bool bits = name_of(op).front() == 'b';
+      EXPECT_EQ(is_bitwise(op), bits) << name_of(op);
+      EXPECT_EQ(applies(op, type), integer || !bits) << name_of(op) << " of " << name_of(type);
+    }
+  }
+}
+
 /// The value of a bit pattern by the definition of the format, in double.
 double value_of(unsigned magnitude, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;

@@ -103,6 +103,22 @@ TEST_P(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
   }));
 }
 
+TEST_P(DeviceFailure, BitwiseOperationsAreRefusedAndTheCommunicatorGoesOn) {
+  expect_all_well(run(world_of(2), Gpus::one, [](DeviceRank& rank) {
+    std::byte* const data = rank.memory(400);
+    DeviceCall bits = sum(rank, data, 100, DataType::int32);
+    bits.call.reduction = ReduceOp::band;
+    try {
+      rank.device().enqueue(bits);
+      ADD_FAILURE() << "accepted";
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("bitwise operations are for host memory"));
+    }
+    rank.device().enqueue(sum(rank, data, 100));
+    rank.finish();
+  }));
+}
+
 // Calls that differ in what their ranks call, or how much of it.
 TEST_P(DeviceFailure, CallsThatDoNotMatchAreShownWithBothSignatures) {
   for (const std::size_t count : {10U, 20'000U, 500'000U}) {

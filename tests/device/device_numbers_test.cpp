@@ -103,6 +103,7 @@ TEST(DeviceNumbers, FoldAsTheHostDoes) {
   NoWait wait;
   for (int t = 0; t < kNumDataTypes; ++t) {
     for (int o = 0; o < kNumReduceOps; ++o) {
+      if (is_bitwise(static_cast<ReduceOp>(o))) continue;  // not on GPUs
       for (const std::size_t count : {1U, 7U, 1000U}) {
         for (const std::size_t shift : {0U, 1U}) {  // aligned, and not
           const auto type = static_cast<DataType>(t);

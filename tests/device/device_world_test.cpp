@@ -71,6 +71,7 @@ void run_kind(DeviceRank& rank, Call::Kind kind, int& turn) {
   for (int t = 0; t < kNumDataTypes; ++t) {
     if (skipped_type(static_cast<DataType>(t))) continue;
     for (int o = 0; o < (is_combining_call(kind) ? kNumReduceOps : 1); ++o) {
+      if (is_bitwise(static_cast<ReduceOp>(o))) continue;  // not on GPUs
       ++turn;
       run({.kind = kind,
            .type = static_cast<DataType>(t),

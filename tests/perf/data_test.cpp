@@ -109,6 +109,12 @@ double combined(ReduceOp op, double a, double b) {
       return std::min(a, b);
     case ReduceOp::max:
       return std::max(a, b);
+    case ReduceOp::band:
+      return static_cast<double>(static_cast<std::uint64_t>(a) & static_cast<std::uint64_t>(b));
+    case ReduceOp::bor:
+      return static_cast<double>(static_cast<std::uint64_t>(a) | static_cast<std::uint64_t>(b));
+    case ReduceOp::bxor:
+      return static_cast<double>(static_cast<std::uint64_t>(a) ^ static_cast<std::uint64_t>(b));
   }
   return NAN;
 }
@@ -178,10 +184,20 @@ TEST(Pattern, CoversSumsOfAllTypesButTheNarrowestOnManyRanks) {
   EXPECT_NE(why_uncheckable(narrow), "");
 }
 
+TEST(Pattern, HasBitsOfIntegersAlone) {
+  const Pattern integers{
+      .type = DataType::int8, .op = ReduceOp::band, .reduced = true, .world_size = 4};
+  EXPECT_EQ(why_uncheckable(integers), "");
+  const Pattern floats{
+      .type = DataType::float64, .op = ReduceOp::band, .reduced = true, .world_size = 4};
+  EXPECT_EQ(why_uncheckable(floats), "band combines the bits of integers, and float64 is none");
+}
+
 TEST(Pattern, ShowsAShareThatIsMissing) {
   for (Pattern pattern : every_pattern()) {
-    // min and max may not change with one share; sums, products and averages must somewhere.
+    // These may not change with one share; sums, products, averages and bxor must somewhere.
     if (pattern.op == ReduceOp::min || pattern.op == ReduceOp::max) continue;
+    if (pattern.op == ReduceOp::band || pattern.op == ReduceOp::bor) continue;
     const std::vector<std::byte> good = folded(pattern);
     for (int lost = 0; lost < pattern.world_size; ++lost) {
       const std::vector<std::byte> share = input_of(pattern, lost);

@@ -44,7 +44,9 @@ Case random_case(Dice& dice, int world_size) {
                        Call::Kind::all_to_all, Call::Kind::broadcast, Call::Kind::reduce,
                        Call::Kind::gather, Call::Kind::scatter});
   test.type = static_cast<DataType>(dice.below(kNumDataTypes));
-  test.op = static_cast<ReduceOp>(dice.below(kNumReduceOps));
+  do {
+    test.op = static_cast<ReduceOp>(dice.below(kNumReduceOps));
+  } while (!applies(test.op, test.type));
   test.count = dice.of<std::size_t>({0, 1, 8, dice.below(100), dice.below(3000)});
   if (dice.one_in(8)) test.count = dice.below(40'000);
   test.root = static_cast<Rank>(dice.below(static_cast<std::size_t>(world_size)));

@@ -59,6 +59,7 @@ void run_cases(Communicator& comm, Call::Kind kind) {
   for (int t = 0; t < kNumDataTypes; ++t) {
     if (skipped_type(static_cast<DataType>(t))) continue;
     for (int o = 0; o < (is_combining_call(kind) ? kNumReduceOps : 1); ++o) {
+      if (!applies(static_cast<ReduceOp>(o), static_cast<DataType>(t))) continue;
       for (const std::size_t count : {0, 1, 37}) {
         run_case(comm, {.kind = kind,
                         .type = static_cast<DataType>(t),
