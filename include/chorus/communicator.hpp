@@ -352,6 +352,11 @@ class CHORUS_API Communicator {
          .peer = peer});
   }
 
+  /// True if a message of `from` has come that no recv was started for: one of its count and type
+  /// would not wait, or not for long (MPI_Iprobe). Makes some progress, never blocks. Throws
+  /// CollectiveError once the communicator has failed.
+  [[nodiscard]] bool has_message(Rank from);
+
   struct CHORUS_LOCAL Impl;  ///< the library's own
 
  private:

@@ -141,6 +141,17 @@ void Communicator::run(const Call& call) {
   mine.run(call);
 }
 
+bool Communicator::has_message(Rank from) {
+  Impl& mine = impl();
+  if (from < 0 || from >= world_size() || from == rank()) {
+    throw InputError(fmt::format("has_message: rank {} can have no message for rank {} of {}", from,
+                                 rank(), world_size()));
+  }
+  const Visit visit(mine);
+  mine.require_sound();
+  return mine.has_message(from);
+}
+
 void Communicator::announce_end() {
   Impl& mine = impl();
   const Visit visit(mine);

@@ -87,6 +87,26 @@ bool Communicator::Impl::move_now(const Call& call, Conversation& with, bool blo
   return true;
 }
 
+bool Communicator::Impl::has_message(Rank from) {
+  const Call awaited{.kind = Call::Kind::recv, .peer = from};
+  if (!engine->is_free(resource_of(awaited))) return false;
+  try {
+    Link& link = wiring->link(from);
+    if (Mailbox* const mailbox = link.mailbox(); mailbox != nullptr && mailbox->has_message()) {
+      return true;
+    }
+    if (link.peer_region().empty()) {  // no job is there to move it
+      wiring->progress();
+      static_cast<void>(link.progress());
+    }
+  } catch (const LinkError& error) {
+    engine->lost(error.peer(), error.what());
+  }
+  if (engine->in(from, message_channel()).has_message()) return true;
+  engine->check_now_and_then();
+  return false;
+}
+
 void Communicator::Impl::announce(const Call& call) {
   if (call.kind != Call::Kind::send) return;
   const Conversation& with = conversation(call);

@@ -84,6 +84,34 @@ TEST_P(TransportTest, WaitsForSeveralEndWhenAPeerLeaves) {
   EXPECT_THAT(outcomes[0], HasSubstr("rank 1"));
 }
 
+// Whoever takes messages of any rank must not wait for one that sends none.
+TEST_P(TransportTest, AMessageIsKnownToHaveComeBeforeAnybodyTakesIt) {
+  expect_all_well(run_world(threads(3, GetParam()), [](Communicator& comm) {
+    const std::size_t counts[] = {0, 5, 200'000};  // of which the last takes many slots
+    if (comm.rank() != 0) {
+      comm.barrier();
+      if (comm.rank() == 1) {
+        for (const std::size_t count : counts) comm.send<int>(std::vector<int>(count, 3), 0);
+      }
+      return;
+    }
+    EXPECT_FALSE(comm.has_message(1));
+    comm.barrier();
+    for (const std::size_t count : counts) {
+      while (!comm.has_message(1)) EXPECT_FALSE(comm.has_message(2));
+      EXPECT_TRUE(comm.has_message(1));
+      std::vector<int> got(count);
+      comm.recv<int>(got, 1);
+      EXPECT_EQ(got, std::vector<int>(count, 3));
+    }
+    EXPECT_FALSE(comm.has_message(1));
+    EXPECT_THROW(static_cast<void>(comm.has_message(0)), InputError);
+    EXPECT_THROW(static_cast<void>(comm.has_message(3)), InputError);
+    comm.abort("enough");
+    EXPECT_THROW(static_cast<void>(comm.has_message(1)), CollectiveError);
+  }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Over, TransportTest, ::testing::Values("shm", "tcp"),
                          [](const auto& each) { return each.param; });
 
