@@ -31,14 +31,26 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
 
+/// What torch calls a group, and where other hosts reach this rank.
+struct Identity {
+  std::string name;
+  std::vector<std::uint64_t> global_ranks;  ///< of the group's ranks; empty: not known
+  std::string address;
+};
+
 /// Tensors must be dense and, in one call, all on the CPU or all on this rank's GPU, there
 /// contiguous; on the CPU those that are not are copied, around the calls. A call that is refused
 /// throws on this rank at once and on the others as soon as they notice; the group then goes on
 /// only if all refused.
 class Backend final : public Base {
  public:
-  Backend(std::shared_ptr<Group> group, int rank, int size);
+  Backend(std::shared_ptr<Group> group, int rank, int size, Identity identity);
   ~Backend() override;
+
+  /// Meets the other ranks of the group. Throws torch's exception.
+  static c10::intrusive_ptr<Base> make(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                       int size, std::chrono::milliseconds timeout,
+                                       Identity identity);
 
   const std::string getBackendName() const override { return "chorus"; }
 
@@ -80,8 +92,22 @@ class Backend final : public Base {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
   WorkPtr endCoalescing() override;
-  // No `override`: torch 2.6 does not ask, 2.11 does.
+
+  // No `override` from here on: not every torch 2 asks for these.
+  WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                             const c10d::GatherOptions& options);
   bool supportsCoalescing() const { return true; }
+  c10::intrusive_ptr<Options> getBackendOptions();
+  bool supportsSplitting() const { return true; }
+  /// Of the ranks of this group those named, in that order; null for the others.
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& options);
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<Options>& options,
+                                          const int& rank, const int& size);
+  void abort();
+  void shutdown() { group_->leave(); }
 #else
   void endCoalescing(std::vector<WorkPtr>& requests) override;
 #endif
@@ -94,7 +120,7 @@ class Backend final : public Base {
     std::vector<Copy> packing, unpacking;
     // On the CPU: of tensors that are not contiguous, before packing and after unpacking.
     std::vector<std::pair<at::Tensor, at::Tensor>> gathering, spreading;  // to, from
-    std::function<void()> before, check;  // ahead of packing and unpacking, on the CPU
+    std::function<void()> before;  // ahead of packing, on the CPU
     bool message = false;
     bool placed = false;                    // a tensor has been looked at:
     std::optional<int> gpu = std::nullopt;  // where it is, if not on the CPU
@@ -123,7 +149,7 @@ class Backend final : public Base {
                           const c10d::ReduceOp& op);
   WorkPtr exchange(Plan plan, const at::Tensor& output, std::vector<std::size_t> output_counts,
                    const at::Tensor& input, std::vector<std::size_t> input_counts, Tensors outputs);
-  WorkPtr message(Tensors& tensors, int peer, int tag, bool sending);
+  WorkPtr message(Tensors& tensors, std::optional<int> peer, int tag, bool sending);
   std::vector<WorkPtr> end_batch();
   WorkPtr start(Plan plan, Tensors outputs);
   WorkPtr start(Plan plan, TensorLists outputs);
@@ -132,6 +158,7 @@ class Backend final : public Base {
   WorkPtr start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
 
   std::shared_ptr<Group> group_;
+  Identity identity_;
   uint64_t sequence_ = 0;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;

@@ -109,31 +109,24 @@ WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAl
   return exchange(std::move(p), output, std::move(to), input, std::move(from), outputs);
 }
 
-// Messages between two ranks arrive in their order. One with a tag is preceded by its tag, so that
-// two that were meant for each other's place are told apart; on GPUs nobody could look at it in
-// time.
-WorkPtr Backend::message(Tensors& tensors, int peer, int tag, bool sending) {
+// Of messages on the CPU the driver finds out which is for whom; on GPUs, where nobody could look
+// in time, they match in their order.
+WorkPtr Backend::message(Tensors& tensors, std::optional<int> peer, int tag, bool sending) {
   Plan p = plan(sending ? "send" : "recv", c10d::kUnsetTimeout, true);
   chorus::Call c = call(p, sending ? Kind::send : Kind::recv, only(p, tensors),
                         sending ? Use::read : Use::write);
-  c.peer = root(p, peer);
-  require(p, peer != rank_, "a rank cannot send to or receive from itself");
-  p.task->name += (sending ? " to rank " : " from rank ") + std::to_string(peer);
-  if (tag != 0 && !p.gpu) {
-    auto number = std::make_shared<std::int64_t>(tag);
-    p.task->calls.push_back({.kind = c.kind,
-                             .input = number.get(),
-                             .output = number.get(),
-                             .count = 1,
-                             .type = chorus::DataType::int64,
-                             .peer = c.peer});
-    p.check = [number, tag, sending, name = p.task->name] {
-      if (sending || *number == tag) return;
-      throw chorus::CollectiveError(name + ": the next message has tag " + std::to_string(*number) +
-                                    ", not " + std::to_string(tag) +
-                                    "; messages between two ranks arrive in the order of sending");
-    };
+  if (peer) {
+    c.peer = root(p, *peer);
+    p.task->name += (sending ? " to rank " : " from rank ") + std::to_string(*peer);
+  } else {
+    require(p, !p.gpu, "a tensor of a GPU is received from a rank that is named");
+    p.task->name += " from any rank";
+    p.task->from_anyone = true;
   }
+  if (tag != 0) p.task->name += ", tag " + std::to_string(tag);
+  require(p, !p.gpu || c.peer != rank_ || coalescing_,
+          "a rank sends a tensor of a GPU to itself within one batch_isend_irecv()");
+  p.task->tag = tag;
   p.task->calls.push_back(c);
   return start(std::move(p), tensors);
 }
@@ -146,8 +139,8 @@ WorkPtr Backend::recv(Tensors& tensors, int peer, int tag) {
   return message(tensors, peer, tag, false);
 }
 
-WorkPtr Backend::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
-  throw_torch("recv without a source is not supported: name the rank that sends");
+WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
+  return message(tensors, std::nullopt, tag, false);
 }
 
 WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
@@ -160,15 +153,6 @@ WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
     p.before = [here] { here->wait(); };
   }
   return start(std::move(p), Tensors{});
-}
-
-void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  try {
-    group_->monitored_barrier(options.timeout.count() > 0 ? options.timeout : group_->timeout(),
-                              wait_all_ranks);
-  } catch (const chorus::Error& error) {
-    throw_torch(error.what());
-  }
 }
 
 void Backend::startCoalescing() {

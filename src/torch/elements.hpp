@@ -63,6 +63,21 @@ inline Elements elements_of(at::ScalarType type) {
   }
 }
 
+/// "Float[4]", for messages.
+inline std::string shape(const at::Tensor& tensor) {
+  return std::string(c10::toString(tensor.scalar_type())) + "[" + std::to_string(tensor.numel()) +
+         "]";
+}
+
+/// A bitwise reduction; of bool it is the logical one.
+inline chorus::Reduction bits(chorus::ReduceOp op, at::ScalarType type, std::string& why) {
+  if (c10::isComplexType(type) || !chorus::applies(op, elements_of(type).type)) {
+    why = "BAND, BOR and BXOR combine the bits of integers and bool, not of " +
+          std::string(c10::toString(type));
+  }
+  return op;
+}
+
 /// The reduction, or in `why` the reason that there is none. Sums of bool are logical or.
 inline chorus::Reduction reduction_of(const c10d::ReduceOp& op, at::ScalarType type,
                                       std::string& why) {
@@ -105,8 +120,15 @@ inline chorus::Reduction reduction_of(const c10d::ReduceOp& op, at::ScalarType t
     case c10d::ReduceOp::MAX:
       if (is_complex) why = "complex numbers have no order: MAX is not supported";
       return ReduceOp::max;
+    case c10d::ReduceOp::BAND:
+      return bits(ReduceOp::band, type, why);
+    case c10d::ReduceOp::BOR:
+      return bits(ReduceOp::bor, type, why);
+    case c10d::ReduceOp::BXOR:
+      return bits(ReduceOp::bxor, type, why);
     default:
-      why = "bitwise reductions are not supported: SUM, AVG, PREMUL_SUM, MIN, MAX and PRODUCT are";
+      why = "there is no reduction " +
+            std::to_string(static_cast<int>(static_cast<c10d::ReduceOp::RedOpType>(op)));
       return {};
   }
 }

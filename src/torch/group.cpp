@@ -45,8 +45,8 @@ std::string fresh_key() {
 
 std::string ms(milliseconds time) { return std::to_string(time.count()) + " ms"; }
 
-std::string join_names(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+std::string named(const std::vector<int>& ranks, const char* one, const char* several) {
+  std::string text = ranks.size() == 1 ? one : several;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   }
@@ -78,7 +78,7 @@ void Group::tell(const std::string& key, const std::string& text) {
   store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
 }
 
-// The value of `key`, or nothing when the time is over.
+// The value of `key`, or nothing when the time is over. Without any time it looks once.
 std::string Group::wait_for(const std::string& key, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (!store_->check({key})) {
@@ -109,7 +109,7 @@ std::vector<std::string> Group::arrived(milliseconds timeout, bool& one_host, st
     one_host = one_host && entry.substr(space + 1) == here;
   }
   if (!missing.empty()) {
-    fault = join_names(missing) + " of " + std::to_string(size_) +
+    fault = named(missing, "rank ", "ranks ") + " of " + std::to_string(size_) +
             " did not come to init_process_group(\"chorus\") within " + ms(timeout);
   }
   return keys;
@@ -263,32 +263,46 @@ std::shared_ptr<GpuDriver> Group::join_gpus(int gpu, const GpuDriver::MakeStream
   return gpus();
 }
 
+// The sentences have what tools look for in Gloo's.
 void Group::monitored_barrier(milliseconds timeout, bool all) {
   const std::string place = place_ + "barrier/" + std::to_string(monitored_++) + "/";
   tell(place + std::to_string(rank_), "here");
   std::string fault;
   if (rank_ == 0) {
-    const auto deadline = Clock::now() + timeout;
-    std::vector<int> missing;
-    for (int r = 1; r < size_ && (all || missing.empty()); ++r) {
-      const auto left = std::max(milliseconds(0),
-                                 std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
-      if (wait_for(place + std::to_string(r), left).empty()) missing.push_back(r);
-    }
+    const std::vector<int> missing = missing_at(place, timeout, all);
     if (!missing.empty()) {
-      fault = "monitored_barrier: " + join_names(missing) + " of " + std::to_string(size_) +
-              " did not call it within " + ms(timeout);
+      fault = "[Rank 0]: " + named(missing, "Rank ", "Ranks ") +
+              " failed to pass monitoredBarrier in " + ms(timeout) +
+              ". Rank 0 timed out in monitoredBarrier after " + ms(timeout);
     }
     tell(place + "verdict", fault.empty() ? "all" : kFailed + fault);
   } else {
     const std::string verdict = wait_for(place + "verdict", timeout + kGrace);
     if (verdict.empty()) {
-      fault = "monitored_barrier: rank 0 did not call it within " + ms(timeout);
+      fault = "rank 0 did not call it within " + ms(timeout);
     } else if (verdict.front() == kFailed) {
       fault = verdict.substr(1);
     }
+    if (!fault.empty()) {
+      fault = "Rank " + std::to_string(rank_) +
+              " successfully reached monitoredBarrier, but received errors while waiting for "
+              "send/recv from rank 0. Please check rank 0 logs for faulty rank. (" +
+              fault + ")";
+    }
   }
   if (!fault.empty()) throw chorus::CollectiveError(fault);
+}
+
+// On rank 0: who has not come to `place` in time; without `all` the first of them.
+std::vector<int> Group::missing_at(const std::string& place, milliseconds timeout, bool all) {
+  const auto deadline = Clock::now() + timeout;
+  std::vector<int> missing;
+  for (int r = 1; r < size_ && (all || missing.empty()); ++r) {
+    const auto left = std::max(milliseconds(0),
+                               std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+    if (wait_for(place + std::to_string(r), left).empty()) missing.push_back(r);
+  }
+  return missing;
 }
 
 void Group::abort(const std::string& reason) {

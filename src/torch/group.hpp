@@ -42,7 +42,8 @@ class Group {
   /// The same for a message. It fails all messages of the group.
   void refuse_message(const std::string& why);
   /// Returns when all ranks have called it, else throws chorus::CollectiveError on each of them
-  /// that names those that have not (`all`: every one, else the first).
+  /// that names those that have not (`all`: every one, else the first). Rank 0 waits for `timeout`,
+  /// which may be 0, the others a little longer for its verdict.
   void monitored_barrier(std::chrono::milliseconds timeout, bool all);
 
   /// A call on GPU memory. It fails all of the group that is on GPUs.
@@ -59,6 +60,8 @@ class Group {
         std::chrono::milliseconds timeout);
   std::string text_at(const std::string& key);
   void tell(const std::string& key, const std::string& text);
+  std::vector<int> missing_at(const std::string& place, std::chrono::milliseconds timeout,
+                              bool all);
   std::string wait_for(const std::string& key, std::chrono::milliseconds timeout);
   std::vector<std::string> arrived(std::chrono::milliseconds timeout, bool& one_host,
                                    std::string& fault);

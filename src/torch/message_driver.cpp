@@ -32,9 +32,17 @@ void pause(Clock::time_point begin) {
 MessageDriver::MessageDriver(chorus::Communicator communicator, Amend amend)
     : amend_(std::move(amend)),
       communicator_(std::move(communicator)),
-      threads_(mutex_, [this](auto& lock) { return work(lock); }) {}
+      threads_(mutex_, [this](auto& lock) { return work(lock); }) {
+  listening_.resize(static_cast<std::size_t>(communicator_->world_size()));
+}
 
 MessageDriver::~MessageDriver() { leave(); }
+
+bool MessageDriver::idle() const {
+  return sending_.empty() && posted_.empty() &&
+         std::ranges::all_of(arriving_,
+                             [](const auto& message) { return message->whole && !message->task; });
+}
 
 void MessageDriver::submit(std::shared_ptr<Task> task) {
   {
@@ -44,23 +52,28 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
       communicator_->abort(DriverThreads::why_none());
       throw chorus::CollectiveError(amend_(DriverThreads::why_none()));
     }
-    Active active{.task = std::move(task), .requests = {}};
+    const bool slept = idle();
     std::string error;
     try {
-      if (active.task->pack) active.task->pack();
-      for (const chorus::Call& call : active.task->calls) {
-        active.requests.push_back(communicator_->start(call));
+      if (task->pack) task->pack();
+      if (task->calls.front().kind == chorus::Call::Kind::send) {
+        begin_send(task);
+      } else {
+        begin_receive(task);
       }
     } catch (...) {
-      error = failure_of(*active.task, *communicator_, amend_);
+      error = failure_of(*task, *communicator_, amend_);
     }
-    active_.push_back(std::move(active));
     if (error.empty()) {
       move();
     } else {
       fail_all(error);
+      if (std::ranges::find(ended_, task) == ended_.end()) {
+        task->error = error;
+        ended_.push_back(task);
+      }
     }
-    if (active_.size() == 1) work_.notify_one();
+    if (slept) work_.notify_one();
   }
   poll();
 }
@@ -69,30 +82,32 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
 bool MessageDriver::move() {
   const auto before = ended_.size();
   note_progress();
-  auto it = active_.begin();
   try {
-    while (it != active_.end()) {
-      bool complete = true;
-      for (chorus::Request& request : it->requests) complete = request.test() && complete;
-      if (complete) {
-        if (it->task->unpack) it->task->unpack();
-        ended_.push_back(std::move(it->task));
-        it = active_.erase(it);
-        continue;
-      }
-      Task& task = *it->task;
-      if (task.timeout.count() > 0 && Clock::now() - task.begun > task.timeout) {
-        communicator_->abort(task.name + ": not complete after " +
-                             std::to_string(task.timeout.count()) +
-                             " ms, the timeout of the process group");
-        task.timeout = {};
-      }
-      ++it;
-    }
+    if (!aborted_.empty()) throw chorus::CollectiveError(aborted_);
+    move_sending();
+    listen();
+    move_listening();
+    move_arriving();
+    check_timeouts();
   } catch (...) {
-    fail_all(failure_of(*it->task, *communicator_, amend_));
+    static const Task kNone;
+    fail_all(failure_of(blamed_ ? *blamed_ : kNone, *communicator_, amend_));
   }
+  blamed_.reset();
   return ended_.size() != before;
+}
+
+void MessageDriver::check_timeouts() {
+  const auto now = Clock::now();
+  const auto check = [&](const std::shared_ptr<Task>& task) {
+    if (!task || task->timeout.count() == 0 || now - task->begun <= task->timeout) return;
+    throw chorus::CollectiveError(task->name + ": not complete after " +
+                                  std::to_string(task->timeout.count()) +
+                                  " ms, the timeout of the process group");
+  };
+  for (const Sending& sending : sending_) check(sending.task);
+  for (const auto& task : posted_) check(task);
+  for (const auto& message : arriving_) check(message->task);
 }
 
 // Parts of large messages take many rounds: who sleeps between them keeps the peer waiting.
@@ -106,11 +121,31 @@ void MessageDriver::note_progress() {
 
 void MessageDriver::fail_all(const std::string& why) {
   communicator_->abort(why);
-  for (Active& active : active_) {
-    active.task->error = why;
-    ended_.push_back(active.task);
-  }
-  active_.clear();  // requests of a failed communicator end at once
+  const auto fail = [&](std::shared_ptr<Task>& task) {
+    if (!task) return;
+    task->error = why;
+    ended_.push_back(std::move(task));
+  };
+  for (Sending& sending : sending_) fail(sending.task);
+  for (auto& task : posted_) fail(task);
+  for (auto& message : arriving_) fail(message->task);
+  // Requests of a failed communicator end at once.
+  sending_.clear();
+  posted_.clear();
+  for (auto& peer : listening_) peer.reset();
+  arriving_.clear();
+}
+
+// Receives for which nobody in particular would have to be blamed, were they never to end. With the
+// lock.
+void MessageDriver::give_up_in_vain() {
+  const chorus::Rank me = communicator_->rank();
+  std::erase_if(posted_, [&](const std::shared_ptr<Task>& task) {
+    if (!task->from_anyone && task->calls.front().peer != me) return false;
+    task->error = task->name + ": the process group was destroyed before a message came";
+    ended_.push_back(task);
+    return true;
+  });
 }
 
 // Takes the ended for whose future nobody waits; all, where the driver's thread is the only one and
@@ -131,7 +166,7 @@ bool MessageDriver::poll() {
   std::vector<std::shared_ptr<Task>> quiet;
   {
     const std::lock_guard lock(mutex_);
-    if (!active_.empty()) move();
+    if (!idle()) move();
     if (!ended_.empty()) quiet = take_quiet();
     if (!ended_.empty()) work_.notify_one();
   }
@@ -163,13 +198,16 @@ void MessageDriver::kick() {}  // all move as soon as they come
 
 void MessageDriver::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (communicator_) communicator_->abort(reason);
+  if (!communicator_) return;
+  communicator_->abort(reason);
+  aborted_ = communicator_->failure().value_or(reason);
 }
 
 void MessageDriver::end() {
   const std::lock_guard lock(mutex_);
   if (leaving_) return;
   leaving_ = true;
+  give_up_in_vain();
   communicator_->announce_end();
   work_.notify_one();
 }
@@ -189,13 +227,13 @@ void MessageDriver::leave() {
 // return.
 bool MessageDriver::work(std::unique_lock<std::mutex>& lock) {
   auto begin = Clock::now();
-  while (!leaving_ || !active_.empty() || !ended_.empty()) {
-    if (active_.empty() && ended_.empty()) {
-      work_.wait(lock, [&] { return leaving_ || !active_.empty() || !ended_.empty(); });
+  while (!leaving_ || !idle() || !ended_.empty()) {
+    if (idle() && ended_.empty()) {
+      work_.wait(lock, [&] { return leaving_ || !idle() || !ended_.empty(); });
       begin = Clock::now();
       continue;
     }
-    if (!active_.empty()) move();
+    if (!idle()) move();
     const auto quiet = take_quiet();
     std::shared_ptr<Task> loud;  // one at a time: it may wait for the next
     if (!ended_.empty()) {

@@ -1,5 +1,6 @@
 // The Python module chorus_torch._C.
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "accelerator.hpp"
@@ -13,19 +14,19 @@ using chorus_torch::Base;
 using chorus_torch::Group;
 
 c10::intrusive_ptr<Base> create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                std::chrono::milliseconds timeout, const std::string& address) {
-  try {
-    auto group = Group::meet(store, rank, size, timeout, address);
-    return c10::make_intrusive<Backend>(std::move(group), rank, size);
-  } catch (const chorus::Error& error) {
-    chorus_torch::throw_torch(error.what());
-  }
+                                std::chrono::milliseconds timeout, std::string address,
+                                std::string name, std::vector<std::uint64_t> global_ranks) {
+  return Backend::make(store, rank, size, timeout,
+                       {.name = std::move(name),
+                        .global_ranks = std::move(global_ranks),
+                        .address = std::move(address)});
 }
 
-void monitored_barrier(const c10::intrusive_ptr<Base>& backend, std::chrono::milliseconds timeout,
-                       bool wait_all_ranks) {
+/// Without a timeout that of the group counts.
+void monitored_barrier(const c10::intrusive_ptr<Base>& backend,
+                       std::optional<std::chrono::milliseconds> timeout, bool wait_all_ranks) {
   c10d::BarrierOptions options;
-  options.timeout = timeout;
+  options.timeout = timeout.value_or(c10d::kUnsetTimeout);
   backend->monitoredBarrier(options, wait_all_ranks);
 }
 
@@ -62,7 +63,8 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "Chorus as a backend of torch.distributed";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("address"), unlocked);
+             py::arg("timeout"), py::arg("address"), py::arg("name"), py::arg("global_ranks"),
+             unlocked);
   module.def("monitored_barrier", &monitored_barrier, unlocked);
   module.def("leave_all", &Group::leave_all, py::arg("reason"), unlocked);
   module.def("launch", &launch);

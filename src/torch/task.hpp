@@ -36,6 +36,9 @@ struct Task {
   /// In place of calls, for what a collective call is no word for; collectives only.
   std::function<void(chorus::Communicator&)> run;
   std::deque<Splits> splits;
+  std::int64_t tag = 0;          ///< of a message
+  bool from_anyone = false;      ///< a receive from whichever rank sends first
+  chorus::Rank source = -1;      ///< written when a receive is done
   std::function<void()> pack;    ///< copies lists of tensors into one buffer; may be empty
   std::function<void()> unpack;  ///< and back; may throw anything
   /// Told once, without any lock held; `error` is empty when all went well.

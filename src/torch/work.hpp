@@ -48,6 +48,7 @@ class TaskWork final : public c10d::Work {
   bool isCompleted() override;
   bool isSuccess() const override { return task_->done && task_->error.empty(); }
   std::exception_ptr exception() const override;
+  int sourceRank() const override { return task_->source; }
   std::vector<at::Tensor> result() override { return outputs_; }
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout) override;

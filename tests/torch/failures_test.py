@@ -55,6 +55,7 @@ class Failures(unittest.TestCase):
         def body(rank, size):
             for bad, op, why in [(torch.ones(1).expand(4), dist.ReduceOp.SUM, "share memory"),
                                  (torch.ones(4).to_sparse(), dist.ReduceOp.MAX, "only added up"),
+                                 (torch.ones(4), dist.ReduceOp.BAND, "the bits of integers and bool, not of Float"),
                                  (torch.ones(4 + rank).to_sparse(), dist.ReduceOp.SUM,
                                   "rank 0 has Float[4] with 1 sparse dimensions, but rank 1 Float[5]")]:
                 try:
@@ -63,10 +64,6 @@ class Failures(unittest.TestCase):
                     assert why in str(error), error
                 else:
                     raise AssertionError("accepted")
-            try:
-                dist.all_reduce(torch.ones(4, dtype=torch.int32), dist.ReduceOp.BAND)
-            except RuntimeError as error:
-                assert "bitwise" in str(error), error
             good = torch.ones(2)
             dist.all_reduce(good)
             assert good.tolist() == [size, size]
@@ -158,6 +155,47 @@ class Failures(unittest.TestCase):
             else:
                 dist.recv(torch.ones(4), 0)
         self.each_says(run(2, body), "rank 5 does not exist")
+
+    def test_messages_of_different_counts_and_types_show_both_ends(self):
+        def body(rank, size):
+            if rank == 0:
+                dist.send(torch.ones(3), 1, tag=2)
+                dist.recv(torch.ones(1), 1)
+            else:
+                dist.recv(torch.ones(4, dtype=torch.float64), 0, tag=2)
+        self.each_says(run(2, body), "rank 0 sent message(count 3, float32)", "message(count 4, float64)")
+
+    def test_a_receive_from_whoever_sends_ends_with_the_timeout_and_with_a_death(self):
+        def nobody(rank, size):
+            group = group_with_a_short_timeout()
+            if rank == 1:
+                raised.wait(60)
+                return
+            try:
+                dist.recv(torch.ones(4), group=group)
+            finally:
+                raised.set()
+        raised = multiprocessing.Event()
+        self.each_says(run(2, nobody)[:1], TORCHS_OWN, "recv from any rank", f"{SHORT_S}000 ms")
+
+        def dead(rank, size):
+            dist.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), 9)
+            if rank == 0:
+                dist.recv(torch.ones(4))
+            else:
+                dist.recv(torch.ones(4), 0)
+        results = run(3, dead)
+        self.each_says([results[0], results[2]], TORCHS_OWN, "rank 1", "died")
+
+    def test_a_receive_from_whoever_sends_that_is_left_open_holds_nobody_up(self):
+        def body(rank, size):
+            keep.append(torch.ones(4))
+            keep.append(dist.group.WORLD.recv_anysource([keep[0]], 0))
+            dist.barrier()
+        keep = []
+        self.assertEqual(run(2, body, limit_s=20), ["", ""])
 
     def test_different_roots_and_operations_raise_on_every_rank(self):
         def roots(rank, size):
@@ -281,7 +319,27 @@ class Failures(unittest.TestCase):
                 if rank == 0:
                     raised.set()
         results = run(4, body)
-        self.each_says([results[0], results[2]], TORCHS_OWN, "ranks 1, 3 of 4")
+        self.each_says([results[0], results[2]], TORCHS_OWN,
+                       f"[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in {SHORT_S}000 ms")
+        self.assertIn("Rank 2 successfully reached monitoredBarrier, but received errors while waiting for "
+                      "send/recv from rank 0. Please check rank 0 logs for faulty rank", results[2])
+
+    def test_monitored_barrier_names_the_first_rank_that_is_missing_without_waiting_for_the_next(self):
+        raised = multiprocessing.Event()
+
+        def body(rank, size):
+            dist.barrier()
+            if rank != 0:
+                raised.wait(60)
+                return
+            begin = time.monotonic()
+            try:
+                chorus_torch.monitored_barrier(timeout=timedelta(0))
+            finally:
+                assert time.monotonic() - begin < 30, "it took the group's timeout for none"
+                raised.set()
+        self.each_says(run(3, body)[:1], "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 0 ms",
+                       "Rank 0 timed out in monitoredBarrier")
 
     def test_nothing_of_an_earlier_attempt_is_believed(self):
         def body(rank, size, meeting):

@@ -1,6 +1,9 @@
 """Every operation of the backend gives what Gloo (or arithmetic) gives."""
 
+import functools
+import os
 import unittest
+import warnings
 from datetime import timedelta
 
 import torch
@@ -49,6 +52,28 @@ class Operations(unittest.TestCase):
                         got = value(rank, count, dtype) * size
                         dist.all_reduce(got, dist.ReduceOp.AVG)
                         equal(got, all_values.sum(0).to(dtype))
+        self.on_ranks(body)
+
+    def test_bits_of_integers_and_bool_are_combined(self):
+        integers = [d for d in REDUCED if not d.is_floating_point] + [torch.bool]
+        def body(rank, size):
+            for op, combine in [(dist.ReduceOp.BAND, torch.bitwise_and), (dist.ReduceOp.BOR, torch.bitwise_or),
+                                (dist.ReduceOp.BXOR, torch.bitwise_xor)]:
+                for dtype in integers:
+                    for count in COUNTS:
+                        values = [value(r, count * size, dtype, salt=r) for r in range(size)]
+                        want = functools.reduce(combine, values)
+                        got = values[rank].clone()
+                        dist.all_reduce(got, op)
+                        equal(got, want)
+                        got = values[rank].clone()
+                        dist.reduce(got, size - 1, op)
+                        equal(got, want if rank == size - 1 else values[rank])
+                        got = torch.empty(count, dtype=dtype)
+                        dist.reduce_scatter(got, list(values[rank].split(count) if count else [got] * size), op)
+                        equal(got, want[rank * count:(rank + 1) * count])
+                        dist.reduce_scatter_tensor(got, values[rank], op)
+                        equal(got, want[rank * count:(rank + 1) * count])
         self.on_ranks(body)
 
     def test_premul_sum_scales_each_contribution(self):
@@ -306,6 +331,90 @@ class Operations(unittest.TestCase):
                 equal(numbers, torch.tensor([1, 2]))
         self.on_ranks(body, (2,))
 
+    def test_messages_are_taken_by_tag_in_whatever_order(self):
+        def body(rank, size):
+            peer = 1 - rank
+            counts = {tag: 1 if tag % 3 == 0 else 20 + tag if tag % 3 == 1 else 50_000 for tag in range(9)}
+            sends = [dist.isend(torch.full((n,), 10.0 * rank + tag), peer, tag=tag) for tag, n in counts.items()]
+            # The last first, so that all others come before anybody asks for them; and some in between.
+            for tag in [8, 0, 1, 7, 2, 5, 6, 4, 3]:
+                got = torch.empty(counts[tag])
+                dist.recv(got, peer, tag=tag)
+                equal(got, torch.full((counts[tag],), 10.0 * peer + tag))
+            for work in sends:
+                work.wait()
+            # Of one tag in the order of sending, also where the receives were there first.
+            got = [torch.empty(n) for n in (3, 3000, 3)]
+            receives = [dist.irecv(t, peer, tag=5) for t in got] + [dist.irecv(torch.empty(2), peer, tag=6)]
+            dist.barrier()
+            sends = [dist.isend(torch.ones(2), peer, tag=6)]
+            sends += [dist.isend(torch.full((n,), float(i)), peer, tag=5) for i, n in enumerate((3, 3000, 3))]
+            for work in receives + sends:
+                work.wait()
+            for i, t in enumerate(got):
+                equal(t, torch.full_like(t, float(i)))
+            columns = torch.zeros(3, 2)
+            work = dist.isend(torch.arange(6.0).reshape(2, 3).t(), peer, tag=1)  # not contiguous, and early
+            dist.barrier()
+            dist.recv(columns, peer, tag=1)
+            equal(columns, torch.arange(6.0).reshape(2, 3).t())
+            work.wait()
+        self.on_ranks(body, (2,))
+
+    def test_messages_are_received_from_whoever_sends(self):
+        def body(rank, size):
+            for count in (1, 5000):
+                if rank == 0:
+                    seen, expected = [], sorted(2 * list(range(1, size)))
+                    for _ in expected:
+                        got = torch.empty(count)
+                        source = dist.recv(got)
+                        equal(got, torch.full((count,), float(source)))
+                        seen.append(source)
+                    assert sorted(seen) == expected, seen
+                    # By tag; and one that names its source takes no other's.
+                    got = [torch.empty(count) for _ in range(2)]
+                    named = dist.irecv(got[0], size - 1, tag=9)
+                    dist.barrier()
+                    assert dist.recv(got[1], tag=3) == 1
+                    equal(got[1], torch.full((count,), 3.0))
+                    named.wait()
+                    equal(got[0], torch.full((count,), 9.0))
+                else:
+                    for _ in range(2):
+                        dist.send(torch.full((count,), float(rank)), 0)
+                    dist.barrier()
+                    if rank == 1:
+                        dist.send(torch.full((count,), 3.0), 0, tag=3)
+                    if rank == size - 1:
+                        dist.send(torch.full((count,), 9.0), 0, tag=9)
+                dist.barrier()
+        self.on_ranks(body, (2, 4))
+        os.environ["CHORUS_TRANSPORTS"] = "tcp"  # where messages come over connections, not by mailbox
+        try:
+            self.on_ranks(body, (3,))
+        finally:
+            del os.environ["CHORUS_TRANSPORTS"]
+
+    def test_a_rank_sends_messages_to_itself(self):
+        def body(rank, size):
+            group = dist.group.WORLD
+            for count in (1, 5000):
+                for receive_first in (True, False):
+                    got = torch.empty(count)
+                    both = [lambda: group.recv([got], rank, 4), lambda: group.send([torch.full((count,), 2.0)], rank, 4)]
+                    for work in [start() for start in (both if receive_first else reversed(both))]:
+                        work.wait()
+                    equal(got, torch.full((count,), 2.0))
+            got = [torch.empty(3) for _ in range(size)]
+            ops = [dist.P2POp(dist.irecv, got[r], r) for r in range(size)]
+            ops += [dist.P2POp(dist.isend, torch.full((3,), float(rank)), r) for r in range(size)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            for r in range(size):
+                equal(got[r], torch.full((3,), float(r)))
+        self.on_ranks(body, (1, 2))
+
     def test_a_receive_in_one_collective_order_does_not_block_collectives(self):
         def body(rank, size):
             got = torch.empty(4)
@@ -399,7 +508,46 @@ class Operations(unittest.TestCase):
             dist.all_gather_object(objects, {"rank": rank})
             assert [o["rank"] for o in objects] == list(range(size))
             chorus_torch.monitored_barrier(timeout=timedelta(seconds=30))
+            chorus_torch.monitored_barrier()
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                chorus_torch.monitored_barrier(pair)
+            assert [str(w.message) for w in warned] == ["monitored_barrier: rank 1 is not in the group, so it does "
+                                                        "nothing"] * (rank == 1), warned
         self.on_ranks(body, (3,))
+
+    @unittest.skipUnless(hasattr(dist.ProcessGroup, "split_group"), "this torch has no backends that split")
+    def test_groups_are_split_off_and_describe_themselves(self):
+        def body(rank, size):
+            cpu = torch.device("cpu")
+            options = dist.group.WORLD._get_backend(cpu).options
+            assert (options.backend, options._timeout) == ("chorus", timedelta(seconds=60)), options
+            part = dist.split_group(split_ranks=[[2, 0], [1]], timeout=timedelta(seconds=50))
+            assert dist.get_process_group_ranks(part) == ([1] if rank == 1 else [2, 0])
+            got = torch.tensor([rank + 1])
+            dist.all_reduce(got, group=part)
+            equal(got, torch.tensor([2 if rank == 1 else 4]))
+            got = torch.tensor([rank])
+            dist.broadcast(got, group_src=0, group=part)
+            equal(got, torch.tensor([1 if rank == 1 else 2]))
+            options = part._get_backend(cpu).options
+            assert options._timeout == timedelta(seconds=50) and options.global_ranks_in_group == \
+                ([1] if rank == 1 else [2, 0])
+            again = dist.split_group(part, [[1]])
+            assert (again == dist.GroupMember.NON_GROUP_MEMBER) == (rank == 2) or rank == 1
+            dist.barrier()
+        self.on_ranks(body, (3,))
+
+    @unittest.skipUnless(hasattr(dist.ProcessGroup, "gather_single"), "this torch gathers into lists alone")
+    def test_a_gather_into_one_tensor(self):
+        def body(rank, size):
+            whole = torch.empty(3 * size)
+            options = dist.GatherOptions()
+            options.rootRank = 0
+            dist.group.WORLD.gather_single(whole, torch.full((3,), float(rank)), options).wait()
+            if rank == 0:
+                equal(whole, torch.arange(float(size)).repeat_interleave(3))
+        self.on_ranks(body, (1, 3))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import atexit
 import os
 import socket
 import sys
+import warnings
 from datetime import timedelta
 
 import torch
@@ -46,8 +47,13 @@ def _own_address():
         return ""
 
 
-def _create(store, rank, size, timeout):
-    return _C.create(store, rank, size, timeout, _own_address())
+def _create(store, rank, size, timeout, name="", global_ranks=()):
+    return _C.create(store, rank, size, timeout, _own_address(), name, list(global_ranks))
+
+
+def _create_of_torch_2(group, _):
+    return _create(group.store, group.group_rank, group.group_size, group.timeout, group.group_id,
+                   group.global_ranks_in_group)
 
 
 def _rendezvous(url, timeout=timedelta(minutes=30), **_):
@@ -75,12 +81,16 @@ def _route_address():
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-    """torch.distributed.monitored_barrier, which torch itself allows to Gloo alone: raises on every
-    rank that came, naming those that did not come within `timeout` (a timedelta)."""
-    group = group or dist.group.WORLD
+    """torch.distributed.monitored_barrier, which some versions of torch allow to Gloo alone: raises on
+    every rank that came, naming those that did not come within `timeout` (a timedelta; None: that of
+    the group)."""
+    group = dist.group.WORLD if group is None else group
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        warnings.warn(f"monitored_barrier: rank {dist.get_rank()} is not in the group, so it does nothing")
+        return
     if hasattr(group, "_get_backend"):
         group = group._get_backend(torch.device("cpu"))
-    _C.monitored_barrier(group, timeout or timedelta(0), wait_all_ranks)
+    _C.monitored_barrier(group, timeout, wait_all_ranks)
 
 
 def _leave():
@@ -92,7 +102,9 @@ def _leave():
 
 
 if int(torch.__version__.split(".")[0]) >= 2:
-    dist.Backend.register_backend("chorus", _create, devices=["cpu", "cuda"])
+    dist.Backend.register_backend(
+        "chorus", _create_of_torch_2, extended_api=True, devices=["cpu", "cuda"]
+    )
 else:
     dist.Backend.register_backend("chorus", _create)
 from torch.distributed.rendezvous import register_rendezvous_handler
