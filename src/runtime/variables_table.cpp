@@ -172,6 +172,8 @@ const Variable kTable[] = {
     other(Section::job, "CHORUS_NCCL_FALLBACK", Type::names,
           "Calls of NCCL that go to the other libnccl: allreduce, allgather, reducescatter, "
           "alltoall, broadcast, reduce, gather, scatter, send, recv, or all."),
+    other(Section::job, "CHORUS_AS_GLOO", Type::flag,
+          "1: who asks PyTorch for the backend gloo gets Chorus.", "0"),
 
     nccl("NCCL_CHECK_POINTERS", Type::number, "", "Not 0: pointers are checked in every call.",
          INT_MIN, INT_MAX),

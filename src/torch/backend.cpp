@@ -87,6 +87,18 @@ Backend::Plan Backend::plan(const char* name, std::chrono::milliseconds timeout,
   return plan;
 }
 
+// `title` names the event, `collective` is what NCCL's traces, and who reads them, call it.
+void Backend::show(Plan& plan, const char* title, const char* collective, const Tensors& inputs,
+                   const Tensors& outputs) {
+  if (!somebody_profiles()) return;
+  plan.shown = std::make_unique<Shown>(Shown{.title = title,
+                                             .collective = collective,
+                                             .inputs = inputs,
+                                             .outputs = outputs,
+                                             .input_splits = {},
+                                             .output_splits = {}});
+}
+
 void Backend::require(const Plan& plan, bool condition, const std::string& why) {
   if (condition) return;
   const std::string sentence = plan.task->name + ": " + why;
@@ -264,6 +276,21 @@ WorkPtr Backend::start(Plan plan, TensorLists outputs) {
 }
 
 WorkPtr Backend::start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
+  if (!plan.shown) {
+    return start_now(std::move(plan), std::move(result), std::move(type), std::move(outputs));
+  }
+  const auto shown = std::move(plan.shown);
+  const bool message = plan.message;
+  plan.end_of_event = begin_event(*shown, identity_);
+  WorkPtr work;
+  record_param_comms(
+      *shown, identity_, rank_, size_, static_cast<std::int64_t>(sequence_) + 1, message, [&] {
+        work = start_now(std::move(plan), std::move(result), std::move(type), std::move(outputs));
+      });
+  return work;
+}
+
+WorkPtr Backend::start_now(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
   const bool on_gpu = plan.gpu.has_value();
   WorkPtr work =
       on_gpu
@@ -280,7 +307,9 @@ WorkPtr Backend::start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, 
   task.unpack =
       in_turn({nullptr, copying(std::move(plan.unpacking)), copying(std::move(plan.spreading))});
   auto outcome = std::make_shared<Outcome>(std::move(result), std::move(type));
-  task.finished = [outcome, kept = std::move(plan.kept)](const std::string& error) {
+  task.finished = [outcome, kept = std::move(plan.kept),
+                   end_of_event = std::move(plan.end_of_event)](const std::string& error) {
+    if (end_of_event) end_of_event();
     outcome->finish(error);
   };
   try {
@@ -317,12 +346,14 @@ WorkPtr Backend::start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, 
   } catch (const chorus::Error& error) {
     throw_torch(error.what());
   }
+  if (plan.end_of_event) plan.end_of_event();  // of the host's part; the GPU's are its kernels
   return c10::make_intrusive<GpuWork>(group_, std::move(task), gpu, std::move(result),
                                       std::move(type), std::move(outputs));
 }
 
 WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   Plan p = plan("broadcast", options.timeout);
+  show(p, "broadcast", "broadcast", tensors, tensors);
   const bool sends = options.rootRank == rank_;
   chorus::Call c = call(p, Kind::broadcast, only(p, tensors), sends ? Use::read : Use::write);
   c.peer = root(p, options.rootRank);
@@ -335,6 +366,7 @@ WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& optio
     return allreduce_of_sparse(tensors.front(), options);
   }
   Plan p = plan("all_reduce", options.timeout);
+  show(p, "all_reduce", "allreduce", tensors, tensors);
   chorus::Call c = call(p, Kind::all_reduce, only(p, tensors), Use::both);
   c.reduction = reduction(p, options.reduceOp, tensors.front());
   p.task->calls.push_back(c);
@@ -344,6 +376,7 @@ WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& optio
 WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
                                      const c10d::AllreduceCoalescedOptions& options) {
   Plan p = plan("all_reduce_coalesced", options.timeout);
+  show(p, "all_reduce", "allreduce_coalesced", tensors, tensors);
   std::size_t bytes = 0;
   bool alike = true;
   for (const at::Tensor& tensor : tensors) {
@@ -368,6 +401,7 @@ WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
 
 WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   Plan p = plan("reduce", options.timeout);
+  show(p, "reduce", "reduce", tensors, tensors);
   const bool takes = options.rootRank == rank_;
   chorus::Call c = call(p, Kind::reduce, only(p, tensors), takes ? Use::both : Use::read);
   c.reduction = reduction(p, options.reduceOp, tensors.front());

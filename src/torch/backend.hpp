@@ -19,6 +19,7 @@
 
 #include "chorus/communicator.hpp"
 #include "group.hpp"
+#include "recorded.hpp"
 
 namespace chorus_torch {
 
@@ -30,13 +31,6 @@ using Base = c10d::ProcessGroup;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
-
-/// What torch calls a group, and where other hosts reach this rank.
-struct Identity {
-  std::string name;
-  std::vector<std::uint64_t> global_ranks;  ///< of the group's ranks; empty: not known
-  std::string address;
-};
 
 /// Tensors must be dense and, in one call, all on the CPU or all on this rank's GPU, there
 /// contiguous; on the CPU those that are not are copied, around the calls. A call that is refused
@@ -52,7 +46,7 @@ class Backend final : public Base {
                                        int size, std::chrono::milliseconds timeout,
                                        Identity identity);
 
-  const std::string getBackendName() const override { return "chorus"; }
+  const std::string getBackendName() const override { return identity_.backend; }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -122,10 +116,14 @@ class Backend final : public Base {
     std::vector<std::pair<at::Tensor, at::Tensor>> gathering, spreading;  // to, from
     std::function<void()> before;  // ahead of packing, on the CPU
     bool message = false;
-    bool placed = false;                    // a tensor has been looked at:
-    std::optional<int> gpu = std::nullopt;  // where it is, if not on the CPU
+    bool placed = false;                     // a tensor has been looked at:
+    std::optional<int> gpu = std::nullopt;   // where it is, if not on the CPU
+    std::unique_ptr<Shown> shown = nullptr;  // to profilers, while there are any
+    std::function<void()> end_of_event = {};
   };
   Plan plan(const char* name, std::chrono::milliseconds timeout, bool message = false);
+  static void show(Plan& plan, const char* title, const char* collective, const Tensors& inputs,
+                   const Tensors& outputs);
   void require(const Plan& plan, bool condition, const std::string& why);
   void place(Plan& plan, const at::Tensor& tensor);
   enum class Use { read, write, both };
@@ -154,6 +152,7 @@ class Backend final : public Base {
   WorkPtr start(Plan plan, Tensors outputs);
   WorkPtr start(Plan plan, TensorLists outputs);
   WorkPtr start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
+  WorkPtr start_now(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
   WorkPtr start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
   WorkPtr start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
 

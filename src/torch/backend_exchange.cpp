@@ -53,6 +53,13 @@ WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                std::vector<int64_t>& input_splits,
                                const c10d::AllToAllOptions& options) {
   Plan p = plan("all_to_all", options.timeout);
+  show(p, "all_to_all",
+       output_splits.empty() && input_splits.empty() ? "all_to_all" : "all_to_allv", {input},
+       {output});
+  if (p.shown) {
+    p.shown->input_splits = input_splits;
+    p.shown->output_splits = output_splits;
+  }
   if (output_splits.empty() && input_splits.empty()) {
     chorus::Call c = call(p, Kind::all_to_all, input, Use::read);
     const chorus::Call to = call(p, Kind::all_to_all, output, Use::write);
@@ -88,6 +95,7 @@ WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
   Plan p = plan("all_to_all", options.timeout);
+  show(p, "all_to_all", "all_to_all", inputs, outputs);
   require(p, static_cast<int>(outputs.size()) == size_ && static_cast<int>(inputs.size()) == size_,
           "needs one tensor per rank in both lists");
   const auto counts = [&](const Tensors& parts, Use use) {
@@ -113,6 +121,11 @@ WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAl
 // in time, they match in their order.
 WorkPtr Backend::message(Tensors& tensors, std::optional<int> peer, int tag, bool sending) {
   Plan p = plan(sending ? "send" : "recv", c10d::kUnsetTimeout, true);
+  show(p,
+       sending ? "send"
+       : peer  ? "recv"
+               : "recvAnySource",
+       sending ? "send" : "recv", tensors, tensors);
   chorus::Call c = call(p, sending ? Kind::send : Kind::recv, only(p, tensors),
                         sending ? Use::read : Use::write);
   if (peer) {
@@ -145,6 +158,7 @@ WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
 
 WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
   Plan p = plan("barrier", options.timeout);
+  show(p, "barrier", "barrier", {}, {});
   p.task->calls.push_back({.kind = Kind::barrier});
   if (const auto driver = group_->gpus()) {
     // After all that this rank has given its GPU, as with NCCL.
@@ -177,6 +191,7 @@ WorkPtr Backend::endCoalescing() { return c10::make_intrusive<JointWork>(end_bat
 WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::AllgatherOptions& options) {
   Plan p = plan("all_gather_coalesced", options.timeout);
+  show(p, "all_gather", "allgather_into_tensor_coalesced", inputs, outputs);
   require(p, outputs.size() == inputs.size(), "lists of outputs and inputs differ in length");
   for (std::size_t i = 0; i < inputs.size(); ++i) add_all_gather(p, outputs[i], inputs[i]);
   return start(std::move(p), outputs);
@@ -185,6 +200,7 @@ WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inpu
 WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
   Plan p = plan("reduce_scatter_coalesced", options.timeout);
+  show(p, "reduce_scatter", "reduce_scatter_tensor_coalesced", inputs, outputs);
   require(p, outputs.size() == inputs.size(), "lists of outputs and inputs differ in length");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     add_reduce_scatter(p, outputs[i], inputs[i], options.reduceOp);

@@ -48,12 +48,12 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
                                                  const c10::intrusive_ptr<Options>& options) {
   const auto mine = std::ranges::find(ranks, rank_);
   if (mine == ranks.end()) return nullptr;
-  Identity part{.name = {}, .global_ranks = {}, .address = identity_.address};
+  Identity part{
+      .backend = identity_.backend, .name = {}, .global_ranks = {}, .address = identity_.address};
   for (const int rank : ranks) {
     const auto at = static_cast<std::size_t>(rank);
-    if (at < identity_.global_ranks.size()) {
-      part.global_ranks.push_back(identity_.global_ranks[at]);
-    }
+    part.global_ranks.push_back(identity_.global_ranks.empty() ? at
+                                                               : identity_.global_ranks.at(at));
   }
   const auto name_of = [](const auto& known) -> std::string {
     if constexpr (requires { known.group_name; }) return known.group_name;
@@ -67,8 +67,9 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::
 c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const c10::intrusive_ptr<Options>& options,
                                                  const int& rank, const int& size) {
-  return make(store, rank, size, options ? options->timeout : group_->timeout(),
-              {.name = {}, .global_ranks = {}, .address = identity_.address});
+  return make(
+      store, rank, size, options ? options->timeout : group_->timeout(),
+      {.backend = identity_.backend, .name = {}, .global_ranks = {}, .address = identity_.address});
 }
 
 void Backend::abort() {

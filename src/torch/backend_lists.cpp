@@ -10,6 +10,12 @@ namespace {
 
 using Kind = chorus::Call::Kind;
 
+Tensors joined(const TensorLists& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
 }  // namespace
 
 // True where the list has a tensor per rank, of different sizes, and this rank's is like `like`: of
@@ -65,6 +71,7 @@ void Backend::add_all_gather(Plan& p, const at::Tensor& output, const at::Tensor
 WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                  const c10d::AllgatherOptions& options) {
   Plan p = plan("all_gather", options.timeout);
+  show(p, "all_gather", "_allgather_base", {input}, {output});
   add_all_gather(p, output, input);
   return start(std::move(p), Tensors{output});
 }
@@ -72,6 +79,7 @@ WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
 WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
                            const c10d::AllgatherOptions& options) {
   Plan p = plan("all_gather", options.timeout);
+  show(p, "all_gather", "all_gather", inputs, outputs.empty() ? Tensors{} : outputs.front());
   const at::Tensor& input = only(p, inputs);
   require(p, outputs.size() == 1, "needs one list of outputs");
   if (uneven(outputs.front(), input)) {
@@ -88,6 +96,7 @@ WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
 WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                      const c10d::AllgatherOptions& options) {
   Plan p = plan("all_gather_coalesced", options.timeout);
+  show(p, "all_gather", "allgather_coalesced", inputs, joined(outputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Tensors parts;
     for (const Tensors& of_rank : outputs) {
@@ -103,6 +112,7 @@ WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   Plan p = plan("gather", options.timeout);
+  show(p, "gather", "gather", inputs, joined(outputs));
   chorus::Call c = call(p, Kind::gather, only(p, inputs), Use::read);
   c.peer = root(p, options.rootRank);
   c.output = nullptr;
@@ -121,6 +131,7 @@ WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::Gathe
 WorkPtr Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                     const c10d::GatherOptions& options) {
   Plan p = plan("gather", options.timeout);
+  show(p, "gather", "gather", {input}, {output});
   chorus::Call c = call(p, Kind::gather, input, Use::read);
   c.peer = root(p, options.rootRank);
   c.output = nullptr;
@@ -139,6 +150,7 @@ WorkPtr Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
 WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
                          const c10d::ScatterOptions& options) {
   Plan p = plan("scatter", options.timeout);
+  show(p, "scatter", "scatter", joined(inputs), outputs);
   chorus::Call c = call(p, Kind::scatter, only(p, outputs), Use::write);
   c.peer = root(p, options.rootRank);
   c.input = nullptr;
@@ -168,6 +180,7 @@ void Backend::add_reduce_scatter(Plan& p, const at::Tensor& output, const at::Te
 WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                       const c10d::ReduceScatterOptions& options) {
   Plan p = plan("reduce_scatter", options.timeout);
+  show(p, "reduce_scatter", "_reduce_scatter_base", {input}, {output});
   add_reduce_scatter(p, output, input, options.reduceOp);
   return start(std::move(p), Tensors{output});
 }
@@ -175,6 +188,7 @@ WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                 const c10d::ReduceScatterOptions& options) {
   Plan p = plan("reduce_scatter", options.timeout);
+  show(p, "reduce_scatter", "reduce_scatter", joined(inputs), outputs);
   const at::Tensor& output = only(p, outputs);
   require(p, inputs.size() == 1, "needs one list of inputs");
   if (uneven(inputs.front(), output)) {

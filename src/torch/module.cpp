@@ -15,9 +15,11 @@ using chorus_torch::Group;
 
 c10::intrusive_ptr<Base> create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                 std::chrono::milliseconds timeout, std::string address,
-                                std::string name, std::vector<std::uint64_t> global_ranks) {
+                                std::string backend, std::string name,
+                                std::vector<std::uint64_t> global_ranks) {
   return Backend::make(store, rank, size, timeout,
-                       {.name = std::move(name),
+                       {.backend = std::move(backend),
+                        .name = std::move(name),
                         .global_ranks = std::move(global_ranks),
                         .address = std::move(address)});
 }
@@ -63,8 +65,8 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "Chorus as a backend of torch.distributed";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout"), py::arg("address"), py::arg("name"), py::arg("global_ranks"),
-             unlocked);
+             py::arg("timeout"), py::arg("address"), py::arg("backend"), py::arg("name"),
+             py::arg("global_ranks"), unlocked);
   module.def("monitored_barrier", &monitored_barrier, unlocked);
   module.def("leave_all", &Group::leave_all, py::arg("reason"), unlocked);
   module.def("launch", &launch);

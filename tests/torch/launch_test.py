@@ -50,6 +50,32 @@ class Launch(unittest.TestCase):
         got = sorted(re.findall(r"rank \d of 2: \[[\d., ]+\]", out))
         self.assertEqual(got, [f"rank {r} of 2: [0.5, 0.5]" for r in range(2)], out)
 
+    def test_chorus_stands_in_for_gloo_where_it_is_asked_to(self):
+        script = '''
+import torch, torch.distributed as dist, chorus_torch
+dist.init_process_group("gloo")
+group = dist.group.WORLD
+backend = group._get_backend(torch.device("cpu")) if hasattr(group, "_get_backend") else group
+assert dist.get_backend() == backend.name() == "gloo", backend.name()
+assert not isinstance(backend, torch._C._distributed_c10d.ProcessGroupGloo)
+part = dist.new_group([0, 1], backend="gloo")
+x = torch.tensor([1.0, 3.0]) * dist.get_rank()
+dist.all_reduce(x, dist.ReduceOp.AVG, group=part)  # which Gloo has not
+dist.monitored_barrier()
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
+'''
+        os.environ["CHORUS_AS_GLOO"] = "1"
+        try:
+            for detail in ("OFF", "DETAIL"):
+                os.environ["TORCH_DISTRIBUTED_DEBUG"] = detail
+                with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+                    file.write(script)
+                    file.flush()
+                    out = self.run_job([*torchrun(2), file.name])
+                self.assertEqual(sorted(out.splitlines()), [f"rank {r} of 2: [0.5, 1.5]" for r in range(2)])
+        finally:
+            del os.environ["CHORUS_AS_GLOO"], os.environ["TORCH_DISTRIBUTED_DEBUG"]
+
     def test_mpirun(self):
         for name, options in (("mpirun.openmpi", ["--oversubscribe", "--allow-run-as-root"]),
                               ("mpirun.mpich", [])):

@@ -3,7 +3,7 @@
     import chorus_torch
     torch.distributed.init_process_group("chorus")
 
-Importing registers the backend "chorus" for CPU tensors and, where it was built for a torch with CUDA, for
+Where the package was installed by pip, torch 2.5 and later need no import. Importing registers the backend "chorus" for CPU tensors and, where it was built for a torch with CUDA, for
 CUDA tensors; and the rendezvous "chorus://", for jobs started by mpirun, srun or
 `chorus run` in place of torchrun:
 
@@ -47,13 +47,13 @@ def _own_address():
         return ""
 
 
-def _create(store, rank, size, timeout, name="", global_ranks=()):
-    return _C.create(store, rank, size, timeout, _own_address(), name, list(global_ranks))
+def _create(store, rank, size, timeout, name="", global_ranks=(), backend="chorus"):
+    return _C.create(store, rank, size, timeout, _own_address(), backend, name, list(global_ranks))
 
 
-def _create_of_torch_2(group, _):
+def _create_of_torch_2(group, _, backend="chorus"):
     return _create(group.store, group.group_rank, group.group_size, group.timeout, group.group_id,
-                   group.global_ranks_in_group)
+                   group.global_ranks_in_group, backend)
 
 
 def _rendezvous(url, timeout=timedelta(minutes=30), **_):
@@ -101,13 +101,23 @@ def _leave():
     _C.leave_all(reason)
 
 
-if int(torch.__version__.split(".")[0]) >= 2:
-    dist.Backend.register_backend(
-        "chorus", _create_of_torch_2, extended_api=True, devices=["cpu", "cuda"]
-    )
-else:
-    dist.Backend.register_backend("chorus", _create)
-from torch.distributed.rendezvous import register_rendezvous_handler
+def _register():
+    from torch.distributed.rendezvous import register_rendezvous_handler
 
-register_rendezvous_handler("chorus", _rendezvous)
+    if "CHORUS" in dist.Backend._plugins:  # by _chorus_torch_autoload, in our name
+        return
+    if int(torch.__version__.split(".")[0]) >= 2:
+        dist.Backend.register_backend(
+            "chorus", _create_of_torch_2, extended_api=True, devices=["cpu", "cuda"]
+        )
+    else:
+        dist.Backend.register_backend("chorus", _create)
+    register_rendezvous_handler("chorus", _rendezvous)
+
+
+_register()
+if os.environ.get("CHORUS_AS_GLOO", "0") not in ("", "0"):
+    from ._as_gloo import install
+
+    install(_create, _create_of_torch_2)
 atexit.register(_leave)
