@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 import traceback
+import unittest
 from datetime import timedelta
 
 # A forked rank begins at once: importing torch again would take each one seconds.
@@ -83,3 +84,14 @@ def _end_of(child, deadline, path):
         with open(path) as file:
             return file.read()
     return "" if code == 0 else f"exit {code}"
+
+
+def equal(got, want):
+    assert got.dtype == want.dtype and torch.equal(got, want), f"{got} is not {want}"
+
+
+class OnRanks(unittest.TestCase):
+    def on_ranks(self, body, sizes=(1, 2, 3), **options):
+        for size in sizes:
+            with self.subTest(size=size):
+                self.assertEqual(run(size, body, **options), [""] * size)
