@@ -278,8 +278,8 @@ std::string gnuplot_script(const Report& report, const std::string& svg_path) {
       1 - share_y(kHeader + kAbovePlot), share_x(kLeftOfPlot + kRightOfPlot),
       share_y(kAbovePlot + kBelowPlot),
       quote(fmt::format("{} on {} ({}), {}", counted(ranks, "rank"),
-                         counted(report.machine.cpus, "CPU"), report.machine.cpu,
-                         report.date.substr(0, 10))));
+                        counted(report.machine.cpus, "CPU"), report.machine.cpu,
+                        report.date.substr(0, 10))));
   script +=
       "set border 3 lc rgb '#666666'\nset tics nomirror out textcolor rgb '#333333'\n"
       "set grid lc rgb '#dddddd' lw 1\nset logscale x 2\nset title offset 0,-0.5\n"

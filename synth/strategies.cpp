@@ -73,9 +73,15 @@ std::vector<Schedule> packed(const Task& task, const Effort& effort) {
       trees(task.topology, task.collective, task.size_bytes, effort, is_measured(task.topology)));
 }
 
-std::vector<Schedule> spanning(const Task& task, const Effort& effort) {
-  if (task.collective.kind != all_reduce || task.network.world_size() > kMostSpanned) return {};
-  return one(trees(task.topology, task.collective, task.size_bytes, effort));
+/// What combines: all_reduce over trees of its own, and the other two where their mirror images
+/// lose by the order in which contributions come.
+std::vector<Schedule> combined(const Task& task, const Effort& effort) {
+  const CollectiveKind kind = task.collective.kind;
+  const int most = kind == all_reduce ? kMostSpanned : kMostPacked;
+  if (kind != all_reduce && kind != reduce_scatter && kind != reduce) return {};
+  if (task.network.world_size() > most) return {};
+  return one(
+      trees(task.topology, task.collective, task.size_bytes, effort, is_measured(task.topology)));
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
@@ -103,7 +109,7 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "gateways", .make = gateways},
       {.name = "gateways", .make = reduced_over_gateways, .combines = true},
       {.name = "trees", .make = packed},
-      {.name = "trees", .make = spanning, .combines = true},
+      {.name = "trees", .make = combined, .combines = true},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},
   };

@@ -57,7 +57,7 @@ std::string timeline_trace(const Simulation& simulation, const Schedule& schedul
         name_out,
         ",\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}}", rank,
         quote(fmt::format("rank {} on {}", rank,
-                           topology.nodes[static_cast<std::size_t>(node)].name)));
+                          topology.nodes[static_cast<std::size_t>(node)].name)));
   }
   for (const auto& [where, name] : threads) {
     fmt::format_to(name_out,

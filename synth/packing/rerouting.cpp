@@ -67,7 +67,33 @@ class Rerouting {
     }
   }
 
+  /// Of the way that takes a piece longest, all hops but the slowest one.
+  [[nodiscard]] double fill() const {
+    double longest = 0;
+    for (const PlacedTree& placed : trees_) {
+      const std::size_t n = placed.tree.parent.size();
+      std::vector<double> reached(n, 0), slowest(n, 0);
+      for (const Rank rank : from_root(placed.tree)) {
+        const Rank parent = placed.tree.parent[at(rank)];
+        if (parent < 0) continue;
+        const double hop = hop_time(edge_to(placed, rank));
+        reached[at(rank)] = reached[at(parent)] + hop;
+        slowest[at(rank)] = std::max(slowest[at(parent)], hop);
+        longest = std::max(longest, reached[at(rank)] - slowest[at(rank)]);
+      }
+    }
+    return longest;
+  }
+
  private:
+  /// Per byte of a tree's data. Where all trees flow at once a hop gets its share of what it
+  /// crosses.
+  [[nodiscard]] double hop_time(const Edge& edge) const {
+    double most = 0;
+    for (const int resource : edge.resources) most = std::max(most, load_[at(resource)]);
+    return most;
+  }
+
   std::vector<std::size_t> shuffled() {
     std::vector<std::size_t> order(trees_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -200,6 +226,8 @@ std::vector<PlacedTree> placed(const Network& network, const std::vector<Spannin
 double worst_load(const std::vector<PlacedTree>& trees) { return Rerouting(trees, 0).worst(); }
 
 double evenness(const std::vector<PlacedTree>& trees) { return Rerouting(trees, 0).evenness(); }
+
+double time_to_fill(const std::vector<PlacedTree>& trees) { return Rerouting(trees, 0).fill(); }
 
 std::vector<PlacedTree> rerouted(std::vector<PlacedTree> trees, double goal, const Effort& effort) {
   Rerouting rerouting(std::move(trees), effort.seed);

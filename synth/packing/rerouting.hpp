@@ -24,6 +24,10 @@ struct PlacedTree {
 /// The mean load of what is loaded at all over the worst: 1 if nothing can be gained.
 [[nodiscard]] double evenness(const std::vector<PlacedTree>& trees);
 
+/// Seconds per byte of one tree's data that pieces need beside the most loaded resource's time: the
+/// longest way of one from its root, each hop taking its share of what all trees share with it.
+[[nodiscard]] double time_to_fill(const std::vector<PlacedTree>& trees);
+
 /// Lowers the worst load: takes out one tree after the other and builds it anew from the hops whose
 /// resources are least loaded, prices growing exponentially with the load (as in Garg and
 /// Könemann's approximation of fractional packings, kept to whole trees). Trees without parents are

@@ -12,6 +12,7 @@
 #include "synth/packing.hpp"
 #include "synth/packing/flowing.hpp"
 #include "synth/packing/rerouting.hpp"
+#include "synth/packing/rings.hpp"
 #include "synth/packing/spanning.hpp"
 
 namespace chorus::synth {
@@ -19,9 +20,10 @@ namespace {
 
 constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs more than its data
 constexpr int kMostTransfers = 60'000;
+constexpr double kManyShare = 16;  // edges that cross a link: all that flows is timed together
 
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
-/// before the last rank begins to receive.
+/// before the last rank begins to receive, alone.
 double seconds_to_fill(const TreePacking& packing, const Network& network) {
   double longest = 0;
   for (const SpanningTree& tree : packing.trees) {
@@ -37,15 +39,28 @@ double seconds_to_fill(const TreePacking& packing, const Network& network) {
   return longest;
 }
 
+/// Edges that cross a link or port group, in the mean.
+double sharing(const Network& network) {
+  double uses = 0;
+  for (const Edge& edge : network.edges()) uses += static_cast<double>(edge.resources.size());
+  return uses / std::max<double>(1, static_cast<double>(network.resources().size()));
+}
+
 /// Into how many pieces the data of each tree is cut, so that filling the trees takes no more than
-/// `fill` of the whole time.
-int pieces(const TreePacking& packing, const Network& network, double size_bytes, double fill) {
+/// `fill` of the whole time. `both`: combining and spreading at once, where few trees share what
+/// they cross with each other all the time.
+int pieces(const TreePacking& packing, const Network& network, double size_bytes, double fill,
+           bool both) {
   const double of_a_tree = size_bytes / static_cast<double>(packing.trees.size());
   const double whole_s = size_bytes / (packing.rate_gb_s * 1e9);
-  const double wanted = of_a_tree * seconds_to_fill(packing, network) / (fill * whole_s);
+  const double fill_s =
+      both ? time_to_fill(placed(network, packing.trees)) : seconds_to_fill(packing, network);
+  const double wanted = of_a_tree * fill_s / (fill * whole_s);
   const double hops =
       static_cast<double>(packing.trees.size()) * std::max(network.world_size() - 1, 1);
-  const double most = std::min(of_a_tree / kSmallestPiece, kMostTransfers / hops);
+  const double transfers =
+      both ? kMostTransfers / (1 + sharing(network) / kManyShare) : kMostTransfers;
+  const double most = std::min(of_a_tree / kSmallestPiece, transfers / hops);
   return static_cast<int>(std::max(1.0, std::floor(std::min(std::ceil(wanted), most))));
 }
 
@@ -68,12 +83,27 @@ class TreeSchedule {
     std::optional<Packed> full = packed(combines, spreads, {.root = root});
     if (!full) return std::nullopt;
     const double best_s = full->least_s(size_bytes_);
+    std::vector<Packed> rings;
+    for (const int count : {1, 2, 4}) {
+      if (root) break;
+      std::optional<Packed> found = ringed(combines, spreads, count, *full);
+      if (found) rings.push_back(*std::move(found));
+      // Where one ring is as good as any packing it is all there is to try.
+      if (rings.empty() || rings.front().least_s(size_bytes_) > kGoodEnough * best_s) continue;
+      attempt(rings.front(), best_s);
+      if (best_ && good_enough(*full)) return best();
+      break;
+    }
     for (const int trees : std::set<int>{1, 2, 4, 8, full->trees()}) {
       if (trees == full->trees()) {
         if (!attempt(*full, best_s)) break;
       } else if (auto few = packed(combines, spreads, {.root = root, .trees = trees})) {
         if (!attempt(*few, best_s)) break;
       }
+    }
+    for (const Packed& around : rings) {
+      if (best_ && good_enough(*full)) break;
+      attempt(around, best_s);
     }
     return best();
   }
@@ -101,6 +131,7 @@ class TreeSchedule {
     std::optional<TreePacking> combine, spread;
     double s_per_byte = 0;        ///< that the most loaded resource is busy
     double limit_s_per_byte = 0;  ///< what no packing beats, as far as it is known
+    bool rings = false;
 
     [[nodiscard]] int trees() const { return (spread ? spread : combine)->trees_per_root; }
     [[nodiscard]] double least_s(double size_bytes) const { return s_per_byte * size_bytes; }
@@ -114,6 +145,9 @@ class TreeSchedule {
     if (least_s > 1.15 * best_s + kLittleSeconds) return true;
     if (best_ && least_s >= best_->seconds * kWorthIt) return true;
     const int finely = pieces(packed, kFill / 4);
+    // Round a ring all lanes are busy from the first step on, however large the pieces.
+    if (packed.rings && run(packed, 1, {})) chosen_ = packed;
+    if (packed.rings && good_enough(packed)) return false;
     const bool cheap = hops(packed) * finely <= kFewTransfers;
     const int num_pieces = cheap ? finely : pieces(packed, kFill);
     bool better = run(packed, num_pieces, {});
@@ -142,6 +176,26 @@ class TreeSchedule {
     };
     if (spreads && !add(Direction::forward, packed.spread)) return std::nullopt;
     if (combines && !add(Direction::reversed, packed.combine)) return std::nullopt;
+    return packed;
+  }
+
+  /// Round rings, as `full` but for the trees.
+  [[nodiscard]] std::optional<Packed> ringed(bool combines, bool spreads, int rings,
+                                             const Packed& full) const {
+    Packed packed = full;
+    packed.rings = true;
+    packed.s_per_byte = 0;
+    const auto add = [&](const Network& network, std::optional<TreePacking>& half) {
+      const std::vector<SpanningTree> trees = pack_rings(network, rings, effort_);
+      if (trees.empty()) return false;
+      const double load = worst_load(placed(network, trees));
+      const double rate_gb_s = 1e-9 * static_cast<double>(trees.size()) / std::max(load, 1e-18);
+      half = {rings, trees, rate_gb_s, half->limit_gb_s, network.world_size() - 1};
+      packed.s_per_byte += 1 / (rate_gb_s * 1e9);
+      return true;
+    };
+    if (spreads && !add(forward_, packed.spread)) return std::nullopt;
+    if (combines && !add(reversed_, packed.combine)) return std::nullopt;
     return packed;
   }
 
@@ -188,10 +242,11 @@ class TreeSchedule {
   }
 
   [[nodiscard]] int pieces(const Packed& packed, double fill) const {
+    const bool both = packed.spread && packed.combine;
     int most = 1;
-    if (packed.spread) most = synth::pieces(*packed.spread, forward_, size_bytes_, fill);
+    if (packed.spread) most = synth::pieces(*packed.spread, forward_, size_bytes_, fill, both);
     if (packed.combine) {
-      most = std::max(most, synth::pieces(*packed.combine, reversed_, size_bytes_, fill));
+      most = std::max(most, synth::pieces(*packed.combine, reversed_, size_bytes_, fill, both));
     }
     return most;
   }

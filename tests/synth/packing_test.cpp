@@ -97,16 +97,26 @@ TEST_P(Simulated, ComesCloseToTheBoundForAGigabyte) {
   }
 }
 
-// The looser ones: a 4x4 mesh's bound for all_reduce is not known to be reachable; where many ways
-// lead through one port they share it fairly, and what is urgent cannot go first.
-// Where all ranks are alike a plan has a reduce-scatter and an all-gather beside these all_reduces.
+// The looser ones: where many ways lead through one port they share it fairly, and what is urgent
+// cannot go first.
 INSTANTIATE_TEST_SUITE_P(
     Catalog, Simulated,
-    testing::Values(Case{"ring:8", 1.05}, Case{"torus:4x4", 1.05}, Case{"mesh:4x4", 1.1},
+    testing::Values(Case{"ring:8", 1.05}, Case{"torus:4x4", 1.05}, Case{"mesh:4x4", 1.05},
                     Case{"hypercube:4", 1.05}, Case{"dgx1", 1.05}, Case{"dgx2", 1.05},
-                    Case{"mi250x", 1.06}, Case{"mi250", 1.05}, Case{"mi300x", 1.05},
-                    Case{"dgx-a100", 1.05}, Case{"2*dgx-a100", 1.11}, Case{"dgx-h100", 1.05},
-                    Case{"2*ndv2", 1.05}, Case{"2*dgx-h100", 1.1}, Case{"pcie8", 1.12}));
+                    Case{"mi250x", 1.05}, Case{"mi250", 1.05}, Case{"mi300x", 1.05},
+                    Case{"dgx-a100", 1.05}, Case{"2*dgx-a100", 1.07}, Case{"dgx-h100", 1.05},
+                    Case{"2*ndv2", 1.05}, Case{"2*dgx-h100", 1.06}, Case{"pcie8", 1.1}));
+
+// Bushier trees load the ports of switches as evenly, and are 9 to 24 % slower.
+TEST(Trees, GoRoundRingsWhereStreamsWouldShareFullPorts) {
+  for (const std::string_view name :
+       {"switch-tree:25,seed=143,spread=10", "switch-tree:33,seed=7729,spread=10",
+        "dragonfly:3x3x3,global=0.5,local=1"}) {
+    for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::reduce_scatter}) {
+      EXPECT_LT(simulated_ratio(topology_from_name(name), {kind, 0}, kGigabyte), 1.001) << name;
+    }
+  }
+}
 
 /// Ranks in a random tree with as many further cables; speeds of a 10:1 range, each way its own.
 Topology random_topology(std::uint64_t seed) {
@@ -145,8 +155,9 @@ TEST(RandomGraphs, AreServedCloseToTheirBounds) {
     }
     std::sort(ratios.begin(), ratios.end());
     EXPECT_GT(ratios.front(), 0.999);
-    EXPECT_LT(ratios[ratios.size() / 2], 1.10) << static_cast<int>(kind);
-    EXPECT_LT(ratios.back(), 1.35) << static_cast<int>(kind);
+    EXPECT_LT(ratios[ratios.size() / 2], 1.03) << static_cast<int>(kind);
+    EXPECT_LT(ratios.back(), kind == CollectiveKind::all_reduce ? 1.3 : 1.04)
+        << static_cast<int>(kind);
   }
 }
 
@@ -188,8 +199,7 @@ TEST(Trees, ServeRanksThatShareANodeAndOneRankAlone) {
        {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce,
         CollectiveKind::broadcast, CollectiveKind::reduce}) {
     const bool rooted = kind == CollectiveKind::broadcast || kind == CollectiveKind::reduce;
-    // All-reduce's bound, which unequal shares need not reach, is 0.87 of what is reached here.
-    EXPECT_LT(simulated_ratio(topology, {kind, rooted ? 4 : 0}, kGigabyte), 1.15)
+    EXPECT_LT(simulated_ratio(topology, {kind, rooted ? 4 : 0}, kGigabyte), 1.05)
         << static_cast<int>(kind);
   }
   EXPECT_NEAR(packed_share(topology, {CollectiveKind::all_gather}), 1, 1e-6);
@@ -210,7 +220,7 @@ TEST(Trees, RespectAPortGroupThatIsNoStar) {
   ASSERT_TRUE(packing.has_value());
   EXPECT_GT(packing->rate_gb_s,
             0.95 * lower_bound(topology, {CollectiveKind::all_gather, 0}).algbw_gb_s());
-  EXPECT_LT(simulated_ratio(topology, {CollectiveKind::all_gather, 0}, kGigabyte), 1.2);
+  EXPECT_LT(simulated_ratio(topology, {CollectiveKind::all_gather, 0}, kGigabyte), 1.02);
 }
 
 /// Simulated time of an all_reduce over the limit of all_reduce.
@@ -221,14 +231,15 @@ double all_reduce_ratio(std::string_view name) {
 // On these a reduce-scatter followed by an all-gather takes 1.3 to 1.9 times as long.
 TEST(Trees, ReduceOverRootsOfTheirOwnWhereRanksAreNotAlike) {
   for (const std::string_view name :
-       {"slow", "islands", "lan:6x2,trunk=0.025", "lan:5x3x2,trunk=0.05", "mesh:3x3", "mesh:4x6",
+       {"slow", "islands", "lan:6x2,trunk=0.025", "lan:5x3x2,trunk=0.05", "mesh:3x3",
         "dgx-h100+2*dgx1", "2*dgx1,slow=host1/nic0:0.2"}) {
-    EXPECT_LT(all_reduce_ratio(name), 1.11) << name;
+    EXPECT_LT(all_reduce_ratio(name), 1.06) << name;
   }
+  EXPECT_LT(all_reduce_ratio("mesh:4x6"), 1.1);
 }
 
 TEST(Trees, ReduceWhereOneDirectionOfACableIsSlow) {
-  EXPECT_LT(all_reduce_ratio("ring:6,slow=node0>node1:0.5"), 1.25);
+  EXPECT_LT(all_reduce_ratio("ring:6,slow=node0>node1:0.5"), 1.08);
 }
 
 TEST(Trees, StopWhenTheEffortIsSpent) {
