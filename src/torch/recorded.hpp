@@ -14,7 +14,7 @@ namespace chorus_torch {
 
 /// The group of a call.
 struct Identity {
-  std::string backend;  ///< "chorus", or "gloo" where Chorus stands in for it
+  std::string backend;  ///< in events: "chorus", or "gloo" where Chorus stands in for it
   std::string name;
   std::vector<std::uint64_t> global_ranks;  ///< of the group's ranks; empty: they are the same
   std::string address;                      ///< where other hosts reach this rank

@@ -15,6 +15,7 @@ import unittest
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parents[1] / "README.md"
@@ -50,14 +51,44 @@ class Launch(unittest.TestCase):
         got = sorted(re.findall(r"rank \d of 2: \[[\d., ]+\]", out))
         self.assertEqual(got, [f"rank {r} of 2: [0.5, 0.5]" for r in range(2)], out)
 
+    @unittest.skipIf(torch.__version__.startswith(("1.", "2.0", "2.1.", "2.2.", "2.3.", "2.4.")),
+                     "this torch loads no backends by itself: import chorus_torch")
+    def test_torch_finds_the_backend_of_an_installed_package_by_name(self):
+        script = '''
+import sys, torch, torch.distributed as dist
+assert "chorus_torch" not in sys.modules or "CHORUS_AS_GLOO" in os.environ, "loaded before anybody asked"
+dist.init_process_group(sys.argv[1])
+x = torch.ones(2) * dist.get_rank()
+dist.all_reduce(x, dist.ReduceOp.AVG)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
+'''.replace("import sys,", "import os, sys,")
+        with tempfile.TemporaryDirectory() as folder:  # what pip makes of setup.py's entry points
+            about = Path(folder, "chorus_torch-0.dist-info")
+            about.mkdir()
+            (about / "METADATA").write_text("Metadata-Version: 2.1\nName: chorus-torch\nVersion: 0\n")
+            module = "_chorus_torch_autoload"
+            (about / "entry_points.txt").write_text(f"[torch.backends]\nchorus = {module}:with_torch\n"
+                                                    f"[torch.distributed.backends]\nchorus = {module}:by_name\n")
+            shutil.copy(HERE.parents[1] / "src" / "torch" / f"{module}.py", folder)
+            program = Path(folder, "program.py")
+            program.write_text(script)
+            path = folder + os.pathsep + os.environ.get("PYTHONPATH", "")
+            for name, more in (("chorus", {}), ("chorus", {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+                               ("gloo", {"CHORUS_AS_GLOO": "1"})):
+                if "TORCH_DEVICE_BACKEND_AUTOLOAD" in more and not hasattr(dist.Backend, "_ensure_backend_registered"):
+                    continue
+                with self.subTest(name=name, **more):
+                    out = self.run_job([*torchrun(2), program, name],
+                                       env={**os.environ, **more, "PYTHONPATH": path})
+                    self.assertEqual(sorted(out.splitlines()), [f"rank {r} of 2: [0.5, 0.5]" for r in range(2)])
+
     def test_chorus_stands_in_for_gloo_where_it_is_asked_to(self):
         script = '''
 import torch, torch.distributed as dist, chorus_torch
 dist.init_process_group("gloo")
 group = dist.group.WORLD
 backend = group._get_backend(torch.device("cpu")) if hasattr(group, "_get_backend") else group
-assert dist.get_backend() == backend.name() == "gloo", backend.name()
-assert not isinstance(backend, torch._C._distributed_c10d.ProcessGroupGloo)
+assert (dist.get_backend(), backend.name()) == ("gloo", "chorus"), backend.name()
 part = dist.new_group([0, 1], backend="gloo")
 x = torch.tensor([1.0, 3.0]) * dist.get_rank()
 dist.all_reduce(x, dist.ReduceOp.AVG, group=part)  # which Gloo has not
