@@ -145,6 +145,15 @@ class CHORUS_API Communicator {
   /// rank. A negative color gets none.
   [[nodiscard]] std::optional<Communicator> split(int color, int key = 0);
 
+  /// Collective among `members` alone (ranks of this communicator without repeats, this one among
+  /// them, the same list on all): they form a communicator, ranked in this order, that lives and
+  /// fails by itself. `name` tells it from others, alike on all members and never used before (the
+  /// tag of MPI_Comm_create_group). `timeout_ms` is its Options::timeout_ms; 0: this one's.
+  /// Callable from any thread, while another one waits in a call, too. Throws InputError for
+  /// members that cannot be, BootstrapError naming those that have not come or have died.
+  [[nodiscard]] Communicator group(std::span<const Rank> members, std::string_view name,
+                                   int timeout_ms = 0) const;
+
   /// Collective among all ranks but `excluded` (any order, without repeats, not this rank): those
   /// form a new communicator in the same order. Works also after a failure, as long as the process
   /// that made the id lives; this communicator is then of no more use. Throws InputError for ranks

@@ -88,6 +88,36 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   return Communicator(impl().part(std::move(mine_now)));
 }
 
+// Reads only what stays as it is while calls are under way, and the control connection, which any
+// thread may use.
+Communicator Communicator::group(std::span<const Rank> members, std::string_view name,
+                                 int timeout_ms) const {
+  const Impl& mine = impl();
+  mine.require_own_process();
+  const GroupPlace& place = mine.place;
+  GroupPlace part{.key = child_key(place.key, fmt::format(".group-{}", name)),
+                  .rank = -1,
+                  .crowded = mine.engine->crowded()};
+  std::vector<bool> named(place.members.size());
+  for (const Rank rank : members) {
+    if (rank < 0 || rank >= world_size() || named[static_cast<std::size_t>(rank)]) {
+      throw InputError(
+          fmt::format("group '{}': rank {} {}", name, rank,
+                      rank < 0 || rank >= world_size()
+                          ? fmt::format("does not exist: there are 0 to {}", world_size() - 1)
+                          : "is named twice"));
+    }
+    named[static_cast<std::size_t>(rank)] = true;
+    if (rank == place.rank) part.rank = static_cast<Rank>(part.members.size());
+    part.members.push_back(place.members[static_cast<std::size_t>(rank)]);
+  }
+  if (part.rank < 0) {
+    throw InputError(
+        fmt::format("group '{}': rank {} calls it, but is no member", name, place.rank));
+  }
+  return Communicator(mine.part(std::move(part), timeout_ms));
+}
+
 Communicator Communicator::shrink(std::span<const Rank> excluded) {
   const GroupPlace& place = impl().place;
   GroupPlace smaller{.crowded = place.crowded};  // of this one's ranks the others are gone

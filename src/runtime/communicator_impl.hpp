@@ -68,7 +68,8 @@ struct Communicator::Impl {
   /// Collective: probes again and synthesizes for what is found. False where nothing was probed.
   [[nodiscard]] bool reprobe();
   /// Some ranks of this communicator, this one among them, as a communicator of their own.
-  [[nodiscard]] std::unique_ptr<Impl> part(GroupPlace members) const;
+  /// `timeout_ms` 0: that of this one.
+  [[nodiscard]] std::unique_ptr<Impl> part(GroupPlace members, int timeout_ms = 0) const;
 
   Job& prepare_collective(const Call& call);
   void launch_message(const Call& call, std::vector<Job*>& jobs);

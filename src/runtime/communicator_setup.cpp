@@ -205,11 +205,13 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& 
   }
 }
 
-std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members) const {
+std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members,
+                                                             int timeout_ms) const {
   // A topology or plan file describes the whole world, not a part of it.
   Options smaller = options;
   smaller.topology_file.clear();
   smaller.plan_file.clear();
+  if (timeout_ms > 0) smaller.timeout_ms = timeout_ms;
   members.wakeups = wiring->wakeups();
   return std::make_unique<Impl>(keep_alive, control, std::move(members), smaller,
                                 probed ? &*probed : nullptr);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <mutex>
 #include <random>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@ constexpr auto kLook = milliseconds(2);
 // comes before theirs.
 constexpr auto kGrace = milliseconds(2'000);
 constexpr char kFailed = '!';
+constexpr char kPart = '=';
 constexpr char kPlace[] = "chorus/place";
 
 // Emulated hosts share a kernel, containers a name: both together tell hosts apart.
@@ -88,53 +90,91 @@ std::string Group::wait_for(const std::string& key, milliseconds timeout) {
   return text_at(key);
 }
 
-// On rank 0: waits for the others. Returns the keys under which they await the answer; `fault`
-// names those that did not come.
-std::vector<std::string> Group::arrived(milliseconds timeout, bool& one_host, std::string& fault) {
+// The oldest group of this process that others can be made from: then they need no connections of
+// their own.
+void Group::find_base() {
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& group : registry().groups) {
+    if (!group->of_this_process()) continue;
+    const auto maker = group->maker();
+    if (!maker || maker->failure()) continue;
+    base_ = group;
+    base_maker_ = maker;
+    return;
+  }
+}
+
+std::shared_ptr<chorus::Communicator> Group::maker() {
+  const std::lock_guard lock(mutex_);
+  return maker_;
+}
+
+// Its name and this rank in it, for rank 0 of a meeting to compare.
+std::string Group::base_entry() const {
+  return base_ ? base_->place_ + " " + std::to_string(base_->rank_) : "- -1";
+}
+
+/// Who came to a meeting.
+struct Group::Arrivals {
+  std::vector<std::string> keys;  ///< under which the answer is awaited
+  std::string ranks_of_base;      ///< "0 2 1", by rank of the new group
+  bool one_base = true;           ///< they have all been in the same group before
+  bool one_host = true;
+  std::string fault;  ///< names those that did not come
+};
+
+// On rank 0: waits for the others.
+Group::Arrivals Group::arrived(milliseconds timeout, const std::string& base) {
   const auto deadline = Clock::now() + timeout;
   const std::string here = this_host();
-  std::vector<std::string> keys;
+  Arrivals result;
+  std::istringstream mine(base);
+  std::string base_name;
+  mine >> base_name >> result.ranks_of_base;
+  result.one_base = base_name != "-";
   std::vector<int> missing;
-  one_host = true;
   for (int r = 1; r < size_; ++r) {
     const auto left = std::max(milliseconds(0),
                                std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
-    const std::string entry = wait_for(place_ + std::to_string(r), left);
-    const auto space = entry.find(' ');
-    if (space == std::string::npos) {
+    std::istringstream entry(wait_for(place_ + std::to_string(r), left));
+    std::string key, name, rank, host;
+    if (!(entry >> key >> name >> rank) || !std::getline(entry >> std::ws, host)) {
       missing.push_back(r);
       continue;
     }
-    keys.push_back(entry.substr(0, space));
-    one_host = one_host && entry.substr(space + 1) == here;
+    result.keys.push_back(key);
+    result.one_base = result.one_base && name == base_name;
+    result.ranks_of_base += " " + rank;
+    result.one_host = result.one_host && host == here;
   }
   if (!missing.empty()) {
-    fault = named(missing, "rank ", "ranks ") + " of " + std::to_string(size_) +
-            " did not come to init_process_group(\"chorus\") within " + ms(timeout);
+    result.fault = named(missing, "rank ", "ranks ") + " of " + std::to_string(size_) +
+                   " did not come to init_process_group(\"chorus\") within " + ms(timeout);
   }
-  return keys;
+  return result;
 }
 
 // On rank 0: a place of this meeting alone, into which the others come; each is answered under the
-// key that it brings.
+// key that it brings: the id of a new job, or who they are in the one that they have.
 std::string Group::receive(milliseconds timeout, const std::string& address,
                            const std::string& interface) {
   place_ = fresh_key() + "/";
   tell(kPlace, place_);
-  bool one_host = true;
-  std::string fault;
-  const std::vector<std::string> keys = arrived(timeout, one_host, fault);
-  chorus::UniqueId id;
-  if (fault.empty()) {
+  Arrivals all = arrived(timeout, base_entry());
+  std::string answer = kPart + all.ranks_of_base;
+  if (all.fault.empty() && !all.one_base) {
     try {
-      id = chorus::UniqueId::make(size_, one_host || !interface.empty() ? interface : address);
+      answer =
+          chorus::UniqueId::make(size_, all.one_host || !interface.empty() ? interface : address)
+              .text;
     } catch (const chorus::Error& error) {
-      fault = std::string("rank 0: ") + error.what();
+      all.fault = std::string("rank 0: ") + error.what();
     }
   }
-  for (const std::string& key : keys) tell(key, fault.empty() ? id.text : kFailed + fault);
-  if (!fault.empty()) throw chorus::BootstrapError(fault);
-  return id.text;
+  for (const std::string& key : all.keys)
+    tell(key, all.fault.empty() ? answer : kFailed + all.fault);
+  if (!all.fault.empty()) throw chorus::BootstrapError(all.fault);
+  return answer;
 }
 
 // On the other ranks: what rank 0 answers. The place that is found first may be an earlier
@@ -153,7 +193,7 @@ std::string Group::come(milliseconds timeout) {
     std::string place = store_->check({kPlace}) ? text_at(kPlace) : std::string();
     if (place != place_) {
       place_ = std::move(place);
-      tell(place_ + std::to_string(rank_), key + " " + this_host());
+      tell(place_ + std::to_string(rank_), key + " " + base_entry() + " " + this_host());
     }
     std::this_thread::sleep_for(kLook);
   }
@@ -171,10 +211,12 @@ std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int ra
   const bool set_by_hand = options.timeout_ms != chorus::Options{}.timeout_ms;
   options.timeout_ms = set_by_hand ? std::min(options.timeout_ms, limit) : limit;
 
-  chorus::UniqueId id;
-  id.text =
+  group->find_base();
+  const std::string answer =
       rank == 0 ? group->receive(timeout, address, options.interface_name) : group->come(timeout);
-  auto world = chorus::Communicator::join(id, rank, size, options);
+  auto world = group->join(answer, options);
+  group->base_.reset();
+  group->base_maker_.reset();
   auto beside = world.split(0);
   const auto amend = [self = group.get()](std::string text) { return self->amended(text); };
   group->messages_ = std::make_unique<MessageDriver>(std::move(*beside), amend);
@@ -185,6 +227,20 @@ std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int ra
   });
   registry().groups.push_back(group);
   return group;
+}
+
+chorus::Communicator Group::join(const std::string& answer, const chorus::Options& options) {
+  if (answer.front() != kPart) {
+    chorus::UniqueId id;
+    id.text = answer;
+    auto world = chorus::Communicator::join(id, rank_, size_, options);
+    if (size_ > 1) maker_ = std::make_shared<chorus::Communicator>(std::move(*world.split(0)));
+    return world;
+  }
+  std::vector<chorus::Rank> members;
+  std::istringstream ranks(answer.substr(1));
+  for (chorus::Rank rank = 0; ranks >> rank;) members.push_back(rank);
+  return base_maker_->group(members, place_, options.timeout_ms);
 }
 
 bool Group::of_this_process() const { return ::getpid() == process_; }
@@ -238,7 +294,7 @@ void Group::refuse_on_gpu(const std::string& why) {
 }
 
 std::shared_ptr<GpuDriver> Group::gpus() {
-  const std::lock_guard lock(gpus_mutex_);
+  const std::lock_guard lock(mutex_);
   return gpus_;
 }
 
@@ -251,7 +307,7 @@ std::shared_ptr<GpuDriver> Group::join_gpus(int gpu, const GpuDriver::MakeStream
     try {
       auto driver = std::make_shared<GpuDriver>(
           world, gpu, make_stream, [this](std::string text) { return amended(std::move(text)); });
-      const std::lock_guard lock(gpus_mutex_);
+      const std::lock_guard lock(mutex_);
       gpus_ = std::move(driver);
     } catch (const chorus::DeviceError& error) {
       throw chorus::InputError(error.what());  // of which all ranks were told: the group goes on
@@ -315,10 +371,16 @@ void Group::leave() {
   if (!of_this_process()) return;
   // Before anything waits for the others: they may be waiting for this rank in either.
   messages_->end();
-  collectives().leave([this] {
+  std::shared_ptr<chorus::Communicator> maker;
+  {
+    const std::lock_guard lock(mutex_);  // from now on no group is made from this one
+    maker.swap(maker_);
+  }
+  collectives().leave([this, maker = std::move(maker)]() mutable {
     messages_->leave();
+    maker.reset();
     std::shared_ptr<GpuDriver> last;
-    const std::lock_guard lock(gpus_mutex_);
+    const std::lock_guard lock(mutex_);
     last.swap(gpus_);
   });
 }

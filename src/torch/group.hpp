@@ -63,11 +63,15 @@ class Group {
   std::vector<int> missing_at(const std::string& place, std::chrono::milliseconds timeout,
                               bool all);
   std::string wait_for(const std::string& key, std::chrono::milliseconds timeout);
-  std::vector<std::string> arrived(std::chrono::milliseconds timeout, bool& one_host,
-                                   std::string& fault);
+  struct Arrivals;
+  Arrivals arrived(std::chrono::milliseconds timeout, const std::string& base);
   std::string receive(std::chrono::milliseconds timeout, const std::string& address,
                       const std::string& interface);
   std::string come(std::chrono::milliseconds timeout);
+  chorus::Communicator join(const std::string& answer, const chorus::Options& options);
+  void find_base();
+  std::shared_ptr<chorus::Communicator> maker();
+  [[nodiscard]] std::string base_entry() const;
   std::string amended(std::string sentence);
 
   c10::intrusive_ptr<c10d::Store> store_;
@@ -77,10 +81,15 @@ class Group {
   int process_;  // a forked child owns nothing of this
   int monitored_ = 0;
   std::string place_;  // what the keys of this meeting begin with
+  // What this one may be made from; while it meets.
+  std::shared_ptr<Group> base_;
+  std::shared_ptr<chorus::Communicator> base_maker_;
   std::unique_ptr<MessageDriver> messages_;
   std::unique_ptr<CollectiveDriver> collectives_;
-  std::mutex gpus_joining_, gpus_mutex_;
+  std::mutex gpus_joining_, mutex_;  // the latter of what follows
   std::shared_ptr<GpuDriver> gpus_;
+  /// What groups that are made later are made from; in the first group of a process.
+  std::shared_ptr<chorus::Communicator> maker_;
 };
 
 }  // namespace chorus_torch

@@ -219,6 +219,42 @@ TEST(Communicator, RefusesWhatCannotBeRightAndGoesOn) {
   }));
 }
 
+TEST(Communicator, MembersAloneMakeAGroupWhateverTheOthersDo) {
+  for (const Ranks ranks : {Ranks::threads, Ranks::processes}) {
+    World world = threads(4);
+    world.ranks = ranks;
+    expect_all_well(run_world(world, [](Communicator& comm) {
+      std::vector<int> waited = {comm.rank()};
+      if (comm.rank() == 1) {  // takes no part, and is in a call that ends when the others are done
+        comm.all_reduce<int>(waited);
+        return;
+      }
+      for (const std::string name : {"one", "two"}) {
+        const Rank members[] = {3, 0, 2};
+        Communicator group = comm.group(members, name, 50'000);
+        EXPECT_EQ(group.world_size(), 3);
+        EXPECT_EQ(group.rank(), comm.rank() == 3 ? 0 : comm.rank() == 0 ? 1 : 2);
+        std::vector<int> data = {comm.rank()};
+        group.all_reduce<int>(data);
+        EXPECT_EQ(data[0], 5);
+      }
+      const auto refusal = [&](std::vector<Rank> members) -> std::string {
+        try {
+          static_cast<void>(comm.group(members, "wrong"));
+        } catch (const InputError& error) {
+          return error.what();
+        }
+        return "accepted";
+      };
+      EXPECT_THAT(refusal({1}), HasSubstr("is no member"));
+      EXPECT_THAT(refusal({comm.rank(), 4}), HasSubstr("rank 4 does not exist"));
+      EXPECT_THAT(refusal({comm.rank(), comm.rank()}), HasSubstr("is named twice"));
+      comm.all_reduce<int>(waited);
+      EXPECT_EQ(waited[0], 6);
+    }));
+  }
+}
+
 TEST(Communicator, AWrongPlanIsRefusedBeforeItRuns) {
   expect_all_well(run_world(threads(2), [](Communicator& comm) {
     Schedule schedule{.name = "half",

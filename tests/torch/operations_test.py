@@ -1,6 +1,10 @@
 """Every operation of the backend gives what Gloo (or arithmetic) gives."""
 
 import functools
+import multiprocessing
+import os
+import resource
+import tempfile
 import unittest
 import warnings
 from datetime import timedelta
@@ -9,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import chorus_torch
-from ranks import OnRanks, equal
+from ranks import OnRanks, equal, run, start
 
 REDUCED = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16,
            torch.bfloat16, torch.float32, torch.float64]
@@ -367,6 +371,40 @@ class Operations(OnRanks):
             assert [str(w.message) for w in warned] == ["monitored_barrier: rank 1 is not in the group, so it does "
                                                         "nothing"] * (rank == 1), warned
         self.on_ranks(body, (3,))
+
+    def test_fifty_groups_take_no_more_descriptors_than_gloos(self):
+        def used(backend):
+            counts = multiprocessing.Array("i", 4)
+            def body(rank, size):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+                before = len(os.listdir("/proc/self/fd"))
+                groups = [dist.new_group(range(size)) for _ in range(50)]
+                for group in groups:
+                    got = torch.ones(2)
+                    dist.all_reduce(got, group=group)
+                    equal(got, torch.full((2,), float(size)))
+                    if rank < 2:
+                        dist.send(got, 1, group=group) if rank == 0 else dist.recv(got, 0, group=group)
+                counts[rank] = len(os.listdir("/proc/self/fd")) - before
+                dist.barrier()
+            self.assertEqual(run(4, body, backend=backend), [""] * 4)
+            return list(counts)
+        for ours, gloos in zip(used("chorus"), used("gloo")):
+            self.assertLessEqual(ours, gloos)
+
+    def test_groups_are_made_after_the_first_is_gone(self):
+        def body(rank, size):
+            for again in range(3):  # each time anew there is no group that the part could be made from
+                part = dist.new_group([0, 2])
+                if rank != 1:
+                    got = torch.tensor([rank])
+                    dist.all_reduce(got, group=part)
+                    equal(got, torch.tensor([2]))
+                dist.barrier()
+                dist.destroy_process_group()
+                start(rank, size, os.path.join(folder, f"{size}-{again}"))
+        with tempfile.TemporaryDirectory() as folder:
+            self.on_ranks(body, (3,))
 
     @unittest.skipUnless(hasattr(dist.ProcessGroup, "split_group"), "this torch has no backends that split")
     def test_groups_are_split_off_and_describe_themselves(self):
