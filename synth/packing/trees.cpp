@@ -87,12 +87,14 @@ class TreeSchedule {
     for (const int count : {1, 2, 4}) {
       if (root) break;
       std::optional<Packed> found = ringed(combines, spreads, count, *full);
-      if (found) rings.push_back(*std::move(found));
-      // Where one ring is as good as any packing it is all there is to try.
-      if (rings.empty() || rings.front().least_s(size_bytes_) > kGoodEnough * best_s) continue;
-      attempt(rings.front(), best_s);
-      if (best_ && good_enough(*full)) return best();
-      break;
+      if (!found) continue;
+      // Where rings are as good as any packing they are all there is to try.
+      if (found->least_s(size_bytes_) <= kGoodEnough * best_s) {
+        attempt(*found, best_s);
+        if (best_ && good_enough(*full)) return taken();
+      } else {
+        rings.push_back(*std::move(found));
+      }
     }
     for (const int trees : std::set<int>{1, 2, 4, 8, full->trees()}) {
       if (trees == full->trees()) {
@@ -101,11 +103,12 @@ class TreeSchedule {
         if (!attempt(*few, best_s)) break;
       }
     }
+    refine();
     for (const Packed& around : rings) {
       if (best_ && good_enough(*full)) break;
       attempt(around, best_s);
     }
-    return best();
+    return taken();
   }
 
   /// all_reduce over trees with roots of their own.
@@ -123,7 +126,8 @@ class TreeSchedule {
       some.limit_s_per_byte = best_s_per_byte;  // as far as it is known
       if (!attempt(some, best_s_per_byte * size_bytes_)) break;
     }
-    return best();
+    refine();
+    return taken();
   }
 
  private:
@@ -156,8 +160,7 @@ class TreeSchedule {
     return !good_enough(packed);
   }
 
-  std::optional<Schedule> best() {
-    if (chosen_) refine(*chosen_);
+  std::optional<Schedule> taken() {
     if (!best_) return std::nullopt;
     return std::move(best_->schedule);
   }
@@ -268,7 +271,9 @@ class TreeSchedule {
   }
 
   /// Other orders and smaller pieces.
-  void refine(const Packed& packed) {
+  void refine() {
+    if (!chosen_) return;
+    const Packed& packed = *chosen_;
     const Ordering orderings[] = {{Urgency::round, true}, {Urgency::way, false}};
     for (const Ordering& ordering : orderings) {
       if (effort_.spent() || good_enough(packed)) return;
