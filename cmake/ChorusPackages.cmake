@@ -78,5 +78,14 @@ if(TARGET chorus_torch AND CHORUS_TORCH_PYTHON STREQUAL "/usr/bin/python3")
   chorus_package(torch python3-chorus-torch python "Collective communication for PyTorch"
                  DEPENDS "${library} (= ${version})" "python3-torch (>= ${major}.${minor})"
                          "python3-torch (<< ${major}.${next})")
+  # Compiled when installed, and what Python compiled goes with the package.
+  set(package python3-chorus-torch)
+  foreach(script IN ITEMS postinst prerm)
+    set(maintained_${script} ${PROJECT_BINARY_DIR}/debian/${package}/${script})
+    configure_file(${PROJECT_SOURCE_DIR}/cmake/debian/python3.${script}.in ${maintained_${script}}
+                   @ONLY FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ
+                                          GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+  endforeach()
+  set(CPACK_DEBIAN_TORCH_PACKAGE_CONTROL_EXTRA ${maintained_postinst} ${maintained_prerm})
 endif()
 include(CPack)
