@@ -6,3 +6,7 @@ target_compile_options(chorus_warnings INTERFACE -Wall -Wextra -Wpedantic -Wshad
 if(CHORUS_WERROR)
   target_compile_options(chorus_warnings INTERFACE -Werror)
 endif()
+# GCC takes the sources of a unity build for headers, and warns of their anonymous namespaces.
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(chorus_warnings INTERFACE -Wno-subobject-linkage)
+endif()

@@ -54,20 +54,20 @@ Schedule make_binomial_tree(const AlgorithmInput& input) {
 namespace {
 
 constexpr int kNumTrees = 2;
-constexpr int kNone = -1;
+constexpr int kNobody = -1;
 
 /// Two binary trees over ranks [first, first + size): a rank with children in one is a leaf in the
 /// other (Sanders, Speck & Träff 2009), so that together they use every rank's bandwidth once.
 class TwinTrees {
  public:
   TwinTrees(Rank first, int size) : first_(first), size_(size) {
-    for (auto& parents : parents_) parents.assign(first + size, kNone);
-    if (size > 0) attach(0, size, kNone);
+    for (auto& parents : parents_) parents.assign(first + size, kNobody);
+    if (size > 0) attach(0, size, kNobody);
   }
 
   /// size > 0.
   [[nodiscard]] Rank root(int tree) const { return rank_at(tree, floor_power_of_two(size_)); }
-  /// Parent of each rank, kNone for roots and ranks outside.
+  /// Parent of each rank, kNobody for roots and ranks outside.
   [[nodiscard]] const std::vector<Rank>& parents(int tree) const { return parents_[tree]; }
 
  private:
@@ -75,7 +75,7 @@ class TwinTrees {
   /// Positions count from 1 in an in-order walk; odd ones are leaves.
   void attach(int before, int count, int above) {
     const int position = before + floor_power_of_two(count);
-    for (int tree = 0; tree < kNumTrees && above != kNone; ++tree) {
+    for (int tree = 0; tree < kNumTrees && above != kNobody; ++tree) {
       parents_[tree][rank_at(tree, position)] = rank_at(tree, above);
     }
     const int left = position - before - 1;
@@ -104,12 +104,13 @@ class TwinTimes {
       : parents_(std::move(parents)) {
     const std::size_t n = parents_[0].size();
     for (int tree = 0; tree < kNumTrees; ++tree) {
-      parity_[tree].assign(n, kNone);
-      times_[tree].assign(n, kNone);
+      parity_[tree].assign(n, kNobody);
+      times_[tree].assign(n, kNobody);
     }
     for (int tree = 0; tree < kNumTrees; ++tree) {
       for (Rank rank = 0; rank < static_cast<Rank>(n); ++rank) {
-        if (parents_[tree][rank] != kNone && parity_[tree][rank] == kNone) color(tree, rank, tree);
+        if (parents_[tree][rank] != kNobody && parity_[tree][rank] == kNobody)
+          color(tree, rank, tree);
       }
     }
     for (int tree = 0; tree < kNumTrees; ++tree) {
@@ -119,12 +120,12 @@ class TwinTimes {
     }
   }
 
-  /// Step in which `rank` hears from its parent, kNone for roots.
+  /// Step in which `rank` hears from its parent, kNobody for roots.
   int time(int tree, Rank rank) {
     const Rank parent = parents_[tree][rank];
-    if (parent == kNone) return kNone;
+    if (parent == kNobody) return kNobody;
     int& known = times_[tree][rank];
-    if (known == kNone) {
+    if (known == kNobody) {
       const int earliest = time(tree, parent) + 1;
       known = earliest + ((earliest + parity_[tree][rank]) & 1);
     }
@@ -142,8 +143,8 @@ class TwinTimes {
     for (int other = 0; other < kNumTrees; ++other) {
       for (Rank r = 0; r < static_cast<Rank>(parents_[other].size()); ++r) {
         const bool shared =
-            parents_[other][r] == sender || (r == rank && parents_[other][r] != kNone);
-        if (shared && parity_[other][r] == kNone) color(other, r, 1 - parity);
+            parents_[other][r] == sender || (r == rank && parents_[other][r] != kNobody);
+        if (shared && parity_[other][r] == kNobody) color(other, r, 1 - parity);
       }
     }
   }
@@ -176,7 +177,7 @@ Schedule make_double_binary_tree(const AlgorithmInput& input) {
       const ChunkId chunk = kNumTrees * round + tree;
       for (Rank rank = 0; rank < n; ++rank) {
         const Rank parent = parents[tree][rank];
-        if (parent == kNone) continue;
+        if (parent == kNobody) continue;
         const int time = times.time(tree, rank);
         send(up, 2 * round + depth - 1 - time, rank, parent, chunk, 1, Action::reduce);
         send(down, 2 * round + time, parent, rank, chunk);

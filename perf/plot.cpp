@@ -27,7 +27,7 @@ constexpr std::array kColors = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E6
 // A page, px. Each panel is a pair of plots: time beside bandwidth.
 constexpr int kMostWidth = 1400;
 constexpr int kMostHeight = 1400;
-constexpr int kHeader = 84;  // title and legend
+constexpr int kHeaderHeight = 84;  // title and legend
 constexpr int kLegendAt = 54;
 constexpr int kMostPlotHeight = 300;
 constexpr int kLeastPlotHeight = 150;
@@ -82,14 +82,14 @@ struct Page {
   int plot_height = kMostPlotHeight;
 
   [[nodiscard]] int width() const { return columns * plot_width; }
-  [[nodiscard]] int height() const { return kHeader + rows * plot_height; }
+  [[nodiscard]] int height() const { return kHeaderHeight + rows * plot_height; }
 };
 
 /// As few columns as let all plots be large enough to read. Throws InputError if none do.
 Page page_for(int panels) {
   constexpr int kMostColumns = 6;
-  constexpr int kMostRows = (kMostHeight - kHeader) / kLeastPlotHeight;
-  constexpr int kRoomyRows = (kMostHeight - kHeader) / 210;
+  constexpr int kMostRows = (kMostHeight - kHeaderHeight) / kLeastPlotHeight;
+  constexpr int kRoomyRows = (kMostHeight - kHeaderHeight) / 210;
   Page page;
   const auto rows_of = [&](int columns) { return (2 * panels + columns - 1) / columns; };
   while (page.columns < kMostColumns && rows_of(page.columns) > kRoomyRows) page.columns += 2;
@@ -101,7 +101,7 @@ Page page_for(int panels) {
         panels, kMostRows * kMostColumns / 2));
   }
   page.plot_width = std::min(kMostPlotWidth, kMostWidth / page.columns);
-  page.plot_height = std::min(kMostPlotHeight, (kMostHeight - kHeader) / page.rows);
+  page.plot_height = std::min(kMostPlotHeight, (kMostHeight - kHeaderHeight) / page.rows);
   return page;
 }
 
@@ -275,7 +275,7 @@ std::string gnuplot_script(const Report& report, const std::string& svg_path) {
       "set multiplot layout {},{} margins {:.4f},{:.4f},{:.4f},{:.4f} spacing {:.4f},{:.4f} "
       "title {} noenhanced font ',15' offset 0,-0.2\n",
       page.rows, page.columns, share_x(kLeftOfPlot), 1 - share_x(kRightOfPlot), share_y(kBelowPlot),
-      1 - share_y(kHeader + kAbovePlot), share_x(kLeftOfPlot + kRightOfPlot),
+      1 - share_y(kHeaderHeight + kAbovePlot), share_x(kLeftOfPlot + kRightOfPlot),
       share_y(kAbovePlot + kBelowPlot),
       quote(fmt::format("{} on {} ({}), {}", counted(ranks, "rank"),
                         counted(report.machine.cpus, "CPU"), report.machine.cpu,

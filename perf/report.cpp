@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
 #include "chorus/error.hpp"
+#include "perf/json.hpp"
 
 namespace chorus::perf {
 namespace {
-
-// Ordered, so that a file reads as it is documented and diffs stay small.
-using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
 
@@ -77,21 +74,6 @@ Row row_from(const Json& json) {
   row.bound_us = json.value("bound_us", 0.0);  // results of before emulated clusters have none
   if (row.p50_us && *row.p50_us <= 0) throw InputError("a row's p50_us is not positive");
   return row;
-}
-
-Json machine_json(const Machine& machine) {
-  return {{"cpu", machine.cpu},       {"cpus", machine.cpus},
-          {"memory", machine.memory}, {"kernel", machine.kernel},
-          {"system", machine.system}, {"tcp_congestion_control", machine.tcp_congestion_control}};
-}
-
-Machine machine_from(const Json& json) {
-  return {.cpu = json.at("cpu").get<std::string>(),
-          .cpus = json.at("cpus").get<int>(),
-          .memory = json.at("memory").get<std::string>(),
-          .kernel = json.at("kernel").get<std::string>(),
-          .system = json.at("system").get<std::string>(),
-          .tcp_congestion_control = json.at("tcp_congestion_control").get<std::string>()};
 }
 
 Json hosts_json(const std::vector<ReportHost>& hosts) {

@@ -5,16 +5,14 @@
 
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/hash.hpp"
 #include "base/host.hpp"
 #include "chorus/error.hpp"
+#include "perf/json.hpp"
 
 namespace chorus::perf {
 namespace {
-
-using Json = nlohmann::json;
 
 [[noreturn]] void lost(const char* what) {
   throw Error(fmt::format("the connection between driver and worker broke: {}", what));

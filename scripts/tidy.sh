@@ -14,18 +14,24 @@ deadline=$((${1:-100000} + SECONDS))
 mkdir -p "$passed"
 
 # One line "SOURCE HASH" for each compiled source in git: the hash covers the source, every header
-# of the project that it includes, and the checks.
+# of the project that it includes, and the checks; in a unity build also the sources beside it.
 sources_with_hashes() {
   ninja -C "$build" -t deps |
     awk -v root="$PWD/" '
-      /: #deps/ { source = ""; next }
+      function tell(source, file) {
+        for (source in sources) for (file in files) print source, file
+        delete sources
+        delete files
+      }
+      /: #deps/ { tell(); next }
       NF == 1 {
         file = $1
         if (index(file, root) == 1) file = substr(file, length(root) + 1)
         if (file ~ /^(\/|\.\.|build\/)/) next
-        if (source == "") source = file
-        print source, file
-      }' | sort -u |
+        if (file ~ /\.(cpp|c|cu)$/) sources[file]
+        files[file]
+      }
+      END { tell() }' | sort -u |
     while read -r source file; do
       [ -f "$file" ] || continue
       printf '%s %s\n' "$source" "$(hash_of "$file")"
@@ -61,9 +67,12 @@ if [ "${2:-}" = changed ]; then
   later=()
 fi
 
-# Clang cannot read what GCC precompiled (and so a source that names not all it includes is noticed),
-# and does not know GCC's warning.
-sed -E 's/ -include [^ ]*cmake_pch\.hxx//; s/ -Wno-maybe-uninitialized//' "$build/compile_commands.json" >"$passed/compile_commands.json"
+# The commands of a build of the same options in which each source is compiled alone, by what Clang
+# understands: so a source that names not all it includes is noticed.
+cmake --preset dev -B "$passed/alone" -DCMAKE_UNITY_BUILD=OFF -DCHORUS_PRECOMPILE=OFF >"$passed/alone.log" 2>&1 ||
+  { cat "$passed/alone.log"; exit 1; }
+sed "s#/$passed/alone#/$build#g; s/ -Wno-maybe-uninitialized//" "$passed/alone/compile_commands.json" \
+  >"$passed/compile_commands.json"
 
 judge() { # SOURCE HASH
   [ "$(date +%s)" -lt "$tidy_until" ] || exit 0

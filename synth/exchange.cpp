@@ -13,7 +13,7 @@
 namespace chorus::synth {
 namespace {
 
-constexpr std::size_t kMostTransfers = 300'000;
+constexpr std::size_t kMostExchangeTransfers = 300'000;
 
 /// Ranks that differ from `rank` in some digit of levels [first, last) and in no other, ascending.
 std::vector<Rank> likes_of(const Levels& levels, Rank rank, int first, int last) {
@@ -112,7 +112,7 @@ class Maker {
 std::vector<Schedule> exchanging(const Task& task, const Effort& effort) {
   if (task.collective.kind != CollectiveKind::all_reduce) return {};
   const auto n = at(task.network.world_size());
-  if (n * n > kMostTransfers) return {};
+  if (n * n > kMostExchangeTransfers) return {};
   const Levels levels(task.network);
   const Maker maker(task.network, levels);
   std::vector<Schedule> schedules;

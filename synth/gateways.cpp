@@ -14,9 +14,9 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kAsFast = 0.9;      // of the fastest: a rank that may speak for others
-constexpr double kAboutFull = 0.95;  // of a trunk: one more stream is not worth it
-constexpr int kMostRanks = 160;      // as for trees
+constexpr double kAsFast = 0.9;         // of the fastest: a rank that may speak for others
+constexpr double kAboutFull = 0.95;     // of a trunk: one more stream is not worth it
+constexpr int kMostGatewayRanks = 160;  // as for trees
 
 /// What the route of an edge passes between its two islands.
 struct Crossing {
@@ -216,7 +216,7 @@ std::optional<Gatewayed> through_gateways(const Topology& topology, const Networ
 std::vector<Schedule> gateways(const Task& task, const Effort& effort) {
   using enum CollectiveKind;
   std::vector<Schedule> found;
-  if (task.network.world_size() > kMostRanks) return found;
+  if (task.network.world_size() > kMostGatewayRanks) return found;
   const std::optional<Gatewayed> wiring = through_gateways(task.topology, task.network);
   if (!wiring) return found;
   std::optional<Schedule> schedule;

@@ -15,7 +15,7 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kMostHops = 300'000;
+constexpr double kMostHierarchicalHops = 300'000;
 
 /// For every rank the one before it on the way of least alpha from `source`, by (alpha, hops,
 /// rank).
@@ -136,7 +136,7 @@ std::vector<Schedule> hierarchical(const Task& task, const Effort& effort) {
     }
     variants.push_back(std::move(shapes));
   }
-  if (n * n > kMostHops) {  // a million hops each: the two that differ most
+  if (n * n > kMostHierarchicalHops) {  // a million hops each: the two that differ most
     const Shape outer =
         block * beta < levels.alpha_s(levels.count() - 1) / 8 ? Shape::star : Shape::ring;
     std::vector<Shape> shapes(at(levels.count()), outer);
@@ -150,7 +150,7 @@ std::vector<Schedule> hierarchical(const Task& task, const Effort& effort) {
   const double alpha = levels.alpha_s(levels.count() - 1);
   std::vector<int> piece_counts = {1};
   for (const int pieces : {2, 4, 8}) {
-    if (block * beta / pieces > alpha / 4 && n * n * pieces <= kMostHops) {
+    if (block * beta / pieces > alpha / 4 && n * n * pieces <= kMostHierarchicalHops) {
       piece_counts.push_back(pieces);
     }
   }

@@ -25,9 +25,9 @@ bool direct(const Topology& topology, const std::vector<char>& carries_rank,
 }
 
 /// Gives numbers to the links and groups that some edge crosses, in order of first use.
-class Numbering {
+class ResourceNumbering {
  public:
-  explicit Numbering(const Topology& topology)
+  explicit ResourceNumbering(const Topology& topology)
       : topology_(topology), groups_of_(port_groups_of_links(topology)) {}
 
   void add(int link, std::vector<int>& resources) {
@@ -108,7 +108,7 @@ Network::Network(const Topology& topology, Direction direction)
   const Routes routes(topology);
   std::vector<char> carries_rank(topology.nodes.size(), 0);
   for (const int node : topology.rank_nodes) carries_rank[at(node)] = 1;
-  Numbering numbering(topology);
+  ResourceNumbering numbering(topology);
   for (Rank src = 0; src < world_size_; ++src) {
     for (Rank dst = 0; dst < world_size_; ++dst) {
       if (src == dst || !routes.connected(src, dst)) continue;

@@ -58,9 +58,9 @@ JobGraph jobs_of(const Network& network, const Spread& spread, const std::vector
 }
 
 /// Steps of hops that begin in the order in which they come.
-class Numbering {
+class HopNumbering {
  public:
-  explicit Numbering(const Network& network)
+  explicit HopNumbering(const Network& network)
       : network_(network),
         last_step_(at(network.world_size()), 0),
         last_on_(network.edges().size()) {}
@@ -99,7 +99,7 @@ class Numbering {
 Schedule as_begun(std::string_view name, const Network& network, const Spread& spread) {
   Schedule schedule{
       std::string(name), spread.collective, network.world_size(), spread.num_chunks, {}};
-  Numbering numbering(network);
+  HopNumbering numbering(network);
   for (const Hop& hop : spread.hops) {
     const auto step = at(numbering.step(hop));
     if (step >= schedule.steps.size()) schedule.steps.resize(step + 1);

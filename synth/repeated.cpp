@@ -24,9 +24,9 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::size_t kMostHops = 600'000;  // of cell 0's chunks
-constexpr int kMostTreeCells = 2048;        // cells; beyond, looking for trees takes minutes
-constexpr double kSmallestTree = 1 << 12;   // bytes of one tree's data
+constexpr std::size_t kMostRepeatedHops = 600'000;  // of cell 0's chunks
+constexpr int kMostTreeCells = 2048;       // cells; beyond, looking for trees takes minutes
+constexpr double kSmallestTree = 1 << 12;  // bytes of one tree's data
 
 /// Levels that are served together, outermost stage first: digits [first, last) of the cells'
 /// number; none: the ranks of a cell.
@@ -275,7 +275,7 @@ std::vector<std::vector<Stage>> ways_to_stage(const Cells& cells) {
   return result;
 }
 
-std::string name_of(const std::vector<Stage>& stages, const Cells& cells) {
+std::string stages_name(const std::vector<Stage>& stages, const Cells& cells) {
   std::string name = "hierarchical";
   for (const Stage& stage : stages) {
     const int count =
@@ -306,7 +306,8 @@ std::vector<Schedule> gathers(const RepeatedNetwork& network, double size_bytes,
     for (const int pieces : {1, 2, 4, 8}) {
       if (effort.spent() && !schedules.empty()) return schedules;
       const std::size_t hops_there = at(n - 1) * at(cells.size()) * at(pieces);
-      if (pieces > 1 && (block * beta / pieces < alpha / 4 || hops_there > kMostHops)) break;
+      if (pieces > 1 && (block * beta / pieces < alpha / 4 || hops_there > kMostRepeatedHops))
+        break;
       std::vector<Hop> hops;
       Way way(network, hops);
       bool served = true;
@@ -316,9 +317,9 @@ std::vector<Schedule> gathers(const RepeatedNetwork& network, double size_bytes,
                              [&](const Stage& stage) { return way.serve(stage); });
       }
       if (!served) break;
-      schedules.push_back(
-          Ordering(name_of(stages, cells), network, all_gather, n * pieces, pieces, std::move(hops))
-              .listed(block / pieces));
+      schedules.push_back(Ordering(stages_name(stages, cells), network, all_gather, n * pieces,
+                                   pieces, std::move(hops))
+                              .listed(block / pieces));
     }
   }
   return schedules;
@@ -340,7 +341,8 @@ std::vector<Schedule> over_trees(const RepeatedNetwork& network, double size_byt
   const std::size_t hops_of_one = at(n - 1) * at(cells.size());
   std::optional<RepeatedTrees> best;
   for (const int trees : {1, 2, 4, 8}) {
-    if (trees > 1 && (hops_of_one * at(trees) > kMostHops || block / trees < kSmallestTree)) break;
+    if (trees > 1 && (hops_of_one * at(trees) > kMostRepeatedHops || block / trees < kSmallestTree))
+      break;
     std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, effort);
     if (!found) break;
     const double gain =
@@ -351,7 +353,8 @@ std::vector<Schedule> over_trees(const RepeatedNetwork& network, double size_byt
   for (int pieces = 1; best && pieces <= 64; pieces *= 4) {
     if (effort.spent() && !schedules.empty()) break;
     const int per_rank = best->trees_per_rank * pieces;
-    const bool many = hops_of_one * at(per_rank) > kMostHops || block / per_rank < kSmallestTree;
+    const bool many =
+        hops_of_one * at(per_rank) > kMostRepeatedHops || block / per_rank < kSmallestTree;
     if (pieces > 1 && many) break;
     std::vector<Hop> hops;
     for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
@@ -392,7 +395,7 @@ std::optional<Schedule> exchanged_shares(const RepeatedNetwork& network, int inn
   const int below = cells.size() * product(cells, 0, inner);
   const int likes = n / below;
   const auto hops = at(cells.size()) * (2 * at(n) + at(likes) * at(likes));
-  if (likes < 2 || below < 2 || hops > kMostHops) return std::nullopt;
+  if (likes < 2 || below < 2 || hops > kMostRepeatedHops) return std::nullopt;
   Schedule schedule{fmt::format("exchange {} of {}", likes, below),
                     {all_reduce, 0},
                     n,

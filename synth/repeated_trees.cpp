@@ -11,11 +11,11 @@
 namespace chorus::synth {
 namespace {
 
-constexpr int kPatience = 4;        // rounds without progress
-constexpr double kMostLooks = 2e9;  // at edges, of all rounds together
+constexpr int kRepeatedPatience = 4;  // rounds without progress
+constexpr double kMostLooks = 2e9;    // at edges, of all rounds together
 constexpr double kDeep =
     1e-3;  // of the mean cost of an edge: what one hop more from the root costs
-constexpr float kNever = std::numeric_limits<float>::infinity();
+constexpr float kUnreachable = std::numeric_limits<float>::infinity();
 
 /// A hop of a tree: over an image of a folded edge.
 struct TreeHop {
@@ -25,9 +25,9 @@ struct TreeHop {
 };
 using Tree = std::vector<TreeHop>;
 
-class Packer {
+class RepeatedPacker {
  public:
-  Packer(const RepeatedNetwork& network, int trees_per_rank, std::uint64_t seed)
+  RepeatedPacker(const RepeatedNetwork& network, int trees_per_rank, std::uint64_t seed)
       : network_(network.folded()),
         cells_(network.cells()),
         n_(at(network_.world_size())),
@@ -62,7 +62,8 @@ class Packer {
     int rounds = static_cast<int>(std::clamp(kMostLooks / looks, 1.0, 40.0));
     double least = worst();
     double steepness = 16;
-    for (int idle = 0; idle < kPatience && rounds > 0 && !effort.spent(); ++idle, --rounds) {
+    for (int idle = 0; idle < kRepeatedPatience && rounds > 0 && !effort.spent();
+         ++idle, --rounds) {
       round(steepness);
       if (worst() < least * (1 - 1e-9)) {
         least = worst();
@@ -129,7 +130,7 @@ class Packer {
     Tree& tree = trees_[index];
     tree.clear();
     std::vector<char> inside(n_, 0);
-    std::vector<float> offer(n_, kNever), chance(n_);
+    std::vector<float> offer(n_, kUnreachable), chance(n_);
     std::vector<TreeHop> over(n_);
     std::vector<int> depth(n_, 0);
     for (float& one : chance) one = 1 + 1e-3F * static_cast<float>(random_() % 1024) / 1024;
@@ -139,7 +140,7 @@ class Packer {
       offer_from(newest, inside, chance, depth, offer, over);
       newest = -1;
       for (std::size_t rank = 0; rank < n_; ++rank) {
-        if (inside[rank] != 0 || offer[rank] == kNever) continue;
+        if (inside[rank] != 0 || offer[rank] == kUnreachable) continue;
         if (newest < 0 || offer[rank] < offer[at(newest)]) newest = static_cast<Rank>(rank);
       }
       if (newest < 0) return false;
@@ -184,7 +185,7 @@ class Packer {
 
 std::optional<RepeatedTrees> pack_repeated_trees(const RepeatedNetwork& network, int trees_per_rank,
                                                  const Effort& effort) {
-  Packer packer(network, trees_per_rank, effort.seed);
+  RepeatedPacker packer(network, trees_per_rank, effort.seed);
   if (!packer.build(effort)) return std::nullopt;
   packer.improve(effort);
   RepeatedTrees result{trees_per_rank, {}, packer.worst()};

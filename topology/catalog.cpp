@@ -18,7 +18,7 @@ namespace chorus {
 namespace {
 
 /// A box as a cluster sees it.
-struct Box {
+struct CatalogBox {
   int host = 0;
   /// For each NIC the nodes that use it.
   std::vector<std::vector<int>> nic_users;
@@ -30,7 +30,7 @@ struct Machine {
   long ranks = 0;
   long links = 0;
   /// Adds one box whose node names begin with `prefix`.
-  std::function<Box(TopologyBuilder&, const std::string& prefix)> add;
+  std::function<CatalogBox(TopologyBuilder&, const std::string& prefix)> add;
 };
 
 void add_cables(TopologyBuilder& builder, const MachineFacts& facts, const std::vector<int>& gpus,
@@ -96,7 +96,7 @@ Machine gpu_machine(Spec& spec, const MachineFacts& facts) {
   machine.links = facts.switch_model.empty() && facts.cables.empty() ? long{facts.gpus} * facts.gpus
                                                                      : long{facts.gpus} * 8;
   machine.add = [&facts, wire, per_nic](TopologyBuilder& builder, const std::string& prefix) {
-    Box box;
+    CatalogBox box;
     const std::string name = prefix.empty() ? "host" : prefix.substr(0, prefix.size() - 1);
     box.host = builder.node(name, NodeKind::host, -1, std::string(facts.name));
     const std::vector<int> gpus = add_gpus(builder, facts, prefix, box.host);
@@ -131,7 +131,7 @@ Machine pcie_machine(Spec& spec, std::vector<int> shape) {
                   long{shape[0]} * (4 * per_socket + shape[0]),
                   {}};
   machine.add = [shape, pcie, socket](TopologyBuilder& builder, const std::string& prefix) {
-    Box box;
+    CatalogBox box;
     const std::string name = prefix.empty() ? "host" : prefix.substr(0, prefix.size() - 1);
     box.host = builder.node(name, NodeKind::host, -1, "PCIe box");
     std::vector<int> sockets;
@@ -174,7 +174,7 @@ Machine cpu_machine(Spec& spec) {
                   long{numa_nodes} * (2L * cores + numa_nodes),
                   {}};
   machine.add = [=](TopologyBuilder& builder, const std::string& prefix) {
-    Box box;
+    CatalogBox box;
     const std::string name = prefix.empty() ? "host" : prefix.substr(0, prefix.size() - 1);
     box.host = builder.node(name, NodeKind::host);
     std::vector<int> numas;
@@ -200,7 +200,7 @@ Machine cpu_machine(Spec& spec) {
 
 /// The NICs of one box and their cables into the network. Where several nodes use one NIC, what
 /// they send and what they receive are each limited to its rate: it is no way around the box.
-void add_nics(TopologyBuilder& builder, const Box& box, const std::string& prefix,
+void add_nics(TopologyBuilder& builder, const CatalogBox& box, const std::string& prefix,
               const NicFacts& nic, const std::vector<int>& switches) {
   const double inner_us = std::min(kNicHopUs, nic.path_alpha_us / 4);
   const Wire inner{nic.gb_s, inner_us, "pcie"};
@@ -225,7 +225,7 @@ void add_nics(TopologyBuilder& builder, const Box& box, const std::string& prefi
 
 /// A box that stands in a cluster.
 struct Placed {
-  Box box;
+  CatalogBox box;
   NicFacts nic;
 };
 

@@ -19,7 +19,7 @@ namespace chorus {
 namespace {
 
 /// Where a cable ends, and whether only the direction from `a` to `b` is meant.
-struct Cable {
+struct NamedCable {
   int a = 0;
   int b = 0;
   bool one_way = false;
@@ -40,7 +40,7 @@ class Faults {
     if (fault.key == "without") {
       remove(node(fault.value, fault.value_at));
     } else if (fault.key == "cut") {
-      const Cable cut = cable(fault.value, fault.value_at);
+      const NamedCable cut = cable(fault.value, fault.value_at);
       for (std::size_t i = 0; i < topology_.links.size(); ++i) {
         if (cut.is(topology_.links[i])) keep_link_[i] = 0;
       }
@@ -78,8 +78,8 @@ class Faults {
   }
 
   /// "A-B", or "A>B" for one direction. Names of nodes may have a '-' of their own.
-  [[nodiscard]] Cable cable(std::string_view text, std::size_t at) const {
-    Cable cable;
+  [[nodiscard]] NamedCable cable(std::string_view text, std::size_t at) const {
+    NamedCable cable;
     std::size_t split = text.find('>');
     cable.one_way = split != std::string_view::npos;
     for (std::size_t dash = text.find('-'); !cable.one_way && dash != std::string_view::npos;
@@ -136,7 +136,7 @@ class Faults {
       return;
     }
     if (what.find_first_of("->") == std::string::npos) (void)node(what, fault.value_at);
-    const Cable slowed = cable(what, fault.value_at);
+    const NamedCable slowed = cable(what, fault.value_at);
     for (Topology::Link& link : topology_.links) {
       if (slowed.is(link)) slower(declared(link));
     }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/check.hpp"
+#include "base/multiples.hpp"
 #include "chorus/error.hpp"
 #include "transports/segments.hpp"
 #include "transports/shm_memory.hpp"
@@ -22,10 +23,6 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kSkew = 33 * kCacheLine;
 // After a failure, how long to wait for a peer that is in the middle of an access.
 constexpr auto kWithdrawal = std::chrono::milliseconds(250);
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 std::size_t stride_of(std::size_t slot_bytes) { return round_up(slot_bytes, kPage) + kSkew; }
 

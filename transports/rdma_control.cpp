@@ -17,7 +17,6 @@ constexpr std::size_t kCreditsPerChannel = 4;
 /// A rail that ends gives back all its receives, which a link that is looked at now and then takes
 /// in a few turns.
 constexpr int kDrainPolls = 64;
-constexpr std::uint8_t kOverControl = 0xff;
 
 }  // namespace
 

@@ -83,12 +83,13 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler,
     const RdmaMemory* keys = nullptr;  ///< of src, [devices]
     std::uint16_t copied = 0;          ///< bit mask of pieces that are in the outbox all the same
     std::uint8_t pieces = 1;
-    bool small = false;  ///< wholly in its slot
-    bool bare = false;   ///< with the tag of the put before it
-    std::uint8_t rail[kMaxRails] = {};
+    bool small = false;                 ///< wholly in its slot
+    bool bare = false;                  ///< with the tag of the put before it
+    std::uint8_t rail[kMaxRails] = {};  ///< by piece; kOverControl: none could carry it
     /// With src: the rail's count of acknowledged requests that sets a piece free; 0: it is.
     std::uint64_t until[kMaxRails] = {};
   };
+  static constexpr std::uint8_t kOverControl = 0xff;
   struct Outgoing {
     std::uint64_t made = 0;
     std::uint64_t released = 0;

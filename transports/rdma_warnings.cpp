@@ -12,7 +12,7 @@ namespace {
 
 /// For so long the higher rank waits for the lower, which may have given the same warning. A peer
 /// that computes does not answer.
-constexpr auto kPatience = std::chrono::seconds(2);
+constexpr auto kWarnAfter = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void RdmaLink::say_down(Track& track, const std::string& why, bool by_peer) {
   track.fault = device.fault().empty() ? 0 : device.faults();
   if (by_peer) return say(LogLevel::info, line);
   track.warning = line;
-  track.warn_by = Clock::now() + kPatience;
+  track.warn_by = Clock::now() + kWarnAfter;
   if (lower()) warn_down(track, LogLevel::warn);
 }
 

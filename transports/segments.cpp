@@ -13,6 +13,7 @@
 
 #include "base/check.hpp"
 #include "base/file_size.hpp"
+#include "base/multiples.hpp"
 #include "chorus/memory.hpp"
 
 namespace chorus {
@@ -23,10 +24,6 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // have their own, which goes with them.
 constexpr std::size_t kArena = std::size_t{64} << 20;
 constexpr std::size_t kOwnSegment = std::size_t{16} << 20;
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// A segment and what of it is given out.
 struct Arena {

@@ -14,6 +14,7 @@
 #include "base/check.hpp"
 #include "base/descriptors.hpp"
 #include "base/file_size.hpp"
+#include "base/multiples.hpp"
 #include "chorus/error.hpp"
 #include "transports/commons.hpp"
 
@@ -21,11 +22,7 @@ namespace chorus {
 namespace {
 
 // A multiple of every page size in use (4, 16 and 64 KiB); what is not touched costs nothing.
-constexpr std::size_t kPage = 65536;
-
-std::size_t round_up(std::size_t value, std::size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
+constexpr std::size_t kLargestPage = 65536;
 
 [[noreturn]] void fail(const char* what) {
   throw LinkError(
@@ -63,20 +60,21 @@ ShmGeometry::ShmGeometry(const TransportContext& context)
 }
 
 std::size_t ShmGeometry::mailbox_offset() const {
-  return round_up(num_channels * (sizeof(ShmConsumed) + ring_slots * sizeof(ShmSlot)), kPage);
+  return round_up(num_channels * (sizeof(ShmConsumed) + ring_slots * sizeof(ShmSlot)),
+                  kLargestPage);
 }
 std::size_t ShmGeometry::region_offset() const {
-  return mailbox_offset() + round_up(sizeof(MailboxMemory), kPage);
+  return mailbox_offset() + round_up(sizeof(MailboxMemory), kLargestPage);
 }
 std::size_t ShmGeometry::block_bytes() const {
-  return region_offset() + round_up(region_bytes, kPage);
+  return region_offset() + round_up(region_bytes, kLargestPage);
 }
 std::size_t ShmGeometry::block_offset(Rank peer) const {
-  return kPage + static_cast<std::size_t>(peer) * block_bytes();
+  return kLargestPage + static_cast<std::size_t>(peer) * block_bytes();
 }
 std::size_t ShmGeometry::part_offset() const { return block_offset(static_cast<Rank>(world_size)); }
 std::size_t ShmGeometry::total_bytes() const {
-  return part_offset() + round_up(Commons::part_bytes(slot_bytes), kPage);
+  return part_offset() + round_up(Commons::part_bytes(slot_bytes), kLargestPage);
 }
 
 bool ShmAddress::as_reachable_as(const ShmAddress& other) const {
@@ -142,7 +140,7 @@ ShmOwned::ShmOwned(const TransportContext& context)
   address_.memory_inode = inode_of(memory_.get());
   address_.pipe_inode = wakeups_->pipe_inode();
 
-  header_ = Mapping(memory_.get(), 0, kPage);
+  header_ = Mapping(memory_.get(), 0, kLargestPage);
   part_ = Mapping(memory_.get(), address_.geometry.part_offset(),
                   Commons::part_bytes(address_.geometry.slot_bytes));
   auto* part = reinterpret_cast<Commons::Part*>(part_.span().data());
@@ -204,7 +202,7 @@ std::optional<ShmOpened> open_peer(const ShmAddress& own, const Secret& secret,
     reason = "the peer's memory is not as large as published, or could shrink";
     return std::nullopt;
   }
-  opened.header = Mapping(opened.memory.get(), 0, kPage);
+  opened.header = Mapping(opened.memory.get(), 0, kLargestPage);
   const auto* header = reinterpret_cast<const ShmHeader*>(opened.header.span().data());
   if (!same(header->proof, prove(secret, address->bytes()))) {
     reason = "the peer's memory does not prove the communicator's secret";

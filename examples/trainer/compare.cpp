@@ -40,7 +40,7 @@ Config alone(const Config& config) {
 }
 
 /// One rank's passes, medians.
-struct Passes {
+struct ComparedPasses {
   double forward_s = 0, backward_s = 0;
   double rest_s = 0;  ///< of a step beside its passes
 };
@@ -64,7 +64,9 @@ class Sample {
     }
     rest_.push_back(left);
   }
-  [[nodiscard]] Passes passes() { return {median(forward_), median(backward_), median(rest_)}; }
+  [[nodiscard]] ComparedPasses passes() {
+    return {median(forward_), median(backward_), median(rest_)};
+  }
   [[nodiscard]] Trainer<float>& trainer() { return trainer_; }
 
  private:
@@ -230,8 +232,8 @@ void Calibration::round() {
 }
 
 Pace Calibration::pace() {
-  const Passes one = samples_->one.passes();
-  const Passes three = samples_->three.passes();
+  const ComparedPasses one = samples_->one.passes();
+  const ComparedPasses three = samples_->three.passes();
   const Operations of = operations_of(config_.model);
   const double tokens = double(config_.training.batch) * config_.model.context;
   Model model = config_.model;

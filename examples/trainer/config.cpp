@@ -14,7 +14,7 @@
 namespace trainer {
 namespace {
 
-[[noreturn]] void reject(const std::string& sentence) { throw chorus::InputError(sentence); }
+[[noreturn]] void refuse_config(const std::string& sentence) { throw chorus::InputError(sentence); }
 
 constexpr std::string_view kPipelineNames[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
 constexpr std::string_view kRecomputeNames[] = {"none", "selective", "full"};
@@ -29,7 +29,7 @@ Kind by_name(const std::string_view (&names)[n], std::string_view name, std::str
   for (std::size_t i = 0; i < n; ++i) {
     if (names[i] == name) return static_cast<Kind>(i);
   }
-  reject(fmt::format("{} {} is none of {}", option, name, fmt::join(names, ", ")));
+  refuse_config(fmt::format("{} {} is none of {}", option, name, fmt::join(names, ", ")));
 }
 
 /// The divisor of `whole` that is nearest to `wanted`.
@@ -43,23 +43,25 @@ int nearest_divisor(int whole, int wanted) {
 
 void must_divide(int parts, std::string_view option, int whole, std::string_view what) {
   if (whole % parts == 0) return;
-  reject(fmt::format("{} {} does not divide {} {}; the nearest that does is {} {}", option, parts,
-                     whole, what, option, nearest_divisor(whole, parts)));
+  refuse_config(fmt::format("{} {} does not divide {} {}; the nearest that does is {} {}", option,
+                            parts, whole, what, option, nearest_divisor(whole, parts)));
 }
 
 void at_least(long value, long least, std::string_view what) {
-  if (value < least) reject(fmt::format("{} is {}; it must be at least {}", what, value, least));
+  if (value < least)
+    refuse_config(fmt::format("{} is {}; it must be at least {}", what, value, least));
 }
 
 void between(long value, long least, long most, std::string_view what) {
   at_least(value, least, what);
-  if (value > most) reject(fmt::format("{} is {}; it must be at most {}", what, value, most));
+  if (value > most)
+    refuse_config(fmt::format("{} is {}; it must be at most {}", what, value, most));
 }
 
 /// Of a real number; not NaN.
 void within(double value, double least, double most, std::string_view what) {
   if (value >= least && value <= most) return;
-  reject(fmt::format("{} is {}; it must be in {} … {}", what, value, least, most));
+  refuse_config(fmt::format("{} is {}; it must be in {} … {}", what, value, least, most));
 }
 
 /// Products of these are counted in 64 bits, single ones in 32.
@@ -79,7 +81,8 @@ void check_model(const Model& m) {
   within(m.balance_loss, 0, kLargest, "--balance-loss");
   must_divide(m.heads, "--heads", m.width, "columns (--width)");
   if (m.experts > 0 && (m.top_k < 1 || m.top_k > m.experts)) {
-    reject(fmt::format("--top-k {} is not between 1 and the {} experts", m.top_k, m.experts));
+    refuse_config(
+        fmt::format("--top-k {} is not between 1 and the {} experts", m.top_k, m.experts));
   }
 }
 
@@ -96,17 +99,17 @@ void check_training(const Training& t) {
 
 void check_pipeline(const Layout& l, const Model& m) {
   if (l.virtual_stages > 1 && l.pipeline != Pipeline::interleaved) {
-    reject(fmt::format("--virtual-stages {} needs --schedule interleaved, not {}", l.virtual_stages,
-                       name_of(l.pipeline)));
+    refuse_config(fmt::format("--virtual-stages {} needs --schedule interleaved, not {}",
+                              l.virtual_stages, name_of(l.pipeline)));
   }
   if (l.pipeline == Pipeline::interleaved && l.pp > 1 && l.micro_batches % l.pp != 0) {
-    reject(
+    refuse_config(
         fmt::format("the interleaved schedule needs micro-batches in multiples of --pp {}: {} is "
                     "not, {} is",
                     l.pp, l.micro_batches, (l.micro_batches + l.pp - 1) / l.pp * l.pp));
   }
   if (l.chunks() > m.layers) {
-    reject(fmt::format(
+    refuse_config(fmt::format(
         "{} layers cannot fill {} chunks (--pp {} x --virtual-stages {}); use at most "
         "--pp {}",
         m.layers, l.chunks(), l.pp, l.virtual_stages, std::max(1, m.layers / l.virtual_stages)));
@@ -115,7 +118,7 @@ void check_pipeline(const Layout& l, const Model& m) {
   const int sum = std::accumulate(l.partition.begin(), l.partition.end(), 0);
   if (static_cast<int>(l.partition.size()) != l.chunks() || sum != m.layers ||
       std::ranges::min(l.partition) < 1) {
-    reject(
+    refuse_config(
         fmt::format("--partition {} must give each of the {} chunks one layer or more, {} in all",
                     fmt::join(l.partition, ","), l.chunks(), m.layers));
   }
@@ -123,11 +126,12 @@ void check_pipeline(const Layout& l, const Model& m) {
 
 void check_zero_plus_plus(const Layout& l, const Model& m) {
   if ((l.quantize_weights || l.secondary > 0) && l.zero != 3) {
-    reject(fmt::format("{} is about gathered values, which --zero {} does not have; use --zero 3",
-                       l.secondary > 0 ? "--secondary" : "--quantize-weights", l.zero));
+    refuse_config(
+        fmt::format("{} is about gathered values, which --zero {} does not have; use --zero 3",
+                    l.secondary > 0 ? "--secondary" : "--quantize-weights", l.zero));
   }
   if (l.quantize_gradients && l.zero < 2) {
-    reject(
+    refuse_config(
         fmt::format("--quantize-gradients needs sharded gradients; --zero {} keeps them whole, "
                     "use --zero 2 or --compress qsgd",
                     l.zero));
@@ -136,7 +140,7 @@ void check_zero_plus_plus(const Layout& l, const Model& m) {
   if (l.secondary == 0) return;
   must_divide(l.secondary, "--secondary", l.dp, "replicas (--dp)");
   if (m.experts > 0) {
-    reject(
+    refuse_config(
         fmt::format("--secondary {} is for dense models: the replicas of {} experts are spread "
                     "over nodes by --ep",
                     l.secondary, m.experts));
@@ -151,8 +155,8 @@ void check_batch(const Layout& l, const Model& m, int batch, const std::string& 
   if (l.sequence_parallel) must_divide(l.tp, "--tp", batch * m.context, "tokens of a micro-batch");
   if (!l.halves) return;
   if (batch % 2 != 0) {
-    reject(fmt::format("{} {} has no two halves; with --halves use {} {}", option, batch, option,
-                       batch + 1));
+    refuse_config(fmt::format("{} {} has no two halves; with --halves use {} {}", option, batch,
+                              option, batch + 1));
   }
   if (l.sequence_parallel) must_divide(l.tp, "--tp", batch / 2 * m.context, "tokens of a half");
 }
@@ -161,13 +165,13 @@ void check_shares(const Layout& l, const Model& m, const Training& t) {
   if (l.shares.empty()) return check_batch(l, m, t.batch, "--batch");
   const std::string given = fmt::format("{}", fmt::join(l.shares, ","));
   if (static_cast<int>(l.shares.size()) != l.dp || std::ranges::min(l.shares) < 1) {
-    reject(
+    refuse_config(
         fmt::format("--batch-shares {} must give each of the {} replicas (--dp) one sequence or "
                     "more per micro-batch",
                     given, l.dp));
   }
   if (t.average != Average::gradients) {
-    reject(
+    refuse_config(
         fmt::format("--batch-shares {} needs --average gradients: replicas that drift apart count "
                     "alike, whatever they hold",
                     given));
@@ -178,36 +182,37 @@ void check_shares(const Layout& l, const Model& m, const Training& t) {
 void check_compression(const Training& t, const Layout& l) {
   at_least(t.rounds, 1, "--neolithic");
   if (t.compression == Compression::none) {
-    if (t.rounds > 1) reject("--neolithic compresses what is left; it needs --compress");
-    if (t.differences) reject("--ef21 compresses differences; it needs --compress");
+    if (t.rounds > 1) refuse_config("--neolithic compresses what is left; it needs --compress");
+    if (t.differences) refuse_config("--ef21 compresses differences; it needs --compress");
     return;
   }
-  if (t.power_rank < 1) reject(fmt::format("--rank {} is not at least 1", t.power_rank));
+  if (t.power_rank < 1) refuse_config(fmt::format("--rank {} is not at least 1", t.power_rank));
   if ((t.differences || t.rounds > 1) && t.compression == Compression::power) {
-    reject(fmt::format(
+    refuse_config(fmt::format(
         "{} is about payloads; --compress power sends factors and has its own error feedback",
         t.differences ? "--ef21" : "--neolithic"));
   }
   if (l.zero > 0) {
-    reject(fmt::format(
+    refuse_config(fmt::format(
         "--compress {} adds up whole gradients, which --zero {} never has; use --zero 0",
         kCompressionNames[static_cast<int>(t.compression)], l.zero));
   }
   if (t.levels < 1 || t.levels > 127)
-    reject(fmt::format("--levels {} is not in 1 … 127", t.levels));
+    refuse_config(fmt::format("--levels {} is not in 1 … 127", t.levels));
   within(t.threshold, 0, kLargest, "--threshold");
-  if (!(t.share > 0 && t.share <= 1)) reject(fmt::format("--share {} is not in (0, 1]", t.share));
+  if (!(t.share > 0 && t.share <= 1))
+    refuse_config(fmt::format("--share {} is not in (0, 1]", t.share));
 }
 
 void check_loss_scale(const Training& t, const Layout& l) {
   if (t.loss_scale == 0) return;
   int exponent = 0;
   if (!(t.loss_scale >= 1) || std::frexp(t.loss_scale, &exponent) != 0.5) {
-    reject(fmt::format("--loss-scale {} is not a power of two of at least 1, which changes no bit",
-                       t.loss_scale));
+    refuse_config(fmt::format(
+        "--loss-scale {} is not a power of two of at least 1, which changes no bit", t.loss_scale));
   }
   if (t.compression != Compression::none || l.quantize_gradients) {
-    reject(
+    refuse_config(
         "--loss-scale needs gradients that travel as they are: no --compress, no "
         "--quantize-gradients");
   }
@@ -217,18 +222,18 @@ void check_average(const Training& t, const Layout& l) {
   at_least(t.global_every, 0, "--global-every");
   if (t.average == Average::gradients) {
     if (t.global_every > 0)
-      reject("--global-every needs --average local, ring, grid or exponential");
+      refuse_config("--global-every needs --average local, ring, grid or exponential");
     return;
   }
   const auto name = kAverageNames[static_cast<int>(t.average)];
   if (l.zero > 0 || l.ep > 1 || t.compression != Compression::none) {
-    reject(fmt::format(
+    refuse_config(fmt::format(
         "--average {} lets whole replicas drift apart: it needs --zero 0 (not {}), --ep "
         "1 (not {}) and --compress none",
         name, l.zero, l.ep));
   }
   if (t.average == Average::local && t.global_every == 0) {
-    reject("--average local never averages anything; use --global-every with it");
+    refuse_config("--average local never averages anything; use --global-every with it");
   }
 }
 
@@ -260,7 +265,7 @@ void check_world(const Config& config, int world_size) {
   const Layout& l = config.layout;
   if (l.world_size() == world_size) return;
   const Layout fits = nearest_layout(config, world_size);
-  reject(
+  refuse_config(
       fmt::format("--dp {} x --tp {} x --pp {} is {} ranks, but {} were started; --dp {} --tp {} "
                   "--pp {} would fit",
                   l.dp, l.tp, l.pp, l.world_size(), world_size, fits.dp, fits.tp, fits.pp));
@@ -289,7 +294,7 @@ void check(const Config& config, int world_size) {
   between(l.micro_batches, 1, 1'000'000, "--micro-batches");
   between(l.virtual_stages, 1, 10'000, "--virtual-stages");
   check_training(config.training);
-  if (l.zero < 0 || l.zero > 3) reject(fmt::format("--zero {} is not 0, 1, 2 or 3", l.zero));
+  if (l.zero < 0 || l.zero > 3) refuse_config(fmt::format("--zero {} is not 0, 1, 2 or 3", l.zero));
   check_world(config, world_size);
   std::vector<int> mapping = l.ranks;
   std::ranges::sort(mapping);
@@ -298,17 +303,17 @@ void check(const Config& config, int world_size) {
     if (whole && mapping[i] == static_cast<int>(i)) {
       continue;
     }
-    reject(fmt::format("the mapping {} does not give each of {} ranks one place",
-                       fmt::join(l.ranks, ","), world_size));
+    refuse_config(fmt::format("the mapping {} does not give each of {} ranks one place",
+                              fmt::join(l.ranks, ","), world_size));
   }
   must_divide(l.tp, "--tp", m.heads, "heads");
   must_divide(l.tp, "--tp", m.f(), "feed-forward columns");
   must_divide(l.tp, "--tp", m.vocab, "vocabulary entries");
   if (l.halves && l.tp == 1 && l.ep == 1) {
-    reject("--halves hides messages between slices or experts; use it with --tp or --ep");
+    refuse_config("--halves hides messages between slices or experts; use it with --tp or --ep");
   }
   check_shares(l, m, config.training);
-  if (l.ep > 1 && m.experts == 0) reject(fmt::format("--ep {} needs --experts", l.ep));
+  if (l.ep > 1 && m.experts == 0) refuse_config(fmt::format("--ep {} needs --experts", l.ep));
   must_divide(l.ep, "--ep", l.dp, "replicas (--dp)");
   if (m.experts > 0) must_divide(l.ep, "--ep", m.experts, "experts");
   check_zero_plus_plus(l, m);
@@ -388,7 +393,7 @@ Model preset(std::string_view name) {
     if (p.name == name) return p.model;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", p.name);
   }
-  reject(fmt::format("there is no preset '{}'; there are {}", name, names));
+  refuse_config(fmt::format("there is no preset '{}'; there are {}", name, names));
 }
 
 std::string_view name_of(Pipeline p) { return kPipelineNames[static_cast<int>(p)]; }

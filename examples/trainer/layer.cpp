@@ -59,7 +59,7 @@ void Workshop<R>::linear_gradients(R* weight, R* bias, const R* dy, const R* x, 
 
 namespace {
 
-enum At : std::size_t {
+enum LayerAt : std::size_t {
   gain1,
   bias1,
   w_qkv,

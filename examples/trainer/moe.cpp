@@ -9,7 +9,7 @@
 namespace trainer {
 namespace {
 
-enum At : std::size_t { up, up_bias, down, down_bias, per_expert };
+enum ExpertAt : std::size_t { up, up_bias, down, down_bias, per_expert };
 
 /// Most rows that one rank's micro-batch may send to one expert.
 std::size_t room(const Config& config, std::size_t n) {

@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<const char*, 3> kLaneNames = {"compute", "standing still", "in flight"};
 
 /// Names are text of this program, the same on every rank: they travel as text.
-struct Wire {
+struct PackedSpan {
   std::array<char, 24> name;
   std::array<char, 24> axis;
   double begin_s, end_s;
@@ -140,7 +140,7 @@ void Trace::add(Span::Lane lane, const char* name, const char* axis, Mark from, 
 }
 
 std::vector<std::vector<Span>> gather_spans(chorus::Communicator& world, const Trace& trace) {
-  std::vector<Wire> mine;
+  std::vector<PackedSpan> mine;
   for (const Span& s : trace.spans()) {
     mine.push_back({packed(s.name), packed(s.axis), s.begin_s, s.end_s, s.chunk, s.micro_batch,
                     static_cast<std::uint8_t>(s.lane)});
@@ -151,15 +151,15 @@ std::vector<std::vector<Span>> gather_spans(chorus::Communicator& world, const T
   world.all_gather<std::uint64_t>(std::span(&count, 1), counts);
   const std::size_t most = *std::ranges::max_element(counts);
   mine.resize(most);
-  std::vector<Wire> all(world.rank() == 0 ? n * most : 0);
-  const auto bytes = [](std::vector<Wire>& of) {
-    return std::span(reinterpret_cast<std::uint8_t*>(of.data()), of.size() * sizeof(Wire));
+  std::vector<PackedSpan> all(world.rank() == 0 ? n * most : 0);
+  const auto bytes = [](std::vector<PackedSpan>& of) {
+    return std::span(reinterpret_cast<std::uint8_t*>(of.data()), of.size() * sizeof(PackedSpan));
   };
   world.gather<std::uint8_t>(bytes(mine), bytes(all), 0);
   std::vector<std::vector<Span>> ranks(world.rank() == 0 ? n : 0);
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     for (std::size_t i = 0; i < counts[r]; ++i) {
-      const Wire& w = all[r * most + i];
+      const PackedSpan& w = all[r * most + i];
       ranks[r].push_back({static_cast<Span::Lane>(w.lane), kept(w.name), kept(w.axis), w.begin_s,
                           w.end_s, w.chunk, w.micro_batch});
     }

@@ -6,37 +6,22 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/host.hpp"
 #include "base/secret.hpp"
 #include "chorus/error.hpp"
 #include "perf/allocation/part.hpp"
+#include "perf/json.hpp"
 #include "runtime/control_net.hpp"
 #include "runtime/launch.hpp"
 
 namespace chorus::perf {
 namespace {
 
-using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kForeverMs = 1'000'000'000;  // 11 days: rank 0 is measuring
-
-Json machine_json(const Machine& m) {
-  return {{"cpu", m.cpu},       {"cpus", m.cpus},     {"memory", m.memory},
-          {"kernel", m.kernel}, {"system", m.system}, {"tcp", m.tcp_congestion_control}};
-}
-
-Machine machine_from(const Json& json) {
-  return {.cpu = json.at("cpu"),
-          .cpus = json.at("cpus"),
-          .memory = json.at("memory"),
-          .kernel = json.at("kernel"),
-          .system = json.at("system"),
-          .tcp_congestion_control = json.at("tcp")};
-}
 
 }  // namespace
 

@@ -3,18 +3,16 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "chorus/error.hpp"
 #include "perf/allocation/allocation.hpp"
+#include "perf/json.hpp"
 #include "perf/session.hpp"
 #include "perf/start_line.hpp"
 #include "perf/wire.hpp"
 
 namespace chorus::perf {
-
-using Json = nlohmann::json;
 
 AllocationPart::AllocationPart(int rank, int world_size, int local_rank, int local_world_size)
     : rank_(rank),

@@ -18,6 +18,7 @@
 #include "chorus/error.hpp"
 #include "cli/synth_report.hpp"
 #include "model/contract.hpp"
+#include "perf/cpu_time.hpp"
 #include "perf/families/instances.hpp"
 #include "synth/plan.hpp"
 #include "topology/sources.hpp"
@@ -92,10 +93,6 @@ std::string read_all(int in) {
   }
 }
 
-double seconds_of(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-}
-
 FamilyRow measure(const Wiring& wiring, const FamilyWishes& wishes) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) throw std::system_error(errno, std::generic_category(), "pipe");
@@ -123,7 +120,7 @@ FamilyRow measure(const Wiring& wiring, const FamilyWishes& wishes) {
                       ? fmt::format("took more than {} CPU seconds", wishes.most_cpu_s)
                       : fmt::format("ended by {}", signal != 0 ? ::strsignal(signal) : "itself");
   }
-  row.cpu_s = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
+  row.cpu_s = seconds_of(usage);
   row.peak_gib = static_cast<double>(usage.ru_maxrss) / (1 << 20);
   return row;
 }

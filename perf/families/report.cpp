@@ -5,26 +5,24 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "chorus/error.hpp"
+#include "perf/json.hpp"
 #include "perf/statistics.hpp"
 
 namespace chorus::perf {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::string_view kFormat = "chorus-perf-families";
-constexpr int kVersion = 1;
+constexpr int kFamiliesVersion = 1;
 constexpr double kClearly = 1.02;  // times the winner's time: what a clear win is
 constexpr std::size_t kMostWorst = 12;
 constexpr double kDiffers = 0.01;
 
-Json row_json(const FamilyRow& row) {
+Json family_row_json(const FamilyRow& row) {
   Json results = Json::array();
   for (const FamilyResult& result : row.results) {
     results.push_back({{"collective", result.collective},
@@ -39,7 +37,7 @@ Json row_json(const FamilyRow& row) {
           {"results", std::move(results)}};
 }
 
-FamilyRow row_from(const Json& json) {
+FamilyRow family_row_from(const Json& json) {
   FamilyRow row{json.at("family").get<std::string>(),
                 json.at("name").get<std::string>(),
                 json.at("ranks").get<int>(),
@@ -202,9 +200,9 @@ std::string worst_table(const FamilyReport& report, Style style) {
 
 std::string to_json(const FamilyReport& report) {
   Json rows = Json::array();
-  for (const FamilyRow& row : report.rows) rows.push_back(row_json(row));
+  for (const FamilyRow& row : report.rows) rows.push_back(family_row_json(row));
   const Json json = {{"format", kFormat},
-                     {"version", kVersion},
+                     {"version", kFamiliesVersion},
                      {"date", report.date},
                      {"commit", report.commit},
                      {"command", report.command},
@@ -229,9 +227,9 @@ FamilyReport family_report_from_json(std::string_view text, std::string_view whe
     throw InputError(
         "not a record of chorus-perf-synthesis families; give one that its --json wrote");
   }
-  if (const int version = json.at("version").get<int>(); version != kVersion) {
+  if (const int version = json.at("version").get<int>(); version != kFamiliesVersion) {
     throw InputError(fmt::format("version {} of the format, and this program reads version {}",
-                                 version, kVersion));
+                                 version, kFamiliesVersion));
   }
   FamilyReport report;
   report.date = json.at("date").get<std::string>();
@@ -243,7 +241,7 @@ FamilyReport family_report_from_json(std::string_view text, std::string_view whe
   report.machine.memory = machine.at("memory").get<std::string>();
   report.machine.kernel = machine.at("kernel").get<std::string>();
   report.machine.system = machine.at("system").get<std::string>();
-  for (const Json& row : json.at("rows")) report.rows.push_back(row_from(row));
+  for (const Json& row : json.at("rows")) report.rows.push_back(family_row_from(row));
   return report;
 } catch (const Json::exception& error) {
   throw InputError(fmt::format("{}: {}", where, error.what()));

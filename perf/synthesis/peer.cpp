@@ -15,18 +15,11 @@
 #include <utility>
 
 #include "chorus/error.hpp"
+#include "perf/cpu_time.hpp"
 #include "perf/synthesis/rows.hpp"
 
 namespace chorus::perf {
 namespace {
-
-double seconds_of(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-}
-
-double seconds_of(const rusage& usage) {
-  return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
-}
 
 /// In the child: never returns.
 [[noreturn]] void become(const std::vector<std::string>& words, double most_seconds) {

@@ -22,7 +22,7 @@ namespace {
 
 using formats::Format;
 
-struct Arguments {
+struct ConvertArguments {
   std::string in, out, to, protocol = "Simple";
   std::optional<int> entry;
   int channels = 1;
@@ -34,7 +34,7 @@ bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-Format target(const Arguments& arguments) {
+Format target(const ConvertArguments& arguments) {
   if (!arguments.to.empty()) return formats::parse_format(arguments.to);
   if (ends_with(arguments.out, ".xml")) return Format::msccl_xml;
   if (ends_with(arguments.out, ".json")) return Format::schedule;
@@ -45,7 +45,7 @@ Format target(const Arguments& arguments) {
 }
 
 /// The one schedule to write; a plan may hold several.
-PlanEntry chosen(const Arguments& arguments) {
+PlanEntry chosen(const ConvertArguments& arguments) {
   std::vector<PlanEntry> entries = schedules_from_argument(arguments.in).entries;
   const int count = static_cast<int>(entries.size());
   if (count != 1 && !arguments.entry) {
@@ -67,7 +67,7 @@ PlanEntry chosen(const Arguments& arguments) {
   return std::move(entries[index]);
 }
 
-std::string converted(const Arguments& arguments) {
+std::string converted(const ConvertArguments& arguments) {
   const Format format = target(arguments);
   const PlanEntry entry = chosen(arguments);
   const Schedule& schedule = entry.schedule;
@@ -99,7 +99,7 @@ std::string converted(const Arguments& arguments) {
       "a plan is made for a topology, not converted from a schedule: write --to chorus");
 }
 
-std::string converted_topology(const Arguments& arguments) {
+std::string converted_topology(const ConvertArguments& arguments) {
   const formats::ScclLinks links{.gb_s = arguments.link_gb_s};
   const bool to_sccl = arguments.to == "sccl";
   if (!to_sccl && !arguments.to.empty() && arguments.to != "chorus") {
@@ -119,7 +119,7 @@ std::string converted_topology(const Arguments& arguments) {
   return to_sccl ? formats::topology_to_sccl_json(topology, links) : to_json(topology);
 }
 
-void run(const Arguments& arguments) {
+void run_convert(const ConvertArguments& arguments) {
   const std::string text =
       arguments.topology ? converted_topology(arguments) : converted(arguments);
   write_output(arguments.out, text);
@@ -128,7 +128,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_convert(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ConvertArguments>();
   CLI::App* command =
       app.add_subcommand("convert", "Convert a schedule between Chorus, MSCCL, MSCCL++ and SCCL");
   command->add_option("in", arguments->in, kSchedulesHelp)->required();
@@ -156,7 +156,7 @@ void add_convert(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->footer("Example: chorus convert allreduce.xml allreduce.json");
   command->callback([arguments, &exit_code] {
-    run(*arguments);
+    run_convert(*arguments);
     exit_code = 0;
   });
 }

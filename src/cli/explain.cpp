@@ -24,7 +24,7 @@
 namespace chorus {
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
   std::string collective = "all_reduce";
   std::vector<std::uint64_t> sizes;
   std::string topology;
@@ -34,7 +34,7 @@ struct Arguments {
 
 // For people: the fastest schedule by size, then each asked size in full.
 void print_text(const Considered& considered, const Topology& topology, const Bound& bound,
-                CollectiveKind kind, const Arguments& arguments, bool shared) {
+                CollectiveKind kind, const ExplainArguments& arguments, bool shared) {
   std::string text = fmt::format("{}: {}\n", printable_name(topology.name),
                                  counted(topology.world_size(), "rank"));
   if (shared) {
@@ -53,7 +53,7 @@ void print_text(const Considered& considered, const Topology& topology, const Bo
 }
 
 void print_json(const Considered& considered, const Topology& topology, const Bound& bound,
-                CollectiveKind kind, const Arguments& arguments) {
+                CollectiveKind kind, const ExplainArguments& arguments) {
   nlohmann::ordered_json json;
   json["format"] = "chorus-explain";
   json["version"] = 1;
@@ -88,7 +88,7 @@ void print_json(const Considered& considered, const Topology& topology, const Bo
 }
 
 /// What a plan would run, and how near that is to the limits of the topology it was made for.
-void explain_plan(const Arguments& arguments) {
+void explain_plan(const ExplainArguments& arguments) {
   const Plan plan = schedules_from_argument(arguments.collective);
   Topology topology = plan.topology;
   if (!arguments.topology.empty()) {
@@ -122,7 +122,7 @@ void explain_plan(const Arguments& arguments) {
   chorus::print(arguments.json ? report.json() : "\n" + report.text());
 }
 
-void run(const Arguments& arguments) {
+void run_explain(const ExplainArguments& arguments) {
   std::error_code error;
   if (arguments.collective == "-" || std::filesystem::exists(arguments.collective, error)) {
     explain_plan(arguments);
@@ -152,7 +152,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_explain(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* command = app.add_subcommand(
       "explain", "What would run for a collective, at what predicted cost, and why not the others");
   command
@@ -181,7 +181,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   command->footer("Example: chorus explain all_reduce 4 64K 16M -n 8");
   command->callback([arguments, &exit_code] {
     if (arguments->sizes.empty()) arguments->sizes = {4, 64 << 10, 16 << 20};
-    run(*arguments);
+    run_explain(*arguments);
     exit_code = 0;
   });
 }

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct PlanOptions {
   std::string topology;
   std::vector<std::string> rest;
 };
@@ -32,7 +32,7 @@ std::string trainer() {
 
 /// The planner knows the model's arithmetic, which the library does not: it belongs to the trainer.
 /// Becomes that process.
-void run(const Options& options) {
+void run_plan(const PlanOptions& options) {
   const std::string program = trainer();
   std::vector<std::string> words{program, "--plan", options.topology};
   words.insert(words.end(), options.rest.begin(), options.rest.end());
@@ -48,7 +48,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_plan(CLI::App& app, int& /*exit_code*/) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand(
       "plan", "Find the fastest way to lay a model's training out over the ranks of a topology");
   command->add_option("TOPOLOGY", options->topology,
@@ -60,7 +60,7 @@ void add_plan(CLI::App& app, int& /*exit_code*/) {
       "Example: chorus plan '2*dgx-a100' --preset 13B --gflops 150000 --memory-gb 80");
   command->callback([command, options] {
     options->rest = command->remaining();
-    run(*options);
+    run_plan(*options);
   });
 }
 

@@ -30,7 +30,7 @@ namespace {
 
 using probing::HostTree;
 
-struct Arguments {
+struct ProbeArguments {
   std::string output;
   std::string svg;
   std::string compare;
@@ -156,7 +156,7 @@ std::string report_text(const Probed& probed) {
   return text + probing::describe(probed.network);
 }
 
-Probed probe_several(Communicator::Impl& impl, const Arguments& arguments) {
+Probed probe_several(Communicator::Impl& impl, const ProbeArguments& arguments) {
   std::optional<Progress> bar;
   if (impl.place.rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
   return probe_together(*impl.control, *impl.wiring, *impl.engine, impl.place, impl.options,
@@ -169,7 +169,7 @@ Probed probe_several(Communicator::Impl& impl, const Arguments& arguments) {
                          }});
 }
 
-void run(const Arguments& arguments, int& exit_code) {
+void run_probe(const ProbeArguments& arguments, int& exit_code) {
   Options options = Options::from_env();
   options.probe_ms = 0;  // below, and with questions of its own
   options.synthesis_ms = 0;
@@ -214,7 +214,7 @@ void run(const Arguments& arguments, int& exit_code) {
 }  // namespace
 
 void add_probe(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ProbeArguments>();
   CLI::App* command = app.add_subcommand(
       "probe", "Measure the network between the hosts of a job: islands, trunks, slow hosts");
   command->add_option(
@@ -236,7 +236,7 @@ void add_probe(CLI::App& app, int& exit_code) {
       "  mpirun --host a,b,c,d chorus probe -o cluster.json --svg cluster.svg\n"
       "  srun chorus probe --compare cluster.json\n"
       "  chorus-perf cluster run pairs -- chorus probe");
-  command->callback([arguments, &exit_code] { run(*arguments, exit_code); });
+  command->callback([arguments, &exit_code] { run_probe(*arguments, exit_code); });
 }
 
 }  // namespace chorus

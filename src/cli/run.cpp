@@ -51,9 +51,9 @@ struct RunOptions {
 };
 
 /// The ranks of one `chorus run`, from start to exit status.
-class Job {
+class LocalJob {
  public:
-  explicit Job(const RunOptions& options) : options_(options) {
+  explicit LocalJob(const RunOptions& options) : options_(options) {
     if (!lead_to_one(STDOUT_FILENO, STDERR_FILENO)) err_.emplace(STDERR_FILENO);
   }
 
@@ -395,7 +395,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "Exit code: that of the first rank that failed (128 + signal if it was killed),\n"
       "124 after --timeout, 2 if the program cannot be started.\n"
       "Example: chorus run -n 4 -- ./my_program");
-  command->callback([options, &exit_code] { exit_code = Job(*options).run(); });
+  command->callback([options, &exit_code] { exit_code = LocalJob(*options).run(); });
 }
 
 }  // namespace chorus

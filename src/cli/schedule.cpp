@@ -18,7 +18,7 @@
 namespace chorus {
 namespace {
 
-struct Arguments {
+struct ScheduleArguments {
   std::string algorithm, collective;
   int ranks = 0;
   std::vector<int> levels;
@@ -43,7 +43,7 @@ void require_use_of_levels(const Algorithm& chosen, const AlgorithmInput& input)
       chosen.name, others.empty() ? "" : fmt::format(", or choose {}", fmt::join(others, ", "))));
 }
 
-void run(const Arguments& arguments) {
+void run_schedule(const ScheduleArguments& arguments) {
   const Algorithm& chosen = algorithm(arguments.algorithm);
   const AlgorithmInput input{.kind = parse_collective_kind(arguments.collective),
                              .world_size = arguments.ranks,
@@ -70,7 +70,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_schedule(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ScheduleArguments>();
   CLI::App* command =
       app.add_subcommand("schedule", "Make a classic schedule; print it or simulate it");
   command->add_option("algorithm", arguments->algorithm, "a name of `chorus algorithms`")
@@ -100,7 +100,7 @@ void add_schedule(CLI::App& app, int& exit_code) {
                       "write it as a Chrome/Perfetto trace; - for standard output");
   command->footer("Example: chorus schedule ring all_reduce -n 8 -t dgx1 -b 16M --svg ring.svg");
   command->callback([arguments, &exit_code] {
-    run(*arguments);
+    run_schedule(*arguments);
     exit_code = 0;
   });
 }

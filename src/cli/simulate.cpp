@@ -16,13 +16,13 @@
 namespace chorus {
 namespace {
 
-struct Arguments {
+struct SimulateArguments {
   std::string file, topology, collective, svg, trace;
   std::uint64_t bytes = 1 << 20;
 };
 
 /// The schedule of the plan that serves the arguments.
-const Schedule& chosen(const Plan& plan, const Arguments& arguments) {
+const Schedule& chosen(const Plan& plan, const SimulateArguments& arguments) {
   for (const PlanEntry& entry : plan.entries) {
     const bool right_kind = arguments.collective.empty() ||
                             name_of(entry.schedule.collective.kind) == arguments.collective;
@@ -35,7 +35,7 @@ const Schedule& chosen(const Plan& plan, const Arguments& arguments) {
                                counted(static_cast<long long>(arguments.bytes), "byte")));
 }
 
-void run(const Arguments& arguments) {
+void run_simulate(const SimulateArguments& arguments) {
   const Plan plan = schedules_from_argument(arguments.file);
   if (arguments.topology.empty() && plan.topology.nodes.empty()) {
     throw InputError(
@@ -92,7 +92,7 @@ void simulate_and_show(const Schedule& schedule, const Topology& topology, std::
 }
 
 void add_simulate(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<SimulateArguments>();
   CLI::App* command =
       app.add_subcommand("simulate", "Time a schedule or plan on a topology, link by link");
   command->add_option("file", arguments->file, kSchedulesHelp)->required();
@@ -109,7 +109,7 @@ void add_simulate(CLI::App& app, int& exit_code) {
                       "write it as a Chrome/Perfetto trace; - for standard output");
   command->footer("Example: chorus simulate dgx1.json all_gather -b 64M --svg gather.svg");
   command->callback([arguments, &exit_code] {
-    run(*arguments);
+    run_simulate(*arguments);
     exit_code = 0;
   });
 }

@@ -34,7 +34,7 @@
 namespace chorus {
 namespace {
 
-struct Arguments {
+struct SynthArguments {
   std::string topology, output, svg, cache, sketch;
   std::vector<std::string> collectives, only;
   std::vector<std::uint64_t> sizes;
@@ -59,7 +59,7 @@ struct Sketched {
   std::string text;
 };
 
-std::optional<Sketched> sketch_of(const Arguments& arguments) {
+std::optional<Sketched> sketch_of(const SynthArguments& arguments) {
   if (arguments.sketch.empty()) return std::nullopt;
   if (!arguments.only.empty()) {
     throw InputError("--sketch asks the sketched strategy alone: leave out --only");
@@ -73,7 +73,7 @@ std::optional<Sketched> sketch_of(const Arguments& arguments) {
   return result;
 }
 
-Topology topology_of(const Arguments& arguments, const std::optional<Sketched>& sketched) {
+Topology topology_of(const SynthArguments& arguments, const std::optional<Sketched>& sketched) {
   if (!arguments.topology.empty() && arguments.shape.ranks_per_host == 0) {
     const int boxes = sketched ? std::max(1, sketched->sketch.hosts) : 1;
     return topology_from_argument(arguments.topology, boxes);
@@ -94,7 +94,7 @@ std::vector<synth::Strategy> nameable_strategies() {
   return all;
 }
 
-std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
+std::vector<synth::Strategy> strategies_of(const SynthArguments& arguments) {
   if (arguments.only.empty()) return all_strategies();
   std::vector<synth::Strategy> chosen;
   for (const std::string& name : arguments.only) {
@@ -107,8 +107,9 @@ std::vector<synth::Strategy> strategies_of(const Arguments& arguments) {
 }
 
 /// Only the sketched strategy, and nothing that leaves the links it may use.
-std::vector<synth::Strategy> sketched_alone(const Arguments& arguments, const Topology& topology,
-                                            const Sketch& sketch, synth::PlanOptions& options) {
+std::vector<synth::Strategy> sketched_alone(const SynthArguments& arguments,
+                                            const Topology& topology, const Sketch& sketch,
+                                            synth::PlanOptions& options) {
   const synth::Network network(topology);
   synth::require_connected(topology, network);
   try {
@@ -122,7 +123,7 @@ std::vector<synth::Strategy> sketched_alone(const Arguments& arguments, const To
 }
 
 // What decides the result, as the name of a file.
-std::filesystem::path cache_file(const Arguments& arguments, const Topology& topology,
+std::filesystem::path cache_file(const SynthArguments& arguments, const Topology& topology,
                                  const synth::PlanOptions& options,
                                  const std::vector<synth::Strategy>& strategies,
                                  const std::optional<Sketched>& sketched) {
@@ -171,7 +172,7 @@ void keep(const std::filesystem::path& file, const std::string& text) {
   }
 }
 
-synth::Planned make(const Arguments& arguments, const Topology& topology,
+synth::Planned make(const SynthArguments& arguments, const Topology& topology,
                     const synth::PlanOptions& given, const std::vector<synth::Strategy>& strategies,
                     const Limits& limits) {
   Progress progress(stderr, "chorus synth", Progress::Eta::none);
@@ -212,7 +213,7 @@ synth::Planned make(const Arguments& arguments, const Topology& topology,
   return planned;
 }
 
-void draw(const Arguments& arguments, const Topology& topology, const Plan& plan) {
+void draw(const SynthArguments& arguments, const Topology& topology, const Plan& plan) {
   const Routes routes(topology);
   for (const PlanEntry& entry : plan.entries) {
     const bool open = entry.max_bytes == std::numeric_limits<std::uint64_t>::max();
@@ -227,7 +228,7 @@ void draw(const Arguments& arguments, const Topology& topology, const Plan& plan
   }
 }
 
-void run(const Arguments& arguments) {
+void run_synth(const SynthArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const std::optional<Sketched> sketched = sketch_of(arguments);
   const Topology topology = topology_of(arguments, sketched);
@@ -291,7 +292,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_synth(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<SynthArguments>();
   CLI::App* command = app.add_subcommand(
       "synth", "Synthesize proved schedules for a topology and write them as a plan");
   const std::vector<std::string> strategies = names_of(nameable_strategies());
@@ -351,7 +352,7 @@ void add_synth(CLI::App& app, int& exit_code) {
       "Ctrl-C ends the search with the best found so far.\n"
       "Example: chorus synth dgx1 -o dgx1.json && CHORUS_PLAN=dgx1.json chorus run -n 8 ./program");
   command->callback([arguments, &exit_code] {
-    run(*arguments);
+    run_synth(*arguments);
     exit_code = 0;
   });
 }

@@ -22,7 +22,7 @@
 namespace chorus {
 namespace {
 
-struct Options {
+struct TopoOptions {
   std::string source;
   std::string svg;
   std::string record;
@@ -49,7 +49,7 @@ Topology from_text(const std::string& text, const std::string& where, int boxes)
 }
 
 /// What NVML says of this machine's GPUs and, if asked for, what was measured between them.
-NvmlReport gpus(const Options& options) {
+NvmlReport gpus(const TopoOptions& options) {
   NvmlReport report = nvml_report();
   if (!options.probe_gpus) return report;
   const cuda::PeerSurvey survey = cuda::survey_peers(cuda::driver());
@@ -59,7 +59,7 @@ NvmlReport gpus(const Options& options) {
   return report;
 }
 
-void run(const Options& options) {
+void run_topo(const TopoOptions& options) {
   if (options.list) return print(listing());
   if (!options.record.empty()) return record_machine(options.record, gpus(options));
   const Topology topology =
@@ -90,7 +90,7 @@ Topology topology_from_argument(const std::string& source, int boxes) {
 }
 
 void add_topo(CLI::App& app, int& /*exit_code*/) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopoOptions>();
   CLI::App* command = app.add_subcommand("topo", "Show how a machine or network is wired");
   command->add_option("SOURCE", options->source, kTopologyHelp);
   command->add_option("--svg", options->svg, "Draw to this file (- for standard output)");
@@ -115,7 +115,7 @@ void add_topo(CLI::App& app, int& /*exit_code*/) {
       "  chorus topo --record node7        save this machine; elsewhere: chorus topo node7\n"
       "  nvidia-smi topo -m | chorus topo - --json > machine.json\n"
       "  chorus topo machine.json --svg machine.svg");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_topo(*options); });
 }
 
 }  // namespace chorus

@@ -9,18 +9,19 @@
 namespace chorus::formats {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"chorus", "plan", "msccl-xml", "sccl", "mscclpp"};
+constexpr std::array<std::string_view, 5> kFormatNames{"chorus", "plan", "msccl-xml", "sccl",
+                                                       "mscclpp"};
 
 }  // namespace
 
-std::string_view name_of(Format format) { return kNames[static_cast<std::size_t>(format)]; }
+std::string_view name_of(Format format) { return kFormatNames[static_cast<std::size_t>(format)]; }
 
 Format parse_format(std::string_view name) {
-  for (std::size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<Format>(i);
+  for (std::size_t i = 0; i < kFormatNames.size(); ++i) {
+    if (kFormatNames[i] == name) return static_cast<Format>(i);
   }
   throw InputError(
-      fmt::format("format '{}' is unknown: use one of {}", name, fmt::join(kNames, ", ")));
+      fmt::format("format '{}' is unknown: use one of {}", name, fmt::join(kFormatNames, ", ")));
 }
 
 Format format_of(std::string_view text) {

@@ -11,4 +11,9 @@ namespace chorus::formats {
 /// and for a barrier.
 [[nodiscard]] MscclAlgo msccl_programs(const Schedule& schedule, const MscclXmlOptions& options);
 
+/// How MSCCL and MSCCL++ write it: i, o or s.
+[[nodiscard]] inline char letter(Buffer buffer) {
+  return buffer == Buffer::input ? 'i' : buffer == Buffer::output ? 'o' : 's';
+}
+
 }  // namespace chorus::formats

@@ -21,7 +21,7 @@ struct Name {
   CollectiveKind kind;
 };
 
-constexpr Name kNames[] = {
+constexpr Name kCollectiveNames[] = {
     {"allreduce", CollectiveKind::all_reduce},
     {"allgather", CollectiveKind::all_gather},
     {"reduce_scatter", CollectiveKind::reduce_scatter},
@@ -227,14 +227,14 @@ Schedule schedule_from_msccl_xml(std::string_view text, std::string_view where) 
   const MscclAlgo algo = parse_msccl_xml(text, where);
   refuse_giants(algo, where);
   if (algo.collective == "custom") return custom(algo, where);
-  for (const auto& [spelled, kind] : kNames) {
+  for (const auto& [spelled, kind] : kCollectiveNames) {
     if (algo.collective != spelled) continue;
     std::vector<Collective> candidates;
     add_candidates(candidates, kind, static_cast<int>(algo.gpus.size()));
     return first_kept(algo, candidates, where);
   }
   std::string known = "custom";
-  for (const auto& [spelled, kind] : kNames) known += fmt::format(", {}", spelled);
+  for (const auto& [spelled, kind] : kCollectiveNames) known += fmt::format(", {}", spelled);
   throw InputError(
       fmt::format("{}:{}: <algo> has coll=\"{}\", which no schedule can be: known are "
                   "{}",

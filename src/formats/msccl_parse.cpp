@@ -17,8 +17,8 @@ namespace {
 
 // More than any machine that runs these files has, and little enough that what a short file
 // announces cannot exhaust memory.
-constexpr int kMostRanks = 1024;
-constexpr int kMostChunks = 1 << 20;
+constexpr int kMostMscclRanks = 1024;
+constexpr int kMostMscclChunks = 1 << 20;
 constexpr int kMostChannels = 1 << 12;
 
 /// Lines of the text by offset.
@@ -152,7 +152,7 @@ int size_of(const MscclGpu& gpu, Buffer buffer) {
 /// The range that `buf` and `off` name; only what the step itself touches has to lie within.
 LocalRange range(const Element& element, const char* buf, const char* off, int count, bool touched,
                  const MscclGpu& gpu) {
-  const LocalRange result{buffer(element, buf), element.number(off, -1, kMostChunks)};
+  const LocalRange result{buffer(element, buf), element.number(off, -1, kMostMscclChunks)};
   if (!touched) return result;
   const int size = size_of(gpu, result.buffer);
   if (result.index < 0 || result.index + count > size) {
@@ -171,7 +171,7 @@ MscclStep parse_step(const Element& element, const MscclGpu& gpu, const MscclBlo
   if (element.number("s", 0, std::numeric_limits<int>::max()) != expected) {
     element.fail(fmt::format("has s=\"{}\" where {} comes next", element.text("s"), expected));
   }
-  step.count = element.number("cnt", step.type == StepType::nop ? 0 : 1, kMostChunks);
+  step.count = element.number("cnt", step.type == StepType::nop ? 0 : 1, kMostMscclChunks);
   step.source = range(element, "srcbuf", "srcoff", step.count, reads(step.type), gpu);
   step.destination = range(element, "dstbuf", "dstoff", step.count, writes(step.type), gpu);
   return step;
@@ -195,7 +195,7 @@ MscclStep parse_op(const Element& element, const MscclGpu& gpu, const MscclBlock
                     "file written with <step> (old_format)",
                     name_of(step.type)));
   }
-  step.count = element.has("cnt") ? element.number("cnt", 1, kMostChunks) : 1;
+  step.count = element.has("cnt") ? element.number("cnt", 1, kMostMscclChunks) : 1;
   step.source = step.destination = range(element, "buf", "off", step.count, true, gpu);
   return step;
 }
@@ -270,9 +270,9 @@ void parse_gpu(const Element& element, MscclAlgo& algo, std::vector<char>& seen,
   seen[rank] = 1;
   MscclGpu& gpu = algo.gpus[rank];
   gpu.line = element.line();
-  gpu.input_chunks = element.number("i_chunks", 0, kMostChunks);
-  gpu.output_chunks = element.number("o_chunks", 0, kMostChunks);
-  gpu.scratch_chunks = element.number("s_chunks", 0, kMostChunks);
+  gpu.input_chunks = element.number("i_chunks", 0, kMostMscclChunks);
+  gpu.output_chunks = element.number("o_chunks", 0, kMostMscclChunks);
+  gpu.scratch_chunks = element.number("s_chunks", 0, kMostMscclChunks);
   for (const Element& child : element.children({"tb", "copy"})) {
     if (child.name() == "tb") {
       gpu.blocks.push_back(parse_block(child, algo, rank, ranks));
@@ -308,7 +308,8 @@ MscclAlgo parse_algo(const Element& element) {
   }
   algo.collective = element.text("coll");
   algo.channels = element.number("nchannels", 1, kMostChannels);
-  if (element.has("nchunksperloop")) algo.chunks = element.number("nchunksperloop", 1, kMostChunks);
+  if (element.has("nchunksperloop"))
+    algo.chunks = element.number("nchunksperloop", 1, kMostMscclChunks);
   algo.in_place = element.flag("inplace");
   algo.out_of_place = element.has("outofplace") ? element.flag("outofplace") : !algo.in_place;
   if (!algo.in_place && !algo.out_of_place) {
@@ -321,7 +322,7 @@ MscclAlgo parse_algo(const Element& element) {
   if (element.has("maxBytes")) {
     algo.max_bytes = element.number<std::uint64_t>("maxBytes", 0, kMostBytes);
   }
-  algo.gpus.resize(element.number("ngpus", 1, kMostRanks));
+  algo.gpus.resize(element.number("ngpus", 1, kMostMscclRanks));
   return algo;
 }
 

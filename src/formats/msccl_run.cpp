@@ -28,9 +28,9 @@ struct Ends {
 
 using Key = std::tuple<Rank, Rank, int>;  // src, dst, channel
 
-class Wiring {
+class StepWiring {
  public:
-  Wiring(const MscclAlgo& algo, std::string_view where) : algo_(algo), where_(where) {}
+  StepWiring(const MscclAlgo& algo, std::string_view where) : algo_(algo), where_(where) {}
 
   std::vector<Connection> connections() {
     for (Rank rank = 0; rank < static_cast<Rank>(algo_.gpus.size()); ++rank) {
@@ -110,7 +110,7 @@ class Wiring {
 }  // namespace
 
 std::vector<Connection> connections(const MscclAlgo& algo, std::string_view where) {
-  return Wiring(algo, where).connections();
+  return StepWiring(algo, where).connections();
 }
 
 MscclRun::MscclRun(const MscclAlgo& algo, std::vector<Connection> connections, int slots,

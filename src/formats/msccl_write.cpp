@@ -36,10 +36,6 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-char letter(Buffer buffer) {
-  return buffer == Buffer::input ? 'i' : buffer == Buffer::output ? 'o' : 's';
-}
-
 void refuse_what_msccl_does_not_load(const MscclAlgo& algo) {
   for (std::size_t rank = 0; rank < algo.gpus.size(); ++rank) {
     const auto& blocks = algo.gpus[rank].blocks;

@@ -16,10 +16,6 @@
 namespace chorus::formats {
 namespace {
 
-char letter(Buffer buffer) {
-  return buffer == Buffer::input ? 'i' : buffer == Buffer::output ? 'o' : 's';
-}
-
 std::string local(LocalRange range, int count) {
   return fmt::format(R"({{"type": "{}", "index": {}, "size": {}}})", letter(range.buffer),
                      range.index, count);
@@ -35,7 +31,7 @@ struct Gpu {
 };
 
 /// What a threadblock has of one connection.
-struct End {
+struct PlanEnd {
   int channel = -1;       // index into Gpu::channels
   std::vector<int> slot;  // [message]: place in the receiver's scratch
 };
@@ -83,8 +79,8 @@ class Plan {
   /// Channels pair up by their order among those between the same two ranks; both ends are added at
   /// once, so the orders agree.
   void connect(const Connection& connection) {
-    End& out = outgoing_[{connection.src, connection.sender}];
-    End& in = incoming_[{connection.dst, connection.receiver}];
+    PlanEnd& out = outgoing_[{connection.src, connection.sender}];
+    PlanEnd& in = incoming_[{connection.dst, connection.receiver}];
     Gpu& src = gpus_[connection.src];
     Gpu& dst = gpus_[connection.dst];
     out.channel = static_cast<int>(src.channels.size());
@@ -234,8 +230,8 @@ class Plan {
 
   const MscclAlgo& algo_;
   std::vector<Gpu> gpus_;
-  std::map<BlockKey, End> incoming_;
-  std::map<BlockKey, End> outgoing_;
+  std::map<BlockKey, PlanEnd> incoming_;
+  std::map<BlockKey, PlanEnd> outgoing_;
   std::map<StepKey, int> acquired_;
   std::map<StepKey, std::vector<int>> released_;
 };

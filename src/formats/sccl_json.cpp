@@ -17,9 +17,9 @@
 namespace chorus::formats {
 namespace {
 
-constexpr int kMostRanks = 512;
+constexpr int kMostScclRanks = 512;
 constexpr int kMostAddresses = 1 << 20;
-constexpr std::size_t kMostMembers = kMostRanks;  // input_map has one per rank
+constexpr std::size_t kMostMembers = kMostScclRanks;  // input_map has one per rank
 
 /// A chunk as SCCL counts them: one contribution to one address.
 struct Chunk {
@@ -278,7 +278,7 @@ Schedule schedule_from_sccl_json(std::string_view text, std::string_view where) 
       instance.member("pipeline").fail("overlaps runs of the algorithm: no schedule can say that");
     }
   }
-  const Contract contract(collective, collective.member("nodes").integer(1, kMostRanks));
+  const Contract contract(collective, collective.member("nodes").integer(1, kMostScclRanks));
   Schedule schedule = contract.outline();
   schedule.name = root.has("name") ? root.member("name").text() : "sccl";
   Holdings holdings(contract.combining() ? schedule : Schedule{});

@@ -13,10 +13,10 @@
 namespace chorus::formats {
 namespace {
 
-constexpr int kMostRanks = 512;
+constexpr int kMostScclTopologyRanks = 512;
 constexpr int kMostUnits = 1 << 20;
 
-std::vector<char> ranks_in(const json::Node& list, int n) {
+std::vector<char> are_ranks(const json::Node& list, int n) {
   std::vector<char> result(n);
   for (std::size_t i = 0; i < list.size(); ++i) result[list.item(i).integer(0, n - 1)] = 1;
   return result;
@@ -48,8 +48,8 @@ void read_switches(const json::Node& switches, Topology& topology, const ScclLin
   for (std::size_t i = 0; i < switches.size(); ++i) {
     const json::Node entry = switches.item(i);
     if (entry.size() != 4) entry.fail("is not [sources, destinations, units, name]");
-    const std::vector<char> sources = ranks_in(entry.item(0), n);
-    const std::vector<char> destinations = ranks_in(entry.item(1), n);
+    const std::vector<char> sources = are_ranks(entry.item(0), n);
+    const std::vector<char> destinations = are_ranks(entry.item(1), n);
     Topology::PortGroup group;
     group.name = entry.item(3).text();
     group.beta_s_per_byte = 1 / (entry.item(2).integer(1, kMostUnits) * unit.gb_s * 1e9);
@@ -79,8 +79,8 @@ Topology topology_from_sccl_json(std::string_view text, std::string_view where,
   Topology topology;
   if (root.has("name")) topology.name = root.member("name").text();
   const json::Node rows = root.member("links");
-  if (rows.size() < 1 || rows.size() > kMostRanks) {
-    rows.fail(fmt::format("has {} rows: 1 to {} are read", rows.size(), kMostRanks));
+  if (rows.size() < 1 || rows.size() > kMostScclTopologyRanks) {
+    rows.fail(fmt::format("has {} rows: 1 to {} are read", rows.size(), kMostScclTopologyRanks));
   }
   for (std::size_t rank = 0; rank < rows.size(); ++rank) {
     topology.nodes.push_back(

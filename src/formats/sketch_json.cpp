@@ -16,23 +16,23 @@
 namespace chorus::formats {
 namespace {
 
-constexpr int kMostRanks = 1 << 14;
-constexpr int kMostChunks = 1 << 12;
-constexpr std::size_t kMostMembers = 4096;  // senders are members
+constexpr int kMostSketchRanks = 1 << 14;
+constexpr int kMostSketchChunks = 1 << 12;
+constexpr std::size_t kMostSketchMembers = 4096;  // senders are members
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;
 constexpr std::array<std::string_view, 3> kUses{"any", "fewest", "most"};
 
 std::vector<int> ranks(const json::Node& list) {
   std::vector<int> result;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    result.push_back(list.item(i).integer(0, kMostRanks - 1));
+    result.push_back(list.item(i).integer(0, kMostSketchRanks - 1));
   }
   return result;
 }
 
 std::pair<int, int> pair(const json::Node& list, int low, std::string_view what) {
   if (list.size() != 2) list.fail(fmt::format("{} items where {} is expected", list.size(), what));
-  return {list.item(0).integer(low, kMostRanks), list.item(1).integer(low, kMostRanks)};
+  return {list.item(0).integer(low, kMostSketchRanks), list.item(1).integer(low, kMostSketchRanks)};
 }
 
 /// {"1": [0, 2], …}
@@ -42,7 +42,7 @@ std::map<int, std::vector<int>> by_rank(const json::Node& object) {
     int rank = -1;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
     const bool whole = error == std::errc() && end == name.data() + name.size();
-    if (!whole || rank < 0 || rank >= kMostRanks || std::to_string(rank) != name) {
+    if (!whole || rank < 0 || rank >= kMostSketchRanks || std::to_string(rank) != name) {
       object.member(name).fail("the name of this member is to be a local rank");
     }
     result[rank] = ranks(object.member(name));
@@ -78,7 +78,7 @@ Sketch own(const json::Node& root) {
                        "sends_for", "relays", "symmetry", "chunks_per_block", "size_bytes"});
   Sketch sketch;
   if (root.has("name")) sketch.name = root.member("name").text();
-  if (root.has("hosts")) sketch.hosts = root.member("hosts").integer(1, kMostRanks);
+  if (root.has("hosts")) sketch.hosts = root.member("hosts").integer(1, kMostSketchRanks);
   if (root.has("allowed")) sketch.allowed = links(root.member("allowed"));
   if (root.has("forbidden")) sketch.forbidden = links(root.member("forbidden"));
   if (root.has("switches")) {
@@ -108,7 +108,7 @@ Sketch own(const json::Node& root) {
   if (root.has("relays")) sketch.relays = ranks(root.member("relays"));
   if (root.has("symmetry")) sketch.symmetry = offsets(root.member("symmetry"));
   if (root.has("chunks_per_block")) {
-    sketch.chunks_per_block = root.member("chunks_per_block").integer(1, kMostChunks);
+    sketch.chunks_per_block = root.member("chunks_per_block").integer(1, kMostSketchChunks);
   }
   if (root.has("size_bytes")) sketch.size_bytes = root.member("size_bytes").whole(1, kMostBytes);
   return sketch;
@@ -169,7 +169,7 @@ Sketch tacclish(const json::Node& root) {
                       {"internode_sketch"});
   Sketch sketch;
   sketch.name = "TACCL's";
-  sketch.hosts = root.member("nnodes").integer(1, kMostRanks);
+  sketch.hosts = root.member("nnodes").integer(1, kMostSketchRanks);
   read_inside(root.member("intranode_sketch"), sketch);
   if (root.has("internode_sketch")) {
     read_between(root.member("internode_sketch"), sketch);
@@ -179,7 +179,7 @@ Sketch tacclish(const json::Node& root) {
   sketch.symmetry = offsets(root.member("symmetry_offsets"));
   const json::Node parameters = root.member("hyperparameters");
   parameters.expect_members({"input_chunkup"}, {"heuristic"});
-  sketch.chunks_per_block = parameters.member("input_chunkup").integer(1, kMostChunks);
+  sketch.chunks_per_block = parameters.member("input_chunkup").integer(1, kMostSketchChunks);
   if (parameters.has("heuristic")) {
     sketch.ignored.emplace_back(
         "hyperparameters/heuristic: what has the longest way before it goes first");
@@ -207,7 +207,7 @@ std::string text_of(const Pairs& pairs, First first, Second second) {
 }  // namespace
 
 Sketch sketch_from_json(std::string_view text, std::string_view where) {
-  const json::Value value = json::parse(text, where, kMostMembers);
+  const json::Value value = json::parse(text, where, kMostSketchMembers);
   const json::Node root(value, where);
   if (root.has("nnodes") && !root.has("format")) return tacclish(root);
   return own(root);

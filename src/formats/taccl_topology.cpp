@@ -14,7 +14,7 @@ namespace chorus::formats {
 namespace {
 
 constexpr int kMostGpus = 512;
-constexpr int kMostRanks = 4096;
+constexpr int kMostTacclRanks = 4096;
 constexpr int kMostLinks = 1024;
 constexpr double kRounding = 1.001;  // µs
 constexpr double kMicro = 1e-6;
@@ -42,9 +42,9 @@ class Reader {
                          "remote_beta", "remote_invbw", "links", "betas", "invbws"});
     gpus_ = root.member("gpus_per_node").integer(1, kMostGpus);
     alpha_us_ = root.member("alpha").figure();
-    if (hosts < 1 || hosts > kMostRanks / gpus_) {
-      root.fail(
-          fmt::format("{} hosts of {} GPUs: up to {} ranks are read", hosts, gpus_, kMostRanks));
+    if (hosts < 1 || hosts > kMostTacclRanks / gpus_) {
+      root.fail(fmt::format("{} hosts of {} GPUs: up to {} ranks are read", hosts, gpus_,
+                            kMostTacclRanks));
     }
   }
 

@@ -18,9 +18,6 @@
 namespace chorus::bounds {
 namespace {
 
-constexpr int kMaxRounds = 500;  // of cutting planes; a few dozen are enough in practice
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
 /// Calls visit(from, to) for enough pairs that every cut between two terminals separates one; for
 /// few, which shows fewer cuts, where the wiring is large and repeats itself.
 template <class Visit>

@@ -22,8 +22,6 @@ constexpr double kSame = 1e-9;  // relative: two figures that should be equal ar
 constexpr std::size_t kMaxVariables =
     60'000;  // of a linear program that is still solved in seconds
 
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-
 /// One commodity: what `source` sends to every other terminal.
 struct Commodity {
   int source = 0;

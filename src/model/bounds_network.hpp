@@ -1,6 +1,7 @@
 // A topology as the bounds see it: capacities instead of betas, nodes instead of ranks.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "model/least_ratio.hpp"
 
 namespace chorus::bounds {
+
+constexpr int kMaxRounds = 500;  ///< of cutting planes; a few dozen are enough in practice
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 enum class Direction { forward, reversed };
 

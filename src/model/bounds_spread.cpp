@@ -16,8 +16,6 @@
 namespace chorus::bounds {
 namespace {
 
-constexpr int kMaxRounds = 500;  // of cutting planes; a few dozen are enough in practice
-
 double sum_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }

@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
-using Lane = std::tuple<Rank, Rank, Action>;
+using LaneKey = std::tuple<Rank, Rank, Action>;
 
 class Walk {
  public:
   Walk(const Simulation& simulation, const Routes& routes)
       : timeline_(simulation.timeline), routes_(routes), before_(timeline_.size(), kNone) {
-    std::map<Lane, std::vector<std::size_t>> lanes;
+    std::map<LaneKey, std::vector<std::size_t>> lanes;
     for (std::size_t i = 0; i < timeline_.size(); ++i) {
       const Transfer& transfer = timeline_[i].transfer;
       arrivals_[place(transfer.dst, transfer.chunk)].push_back(i);

@@ -16,8 +16,8 @@ namespace {
 using json::Node;
 
 // The smallest ranges that every later check relies on; malformed() knows the exact ones.
-constexpr int kMostRanks = 32'767;
-constexpr int kMostChunks = 1 << 26;
+constexpr int kMostRanksInFile = 32'767;
+constexpr int kMostChunksInFile = 1 << 26;
 
 template <class Enum, std::size_t n>
 Enum choice(const Node& node, const std::array<std::string_view, n>& names) {
@@ -110,8 +110,8 @@ Transfer read_transfer(const Node& node, const Schedule& schedule) {
 Schedule read_schedule(const Node& node) {
   Schedule schedule{.name = node.member("name").text(),
                     .collective = {},
-                    .world_size = node.member("world_size").integer(1, kMostRanks),
-                    .num_chunks = node.member("num_chunks").integer(1, kMostChunks),
+                    .world_size = node.member("world_size").integer(1, kMostRanksInFile),
+                    .num_chunks = node.member("num_chunks").integer(1, kMostChunksInFile),
                     .steps = {}};
   const Node kind = node.member("collective");
   try {
@@ -246,7 +246,7 @@ Plan plan_from_json(std::string_view text, std::string_view where) {
   root.expect_members({"format", "version", "topology", "world_size", "entries"}, {"wiring"});
   Plan plan{.topology_fingerprint = read_fingerprint(root.member("topology")),
             .topology = {},
-            .world_size = root.member("world_size").integer(1, kMostRanks),
+            .world_size = root.member("world_size").integer(1, kMostRanksInFile),
             .entries = {}};
   if (root.has("wiring")) read_wiring(root.member("wiring"), where, plan);
   for_each_item(root.member("entries"), [&](const Node& node) {

@@ -33,7 +33,7 @@ Order order_of_send(const Delivery& delivery) { return {2 * delivery.step, deliv
 Order order_of_arrival(const Delivery& delivery) { return {2 * delivery.step + 1, delivery.chunk}; }
 
 /// An instruction before it is given to a lane.
-struct Item {
+struct Placed {
   Order order;
   Rank peer = -1;     // breaks ties between sends of one chunk
   int delivery = -1;  // arrivals: which
@@ -189,16 +189,16 @@ class Lowering {
                     .lanes = {}};
     incoming_.clear();
     outgoing_.clear();
-    std::vector<Item> items;
+    std::vector<Placed> items;
     add_local_copies(rank, items);
     for (const auto& [delivery, sender] : sent_[rank]) {
       items.push_back(send(delivery, sender));
     }
     for (const int delivery : received_[rank]) items.push_back(arrival(delivery, program));
-    std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    std::stable_sort(items.begin(), items.end(), [](const Placed& a, const Placed& b) {
       return std::tie(a.order, a.peer) < std::tie(b.order, b.peer);
     });
-    for (Item& item : items) {  // now that the order is known
+    for (Placed& item : items) {  // now that the order is known
       if (item.peer < 0) continue;
       const Delivery& delivery = made_.list[item.delivery];
       item.instruction.sends = {outgoing(program, delivery)};
@@ -209,7 +209,7 @@ class Lowering {
   }
 
   /// What the rank already has where it is wanted, or is sent on from its output.
-  void add_local_copies(Rank rank, std::vector<Item>& items) {
+  void add_local_copies(Rank rank, std::vector<Placed>& items) {
     std::vector<ChunkId> chunks = own_chunks(schedule_, made_.list, received_[rank], rank);
     const auto early = std::equal_range(
         made_.early_copies.begin(), made_.early_copies.end(), std::pair<Rank, ChunkId>(rank, 0),
@@ -239,7 +239,7 @@ class Lowering {
     }
   }
 
-  [[nodiscard]] Item send(int index, const Sender& sender) const {
+  [[nodiscard]] Placed send(int index, const Sender& sender) const {
     const Delivery& delivery = made_.list[index];
     const LocalRange from = places_.range(sender.buffer, delivery.chunk, sender.rank);
     return {.order = order_of_send(delivery),
@@ -253,17 +253,17 @@ class Lowering {
                             .after = {}}};
   }
 
-  Item arrival(int index, Program& program) {
+  Placed arrival(int index, Program& program) {
     const Delivery& delivery = made_.list[index];
-    Item item{.order = order_of_arrival(delivery),
-              .delivery = index,
-              .instruction = {.chunk = delivery.chunk,
-                              .count = delivery.count,
-                              .sources = {},
-                              .destination = {},
-                              .sends = {},
-                              .after = {},
-                              .completes = delivery.completes}};
+    Placed item{.order = order_of_arrival(delivery),
+                .delivery = index,
+                .instruction = {.chunk = delivery.chunk,
+                                .count = delivery.count,
+                                .sources = {},
+                                .destination = {},
+                                .sends = {},
+                                .after = {},
+                                .completes = delivery.completes}};
     auto& sources = item.instruction.sources;
     bool own = delivery.action == Action::reduce;  // still to be put in its place
     const auto put_own = [&] {
@@ -300,7 +300,7 @@ class Lowering {
   }
 
   /// Instructions that share a port share a lane; those without any share one, too.
-  static std::vector<int> lanes_of(const Program& program, std::span<const Item> items) {
+  static std::vector<int> lanes_of(const Program& program, std::span<const Placed> items) {
     Sets sets;
     const auto num_incoming = static_cast<int>(program.incoming.size());
     const auto num_ports = num_incoming + static_cast<int>(program.outgoing.size());
@@ -318,7 +318,7 @@ class Lowering {
       return first >= 0 ? first : num_ports;
     };
     std::vector<int> keys;
-    for (const Item& item : items) keys.push_back(key(item.instruction));
+    for (const Placed& item : items) keys.push_back(key(item.instruction));
     std::map<int, int> lane;  // by representative, numbered by first instruction
     for (int& k : keys) {
       k = lane.try_emplace(sets.find(k), static_cast<int>(lane.size())).first->second;
@@ -326,7 +326,7 @@ class Lowering {
     return keys;
   }
 
-  void cut(Program& program, std::vector<Item>& items, Hazards& hazards) {
+  void cut(Program& program, std::vector<Placed>& items, Hazards& hazards) {
     const std::vector<int> lanes = lanes_of(program, items);
     hazards.begin_rank(program.rank);
     program.lanes.resize(lanes.empty() ? 0 : *std::max_element(lanes.begin(), lanes.end()) + 1);

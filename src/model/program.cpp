@@ -17,7 +17,7 @@ using Fault = std::optional<std::string>;
 
 /// A value by number: what a rank contributed, or the result of a fold.
 using ValueId = std::int64_t;
-constexpr ValueId kNothing = -1;
+constexpr ValueId kNoValue = -1;
 
 class Values {
  public:
@@ -181,7 +181,7 @@ class Machine {
 
  private:
   void fill(std::vector<ValueId>& tile, Rank rank) const {
-    tile.assign(places_[rank].size(), kNothing);
+    tile.assign(places_[rank].size(), kNoValue);
     for (int i = 0; i < places_[rank].input_size(); ++i) {
       tile[places_[rank].at({Buffer::input, i})] =
           values_.initial(input_chunk(outline_, i, rank), rank);
@@ -192,7 +192,7 @@ class Machine {
              const std::vector<ValueId>& memory) {
     for (int i = 0; i < instruction.count; ++i) {
       const ValueId value = memory[places_[rank].at({range.buffer, range.index + i})];
-      if (value == kNothing) {
+      if (value == kNoValue) {
         return fmt::format("reads {}, which nothing has written",
                            name_of({range.buffer, range.index + i}));
       }
@@ -220,7 +220,7 @@ class Machine {
   }
 
   [[nodiscard]] Fault wrong(ValueId value, ChunkId chunk) const {
-    if (value == kNothing) return "nothing has written";
+    if (value == kNoValue) return "nothing has written";
     if (values_.chunk(value) != chunk) {
       return fmt::format("should be chunk {} but is chunk {}", chunk, values_.chunk(value));
     }

@@ -313,8 +313,8 @@ std::string way_over(const Topology& topology, const std::vector<int>& path) {
 /// Calls visit(entry, path, flow begin, opens a message) for every transfer.
 template <class Visit>
 void for_each_flow(const Simulation& simulation, const Routes& routes, Visit visit) {
-  using Lane = std::tuple<Rank, Rank, Action>;
-  std::map<Lane, std::pair<int, ChunkId>> last;  // step and chunk
+  using PairAction = std::tuple<Rank, Rank, Action>;
+  std::map<PairAction, std::pair<int, ChunkId>> last;  // step and chunk
   for (const TimelineEntry& entry : simulation.timeline) {
     const Transfer& t = entry.transfer;
     const std::vector<int>& path = routes.path(t.src, t.dst);

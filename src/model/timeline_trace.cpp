@@ -6,28 +6,11 @@
 #include <utility>
 
 #include "model/contract.hpp"
+#include "model/json_reader.hpp"
 #include "model/timeline.hpp"
 #include "model/timeline_lanes.hpp"
 
 namespace chorus {
-namespace {
-
-std::string quote(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
-}  // namespace
 
 std::string timeline_trace(const Simulation& simulation, const Schedule& schedule,
                            const Topology& topology) {
@@ -56,21 +39,22 @@ std::string timeline_trace(const Simulation& simulation, const Schedule& schedul
     fmt::format_to(
         name_out,
         ",\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}}", rank,
-        quote(fmt::format("rank {} on {}", rank,
-                          topology.nodes[static_cast<std::size_t>(node)].name)));
+        json::quote(fmt::format("rank {} on {}", rank,
+                                topology.nodes[static_cast<std::size_t>(node)].name)));
   }
   for (const auto& [where, name] : threads) {
     fmt::format_to(name_out,
                    ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},"
                    "\"args\":{{\"name\":{}}}}}",
-                   where.first, where.second, quote(name));
+                   where.first, where.second, json::quote(name));
   }
   std::string all = names + events;
   if (!all.empty()) all.erase(0, 1);  // the first comma
   return fmt::format(
       "{{\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schedule\":{},\"collective\":{},"
       "\"topology\":{}}},\n\"traceEvents\":[{}\n]}}\n",
-      quote(schedule.name), quote(name_of(schedule.collective.kind)), quote(topology.name), all);
+      json::quote(schedule.name), json::quote(name_of(schedule.collective.kind)),
+      json::quote(topology.name), all);
 }
 
 }  // namespace chorus

@@ -1,8 +1,8 @@
 // Collectives with settings of their own (NCCL 2.31).
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 
+#include "nccl/environment.hpp"
 #include "nccl/operations.hpp"
 
 namespace chorus::nccl {
@@ -10,42 +10,36 @@ namespace {
 
 using Kind = Call::Kind;
 
-constexpr unsigned kMagic = 0xcafebeef;
+constexpr unsigned kCallMagic = 0xcafebeef;
 
-void check(const char* field, int value, int low, int high) {
+void check_call(const char* field, int value, int low, int high) {
   if (value == NCCL_CONFIG_UNDEF_INT || (value >= low && value <= high)) return;
   refuse(ncclInvalidArgument, "ncclCollConfig_t: {} is {}, but must be in [{}, {}] or undefined",
          field, value, low, high);
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
 }
 
 }  // namespace
 
 CallConfig read_call_config(const ncclCollConfig_t* given) {
   if (given == nullptr) return {};
-  if (given->size < offsetof(ncclCollConfig_t, ext) || given->magic != kMagic) {
+  if (given->size < offsetof(ncclCollConfig_t, ext) || given->magic != kCallMagic) {
     refuse(ncclInvalidArgument,
            "ncclCollConfig_t was not initialized: begin with ncclCollConfig_t config = "
            "NCCL_COLLCONFIG_INITIALIZER");
   }
   ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
   std::memcpy(&config, given, std::min(given->size, sizeof config));
-  check("minCTAs", config.minCTAs, 1, INT_MAX);
-  check("maxCTAs", config.maxCTAs, 1, INT_MAX);
+  check_call("minCTAs", config.minCTAs, 1, INT_MAX);
+  check_call("maxCTAs", config.maxCTAs, 1, INT_MAX);
   if (config.minCTAs != NCCL_CONFIG_UNDEF_INT && config.maxCTAs != NCCL_CONFIG_UNDEF_INT &&
       config.minCTAs > config.maxCTAs) {
     refuse(ncclInvalidArgument, "ncclCollConfig_t: minCTAs {} is larger than maxCTAs {}",
            config.minCTAs, config.maxCTAs);
   }
-  check("nvlsCTAs", config.nvlsCTAs, 1, INT_MAX);
-  check("cgaClusterSize", config.cgaClusterSize, 0, 8);
-  check("forceAlgSelection", config.forceAlgSelection, 0, 1);
-  check("CTAPolicy", config.CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO);
+  check_call("nvlsCTAs", config.nvlsCTAs, 1, INT_MAX);
+  check_call("cgaClusterSize", config.cgaClusterSize, 0, 8);
+  check_call("forceAlgSelection", config.forceAlgSelection, 0, 1);
+  check_call("CTAPolicy", config.CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO);
   return {.schedule = config.algSelection == nullptr ? std::string() : lower(config.algSelection),
           .forced = config.forceAlgSelection != 0,
           .launch_event = config.launchCompletionEvent};

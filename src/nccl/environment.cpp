@@ -65,12 +65,6 @@ void remove(std::string& list, std::string_view name) {
   if (!kept.empty()) list = kept;
 }
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 void set_transports(const Values& values, Options& options) {
   if (env("CHORUS_TRANSPORTS")) return;
   const std::string net = lower(values.text("NCCL_NET").value_or(""));
@@ -118,6 +112,12 @@ void set_network(const Values& values, Options& options) {
 }
 
 }  // namespace
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
 
 std::optional<std::string> choose_interface(std::string_view list,
                                             const std::vector<std::string>& interfaces) {

@@ -50,4 +50,7 @@ void tell_of_ignored_variables();
 /// Those of this machine that are up and have an address, loopback last.
 [[nodiscard]] std::vector<std::string> usable_interfaces();
 
+/// In small letters, as NCCL compares the values of its variables.
+[[nodiscard]] std::string lower(std::string text);
+
 }  // namespace chorus::nccl

@@ -27,7 +27,7 @@ using wire::Writer;
 /// Another thread may have read what this one sleeps for; it looks again this often.
 constexpr milliseconds kSlice{50};
 /// How long an answer that needs no other rank is waited for.
-constexpr milliseconds kAnswer{500};
+constexpr milliseconds kAnswerWithin{500};
 /// How long leaving takes at most: until the coordinator has read the farewell, or, where it lives
 /// in this process, until the others have left (the coordinator itself gives up after 10 s).
 constexpr milliseconds kFarewell{1'000}, kFarewellOfHost{11'000};
@@ -298,7 +298,8 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
   const auto settled = [&] { return impl_->settled(mine, members, group, why); };
   if (!impl_->wait(lock, deadline, settled, meanwhile)) {
     impl_->send(Writer(Type::exchange_query).text(key).share());
-    impl_->wait(lock, Impl::Clock::now() + kAnswer, [&] { return settled() || mine.missing; });
+    impl_->wait(lock, Impl::Clock::now() + kAnswerWithin,
+                [&] { return settled() || mine.missing; });
     if (!mine.blobs && !why) {
       why = fmt::format("nothing from {} after {} ms",
                         mine.missing ? *mine.missing : "the coordinator", timeout_ms);

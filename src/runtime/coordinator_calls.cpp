@@ -22,9 +22,6 @@ constexpr milliseconds kClaimHold{300};
 constexpr milliseconds kLeftHold{500};
 constexpr std::size_t kCallsRemembered = 64;
 constexpr std::size_t kMaxOpen = 65536;  ///< groups, and exchanges
-constexpr std::size_t kMaxListed = 8;
-
-std::string key_of(wire::Reader& body) { return body.text(wire::kMaxKey); }
 
 }  // namespace
 
@@ -62,7 +59,7 @@ std::string Judge::seat_name(const Group& group, std::size_t seat, bool with_who
 // Exchanges.
 
 void Judge::on_exchange(Rank rank, wire::Reader& body) {
-  const std::string key = key_of(body);
+  const std::string key = body.text(wire::kMaxKey);
   const std::vector<Rank> members = body.ranks(rules_.world_size);
   const auto blob = body.blob(wire::kMaxBlob);
   body.end();
@@ -121,7 +118,7 @@ void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
 // Groups.
 
 void Judge::on_open_group(Rank rank, wire::Reader& body) {
-  const std::string key = key_of(body);
+  const std::string key = body.text(wire::kMaxKey);
   std::vector<Rank> members = body.ranks(rules_.world_size);
   body.end();
   if (groups_.size() >= kMaxOpen) throw Malformed("too many groups at once");
@@ -138,7 +135,7 @@ void Judge::on_open_group(Rank rank, wire::Reader& body) {
 }
 
 void Judge::on_close_group(Rank rank, wire::Reader& body, Time now) {
-  const std::string key = key_of(body);
+  const std::string key = body.text(wire::kMaxKey);
   body.end();
   const auto found = groups_.find(key);
   if (found == groups_.end()) return;
@@ -168,7 +165,7 @@ void Judge::decide(const std::string& key, Group& group, const std::string& sent
 }
 
 void Judge::on_abort(Rank rank, wire::Reader& body) {
-  const std::string key = key_of(body);
+  const std::string key = body.text(wire::kMaxKey);
   const std::string reason = body.text();
   body.end();
   const auto found = groups_.find(key);
@@ -180,7 +177,7 @@ void Judge::on_abort(Rank rank, wire::Reader& body) {
 }
 
 void Judge::on_lost(Rank rank, wire::Reader& body, Time now) {
-  const std::string key = key_of(body);
+  const std::string key = body.text(wire::kMaxKey);
   const Rank peer = body.i32();
   const std::string why = body.text();
   body.end();
@@ -224,7 +221,7 @@ void Judge::settle_claims(Time now) {
 }
 
 void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
-  const std::string key = key_of(body);
+  const std::string key = body.text(wire::kMaxKey);
   const std::uint64_t call = body.u64();
   const std::string signature = body.text();
   const Rank waiting_for = body.i32();
@@ -278,7 +275,7 @@ void Judge::on_waiting(Rank rank, wire::Reader& body, Time now) {
 }
 
 void Judge::on_ending(Rank rank, wire::Reader& body) {
-  const std::string key = key_of(body);
+  const std::string key = body.text(wire::kMaxKey);
   const std::uint32_t count = body.u32();
   std::map<std::size_t, Group::Seat::Messages> all;
   for (std::uint32_t i = 0; i < count; ++i) {

@@ -21,9 +21,6 @@ constexpr milliseconds kConnectionHold{500};
 constexpr milliseconds kHostStay{10'000}, kHostStayAfterFailure{1'000}, kHostStayForJoin{500};
 /// A failed join is told to late ranks this long.
 constexpr milliseconds kFailureMemory{30'000};
-constexpr std::size_t kMaxListed = 8;
-
-std::string key_of(wire::Reader& body) { return body.text(wire::kMaxKey); }
 
 }  // namespace
 
@@ -118,7 +115,7 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
     case Type::exchange:
       return on_exchange(rank, body);
     case Type::exchange_query: {
-      const std::string key = key_of(body);
+      const std::string key = body.text(wire::kMaxKey);
       const auto found = exchanges_.find(key);
       std::vector<Rank> missing;
       for (std::size_t i = 0; found != exchanges_.end() && i < found->second.members.size(); ++i) {

@@ -179,6 +179,8 @@ class Judge {
   std::vector<Order> orders_;
 };
 
+/// Sentences name no more ranks than this one by one.
+constexpr std::size_t kMaxListed = 8;
 /// "rank 3", "ranks 3 and 5", "ranks 1, 2 and 3", "ranks 1, 2, 3 and 12 more".
 [[nodiscard]] std::string list_ranks(std::span<const Rank> ranks);
 /// The sentence of a death, the same wherever it is written. `who` may be empty; `world_rank` is

@@ -39,8 +39,6 @@ std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
   return static_cast<std::uint32_t>(hash >> 32) | 1U;  // never 0: memory that nobody wrote
 }
 
-cuda::StreamHandle handle_of(void* stream) { return static_cast<cuda::StreamHandle>(stream); }
-
 }  // namespace
 
 DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const DeviceCall& device_call,
@@ -286,7 +284,7 @@ void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
   for (const DeviceCall& call : in_order)
     places.push_back(check_buffers(call, base.place.rank, n, device));
   if (in_order.empty()) return;
-  const cuda::StreamHandle stream = handle_of(calls[0].stream);
+  const cuda::StreamHandle stream = static_cast<cuda::StreamHandle>(calls[0].stream);
   order->begin(calls, stream);
   copies_used = 0;
   const std::uint32_t works = std::min(device::kProgressSlots, limits.blocks * device::kMostWorks);

@@ -15,15 +15,15 @@
 namespace chorus {
 namespace {
 
-constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kAnySize = std::numeric_limits<std::uint64_t>::max();
 // Of what this cannot see. That a way within a host is many times one between hosts is what counts.
 constexpr int kLinksOfGpu = 18;  // into the switch of a DGX-H100
 constexpr int kArchitecture = 90;
 constexpr double kBlocksGbS = 32 * 50;  // of a launch (docs/gpu-estimate.md)
 
-class Wiring {
+class DeviceWiring {
  public:
-  explicit Wiring(std::string name) { topology_.name = std::move(name); }
+  explicit DeviceWiring(std::string name) { topology_.name = std::move(name); }
   int node(std::string name, NodeKind kind, int parent = -1) {
     topology_.nodes.push_back(
         {.name = std::move(name), .kind = kind, .parent = parent, .detail = {}});
@@ -110,7 +110,7 @@ Topology gpu_topology(const GpuPlaces& places, const Topology& communicator) {
     return communicator;
   }
   const int hosts = places.num_hosts();
-  Wiring wiring(fmt::format("{} GPUs on {} hosts", n, hosts));
+  DeviceWiring wiring(fmt::format("{} GPUs on {} hosts", n, hosts));
   const Between between = between_hosts(places, communicator);
   const int network = hosts > 1 ? wiring.node("network", NodeKind::network_switch) : -1;
   std::vector<int> host_nodes;
@@ -188,12 +188,12 @@ Considered DeviceChoice::by_threshold(CollectiveKind kind) const {
   Considered result;
   const bool two = combines_for_all && input.world_size > 1;
   const std::uint64_t last =
-      two ? *one_shot_bytes_ * static_cast<std::uint64_t>(input.world_size) : kNoLimit;
+      two ? *one_shot_bytes_ * static_cast<std::uint64_t>(input.world_size) : kAnySize;
   result.entries.push_back(
       {.min_bytes = 0, .max_bytes = last, .schedule = algorithm("one_shot").make(input)});
   if (two) {
     result.entries.push_back({.min_bytes = last + 1,
-                              .max_bytes = kNoLimit,
+                              .max_bytes = kAnySize,
                               .schedule = algorithm("two_shot").make(input)});
   }
   return result;

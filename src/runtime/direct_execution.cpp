@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/multiples.hpp"
 #include "chorus/error.hpp"
 #include "collectives/reduce.hpp"
 #include "model/contract.hpp"
@@ -12,7 +13,7 @@
 namespace chorus {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // a cache line: tiles begin on one where they can
+constexpr std::size_t kCacheLineBytes = 64;  // of a cache: tiles begin on one where they can
 // Tiles staged ahead of those folded: a peer that is a little late finds work, and what is in
 // flight stays in the second-level cache.
 constexpr int kAhead = 2;
@@ -21,12 +22,10 @@ constexpr std::size_t kTakenBack = 2048;
 // An output of this size is gone from the second-level cache before anybody reads it.
 constexpr std::size_t kStreamed = 6 * 1024 * 1024;
 
-std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-
 /// Makes this core the one that owns the lines of [memory, memory + bytes), without waiting for it.
 void take_lines(const void* memory, std::size_t bytes) {
   const auto* const begin = static_cast<const std::byte*>(memory);
-  for (std::size_t at = 0; at < bytes; at += kAlignment) {
+  for (std::size_t at = 0; at < bytes; at += kCacheLineBytes) {
 #if defined(__x86_64__)
     // The builtin is an ordinary prefetch here but for compilers told of the instruction.
     asm volatile("prefetchw %0" : : "m"(begin[at]));
@@ -85,7 +84,7 @@ void DirectExecution::choose_tiles() {
   in_offer_ = static_cast<std::size_t>(direct_->most_input_blocks) * work_.count * element_bytes_ <=
               Offer::kInlineBytes;
   if (work_.count <= most) return;
-  const std::size_t line = std::max<std::size_t>(1, kAlignment / element_bytes_) * k_;
+  const std::size_t line = std::max<std::size_t>(1, kCacheLineBytes / element_bytes_) * k_;
   const std::size_t step = most >= line ? line : 1;
   const std::size_t tiles = divide_up(work_.count, most / step * step);
   tile_count_ = divide_up(divide_up(work_.count, tiles), step) * step;

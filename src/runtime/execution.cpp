@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/multiples.hpp"
 #include "chorus/error.hpp"
 #include "collectives/reduce.hpp"
 #include "model/contract.hpp"
@@ -15,12 +16,10 @@
 namespace chorus {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // a cache line: tiles begin on one where they can
+constexpr std::size_t kTileAlignment = 64;  // a cache line: tiles begin on one where they can
 
 /// Messages below this part of a slot are copied out of it: it costs less than to foresee them.
 constexpr std::size_t kLandingPart = 8;
-
-std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 /// Routine::landing_after of one lane. What touches the same memory has a chunk in common.
 std::vector<int> landing_after(const Lane& lane) {
@@ -109,7 +108,7 @@ void Execution::choose_tiles() {
     tile_count_ = work_.count;
     num_tiles_ = 1;
   } else {
-    const std::size_t line = std::max<std::size_t>(1, kAlignment / element_bytes_);
+    const std::size_t line = std::max<std::size_t>(1, kTileAlignment / element_bytes_);
     const std::size_t step = slot_elements >= line ? line : 1;
     const std::size_t most = slot_elements / step * step * k;
     if (most == 0) {

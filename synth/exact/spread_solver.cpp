@@ -16,7 +16,7 @@ namespace chorus::synth::exact {
 namespace {
 
 // What can be known of a bound that was computed in floating point.
-constexpr double kSlack = 1e-6;
+constexpr double kSpreadSlack = 1e-6;
 
 // Work of each look at every attempt. How long Z3 takes is a matter of luck with a long tail, so
 // each look begins anew with another seed: scatter (5,3,6) on the DGX-1 takes 44.6 s with the first
@@ -47,7 +47,8 @@ SpreadSolver::SpreadSolver(RoundNetwork network, Collective collective, double r
 }
 
 int SpreadSolver::least_rounds(int chunks_per_block) const {
-  const auto bytes = static_cast<int>(std::ceil(rounds_per_chunk_ * chunks_per_block - kSlack));
+  const auto bytes =
+      static_cast<int>(std::ceil(rounds_per_chunk_ * chunks_per_block - kSpreadSlack));
   return std::max(least_steps_, bytes);
 }
 

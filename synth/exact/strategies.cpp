@@ -13,14 +13,15 @@ constexpr int kMostRanks = 16;
 constexpr int kMostRanksInExchange = 10;
 constexpr int kMostRanksDirect = 9;
 constexpr int kMostChunks = 8;
-constexpr unsigned kWork = 10'000'000;  // about a second per question
+constexpr unsigned kWorkPerQuestion = 10'000'000;  // about a second per question
 constexpr auto kMostCpuTime = std::chrono::seconds(10);
 
 std::vector<Schedule> frontier_of(const Task& task, const Effort& given, int most_chunks) {
   Effort effort = given;
   effort.cpu = CpuLimit(kMostCpuTime);
   Synthesizer synthesizer(task.topology, task.collective);
-  Frontier frontier = synthesizer.pareto(effort, {.most_chunks = most_chunks, .work = kWork});
+  Frontier frontier =
+      synthesizer.pareto(effort, {.most_chunks = most_chunks, .work = kWorkPerQuestion});
   std::vector<Schedule> schedules;
   for (Point& point : frontier.points) {
     schedules.push_back(std::move(point.schedule));

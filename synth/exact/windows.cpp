@@ -18,16 +18,16 @@
 namespace chorus::synth::exact {
 namespace {
 
-constexpr int kTicks = 100'000;      // of a window, in which the solver counts
-constexpr unsigned kWork = 400'000;  // per question: a tenth of a second or so
+constexpr int kTicks = 100'000;               // of a window, in which the solver counts
+constexpr unsigned kWorkPerWindow = 400'000;  // per question: a tenth of a second or so
 constexpr double kNearEnough = 0.002;
 constexpr int kMostUnanswered = 8;  // then it is hard all the way
 constexpr int kMostPairs = 4000;
 
 /// Jobs as differences between their begins.
-class Encoding {
+class WindowEncoding {
  public:
-  Encoding(z3::context& context, const TimingWindow& window)
+  WindowEncoding(z3::context& context, const TimingWindow& window)
       : context_(context), window_(window), with_(window.jobs.size()) {
     origin_s_ = 1e300;
     for (const TimingWindow::Job& job : window.jobs) origin_s_ = std::min(origin_s_, job.begin_s);
@@ -200,9 +200,9 @@ std::optional<Retimed> solve_window(const TimingWindow& window, const Effort& ef
     z3::solver solver(context, "QF_IDL");
     z3::params params(context);
     params.set("random_seed", static_cast<unsigned>(effort.seed));
-    params.set("rlimit", kWork);
+    params.set("rlimit", kWorkPerWindow);
     solver.set(params);
-    Encoding encoding(context, window);
+    WindowEncoding encoding(context, window);
     if (!encoding.assert_into(solver)) return std::nullopt;
     const Watchdog watchdog(effort, [&] { context.interrupt(); });
     int low = encoding.ticks(window.bound_s - encoding.origin_s());

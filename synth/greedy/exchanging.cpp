@@ -7,6 +7,7 @@
 #include "model/contract.hpp"
 #include "synth/greedy/run.hpp"
 #include "synth/routing/paths.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -42,7 +43,7 @@ class Exchanging {
     std::vector<int> freed;
     for (std::size_t edge = 0; edge < waiting_.size(); ++edge)
       freed.push_back(static_cast<int>(edge));
-    shuffle(freed);
+    shuffle(freed, random_);
     for (const int edge : freed) try_edge(edge);
     for (std::int64_t turn = 0; !clock_.over(); ++turn) {
       if (turn % 64 == 0 && effort.spent()) return std::nullopt;
@@ -57,7 +58,7 @@ class Exchanging {
         run_.seconds = clock_.now_s();
         offer(hop.chunk, hop.dst);
       }
-      shuffle(freed);
+      shuffle(freed, random_);
       for (const int resource : freed) refill(resource);
       for (const int id : arrivals) {
         for (const int edge : network_.out(run_.hops[at(id)].dst)) try_edge(edge);
@@ -77,11 +78,6 @@ class Exchanging {
       return std::tie(way_s, tie, chunk) < std::tie(other.way_s, other.tie, other.chunk);
     }
   };
-
-  template <class T>
-  void shuffle(std::vector<T>& values) {
-    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_() % i]);
-  }
 
   [[nodiscard]] double distance(Rank from, Rank to) const {
     return distance_[at(from) * at(n_) + at(to)];

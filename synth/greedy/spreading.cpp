@@ -7,6 +7,7 @@
 #include "base/index.hpp"
 #include "model/contract.hpp"
 #include "synth/greedy/run.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -71,7 +72,7 @@ class Spreading {
   std::optional<GreedyRun> run(const Effort& effort) {
     std::vector<int> all(network_.edges().size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-    shuffle(all);
+    shuffle(all, random_);
     for (const int edge : all) try_edge(edge);
     std::vector<int> freed;
     for (std::int64_t turn = 0; !clock_.over(); ++turn) {
@@ -86,7 +87,7 @@ class Spreading {
           arrive(event.id);
         }
       }
-      shuffle(freed);
+      shuffle(freed, random_);
       for (const int resource : freed) refill(resource);
       for (const Hop& hop : arrived_) wake(hop.dst, hop.chunk);
     }
@@ -109,11 +110,6 @@ class Spreading {
     double end_s = 0;
     bool given_up = false;
   };
-
-  template <class T>
-  void shuffle(std::vector<T>& values) {
-    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random_() % i]);
-  }
 
   /// `rank` has the chunk or will have it: it is less rare now.
   void promise(Rank rank, ChunkId chunk) {

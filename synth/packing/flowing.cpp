@@ -18,7 +18,7 @@
 namespace chorus::synth {
 namespace {
 
-struct Job {
+struct FlowJob {
   Transfer transfer;
   int piece = 0;
   int made = 0;   // hops before it
@@ -54,7 +54,7 @@ class Jobs {
 
   [[nodiscard]] int num_chunks() const { return trees_ * flow_.pieces; }
 
-  std::vector<Job> jobs;  // what waits comes after what it waits for
+  std::vector<FlowJob> jobs;  // what waits comes after what it waits for
   int num_lanes = 0;
 
  private:
@@ -65,7 +65,7 @@ class Jobs {
 
   int add(Transfer transfer, int slot, std::span<const int> after) {
     const auto index = static_cast<int>(jobs.size());
-    Job job;
+    FlowJob job;
     job.transfer = transfer;
     job.piece = slot / n_ % flow_.pieces;
     job.slot = slot;
@@ -118,7 +118,7 @@ class Jobs {
 
 class Flowing {
  public:
-  Flowing(const Topology& topology, const Routes& routes, std::vector<Job> jobs, int num_lanes,
+  Flowing(const Topology& topology, const Routes& routes, std::vector<FlowJob> jobs, int num_lanes,
           Urgency urgency, double bytes, bool turned_round)
       : topology_(topology),
         routes_(routes),
@@ -184,7 +184,7 @@ class Flowing {
   };
 
   [[nodiscard]] Key key(int index) const {
-    const Job& job = jobs_[at(index)];
+    const FlowJob& job = jobs_[at(index)];
     if (job.transfer.action == Action::reduce && job.turn != 0) return {-job.turn, 0, index};
     switch (urgency_) {
       case Urgency::piece:
@@ -244,7 +244,7 @@ class Flowing {
       const int before = lane.last_step;
       if (!number_step(index, lane)) continue;
       lane.busy = true;
-      const Job& job = jobs_[at(index)];
+      const FlowJob& job = jobs_[at(index)];
       if (at(job.step) >= steps_.size()) steps_.resize(at(job.step) + 1);
       steps_[at(job.step)].push_back(job.transfer);
       ++begun_;
@@ -257,7 +257,7 @@ class Flowing {
   /// Gives a hop a step that is not before that of its predecessor in the lane. False if it has to
   /// wait: what arrives in one step is reduced together, later steps find what earlier ones left.
   bool number_step(int index, Lane& lane) {
-    Job& job = jobs_[at(index)];
+    FlowJob& job = jobs_[at(index)];
     int step = std::max(lane.last_step, job.step);
     if (job.transfer.action == Action::reduce) {
       Place& place = places_[place_of(job)];
@@ -273,13 +273,13 @@ class Flowing {
     return true;
   }
 
-  [[nodiscard]] std::int64_t place_of(const Job& job) const {
+  [[nodiscard]] std::int64_t place_of(const FlowJob& job) const {
     return std::int64_t{job.transfer.chunk} * topology_.world_size() + job.transfer.dst;
   }
 
   void ended(int index, double now_s) {
     ended_.push_back(jobs_[at(index)].slot);
-    const Job& job = jobs_[at(index)];
+    const FlowJob& job = jobs_[at(index)];
     take_next(lanes_[at(job.lane)], now_s);
     if (job.transfer.action == Action::reduce) {
       Place& place = places_[place_of(job)];
@@ -288,7 +288,7 @@ class Flowing {
       }
     }
     for (const int next : job.unlocks) {
-      Job& waiter = jobs_[at(next)];
+      FlowJob& waiter = jobs_[at(next)];
       waiter.step = std::max(waiter.step, job.step + 1);
       if (--waiter.waits == 0) ready(next, now_s);
     }
@@ -297,7 +297,7 @@ class Flowing {
   const Topology& topology_;
   const Routes& routes_;
   MessageTime message_time_;
-  std::vector<Job> jobs_;
+  std::vector<FlowJob> jobs_;
   Urgency urgency_;
   double bytes_;
   bool turned_round_;  // every hop takes the way back
@@ -332,7 +332,7 @@ std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& 
     for (std::size_t i = 0; i < spreading.ended().size(); ++i) {
       turn[at(spreading.ended()[i])] = static_cast<int>(i) + 1;
     }
-    for (Job& job : jobs.jobs) job.turn = turn[at(job.slot)];
+    for (FlowJob& job : jobs.jobs) job.turn = turn[at(job.slot)];
   }
   Flowing flowing(topology, routes, std::move(jobs.jobs), num_lanes, ordering.urgency, bytes,
                   false);

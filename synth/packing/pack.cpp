@@ -18,8 +18,8 @@
 namespace chorus::synth {
 namespace {
 
-constexpr int kMostHops = 60'000;     // of all trees together
-constexpr double kGoodEnough = 0.98;  // of the limit: not worth more trees or another attempt
+constexpr int kMostTreeHops = 60'000;  // of all trees together
+constexpr double kGoodEnough = 0.98;   // of the limit: not worth more trees or another attempt
 
 class Packer {
  public:
@@ -58,15 +58,15 @@ class Packer {
     double share = 0;  // of the limit
   };
 
-  [[nodiscard]] Demand demand(Size size) const {
-    Demand demand{weights_, limit_ * size.share / size.trees};
+  [[nodiscard]] TreeDemand demand(Size size) const {
+    TreeDemand demand{weights_, limit_ * size.share / size.trees};
     for (int& supply : demand.supply) supply *= size.trees;
     return demand;
   }
   [[nodiscard]] bool possible(Size size) const { return cuts_allow(graph_, demand(size)); }
 
   [[nodiscard]] int most_trees() const {
-    const int affordable = kMostHops / (sources_ * std::max(n_ - 1, 1));
+    const int affordable = kMostTreeHops / (sources_ * std::max(n_ - 1, 1));
     return std::clamp(options_.most_trees, 1, std::max(affordable, 1));
   }
 

@@ -14,7 +14,7 @@
 namespace chorus::synth {
 namespace {
 
-constexpr int kPatience = 12;  // rounds without progress
+constexpr int kReroutingPatience = 12;  // rounds without progress
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class Rerouting {
@@ -234,7 +234,8 @@ std::vector<PlacedTree> rerouted(std::vector<PlacedTree> trees, double goal, con
   if (!rerouting.build_missing(effort)) return {};
   double least = rerouting.worst();
   double steepness = 16;
-  for (int idle = 0; idle < kPatience && least > goal * (1 + 1e-9) && !effort.spent(); ++idle) {
+  for (int idle = 0; idle < kReroutingPatience && least > goal * (1 + 1e-9) && !effort.spent();
+       ++idle) {
     rerouting.round(steepness, effort);
     if (rerouting.worst() < least * (1 - 1e-9)) {
       least = rerouting.worst();

@@ -12,8 +12,8 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kPatience = 10;  // rounds without progress
+constexpr double kUnreached = std::numeric_limits<double>::infinity();
+constexpr int kSpanningPatience = 10;  // rounds without progress
 
 /// Two ranks with an edge either way.
 struct Pair {
@@ -123,7 +123,7 @@ class Spanning {
     set_costs(steepness);
     tree.clear();
     std::vector<char> inside(n_, 0);
-    std::vector<double> offer(n_, kInfinity);
+    std::vector<double> offer(n_, kUnreached);
     std::vector<int> over(n_, -1), depth(n_, 0);
     Rank newest = static_cast<Rank>(random_() % n_);
     for (std::size_t size = 1;; ++size) {
@@ -139,7 +139,7 @@ class Spanning {
       }
       newest = -1;
       for (std::size_t rank = 0; rank < n_; ++rank) {
-        if (inside[rank] != 0 || offer[rank] == kInfinity) continue;
+        if (inside[rank] != 0 || offer[rank] == kUnreached) continue;
         if (newest < 0 || offer[rank] < offer[at(newest)]) newest = static_cast<Rank>(rank);
       }
       if (newest < 0) return false;
@@ -204,7 +204,7 @@ std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int t
   if (!spanning.limited()) return SpanningPacking{spanning.rooted(), 0};
   double least = spanning.worst();
   double steepness = 16;
-  for (int idle = 0; idle < kPatience && !effort.spent(); ++idle) {
+  for (int idle = 0; idle < kSpanningPatience && !effort.spent(); ++idle) {
     spanning.round(steepness, effort);
     if (spanning.worst() < least * (1 - 1e-9)) {
       least = spanning.worst();

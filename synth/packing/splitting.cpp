@@ -33,7 +33,7 @@ struct Move {
 
 class Splitting {
  public:
-  Splitting(const CapacityGraph& graph, const Demand& demand)
+  Splitting(const CapacityGraph& graph, const TreeDemand& demand)
       : graph_(graph), feeder_(graph.num_nodes), flow_(graph.num_nodes + 1) {
     for (const int node : graph.terminals) {
       total_ += demand.supply[at(node)];
@@ -300,7 +300,7 @@ class Splitting {
 }  // namespace
 
 std::optional<PairCapacities> without_switches(const CapacityGraph& graph,
-                                               const RoutePieces& routes, const Demand& demand,
+                                               const RoutePieces& routes, const TreeDemand& demand,
                                                const Effort& effort) {
   Splitting splitting(graph, demand);
   if (!splitting.holds() || !splitting.balance()) return std::nullopt;
@@ -308,7 +308,7 @@ std::optional<PairCapacities> without_switches(const CapacityGraph& graph,
   return splitting.pairs();
 }
 
-bool cuts_allow(const CapacityGraph& graph, const Demand& demand) {
+bool cuts_allow(const CapacityGraph& graph, const TreeDemand& demand) {
   Splitting splitting(graph, demand);
   return splitting.holds() && splitting.balance();
 }

@@ -14,7 +14,7 @@ namespace chorus::synth {
 using PairCapacities = std::vector<int>;
 
 /// The trees to be packed: `supply[node]` trees start at each node, each carrying `unit_gb_s`.
-struct Demand {
+struct TreeDemand {
   std::vector<int> supply;
   double unit_gb_s = 0;
 };
@@ -27,11 +27,11 @@ struct Demand {
 /// Where there is a choice, arcs are joined to what `routes` say data really travels.
 [[nodiscard]] std::optional<PairCapacities> without_switches(const CapacityGraph& graph,
                                                              const RoutePieces& routes,
-                                                             const Demand& demand,
+                                                             const TreeDemand& demand,
                                                              const Effort& effort);
 
 /// True if the cuts of the capacities, in whole trees, allow `demand`. Quicker; says yes too often
 /// only where switches take in more or less than they can pass on.
-[[nodiscard]] bool cuts_allow(const CapacityGraph& graph, const Demand& demand);
+[[nodiscard]] bool cuts_allow(const CapacityGraph& graph, const TreeDemand& demand);
 
 }  // namespace chorus::synth

@@ -19,7 +19,7 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs more than its data
-constexpr int kMostTransfers = 60'000;
+constexpr int kMostTreeTransfers = 60'000;
 constexpr double kManyShare = 16;  // edges that cross a link: all that flows is timed together
 
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
@@ -59,7 +59,7 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
   const double hops =
       static_cast<double>(packing.trees.size()) * std::max(network.world_size() - 1, 1);
   const double transfers =
-      both ? kMostTransfers / (1 + sharing(network) / kManyShare) : kMostTransfers;
+      both ? kMostTreeTransfers / (1 + sharing(network) / kManyShare) : kMostTreeTransfers;
   const double most = std::min(of_a_tree / kSmallestPiece, transfers / hops);
   return static_cast<int>(std::max(1.0, std::floor(std::min(std::ceil(wanted), most))));
 }

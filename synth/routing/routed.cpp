@@ -16,10 +16,10 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kNearlyEqual = 1.005;  // of a load: not worth more pieces
-constexpr double kBalanced = 1.01;      // times the bound: no more pieces are tried
-constexpr double kGoodEnough = 1.015;   // times what no schedule can beat
-constexpr double kWorthIt = 0.997;      // of the time: not worth more chunks
+constexpr double kNearlyEqual = 1.005;      // of a load: not worth more pieces
+constexpr double kBalanced = 1.01;          // times the bound: no more pieces are tried
+constexpr double kCloseToBound = 1.015;     // times what no schedule can beat
+constexpr double kWorthMoreRoutes = 0.997;  // of the time: not worth more chunks
 constexpr int kPieces[] = {1, 2, 3, 4, 6, 8, 12};
 constexpr int kMostCuts = 16;
 // See Loads: the first balances and is short enough, the second is shorter but may not balance.
@@ -76,9 +76,10 @@ std::size_t hops_of(const Routing& routing) {
 }
 
 /// Tries routings and cuts, keeps what is predicted to be fastest.
-class Choice {
+class RoutingChoice {
  public:
-  Choice(const Network& network, Collective collective, double size_bytes, const Effort& effort)
+  RoutingChoice(const Network& network, Collective collective, double size_bytes,
+                const Effort& effort)
       : network_(network),
         collective_(collective),
         size_bytes_(size_bytes),
@@ -118,7 +119,7 @@ class Choice {
   }
 
   [[nodiscard]] bool done(double floor_s) const {
-    return best_s_ <= floor_s * kGoodEnough || effort_.spent();
+    return best_s_ <= floor_s * kCloseToBound || effort_.spent();
   }
 
   /// Never empty; the last is the least loaded, if only a little the one of fewest pieces.
@@ -159,7 +160,7 @@ class Choice {
                                      : routing.load_s * block_bytes_ + longest_alpha_s(routing);
     effort_.say(
         fmt::format("routed in {} pieces: {:.3g} ms", routing.pieces * cuts, seconds * 1e3));
-    if (best_ && seconds >= best_s_ * kWorthIt) return false;
+    if (best_ && seconds >= best_s_ * kWorthMoreRoutes) return false;
     best_ = std::move(schedule);
     best_s_ = seconds;
     return true;
@@ -195,7 +196,7 @@ std::optional<Schedule> routed(const Network& network, Collective collective, do
   const bool exchanges = kind == CollectiveKind::all_to_all || kind == CollectiveKind::gather ||
                          kind == CollectiveKind::scatter;
   if (!exchanges || network.world_size() < 2) return std::nullopt;
-  return Choice(network, collective, size_bytes, effort).run();
+  return RoutingChoice(network, collective, size_bytes, effort).run();
 }
 
 }  // namespace chorus::synth

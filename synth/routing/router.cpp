@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -25,14 +26,8 @@ constexpr double kAlternating[] = {6, 12, 24, 48, 96, 192, 400};
 // taken.
 constexpr double kNoise[] = {0.02, 0, 0.1, 0.5, 0.02};
 constexpr double kDear = 1e300;
-constexpr std::size_t kPatience = 40;  // sweeps without a gain
+constexpr std::size_t kRouterPatience = 40;  // sweeps without a gain
 constexpr int kTidySweeps = 4;
-
-/// Like std::shuffle, whose result the standard leaves open.
-template <class T>
-void shuffle(std::vector<T>& values, std::mt19937_64& random) {
-  for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random() % i]);
-}
 
 /// In [0, 1).
 double unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
@@ -169,7 +164,8 @@ Routing Router::balanced(int pieces, double use_weight) {
   Routing best = start(pieces, loads, kSharpness[0]);
   if (best.load_s <= 0) return best;
   Routing routing = best;
-  const auto patience = std::clamp<std::size_t>(kPatience * 1000 / demands_.size(), 4, kPatience);
+  const auto patience =
+      std::clamp<std::size_t>(kRouterPatience * 1000 / demands_.size(), 4, kRouterPatience);
   std::size_t idle = 0;
   for (std::size_t i = 0; idle < patience; ++i) {
     if (i == 0 || (i >= 4 && i % 4 == 0)) raise_bound(loads);

@@ -28,11 +28,11 @@ constexpr double kSwitchWorth = 0.1;
 // Where there are so few hops, prices are blurred in several ways.
 constexpr std::size_t kFewHops = 1'200;
 constexpr std::uint64_t kSeeds = 3;
-constexpr std::size_t kMostHops = 40'000;    // simulated
-constexpr std::size_t kMostExactHops = 600;  // timed exactly
-constexpr int kMostRanks = 64;
+constexpr std::size_t kMostSimulatedHops = 40'000;  // simulated
+constexpr std::size_t kMostExactHops = 600;         // timed exactly
+constexpr int kMostSketchRanks = 64;
 constexpr int kChunksPerBlock[] = {1, 2, 4, 8, 16};
-constexpr double kLeastChunkBytes = 4096;  // smaller ones are not worth a pipeline
+constexpr double kLeastSketchChunkBytes = 4096;  // smaller ones are not worth a pipeline
 constexpr double kWorthMoreChunks = 0.99;
 
 struct Candidate {
@@ -101,7 +101,7 @@ class Sketching {
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
       if (best && effort_.spent()) return;
       Candidate candidate{ways.find(taste, effort_.seed + seed, effort_), {}, 0, 0};
-      if (candidate.spread.hops.size() > kMostHops) return;
+      if (candidate.spread.hops.size() > kMostSimulatedHops) return;
       if (!best || candidate.spread.hops != best->spread.hops) {
         candidate.schedule =
             Timing(logical_.network(), candidate.spread, bytes_).schedule("sketched");
@@ -139,7 +139,7 @@ std::vector<Schedule> with_inferred(const Task& task, const WindowSolver& exact,
   const bool exchange = kind == all_to_all;
   if (kind != all_gather && kind != broadcast && !exchange) return {};
   const int n = task.network.world_size();
-  if (n > kMostRanks || n < 2) return {};
+  if (n > kMostSketchRanks || n < 2) return {};
   const double block_bytes = task.size_bytes / (kind == broadcast ? 1 : n);
   std::optional<Candidate> best;
   std::optional<std::pair<Sketch, int>> from;
@@ -149,8 +149,8 @@ std::vector<Schedule> with_inferred(const Task& task, const WindowSolver& exact,
     double before_s = std::numeric_limits<double>::infinity();
     for (const int pieces : kChunksPerBlock) {
       const std::size_t blocks = at(n) * at(kind == broadcast ? 1 : n);
-      if (pieces > 1 &&
-          (block_bytes / pieces < kLeastChunkBytes || blocks * at(pieces) > kMostHops / 4)) {
+      if (pieces > 1 && (block_bytes / pieces < kLeastSketchChunkBytes ||
+                         blocks * at(pieces) > kMostSimulatedHops / 4)) {
         break;
       }
       effort.say(fmt::format("sketch \"{}\", {} chunks per block", sketch.name, pieces));

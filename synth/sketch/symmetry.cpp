@@ -15,9 +15,9 @@ namespace chorus::synth {
 namespace {
 
 constexpr std::size_t kMostRenamings = 4096;
-constexpr double kAlike = 1e-9;  // relative
+constexpr double kAlikeRates = 1e-9;  // relative
 
-bool alike(double a, double b) { return std::abs(a - b) <= kAlike * std::max(a, b); }
+bool alike(double a, double b) { return std::abs(a - b) <= kAlikeRates * std::max(a, b); }
 
 void require_fits(int world_size, const Sketch::Offset& offset) {
   if (offset.group < 1 || world_size % offset.group != 0) {

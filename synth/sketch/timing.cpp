@@ -16,7 +16,7 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kSameTime = 1 + 1e-9;
+constexpr double kSameMoment = 1 + 1e-9;
 constexpr int kMostRounds = 4;  // through all windows
 constexpr double kGain = 1 - 1e-6;
 
@@ -66,9 +66,9 @@ std::vector<Send> listed(const Network& network, const Spread& spread, double ch
 
 /// Steps of sends in the order of begins: after those of what brings their chunks, and not before
 /// what their source has sent. Within a step a lane goes by chunk.
-class Numbering {
+class SendNumbering {
  public:
-  explicit Numbering(const Network& network)
+  explicit SendNumbering(const Network& network)
       : network_(network),
         last_step_(at(network.world_size()), 0),
         last_on_(network.edges().size(), {-1, -1}) {}
@@ -272,7 +272,7 @@ bool Timing::take(std::size_t first, const std::vector<double>& begins,
   }
   sends_ = std::move(sorted);
   replay();
-  if (seconds() <= before_s * kSameTime) return true;
+  if (seconds() <= before_s * kSameMoment) return true;
   sends_ = before;
   return false;
 }
@@ -308,7 +308,7 @@ std::vector<Send> Timing::together() const {
     for (const int before : send.after) ready_s = std::max(ready_s, sends_[at(before)].end_s);
     const int before = last_on[at(send.edge)];
     const bool follows = before >= 0 && last_of[at(src)] == before;
-    if (follows && ready_s <= joined[at(before)].begin_s * kSameTime &&
+    if (follows && ready_s <= joined[at(before)].begin_s * kSameMoment &&
         joined[at(before)].chunks.size() + send.chunks.size() <= at(kMostTogether) &&
         joined[at(before)].chunks.back() < send.chunks.front()) {
       Send& head = joined[at(before)];
@@ -323,7 +323,7 @@ std::vector<Send> Timing::together() const {
 
 Schedule Timing::schedule(std::string_view name) const {
   Schedule schedule{std::string(name), collective_, network_.world_size(), num_chunks_, {}};
-  Numbering numbering(network_);
+  SendNumbering numbering(network_);
   for (const Send& send : together()) {
     const Edge& edge = network_.edges()[at(send.edge)];
     const auto step = at(numbering.step(send));

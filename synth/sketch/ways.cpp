@@ -13,20 +13,16 @@
 #include "base/check.hpp"
 #include "base/index.hpp"
 #include "model/contract.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
 
-constexpr double kFar = std::numeric_limits<double>::infinity();
+constexpr double kUnconnected = std::numeric_limits<double>::infinity();
 // Prices get steeper from sweep to sweep.
-constexpr double kSharpness[] = {1, 2, 4, 8, 16, 32, 64, 16, 32, 64, 128, 32};
-constexpr double kNoise[] = {0.3, 0.1, 0.03, 0};
+constexpr double kWaySharpness[] = {1, 2, 4, 8, 16, 32, 64, 16, 32, 64, 128, 32};
+constexpr double kWayNoise[] = {0.3, 0.1, 0.03, 0};
 constexpr double kSame = 1 + 1e-9;
-
-template <class T>
-void shuffle(std::vector<T>& values, std::mt19937_64& random) {
-  for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random() % i]);
-}
 
 }  // namespace
 
@@ -125,7 +121,7 @@ double Ways::price(int edge, const Taste& taste) {
 void Ways::measure_distances(Rank origin) {
   std::vector<double>& distance = distances_s_[at(origin)];
   if (!distance.empty()) return;
-  distance.assign(at(network_.world_size()), kFar);
+  distance.assign(at(network_.world_size()), kUnconnected);
   using Entry = std::pair<double, Rank>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
   distance[at(origin)] = 0;
@@ -216,14 +212,14 @@ Spread Ways::find(const Taste& taste, std::uint64_t seed, const Effort& effort) 
   random_.seed(seed);
   std::vector<std::vector<int>> ways(items_.size());
   std::vector<std::vector<int>> best;
-  double best_score = kFar;
+  double best_score = kUnconnected;
   std::vector<std::size_t> order(items_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::size_t sweep = 0;
-  for (const double sharpness : kSharpness) {
+  for (const double sharpness : kWaySharpness) {
     if (!best.empty() && effort.spent()) break;
     reprice(sharpness);
-    noise_ = seed == effort.seed ? 0 : kNoise[sweep++ % std::size(kNoise)];
+    noise_ = seed == effort.seed ? 0 : kWayNoise[sweep++ % std::size(kWayNoise)];
     for (const std::size_t i : order) {
       change(ways[i], -1);
       ways[i] = grow(items_[i], taste);

@@ -6,10 +6,6 @@
 namespace chorus::probing {
 namespace {
 
-bool holds(const std::vector<int>& sorted, int host) {
-  return std::binary_search(sorted.begin(), sorted.end(), host);
-}
-
 void add(std::vector<Limit>& limits, Limit limit) {
   if (!limit.flows.empty()) limits.push_back(std::move(limit));
 }
@@ -62,6 +58,10 @@ std::vector<int> children_of_top(const HostTree& tree) {
 }
 
 }  // namespace
+
+bool holds(const std::vector<int>& sorted, int host) {
+  return std::binary_search(sorted.begin(), sorted.end(), host);
+}
 
 std::vector<int> HostTree::group_of_hosts() const {
   std::vector<int> smallest(out.size(), -1);

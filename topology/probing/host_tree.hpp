@@ -63,4 +63,7 @@ struct Limit {
 [[nodiscard]] std::vector<double> fair_rates(std::span<const Limit> limits, std::size_t flows);
 [[nodiscard]] std::vector<double> fair_rates(const HostTree& tree, std::span<const Flow> flows);
 
+/// Whether a group of hosts, ascending, has this one.
+[[nodiscard]] bool holds(const std::vector<int>& sorted, int host);
+
 }  // namespace chorus::probing

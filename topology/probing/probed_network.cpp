@@ -15,10 +15,6 @@
 namespace chorus::probing {
 namespace {
 
-bool holds(const std::vector<int>& sorted, int host) {
-  return std::binary_search(sorted.begin(), sorted.end(), host);
-}
-
 Wire wire_of(double bytes_per_s, double alpha_s, std::string_view type) {
   return {bytes_per_s * 1e-9, alpha_s * 1e6, type, Provenance::measured};
 }
