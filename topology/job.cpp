@@ -13,13 +13,15 @@ namespace {
 
 void check(const JobShape& shape) {
   if (shape.hosts < 1 || shape.ranks_per_host < 1 || shape.cores_per_host < 1) {
-    throw InputError(fmt::format(
-        "a job of {} hosts, {} ranks per host and {} cores per host: each must be at least 1",
-        shape.hosts, shape.ranks_per_host, shape.cores_per_host));
+    throw InputError(
+        fmt::format("a job of {}, {} per host and {} per host: each must be at least 1",
+                    counted(shape.hosts, "host"), counted(shape.ranks_per_host, "rank"),
+                    counted(shape.cores_per_host, "core")));
   }
   if (long{shape.hosts} * shape.ranks_per_host > kMostRanks) {
-    throw InputError(fmt::format("a job of {} hosts with {} ranks each: at most {} ranks in all",
-                                 shape.hosts, shape.ranks_per_host, kMostRanks));
+    throw InputError(fmt::format("a job of {} with {} each: at most {} ranks in all",
+                                 counted(shape.hosts, "host"),
+                                 counted(shape.ranks_per_host, "rank"), kMostRanks));
   }
   if (!(shape.network_gb_s > 0) || shape.network_gb_s > 1e6) {
     throw InputError(fmt::format("a network of {} GB/s: it must be above 0 and at most 1000000",

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/counted.hpp"
 #include "formats/sketch_json.hpp"
 #include "model/json.hpp"
 #include "model/json_reader.hpp"
@@ -133,10 +134,14 @@ class Reader {
 
   void require_square(const json::Node& rows) const {
     const auto n = static_cast<std::size_t>(gpus_);
-    if (rows.size() != n) rows.fail(fmt::format("{} rows for {} GPUs", rows.size(), n));
+    if (rows.size() != n)
+      rows.fail(fmt::format("{} for {}", counted(static_cast<long long>(rows.size()), "row"),
+                            counted(static_cast<long long>(n), "GPU")));
     for (std::size_t i = 0; i < n; ++i) {
       const json::Node row = rows.item(i);
-      if (row.size() != n) row.fail(fmt::format("{} items for {} GPUs", row.size(), n));
+      if (row.size() != n)
+        row.fail(fmt::format("{} for {}", counted(static_cast<long long>(row.size()), "item"),
+                             counted(static_cast<long long>(n), "GPU")));
     }
   }
 

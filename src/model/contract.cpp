@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/counted.hpp"
 #include "base/suggest.hpp"
 #include "chorus/error.hpp"
 #include "model/symmetry.hpp"
@@ -212,12 +213,14 @@ std::optional<std::string> malformed_sizes(const Schedule& schedule) {
     return fmt::format("root {} is given, but {} has no root: leave it 0", root, name_of(kind));
   }
   if (schedule.num_chunks < 1 || schedule.num_chunks > kMaxChunks) {
-    return fmt::format("{} chunks are not in [1, {}]", schedule.num_chunks, kMaxChunks);
+    return fmt::format("a schedule of {}: must be in [1, {}]",
+                       counted(schedule.num_chunks, "chunk"), kMaxChunks);
   }
   const int blocks = num_blocks(kind, n);
   if (schedule.num_chunks % blocks != 0) {
-    return fmt::format("{} chunks are no multiple of the {} blocks of {} on {} ranks",
-                       schedule.num_chunks, blocks, name_of(kind), n);
+    return fmt::format("{} cannot be shared equally by the {} of {} on {}",
+                       counted(schedule.num_chunks, "chunk"), counted(blocks, "block"),
+                       name_of(kind), counted(n, "rank"));
   }
   if (kind == CollectiveKind::barrier && schedule.num_chunks != 1) {
     return fmt::format("{} chunks, but barrier has one token", schedule.num_chunks);

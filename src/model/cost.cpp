@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "model/symmetry.hpp"
 
@@ -181,10 +182,10 @@ class SymmetricCost {
 
 void require_world(const Schedule& schedule, const Topology& topology) {
   if (schedule.world_size == topology.world_size()) return;
-  throw TopologyError(
-      fmt::format("the schedule '{}' is made for {} ranks but the topology '{}' has {}; make one "
-                  "for the other's number of ranks",
-                  schedule.name, schedule.world_size, topology.name, topology.world_size()));
+  throw TopologyError(fmt::format(
+      "the schedule '{}' is made for {} but the topology '{}' has {}; make one "
+      "for the other's number of ranks",
+      schedule.name, counted(schedule.world_size, "rank"), topology.name, topology.world_size()));
 }
 
 }  // namespace

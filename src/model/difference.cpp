@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "model/json.hpp"
 
 namespace chorus {
@@ -39,8 +40,8 @@ std::string difference(const Topology& topology, const Topology& other) {
   }
   if (fingerprint(topology) == fingerprint(other)) return "nothing";
   if (topology.world_size() != other.world_size()) {
-    return fmt::format("'{}' has {} ranks, '{}' has {}", topology.name, topology.world_size(),
-                       other.name, other.world_size());
+    return fmt::format("'{}' has {}, '{}' has {}", topology.name,
+                       counted(topology.world_size(), "rank"), other.name, other.world_size());
   }
   const auto mine = by_name(topology);
   const auto theirs = by_name(other);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counted.hpp"
 #include "model/contract.hpp"
 #include "model/replay.hpp"
 #include "model/symmetry.hpp"
@@ -183,7 +184,8 @@ std::optional<std::string> first_fault(std::span<const DirectProgram> programs) 
   const Schedule schedule = without_steps(programs[0]);
   if (auto fault = malformed(schedule)) return fault;
   if (programs.size() != static_cast<std::size_t>(schedule.world_size)) {
-    return fmt::format("{} programs for {} ranks", programs.size(), schedule.world_size);
+    return fmt::format("{} for {}", counted(static_cast<long long>(programs.size()), "program"),
+                       counted(schedule.world_size, "rank"));
   }
   // By chunk where one rank wants it, else by rank and chunk.
   const bool one_taker = taker(schedule, 0) >= 0;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counted.hpp"
 #include "model/contract.hpp"
 #include "model/replay.hpp"
 #include "model/symmetry.hpp"
@@ -162,8 +163,10 @@ std::optional<std::string> first_fault(const Schedule& schedule) {
   // of the chunks that a short file can announce.
   const std::size_t transfers = num_transfers(schedule);
   if (transfers < static_cast<std::size_t>(schedule.num_chunks) / 2) {
-    return fmt::format("{} transfers cannot deliver the {} chunks of {} on {} ranks", transfers,
-                       schedule.num_chunks, name_of(schedule.collective.kind), schedule.world_size);
+    return fmt::format("{} cannot deliver {} of {} on {}",
+                       counted(static_cast<long long>(transfers), "transfer"),
+                       counted(schedule.num_chunks, "chunk"), name_of(schedule.collective.kind),
+                       counted(schedule.world_size, "rank"));
   }
   return is_combining(schedule.collective.kind) ? replay_all<CombiningReplay>(schedule)
                                                 : replay_all<CopyReplay>(schedule);

@@ -4,6 +4,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
@@ -159,8 +160,9 @@ PlanEntry read_entry(const Node& node, const Plan& plan) {
   }
   if (entry.schedule.world_size != plan.world_size) {
     schedule.member("world_size")
-        .fail(fmt::format("a schedule for {} ranks in a plan for {}: use one for {}",
-                          entry.schedule.world_size, plan.world_size, plan.world_size));
+        .fail(fmt::format("a schedule for {} in a plan for {}: use one for {}",
+                          counted(entry.schedule.world_size, "rank"), plan.world_size,
+                          plan.world_size));
   }
   if (entry.schedule.collective.root != 0) {
     schedule.member("root").fail("schedules of a plan are made for root 0: rename the ranks");

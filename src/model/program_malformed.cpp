@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "model/abstract_run.hpp"
 #include "model/contract.hpp"
 
@@ -161,7 +162,8 @@ std::optional<std::string> malformed(std::span<const Program> programs) {
   const Program& first = programs.front();
   if (Fault fault = malformed(outline(first))) return fault;
   if (static_cast<int>(programs.size()) != first.world_size) {
-    return fmt::format("{} programs for {} ranks", programs.size(), first.world_size);
+    return fmt::format("{} for {}", counted(static_cast<long long>(programs.size()), "program"),
+                       counted(first.world_size, "rank"));
   }
   for (std::size_t i = 0; i < programs.size(); ++i) {
     const Program& program = programs[i];

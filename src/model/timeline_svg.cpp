@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "base/index.hpp"
 #include "model/contract.hpp"
 #include "model/critical_path.hpp"
@@ -192,9 +193,11 @@ class Picture {
                             topology_.name)));
     put("<text x=\"{:.0f}\" y=\"45\" fill=\"#444\">{}</text>\n", kMargin,
         escaped(fmt::format(
-            "{:.0f} bytes, {} ranks, {} chunks, {} steps, {} transfers: {:.6g} µs simulated",
-            size_bytes_, schedule_.world_size, schedule_.num_chunks, schedule_.steps.size(),
-            simulation_.timeline.size(), simulation_.seconds * 1e6)));
+            "{:.0f} bytes, {}, {}, {}, {}: {:.6g} µs simulated", size_bytes_,
+            counted(schedule_.world_size, "rank"), counted(schedule_.num_chunks, "chunk"),
+            counted(static_cast<long long>(schedule_.steps.size()), "step"),
+            counted(static_cast<long long>(simulation_.timeline.size()), "transfer"),
+            simulation_.seconds * 1e6)));
     put("<text x=\"{:.0f}\" y=\"62\" fill=\"#444\">{}</text>\n", kMargin,
         escaped(critical_summary()));
     put("<text x=\"{:.0f}\" y=\"{:.0f}\" fill=\"#444\">used, of the time</text>\n",

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "runtime/call.hpp"
 #include "runtime/communicator_impl.hpp"
@@ -112,12 +113,13 @@ void find_ranges(const Call& call, const void* memory, std::span<const std::size
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     if (counts[i] > kMost || offsets[i] > kMost) {
-      refuse(call, fmt::format("{} elements at {} {} rank {} are more than memory can be",
-                               counts[i], offsets[i], what, i));
+      refuse(call, fmt::format("{} at {} {} rank {}: more than memory can hold",
+                               counted(static_cast<long long>(counts[i]), "element"), offsets[i],
+                               what, i));
     }
     if (memory == nullptr) {
-      refuse(call,
-             fmt::format("{} elements {} rank {}, but the buffer is null", counts[i], what, i));
+      refuse(call, fmt::format("{} {} rank {}, but the buffer is null",
+                               counted(static_cast<long long>(counts[i]), "element"), what, i));
     }
     const auto* begin = static_cast<const std::byte*>(memory) + offsets[i] * size_of(call.type);
     ranges.push_back(range_of(begin, counts[i], call.type));
@@ -134,8 +136,9 @@ void check_all_to_all_v(const Call& call, std::size_t me, std::size_t world_size
     }
   }
   if (call.send_counts[me] != call.recv_counts[me]) {
-    refuse(call, fmt::format("rank {} sends itself {} elements but expects {}", me,
-                             call.send_counts[me], call.recv_counts[me]));
+    refuse(call, fmt::format("rank {} sends itself {} but expects {}", me,
+                             counted(static_cast<long long>(call.send_counts[me]), "element"),
+                             call.recv_counts[me]));
   }
   thread_local std::vector<Range> sent, received;  // kept for their memory
   find_ranges(call, call.input, call.send_counts, call.send_offsets, "to", sent);

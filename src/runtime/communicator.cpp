@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/blob.hpp"
+#include "base/counted.hpp"
 #include "base/hash.hpp"
 #include "model/contract.hpp"
 #include "runtime/call.hpp"
@@ -210,8 +211,8 @@ std::optional<std::string> Communicator::failure() const {
 
 void Communicator::use(const Plan& plan) {
   if (plan.world_size != world_size()) {
-    throw InputError(fmt::format("the plan is for {} ranks, but this communicator has {}",
-                                 plan.world_size, world_size()));
+    throw InputError(fmt::format("the plan is for {}, but this communicator has {}",
+                                 counted(plan.world_size, "rank"), world_size()));
   }
   for (const PlanEntry& entry : plan.entries) {
     if (const auto fault = first_fault(entry.schedule)) {

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/check.hpp"
+#include "base/counted.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "collectives/reduce.hpp"
@@ -170,8 +171,9 @@ void Communicator::Impl::leave() noexcept {
   try {
     if (engine->failure() || aborted) return;
     if (!group_calls.empty()) {
-      control->abort(place.key, fmt::format("left with {} calls of a group that was not ended",
-                                            group_calls.size()));
+      control->abort(place.key,
+                     fmt::format("left with {} of a group that was not ended",
+                                 counted(static_cast<long long>(group_calls.size()), "call")));
       throw CollectiveError(
           "the communicator ends before group_end(): the calls of the group "
           "were never started");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/counted.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "collectives/reduce.hpp"
@@ -47,8 +48,9 @@ Topology described_topology(const Options& options, std::size_t num_ranks) {
       read_option_file(options.topology_file, "CHORUS_TOPOLOGY", "chorus topo SOURCE --json"),
       options.topology_file);
   if (described.world_size() != static_cast<int>(num_ranks)) {
-    throw InputError(fmt::format("{} describes {} ranks, but this communicator has {}",
-                                 options.topology_file, described.world_size(), num_ranks));
+    throw InputError(fmt::format("{} describes {}, but this communicator has {}",
+                                 options.topology_file, counted(described.world_size(), "rank"),
+                                 num_ranks));
   }
   return described;
 }
@@ -60,8 +62,8 @@ Plan given_plan(const Options& options, std::size_t num_ranks, const Topology& d
       read_option_file(options.plan_file, "CHORUS_PLAN", "chorus synth TOPOLOGY -o FILE"),
       options.plan_file);
   if (plan.world_size != static_cast<int>(num_ranks)) {
-    throw InputError(fmt::format("{} is a plan for {} ranks, but this communicator has {}",
-                                 options.plan_file, plan.world_size, num_ranks));
+    throw InputError(fmt::format("{} is a plan for {}, but this communicator has {}",
+                                 options.plan_file, counted(plan.world_size, "rank"), num_ranks));
   }
   if (!options.topology_file.empty() && fingerprint(described) != plan.topology_fingerprint) {
     throw InputError(fmt::format(

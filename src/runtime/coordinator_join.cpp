@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/counted.hpp"
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "runtime/coordinator_impl.hpp"
@@ -58,19 +59,19 @@ std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hel
     why = fmt::format("{} has Chorus {}, the coordinator {}: install one version everywhere", who,
                       hello.version, wire::version());
   } else if (world_size_ == 0 && (hello.world_size < 1 || hello.world_size > wire::kMaxWorld)) {
-    return fmt::format("{} joins a world of {} ranks: must be in [1, {}]", who, hello.world_size,
-                       wire::kMaxWorld);
+    return fmt::format("{} joins a world of {}: must be in [1, {}]", who,
+                       counted(hello.world_size, "rank"), wire::kMaxWorld);
   } else if (world_size_ == 0) {
     world_size_ = hello.world_size;
     make_room_for_descriptors();
   }
   if (!why && hello.world_size != world_size_) {
     why = fmt::format(
-        "{} joins a world of {} ranks, but the coordinator ({}) has a world of {}: start all ranks "
+        "{} joins a world of {}, but the coordinator ({}) has a world of {}: start all ranks "
         "with one world size",
-        who, hello.world_size, this_process(), world_size_);
+        who, counted(hello.world_size, "rank"), this_process(), world_size_);
   } else if (!why && (hello.rank < 0 || hello.rank >= world_size_)) {
-    why = fmt::format("{} is outside this world of {} ranks", who, world_size_);
+    why = fmt::format("{} is outside this world of {}", who, counted(world_size_, "rank"));
   }
   for (const auto& session : sessions_) {
     if (why || session->judge.state(hello.rank) != Judge::State::joined ||

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
@@ -110,7 +111,7 @@ Topology gpu_topology(const GpuPlaces& places, const Topology& communicator) {
     return communicator;
   }
   const int hosts = places.num_hosts();
-  DeviceWiring wiring(fmt::format("{} GPUs on {} hosts", n, hosts));
+  DeviceWiring wiring(fmt::format("{} on {}", counted(n, "GPU"), counted(hosts, "host")));
   const Between between = between_hosts(places, communicator);
   const int network = hosts > 1 ? wiring.node("network", NodeKind::network_switch) : -1;
   std::vector<int> host_nodes;

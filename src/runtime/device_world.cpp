@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/blob.hpp"
+#include "base/counted.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "device/image.hpp"
@@ -349,8 +350,8 @@ void DeviceWorld::choose_blocks(const std::vector<Facts>& all, const DeviceTunin
     std::uint64_t blocks = std::max<std::uint64_t>(1, facts.resident / 2 / sharing);
     if (sharing == 1 && all.size() > 1) blocks = std::min<std::uint64_t>(blocks, kBlocksAlone);
     if (facts.resident < sharing) {
-      throw TopologyError(fmt::format("{} ranks share a GPU that holds {} blocks at a time",
-                                      sharing, facts.resident));
+      throw TopologyError(fmt::format("{} on a GPU that holds {} at a time",
+                                      counted(sharing, "rank"), counted(facts.resident, "block")));
     }
     fewest = std::min(fewest, blocks);
   }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/counted.hpp"
 #include "base/log.hpp"
 #include "chorus/communicator.hpp"
 #include "chorus/error.hpp"
@@ -186,8 +187,8 @@ std::string resolve_id(const Launch& launch, const Options& options,
       return publish_by_pmix(id, options.join_timeout_ms);
     });
   }
-  throw InputError(fmt::format("{} ranks of launcher '{}' have no id to meet by", launch.world_size,
-                               launch.launcher));
+  throw InputError(fmt::format("{} of launcher '{}': no id to meet by",
+                               counted(launch.world_size, "rank"), launch.launcher));
 }
 
 }  // namespace chorus

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "base/blob.hpp"
+#include "base/counted.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
@@ -394,7 +395,8 @@ std::string disagreement(const Topology& declared, const Topology& measured,
                          const std::vector<probing::HostPart>& parts,
                          const std::vector<std::string>& names) {
   if (declared.world_size() != measured.world_size()) {
-    return fmt::format("it is for {} ranks, not {}", declared.world_size(), measured.world_size());
+    return fmt::format("it is for {}, not {}", counted(declared.world_size(), "rank"),
+                       measured.world_size());
   }
   const Routes declared_routes(declared);
   const Routes measured_routes(measured);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/blob.hpp"
+#include "base/counted.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
@@ -199,8 +200,9 @@ Selector::PerKind& Selector::prepare(CollectiveKind kind) {
       considered.entries.back().max_bytes != kNoLimit) {
     Considered classic = decided(kind);
     if (classic.entries.empty()) {
-      throw SynthesisError(fmt::format("no schedule serves {} on {} ranks:\n{}", name_of(kind),
-                                       topology_.world_size(), chorus::explain(classic, kind, 0)));
+      throw SynthesisError(fmt::format("no schedule serves {} on {}:\n{}", name_of(kind),
+                                       counted(topology_.world_size(), "rank"),
+                                       chorus::explain(classic, kind, 0)));
     }
     considered.candidates = std::move(classic.candidates);
     considered.entries.insert(considered.entries.end(),
@@ -325,8 +327,8 @@ std::optional<std::string> Selector::why_not(CollectiveKind kind, std::string_vi
   try {
     const std::string reason = reason_against(algorithm(name), input, options_);
     if (reason.empty()) return std::nullopt;
-    return fmt::format("{} cannot serve {} on {} ranks: {}", name, name_of(kind),
-                       topology_.world_size(), reason);
+    return fmt::format("{} cannot serve {} on {}: {}", name, name_of(kind),
+                       counted(topology_.world_size(), "rank"), reason);
   } catch (const InputError& error) {
     return error.what();
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
@@ -149,8 +150,9 @@ class Synthesizer::Impl {
 
   [[nodiscard]] Result single(SpreadSolver& solver, const Instance& instance, const Effort& effort,
                               unsigned work) {
-    effort.say(fmt::format("{}: {} chunks, {} steps, {} rounds", name_of(collective_.kind),
-                           instance.chunks, instance.steps, instance.rounds));
+    effort.say(fmt::format("{}: {}, {}, {}", name_of(collective_.kind),
+                           counted(instance.chunks, "chunk"), counted(instance.steps, "step"),
+                           counted(instance.rounds, "round")));
     const int k = chunks_per_block(collective_.kind, topology_.world_size(), instance.chunks);
     Result result = solver.solve(k, instance.steps, instance.rounds, effort, work);
     if (result.answer == Answer::found && is_combining(collective_.kind)) mirror(result);
@@ -174,8 +176,8 @@ class Synthesizer::Impl {
       Result composed = compose(instance, effort, work);
       if (composed.answer == Answer::found) return composed;
     }
-    effort.say(fmt::format("all_reduce: {} chunks, {} steps, {} rounds, along trees",
-                           instance.chunks, instance.steps, instance.rounds));
+    effort.say(fmt::format("all_reduce: {}, {}, {}, along trees", counted(instance.chunks, "chunk"),
+                           counted(instance.steps, "step"), counted(instance.rounds, "round")));
     return trees_->solve(instance.chunks, instance.steps, instance.rounds, effort, work);
   }
 

@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/counted.hpp"
+
 namespace chorus::synth::exact {
 namespace {
 
@@ -110,8 +112,9 @@ class Walker {
         continue;
       }
       if (effort_.spent()) return best;
-      effort_.say(fmt::format("{}: frontier at {} steps, {} rounds for {} chunks", what_, steps,
-                              instance.rounds, instance.chunks));
+      effort_.say(fmt::format("{}: frontier at {}, {} for {}", what_, counted(steps, "step"),
+                              counted(instance.rounds, "round"),
+                              counted(instance.chunks, "chunk")));
       Result result = solve_(instance);
       if (result.answer == Answer::found) return add(instance, std::move(result), proof);
       if (result.answer == Answer::impossible) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/contract.hpp"
@@ -153,7 +154,7 @@ std::vector<Schedule> with_inferred(const Task& task, const WindowSolver& exact,
                          blocks * at(pieces) > kMostSimulatedHops / 4)) {
         break;
       }
-      effort.say(fmt::format("sketch \"{}\", {} chunks per block", sketch.name, pieces));
+      effort.say(fmt::format("sketch \"{}\", {} per block", sketch.name, counted(pieces, "chunk")));
       std::optional<Candidate> found = sketching.run(pieces);
       if (!found) break;
       const double seconds = found->seconds;

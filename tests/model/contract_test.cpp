@@ -121,8 +121,8 @@ TEST(Malformed, NamesWhatIsOutOfRange) {
       {"world size 0 is not in [1, 32767]", [](Schedule& s) { s.world_size = 0; }},
       {"root 4 is not in [0, 4)", [](Schedule& s) { s.collective.root = 4; }},
       {"root 1 is given, but all_reduce has no root", [](Schedule& s) { s.collective.root = 1; }},
-      {"0 chunks are not in", [](Schedule& s) { s.num_chunks = 0; }},
-      {"5 chunks are no multiple of the 4 blocks of all_gather on 4 ranks",
+      {"a schedule of 0 chunks: must be in", [](Schedule& s) { s.num_chunks = 0; }},
+      {"5 chunks cannot be shared equally by the 4 blocks of all_gather on 4 ranks",
        [](Schedule& s) {
          s.collective.kind = CollectiveKind::all_gather;
          s.num_chunks = 5;

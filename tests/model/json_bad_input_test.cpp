@@ -132,7 +132,7 @@ const BadInput kBadInputs[] = {
     {What::schedule, "all_reduce", "all_gather",
      "f.json: /: step 0: rank 1 reduces chunk 0 into rank 0, but all_gather only copies"},
     {What::schedule, "\"all_reduce\"", "\"all_to_all\"",
-     "f.json: /: 2 chunks are no multiple of the 4 blocks of all_to_all on 2 ranks"},
+     "f.json: /: 2 chunks cannot be shared equally by the 4 blocks of all_to_all on 2 ranks"},
     {What::schedule, "[\n    [[1", "{\n    \"a\": [[1", "f.json: line 10, column "},
     // Topologies.
     {What::topology, "\"kind\": \"gpu\"", "\"kind\": \"tpu\"",

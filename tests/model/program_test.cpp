@@ -233,7 +233,7 @@ TEST(ProgramFault, NamesTheBrokenPart) {
   };
   const Case cases[] = {
       {"there are no programs", [](auto& p) { p.clear(); }},
-      {"1 programs for 2 ranks", [](auto& p) { p.pop_back(); }},
+      {"1 program for 2 ranks", [](auto& p) { p.pop_back(); }},
       {"program 0 is of rank 1", [](auto& p) { std::swap(p[0], p[1]); }},
       {"the programs of ranks 0 and 1 are of different collectives",
        [](auto& p) { p[1].num_channels = 2; }},

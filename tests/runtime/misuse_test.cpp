@@ -46,7 +46,7 @@ TEST(AllToAllV, RefusesWhatCannotBeRightAndGoesOn) {
     EXPECT_THAT(exchange(in, two, far, out, two, apart), HasSubstr("beyond the input"));
     EXPECT_THAT(exchange(in, two, apart, out, two, far), HasSubstr("beyond the output"));
     EXPECT_THAT(exchange(in, endless, apart, out, two, apart), HasSubstr("beyond the input"));
-    EXPECT_THAT(exchange(in, unlike, apart, out, two, apart), HasSubstr("sends itself 1 elements"));
+    EXPECT_THAT(exchange(in, unlike, apart, out, two, apart), HasSubstr("sends itself 1 element "));
     EXPECT_THAT(exchange(in, two, apart, out, {2}, apart), HasSubstr("one entry per rank"));
     EXPECT_THAT(exchange(in, two, apart, out, two, none), HasSubstr("the same place"));
     EXPECT_THAT(exchange(out, two, apart, out, two, apart), HasSubstr("overlap"));
