@@ -209,7 +209,7 @@ TEST(TacclTopology, NamesTheFileAndThePathOfEachMistake) {
   EXPECT_THAT(why("\"remote_beta\": 105", "\"remote_beta\": 0", 2), HasSubstr("/remote_beta"));
   EXPECT_THAT(refusal_of_topology(kBox, 1000), HasSubstr("1000 hosts of 8 GPUs"));
   EXPECT_THAT(refusal_of_topology(with(kCustom, "[[0, 2], [1, 0]]", "[[0, 2]]")),
-              HasSubstr("/links: 1 rows for 2 GPUs"));
+              HasSubstr("/links: 1 row for 2 GPUs"));
   EXPECT_THAT(refusal_of_topology(with(kCustom, "[[0, 2], [1, 0]]", "[[1, 2], [1, 0]]")),
               HasSubstr("/links/0/0: links a GPU with itself"));
   EXPECT_THAT(refusal_of_topology(with(kCustom, "\"links\"", "\"node_betas_list\"")),

@@ -296,9 +296,10 @@ TEST(Place, AWrongWorldSizeFailsTheJoinForAllAtOnce) {
     const std::string answer = other.enter(hello_of(other, rank, wrong, "x")).second;
     place.joiner.join();
     for (const auto& text : {answer, place.why}) {
-      EXPECT_THAT(text, AllOf(HasSubstr(fmt::format("rank {} (pid 4242 on elsewhere) joins a world "
-                                                    "of {} ranks, but the coordinator (pid ",
-                                                    rank, wrong)),
+      EXPECT_THAT(text, AllOf(HasSubstr(fmt::format(
+                                  "rank {} (pid 4242 on elsewhere) joins a world "
+                                  "of {}, but the coordinator (pid ",
+                                  rank, wrong == 1 ? "1 rank" : fmt::format("{} ranks", wrong))),
                               HasSubstr("has a world of 2")));
     }
     EXPECT_LT(Clock::now() - start, milliseconds(5'000));

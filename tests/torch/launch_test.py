@@ -38,6 +38,10 @@ def knows_localhost():
         return False
 
 
+needs_localhost = unittest.skipUnless(
+    knows_localhost(), "torchrun needs localhost, which no /etc/hosts names here")
+
+
 class Launch(unittest.TestCase):
     def run_job(self, command, **options):
         job = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
@@ -51,6 +55,7 @@ class Launch(unittest.TestCase):
         got = sorted(re.findall(r"rank \d of 2: \[[\d., ]+\]", out))
         self.assertEqual(got, [f"rank {r} of 2: [0.5, 0.5]" for r in range(2)], out)
 
+    @needs_localhost
     @unittest.skipIf(torch.__version__.startswith(("1.", "2.0", "2.1.", "2.2.", "2.3.", "2.4.")),
                      "this torch loads no backends by itself: import chorus_torch")
     def test_torch_finds_the_backend_of_an_installed_package_by_name(self):
@@ -82,6 +87,7 @@ print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
                                        env={**os.environ, **more, "PYTHONPATH": path})
                     self.assertEqual(sorted(out.splitlines()), [f"rank {r} of 2: [0.5, 0.5]" for r in range(2)])
 
+    @needs_localhost
     def test_chorus_stands_in_for_gloo_where_it_is_asked_to(self):
         script = '''
 import torch, torch.distributed as dist, chorus_torch
@@ -115,7 +121,7 @@ print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
                     self.skipTest(f"there is no {name} here")
                 self.meets([name, "-n", "2", *options, sys.executable, HERE / "mean.py"])
 
-    @unittest.skipUnless(knows_localhost(), "torchrun needs localhost, which no /etc/hosts names here")
+    @needs_localhost
     def test_torchrun_starts_anew_after_a_killed_worker(self):
         with tempfile.TemporaryDirectory() as folder:
             out = self.run_job([*torchrun(2, "--max_restarts=1"), HERE / "elastic.py", folder])
