@@ -10,9 +10,19 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kSteepness = 12;
-constexpr double kNoEdge = 1e9;   // the price of a hop that does not exist
 constexpr int kMostPasses = 30;   // over a ring
 constexpr int kShortSegment = 8;  // up to here every length is tried, beyond powers of two
+
+/// Of all rings together. First the hops that do not exist, which no crowding outweighs.
+struct Price {
+  int missing = 0;
+  double rest = 0;
+
+  [[nodiscard]] bool is_below(const Price& other, double tolerance) const {
+    if (missing != other.missing) return missing < other.missing;
+    return rest < other.rest - tolerance;
+  }
+};
 
 class Rings {
  public:
@@ -27,8 +37,9 @@ class Rings {
       edge_[at(edge.src) * at(n_) + at(edge.dst)] = static_cast<int>(i);
     }
     for (const Resource& resource : network.resources()) {
-      scale_ = std::max(scale_, resource.beta_s_per_byte * rings);
+      least_scale_ = std::max(least_scale_, resource.beta_s_per_byte * rings);
     }
+    sum_up();
   }
 
   /// False if some hop does not exist or the effort is spent.
@@ -37,14 +48,17 @@ class Rings {
       begin(rings_[ring], static_cast<Rank>(ring % at(n_)));
     }
     for (int pass = 0; pass < kMostPasses; ++pass) {
-      const double before = price_;
+      bool improved = false;
       for (std::vector<Rank>& ring : rings_) {
         if (effort.spent()) return false;
+        const Price before = price_;
         improve(ring);
+        improved |= price_.is_below(before, 1e-9 * std::abs(before.rest));
+        sum_up();
       }
-      if (price_ >= before * (1 - 1e-9)) break;
+      if (!improved) break;
     }
-    return price_ < kNoEdge;
+    return price_.missing == 0;
   }
 
   [[nodiscard]] std::vector<SpanningTree> trees() const {
@@ -67,20 +81,32 @@ class Rings {
     return scale_ > 0 ? std::exp(kSteepness * (load / scale_ - 1)) : 0;
   }
 
+  /// Measures loads by the largest there is now, at least by that of a ring through the slowest
+  /// resource: what all hops share would else outweigh everything else by more than doubles hold.
+  /// The sum is made anew, without the rounding of what came and went.
+  void sum_up() {
+    scale_ = least_scale_;
+    for (const double load : load_) scale_ = std::max(scale_, load);
+    price_.rest = nearness_;
+    for (const double load : load_) price_.rest += price_of(load);
+  }
+
   /// What the price of all changes by when a hop is taken (times 1) or given up (-1).
   void change(Rank src, Rank dst, int times) {
     const int index = edge_[at(src) * at(n_) + at(dst)];
     if (index < 0) {
-      price_ += times * kNoEdge;
+      price_.missing += times;
       return;
     }
     const Edge& edge = network_.edges()[at(index)];
-    price_ += times * 1e-3 * edge.alpha_s / (edge.alpha_s + 1e-6);  // of equals the nearer
+    const double farther = times * 1e-3 * edge.alpha_s / (edge.alpha_s + 1e-6);
+    nearness_ += farther;
+    price_.rest += farther;
     for (const int resource : edge.resources) {
       double& load = load_[at(resource)];
-      price_ -= price_of(load);
+      price_.rest -= price_of(load);
       load += times * network_.resources()[at(resource)].beta_s_per_byte;
-      price_ += price_of(load);
+      price_.rest += price_of(load);
     }
   }
 
@@ -90,19 +116,19 @@ class Rings {
     inside[at(first)] = 1;
     while (ring.size() < at(n_)) {
       Rank nearest = -1;
-      double least = 0;
+      Price least;
       for (int i = 1; i < n_; ++i) {
         const Rank next = (ring.back() + i) % n_;
         if (inside[at(next)] != 0) continue;
-        const double before = price_;
         change(ring.back(), next, 1);
-        const double more = price_ - before;
+        if (nearest < 0 || price_.is_below(least, 1e-12)) {
+          nearest = next;
+          least = price_;
+        }
         change(ring.back(), next, -1);
-        if (nearest >= 0 && more >= least - 1e-12) continue;
-        nearest = next;
-        least = more;
       }
       change(ring.back(), nearest, 1);
+      sum_up();
       inside[at(nearest)] = 1;
       ring.push_back(nearest);
     }
@@ -120,7 +146,7 @@ class Rings {
     // The segment first: then what follows it is one stretch.
     std::rotate(ring.begin(), ring.begin() + from, ring.end());
     const auto there = [&](int i) { return ring[at(i % n_)]; };
-    const double before = price_;
+    Price least = price_;
     const auto cut = [&](int times) {
       change(there(n_ - 1), there(0), -times);
       change(there(length - 1), there(length), -times);
@@ -133,10 +159,10 @@ class Rings {
     };
     cut(1);
     int best = -1;
-    double least = before - 1e-9 * std::abs(before);
+    const double tolerance = 1e-9 * std::abs(least.rest);
     for (int after = length; after + 1 < n_; ++after) {
       insert(after, 1);
-      if (price_ < least) {
+      if (price_.is_below(least, best < 0 ? tolerance : 0)) {
         least = price_;
         best = after;
       }
@@ -154,8 +180,9 @@ class Rings {
   int n_;
   std::vector<int> edge_;  // [src · n + dst], -1: none
   std::vector<double> load_;
-  double scale_ = 0;
-  double price_ = 0;
+  double least_scale_ = 0, scale_ = 0;
+  double nearness_ = 0;  // of all hops: of equals the nearer
+  Price price_;
   std::vector<std::vector<Rank>> rings_;
 };
 

@@ -17,6 +17,7 @@
 #include "chorus/error.hpp"
 #include "model/bounds.hpp"
 #include "model/cost.hpp"
+#include "synth/packing/rings.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus::synth {
@@ -116,6 +117,66 @@ TEST(Trees, GoRoundRingsWhereStreamsWouldShareFullPorts) {
       EXPECT_LT(simulated_ratio(topology_from_name(name), {kind, 0}, kGigabyte), 1.001) << name;
     }
   }
+}
+
+/// Hosts of 1 to 3 ranks behind NICs of a 10:1 range, all at one machine's cores, as emulated hosts
+/// are; some pairs of ranks have no edge.
+Network random_network(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  std::vector<Resource> resources;
+  const auto resource = [&](double beta_s_per_byte) {
+    resources.push_back({"", beta_s_per_byte});
+    return static_cast<int>(resources.size()) - 1;
+  };
+  struct Place {
+    int host, leaves, enters;
+  };
+  std::vector<Place> ranks;
+  const int cores = resource(1e-10 * (1 + below(9)));
+  const int hosts = 3 + below(5);
+  for (int host = 0; host < hosts; ++host) {
+    const int leaves = resource(1e-10 * (1 + below(10)));
+    const int enters = resource(1e-10 * (1 + below(10)));
+    for (int left = 1 + below(3); left > 0; --left) ranks.push_back({host, leaves, enters});
+  }
+  std::vector<Edge> edges;
+  const int missing = below(10);  // of ten pairs
+  for (Rank src = 0; src < static_cast<Rank>(ranks.size()); ++src) {
+    for (Rank dst = 0; dst < static_cast<Rank>(ranks.size()); ++dst) {
+      const Place from = ranks[static_cast<std::size_t>(src)];
+      const Place to = ranks[static_cast<std::size_t>(dst)];
+      if (src == dst || below(10) < missing) continue;
+      Edge edge;
+      edge.src = src;
+      edge.dst = dst;
+      edge.alpha_s = 1e-6;
+      edge.resources = {cores, cores};
+      if (from.host != to.host) edge.resources = {cores, cores, from.leaves, to.enters};
+      edges.push_back(edge);
+    }
+  }
+  return {static_cast<int>(ranks.size()), edges, resources};
+}
+
+// Crowding of what all hops share must neither hide a hop that does not exist nor outweigh it.
+TEST(Rings, AreMadeOfTheEdgesThereAre) {
+  int found = 0;
+  for (std::uint64_t seed = 0; seed < 1'000; ++seed) {
+    const Network network = random_network(seed);
+    for (const int rings : {1, 2, 4}) {
+      for (const SpanningTree& tree : pack_rings(network, rings, Effort{})) {
+        ++found;
+        for (Rank rank = 0; rank < network.world_size(); ++rank) {
+          const Rank parent = tree.parent[static_cast<std::size_t>(rank)];
+          ASSERT_EQ(parent == -1, rank == tree.root);
+          if (parent < 0) continue;
+          ASSERT_TRUE(network.edge(parent, rank)) << "seed " << seed << ", " << rings << " rings";
+        }
+      }
+    }
+  }
+  EXPECT_GT(found, 40'000);
 }
 
 /// Ranks in a random tree with as many further cables; speeds of a 10:1 range, each way its own.
