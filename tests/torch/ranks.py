@@ -42,6 +42,9 @@ def run(size, body, *, backend="chorus", timeout_s=60, limit_s=120, init=True):
 
 def _child(rank, size, body, backend, timeout_s, init, meeting, folder):
     status = 0
+    # torch makes the pool of threads that a fork lost anew when it is first asked for, which two threads must not do
+    # at once: the second finds none ("Invalid thread pool!").
+    torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
     try:
         if init:
