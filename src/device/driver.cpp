@@ -102,6 +102,23 @@ Current::~Current() {
   driver().context_pop(&popped);
 }
 
+CurrentOnDemand::~CurrentOnDemand() {
+  if (!pushed_) return;
+  Context popped = nullptr;
+  driver().context_pop(&popped);
+}
+
+void CurrentOnDemand::ensure() {
+  if (ensured_) return;
+  Context current = nullptr;
+  static_cast<void>(driver().context_current(&current));  // failing, it leaves null: push
+  if (current != context_) {
+    check(driver().context_push(context_), "using a GPU (cuCtxPushCurrent)");
+    pushed_ = true;
+  }
+  ensured_ = true;
+}
+
 // Failures to release have no remedy, and after a kernel has failed everything fails.
 void FreeMemory::operator()(Address address) const { driver().free(address); }
 void FreeHost::operator()(void* memory) const { driver().host_free(memory); }

@@ -58,6 +58,34 @@ class Current {
   int mode_;
 };
 
+/// A context for calls that mostly need no other than the thread has: those on a stream that was
+/// created take its context. It is made current when one fails without it, and stays so for the
+/// scope. The thread does not get to do what Current lets it.
+class CurrentOnDemand {
+ public:
+  explicit CurrentOnDemand(Context context) : context_(context) {}
+  ~CurrentOnDemand();
+  CurrentOnDemand(const CurrentOnDemand&) = delete;
+  CurrentOnDemand& operator=(const CurrentOnDemand&) = delete;
+
+  /// Makes it current, if it is not: for what means another thing in another context, and for what
+  /// must not fail first.
+  void ensure();
+  /// What `call` returns: as the thread is or, if that fails in another context, in this one.
+  template <class Call>
+  [[nodiscard]] Result attempt(const Call& call) {
+    const Result result = call();
+    if (result == kSuccess || ensured_) return result;
+    ensure();
+    return pushed_ ? call() : result;
+  }
+
+ private:
+  Context context_;
+  bool ensured_ = false;
+  bool pushed_ = false;
+};
+
 /// What the objects below have in common: released once, moved by swapping.
 template <class Handle, class Release>
 class Owned {

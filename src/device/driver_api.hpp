@@ -62,6 +62,14 @@ inline constexpr int kPointerDeviceOrdinal = 9;
 inline constexpr int kPointerBufferId = 7;
 inline constexpr int kPointerIpcCapable =
     10;  ///< "legacy": of cuMemAlloc, not of pools or cuMemMap
+inline constexpr int kPointerRangeStart = 11;  ///< of the allocation
+inline constexpr int kPointerRangeSize = 12;
+// Handles of streams that are the current context's; the last is the calling thread's own, too.
+inline constexpr std::uintptr_t kStreamLegacy = 1;  ///< as null
+inline constexpr std::uintptr_t kStreamPerThread = 2;
+[[nodiscard]] inline bool is_default(StreamHandle stream) {
+  return reinterpret_cast<std::uintptr_t>(stream) <= kStreamPerThread;
+}
 inline constexpr unsigned kMemoryHost = 1;
 inline constexpr unsigned kMemoryDevice = 2;
 // GPUDirect RDMA.

@@ -21,15 +21,13 @@ cuda::Function function(cuda::Module module, const char* name) {
 }
 
 template <class Arguments>
-void launch_with(cuda::Function kernel, const LaunchHead& head, const CallArguments* calls,
-                 std::uint32_t blocks, std::uint32_t threads, cuda::StreamHandle stream) {
+cuda::Result launch_with(cuda::Function kernel, const LaunchHead& head, const CallArguments* calls,
+                         std::uint32_t blocks, std::uint32_t threads, cuda::StreamHandle stream) {
   Arguments arguments;  // what is not filled is not read
   arguments.head = head;
   std::copy_n(calls, head.num_calls, arguments.calls);
   void* parameters[] = {&arguments};
-  cuda::check(
-      cuda::driver().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr),
-      "launching a collective");
+  return cuda::driver().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
 }
 
 std::string why_not_loaded(cuda::Result result, cuda::Device device) {
@@ -126,17 +124,20 @@ Kernels::Kernels(cuda::Device device) {
 
 void Kernels::warm_up(std::uint64_t table, cuda::StreamHandle stream) const {
   const LaunchHead head{.table = table, .timeout_ns = 0, .num_calls = 0, .num_phases = 0};
-  launch_with<FewCalls>(few_, head, nullptr, 1, kThreads, stream);
-  launch_with<ManyCalls>(many_, head, nullptr, 1, kThreads, stream);
+  cuda::check(launch_with<FewCalls>(few_, head, nullptr, 1, kThreads, stream), "running a kernel");
+  cuda::check(launch_with<ManyCalls>(many_, head, nullptr, 1, kThreads, stream),
+              "running a kernel");
 }
 
 void Kernels::launch(const LaunchHead& head, const CallArguments* calls, std::uint32_t blocks,
-                     std::uint32_t threads, cuda::StreamHandle stream) const {
-  if (head.num_calls <= kFewCalls) {
-    launch_with<FewCalls>(few_, head, calls, blocks, threads, stream);
-  } else {
-    launch_with<ManyCalls>(many_, head, calls, blocks, threads, stream);
-  }
+                     std::uint32_t threads, cuda::StreamHandle stream,
+                     cuda::CurrentOnDemand& context) const {
+  const auto launch = [&] {
+    return head.num_calls <= kFewCalls
+               ? launch_with<FewCalls>(few_, head, calls, blocks, threads, stream)
+               : launch_with<ManyCalls>(many_, head, calls, blocks, threads, stream);
+  };
+  cuda::check(context.attempt(launch), "launching a collective");
 }
 
 }  // namespace chorus::device

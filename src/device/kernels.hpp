@@ -29,9 +29,11 @@ class Kernels {
   /// Blocks of kThreads threads that one multiprocessor holds at a time.
   [[nodiscard]] int blocks_per_multiprocessor() const { return blocks_per_multiprocessor_; }
 
-  /// Enqueues one launch. `calls` has head.num_calls ≤ kManyCalls entries.
+  /// Enqueues one launch. `calls` has head.num_calls ≤ kManyCalls entries; `context` is that of the
+  /// kernels.
   void launch(const LaunchHead& head, const CallArguments* calls, std::uint32_t blocks,
-              std::uint32_t threads, cuda::StreamHandle stream) const;
+              std::uint32_t threads, cuda::StreamHandle stream,
+              cuda::CurrentOnDemand& context) const;
 
   /// Launches each kernel with no calls: loads it.
   void warm_up(std::uint64_t table, cuda::StreamHandle stream) const;

@@ -39,6 +39,7 @@ DeviceCall device_call(const Operation& operation) {
                   .stream = operation.stream,
                   .scale_at = operation.factor_at,
                   .schedule = operation.schedule,
+                  .checked = operation.checked,
                   .launch_event = operation.launch_event};
   if (operation.scaled && operation.factor_at == nullptr) {
     call.call.reduction.scale = to_double(operation.factor.data(), operation.call.type);

@@ -17,6 +17,7 @@ struct Operation {
   Call call = {};
   void* stream = nullptr;
   bool on_gpu = false;
+  bool checked = false;     ///< DeviceCall::checked
   bool falls_back = false;  ///< to the other library; only on the GPU
   /// The factor of a scaled sum, one element of the call's type; null: none. Read when it runs.
   const void* factor_at = nullptr;

@@ -104,17 +104,23 @@ void check_buffers(const Asked& asked, const ncclComm& comm, const Blocks& block
   check_overlap(asked, comm, blocks, asked.count * size_of(*type_of(asked.type)));
 }
 
-/// True if the call works on memory of a GPU. Throws Fault for a mixture, and where there is no
-/// way to it.
-bool belongs_on_gpu(const Asked& asked, const ncclComm& comm, const Body& body,
-                    const Blocks& blocks) {
+/// Whether the call works on memory of a GPU. Throws Fault for a mixture, and where there is no way
+/// to it.
+void find_place(const Asked& asked, const ncclComm& comm, const Blocks& blocks,
+                Operation& operation) {
+  const Body& body = *operation.body;
   // Messages of nothing have no memory. On the stream they make no caller wait for its peer.
-  if (asked.count == 0) return body.gpu != nullptr || body.fallback != nullptr;
+  if (asked.count == 0) {
+    operation.on_gpu = body.gpu != nullptr || body.fallback != nullptr;
+    return;
+  }
   const MemoryPlace in = blocks.in > 0 ? body.place(asked.send) : MemoryPlace{};
-  const MemoryPlace out = blocks.out > 0 ? body.place(asked.recv) : MemoryPlace{};
+  const auto begin = reinterpret_cast<std::uintptr_t>(asked.recv);
+  const bool together = blocks.in > 0 && begin >= in.begin && begin < in.end;
+  const MemoryPlace out = blocks.out == 0 ? MemoryPlace{} : together ? in : body.place(asked.recv);
   const bool in_host = in.kind == MemoryKind::host;
   const bool out_host = out.kind == MemoryKind::host;
-  if ((blocks.in == 0 || in_host) && (blocks.out == 0 || out_host)) return false;
+  if ((blocks.in == 0 || in_host) && (blocks.out == 0 || out_host)) return;
   if (blocks.in > 0 && blocks.out > 0 && in_host != out_host) {
     refuse(ncclInvalidArgument,
            "{}: the {} buffer is ordinary host memory, the other one the GPU's: both must be of "
@@ -124,7 +130,11 @@ bool belongs_on_gpu(const Asked& asked, const ncclComm& comm, const Body& body,
   if (!body.gpu && !body.fallback) {
     refuse(ncclInvalidUsage, "{}: memory of a GPU was given, but {}", comm.who(), body.why_no_gpu);
   }
-  return true;
+  operation.on_gpu = true;
+  const auto reached = [&body](const MemoryPlace& place) {
+    return place.kind != MemoryKind::device || place.device == body.device;
+  };
+  operation.checked = reached(in) && reached(out) && operation.factor_at == nullptr;
 }
 
 void apply_reduction(const Asked& asked, ncclComm& comm, Operation& operation) {
@@ -220,7 +230,7 @@ ncclResult_t enqueue(const Asked& asked) {
                     .peer = has_peer(asked.kind) ? asked.peer : 0};
   operation.stream = asked.stream;
   if (reduces(asked.kind)) apply_reduction(asked, comm, operation);
-  operation.on_gpu = belongs_on_gpu(asked, comm, *operation.body, blocks);
+  find_place(asked, comm, blocks, operation);
   const Fallback* const other = operation.body->fallback.get();
   operation.falls_back = operation.on_gpu && other != nullptr && !operation.scaled &&
                          (other->serves(asked.kind) || !operation.body->gpu);

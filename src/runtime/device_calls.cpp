@@ -39,20 +39,25 @@ std::uint32_t tag_of(const Call& call, Rank rank, std::uint32_t routine_hash) {
   return static_cast<std::uint32_t>(hash >> 32) | 1U;  // never 0: memory that nobody wrote
 }
 
+/// Of a collective: of one rank's larger buffer.
+std::size_t bytes_of(const Call& call, int n) {
+  const bool one = num_blocks(static_cast<CollectiveKind>(call.kind), n) == 1;
+  return (one ? 1 : static_cast<std::size_t>(n)) * call.count * size_of(call.type);
+}
+
 }  // namespace
 
 DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const DeviceCall& device_call,
                                                                      const BufferPlaces& places,
-                                                                     cuda::StreamHandle stream) {
+                                                                     const Enqueuing& where) {
   if (is_message(device_call.call.kind)) return prepare_message(device_call);
   const Call& call = device_call.call;
   const auto n = static_cast<int>(base.place.members.size());
   const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
                               .root = peer_of(call)};
   const bool barrier = call.kind == Kind::barrier;
-  const std::size_t blocks = num_blocks(collective.kind, n) == 1 ? 1 : static_cast<std::size_t>(n);
   const std::size_t count = barrier ? 0 : call.count;
-  const std::size_t bytes = blocks * count * size_of(call.type);
+  const std::size_t bytes = barrier ? 0 : bytes_of(call, n);
   const DeviceRoutine& routine = device_call.schedule.empty()
                                      ? routines->choose(collective, bytes, *store)
                                      : routines->choose(collective, device_call.schedule, *store);
@@ -75,15 +80,19 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   prepared.schedule = routine.name;
   prepared.works = static_cast<std::uint32_t>(routine.lane_ports.size()) * arguments.instances;
   arguments.scratch = room_for_scratch(scratch_bytes);
-  // Ranks of other processes reach only what is shared; which the kernels tell each other.
-  if (routine.direct != 0 && (world->one_process() || sharing) && !world->any_relayed() && n > 1 &&
-      bytes >= limits.direct_bytes) {
-    arguments.direct = routine.direct;
-  }
+  if (routine.direct != 0 && may_be_direct(call)) arguments.direct = routine.direct;
   BufferPlaces used = places;
-  place_input(call, routine, prepared, used, stream);
+  place_input(call, routine, prepared, used, where);
   if (arguments.direct != 0) expose(call, used, arguments);
   return prepared;
+}
+
+// Ranks of other processes reach only what is shared; which the kernels tell each other.
+bool DeviceCommunicator::Impl::may_be_direct(const Call& call) const {
+  if (is_message(call.kind) || call.kind == Kind::barrier) return false;
+  const auto n = static_cast<int>(base.place.members.size());
+  return n > 1 && (world->one_process() || sharing) && !world->any_relayed() &&
+         bytes_of(call, n) >= limits.direct_bytes;
 }
 
 // What peers are told of the buffers: in which of this rank's segments they are or, of threads of
@@ -120,7 +129,8 @@ void DeviceCommunicator::Impl::share(void* memory, std::size_t size_bytes) {
   if (const std::string* error = watch->error()) throw CollectiveError(*error);
   const cuda::Current current(context.get());
   const std::uint64_t begin = address_of(memory);
-  const std::uint64_t buffer = place_in_context(memory).buffer;
+  cuda::CurrentOnDemand here(context.get());
+  const std::uint64_t buffer = ask_place(memory, here).buffer;
   const std::uint32_t segment =
       world->share(*base.control, base.place, group, begin, base.options.join_timeout_ms);
   if (segment == 0) return;
@@ -131,14 +141,14 @@ void DeviceCommunicator::Impl::share(void* memory, std::size_t size_bytes) {
 // Input that must not be read where it is: broadcast out of place, exchanged in place.
 void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine& routine,
                                            Prepared& prepared, BufferPlaces& places,
-                                           cuda::StreamHandle stream) {
+                                           const Enqueuing& where) {
   device::CallArguments& arguments = prepared.arguments;
   arguments.input = address_of(call.input);
   arguments.output = address_of(call.output);
   const std::size_t bytes = arguments.count * size_of(call.type);
   if (call.kind == Kind::broadcast) {
     if (call.peer == base.place.rank) {
-      copy(arguments.output, arguments.input, bytes, stream);
+      copy(arguments.output, arguments.input, bytes, where);
     }
     arguments.input = arguments.output;
     places.input = places.output;
@@ -153,7 +163,7 @@ void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine
   const std::size_t all =
       bytes * static_cast<std::size_t>(input_blocks(collective, n, base.place.rank));
   const std::uint64_t memory = room_for_copy(all);
-  copy(memory, arguments.input, all, stream);
+  copy(memory, arguments.input, all, where);
   arguments.input = memory;
   places.input = {MemoryKind::device, device, true, 0};
 }
@@ -246,7 +256,7 @@ void DeviceCommunicator::Impl::tell(const Prepared& prepared, const DeviceCall& 
                   call.schedule.empty() ? "" : ": the caller names it"));
 }
 
-void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, cuda::StreamHandle stream) {
+void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, const Enqueuing& where) {
   device::LaunchHead head{};
   std::uint32_t blocks = 1;
   number_works(calls, head.num_phases, blocks);
@@ -266,7 +276,7 @@ void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, cuda::Stream
   const auto threads = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(device::round_up(longest / 8, 32), 128, device::kThreads));
   if (world->relay() != nullptr) world->relay()->expect_launch();
-  world->kernels().launch(head, arguments.data(), blocks, threads, stream);
+  world->kernels().launch(head, arguments.data(), blocks, threads, where.stream, where.context);
 }
 
 void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
@@ -278,14 +288,18 @@ void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
       throw InputError("all_to_all_v on the GPU is a group of sends and receives");
     }
   }
-  const cuda::Current current(context.get());
+  cuda::CurrentOnDemand current(context.get());
   const std::vector<DeviceCall> in_order = launch_order(calls, base.place.rank, n);
   std::vector<BufferPlaces> places;
-  for (const DeviceCall& call : in_order)
-    places.push_back(check_buffers(call, base.place.rank, n, device));
+  for (const DeviceCall& call : in_order) {
+    // Those of a call that no peer reaches into are asked about for the error's sake alone.
+    const bool ask = !call.checked || may_be_direct(call.call);
+    places.push_back(ask ? check_buffers(call, base.place.rank, n, device, current)
+                         : BufferPlaces{});
+  }
   if (in_order.empty()) return;
-  const cuda::StreamHandle stream = static_cast<cuda::StreamHandle>(calls[0].stream);
-  order->begin(calls, stream);
+  const Enqueuing where{static_cast<cuda::StreamHandle>(calls[0].stream), current};
+  order->begin(calls, where.stream, current);
   copies_used = 0;
   const std::uint32_t works = std::min(device::kProgressSlots, limits.blocks * device::kMostWorks);
   for (std::size_t done = 0; done < in_order.size();) {
@@ -294,18 +308,20 @@ void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
     std::vector<Prepared> prepared;
     for (; done < end; ++done) {
       if (void* const event = in_order[done].launch_event) {
-        cuda::check(cuda::driver().event_record(static_cast<cuda::EventHandle>(event), stream),
-                    "recording the event of a launch");
+        const auto record = [&] {
+          return cuda::driver().event_record(static_cast<cuda::EventHandle>(event), where.stream);
+        };
+        cuda::check(current.attempt(record), "recording the event of a launch");
       }
-      prepared.push_back(prepare(in_order[done], places[done], stream));
+      prepared.push_back(prepare(in_order[done], places[done], where));
       device::CallArguments& arguments = prepared.back().arguments;
       arguments.sequence = static_cast<std::uint32_t>(++sequence);
       watch->note(arguments.sequence, in_order[done].call);
       if (base.tells_calls) tell(prepared.back(), in_order[done]);
     }
-    launch(prepared, stream);
+    launch(prepared, where);
   }
-  order->end(calls, stream);
+  order->end(calls, where.stream, current);
 }
 
 }  // namespace chorus

@@ -42,7 +42,7 @@ DeviceCommunicator::Impl::Impl(Communicator::Impl& communicator, int ordinal,
 void DeviceCommunicator::Impl::set_up() {
   world =
       std::make_unique<DeviceWorld>(*base.control, base.place, group, device, tuning, base.options);
-  store = std::make_unique<ImageStore>();
+  store = std::make_unique<ImageStore>(context.get());
   const auto n = static_cast<int>(base.place.members.size());
   routines = std::make_unique<DeviceRoutines>(
       DeviceChoice(base.selector->plan(), world->places(), base.selector->topology(), base.options,
@@ -101,6 +101,7 @@ void DeviceCommunicator::Impl::leave() {
 // Memory that grows. What was there stays: kernels and graphs may hold it.
 std::uint64_t DeviceCommunicator::Impl::room_for_scratch(std::size_t bytes) {
   if (bytes > scratch_size) {
+    const cuda::Current current(context.get());
     const std::size_t size = std::max(bytes, 2 * scratch_size);
     scratch.push_back(cuda::allocate_local(size, store->stream()));
     scratch_size = size;
@@ -111,6 +112,7 @@ std::uint64_t DeviceCommunicator::Impl::room_for_scratch(std::size_t bytes) {
 // The same, which peers read from.
 std::uint64_t DeviceCommunicator::Impl::room_for_copy(std::size_t bytes) {
   if (copies_used + bytes > copies_size) {
+    const cuda::Current current(context.get());
     const std::size_t size = std::max(copies_used + bytes, 2 * copies_size);
     copies.push_back(cuda::allocate(size));
     copies_size = size;
@@ -121,9 +123,10 @@ std::uint64_t DeviceCommunicator::Impl::room_for_copy(std::size_t bytes) {
 }
 
 void DeviceCommunicator::Impl::copy(std::uint64_t to, std::uint64_t from, std::size_t bytes,
-                                    cuda::StreamHandle stream) {
+                                    const Enqueuing& where) {
   if (bytes == 0 || to == from) return;
-  cuda::check(cuda::driver().copy(to, from, bytes, stream), "copying on the GPU");
+  const auto copy = [&] { return cuda::driver().copy(to, from, bytes, where.stream); };
+  cuda::check(where.context.attempt(copy), "copying on the GPU");
 }
 
 // The interface ---------------------------------------------------------------------------------
@@ -143,8 +146,8 @@ DeviceCommunicator::~DeviceCommunicator() {
 int DeviceCommunicator::device() const { return impl_->device; }
 
 MemoryPlace DeviceCommunicator::place(const void* memory) const {
-  const cuda::Current current(impl_->context.get());
-  return place_in_context(memory);
+  cuda::CurrentOnDemand context(impl_->context.get());
+  return ask_place(memory, context);
 }
 
 void DeviceCommunicator::enqueue(std::span<const DeviceCall> group) { impl_->enqueue(group); }

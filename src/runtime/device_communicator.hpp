@@ -26,6 +26,9 @@ struct DeviceCall {
   /// The schedule that a collective takes in place of the selected one: a name of the
   /// communicator's plan or of `chorus algorithms`. Empty: the selected one.
   std::string schedule = {};
+  /// The caller has seen by place(), or knows, that the GPU reaches the buffers and the factor: the
+  /// driver is asked again only where peers might use them, too.
+  bool checked = false;
   /// A CUevent, recorded on the stream when the calls before have been launched; or null.
   void* launch_event = nullptr;
 };
@@ -44,6 +47,9 @@ struct MemoryPlace {
   /// (cudaMallocAsync) and not of cuMemMap, whose owner decides who reaches it.
   bool peers_reach = false;
   std::uint64_t buffer = 0;  ///< a number that no other block of memory has had in this process
+  /// Where the block lies, if peers_reach: all of it is of this kind.
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
 };
 
 /// Which way calls go, by size. All ranks must have the same.
@@ -107,7 +113,7 @@ class CHORUS_API DeviceCommunicator {
 
   [[nodiscard]] int device() const;
 
-  /// place_of(memory, device()), without taking the context anew.
+  /// place_of(memory, device()), without taking the context anew. From any thread.
   [[nodiscard]] MemoryPlace place(const void* memory) const;
 
   /// Enqueues one call. Throws InputError for arguments that can be judged locally (host memory,

@@ -34,19 +34,26 @@ struct DeviceCommunicator::Impl {
     std::span<const std::uint32_t> lane_ports;
     std::string_view schedule;
   };
-  Prepared prepare(const DeviceCall& call, const BufferPlaces& places, cuda::StreamHandle stream);
+  /// Where the calls of one enqueue() go.
+  struct Enqueuing {
+    cuda::StreamHandle stream;
+    cuda::CurrentOnDemand& context;
+  };
+  Prepared prepare(const DeviceCall& call, const BufferPlaces& places, const Enqueuing& where);
   Prepared prepare_message(const DeviceCall& call);
   void place_input(const Call& call, const DeviceRoutine& routine, Prepared& prepared,
-                   BufferPlaces& places, cuda::StreamHandle stream);
+                   BufferPlaces& places, const Enqueuing& where);
   void expose(const Call& call, const BufferPlaces& places, device::CallArguments& arguments) const;
   void tell(const Prepared& prepared, const DeviceCall& call) const;
-  void launch(std::vector<Prepared>& calls, cuda::StreamHandle stream);
+  void launch(std::vector<Prepared>& calls, const Enqueuing& where);
   void number_works(std::vector<Prepared>& calls, std::uint32_t& phases, std::uint32_t& blocks);
   std::uint64_t room_for_scratch(std::size_t bytes);
   std::uint64_t room_for_copy(std::size_t bytes);
   void check_room(std::span<const Prepared> calls, std::uint32_t phases,
                   std::uint32_t blocks) const;
-  void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, cuda::StreamHandle stream);
+  void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, const Enqueuing& where);
+  /// Some rank may go without copies: what peers reach of this one's buffers must be known.
+  [[nodiscard]] bool may_be_direct(const Call& call) const;
 
   Communicator::Impl& base;
   std::string group;

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 
 #include "chorus/error.hpp"
 #include "device/driver.hpp"
@@ -34,51 +36,80 @@ GetDevice runtime_get_device() {
 
 }  // namespace
 
-MemoryPlace place_in_context(const void* memory) {
+MemoryPlace ask_place(const void* memory, cuda::CurrentOnDemand& context) {
   if (memory == nullptr) return {};
   unsigned type = 0;
   unsigned managed = 0;
   unsigned ipc_capable = 0;
   int ordinal = -1;
   std::uint64_t buffer = 0;
-  int attributes[] = {cuda::kPointerMemoryType, cuda::kPointerIsManaged,
+  cuda::Address begin = 0;
+  std::size_t size = 0;
+  int attributes[] = {cuda::kPointerMemoryType,    cuda::kPointerIsManaged,
                       cuda::kPointerDeviceOrdinal, cuda::kPointerIpcCapable,
-                      cuda::kPointerBufferId};
-  void* values[] = {&type, &managed, &ordinal, &ipc_capable, &buffer};
-  const cuda::Result result =
-      cuda::driver().pointer_attributes(5, attributes, values, address_of(memory));
-  if (result == cuda::kInvalidValue) return {};
+                      cuda::kPointerBufferId,      cuda::kPointerRangeStart,
+                      cuda::kPointerRangeSize};
+  void* values[] = {&type, &managed, &ordinal, &ipc_capable, &buffer, &begin, &size};
+  static_assert(std::size(attributes) == std::size(values));
+  const cuda::Result result = context.attempt([&] {
+    const cuda::Result asked = cuda::driver().pointer_attributes(
+        static_cast<unsigned>(std::size(attributes)), attributes, values, address_of(memory));
+    return asked == cuda::kInvalidValue ? cuda::kSuccess : asked;  // nobody's: the type is still 0
+  });
   cuda::check(result, fmt::format("asking the driver what memory {} is", memory));
-  if (managed != 0) return {MemoryKind::managed, -1, false, buffer};
-  if (type == cuda::kMemoryHost) return {MemoryKind::pinned, -1, false, buffer};
-  if (type == cuda::kMemoryDevice) {
-    return {MemoryKind::device, ordinal, ipc_capable != 0, buffer};
-  }
-  return {};
-}
-
-namespace {
-
-MemoryPlace check_buffer(const Call& call, const void* memory, const char* what, Rank rank,
-                         int device) {
-  const MemoryPlace place = place_in_context(memory);
-  if (place.kind == MemoryKind::host) {
-    throw InputError(fmt::format(
-        "rank {}: {}: the {} at {} is host memory, which GPU {} cannot reach (or was freed): pass "
-        "memory of the GPU, or register it (cudaHostRegister)",
-        rank, signature(call), what, memory, device));
-  }
-  if (place.kind == MemoryKind::device && place.device != device) {
-    throw InputError(fmt::format(
-        "rank {}: {}: the {} at {} is memory of GPU {}, but the communicator is on GPU {}", rank,
-        signature(call), what, memory, place.device, device));
+  if (managed != 0) return {.kind = MemoryKind::managed, .buffer = buffer};
+  if (type == cuda::kMemoryHost) return {.kind = MemoryKind::pinned, .buffer = buffer};
+  if (type != cuda::kMemoryDevice) return {};
+  MemoryPlace place{.kind = MemoryKind::device,
+                    .device = ordinal,
+                    .peers_reach = ipc_capable != 0,
+                    .buffer = buffer};
+  if (place.peers_reach) {  // a range of cuMemAddressReserve may hold memory of several kinds
+    place.begin = begin;
+    place.end = begin + size;
   }
   return place;
 }
 
+namespace {
+
+/// Asks about the buffers of one call.
+class BufferCheck {
+ public:
+  BufferCheck(const Call& call, Rank rank, int device, cuda::CurrentOnDemand& context)
+      : call_(call), rank_(rank), device_(device), context_(context) {}
+
+  MemoryPlace check(const void* memory, const char* what) {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
+    if (memory != nullptr && at >= last_.begin && at < last_.end) return last_;
+    const MemoryPlace place = ask_place(memory, context_);
+    if (place.kind == MemoryKind::host) {
+      throw InputError(fmt::format(
+          "rank {}: {}: the {} at {} is host memory, which GPU {} cannot reach (or was freed): "
+          "pass memory of the GPU, or register it (cudaHostRegister)",
+          rank_, signature(call_), what, memory, device_));
+    }
+    if (place.kind == MemoryKind::device && place.device != device_) {
+      throw InputError(fmt::format(
+          "rank {}: {}: the {} at {} is memory of GPU {}, but the communicator is on GPU {}", rank_,
+          signature(call_), what, memory, place.device, device_));
+    }
+    last_ = place;
+    return place;
+  }
+
+ private:
+  const Call& call_;
+  Rank rank_;
+  int device_;
+  cuda::CurrentOnDemand& context_;
+  MemoryPlace last_;  ///< buffers of one block of memory are asked about once
+};
+
 }  // namespace
 
-BufferPlaces check_buffers(const DeviceCall& device_call, Rank rank, int world_size, int device) {
+BufferPlaces check_buffers(const DeviceCall& device_call, Rank rank, int world_size, int device,
+                           cuda::CurrentOnDemand& context) {
   const Call& call = device_call.call;
   const Collective collective{.kind = static_cast<CollectiveKind>(call.kind), .root = call.peer};
   bool input = call.kind == Call::Kind::send;
@@ -89,10 +120,11 @@ BufferPlaces check_buffers(const DeviceCall& device_call, Rank rank, int world_s
   }
   BufferPlaces places;
   if (call.count == 0) return places;
-  if (input) places.input = check_buffer(call, call.input, "input", rank, device);
-  if (output) places.output = check_buffer(call, call.output, "output", rank, device);
+  BufferCheck buffers(call, rank, device, context);
+  if (input) places.input = buffers.check(call.input, "input");
+  if (output) places.output = buffers.check(call.output, "output");
   if (device_call.scale_at != nullptr) {
-    static_cast<void>(check_buffer(call, device_call.scale_at, "factor", rank, device));
+    static_cast<void>(buffers.check(device_call.scale_at, "factor"));
   }
   return places;
 }
@@ -134,8 +166,8 @@ MemoryPlace DeviceCommunicator::place_of(const void* memory, int device) {
   } catch (const DeviceError&) {
     return {};  // without a context on that GPU there is no memory of it
   }
-  const cuda::Current current(context.get());
-  return place_in_context(memory);
+  cuda::CurrentOnDemand current(context.get());
+  return ask_place(memory, current);
 }
 
 void* DeviceCommunicator::allocate(int device, std::size_t size_bytes) {
@@ -152,7 +184,8 @@ void DeviceCommunicator::free(void* memory, int device) {
   if (memory == nullptr) return;
   const cuda::PrimaryContext context(device);
   const cuda::Current current(context.get());
-  const MemoryPlace place = place_in_context(memory);
+  cuda::CurrentOnDemand here(context.get());
+  const MemoryPlace place = ask_place(memory, here);
   if (place.kind != MemoryKind::device || place.device != device) {
     throw InputError(fmt::format("{} is no memory of GPU {}, or was freed before", memory, device));
   }

@@ -1,12 +1,13 @@
-// What the driver says of a pointer, for those that have made a context current.
+// What the driver says of a pointer, for those that have a context.
 #pragma once
 
+#include "device/driver.hpp"
 #include "runtime/device_communicator.hpp"
 
 namespace chorus {
 
-/// As DeviceCommunicator::place_of(), in the current context. Throws DeviceError.
-[[nodiscard]] MemoryPlace place_in_context(const void* memory);
+/// As DeviceCommunicator::place_of(), for who has the context at hand. Throws DeviceError.
+[[nodiscard]] MemoryPlace ask_place(const void* memory, cuda::CurrentOnDemand& context);
 
 /// Of a call's buffers; nothing of those that this rank needs not.
 struct BufferPlaces {
@@ -14,8 +15,8 @@ struct BufferPlaces {
   MemoryPlace output;
 };
 /// Throws InputError, naming the buffer and the remedy, for memory that GPU `device` does not
-/// reach. Its context is current.
+/// reach. `context` is its.
 [[nodiscard]] BufferPlaces check_buffers(const DeviceCall& call, Rank rank, int world_size,
-                                         int device);
+                                         int device, cuda::CurrentOnDemand& context);
 
 }  // namespace chorus

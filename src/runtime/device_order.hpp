@@ -1,6 +1,7 @@
 // In which order the launches of one communicator run, whichever streams and graphs they come from.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "device/driver.hpp"
@@ -10,16 +11,18 @@ namespace chorus {
 
 /// Kernels of one communicator share its rings, so one runs after the other: streams wait for an
 /// event that every launch records. Graphs wait for and record it too, each time they run, by nodes
-/// of their own. Its context is current in every call.
+/// of their own. Made, finished and destroyed in the current context, which is that of `context`.
 class DeviceOrder {
  public:
   DeviceOrder();
 
   /// What `stream` is given next runs when the launches before it have ended and the streams of all
   /// `calls` have come so far.
-  void begin(std::span<const DeviceCall> calls, cuda::StreamHandle stream);
+  void begin(std::span<const DeviceCall> calls, cuda::StreamHandle stream,
+             cuda::CurrentOnDemand& context);
   /// The streams of all `calls` go on when `stream` has come so far.
-  void end(std::span<const DeviceCall> calls, cuda::StreamHandle stream);
+  void end(std::span<const DeviceCall> calls, cuda::StreamHandle stream,
+           cuda::CurrentOnDemand& context);
   /// Waits for the last launch.
   void finish() const;
 
@@ -29,7 +32,8 @@ class DeviceOrder {
   cuda::Event captured_;  ///< of the last launch within the capture under way
   /// The capture that captured_ is of; 0: none. Captures have numbers of their own.
   unsigned long long capture_ = 0;
-  bool capturing_ = false;  ///< between begin() and end()
+  std::uint64_t default_stream_ = 0;  ///< the default stream that was last launched in; 0: another
+  bool capturing_ = false;            ///< between begin() and end()
 };
 
 }  // namespace chorus

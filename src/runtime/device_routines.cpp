@@ -15,7 +15,9 @@ constexpr std::uint64_t kBlockBytes = 1 << 20;
 
 }  // namespace
 
-ImageStore::ImageStore() : stream_(cuda::make_stream()) { grow(kBlockBytes); }
+ImageStore::ImageStore(cuda::Context context) : context_(context), stream_(cuda::make_stream()) {
+  grow(kBlockBytes);
+}
 
 void ImageStore::grow(std::uint64_t size_bytes) {
   blocks_.push_back(cuda::allocate_local(size_bytes, stream_.get()));
@@ -24,6 +26,7 @@ void ImageStore::grow(std::uint64_t size_bytes) {
 }
 
 std::uint64_t ImageStore::keep(const device::Image& image) {
+  const cuda::Current current(context_);
   const std::uint64_t bytes = image.words.size() * sizeof(std::uint32_t);
   const std::uint64_t room = device::round_up(bytes, 256);
   if (left_ < room) grow(std::max(kBlockBytes, room));

@@ -29,8 +29,8 @@ struct DeviceRoutine {
 /// kernel there may be waiting for this very rank.
 class ImageStore {
  public:
-  /// `context` must be current, here and in keep().
-  ImageStore();
+  /// `context` is current, here and in the destructor.
+  explicit ImageStore(cuda::Context context);
   [[nodiscard]] std::uint64_t keep(const device::Image& image);
   /// Idle between calls.
   [[nodiscard]] cuda::StreamHandle stream() const { return stream_.get(); }
@@ -38,6 +38,7 @@ class ImageStore {
  private:
   void grow(std::uint64_t size_bytes);
 
+  cuda::Context context_;
   cuda::Stream stream_;
   std::vector<cuda::Memory> blocks_;
   std::uint64_t next_ = 0;

@@ -88,6 +88,8 @@ static_assert(kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
               kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
               kPointerBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID &&
               kPointerIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+              kPointerRangeStart == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR &&
+              kPointerRangeSize == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
               kMemoryHost == CU_MEMORYTYPE_HOST && kMemoryDevice == CU_MEMORYTYPE_DEVICE);
 
 static_assert(kFlushWritesOptions == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS &&

@@ -14,6 +14,7 @@
 
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "device_floats.hpp"
 #include "device_rank.hpp"
 #include "fake_cuda.hpp"
 
@@ -27,71 +28,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-World world_of(int size, Ranks ranks = Ranks::threads) {
-  World world{.size = size, .ranks = ranks};
-  world.options.timeout_ms = 60'000;
-  world.options.flight_dir.clear();
-  return world;
-}
-
-void fill(DeviceRank& rank, float* memory, const std::vector<float>& data) {
-  const cuda::Current current(rank.context());
-  const auto stream = static_cast<cuda::StreamHandle>(rank.stream());
-  cuda::check(cuda::driver().copy_to_device(reinterpret_cast<cuda::Address>(memory), data.data(),
-                                            data.size() * sizeof(float), stream),
-              "copy");
-  cuda::check(cuda::driver().stream_synchronize(stream), "copy");
-}
-
-float* floats(DeviceRank& rank, std::size_t count, float value) {
-  auto* const memory = reinterpret_cast<float*>(rank.memory(count * sizeof(float)));
-  fill(rank, memory, std::vector<float>(count, value));
-  return memory;
-}
-
-void expect_all(DeviceRank& rank, const float* memory, std::size_t count, float value) {
-  std::vector<float> data(count);
-  const cuda::Current current(rank.context());
-  const auto stream = static_cast<cuda::StreamHandle>(rank.stream());
-  cuda::check(cuda::driver().copy_to_host(data.data(), reinterpret_cast<cuda::Address>(memory),
-                                          count * sizeof(float), stream),
-              "copy");
-  cuda::check(cuda::driver().stream_synchronize(stream), "copy");
-  for (std::size_t i = 0; i < count; ++i) {
-    if (data[i] == value) continue;
-    throw std::runtime_error(fmt::format("rank {}: element {} is {} in place of {}",
-                                         rank.comm().rank(), i, data[i], value));
-  }
-}
-
-DeviceCall sum(const float* in, float* out, std::size_t count, void* stream) {
-  return {.call = {.kind = Kind::all_reduce,
-                   .input = in,
-                   .output = out,
-                   .count = count,
-                   .type = DataType::float32},
-          .stream = stream};
-}
-
-void synchronize(DeviceRank& rank, cuda::StreamHandle stream) {
-  const cuda::Current current(rank.context());
-  cuda::check(cuda::driver().stream_synchronize(stream), "waiting for a stream");
-}
-
-/// Runs `body` in rank 0's thread while no kernel on GPU 0 can begin, of any rank.
-void while_held(DeviceRank& rank, const std::function<void()>& body) {
-  rank.comm().barrier();
-  if (rank.comm().rank() == 0) fake_cuda_hold(0, true);
-  rank.comm().barrier();
-  body();
-  rank.comm().barrier();
-  if (rank.comm().rank() == 0) fake_cuda_hold(0, false);
-}
-
 // Contexts and faults ---------------------------------------------------------------------------
 
 TEST(DeviceRules, MemoryIsKnownInThreadsWithoutAContext) {
-  expect_all_well(run_devices(world_of(1), Gpus::one, {}, [](DeviceRank& rank) {
+  expect_all_well(run_devices(device_world_of(1), Gpus::one, {}, [](DeviceRank& rank) {
     std::byte* const memory = rank.memory(100);
     int host = 0;
     std::thread([&] {
@@ -106,7 +46,7 @@ TEST(DeviceRules, MemoryIsKnownInThreadsWithoutAContext) {
 TEST(DeviceRules, AfterAFaultMemoryIsNotTakenForTheHosts) {
   if (!fake_cuda()) GTEST_SKIP() << "a true GPU would be lost to the process";
   std::string thrown;
-  static_cast<void>(run_devices(world_of(1), Gpus::one, {}, [&thrown](DeviceRank& rank) {
+  static_cast<void>(run_devices(device_world_of(1), Gpus::one, {}, [&thrown](DeviceRank& rank) {
     float* const data = floats(rank, 10, 1.0F);
     fake_cuda_fault(0);
     try {
@@ -144,54 +84,77 @@ TEST(DeviceRules, TheProgramsEnvironmentIsLeftAlone) {
 // Threads of one process use each other's buffers where they lie: not those that only their owner's
 // GPU reaches (cudaMallocAsync, cuMemMap).
 TEST(DeviceRules, PeersAreNotOfferedMemoryThatTheyCannotReach) {
-  expect_all_well(run_devices(world_of(2), Gpus::two, {}, [](DeviceRank& rank) {
-    constexpr std::size_t kCount = 200'000;
-    const auto stream = static_cast<cuda::StreamHandle>(rank.stream());
-    const cuda::Current current(rank.context());
-    const cuda::Memory pool = cuda::allocate_local(2 * kCount * sizeof(float), stream);
-    auto* const in = reinterpret_cast<float*>(pool.get());
-    EXPECT_EQ(rank.device().place(in).peers_reach, cuda::driver().alloc_async == nullptr);
-    float* const reached = floats(rank, kCount, 1.0F);
-    EXPECT_TRUE(rank.device().place(reached).peers_reach);
-    fill(rank, in, std::vector<float>(kCount, 1.0F));
-    // Inputs, outputs, of one rank or both.
-    rank.device().enqueue(sum(in, in + kCount, kCount, stream));
-    rank.finish();
-    expect_all(rank, in + kCount, kCount, 2.0F);
-    rank.device().enqueue(sum(rank.comm().rank() == 0 ? in : reached, reached, kCount, stream));
-    rank.finish();
-    expect_all(rank, reached, kCount, 2.0F);
-    rank.device().enqueue(
-        sum(reached, rank.comm().rank() == 1 ? in + kCount : reached, kCount, stream));
-    rank.finish();
-    expect_all(rank, rank.comm().rank() == 1 ? in + kCount : reached, kCount, 4.0F);
-  }));
+  for (const bool checked : {false, true}) {
+    expect_all_well(run_devices(device_world_of(2), Gpus::two, {}, [checked](DeviceRank& rank) {
+      constexpr std::size_t kCount = 200'000;
+      const auto stream = static_cast<cuda::StreamHandle>(rank.stream());
+      const auto add = [&](const float* from, float* to) {
+        DeviceCall call = sum(from, to, kCount, stream);
+        call.checked = checked;
+        rank.device().enqueue(call);
+        rank.finish();
+      };
+      const cuda::Current current(rank.context());
+      const cuda::Memory pool = cuda::allocate_local(2 * kCount * sizeof(float), stream);
+      auto* const in = reinterpret_cast<float*>(pool.get());
+      EXPECT_EQ(rank.device().place(in).peers_reach, cuda::driver().alloc_async == nullptr);
+      float* const reached = floats(rank, kCount, 1.0F);
+      EXPECT_TRUE(rank.device().place(reached).peers_reach);
+      fill(rank, in, std::vector<float>(kCount, 1.0F));
+      // Inputs, outputs, of one rank or both.
+      add(in, in + kCount);
+      expect_all(rank, in + kCount, kCount, 2.0F);
+      add(rank.comm().rank() == 0 ? in : reached, reached);
+      expect_all(rank, reached, kCount, 2.0F);
+      add(reached, rank.comm().rank() == 1 ? in + kCount : reached);
+      expect_all(rank, rank.comm().rank() == 1 ? in + kCount : reached, kCount, 4.0F);
+    }));
+  }
+}
+
+// Who need not be asked for the error's sake must be asked what peers reach.
+TEST(DeviceRules, CallsWhoseBuffersWereCheckedAreDirectAllTheSame) {
+  if (!fake_cuda()) GTEST_SKIP() << "a true driver does not tell";
+  for (const Ranks ranks : {Ranks::threads, Ranks::processes}) {
+    expect_all_well(run_devices(device_world_of(2, ranks), Gpus::two, {}, [](DeviceRank& rank) {
+      constexpr std::size_t kCount = 200'000;
+      float* const data = floats(rank, kCount, 1.0F);
+      rank.device().share(data, kCount * sizeof(float));
+      DeviceCall call = sum(data, data, kCount, rank.stream());
+      call.checked = true;
+      rank.device().enqueue(call);
+      rank.finish();
+      expect_all(rank, data, kCount, 2.0F);
+      if (!fake_cuda_last_launch().direct) throw std::runtime_error("the call took messages");
+    }));
+  }
 }
 
 TEST(DeviceRules, MemoryThatTookThePlaceOfSharedMemoryIsNotTakenForIt) {
-  expect_all_well(run_devices(world_of(2, Ranks::processes), Gpus::one, {}, [](DeviceRank& rank) {
-    constexpr std::size_t kCount = 400'000;
-    const cuda::Current current(rank.context());
-    cuda::Memory memory = cuda::allocate(kCount * sizeof(float));
-    const cuda::Address before = memory.get();
-    rank.device().share(reinterpret_cast<void*>(before), kCount * sizeof(float));
-    // Freed without unshare(): the peer still has the old memory mapped.
-    rank.comm().barrier();
-    memory.reset();
-    memory = cuda::allocate(kCount * sizeof(float));
-    if (memory.get() != before) return;  // elsewhere: nothing to confuse
-    auto* const data = reinterpret_cast<float*>(memory.get());
-    fill(rank, data, std::vector<float>(kCount, 1.0F));
-    rank.device().enqueue(sum(data, data, kCount, rank.stream()));
-    rank.finish();
-    expect_all(rank, data, kCount, 2.0F);
-  }));
+  expect_all_well(
+      run_devices(device_world_of(2, Ranks::processes), Gpus::one, {}, [](DeviceRank& rank) {
+        constexpr std::size_t kCount = 400'000;
+        const cuda::Current current(rank.context());
+        cuda::Memory memory = cuda::allocate(kCount * sizeof(float));
+        const cuda::Address before = memory.get();
+        rank.device().share(reinterpret_cast<void*>(before), kCount * sizeof(float));
+        // Freed without unshare(): the peer still has the old memory mapped.
+        rank.comm().barrier();
+        memory.reset();
+        memory = cuda::allocate(kCount * sizeof(float));
+        if (memory.get() != before) return;  // elsewhere: nothing to confuse
+        auto* const data = reinterpret_cast<float*>(memory.get());
+        fill(rank, data, std::vector<float>(kCount, 1.0F));
+        rank.device().enqueue(sum(data, data, kCount, rank.stream()));
+        rank.finish();
+        expect_all(rank, data, kCount, 2.0F);
+      }));
 }
 
 // To allocate may mean to wait for the kernels that run, and one of them waits for this rank.
 TEST(DeviceRules, FirstCallsOfAShapeDoNotWaitForKernelsOfOthers) {
   if (!fake_cuda()) GTEST_SKIP() << "whether a true driver waits is its own affair";
-  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+  expect_all_well(run_devices(device_world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
     float* const data = floats(rank, 400'000, 1.0F);
     float* const more = floats(rank, 400'000, 1.0F);
     rank.comm().barrier();
@@ -216,7 +179,7 @@ TEST(DeviceRules, FirstCallsOfAShapeDoNotWaitForKernelsOfOthers) {
 // Order -----------------------------------------------------------------------------------------
 
 TEST(DeviceRules, AStreamWithTheHandleOfADestroyedOneIsOrderedBehindIt) {
-  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+  expect_all_well(run_devices(device_world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
     float* const data = floats(rank, 100, 1.0F);
     const cuda::Current current(rank.context());
     cuda::Stream stream = cuda::make_stream();
@@ -231,20 +194,8 @@ TEST(DeviceRules, AStreamWithTheHandleOfADestroyedOneIsOrderedBehindIt) {
   }));
 }
 
-cuda::GraphExec captured(cuda::StreamHandle stream, const std::function<void()>& calls) {
-  const cuda::Api& api = cuda::driver();
-  cuda::Graph graph = nullptr;
-  cuda::GraphExec exec = nullptr;
-  cuda::check(api.capture_begin(stream, cuda::kCaptureModeThreadLocal), "capture");
-  calls();
-  cuda::check(api.capture_end(stream, &graph), "capture");
-  cuda::check(api.graph_instantiate(&exec, graph, 0), "instantiate");
-  api.graph_destroy(graph);
-  return exec;
-}
-
 TEST(DeviceRules, GraphsAndStreamsOfACommunicatorRunOneAfterTheOther) {
-  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+  expect_all_well(run_devices(device_world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
     const cuda::Api& api = cuda::driver();
     const cuda::Current current(rank.context());
     const cuda::Stream one = cuda::make_stream();
@@ -276,7 +227,7 @@ TEST(DeviceRules, GraphsAndStreamsOfACommunicatorRunOneAfterTheOther) {
 
 // Branches of a graph have no order but what the library gives them.
 TEST(DeviceRules, BranchesOfAGraphRunOneAfterTheOther) {
-  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+  expect_all_well(run_devices(device_world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
     const cuda::Api& api = cuda::driver();
     const cuda::Current current(rank.context());
     const cuda::Stream one = cuda::make_stream();
@@ -307,7 +258,7 @@ TEST(DeviceRules, BranchesOfAGraphRunOneAfterTheOther) {
 TEST(DeviceRules, EachCallsScheduleIsLogged) {
   std::mutex mutex;
   std::vector<std::string> lines;
-  World world = world_of(2);
+  World world = device_world_of(2);
   world.options.log_level = "debug";
   set_log_sink([&](LogLevel level, std::string_view who, std::string_view message) {
     const std::lock_guard lock(mutex);
@@ -334,7 +285,7 @@ TEST(DeviceRules, EachCallsScheduleIsLogged) {
 }
 
 TEST(DeviceRules, KernelsAreLoadedOncePerGpuAndStay) {
-  expect_all_well(run_devices(world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
+  expect_all_well(run_devices(device_world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
     const int loads = fake_cuda_calls("cuModuleLoadData");
     rank.comm().barrier();
     auto part = rank.comm().split(0);
@@ -349,14 +300,15 @@ TEST(DeviceRules, KernelsAreLoadedOncePerGpuAndStay) {
 TEST(DeviceRules, ProcessesThatShareAGpuOrderMemoryForTheSystem) {
   if (!fake_cuda()) GTEST_SKIP() << "a true driver does not tell";
   for (const Ranks ranks : {Ranks::threads, Ranks::processes}) {
-    expect_all_well(run_devices(world_of(2, ranks), Gpus::one, {}, [ranks](DeviceRank& rank) {
-      float* const data = floats(rank, 100, 1.0F);
-      rank.device().enqueue(sum(data, data, 100, rank.stream()));
-      rank.finish();
-      if (fake_cuda_last_launch().beyond_device != (ranks == Ranks::processes)) {
-        throw std::runtime_error("the scope is wrong");
-      }
-    }));
+    expect_all_well(
+        run_devices(device_world_of(2, ranks), Gpus::one, {}, [ranks](DeviceRank& rank) {
+          float* const data = floats(rank, 100, 1.0F);
+          rank.device().enqueue(sum(data, data, 100, rank.stream()));
+          rank.finish();
+          if (fake_cuda_last_launch().beyond_device != (ranks == Ranks::processes)) {
+            throw std::runtime_error("the scope is wrong");
+          }
+        }));
   }
 }
 
@@ -397,15 +349,15 @@ void exchange_many(DeviceRank& rank, std::size_t each) {
 }
 
 TEST(DeviceRules, AGroupMayHaveMoreMessagesThanOneLaunchTakes) {
-  expect_all_well(
-      run_devices(world_of(3), Gpus::one, {}, [](DeviceRank& rank) { exchange_many(rank, 90); }));
+  expect_all_well(run_devices(device_world_of(3), Gpus::one, {},
+                              [](DeviceRank& rank) { exchange_many(rank, 90); }));
 }
 
 TEST(DeviceRules, SmallGpusTakeGroupsInSeveralLaunches) {
   fake_cuda_multiprocessors(6);  // 12 blocks at a time, one for each of the 12 ranks
   DeviceTuning tuning;
   tuning.blocks = 1;
-  expect_all_well(run_devices(world_of(12), Gpus::one, tuning,
+  expect_all_well(run_devices(device_world_of(12), Gpus::one, tuning,
                               [](DeviceRank& rank) { exchange_many(rank, 2); }));
   fake_cuda_multiprocessors(0);
 }

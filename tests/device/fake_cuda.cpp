@@ -125,30 +125,38 @@ Result cuDeviceCanAccessPeer(int* can, Device, Device) {
   return kSuccess;
 }
 Result cuDevicePrimaryCtxRetain(Context* context, Device ordinal) {
+  FAKE(cuDevicePrimaryCtxRetain)
   if (ordinal < 0 || ordinal >= chorus::testing::kFakeDevices) return kInvalidDevice;
   *context = &contexts[ordinal];
   return kSuccess;
 }
-Result cuDevicePrimaryCtxRelease_v2(Device) { return kSuccess; }
+Result cuDevicePrimaryCtxRelease_v2(Device) {
+  FAKE(cuDevicePrimaryCtxRelease_v2)
+  return kSuccess;
+}
 Result cuCtxGetId(Context context, unsigned long long* id) {
   *id = static_cast<unsigned long long>(context->ordinal) + 1;
   return kSuccess;
 }
 Result cuCtxPushCurrent_v2(Context context) {
+  FAKE(cuCtxPushCurrent_v2)
   current().push_back(context);
   return kSuccess;
 }
 Result cuCtxPopCurrent_v2(Context* context) {
+  FAKE(cuCtxPopCurrent_v2)
   if (current().empty()) return kInvalidContext;
   *context = current().back();
   current().pop_back();
   return kSuccess;
 }
 Result cuCtxGetCurrent(Context* context) {
+  FAKE(cuCtxGetCurrent)
   *context = current().empty() ? nullptr : current().back();
   return kSuccess;
 }
 Result cuCtxGetDevice(Device* ordinal) {
+  FAKE(cuCtxGetDevice)
   if (current().empty()) return kInvalidContext;
   *ordinal = current().back()->ordinal;
   return kSuccess;
@@ -161,6 +169,10 @@ Result cuModuleLoadData(Module* module, const void*) {
   if (!quiet(*current().back())) return kLaunchFailed;
   *module = new CUmod_st;
   (*module)->context = current().back();
+  for (CUfunc_st* const each :
+       {&(*module)->few, &(*module)->many, &(*module)->ping, &(*module)->layout}) {
+    each->context = (*module)->context;
+  }
   return kSuccess;
 }
 Result cuModuleUnload(Module module) {
@@ -190,8 +202,16 @@ Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function, int, s
 Result cuLaunchKernel(Function function, unsigned blocks, unsigned, unsigned, unsigned threads,
                       unsigned, unsigned, unsigned, StreamHandle stream, void** parameters,
                       void**) {
-  FAKE_IN_CONTEXT(cuLaunchKernel)
-  if (stream != nullptr && stream->context != current().back()) return kInvalidHandle;
+  FAKE(cuLaunchKernel)
+  Result state = state_of_context();
+  if (state == kSuccess) {  // a stream of another GPU than the thread's, or another GPU's code
+    const bool strange = !is_default(stream) && stream->context != current().back();
+    if (strange || function->context != current().back()) state = kInvalidHandle;
+  }
+  if (state != kSuccess) {
+    const bool capturing = !is_default(stream) && stream->capture != nullptr;
+    return capturing ? invalidate(*stream->capture, state) : state;
+  }
   // Code is loaded lazily, when no other kernel runs.
   if (!function->loaded.exchange(true) && !quiet(*current().back())) return kLaunchFailed;
   if (function->kernel == Kernel::layout) {
@@ -215,7 +235,7 @@ Result cuMemAlloc_v2(Address* address, std::size_t size) {
 }
 Result cuMemAllocAsync(Address* address, std::size_t size, StreamHandle stream) {
   FAKE_IN_CONTEXT(cuMemAllocAsync)
-  if (stream != nullptr && stream->capture != nullptr) return kCaptureUnsupported;
+  if (!is_default(stream) && stream->capture != nullptr) return kCaptureUnsupported;
   std::uint64_t found = 0;
   const Result result = allocate(size, current().back()->ordinal, true, found);
   *address = found;
@@ -334,6 +354,12 @@ Result cuPointerGetAttributes(unsigned count, int* attributes, void** values, Ad
         break;
       case kPointerBufferId:
         *static_cast<std::uint64_t*>(values[i]) = known ? found->second.buffer_id : 0;
+        break;
+      case kPointerRangeStart:
+        *static_cast<Address*>(values[i]) = known ? found->first : 0;
+        break;
+      case kPointerRangeSize:
+        *static_cast<std::size_t*>(values[i]) = known ? found->second.size : 0;
         break;
       case kPointerIpcCapable:
         *static_cast<unsigned*>(values[i]) = on_device && !found->second.pool ? 1 : 0;

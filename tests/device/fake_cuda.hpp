@@ -53,6 +53,7 @@ struct FakeLaunch {
   std::uint64_t timeout_ns = 0;
   std::uint32_t num_calls = 0;
   bool beyond_device = false;
+  bool direct = false;  ///< one of its calls offers its buffers to the other ranks
 };
 [[nodiscard]] FakeLaunch fake_cuda_last_launch();
 /// Bytes allocated and not freed, device memory and pinned; and one for each registration.

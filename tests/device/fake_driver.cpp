@@ -40,11 +40,17 @@ std::map<std::string, std::pair<int, int>> failures;  // result, times
 chorus::testing::FakeLaunch last_launch;
 std::map<std::uint64_t, int> running;  // kernels, by the table of their communicator
 
-void enter(CUctx_st& context, const device::LaunchHead& head) {
+void enter(CUctx_st& context, const KernelLaunch& launch) {
+  const device::LaunchHead& head = *launch.head;
   if (head.num_calls == 0) return;
   const std::lock_guard lock(mutex);
   const auto& table = *reinterpret_cast<const device::RankTable*>(head.table);
-  last_launch = {head.timeout_ns, head.num_calls, table.beyond_device != 0};
+  const bool direct =
+      std::any_of(launch.calls, launch.calls + head.num_calls, [](const auto& call) {
+        return call.direct != 0 && call.input_segment != device::kNotExposed &&
+               call.output_segment != device::kNotExposed;
+      });
+  last_launch = {head.timeout_ns, head.num_calls, table.beyond_device != 0, direct};
   if (++running[head.table] > 1) {
     fault(context, kLaunchFailed, "two kernels of one communicator run at the same time");
   }
@@ -84,7 +90,7 @@ void check_offers(CUctx_st& context, const device::LaunchHead& head,
 void run_resident(CUctx_st& context, const KernelLaunch& launch) {
   const int most = multiprocessors * chorus::testing::kFakeBlocksPerMultiprocessor;
   const int blocks = static_cast<int>(launch.blocks);
-  enter(context, *launch.head);
+  enter(context, launch);
   check_offers(context, *launch.head, launch.calls);
   {
     std::unique_lock lock(context.mutex);

@@ -84,6 +84,7 @@ struct CUctx_st {
 };
 struct CUfunc_st {
   fake::Kernel kernel;
+  CUctx_st* context = nullptr;
   std::atomic<bool> loaded{false};  ///< at its first launch
 };
 struct CUmod_st {
@@ -112,11 +113,13 @@ struct CUstream_st {
   std::shared_ptr<fake::Queue> queue;
   CUctx_st* context = nullptr;
   bool blocking = false;
+  bool legacy = false;  ///< the context's default stream
   CUgraph_st* capture = nullptr;
   std::vector<std::size_t> frontier;  ///< nodes that what is captured next comes after
 };
 
 struct CUevent_st {
+  CUctx_st* context = nullptr;
   std::mutex mutex;
   std::condition_variable changed;
   std::uint64_t recorded = 0;
@@ -185,6 +188,8 @@ void fault(CUctx_st& context, Result result, const std::string& why);
 Result invalidate(CUgraph_st& capture, Result result);
 [[nodiscard]] Result finish_capture(CUstream_st& stream, CUgraph_st*& graph);
 
+/// The stream that a handle stands for in this thread: the default ones are the current context's.
+[[nodiscard]] Result find_stream(chorus::cuda::StreamHandle handle, CUstream_st*& stream);
 /// Adds an operation to a stream, or to the graph that it is captured into.
 [[nodiscard]] Result submit(CUstream_st* handle, Op op);
 void add_node(CUstream_st& stream, std::function<Op()> make);

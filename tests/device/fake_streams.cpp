@@ -43,9 +43,32 @@ std::set<std::size_t> ancestors(const CUgraph_st& graph, std::vector<std::size_t
   return seen;
 }
 
-std::shared_ptr<Queue>& default_queue() {
-  static auto* const queue = new std::shared_ptr<Queue>(Queue::make());  // as long as the process
-  return *queue;
+/// As long as the process, or of a thread that never takes them back.
+CUstream_st* make_default_stream(CUctx_st* context, bool legacy) {
+  auto* const stream = new CUstream_st;
+  stream->queue = Queue::make();
+  stream->context = context;
+  stream->blocking = true;
+  stream->legacy = legacy;
+  const std::lock_guard lock(mutex);
+  if (!legacy) streams.push_back(stream);
+  return stream;
+}
+
+CUstream_st* legacy_stream(CUctx_st* context) {
+  static auto* const all = new std::map<CUctx_st*, CUstream_st*>;
+  static std::mutex all_mutex;
+  const std::lock_guard lock(all_mutex);
+  CUstream_st*& stream = (*all)[context];
+  if (stream == nullptr) stream = make_default_stream(context, true);
+  return stream;
+}
+
+CUstream_st* stream_of_thread(CUctx_st* context) {
+  thread_local std::map<CUctx_st*, CUstream_st*> mine;
+  CUstream_st*& stream = mine[context];
+  if (stream == nullptr) stream = make_default_stream(context, false);
+  return stream;
 }
 
 }  // namespace
@@ -129,14 +152,26 @@ void add_node(CUstream_st& stream, std::function<Op()> make) {
   stream.frontier = {nodes.size() - 1};
 }
 
+Result find_stream(StreamHandle handle, CUstream_st*& stream) {
+  stream = handle;
+  if (!is_default(handle)) return kSuccess;
+  if (const Result state = state_of_context(); state != kSuccess) return state;
+  CUctx_st* const context = current().back();
+  const bool per_thread = reinterpret_cast<std::uintptr_t>(handle) == kStreamPerThread;
+  stream = per_thread ? stream_of_thread(context) : legacy_stream(context);
+  return kSuccess;
+}
+
 Result submit(CUstream_st* handle, Op op) {
-  if (handle != nullptr) {
-    if (handle->capture == nullptr) {
-      handle->queue->push(std::move(op));
-    } else if (handle->capture->invalid != kSuccess) {
+  CUstream_st* stream = nullptr;
+  if (const Result found = find_stream(handle, stream); found != kSuccess) return found;
+  if (!stream->legacy) {
+    if (stream->capture == nullptr) {
+      stream->queue->push(std::move(op));
+    } else if (stream->capture->invalid != kSuccess) {
       return kCaptureInvalidated;
     } else {
-      add_node(*handle, [op = std::move(op)] { return op; });
+      add_node(*stream, [op = std::move(op)] { return op; });
     }
     return kSuccess;
   }
@@ -146,17 +181,18 @@ Result submit(CUstream_st* handle, Op op) {
     const std::lock_guard lock(mutex);
     before = streams;
   }
-  for (CUstream_st* stream : before) {
-    if (stream->capture != nullptr) return invalidate(*stream->capture, kCaptureImplicit);
+  std::erase_if(before, [&](CUstream_st* other) { return other->context != stream->context; });
+  for (CUstream_st* other : before) {
+    if (other->capture != nullptr) return invalidate(*other->capture, kCaptureImplicit);
   }
-  for (CUstream_st* stream : before) {
+  for (CUstream_st* other : before) {
     const auto done = std::make_shared<std::atomic<bool>>(false);
-    stream->queue->push([done] { *done = true; });
-    default_queue()->push([done] {
+    other->queue->push([done] { *done = true; });
+    stream->queue->push([done] {
       while (!*done) std::this_thread::yield();
     });
   }
-  default_queue()->push(std::move(op));
+  stream->queue->push(std::move(op));
   return kSuccess;
 }
 
@@ -255,6 +291,12 @@ Result finish_capture(CUstream_st& stream, CUgraph_st*& graph) {
     return failed;                                                   \
   }
 
+// Of a function of a stream, and `stream` is that of `handle`.
+#define FAKE_ON_STREAM(symbol)   \
+  FAKE(symbol)                   \
+  CUstream_st* stream = nullptr; \
+  if (const Result found = find_stream(handle, stream); found != kSuccess) return found;
+
 extern "C" {
 
 Result cuStreamGetCaptureInfo_v2(StreamHandle stream, int* capturing, unsigned long long* id,
@@ -278,7 +320,7 @@ Result cuStreamCreate(StreamHandle* stream, unsigned flags) {
   return kSuccess;
 }
 Result cuStreamDestroy_v2(StreamHandle stream) {
-  if (stream == nullptr || !stream->queue) return kInvalidHandle;
+  if (is_default(stream) || !stream->queue) return kInvalidHandle;
   if (stream->capture != nullptr) return invalidate(*stream->capture, kCaptureUnsupported);
   const std::lock_guard lock(mutex);
   std::erase(streams, stream);
@@ -287,29 +329,23 @@ Result cuStreamDestroy_v2(StreamHandle stream) {
   unused.push_back(stream);
   return kSuccess;
 }
-Result cuStreamSynchronize(StreamHandle stream) {
-  FAKE(cuStreamSynchronize)
-  if (stream == nullptr) {
-    if (const Result state = state_of_context(); state != kSuccess) return state;
-  } else if (stream->capture != nullptr) {
-    return invalidate(*stream->capture, kCaptureUnsupported);
-  }
+Result cuStreamSynchronize(StreamHandle handle) {
+  FAKE_ON_STREAM(cuStreamSynchronize)
+  if (stream->capture != nullptr) return invalidate(*stream->capture, kCaptureUnsupported);
   if (spoils_capture()) return kCaptureUnsupported;
-  (stream == nullptr ? default_queue() : stream->queue)->drain();
-  return stream == nullptr ? state_of_context() : stream->context->fault.load();
+  stream->queue->drain();
+  return stream->context->fault.load();
 }
-Result cuStreamQuery(StreamHandle stream) {
-  if (stream != nullptr && stream->capture != nullptr) {
-    return invalidate(*stream->capture, kCaptureUnsupported);
-  }
+Result cuStreamQuery(StreamHandle handle) {
+  FAKE_ON_STREAM(cuStreamQuery)
+  if (stream->capture != nullptr) return invalidate(*stream->capture, kCaptureUnsupported);
   if (spoils_capture()) return kCaptureUnsupported;
-  const auto& queue = stream == nullptr ? default_queue() : stream->queue;
-  if (!queue->idle()) return kNotReady;
-  return stream == nullptr ? kSuccess : stream->context->fault.load();
+  return stream->queue->idle() ? stream->context->fault.load() : kNotReady;
 }
-Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flags) {
-  FAKE(cuStreamWaitEvent)
-  CUgraph_st* const capture = stream == nullptr ? nullptr : stream->capture;
+Result cuStreamWaitEvent(StreamHandle handle, EventHandle event, unsigned flags) {
+  FAKE_ON_STREAM(cuStreamWaitEvent)
+  if (current().empty()) return kInvalidContext;
+  CUgraph_st* const capture = stream->capture;
   if (flags == kEventExternal) {
     if (capture == nullptr) return kInvalidValue;
     if (event->capture != 0) return invalidate(*capture, kCaptureIsolation);
@@ -321,7 +357,7 @@ Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flags)
     if (theirs == nullptr) {
       return capture == nullptr ? kCapturedEvent : invalidate(*capture, kCaptureIsolation);
     }
-    if (stream == nullptr) return invalidate(*theirs, kCaptureImplicit);
+    if (stream->legacy) return invalidate(*theirs, kCaptureImplicit);
     if (capture != nullptr && capture != theirs) return invalidate(*capture, kCaptureIsolation);
     if (capture == nullptr) {  // the stream joins the capture
       stream->capture = theirs;
@@ -331,28 +367,29 @@ Result cuStreamWaitEvent(StreamHandle stream, EventHandle event, unsigned flags)
     return kSuccess;
   }
   if (capture != nullptr) return invalidate(*capture, kCaptureIsolation);
-  return submit(stream, waiting(*event));
+  return submit(handle, waiting(*event));
 }
 Result cuStreamIsCapturing(StreamHandle stream, int* capturing) {
   return cuStreamGetCaptureInfo_v2(stream, capturing, nullptr, nullptr, nullptr, nullptr);
 }
-Result cuStreamGetCaptureInfo_v2(StreamHandle stream, int* capturing, unsigned long long* id,
+Result cuStreamGetCaptureInfo_v2(StreamHandle handle, int* capturing, unsigned long long* id,
                                  Graph*, const GraphNode**, std::size_t*) {
-  FAKE(cuStreamGetCaptureInfo_v2)
-  if (stream == nullptr) {
+  FAKE_ON_STREAM(cuStreamGetCaptureInfo_v2)
+  if (stream->legacy) {
     const std::lock_guard lock(mutex);
     for (const CUstream_st* other : streams) {
-      if (other->capture != nullptr) return kCaptureImplicit;
+      if (other->capture != nullptr && other->context == stream->context) return kCaptureImplicit;
     }
   }
-  const CUgraph_st* const capture = stream == nullptr ? nullptr : stream->capture;
+  const CUgraph_st* const capture = stream->capture;
   *capturing = capture == nullptr ? kCaptureNone : capture->invalid == kSuccess ? 1 : 2;
   if (id != nullptr && capture != nullptr) *id = capture->id;
   return kSuccess;
 }
-Result cuStreamBeginCapture_v2(StreamHandle stream, int mode) {
+Result cuStreamBeginCapture_v2(StreamHandle handle, int mode) {
+  FAKE_ON_STREAM(cuStreamBeginCapture_v2)
   static std::atomic<unsigned long long> captures_so_far{0};
-  if (stream == nullptr) return kCaptureUnsupported;
+  if (stream->legacy) return kCaptureUnsupported;
   if (stream->capture != nullptr) return kInvalidValue;
   auto* const capture = new CUgraph_st;
   capture->id = ++captures_so_far;
@@ -365,10 +402,12 @@ Result cuStreamBeginCapture_v2(StreamHandle stream, int mode) {
   captures.emplace(capture->id, capture);
   return kSuccess;
 }
-Result cuStreamEndCapture(StreamHandle stream, Graph* graph) {
+Result cuStreamEndCapture(StreamHandle handle, Graph* graph) {
+  FAKE_ON_STREAM(cuStreamEndCapture)
   return finish_capture(*stream, *graph);
 }
 Result cuThreadExchangeStreamCaptureMode(int* mode) {
+  FAKE(cuThreadExchangeStreamCaptureMode)
   *mode = exchange_capture_mode(*mode);
   return kSuccess;
 }
@@ -392,6 +431,7 @@ Result cuEventCreate(EventHandle* event, unsigned) {
   if (const Result state = state_of_context(); state != kSuccess) return state;
   const auto made = std::make_shared<CUevent_st>();
   made->self = made;
+  made->context = current().back();
   *event = made.get();
   return kSuccess;
 }
@@ -402,9 +442,11 @@ Result cuEventDestroy_v2(EventHandle event) {
 Result cuEventRecord(EventHandle event, StreamHandle stream) {
   return cuEventRecordWithFlags(event, stream, 0);
 }
-Result cuEventRecordWithFlags(EventHandle event, StreamHandle stream, unsigned flags) {
-  FAKE(cuEventRecordWithFlags)
-  const bool capturing = stream != nullptr && stream->capture != nullptr;
+Result cuEventRecordWithFlags(EventHandle event, StreamHandle handle, unsigned flags) {
+  FAKE_ON_STREAM(cuEventRecordWithFlags)
+  if (current().empty()) return kInvalidContext;
+  if (event->context != stream->context) return kInvalidHandle;
+  const bool capturing = stream->capture != nullptr;
   if (flags == kEventExternal) {
     if (!capturing) return kInvalidValue;
     event->capture = 0;
@@ -413,7 +455,7 @@ Result cuEventRecordWithFlags(EventHandle event, StreamHandle stream, unsigned f
   }
   event->capture = capturing ? stream->capture->id : 0;
   event->nodes = capturing ? stream->frontier : std::vector<std::size_t>();
-  return capturing ? kSuccess : submit(stream, recording(*event));
+  return capturing ? kSuccess : submit(handle, recording(*event));
 }
 Result cuEventQuery(EventHandle event) {
   if (event->capture != 0) return kCapturedEvent;

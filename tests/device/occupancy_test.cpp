@@ -1,6 +1,6 @@
 // How much of a GPU a call uses, by arithmetic: which blocks of a launch have work and which fold,
-// how many bytes go other than 16 at a time, how often threads meet and the driver is called. Cuts
-// and programs are those that run; that the count of them is right is seen where they do run.
+// how many bytes go other than 16 at a time, how often threads meet. Cuts and programs are those
+// that run; that the count of them is right is seen where they do run.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

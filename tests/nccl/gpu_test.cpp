@@ -1,8 +1,11 @@
 // GPU memory goes to kernels on the caller's stream: over the driver's fake, whose kernels are
 // twins.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -194,6 +197,60 @@ TEST(Gpu, ThreadsWithoutAContextMayCall) {
     }).join();
     EXPECT_EQ(gpu.read(x, 4), std::vector<float>(4, 1));
     std::thread([&] { EXPECT_OK(ncclMemFree(x)); }).join();
+  });
+}
+
+// The same address is now the GPU's memory and now the host's: no answer of the driver is kept.
+TEST(Gpu, HostMemoryWhereGpuMemoryWasIsTheHosts) {
+  run_gpus(2, [](ncclComm_t comm, int rank, const Gpu& gpu) {
+    constexpr std::size_t kBytes = std::size_t{4} << 20;
+    cuda::Memory memory = cuda::allocate(kBytes);
+    // Addresses are numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
+    auto* const at = reinterpret_cast<float*>(memory.get());
+    const std::vector<float> ones(100, 1.0F);
+    ASSERT_EQ(cuda::driver().copy_to_device(memory.get(), ones.data(), 400, gpu.stream.get()),
+              cuda::kSuccess);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_OK(ncclAllReduce(at, at, 100, ncclFloat, ncclSum, comm, gpu.handle()));
+    }
+    EXPECT_EQ(gpu.read(at, 100), std::vector<float>(100, 4.0F));
+    memory.reset();
+    void* const host = ::mmap(at, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    // Who cannot have the address takes part with other memory.
+    std::vector<float> elsewhere(100);
+    float* const data = host == at ? at : elsewhere.data();
+    std::fill_n(data, 100, static_cast<float>(rank + 1));
+    ASSERT_OK(ncclAllReduce(data, data, 100, ncclFloat, ncclSum, comm, gpu.handle()));
+    EXPECT_EQ(std::vector<float>(data, data + 100), std::vector<float>(100, 3.0F));
+    if (host != MAP_FAILED) ::munmap(host, kBytes);
+  });
+}
+
+// Beside the four calls of a launch (tests/device/occupancy_calls_test.cpp): whose memory it is.
+TEST(Gpu, ACallAsksTheDriverOncePerBlockOfMemory) {
+  std::barrier meet(2);
+  run_gpus(2, [&](ncclComm_t comm, int rank, const Gpu& gpu) {
+    float* const x = gpu.memory(std::vector<float>(200, 1.0F));
+    float* const y = gpu.memory(std::vector<float>(100, 1.0F));
+    const auto expect_calls = [&](int most, float* to) {
+      const auto call = [&] {
+        ASSERT_OK(ncclAllReduce(x, to, 100, ncclFloat, ncclSum, comm, gpu.handle()));
+      };
+      call();
+      meet.arrive_and_wait();
+      const int before = fake_cuda_calls();
+      meet.arrive_and_wait();
+      call();
+      meet.arrive_and_wait();
+      EXPECT_LE(fake_cuda_calls() - before, 2 * most) << "rank " << rank;
+      meet.arrive_and_wait();
+    };
+    expect_calls(5, x);
+    expect_calls(5, x + 100);
+    expect_calls(6, y);
+    gpu.wait();
+    for (float* const memory : {x, y}) ASSERT_OK(ncclMemFree(memory));
   });
 }
 
