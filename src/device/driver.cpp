@@ -102,6 +102,9 @@ Current::~Current() {
   driver().context_pop(&popped);
 }
 
+Relaxed::Relaxed() : mode_(kCaptureModeRelaxed) { driver().exchange_capture_mode(&mode_); }
+Relaxed::~Relaxed() { driver().exchange_capture_mode(&mode_); }
+
 CurrentOnDemand::~CurrentOnDemand() {
   if (!pushed_) return;
   Context popped = nullptr;

@@ -45,8 +45,7 @@ class PrimaryContext {
   Context context_ = nullptr;
 };
 
-/// Makes a context this thread's current one for a scope, and lets the thread do what would spoil
-/// a capture that is under way in another stream.
+/// Makes a context this thread's current one for a scope, in which the thread is Relaxed, too.
 class Current {
  public:
   explicit Current(Context context);
@@ -58,9 +57,21 @@ class Current {
   int mode_;
 };
 
+/// Lets the thread do what would spoil a capture that is under way in another stream, for a scope.
+class Relaxed {
+ public:
+  Relaxed();
+  ~Relaxed();
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  int mode_;
+};
+
 /// A context for calls that mostly need no other than the thread has: those on a stream that was
 /// created take its context. It is made current when one fails without it, and stays so for the
-/// scope. The thread does not get to do what Current lets it.
+/// scope. The thread does not get to do what Relaxed lets it.
 class CurrentOnDemand {
  public:
   explicit CurrentOnDemand(Context context) : context_(context) {}

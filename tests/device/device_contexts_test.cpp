@@ -10,6 +10,7 @@
 #include "device_floats.hpp"
 #include "device_rank.hpp"
 #include "fake_cuda.hpp"
+#include "runtime/device_stream.hpp"
 
 namespace chorus::testing {
 namespace {
@@ -48,8 +49,8 @@ cuda::Context current() {
 /// The thread's context while a call is made.
 enum class Context { own, none, other };
 
-/// A call in `stream` of a thread with such a context, and the wait for it.
-void call_in(DeviceRank& rank, float* data, cuda::StreamHandle stream, Context context) {
+/// Runs `body` in a thread with such a context, which it shall leave as it was.
+void in_context(DeviceRank& rank, Context context, const std::function<void()>& body) {
   in_a_thread([&] {
     const int mine = rank.device().device();
     const cuda::PrimaryContext other(context == Context::other ? 1 - mine : mine);
@@ -57,14 +58,20 @@ void call_in(DeviceRank& rank, float* data, cuda::StreamHandle stream, Context c
       cuda::check(cuda::driver().context_push(other.get()), "push");
     }
     const cuda::Context before = current();
-    rank.device().enqueue(sum(data, data, 100, stream));
+    body();
     EXPECT_EQ(current(), before);
-    synchronize(rank, stream);
     if (context == Context::none) return;
     cuda::Context popped = nullptr;
     cuda::check(cuda::driver().context_pop(&popped), "pop");
-    EXPECT_EQ(popped, other.get());
-    EXPECT_EQ(current(), nullptr) << "the call left a context behind";
+    EXPECT_EQ(current(), nullptr) << "a call left a context behind";
+  });
+}
+
+/// A call in `stream` of a thread with such a context, and the wait for it.
+void call_in(DeviceRank& rank, float* data, cuda::StreamHandle stream, Context context) {
+  in_context(rank, context, [&] {
+    rank.device().enqueue(sum(data, data, 100, stream));
+    synchronize(rank, stream);
   });
 }
 
@@ -79,6 +86,36 @@ TEST(DeviceContexts, CallsRunWhateverContextTheirThreadHas) {
         call_in(rank, data, stream, context);
         expected *= 4;
         expect_all(rank, data, 100, expected);
+      }
+    }
+  }));
+}
+
+// What is held by a mark is not done before what the mark is behind, in whichever context either is
+// asked for.
+TEST(DeviceContexts, MarksOrderStreamsWhateverContextTheirThreadHas) {
+  expect_all_well(run_devices(device_world_of(2), Gpus::two, {}, [](DeviceRank& rank) {
+    float* const data = floats(rank, 100, 1.0F);
+    float* const copy = floats(rank, 100, 0.0F);
+    const int device = rank.device().device();
+    float expected = 1.0F;
+    for (const Context context : {Context::own, Context::none, Context::other}) {
+      for (const cuda::StreamHandle stream : {cuda::StreamHandle{}, kLegacy, kPerThread}) {
+        while_held(rank, [&] {
+          rank.device().enqueue(sum(data, data, 100, rank.stream()));
+          in_context(rank, context, [&] {
+            const DeviceMark begin(device, rank.stream());
+            begin.hold(stream);
+            device_copy(device, copy, data, 400, stream);
+            DeviceMark end(device, stream);
+            EXPECT_FALSE(fake_cuda() && begin.passed());  // a true GPU is not held
+            EXPECT_FALSE(fake_cuda() && end.passed());
+            end.hold(rank.stream());
+          });
+        });
+        rank.finish();
+        expected *= 2;
+        expect_all(rank, copy, 100, expected);
       }
     }
   }));

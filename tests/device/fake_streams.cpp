@@ -428,6 +428,7 @@ Result cuGraphExecDestroy(GraphExec exec) {
 }
 
 Result cuEventCreate(EventHandle* event, unsigned) {
+  FAKE(cuEventCreate)
   if (const Result state = state_of_context(); state != kSuccess) return state;
   const auto made = std::make_shared<CUevent_st>();
   made->self = made;
@@ -436,6 +437,7 @@ Result cuEventCreate(EventHandle* event, unsigned) {
   return kSuccess;
 }
 Result cuEventDestroy_v2(EventHandle event) {
+  FAKE(cuEventDestroy_v2)
   const std::shared_ptr<CUevent_st> last = std::move(event->self);
   return kSuccess;
 }
@@ -458,6 +460,8 @@ Result cuEventRecordWithFlags(EventHandle event, StreamHandle handle, unsigned f
   return capturing ? kSuccess : submit(handle, recording(*event));
 }
 Result cuEventQuery(EventHandle event) {
+  FAKE(cuEventQuery)
+  if (current().empty()) return kInvalidContext;
   if (event->capture != 0) return kCapturedEvent;
   if (spoils_capture()) return kCaptureUnsupported;
   const std::lock_guard lock(event->mutex);

@@ -8,6 +8,7 @@
 #include "device_floats.hpp"
 #include "device_rank.hpp"
 #include "fake_cuda.hpp"
+#include "runtime/device_stream.hpp"
 
 namespace chorus::testing {
 namespace {
@@ -127,6 +128,31 @@ TEST(OccupancyCalls, WhatElseIsAskedIsAskedOnce) {
     int without = 0;
     std::thread([&] { without = calls_of(rank, {call}); }).join();
     expect_at_most(kPlain + 4, without, "a thread without a context");
+  });
+}
+
+// What the backend of torch.distributed needs beside a call: two marks, and waits for them.
+TEST(OccupancyCalls, MarksOfStreamsTakeAFewCalls) {
+  with_buffers([](DeviceRank& rank, const Buffers& buffers) {
+    for (void* const stream : {rank.stream(), static_cast<void*>(nullptr)}) {
+      const int look = stream == nullptr ? 1 : 0;  // whose default stream it is
+      int before = fake_cuda_calls();
+      const auto expect_calls = [&](int most, const char* what) {
+        expect_at_most(most, fake_cuda_calls() - before, what);
+        before = fake_cuda_calls();
+      };
+      auto mark = std::make_unique<DeviceMark>(0, stream);
+      expect_calls(4, "a mark");
+      mark->hold(stream);
+      expect_calls(1 + look, "what begins after a mark");
+      static_cast<void>(mark->passed());
+      expect_calls(3, "looking at a mark");
+      device_copy(0, buffers.out, buffers.in, 4, stream);
+      expect_calls(3 + look, "a copy");
+      mark.reset();
+      expect_calls(3, "the end of a mark");
+      synchronize(rank, static_cast<cuda::StreamHandle>(stream));
+    }
   });
 }
 
