@@ -11,6 +11,7 @@
 #include "base/check.hpp"
 #include "base/multiples.hpp"
 #include "chorus/error.hpp"
+#include "transports/foreign_memory.hpp"
 #include "transports/segments.hpp"
 #include "transports/shm_memory.hpp"
 #include "transports/sleeper.hpp"
@@ -82,7 +83,8 @@ int Commons::register_segment(const Segment& segment) {
 }
 
 std::byte* Commons::reach(Rank peer, const Reference& reference, std::size_t size_bytes) {
-  if (reference.kind < Reference::kOwnSpace) complain(peer, "refers to memory of no known kind");
+  if (reference.kind < Reference::kOwnSpace || reference.kind == Reference::kPrivate)
+    complain(peer, "refers to memory of no known kind");
   if (reference.kind == Reference::kOwnSpace) {
     if (!one_process_) complain(peer, "refers to memory of its own process alone");
     // An address that travelled as a number.
@@ -112,6 +114,12 @@ std::span<std::byte> Commons::map_segment(Rank peer, std::size_t index) {
   const auto memory = mapped.memory.span();
   ::madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
   return memory;
+}
+
+ForeignRead Commons::read_private(Rank peer, std::uint64_t where, std::span<std::byte> to) const {
+  const ForeignRead result = read_process(at(peer).pid, where, to);
+  if (result == ForeignRead::gone) complain(peer, "has memory that cannot be read any more");
+  return result;
 }
 
 // The two flags meet as in Dekker's algorithm: each side stores its own, then looks at the other's.

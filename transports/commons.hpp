@@ -10,6 +10,7 @@
 
 #include "base/fd.hpp"
 #include "chorus/schedule.hpp"
+#include "transports/foreign_memory.hpp"
 #include "transports/mapping.hpp"
 
 #if defined(__SANITIZE_THREAD__)
@@ -26,7 +27,9 @@ struct Reference {
   static constexpr std::uint16_t kNone = 0;
   static constexpr std::uint16_t kStaged = 1;    ///< in its slots (or in the offer itself)
   static constexpr std::uint16_t kOwnSpace = 2;  ///< `where` is an address of the one process
-  static constexpr std::uint16_t kSegment = 3;   ///< and above: `where` counts within a segment
+  /// `where` is an address of its owner's process, whose memory the kernel copies.
+  static constexpr std::uint16_t kPrivate = 3;
+  static constexpr std::uint16_t kSegment = 4;  ///< and above: `where` counts within a segment
 
   std::uint16_t kind = kNone;
   std::uint64_t where = 0;
@@ -89,6 +92,9 @@ class Commons {
     alignas(128) std::atomic<std::uint32_t> accessing;  ///< memory of others, just now
     alignas(128) std::atomic<std::uint32_t> withdrawn;  ///< its memory is no longer to be accessed
     alignas(128) std::atomic<std::uint32_t> core;       ///< + 1, where it last waited; 0: nowhere
+    /// 2 · (number + 1) of the last call in which the kernel refused it private memory of others;
+    /// + 1: it always will.
+    alignas(128) std::atomic<std::uint64_t> refused;
     Offer offers[kOffers];
     SegmentEntry segments[kMaxSegments];
   };
@@ -119,6 +125,8 @@ class Commons {
   [[nodiscard]] Rank rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return static_cast<int>(peers_.size()); }
   [[nodiscard]] std::size_t slot_bytes() const { return slot_bytes_; }
+  /// All ranks are threads of this process.
+  [[nodiscard]] bool is_one_process() const { return one_process_; }
   [[nodiscard]] Part& own() { return *own_; }
   [[nodiscard]] const Part& part(Rank peer) const { return *at(peer).part; }
   [[nodiscard]] std::byte* staging(Rank peer, std::uint64_t tile) const {
@@ -151,6 +159,10 @@ class Commons {
   [[nodiscard]] Reference refer(const void* memory, std::size_t size_bytes);
   /// The same memory in this process.
   [[nodiscard]] std::byte* reach(Rank peer, const Reference& reference, std::size_t size_bytes);
+
+  /// Copies [where, where + to.size()) of the peer's process. Throws LinkError if the peer is gone.
+  [[nodiscard]] ForeignRead read_private(Rank peer, std::uint64_t where,
+                                         std::span<std::byte> to) const;
 
   /// Around every access to memory of others that is not in their parts. False: one of them has
   /// given up and may use it for something else; do not touch it.

@@ -122,6 +122,10 @@ class Link {
   /// down.
   virtual void pace(double /*bytes_per_s*/) {}
 
+  /// From now on puts of [at_least, less_than) bytes are left where they are until the peer has
+  /// them read by the kernel. A wish, heard by transports of one host.
+  virtual void leave_to_kernel(std::size_t /*at_least*/, std::size_t /*less_than*/) {}
+
   /// Sends what try_put() has kept back so that several puts leave together, released or not. Who
   /// makes puts calls this, or progress(), before it turns to anything else. False if something
   /// stays back for want of room.

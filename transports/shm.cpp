@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
 #include "transports/commons.hpp"
+#include "transports/foreign_memory.hpp"
 #include "transports/shm_memory.hpp"
 
 namespace chorus {
@@ -30,11 +32,16 @@ namespace {
 /// the other. On x86 this makes the store an xchg. It costs nothing measurable (62 against 58–65 ns
 /// per hand-off); membarrier() on the sleeper's side, which would spare it, takes 9 µs and
 /// interrupts every busy core.
-class ShmLink final : public Link {
+///
+/// Puts that are left to the kernel (leave_to_kernel()) are copied once, by the receiver, from
+/// where they lie to where they belong. What the kernel refuses, the putter brings into the region.
+class ShmLink final : public Link, private Landings {
  public:
-  ShmLink(Rank rank, Rank peer, const ShmGeometry& geometry, ShmBlock own, ShmOpened opened)
+  ShmLink(Rank rank, Rank peer, const ShmGeometry& geometry, ShmBlock own, ShmOpened opened,
+          int peer_pid)
       : rank_(rank),
         peer_(peer),
+        peer_pid_(peer_pid),
         mask_(geometry.ring_slots - 1),
         own_(std::move(own)),
         theirs_(opened.memory.get(), geometry, rank),
@@ -53,6 +60,13 @@ class ShmLink final : public Link {
     }
   }
 
+  void leave_to_kernel(std::size_t at_least, std::size_t less_than) override {
+    kernel_from_ = std::max(at_least, ShmSlot::kInlineBytes + 1);
+    kernel_to_ = less_than;
+  }
+  // Only what the kernel copies goes past the region.
+  Landings* landings() override { return kernel_from_ < kernel_to_ ? this : nullptr; }
+
   bool try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
                std::uint32_t tag) override {
     CHORUS_CHECK(src.size() <= peer_region_.size() && offset <= peer_region_.size() - src.size(),
@@ -64,6 +78,11 @@ class ShmLink final : public Link {
     if (src.size() <= ShmSlot::kInlineBytes) {
       if (!src.empty()) std::memcpy(slot.payload, src.data(), src.size());
       slot.length = static_cast<std::uint32_t>(src.size());
+    } else if (src.size() >= kernel_from_ && src.size() < kernel_to_ && !refuses_) {
+      const ShmElsewhere where{reinterpret_cast<std::uint64_t>(src.data()), src.size()};
+      std::memcpy(slot.payload, &where, sizeof where);
+      slot.length = ShmSlot::kElsewhere;
+      out.left.push_back({.index = out.next, .src = src, .offset = offset});
     } else {
       std::memcpy(peer_region_.data() + offset, src.data(), src.size());
       slot.length = ShmSlot::kInRegion;
@@ -76,7 +95,8 @@ class ShmLink final : public Link {
   }
 
   std::uint64_t released(ChannelId channel) const override {
-    return outgoing_[index_of(channel)].next;
+    const Outgoing& out = outgoing_[index_of(channel)];
+    return out.left.empty() ? out.next : serve(out);
   }
 
   std::uint64_t arrivals(ChannelId channel) override {
@@ -85,10 +105,11 @@ class ShmLink final : public Link {
     for (std::uint64_t end = in.next + mask_ + 1; in.next != end;) {
       const ShmSlot& slot = in.ring[in.next & mask_];
       if (slot.sequence.load(std::memory_order_seq_cst) != in.next + 1) break;
-      take(slot, in.tags[in.next & mask_]);
+      bool at_once = false;  // somebody waits for its memory
+      if (!take(slot, in, at_once)) break;
       ++in.next;
       // By quarters, so that the counter's line seldom travels.
-      if (in.next - in.published > mask_ / 4) publish(in);
+      if (at_once || in.next - in.published > mask_ / 4) publish(in);
     }
     return in.next;
   }
@@ -100,24 +121,48 @@ class ShmLink final : public Link {
   }
 
   Mailbox* mailbox() override { return &mailbox_; }
-  bool progress() override { return true; }  // a put is complete when try_put() returns
+  // A put that is not left to the kernel is complete when try_put() returns; others wait for their
+  // receiver, who so takes what has come whether or not anybody asks for it.
+  bool progress() override {
+    if (kernel_from_ >= kernel_to_) return true;
+    bool all = true;
+    for (std::size_t c = 0; c < outgoing_.size(); ++c) {
+      static_cast<void>(arrivals(static_cast<ChannelId>(c)));
+      const Outgoing& out = outgoing_[c];
+      all = (out.left.empty() || serve(out) == out.next) && all;
+    }
+    return all;
+  }
   std::span<std::byte> region() override { return own_region_; }
   std::span<std::byte> peer_region() override { return peer_region_; }
   std::string_view transport() const override { return "shm"; }
 
  private:
+  /// A put whose memory the receiver has not let go of yet.
+  struct Left {
+    std::uint64_t index;
+    std::span<const std::byte> src;
+    std::size_t offset;
+  };
   struct Outgoing {
     ShmSlot* ring;
-    std::atomic<std::uint64_t>* consumed;
+    ShmConsumed* consumed;
     std::uint64_t next = 0;
     std::uint64_t limit = 0;  ///< puts up to here have a free slot
+    mutable std::deque<Left> left{};
+  };
+  struct Expected {
+    std::uint64_t index = 0;
+    Landing landing{};
   };
   struct Incoming {
     ShmSlot* ring;
-    std::atomic<std::uint64_t>* consumed;
+    ShmConsumed* consumed;
     std::uint64_t next = 0;
     std::uint64_t published = 0;
-    std::vector<std::uint32_t> tags{};  ///< [ring_slots]; the slots themselves are soon rewritten
+    std::deque<Expected> expected{};     ///< ascending
+    std::deque<std::uint64_t> landed{};  ///< of the last ring_slots arrivals
+    std::vector<std::uint32_t> tags{};   ///< [ring_slots]; the slots themselves are soon rewritten
   };
 
   [[nodiscard]] std::size_t index_of(ChannelId channel) const {
@@ -128,29 +173,97 @@ class ShmLink final : public Link {
 
   /// Looks again how far the receiver is; false if the ring is full.
   bool refresh(Outgoing& out) const {
-    const std::uint64_t consumed = out.consumed->load(std::memory_order_seq_cst);
+    const std::uint64_t consumed = out.consumed->count.load(std::memory_order_seq_cst);
     if (consumed > out.next) complain("claims to have taken puts that were never made");
     out.limit = consumed + mask_ + 1;
     return out.next != out.limit;
   }
 
+  void expect(ChannelId channel, std::uint64_t index, const Landing& landing) override {
+    Incoming& in = incoming_[index_of(channel)];
+    if (index < in.next) return;
+    in.expected.push_back({index, landing});
+  }
+  [[nodiscard]] bool landed(ChannelId channel, std::uint64_t index) const override {
+    const Incoming& in = incoming_[index_of(channel)];
+    return std::ranges::find(in.landed, index) != in.landed.end();
+  }
+  void withdraw() override {
+    for (Incoming& in : incoming_) in.expected.clear();
+  }
+
+  /// Puts of `out` whose memory is free again. What the peer was refused is brought to it.
+  std::uint64_t serve(const Outgoing& out) const {
+    const std::uint64_t consumed = out.consumed->count.load(std::memory_order_seq_cst);
+    while (!out.left.empty() && out.left.front().index < consumed) out.left.pop_front();
+    if (out.left.empty()) return out.next;
+    const Left& first = out.left.front();
+    if (out.consumed->refused.load(std::memory_order_seq_cst) == first.index + 1 &&
+        out.consumed->brought.load(std::memory_order_relaxed) != first.index + 1) {
+      refuses_ = true;
+      std::memcpy(peer_region_.data() + first.offset, first.src.data(), first.src.size());
+      out.consumed->brought.store(first.index + 1, std::memory_order_seq_cst);
+      wake_if_sleeping();
+    }
+    return first.index;
+  }
+
   /// Reads one slot. The peer can write it at any time, so each field is read once and believed
-  /// only after the check.
-  void take(const ShmSlot& slot, std::uint32_t& tag) const {
+  /// only after the check. False if it has to wait for what the kernel refused.
+  [[nodiscard]] bool take(const ShmSlot& slot, Incoming& in, bool& at_once) {
     const std::uint32_t length = slot.length;
     const std::uint64_t offset = slot.offset;
-    tag = slot.tag;
-    if (length == ShmSlot::kInRegion) return;
+    const std::uint32_t tag = slot.tag;
+    in.tags[in.next & mask_] = tag;
+    if (length == ShmSlot::kInRegion) return true;
+    if (length == ShmSlot::kElsewhere) {
+      at_once = true;
+      return read_elsewhere(slot, in, offset, tag);
+    }
     if (length > ShmSlot::kInlineBytes || length > own_region_.size() ||
         offset > own_region_.size() - length) {
       complain("wrote a put outside the region");
     }
     if (length > 0) std::memcpy(own_region_.data() + offset, slot.payload, length);
+    return true;
+  }
+
+  [[nodiscard]] bool read_elsewhere(const ShmSlot& slot, Incoming& in, std::uint64_t offset,
+                                    std::uint32_t tag) {
+    ShmElsewhere where{};
+    std::memcpy(&where, slot.payload, sizeof where);
+    if (where.size > own_region_.size() || offset > own_region_.size() - where.size) {
+      complain("wrote a put outside the region");
+    }
+    if (in.consumed->refused.load(std::memory_order_relaxed) == in.next + 1) {
+      return in.consumed->brought.load(std::memory_order_seq_cst) == in.next + 1;
+    }
+    while (!in.expected.empty() && in.expected.front().index < in.next) in.expected.pop_front();
+    std::byte* to = own_region_.data() + offset;
+    const bool lands = !in.expected.empty() && in.expected.front().index == in.next &&
+                       in.expected.front().landing.memory.size() == where.size &&
+                       in.expected.front().landing.offset == offset &&
+                       in.expected.front().landing.tag == tag;
+    if (lands) to = in.expected.front().landing.memory.data();
+    switch (read_process(peer_pid_, where.address, {to, where.size})) {
+      case ForeignRead::done:
+        break;
+      case ForeignRead::gone:
+        complain("has memory that cannot be read any more");
+      default:
+        in.consumed->refused.store(in.next + 1, std::memory_order_seq_cst);
+        wake_if_sleeping();
+        return false;
+    }
+    if (!lands) return true;
+    if (in.landed.size() > mask_) in.landed.pop_front();
+    in.landed.push_back(in.next);
+    return true;
   }
 
   void publish(Incoming& in) {
     in.published = in.next;
-    in.consumed->store(in.next, std::memory_order_seq_cst);
+    in.consumed->count.store(in.next, std::memory_order_seq_cst);
     wake_if_sleeping();  // the peer may be waiting for a free slot
   }
 
@@ -162,6 +275,7 @@ class ShmLink final : public Link {
 
   const Rank rank_;
   const Rank peer_;
+  const int peer_pid_;
   const std::uint64_t mask_;
   const ShmBlock own_;
   const ShmBlock theirs_;
@@ -172,8 +286,10 @@ class ShmLink final : public Link {
   std::atomic<std::uint32_t>& peer_sleeping_;
   Mailbox mailbox_;
   const int peer_pipe_fd_;
-  std::vector<Outgoing> outgoing_;  // [num_channels]
-  std::vector<Incoming> incoming_;  // [num_channels]
+  std::vector<Outgoing> outgoing_;               // [num_channels]
+  std::vector<Incoming> incoming_;               // [num_channels]
+  std::size_t kernel_from_ = 0, kernel_to_ = 0;  // puts of these sizes are left to the kernel
+  mutable bool refuses_ = false;                 // to let the peer read them
 };
 
 class ShmTransport final : public Transport {
@@ -219,7 +335,7 @@ class ShmTransport final : public Transport {
                       peer);
     }
     return std::make_unique<ShmLink>(own.rank, peer, own.geometry, owned_.block(peer),
-                                     std::move(*opened));
+                                     std::move(*opened), ShmAddress::parse(peer_address)->pid);
   }
 
   std::unique_ptr<Commons> open_commons(

@@ -96,8 +96,8 @@ ShmBlock::ShmBlock(int fd, const ShmGeometry& geometry, Rank peer)
 
 // The objects live in zeroed pages that several processes map; no constructor runs. All of them
 // are what their zero bytes say.
-std::atomic<std::uint64_t>& ShmBlock::consumed(ChannelId channel) const {
-  return reinterpret_cast<ShmConsumed*>(mapping_.span().data())[channel].count;
+ShmConsumed& ShmBlock::consumed(ChannelId channel) const {
+  return reinterpret_cast<ShmConsumed*>(mapping_.span().data())[channel];
 }
 
 std::span<ShmSlot> ShmBlock::ring(ChannelId channel) const {

@@ -27,6 +27,7 @@ inline constexpr std::size_t kCacheLine = 64;
 struct alignas(kCacheLine) ShmSlot {
   static constexpr std::size_t kInlineBytes = 40;
   static constexpr std::uint32_t kInRegion = 0xffffffff;
+  static constexpr std::uint32_t kElsewhere = 0xfffffffe;  ///< the payload is a ShmElsewhere
 
   /// Put number n (0-based) of a channel lives in slot n mod ring_slots and is there once
   /// sequence == n + 1. Everything below is written before and read after.
@@ -38,10 +39,20 @@ struct alignas(kCacheLine) ShmSlot {
 };
 static_assert(sizeof(ShmSlot) == kCacheLine && std::atomic<std::uint64_t>::is_always_lock_free);
 
+/// Where the putter has what belongs at the slot's offset, in its own memory.
+struct ShmElsewhere {
+  std::uint64_t address;
+  std::uint64_t size;
+};
+
 /// How much the receiver of a channel has taken out of its ring. Two lines, because the hardware
 /// fetches lines in pairs.
 struct alignas(2 * kCacheLine) ShmConsumed {
   std::atomic<std::uint64_t> count;
+  /// 1 + the last put that the kernel did not let the receiver read, and how far the putter has
+  /// copied such into the region.
+  std::atomic<std::uint64_t> refused;
+  std::atomic<std::uint64_t> brought;
 };
 
 /// The first page of a rank's memory.
@@ -119,7 +130,7 @@ class ShmBlock {
  public:
   ShmBlock(int fd, const ShmGeometry& geometry, Rank peer);
 
-  [[nodiscard]] std::atomic<std::uint64_t>& consumed(ChannelId channel) const;
+  [[nodiscard]] ShmConsumed& consumed(ChannelId channel) const;
   [[nodiscard]] std::span<ShmSlot> ring(ChannelId channel) const;  ///< [ring_slots]
   [[nodiscard]] MailboxMemory& mailbox() const;
   [[nodiscard]] std::span<std::byte> region() const;

@@ -70,6 +70,9 @@ struct CHORUS_API Options {
   std::string probe_cache;
   /// Age beyond which a kept probe is made again, s. CHORUS_PROBE_MAX_AGE_S
   int probe_max_age_s = 86'400;
+  /// What data paths inside a host are chosen by: "auto": its cores are measured, once per machine;
+  /// "off": assumed figures; else a file of `chorus probe --host -o`. CHORUS_HOST_PROBE
+  std::string host_probe = "auto";
   /// Where the topology is described (topology_file) or probed and there is no plan: the longest
   /// that rank 0 synthesizes one when the communicator is made, ms; 0: never. CHORUS_SYNTHESIS_MS
   int synthesis_ms = 5'000;

@@ -22,6 +22,7 @@
 #include "model/json.hpp"
 #include "runtime/assumed_topology.hpp"
 #include "runtime/communicator_impl.hpp"
+#include "runtime/host_probe.hpp"
 #include "runtime/probe_cache.hpp"
 #include "topology/probing/fit.hpp"
 
@@ -38,6 +39,7 @@ struct ProbeArguments {
   bool json = false;
   bool cached = false;
   bool keep = true;
+  bool host = false;
 };
 
 /// What a probe of one host is: nothing was measured, and what is written is what a job assumes.
@@ -169,8 +171,24 @@ Probed probe_several(Communicator::Impl& impl, const ProbeArguments& arguments) 
                          }});
 }
 
+/// The cores of this machine, and nothing of a job.
+void run_host_probe(const ProbeArguments& arguments, const Options& options) {
+  if (!arguments.output.empty()) require_writable(arguments.output);
+  const HostRates rates =
+      arguments.cached ? find_host_rates(options.host_probe, options.probe_cache) : probe_host();
+  if (!rates.is_measured()) {
+    throw TopologyError(
+        "nothing of this machine could be measured: it takes two cores that this process may run "
+        "on (taskset, cpuset), and 40 MiB of memory");
+  }
+  if (arguments.keep && !arguments.cached) save_host_rates(options.probe_cache, rates);
+  if (arguments.output != "-") print(arguments.json ? to_json(rates) : describe(rates));
+  if (!arguments.output.empty()) write_output(arguments.output, to_json(rates));
+}
+
 void run_probe(const ProbeArguments& arguments, int& exit_code) {
   Options options = Options::from_env();
+  if (arguments.host) return run_host_probe(arguments, options);
   options.probe_ms = 0;  // below, and with questions of its own
   options.synthesis_ms = 0;
   options.topology_file.clear();
@@ -228,6 +246,13 @@ void add_probe(CLI::App& app, int& exit_code) {
   command->add_option("--budget-ms", arguments->budget_ms, "Ask nothing more after that")
       ->check(CLI::Range(1, 3'600'000))
       ->capture_default_str();
+  CLI::Option* const host =
+      command->add_flag("--host", arguments->host,
+                        "Measure the cores of this machine instead: how fast they tell and copy "
+                        "each other what; -o writes it for CHORUS_HOST_PROBE");
+  for (const char* other : {"--svg", "--compare", "--budget-ms"}) {
+    host->excludes(command->get_option(other));
+  }
   command->add_flag("--cached", arguments->cached, "Be content with what an earlier probe found");
   command->add_flag("!--no-cache", arguments->keep, "Do not keep what is found");
   command->add_flag("--json", arguments->json, "Print figures, traffic and every measurement");
@@ -235,7 +260,8 @@ void add_probe(CLI::App& app, int& exit_code) {
       "Started as the ranks of a job; rank 0 writes. Examples:\n"
       "  mpirun --host a,b,c,d chorus probe -o cluster.json --svg cluster.svg\n"
       "  srun chorus probe --compare cluster.json\n"
-      "  chorus-perf cluster run pairs -- chorus probe");
+      "  chorus-perf cluster run pairs -- chorus probe\n"
+      "  chorus probe --host");
   command->callback([arguments, &exit_code] { run_probe(*arguments, exit_code); });
 }
 

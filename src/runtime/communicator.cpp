@@ -236,7 +236,8 @@ std::string Communicator::explain(const Call& call) const {
   const auto kind = static_cast<CollectiveKind>(call.kind);
   const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
   return impl().selector->explain(
-      kind, static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type));
+             kind, static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type)) +
+         impl().explain_buffers(call);
 }
 
 double Communicator::predicted_s(const Call& call) {

@@ -334,6 +334,27 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   return job;
 }
 
+std::string Communicator::Impl::explain_buffers(const Call& call) const {
+  Commons* const commons = wiring->commons();
+  if (commons == nullptr || call.kind == Call::Kind::barrier) return {};
+  const auto kind = static_cast<CollectiveKind>(call.kind);
+  const Rank root = peer_of(call);
+  const int blocks = num_blocks(kind, static_cast<int>(place.members.size()));
+  const std::uint64_t bytes =
+      (blocks == 1 ? 1 : place.members.size()) * call.count * size_of(call.type);
+  const Selector::Choice& choice = selector->choose({kind, root}, bytes);
+  const Work work{.count = call.count, .type = call.type};
+  const DirectRoutine* const direct = choice.routine->direct.get();
+  if (direct == nullptr || !DirectExecution::fits(*direct, work, *commons)) return {};
+  if (commons->is_one_process()) return "  buffers are read where they are: one process\n";
+  const bool by_kernel = DirectExecution::reads_by_kernel(*direct, work, *commons, shared_calls_);
+  return fmt::format(
+      "  ordinary buffers {} (host {})\n",
+      by_kernel ? "are read by the kernel: one copy" : "go through slots: two copies",
+      host_rates.is_measured() ? "measured: chorus probe --host --cached"
+                               : "not measured: figures are assumed");
+}
+
 // Input that must not be read as it is: scaled, exchanged in place, or broadcast out of place.
 void Communicator::Impl::prepare_input(Job& job, Work& work, const Call& call,
                                        std::size_t blocks_in, std::size_t blocks_out) {

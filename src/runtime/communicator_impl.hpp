@@ -65,6 +65,8 @@ struct Communicator::Impl {
   [[nodiscard]] Traffic traffic() const;
   /// Collective; the plan has been judged.
   void use(const Plan& plan);
+  /// How a collective's ordinary buffers reach the ranks that share memory with this one.
+  [[nodiscard]] std::string explain_buffers(const Call& call) const;
   /// Collective: probes again and synthesizes for what is found. False where nothing was probed.
   [[nodiscard]] bool reprobe();
   /// Some ranks of this communicator, this one among them, as a communicator of their own.
@@ -97,6 +99,7 @@ struct Communicator::Impl {
   /// Of the schedule that calls take in place of the selected one; empty: the selected one. See
   /// ScheduleByName.
   std::string schedule_name;
+  HostRates host_rates;          // where all ranks share memory; else empty
   std::optional<Probed> probed;  // the network, where hosts are several and nobody described it
   std::optional<Drift> drift;    // rank 0, where it was probed for this communicator
   FlightRecorder flight;
@@ -145,6 +148,7 @@ struct Communicator::Impl {
   void probe(bool use_cache);
   void connect(const Topology& described, const Plan& plan);
   void listen_to_engine();
+  void learn_host();
   void choose_first(Topology described, Plan plan, const Probed* known);
   void tell_plan(const Plan& plan, const Topology& found) const;
   void tell_begin(const Job& job, const std::string& schedule, std::uint64_t size_bytes);

@@ -11,6 +11,7 @@
 #include "runtime/assumed_topology.hpp"
 #include "runtime/communicator_impl.hpp"
 #include "runtime/file.hpp"
+#include "runtime/host_probe.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/options_env.hpp"
 #include "runtime/synthesize.hpp"
@@ -143,6 +144,7 @@ void Communicator::Impl::choose_first(Topology described, Plan plan, const Probe
   }
   if (planned && place.rank == 0) tell_plan(plan, described);
   share_cores(described, members);
+  if (wiring->commons() != nullptr) learn_host();
   if ((probed || !options.topology_file.empty()) && !planned && members.size() > 1) {
     if (free_to_choose && options.synthesis_ms > 0) {
       plan = synthesize_together(*control, place, described, options);
@@ -155,6 +157,31 @@ void Communicator::Impl::choose_first(Topology described, Plan plan, const Probe
     }
   }
   choose_by(std::move(described), std::move(plan));
+}
+
+// As rank 0 knows the host: all choose by the same figures.
+void Communicator::Impl::learn_host() {
+  std::string mine;
+  if (place.rank == 0) {
+    host_rates = find_host_rates(options.host_probe, options.probe_cache);
+    mine = host_rates.is_measured() ? to_json(host_rates) : std::string();
+  }
+  const auto all = control->exchange(place.key + "/host", place.members,
+                                     std::as_bytes(std::span(mine)), options.join_timeout_ms);
+  if (place.rank != 0) {
+    const std::string_view theirs(reinterpret_cast<const char*>(all[0].data()), all[0].size());
+    try {
+      host_rates =
+          theirs.empty() ? assumed_host_rates() : host_rates_from_json(theirs, "rank 0's host");
+    } catch (const InputError& error) {
+      throw BootstrapError(error.what());
+    }
+  }
+  shared_calls_.rates = &host_rates;
+  shared_calls_.cores = shared_cores();
+  const KernelSizes sizes = kernel_message_sizes(host_rates, static_cast<int>(place.members.size()),
+                                                 shared_cores(), layout.slot_bytes);
+  wiring->leave_to_kernel(sizes.at_least, sizes.less_than);
 }
 
 void Communicator::Impl::listen_to_engine() {

@@ -89,7 +89,8 @@ bool DirectExecution::stays_staged() {
   const std::size_t bytes =
       static_cast<std::size_t>(direct_->input_blocks) * work_.count * element_bytes_;
   if (bytes <= kAlwaysStaged) return true;
-  if (direct_->program.copy_in_place && work_.input == work_.output) return true;
+  if (by_kernel_ && !count_->kernel_refuses) return false;
+  if (changes_input()) return true;
   return refer(known_input_, work_.input, bytes).kind == Reference::kNone;
 }
 

@@ -55,6 +55,7 @@ void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& 
     element_bytes_ = size_of(work.type);
     k_ = static_cast<std::size_t>(direct_->chunks_per_block);
     choose_tiles();
+    by_kernel_ = !direct_->readers.empty() && reads_by_kernel(*direct_, work_, commons, count);
     offered_.resize(static_cast<std::size_t>(commons.world_size()));
   }
   if (!same_fold) may_be_brief_ = make_brief();
@@ -66,7 +67,9 @@ void DirectExecution::begin() {
   base_ = count_->tiles;
   count_->tiles += static_cast<std::uint64_t>(num_tiles_);
   is_brief_ = may_be_brief_ && stays_staged();
+  restages_ = reads_ = false;
   if (!is_brief_) choose_exposure();
+  was_exposed_ = !is_brief_ && input_.kind > Reference::kStaged;
   num_known_ = 0;
   touches_ = results_ = false;
   staged_ = folded_ = collected_ = 0;
@@ -91,6 +94,12 @@ void DirectExecution::choose_tiles() {
   num_tiles_ = static_cast<int>(divide_up(work_.count, tile_count_));
 }
 
+// What only copies puts into a buffer in place nothing that was not there.
+bool DirectExecution::changes_input() const {
+  return direct_->program.copy_in_place && work_.input == work_.output &&
+         is_combining(direct_->program.collective.kind);
+}
+
 void DirectExecution::choose_exposure() {
   const std::size_t block_bytes = work_.count * element_bytes_;
   const std::size_t in_bytes = static_cast<std::size_t>(direct_->input_blocks) * block_bytes;
@@ -99,8 +108,11 @@ void DirectExecution::choose_exposure() {
   offers_ = !direct_->readers.empty() || !direct_->writers.empty();
   streams_ = out_bytes >= kStreamed;
   if (!direct_->readers.empty()) {
-    const bool clash = direct_->program.copy_in_place && work_.input == work_.output;
+    const bool clash = changes_input();
     if (!clash && in_bytes > kAlwaysStaged) input_ = refer(known_input_, work_.input, in_bytes);
+    if (input_.kind == Reference::kNone && !clash && by_kernel_ && !count_->kernel_refuses) {
+      input_ = {Reference::kPrivate, reinterpret_cast<std::uint64_t>(work_.input)};
+    }
     if (input_.kind == Reference::kNone) input_.kind = Reference::kStaged;
   }
   if (!direct_->writers.empty() && out_bytes > kAlwaysStaged) {
@@ -123,6 +135,7 @@ bool DirectExecution::step() {
   if (finished_) return false;
   if (is_brief_) return step_brief();
   bool moved = false;
+  restage_if_refused();
   for (bool again = true; again && mismatch_ < 0;) {
     again = stage();
     again = fold_tile() || again;
@@ -185,13 +198,13 @@ bool DirectExecution::stage() {
     Offer& own = commons_->own().offers[number_ % Commons::kOffers];
     copy_to_slot(staged_, in_offer_ ? own.payload : commons_->staging(commons_->rank(), tile));
   }
-  if (staged_ == 0 && offers_) offer();
+  if (staged_ == 0 && offers_ && !restages_) offer();
   if (!copies) {
     staged_ = num_tiles_;
     return true;
   }
   ++staged_;
-  if (num_tiles_ > 1) {
+  if (num_tiles_ > 1 || restages_) {
     commons_->publish(commons_->own().staged, base_ + static_cast<std::uint64_t>(staged_));
   }
   return true;
@@ -247,7 +260,10 @@ void DirectExecution::learn(Rank peer, const Offer& offer) {
   const Collective collective = direct_->program.collective;
   const int n = commons_->world_size();
   const std::size_t block_bytes = work_.count * element_bytes_;
-  if (offered.input.kind > Reference::kStaged) {
+  offered.restages = false;
+  if (offered.input.kind == Reference::kPrivate) {
+    reads_ = touches_ = true;
+  } else if (offered.input.kind > Reference::kStaged) {
     const auto blocks = static_cast<std::size_t>(input_blocks(collective, n, peer));
     offered.input_at = commons_->reach(peer, offered.input, blocks * block_bytes);
     touches_ = true;
@@ -262,11 +278,12 @@ void DirectExecution::learn(Rank peer, const Offer& offer) {
 }
 
 bool DirectExecution::sources_staged(std::uint64_t tile) {
-  if (num_tiles_ == 1) return true;
+  if (num_tiles_ == 1 && !reads_) return true;
   for (const Rank peer : direct_->partners) {
-    if (offered_[static_cast<std::size_t>(peer)].input.kind != Reference::kStaged) continue;
+    const Offered& offered = offered_[static_cast<std::size_t>(peer)];
+    if (offered.input.kind != Reference::kStaged) continue;
     if (commons_->seen(peer, commons_->part(peer).staged) > tile) continue;
-    if (tile == base_) continue;  // came with the offer
+    if (tile == base_ && !offered.restages) continue;  // came with the offer
     waiting_ = {.peer = peer, .instruction = 2, .of = 3};
     return false;
   }
@@ -290,8 +307,10 @@ bool DirectExecution::fold_tile() {
   }
   if (results_ && !may_write_slot(tile)) return false;
   if (touches_ && !commons_->begin_access()) return false;
-  for (const Move& move : direct_->program.moves) make(move, folded_);
+  bool made = fetch_private(folded_);
+  for (const Move& move : direct_->program.moves) made = made && make(move, folded_);
   if (touches_) commons_->end_access();
+  if (!made) return false;
   ++folded_;
   if (touches_ || results_) {
     commons_->publish(commons_->own().folded, base_ + static_cast<std::uint64_t>(folded_));
@@ -299,9 +318,17 @@ bool DirectExecution::fold_tile() {
   return true;
 }
 
-void DirectExecution::make(const Move& move, int tile) {
+bool DirectExecution::make(const Move& move, int tile) {
   const std::size_t bytes = run_bytes(move.chunk, move.count, tile);
-  if (bytes == 0) return;
+  if (bytes == 0) return true;
+  if (copies_by_kernel(move)) {
+    if (!read(move.sources[0], tile, work_.output + in_buffer(move.destinations[0].index, tile),
+              bytes)) {
+      return false;
+    }
+    count_->moved_bytes += bytes;
+    return true;
+  }
   const Rank me = commons_->rank();
   const auto elsewhere = [&](const Place& place) { return place.rank != me; };
   count_->moved_bytes +=
@@ -332,9 +359,10 @@ void DirectExecution::make(const Move& move, int tile) {
   for (const Place& place : move.sources) sources_.push_back(source(place, tile));
   fold({.cached = cached_, .streamed = streamed_}, sources_, bytes / element_bytes_, work_.type,
        work_.op, work_.divisor);
+  return true;
 }
 
-const std::byte* DirectExecution::source(const Place& place, int tile) const {
+const std::byte* DirectExecution::source(const Place& place, int tile) {
   if (place.rank == commons_->rank()) return work_.input + in_buffer(place.index, tile);
   const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
   if (offered.input.kind == Reference::kStaged) {
@@ -342,6 +370,7 @@ const std::byte* DirectExecution::source(const Place& place, int tile) const {
     const std::uint64_t number = base_ + static_cast<std::uint64_t>(tile);
     return commons_->staging(place.rank, number) + in_slot(place.index, tile);
   }
+  if (offered.input.kind == Reference::kPrivate) return fetched_[num_used_++].data();
   if (offered.input.kind == Reference::kNone) {
     throw LinkError("shm: a rank offers no input where it must", place.rank);
   }
@@ -381,7 +410,7 @@ bool DirectExecution::left_alone() {
     }
     return true;
   };
-  return (input_.kind <= Reference::kStaged || done(direct_->readers)) &&
+  return (!was_exposed_ || done(direct_->readers)) &&
          (output_.kind <= Reference::kStaged || done(direct_->writers));
 }
 

@@ -10,6 +10,7 @@
 #include "collectives/reduce.hpp"
 #include "model/direct.hpp"
 #include "runtime/execution.hpp"
+#include "runtime/host_rates.hpp"
 #include "transports/commons.hpp"
 
 namespace chorus {
@@ -34,12 +35,22 @@ struct DirectRoutine {
   std::vector<Rank> readers;   ///< others that read this rank's input
   std::vector<Rank> writers;   ///< others that store into its output
   std::vector<Rank> partners;  ///< others whose input it reads or whose output it stores into
+  /// What each rank moves of inputs that others read, in chunks.
+  struct Load {
+    int staged = 0;
+    int fetched = 0;
+  };
+  std::vector<Load> loads;  ///< [world_size]
 };
 [[nodiscard]] DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank);
 
-/// What went through the commons so far. One per Commons.
+/// What the calls that go through a Commons have in common. One per Commons.
 struct DirectCount {
-  std::uint64_t calls = 0;  ///< counted alike by all ranks
+  /// Of the host, and the cores of it that the ranks share; null: nothing is known.
+  const HostRates* rates = nullptr;
+  int cores = 1;
+  bool kernel_refuses = false;  ///< somebody cannot read this rank's private memory
+  std::uint64_t calls = 0;      ///< counted alike by all ranks
   std::uint64_t tiles = 0;
   std::uint64_t moved_bytes = 0;  ///< of others' inputs that this rank read, and of outputs it made
   std::vector<std::uint64_t> passed;  ///< [world_size] tiles, at least, that each rank has passed
@@ -60,6 +71,11 @@ class DirectExecution {
   /// True if the commons can carry the call; alike on all ranks.
   [[nodiscard]] static bool fits(const DirectRoutine& routine, const Work& work,
                                  const Commons& commons);
+
+  /// Whether ranks read each other's ordinary buffers by the kernel, and not through slots: where
+  /// that is faster by what was measured of this host, and nobody is forbidden to.
+  [[nodiscard]] static bool reads_by_kernel(const DirectRoutine& routine, const Work& work,
+                                            const Commons& commons, const DirectCount& count);
 
   void reset(std::shared_ptr<const Routine> routine, const Work& work, Commons& commons,
              DirectCount& count);
@@ -88,7 +104,8 @@ class DirectExecution {
     bool known = false;
     Reference input;
     Reference output;
-    std::byte* input_at = nullptr;   ///< null: staged
+    bool restages = false;           ///< what this rank could not read
+    std::byte* input_at = nullptr;   ///< null: staged, or private
     std::byte* output_at = nullptr;  ///< null: not offered
     const std::byte* payload = nullptr;
   };
@@ -134,6 +151,7 @@ class DirectExecution {
   void begin();
   void choose_tiles();
   void choose_exposure();
+  [[nodiscard]] bool changes_input() const;
   [[nodiscard]] bool make_brief();
   void look_ahead();
   [[nodiscard]] bool stays_staged();
@@ -150,8 +168,13 @@ class DirectExecution {
   void learn(Rank peer, const Offer& offer);
   [[nodiscard]] bool sources_staged(std::uint64_t tile);
   [[nodiscard]] bool fold_tile();
-  void make(const Move& move, int tile);
-  [[nodiscard]] const std::byte* source(const Place& place, int tile) const;
+  [[nodiscard]] bool fetch_private(int tile);
+  [[nodiscard]] bool read(const Place& place, int tile, std::byte* to, std::size_t bytes);
+  [[nodiscard]] bool copies_by_kernel(const Move& move) const;
+  [[nodiscard]] bool is_private(const Place& place) const;
+  [[nodiscard]] bool make(const Move& move, int tile);
+  [[nodiscard]] const std::byte* source(const Place& place, int tile);
+  void restage_if_refused();
   [[nodiscard]] bool collect_tile();
   [[nodiscard]] bool left_alone();
   void take_lines_back() const;
@@ -188,11 +211,15 @@ class DirectExecution {
   Known known_output_;
   std::vector<Offered> offered_;  // [world_size]
   std::size_t num_known_ = 0;
-  bool touches_ = false;  // memory of others outside their parts
-  bool results_ = false;  // others collect from this rank's slots
-  bool streams_ = false;  // the output is too large to be found in the cache afterwards
-  bool offers_ = false;   // somebody waits for this rank's offer
-  int staged_ = 0;        // tiles of this call
+  bool touches_ = false;      // memory of others outside their parts
+  bool results_ = false;      // others collect from this rank's slots
+  bool by_kernel_ = false;    // peers read the input themselves, wherever it lies
+  bool restages_ = false;     // the input, which one of them could not read
+  bool reads_ = false;        // this rank reads private memory of others
+  bool was_exposed_ = false;  // others read the input itself, or did
+  bool streams_ = false;      // the output is too large to be found in the cache afterwards
+  bool offers_ = false;       // somebody waits for this rank's offer
+  int staged_ = 0;            // tiles of this call
   int folded_ = 0;
   int collected_ = 0;
   bool finished_ = true;
@@ -203,6 +230,8 @@ class DirectExecution {
   Brief brief_;
   std::vector<const void*> sources_;
   std::vector<void*> cached_, streamed_;
+  std::vector<std::vector<std::byte>> fetched_;  // of private memory, this tile's, in their order
+  std::size_t num_used_ = 0;                     // of these, by the moves so far
 };
 
 }  // namespace chorus

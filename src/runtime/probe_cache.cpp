@@ -166,23 +166,26 @@ std::optional<probing::ProbedNetwork> load_probe(const std::string& directory,
   return std::nullopt;
 }
 
-void save_probe(const std::string& directory, const std::string& key,
-                const probing::ProbedNetwork& network) {
-  if (directory.empty()) return;
-  const std::string path = probe_cache_file(directory, key);
+void keep_in_cache(const std::string& path, const std::string& text) {
   std::error_code error;
-  std::filesystem::create_directories(directory, error);
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   // Whoever reads sees the old file or the new one, whole.
   remove_stale_drafts(path);
   const std::filesystem::path draft = draft_of(path);
   std::ofstream file(draft, std::ios::binary);
-  file << to_json(network);
+  file << text;
   file.close();
   if (file) std::filesystem::rename(draft, path, error);
   if (!file || error) {
     log(LogLevel::info, {}, fmt::format("cannot keep what was probed in {}", path));
     std::filesystem::remove(draft, error);
   }
+}
+
+void save_probe(const std::string& directory, const std::string& key,
+                const probing::ProbedNetwork& network) {
+  if (directory.empty()) return;
+  keep_in_cache(probe_cache_file(directory, key), to_json(network));
 }
 
 void forget_probe(const std::string& directory, const std::string& key) {

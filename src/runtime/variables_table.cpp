@@ -124,6 +124,9 @@ const Variable kTable[] = {
     words("CHORUS_PROBE_CACHE", Kind::folder, &Options::probe_cache, "probe_cache",
           "Folder that keeps what was probed; empty: nowhere.", true,
           "$XDG_CACHE_HOME/chorus or ~/.cache/chorus"),
+    words("CHORUS_HOST_PROBE", Kind::text, &Options::host_probe, "host_probe",
+          "What data paths inside a host are chosen by; auto: its cores are measured, once per "
+          "machine; off: assumed figures; else a file that chorus probe --host -o wrote."),
     number("CHORUS_PROBE_MAX_AGE_S", &Options::probe_max_age_s, "probe_max_age_s", 0, INT_MAX,
            "Age beyond which a kept probe is made again, s."),
     number(

@@ -344,6 +344,7 @@ Link& Wiring::link(Rank peer) {
     const auto transport = static_cast<std::size_t>(chosen_[static_cast<std::size_t>(peer)]);
     link = transports_[transport]->connect(peer,
                                            addresses_[static_cast<std::size_t>(peer)][transport]);
+    link->leave_to_kernel(kernel_from_, kernel_to_);
     if (!paces_.empty()) link->pace(paces_[static_cast<std::size_t>(peer)]);
   }
   return *link;
@@ -354,6 +355,14 @@ void Wiring::pace(std::vector<double> bytes_per_s) {
   paces_.resize(links_.size());
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
     if (links_[peer]) links_[peer]->pace(paces_[peer]);
+  }
+}
+
+void Wiring::leave_to_kernel(std::size_t at_least, std::size_t less_than) {
+  kernel_from_ = at_least;
+  kernel_to_ = less_than;
+  for (const auto& link : links_) {
+    if (link) link->leave_to_kernel(at_least, less_than);
   }
 }
 

@@ -1,9 +1,11 @@
 // Readers of what ranks leave behind: flight records and probed networks.
+#include <cmath>
 #include <numeric>
 
 #include "chorus/error.hpp"
 #include "cli/flight_record.hpp"
 #include "model/json.hpp"
+#include "runtime/host_rates.hpp"
 #include "runtime/probe_cache.hpp"
 #include "tests/fuzz/all_readers.hpp"
 
@@ -44,6 +46,37 @@ std::string probe_cache(const std::string& input) {
   return "";
 }
 
+/// A communicator decides by it how buffers and messages travel.
+std::string host(const std::string& input) {
+  try {
+    const HostRates rates = host_rates_from_json(input, "fuzz");
+    if (host_rates_from_json(to_json(rates), "fuzz") != rates) return "other rates come back";
+    if (describe(rates).empty()) return "no description";
+    for (double bytes = 1; bytes < 1e12; bytes *= 7) {
+      for (const auto way : {&HostRates::Sample::stage_s, &HostRates::Sample::kernel_s}) {
+        const double time = seconds(rates, way, bytes);
+        if (!std::isfinite(time) || time < 0) return "a time that no clock shows";
+      }
+    }
+    const KernelSizes sizes = kernel_message_sizes(rates, 2, 2, 131'072);
+    if (sizes.at_least > sizes.less_than) return "sizes of messages that do not ascend";
+  } catch (const InputError& refused) {
+    return std::string_view(refused.what()).starts_with("fuzz") ? "" : refused.what();
+  }
+  return "";
+}
+
+std::vector<std::string> host_samples() {
+  HostRates rates = assumed_host_rates();
+  rates.machine = "a processor, 2 processors, Linux 6.1, boot 1";
+  rates.measured_at_s = 1'700'000'000;
+  rates.pairs[0].samples = {{4096, 1e-7, 1e-7, 1e-6, 1e-7}, {65'536, 1e-6, 2e-6, 4e-6, 1e-6}};
+  HostRates two = rates;
+  two.pairs.push_back(two.pairs[0]);
+  two.pairs[1].distance = "packages";
+  return {to_json(rates), to_json(two)};
+}
+
 constexpr const char* kFlight = R"json({"format": "chorus-flight", "version": 1,
   "communicator": "world", "rank": 1, "world_size": 4, "host": "node7", "pid": 77,
   "failure": "rank 1: rank 2 died", "waiting": "step 3 of 6", "calls": [
@@ -69,7 +102,8 @@ std::vector<std::string> probe_samples() {
 
 std::vector<Reader> record_readers() {
   return {{"flight_json", Grammar::json, flight, [] { return std::vector<std::string>{kFlight}; }},
-          {"probe_cache_json", Grammar::json, probe_cache, probe_samples}};
+          {"probe_cache_json", Grammar::json, probe_cache, probe_samples},
+          {"host_json", Grammar::json, host, host_samples}};
 }
 
 }  // namespace chorus::fuzz

@@ -5,14 +5,22 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "chorus/memory.hpp"
 #include "collectives/algorithms.hpp"
+#include "runtime/host_rates.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {
@@ -101,11 +109,66 @@ void check_sizes(Communicator& comm) {
   }
 }
 
+/// Figures of a host whose kernel copies faster than its cores do through slots, from 2 KiB on.
+class QuickKernel {
+ public:
+  QuickKernel() {
+    HostRates rates = assumed_host_rates();
+    rates.machine = "a machine of this test";
+    rates.pairs[0].samples = {{2048, 2e-6, 2e-6, 1e-6, 1e-6}, {1 << 20, 2e-4, 2e-4, 1e-4, 1e-4}};
+    std::ofstream(path_) << to_json(rates);
+  }
+  ~QuickKernel() { std::filesystem::remove(path_); }
+  QuickKernel(const QuickKernel&) = delete;
+  QuickKernel& operator=(const QuickKernel&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ =
+      fmt::format("{}chorus-quick-kernel-{}.json", ::testing::TempDir(), ::getpid());
+};
+
+std::string explained(Communicator& comm, std::size_t count) {
+  return comm.explain({.kind = Call::Kind::all_gather, .count = count, .type = DataType::int32});
+}
+
+constexpr const char* kOneCopy = "ordinary buffers are read by the kernel: one copy (host measured";
+constexpr const char* kTwoCopies = "ordinary buffers go through slots: two copies (host measured";
+
+/// From now on the kernel refuses this process the memory of others, with `error`.
+void forbid_foreign_memory(int error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(filter), .filter = filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    throw std::runtime_error("this kernel has no seccomp");
+  }
+}
+
 class DirectTest : public ::testing::TestWithParam<std::tuple<Ranks, int>> {};
 
 TEST_P(DirectTest, EveryKindOfBufferGivesTheRightResult) {
   const auto [ranks, size] = GetParam();
   expect_all_well(run_world(world_of(size, ranks), check_sizes));
+}
+
+TEST_P(DirectTest, AndSoDoesOneCopyByTheKernel) {
+  const auto [ranks, size] = GetParam();
+  const QuickKernel host;
+  World world = world_of(size, ranks);
+  world.options.host_probe = host.path();
+  const bool alone = ranks == Ranks::threads;
+  expect_all_well(run_world(world, [alone](Communicator& comm) {
+    constexpr const char* kNoCopy = "buffers are read where they are";
+    EXPECT_THAT(explained(comm, 256), ::testing::HasSubstr(alone ? kNoCopy : kTwoCopies));
+    EXPECT_THAT(explained(comm, 1000), ::testing::HasSubstr(alone ? kNoCopy : kOneCopy));
+    check_sizes(comm);
+  }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, DirectTest,
@@ -118,10 +181,77 @@ INSTANTIATE_TEST_SUITE_P(Worlds, DirectTest,
                                std::get<1>(param.param));
                          });
 
+/// Messages of all sizes both ways at once, larger than all slots, too.
+void check_messages(Communicator& comm) {
+  const Rank peer = comm.rank() ^ 1;
+  for (const std::size_t count : {1, 700, 3000, 4096, 40'000, 32'768, 700'001}) {
+    for (int round = 0; round < 3; ++round) {
+      Ordinary in(count, -1), out(count);
+      for (std::size_t i = 0; i < count; ++i) out[i] = value(comm.rank(), i + count);
+      Request sent = comm.start({.kind = Call::Kind::send,
+                                 .input = out.data(),
+                                 .count = count,
+                                 .type = DataType::int32,
+                                 .peer = peer});
+      if (round == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      comm.recv<int>(in, peer);
+      sent.wait();
+      std::fill(out.begin(), out.end(), -2);  // it is this rank's again
+      comm.barrier();
+      for (std::size_t i = 0; i < count; ++i) {
+        if (in[i] != value(peer, i + count)) wrong("recv", count, i);
+      }
+    }
+  }
+}
+
+TEST(Direct, MessagesAreReadByTheKernelWhereThatIsFaster) {
+  const QuickKernel host;
+  for (const int refused : {-1, 0, 1}) {  // the rank that the kernel refuses to read the other
+    World world = world_of(2, Ranks::processes);
+    world.options.host_probe = host.path();
+    expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+      if (rank == refused) forbid_foreign_memory(EPERM);
+      auto comm = Communicator::join(id, rank, 2, world.options);
+      check_messages(comm);
+    }));
+  }
+}
+
+// Rank 1 may read the others, and does.
+TEST(Direct, GoesThroughSlotsWhereTheKernelForbidsToReadOthers) {
+  const QuickKernel host;
+  World world = world_of(3, Ranks::processes);
+  world.options.host_probe = host.path();
+  expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    if (rank != 1) forbid_foreign_memory(EPERM);
+    auto comm = Communicator::join(id, rank, 3, world.options);
+    if (explained(comm, 1000).find(kOneCopy) == std::string::npos) wrong("explain before", 0, 0);
+    check_sizes(comm);
+    // Everybody was refused once, by rank 0 or 2, and is not read any more.
+    if (explained(comm, 1000).find(kTwoCopies) == std::string::npos) wrong("explain", 0, 0);
+  }));
+}
+
+// Such as a device's, mapped into a process.
+TEST(Direct, GoesThroughSlotsForMemoryThatTheKernelCannotRead) {
+  const QuickKernel host;
+  World world = world_of(3, Ranks::processes);
+  world.options.host_probe = host.path();
+  expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    if (rank == 2) forbid_foreign_memory(EFAULT);
+    auto comm = Communicator::join(id, rank, 3, world.options);
+    check_sizes(comm);
+    if (explained(comm, 1000).find(kOneCopy) == std::string::npos) wrong("explain", 0, 0);
+  }));
+}
+
 TEST(Direct, APeerThatIsKilledWhileItsMemoryIsReadIsNamed) {
+  const QuickKernel host;
   for (int round = 0; round < 8; ++round) {
     World world = world_of(3, Ranks::processes);
     world.timeout_s = 30;
+    if (round % 4 < 2) world.options.host_probe = host.path();  // ordinary memory is read, too
     world.meanwhile = [&](const std::vector<pid_t>& pids) {
       std::this_thread::sleep_for(std::chrono::milliseconds(400 + 17 * round));
       ::kill(pids[1], SIGKILL);

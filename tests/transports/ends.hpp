@@ -38,6 +38,7 @@ struct Way {
   bool processes = false;
   std::string name;
   std::array<std::string, 2> hca = {};  ///< RdmaSettings', by rank
+  bool by_kernel = false;               ///< Link::leave_to_kernel() of all sizes
 };
 inline void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
@@ -142,6 +143,15 @@ inline std::vector<Way> tcp_ways(bool processes) {
   return ways;
 }
 
+/// Memory of the other rank that the kernel copies.
+inline Way kernel_way(bool processes) {
+  return {.transport = "shm",
+          .interface_name = {},
+          .processes = processes,
+          .name = processes ? "shm_by_kernel_processes" : "shm_by_kernel_threads",
+          .by_kernel = true};
+}
+
 inline TransportContext context_for(const Way& way, const LinkConfig& config, Rank rank) {
   TransportContext context;
   context.rank = rank;
@@ -174,6 +184,7 @@ inline void play(const Way& way, const LinkConfig& config, Rank rank, int socket
     const auto transport = make_transport(way.transport, context_for(way, config, rank));
     const auto address = swap_blobs(socket, transport->address());
     auto link = transport->connect(1 - rank, address);
+    if (way.by_kernel) link->leave_to_kernel(1, ~std::size_t{0});
     if (wrap) link = wrap(rank, std::move(link));
     End end{rank, *transport, *link, socket};
     role(end);

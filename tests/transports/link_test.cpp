@@ -518,6 +518,7 @@ std::vector<Way> ways() {
       }
       if (name != "tcp") {
         ways.push_back({name, "", processes, name + suffix});
+        if (name == "shm") ways.push_back(kernel_way(processes));
         continue;
       }
       for (Way& way : tcp_ways(processes)) ways.push_back(std::move(way));

@@ -1,7 +1,13 @@
 // What shm alone has: addresses that lead into other processes, and memory that a peer may spoil.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <climits>
+#include <cstddef>
 
 #include "ends.hpp"
 #include "transports/shm_memory.hpp"
@@ -159,13 +165,83 @@ void expect_refused(const std::function<void(ShmSlot&)>& lie) {
 
 TEST(Shm, APeerThatLiesAboutASlotIsRefused) {
   const std::pair<std::uint32_t, std::uint64_t> lies[] = {
-      {41, 0}, {8, 8185}, {1, 8192}, {1, UINT64_MAX}, {0, 8193}, {0xfffffffe, 0}};
+      {41, 0}, {8, 8185}, {1, 8192}, {1, UINT64_MAX}, {0, 8193}, {0xfffffffd, 0}};
   for (const auto& [length, offset] : lies) {
     expect_refused([length = length, offset = offset](ShmSlot& slot) {
       slot.length = length;
       slot.offset = offset;
     });
   }
+}
+
+TEST(Shm, APeerThatLiesAboutMemoryElsewhereIsRefused) {
+  const std::pair<std::uint64_t, std::uint64_t> lies[] = {
+      {8193, 0}, {8, 8185}, {UINT64_MAX, 1}, {1, UINT64_MAX}};
+  for (const auto& [size, offset] : lies) {
+    expect_refused([size = size, offset = offset](ShmSlot& slot) {
+      const ShmElsewhere where{0x1000, size};
+      std::memcpy(slot.payload, &where, sizeof where);
+      slot.length = ShmSlot::kElsewhere;
+      slot.offset = offset;
+    });
+  }
+}
+
+/// From now on the kernel refuses this process the memory of others.
+void forbid_foreign_memory() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(filter), .filter = filter};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+// Rank 1 may not read rank 0, which brings what it had left to the kernel.
+TEST(Shm, WhatTheKernelRefusesIsBroughtByThePutter) {
+  const LinkConfig config{.region_bytes = 64 * 1024, .num_channels = 2, .max_outstanding = 8};
+  run_both(kernel_way(true), config, [](End& end) {
+    std::vector<std::vector<std::byte>> sent;
+    for (std::uint64_t i = 0; i < 40; ++i) sent.push_back(pattern(1 + i % 5 * 2000, i));
+    if (end.rank == 1) forbid_foreign_memory();
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      const std::size_t offset = i % 4 * 10'000;
+      if (end.rank == 0) {
+        end.put(sent[i], offset, 0, static_cast<std::uint32_t>(i));
+        if (i % 4 == 3) end.await(1, (i + 1) / 4);
+      } else {
+        end.await(0, i + 1);
+        EXPECT_EQ(end.link.tag(0, i), i);
+        EXPECT_TRUE(end.matches(offset, sent[i])) << "put " << i;
+        if (i % 4 == 3) end.signal(1, 0);
+      }
+    }
+    end.flush();
+    EXPECT_EQ(end.link.released(0), end.rank == 0 ? sent.size() : 0u);
+    end.meet();
+  });
+}
+
+TEST(Shm, APeerWhoseMemoryIsGoneIsNamed) {
+  run_ends(
+      kernel_way(true), kConfig,
+      [](End& end) {
+        char byte = 0;
+        EXPECT_EQ(::recv(end.side_channel, &byte, 1, 0), 1);
+        EXPECT_EQ(::recv(end.side_channel, &byte, 1, 0), 0);  // it has ended
+        ::siginfo_t ended{};
+        EXPECT_EQ(::waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT), 0);
+        EXPECT_THROW(static_cast<void>(end.link.arrivals(0)), LinkError);
+      },
+      [](End& end) {
+        const auto sent = pattern(4000, 1);
+        end.put(sent, 0, 0, 0);
+        EXPECT_EQ(::send(end.side_channel, "m", 1, MSG_NOSIGNAL), 1);
+        ::_exit(0);
+      });
 }
 
 TEST(Shm, APeerThatClaimsToHaveTakenTooMuchIsRefused) {

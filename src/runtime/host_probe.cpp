@@ -1,0 +1,428 @@
+#include "runtime/host_probe.hpp"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include "base/cores.hpp"
+#include "base/host.hpp"
+
+namespace chorus {
+namespace {
+
+using Moment = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kTile = 128 * 1024;  // of Options::slot_bytes
+constexpr std::size_t kTiles = 4;          // of Commons::kSlots
+constexpr std::size_t kProbedSizes[] = {4 << 10, 16 << 10, 64 << 10, 256 << 10,
+                                        1 << 20, 4 << 20,  16 << 20};
+constexpr milliseconds kWholeProbe{100};
+constexpr int kLeastRuns = 2;
+constexpr int kMostRuns = 32;
+
+double seconds_since(Moment::time_point begin) {
+  return std::chrono::duration<double>(Moment::now() - begin).count();
+}
+
+/// What two looks at the clock take by themselves.
+double clock_cost() {
+  double least = 1;
+  for (int i = 0; i < 64; ++i) {
+    const auto begin = Moment::now();
+    least = std::min(least, seconds_since(begin));
+  }
+  return least;
+}
+
+bool pin_to(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(core), &set);
+  return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
+}
+
+/// Private memory, there when it is made.
+class Block {
+ public:
+  explicit Block(std::size_t bytes) : bytes_(bytes) {
+    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory != MAP_FAILED) data_ = static_cast<std::byte*>(memory);
+  }
+  ~Block() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+  }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+ private:
+  std::size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+/// Two threads that take turns. A turn is an odd number for the writer, an even one for the reader.
+struct Turns {
+  alignas(128) std::atomic<std::uint32_t> turn{0};
+
+  void await(std::uint32_t number) {
+    for (int spins = 0; turn.load(std::memory_order_acquire) != number; ++spins) {
+      if (spins > 10'000) ::sched_yield();  // the other one may have been given this core
+    }
+  }
+  void pass(std::uint32_t number) { turn.store(number, std::memory_order_release); }
+};
+
+/// Runs `writer` on one core and `reader` on another. False if either core is not to be had.
+bool on_cores(const int (&cores)[2], const std::function<void(Turns&)>& writer,
+              const std::function<void(Turns&)>& reader) {
+  Turns turns;
+  std::atomic<int> ready{0};
+  std::atomic<bool> failed{false};
+  const auto run = [&](int core, const std::function<void(Turns&)>& work) {
+    if (!pin_to(core)) failed = true;
+    ++ready;
+    while (ready.load() < 2) ::sched_yield();
+    if (!failed) work(turns);
+  };
+  std::thread other([&] { run(cores[0], writer); });
+  std::thread one([&] { run(cores[1], reader); });
+  one.join();
+  other.join();
+  return !failed;
+}
+
+double probe_line(const int (&cores)[2], int round_trips) {
+  constexpr int kBatches = 8;
+  double least = 1;
+  const auto count = static_cast<std::uint32_t>(round_trips * kBatches);
+  const auto writer = [&](Turns& turns) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      turns.await(2 * i);
+      turns.pass(2 * i + 1);
+    }
+  };
+  const auto reader = [&](Turns& turns) {
+    for (int batch = 0; batch < kBatches; ++batch) {
+      const auto begin = Moment::now();
+      for (int k = 0; k < round_trips; ++k) {
+        const auto i = static_cast<std::uint32_t>(batch * round_trips + k);
+        turns.await(2 * i + 1);
+        turns.pass(2 * i + 2);
+      }
+      least = std::min(least, seconds_since(begin) / round_trips / 2);
+    }
+  };
+  return on_cores(cores, writer, reader) ? least : 0;
+}
+
+/// The four ways of one size, each the least of several runs.
+class Ways {
+ public:
+  Ways(std::size_t most_bytes)
+      : from_(most_bytes), to_(most_bytes), slots_(kTile * kTiles), clock_s_(clock_cost()) {}
+  [[nodiscard]] bool has_memory() const {
+    return from_.data() != nullptr && to_.data() != nullptr && slots_.data() != nullptr;
+  }
+
+  /// False if the cores are not to be had.
+  bool probe(const int (&cores)[2], std::size_t bytes, int runs, HostRates::Sample& sample) {
+    constexpr double kNever = 1e9;
+    sample = {bytes, kNever, kNever, kNever, kNever};
+    bool forbidden = false;
+    const std::size_t tiles = (bytes + kTile - 1) / kTile;
+    // Turns of one run: what is staged and fetched tile by tile, then written anew and read twice.
+    const auto turns_of_run = static_cast<std::uint32_t>(2 * tiles + 4);
+    const auto writer = [&](Turns& turns) {
+      for (int run = 0; run < runs; ++run) {
+        std::uint32_t turn = static_cast<std::uint32_t>(run) * turns_of_run;
+        turns.await(turn);
+        write(bytes, run);
+        double staged_s = 0;
+        for (std::size_t t = 0; t < tiles; ++t) {
+          if (t > 0) turns.await(turn);
+          staged_s += timed([&] { copy_tile(slot(t), from_.data() + t * kTile, bytes, t); });
+          turns.pass(++turn);
+          ++turn;
+        }
+        sample.stage_s = std::min(sample.stage_s, staged_s);
+        for (int way = 0; way < 2; ++way) {
+          turns.await(turn);
+          write(bytes, run + way);
+          turns.pass(++turn);
+          ++turn;
+        }
+      }
+    };
+    const auto reader = [&](Turns& turns) {
+      for (int run = 0; run < runs; ++run) {
+        std::uint32_t turn = static_cast<std::uint32_t>(run) * turns_of_run + 1;
+        double fetched_s = 0;
+        for (std::size_t t = 0; t < tiles; ++t, turn += 2) {
+          turns.await(turn);
+          fetched_s += timed([&] { copy_tile(to_.data() + t * kTile, slot(t), bytes, t); });
+          turns.pass(turn + 1);
+        }
+        sample.fetch_s = std::min(sample.fetch_s, fetched_s);
+        turns.await(turn);
+        const double kernel_s = timed([&] { forbidden = forbidden || !read_by_kernel(bytes); });
+        sample.kernel_s = std::min(sample.kernel_s, kernel_s);
+        turns.pass(turn + 1);
+        turn += 2;
+        turns.await(turn);
+        const double mapped_s = timed([&] { std::memcpy(to_.data(), from_.data(), bytes); });
+        sample.mapped_s = std::min(sample.mapped_s, mapped_s);
+        turns.pass(turn + 1);
+      }
+    };
+    if (!on_cores(cores, writer, reader)) return false;
+    if (forbidden) sample.kernel_s = 0;
+    return true;
+  }
+
+ private:
+  [[nodiscard]] std::byte* slot(std::size_t tile) const {
+    return slots_.data() + tile % kTiles * kTile;
+  }
+  void write(std::size_t bytes, int value) const { std::memset(from_.data(), value, bytes); }
+
+  static void copy_tile(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t tile) {
+    std::memcpy(to, from, std::min(kTile, bytes - tile * kTile));
+  }
+
+  [[nodiscard]] bool read_by_kernel(std::size_t bytes) const {
+    for (std::size_t at = 0; at < bytes; at += kTile) {
+      const std::size_t size = std::min(kTile, bytes - at);
+      const iovec local{to_.data() + at, size};
+      const iovec remote{from_.data() + at, size};
+      if (::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) != static_cast<ssize_t>(size)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  template <typename Work>
+  double timed(const Work& work) const {
+    const auto begin = Moment::now();
+    work();
+    return std::max(1e-9, seconds_since(begin) - clock_s_);
+  }
+
+  Block from_, to_, slots_;
+  double clock_s_;
+};
+
+std::string sysfs_text(int core, const char* file) {
+  std::ifstream in(fmt::format("/sys/devices/system/cpu/cpu{}/{}", core, file));
+  std::string text;
+  std::getline(in, text);
+  return text;
+}
+
+/// Whether a list such as "0-3,8" has `core`.
+bool lists(const std::string& list, int core) {
+  std::istringstream in(list);
+  for (std::string part; std::getline(in, part, ',');) {
+    int first = 0, last = 0;
+    const int read = std::sscanf(part.c_str(), "%d-%d", &first, &last);
+    if (read == 1) last = first;
+    if (read >= 1 && core >= first && core <= last) return true;
+  }
+  return false;
+}
+
+std::string last_level_cache(int core) {
+  std::string list;
+  for (int index = 0; index < 8; ++index) {
+    const std::string shared =
+        sysfs_text(core, fmt::format("cache/index{}/shared_cpu_list", index).c_str());
+    if (!shared.empty()) list = shared;
+  }
+  return list;
+}
+
+std::string distance_of(int a, int b) {
+  if (lists(sysfs_text(a, "topology/thread_siblings_list"), b)) return "siblings";
+  if (lists(last_level_cache(a), b)) return "cache";
+  const std::string package = sysfs_text(a, "topology/physical_package_id");
+  return package == sysfs_text(b, "topology/physical_package_id") ? "package" : "packages";
+}
+
+/// The first two cores of each distance, nearest first.
+std::vector<HostRates::Pair> pairs_of_cores() {
+  // A rank that mpirun has bound to one core may use others for this all the same.
+  std::vector<int> cores = usable_cores();
+  if (cores.size() < 2) {
+    const std::vector<int> own = cores;
+    for (int core = 0; core < static_cast<int>(::sysconf(_SC_NPROCESSORS_CONF)); ++core) {
+      if (core != own[0]) cores.push_back(core);
+    }
+  }
+  std::vector<HostRates::Pair> pairs;
+  for (const char* distance : {"siblings", "cache", "package", "packages"}) {
+    const auto other = std::find_if(cores.begin() + 1, cores.end(), [&](int core) {
+      return distance_of(cores[0], core) == distance;
+    });
+    if (other == cores.end()) continue;
+    HostRates::Pair pair;
+    pair.distance = distance;
+    pair.cores[0] = cores[0];
+    pair.cores[1] = *other;
+    pairs.push_back(std::move(pair));
+  }
+  return pairs;
+}
+
+/// Two threads of one core that give it to each other.
+double probe_turn(int core) {
+  const int cores[2] = {core, core};
+  constexpr std::uint32_t kCount = 200;
+  double least = 1;
+  const auto give = [&](Turns& turns, std::uint32_t first) {
+    auto begin = Moment::now();
+    for (std::uint32_t i = first; i < kCount; i += 2) {
+      while (turns.turn.load(std::memory_order_acquire) != i) ::sched_yield();
+      if (first == 1 && i > 1) least = std::min(least, seconds_since(begin) / 2);
+      begin = Moment::now();
+      turns.pass(i + 1);
+    }
+  };
+  return on_cores(
+             cores, [&](Turns& turns) { give(turns, 0); }, [&](Turns& turns) { give(turns, 1); })
+             ? least
+             : 0;
+}
+
+double probe_system_call() {
+  constexpr int kCalls = 100;
+  double least = 1;
+  for (int batch = 0; batch < 5; ++batch) {
+    const auto begin = Moment::now();
+    for (int i = 0; i < kCalls; ++i) ::syscall(SYS_getppid);
+    least = std::min(least, seconds_since(begin) / kCalls);
+  }
+  return least;
+}
+
+double probe_wake(const int (&cores)[2]) {
+  int pipe[2] = {};
+  if (::pipe(pipe) != 0) return 0;
+  constexpr std::uint32_t kWakes = 10;
+  double least = 1;
+  Moment::time_point written;
+  const auto writer = [&](Turns& turns) {
+    for (std::uint32_t i = 0; i < kWakes; ++i) {
+      turns.await(2 * i);
+      const auto begin = Moment::now();
+      while (seconds_since(begin) < 50e-6) {  // until the reader sleeps
+      }
+      written = Moment::now();
+      if (::write(pipe[1], "", 1) != 1) return;
+      turns.await(2 * i + 1);
+      turns.pass(2 * i + 2);
+    }
+  };
+  const auto reader = [&](Turns& turns) {
+    for (std::uint32_t i = 0; i < kWakes; ++i) {
+      char byte = 0;
+      if (::read(pipe[0], &byte, 1) != 1) return;
+      least = std::min(least, seconds_since(written));
+      turns.pass(2 * i + 1);
+    }
+  };
+  const bool ran = on_cores(cores, writer, reader);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  return ran ? least : 0;
+}
+
+/// Samples of all sizes that fit into what is left of `budget`; false if the cores are not to be
+/// had.
+bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget) {
+  const auto begin = Moment::now();
+  pair.line_s = probe_line(pair.cores, 200);
+  if (pair.line_s <= 0) return false;
+  double last_s = 0;
+  for (const std::size_t bytes : kProbedSizes) {
+    const double left_s = std::chrono::duration<double>(budget).count() - seconds_since(begin);
+    // The last size took last_s per run: this one takes four times that, or somewhat more.
+    if (pair.samples.size() >= 2 && kLeastRuns * 5 * last_s > left_s) break;
+    const auto start = Moment::now();
+    const int runs =
+        std::clamp(static_cast<int>((std::size_t{4} << 20) / bytes), kLeastRuns, kMostRuns);
+    HostRates::Sample sample;
+    if (!ways.probe(pair.cores, bytes, runs, sample)) return false;
+    last_s = seconds_since(start) / runs;
+    pair.samples.push_back(sample);
+  }
+  // The clock of a moment may show less for more.
+  for (std::size_t i = 1; i < pair.samples.size(); ++i) {
+    for (auto way : {&HostRates::Sample::stage_s, &HostRates::Sample::fetch_s,
+                     &HostRates::Sample::kernel_s, &HostRates::Sample::mapped_s}) {
+      pair.samples[i].*way = std::max(pair.samples[i].*way, pair.samples[i - 1].*way);
+    }
+  }
+  if (pair.samples.back().kernel_s <= 0 || pair.samples.front().kernel_s <= 0) {
+    for (HostRates::Sample& sample : pair.samples) sample.kernel_s = 0;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string machine_identity() {
+  utsname kernel{};
+  ::uname(&kernel);
+  std::ifstream cpus("/proc/cpuinfo");
+  std::string model = "processor of unknown name";
+  for (std::string line; std::getline(cpus, line);) {
+    if (!line.starts_with("model name")) continue;
+    model = line.substr(std::min(line.size(), line.find(':') + 2));
+    break;
+  }
+  return fmt::format("{}, {} processors, Linux {}, boot {}", model, ::sysconf(_SC_NPROCESSORS_ONLN),
+                     kernel.release, boot_id());
+}
+
+HostRates probe_host() {
+  const auto begin = Moment::now();
+  HostRates rates;
+  rates.pairs = pairs_of_cores();
+  Ways ways(std::end(kProbedSizes)[-1]);
+  if (!ways.has_memory()) rates.pairs.clear();
+  const std::size_t number = rates.pairs.size();
+  std::size_t done = 0;
+  std::erase_if(rates.pairs, [&](HostRates::Pair& pair) {
+    const auto spent = std::chrono::duration_cast<milliseconds>(Moment::now() - begin);
+    const auto share = (kWholeProbe - spent) / static_cast<int>(number - done++);
+    return !probe_pair(pair, ways, std::max(share, milliseconds(5)));
+  });
+  if (rates.pairs.empty()) return assumed_host_rates();
+  const int(&cores)[2] = rates.pairs.back().cores;
+  rates.turn_s = probe_turn(cores[0]);
+  rates.system_call_s = probe_system_call();
+  rates.wake_s = probe_wake(cores);
+  if (rates.turn_s <= 0 || rates.wake_s <= 0) return assumed_host_rates();
+  rates.machine = machine_identity();
+  rates.measured_at_s = static_cast<std::int64_t>(std::time(nullptr));
+  return rates;
+}
+
+}  // namespace chorus

@@ -1,0 +1,82 @@
+// What moving bytes between the cores of one machine costs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace chorus {
+
+/// Figures of one machine, as probe_host() measured them (docs/probing.md), or assumed.
+struct HostRates {
+  /// The core's own time for `bytes` that another core has just written.
+  struct Sample {
+    std::uint64_t bytes = 0;
+    double stage_s = 0;   ///< copying them into slots, by the core that wrote them
+    double fetch_s = 0;   ///< copying them out of slots that another core filled
+    double kernel_s = 0;  ///< process_vm_readv(), slot by slot; 0: the kernel forbids it
+    double mapped_s = 0;  ///< copying them from where they were written
+
+    bool operator==(const Sample&) const = default;
+  };
+  /// Two cores of each distance that this machine has.
+  struct Pair {
+    std::string distance;  ///< "siblings", "cache", "package" or "packages": what they share
+    int cores[2] = {};
+    double line_s = 0;            ///< until a core sees what the other one stored
+    std::vector<Sample> samples;  ///< ascending bytes, at least two
+
+    bool operator==(const Pair&) const = default;
+  };
+
+  std::string machine;             ///< boot id, kernel and processor; empty: assumed
+  std::int64_t measured_at_s = 0;  ///< Unix time
+  double turn_s = 0;               ///< until a rank that waits for the core of another one has it
+  double system_call_s = 0;        ///< of one that does nothing
+  double wake_s = 0;               ///< until a sleeping thread runs
+  std::vector<Pair> pairs;         ///< nearest first; not empty
+
+  [[nodiscard]] bool is_measured() const { return !machine.empty(); }
+  [[nodiscard]] bool kernel_copies() const { return pairs.back().samples.back().kernel_s > 0; }
+
+  bool operator==(const HostRates&) const = default;
+};
+
+/// Where nothing can be measured: of a processor of 2024. The kernel copies nothing.
+[[nodiscard]] const HostRates& assumed_host_rates();
+
+/// Seconds for `bytes` between the cores farthest apart: lines through the samples, the last one
+/// prolonged.
+[[nodiscard]] double seconds(const HostRates& rates, double HostRates::Sample::*way, double bytes);
+
+/// What one rank moves in a call.
+struct RankLoad {
+  double staged_bytes = 0;   ///< that others read
+  double fetched_bytes = 0;  ///< that it reads of others
+};
+
+/// Whether a call ends earlier if ranks read each other's ordinary buffers by the kernel than if
+/// each stages what others read. `cores`: that the ranks share. `slot_bytes`: of one tile.
+[[nodiscard]] bool kernel_copies_pay(const HostRates& rates, const std::vector<RankLoad>& ranks,
+                                     int cores, double slot_bytes);
+
+/// Sizes of messages [at_least, less_than) that arrive earlier, one alone and many in a row, if the
+/// receiver reads them by the kernel; none: both 0. No message is longer than `slot_bytes`.
+struct KernelSizes {
+  std::size_t at_least = 0;
+  std::size_t less_than = 0;
+};
+[[nodiscard]] KernelSizes kernel_message_sizes(const HostRates& rates, int ranks, int cores,
+                                               std::size_t slot_bytes);
+
+/// Format: docs/probing.md. Same value, same text.
+[[nodiscard]] std::string to_json(const HostRates& rates);
+/// Throws InputError beginning with `where` for anything that is not well formed.
+[[nodiscard]] HostRates host_rates_from_json(std::string_view text, std::string_view where);
+
+/// For people: a line per pair and size.
+[[nodiscard]] std::string describe(const HostRates& rates);
+
+}  // namespace chorus

@@ -1,0 +1,255 @@
+// What a host's cores cost: measured, kept, read back, and what follows from it.
+#include "runtime/host_rates.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+
+#include "base/files.hpp"
+#include "chorus/error.hpp"
+#include "runtime/host_probe.hpp"
+
+namespace chorus::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+HostRates recorded(const char* name) {
+  const std::string path = fmt::format("{}/hosts/{}.json", CHORUS_DATA, name);
+  return host_rates_from_json(read_file(path), path);
+}
+
+std::vector<RankLoad> loads(double staged, double fetched) {
+  return {{staged, fetched}, {staged, fetched}};
+}
+
+/// Any host: times that grow with size, of a range of 100:1.
+HostRates drawn(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto factor = [&] { return std::exp2(static_cast<double>(random() % 664) / 100); };
+  HostRates rates = assumed_host_rates();
+  rates.machine = "drawn";
+  rates.pairs[0].line_s = 1e-8 * factor();
+  rates.pairs[0].samples.clear();
+  HostRates::Sample last{1024, 1e-8 * factor(), 1e-8 * factor(), 1e-7 * factor(), 1e-8 * factor()};
+  for (int i = 0; i < 7; ++i) {
+    rates.pairs[0].samples.push_back(last);
+    last = {last.bytes * 4, last.stage_s * (1 + factor() / 20), last.fetch_s * (1 + factor() / 20),
+            last.kernel_s * (1 + factor() / 20), last.mapped_s * (1 + factor() / 20)};
+  }
+  return rates;
+}
+
+TEST(HostRates, ComeBackAsTheyWereWritten) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const HostRates rates = drawn(seed);
+    EXPECT_EQ(host_rates_from_json(to_json(rates), "text"), rates);
+  }
+}
+
+TEST(HostRates, AreRefusedByTheirPlace) {
+  const std::pair<std::function<void(HostRates&)>, const char*> faults[] = {
+      {[](HostRates& r) { r.machine.clear(); }, "/machine: must name the machine"},
+      {[](HostRates& r) { r.turn_s = 0; }, "/turn_s: takes more than no time"},
+      {[](HostRates& r) { r.wake_s = 1e4; }, "/wake_s"},
+      {[](HostRates& r) { r.pairs.clear(); }, "/pairs: must be 1 to 4"},
+      {[](HostRates& r) { r.pairs[0].distance = "far"; }, "/pairs/0/distance: must be siblings"},
+      {[](HostRates& r) { r.pairs[0].samples.resize(1); }, "/pairs/0/samples: must be 2 to 64"},
+      {[](HostRates& r) { r.pairs[0].samples[1].bytes = 1; }, "/pairs/0/samples: must ascend"},
+      {[](HostRates& r) { r.pairs[0].samples[1].kernel_s = 0; }, "all sizes or none"},
+      {[](HostRates& r) { r.pairs[0].samples[2].fetch_s = -1; }, "/pairs/0/samples/2/fetch_s"}};
+  for (const auto& [spoil, complaint] : faults) {
+    HostRates rates = drawn(1);
+    spoil(rates);
+    try {
+      static_cast<void>(host_rates_from_json(to_json(rates), "host.json"));
+      ADD_FAILURE() << complaint;
+    } catch (const InputError& error) {
+      EXPECT_THAT(error.what(), ::testing::StartsWith("host.json: "));
+      EXPECT_THAT(error.what(), HasSubstr(complaint));
+    }
+  }
+}
+
+TEST(HostRates, TimesGrowWithSizeAndMeetTheSamples) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const HostRates rates = drawn(seed);
+    for (const HostRates::Sample& sample : rates.pairs[0].samples) {
+      EXPECT_DOUBLE_EQ(
+          seconds(rates, &HostRates::Sample::kernel_s, static_cast<double>(sample.bytes)),
+          sample.kernel_s);
+    }
+    double last = 0;
+    for (double bytes = 1; bytes < 1e12; bytes *= 1.7) {
+      const double time = seconds(rates, &HostRates::Sample::stage_s, bytes);
+      EXPECT_GE(time, last);
+      last = time;
+    }
+  }
+}
+
+// One copy in place of two, where a copy takes the same whoever makes it; never where it takes
+// longer than both.
+TEST(HostRates, TheKernelCopiesWhereItsOneCopyTakesLessThanTwo) {
+  int by_kernel = 0, staged = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const HostRates rates = drawn(seed);
+    for (const HostRates::Sample& sample : rates.pairs[0].samples) {
+      const auto bytes = static_cast<double>(sample.bytes);
+      const bool pays = kernel_copies_pay(rates, loads(bytes, bytes), 2, 131'072);
+      const double two_copies = sample.stage_s + sample.fetch_s;
+      const double one = sample.kernel_s + rates.pairs[0].line_s;
+      EXPECT_EQ(pays, one < two_copies) << "seed " << seed << ", " << sample.bytes << " bytes";
+      (pays ? by_kernel : staged)++;
+    }
+    HostRates forbidden = rates;
+    for (HostRates::Sample& sample : forbidden.pairs[0].samples) sample.kernel_s = 0;
+    EXPECT_FALSE(kernel_copies_pay(forbidden, loads(1e6, 1e6), 2, 131'072));
+  }
+  EXPECT_GT(by_kernel, 100);
+  EXPECT_GT(staged, 100);
+}
+
+// The root of a broadcast stages while the others fetch; ranks that share a core take turns.
+TEST(HostRates, WhatOverlapsAndWhatTakesTurnsIsCounted) {
+  HostRates rates = drawn(1);
+  rates.pairs[0].line_s = 1e-9;
+  rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1.5e-6, 1e-6}, {1 << 20, 1e-3, 1e-3, 1.5e-3, 1e-3}};
+  const double bytes = 1 << 20;
+  const std::vector<RankLoad> broadcast = {{bytes, 0}, {0, bytes}};
+  EXPECT_TRUE(kernel_copies_pay(rates, broadcast, 2, bytes));        // one tile: one after another
+  EXPECT_FALSE(kernel_copies_pay(rates, broadcast, 2, bytes / 16));  // at the same time
+  EXPECT_TRUE(kernel_copies_pay(rates, broadcast, 1, bytes / 16));   // on the same core
+}
+
+TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
+  HostRates rates = drawn(1);
+  rates.pairs[0].line_s = 1e-9;
+  rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1e-5, 1e-6},
+                            {16'384, 1e-5, 1e-5, 1.5e-5, 1e-6},
+                            {131'072, 1e-4, 1e-4, 1.5e-4, 1e-4}};
+  KernelSizes sizes = kernel_message_sizes(rates, 2, 2, 131'072);
+  EXPECT_EQ(sizes.at_least, 16'384u);
+  EXPECT_EQ(sizes.less_than, 131'072u);
+  rates.pairs[0].samples[2].kernel_s = 0.9e-4;
+  sizes = kernel_message_sizes(rates, 2, 2, 131'072);
+  EXPECT_EQ(sizes.less_than, 131'073u);
+  EXPECT_EQ(kernel_message_sizes(assumed_host_rates(), 2, 2, 131'072).less_than, 0u);
+}
+
+// 2 cores that share a third-level cache: two copies out of it are 3 times as fast as the kernel's
+// one.
+TEST(HostRates, OfAnAmdEpycLeaveEverythingToSlots) {
+  const HostRates rates = recorded("amd-epyc-2-cores");
+  for (double bytes = 512; bytes < 1e9; bytes *= 2) {
+    EXPECT_FALSE(kernel_copies_pay(rates, loads(bytes, bytes), 2, 131'072)) << bytes;
+  }
+  EXPECT_EQ(kernel_message_sizes(rates, 2, 2, 131'072).less_than, 0u);
+}
+
+/// Runs `body` in a process of its own, which what is known to this one is not known to.
+void alone(const std::function<bool()>& body) {
+  EXPECT_EXIT(::_exit(body() ? 0 : 1), ::testing::ExitedWithCode(0), "");
+}
+
+void forbid_reading_processes() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(filter), .filter = filter};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+bool is_sound(const HostRates& rates) {
+  if (!rates.is_measured()) return ::sysconf(_SC_NPROCESSORS_ONLN) < 2;
+  return host_rates_from_json(to_json(rates), "what was measured") == rates;
+}
+
+TEST(HostProbe, MeasuresThisMachine) {
+  const HostRates rates = probe_host();
+  EXPECT_TRUE(is_sound(rates)) << to_json(rates);
+  if (!rates.is_measured()) GTEST_SKIP() << "one core: nothing can be measured between two";
+  EXPECT_EQ(rates.machine, machine_identity());
+  EXPECT_THAT(describe(rates), HasSubstr("from slots"));
+}
+
+TEST(HostProbe, SaysWhereTheKernelForbidsToReadProcesses) {
+  alone([] {
+    forbid_reading_processes();
+    const HostRates rates = probe_host();
+    return is_sound(rates) && !rates.kernel_copies();
+  });
+}
+
+class HostCache : public ::testing::Test {
+ protected:
+  HostCache() { std::filesystem::create_directories(folder_); }
+  ~HostCache() override { std::filesystem::remove_all(folder_); }
+  void write(const std::string& text) const { std::ofstream(file_) << text; }
+  [[nodiscard]] HostRates kept() const { return host_rates_from_json(read_file(file_), file_); }
+
+  std::string folder_ = fmt::format("{}chorus-host-cache-{}", ::testing::TempDir(), ::getpid());
+  std::string file_ = folder_ + "/host.json";
+  /// Of this machine, as nobody would measure it.
+  HostRates known_ = [] {
+    HostRates rates = drawn(3);
+    rates.machine = machine_identity();
+    return rates;
+  }();
+};
+
+TEST_F(HostCache, IsBelievedForThisMachine) {
+  write(to_json(known_));
+  alone([&] { return find_host_rates("auto", folder_) == known_; });
+}
+
+TEST_F(HostCache, OfAnotherMachineOrDamagedIsMadeAnew) {
+  if (!probe_host().is_measured()) GTEST_SKIP() << "one core: nothing can be measured between two";
+  HostRates other = known_;
+  other.machine = "another machine";
+  for (const std::string& text : {to_json(other), to_json(known_).substr(0, 200), std::string()}) {
+    write(text);
+    alone([&] {
+      const HostRates found = find_host_rates("auto", folder_);
+      return found != other && found != known_ && found.machine == machine_identity();
+    });
+    EXPECT_EQ(kept().machine, machine_identity());
+    EXPECT_NE(kept(), known_);
+  }
+}
+
+TEST_F(HostCache, ThatCannotBeWrittenIsDoneWithout) {
+  alone([] { return is_sound(find_host_rates("auto", "/proc/no/such/folder")); });
+}
+
+TEST_F(HostCache, IsSetAsideByWhatTheUserSays) {
+  write(to_json(known_));
+  EXPECT_EQ(find_host_rates("off", folder_), assumed_host_rates());
+  EXPECT_EQ(find_host_rates(file_, ""), known_);
+  try {
+    static_cast<void>(find_host_rates(folder_ + "/absent.json", folder_));
+    ADD_FAILURE() << "a file that is not there";
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("absent.json"));
+    EXPECT_THAT(error.what(), HasSubstr("CHORUS_HOST_PROBE"));
+  }
+}
+
+}  // namespace
+}  // namespace chorus::testing
