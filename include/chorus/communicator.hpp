@@ -183,6 +183,10 @@ class CHORUS_API Communicator {
   /// that never comes fails within seconds. Not collective; never blocks on the network.
   void announce_end();
 
+  /// From now on a call of this rank that moves nothing for `timeout_ms` fails all ranks
+  /// (Options::timeout_ms). Not collective. Throws InputError unless it is positive.
+  void set_timeout_ms(int timeout_ms);
+
   /// Why this communicator has failed, as far as is known by now. Callable from any thread, while
   /// another one waits in a call, too; never blocks on the network.
   [[nodiscard]] std::optional<std::string> failure() const;

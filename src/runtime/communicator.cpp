@@ -204,6 +204,15 @@ void Communicator::abort(std::string_view reason) {
   impl().control->abort(impl().place.key, reason);
 }
 
+// The engine reads it anew whenever it has waited.
+void Communicator::set_timeout_ms(int timeout_ms) {
+  if (timeout_ms <= 0) {
+    throw InputError(fmt::format("a timeout of {} ms: it must be positive", timeout_ms));
+  }
+  const Visit visit(impl());
+  impl().options.timeout_ms = timeout_ms;
+}
+
 std::optional<std::string> Communicator::failure() const {
   impl().control->poll();
   return impl().control->verdict(impl().place.key);

@@ -21,6 +21,11 @@
 #include "group.hpp"
 #include "recorded.hpp"
 
+// Torch 2 asks a backend whether it has failed since a version before this one.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 8)
+#define CHORUS_TORCH_HAS_ERROR_TYPE
+#endif
+
 namespace chorus_torch {
 
 #if TORCH_VERSION_MAJOR >= 2
@@ -100,6 +105,15 @@ class Backend final : public Base {
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<Options>& options,
                                           const int& rank, const int& size);
+  void setTimeout(std::chrono::milliseconds timeout);
+  bool supportsShrinking() const { return true; }
+  /// Of this group those ranks that are not excluded, in the same order. `flags` 1: what is under
+  /// way on this group fails first, on all its ranks.
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& excluded, int flags,
+                                           const c10::intrusive_ptr<Options>& options);
+#ifdef CHORUS_TORCH_HAS_ERROR_TYPE
+  c10d::ErrorType getError() override;
+#endif
   void abort();
   void shutdown() { group_->leave(); }
 #else

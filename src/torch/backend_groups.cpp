@@ -72,6 +72,42 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(const c10::intrusive_ptr<c10d::
       {.backend = identity_.backend, .name = {}, .global_ranks = {}, .address = identity_.address});
 }
 
+void Backend::setTimeout(std::chrono::milliseconds timeout) {
+  try {
+    group_->set_timeout(timeout);
+  } catch (const chorus::Error& error) {
+    throw_torch(error.what());
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t>& excluded, int flags,
+                                                  const c10::intrusive_ptr<Options>& options) {
+  if (flags != 0) group_->abort("rank " + std::to_string(rank_) + " shrinks the process group");
+  Identity smaller{
+      .backend = identity_.backend, .name = {}, .global_ranks = {}, .address = identity_.address};
+  for (int64_t rank = 0; rank < size_; ++rank) {
+    if (std::ranges::find(excluded, rank) != excluded.end()) continue;
+    const auto at = static_cast<std::size_t>(rank);
+    smaller.global_ranks.push_back(identity_.global_ranks.empty() ? at
+                                                                  : identity_.global_ranks.at(at));
+  }
+  try {
+    auto group =
+        group_->shrink(excluded, options ? options->timeout : group_->timeout(), identity_.address);
+    const int rank = group->rank();
+    const int size = group->size();
+    return c10::make_intrusive<Backend>(std::move(group), rank, size, std::move(smaller));
+  } catch (const chorus::Error& error) {
+    throw_torch(error.what());
+  }
+}
+
+#ifdef CHORUS_TORCH_HAS_ERROR_TYPE
+c10d::ErrorType Backend::getError() {
+  return group_->failure() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+#endif
+
 void Backend::abort() {
   group_->abort("rank " + std::to_string(rank_) + " aborted the process group");
 }

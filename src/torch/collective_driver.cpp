@@ -92,6 +92,20 @@ void CollectiveDriver::abort(const std::string& reason) {
   if (communicator_) communicator_->abort(reason);
 }
 
+void CollectiveDriver::set_timeout_ms(int timeout_ms) {
+  auto task = std::make_shared<Task>();  // the communicator belongs to whoever drives
+  task->name = "set_timeout";
+  task->run = [timeout_ms](chorus::Communicator& communicator) {
+    communicator.set_timeout_ms(timeout_ms);
+  };
+  submit(std::move(task));
+}
+
+std::optional<std::string> CollectiveDriver::failure() {
+  const std::lock_guard lock(mutex_);  // the communicator must not go meanwhile
+  return communicator_ ? communicator_->failure() : std::nullopt;
+}
+
 void CollectiveDriver::leave(std::function<void()> before) {
   const std::lock_guard lock(mutex_);
   if (leaving_) return;

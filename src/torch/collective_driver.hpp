@@ -35,6 +35,10 @@ class CollectiveDriver {
   void kick();
   /// Fails what runs and all that comes. Any thread; never blocks.
   void abort(const std::string& reason);
+  /// Of what is submitted from now on: Communicator::set_timeout_ms. Throws as submit().
+  void set_timeout_ms(int timeout_ms);
+  /// Why the communicator has failed; nothing after leave() is through. Any thread; never blocks.
+  [[nodiscard]] std::optional<std::string> failure();
   /// Finishes what is queued and leaves the communicator, collectively, on the driver's thread;
   /// `before` is called there first. Returns at once; join() waits for it.
   void leave(std::function<void()> before);

@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 #include <vector>
 
@@ -68,8 +69,14 @@ Registry& registry() {
 
 }  // namespace
 
-Group::Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout)
-    : store_(std::move(store)), rank_(rank), size_(size), timeout_(timeout), process_(::getpid()) {}
+Group::Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout,
+             Meeting meeting)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      timeout_(timeout),
+      meeting_(std::move(meeting)),
+      process_(::getpid()) {}
 
 std::string Group::text_at(const std::string& key) {
   const auto bytes = store_->get(key);
@@ -124,8 +131,8 @@ struct Group::Arrivals {
 };
 
 // On rank 0: waits for the others.
-Group::Arrivals Group::arrived(milliseconds timeout, const std::string& base) {
-  const auto deadline = Clock::now() + timeout;
+Group::Arrivals Group::arrived(const std::string& base) {
+  const auto deadline = Clock::now() + timeout();
   const std::string here = this_host();
   Arrivals result;
   std::istringstream mine(base);
@@ -147,20 +154,27 @@ Group::Arrivals Group::arrived(milliseconds timeout, const std::string& base) {
     result.ranks_of_base += " " + rank;
     result.one_host = result.one_host && host == here;
   }
-  if (!missing.empty()) {
-    result.fault = named(missing, "rank ", "ranks ") + " of " + std::to_string(size_) +
-                   " did not come to init_process_group(\"chorus\") within " + ms(timeout);
-  }
+  if (!missing.empty()) result.fault = did_not_come(missing);
   return result;
+}
+
+int Group::name_of(int rank) const {
+  return meeting_.names.empty() ? rank : meeting_.names[static_cast<std::size_t>(rank)];
+}
+
+std::string Group::did_not_come(const std::vector<int>& ranks) const {
+  std::vector<int> names;
+  for (const int rank : ranks) names.push_back(name_of(rank));
+  return named(names, "rank ", "ranks ") + " of " + std::to_string(size_) + " did not come to " +
+         meeting_.call + " within " + ms(timeout());
 }
 
 // On rank 0: a place of this meeting alone, into which the others come; each is answered under the
 // key that it brings: the id of a new job, or who they are in the one that they have.
-std::string Group::receive(milliseconds timeout, const std::string& address,
-                           const std::string& interface) {
+std::string Group::receive(const std::string& address, const std::string& interface) {
   place_ = fresh_key() + "/";
   tell(kPlace, place_);
-  Arrivals all = arrived(timeout, base_entry());
+  Arrivals all = arrived(base_entry());
   std::string answer = kPart + all.ranks_of_base;
   if (all.fault.empty() && !all.one_base) {
     try {
@@ -179,16 +193,14 @@ std::string Group::receive(milliseconds timeout, const std::string& address,
 
 // On the other ranks: what rank 0 answers. The place that is found first may be an earlier
 // attempt's.
-std::string Group::come(milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout + kGrace;
+std::string Group::come() {
+  const auto deadline = Clock::now() + timeout() + kGrace;
   const std::string key = fresh_key();
   tell(key + "/waits", "");  // a store in a file that nobody has made yet would hold up check()
   while (!store_->check({key})) {
     if (Clock::now() > deadline) {
-      throw chorus::BootstrapError("rank " + std::to_string(rank_) +
-                                   ": rank 0 did not come to init_process_group(\"chorus\") "
-                                   "within " +
-                                   ms(timeout));
+      throw chorus::BootstrapError("rank " + std::to_string(name_of(rank_)) + ": " +
+                                   did_not_come({0}));
     }
     std::string place = store_->check({kPlace}) ? text_at(kPlace) : std::string();
     if (place != place_) {
@@ -204,29 +216,67 @@ std::string Group::come(milliseconds timeout) {
 
 std::shared_ptr<Group> Group::meet(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                    milliseconds timeout, const std::string& address) {
-  std::shared_ptr<Group> group(new Group(std::move(store), rank, size, timeout));
-  chorus::Options options = chorus::Options::from_env();
-  const int limit = static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, INT_MAX));
-  // torch's time limit, but for a stricter one that somebody set for Chorus.
-  const bool set_by_hand = options.timeout_ms != chorus::Options{}.timeout_ms;
-  options.timeout_ms = set_by_hand ? std::min(options.timeout_ms, limit) : limit;
+  std::shared_ptr<Group> group(new Group(std::move(store), rank, size, timeout, {}));
+  group->meet(address);
+  enter(group);
+  return group;
+}
 
-  group->find_base();
-  const std::string answer =
-      rank == 0 ? group->receive(timeout, address, options.interface_name) : group->come(timeout);
-  auto world = group->join(answer, options);
-  group->base_.reset();
-  group->base_maker_.reset();
+std::shared_ptr<Group> Group::shrink(std::span<const std::int64_t> excluded, milliseconds timeout,
+                                     const std::string& address) const {
+  Meeting meeting{.call = "shrink_group", .anew = true};
+  std::string place = place_ + "without";
+  int rank = 0;
+  for (int r = 0; r < size_; ++r) {
+    if (std::ranges::find(excluded, r) != excluded.end()) {
+      place += " " + std::to_string(r);
+      continue;
+    }
+    if (r == rank_) rank = static_cast<int>(meeting.names.size());
+    meeting.names.push_back(r);
+  }
+  const int size = static_cast<int>(meeting.names.size());
+  std::shared_ptr<Group> group(new Group(c10::make_intrusive<c10d::PrefixStore>(place, store_),
+                                         rank, size, timeout, std::move(meeting)));
+  group->meet(address);
+  enter(group);
+  return group;
+}
+
+// torch's time limit, but for a stricter one that somebody set for Chorus.
+int Group::limit_ms(milliseconds timeout) const {
+  return static_cast<int>(std::clamp<std::int64_t>(timeout.count(), 1, set_by_hand_ms_));
+}
+
+void Group::set_timeout(milliseconds timeout) {
+  collectives_->set_timeout_ms(limit_ms(timeout));
+  messages_->set_timeout_ms(limit_ms(timeout));
+  timeout_ = timeout;
+}
+
+void Group::meet(const std::string& address) {
+  chorus::Options options = chorus::Options::from_env();
+  if (options.timeout_ms != chorus::Options{}.timeout_ms) set_by_hand_ms_ = options.timeout_ms;
+  options.timeout_ms = limit_ms(timeout());
+
+  if (!meeting_.anew) find_base();
+  const std::string answer = rank_ == 0 ? receive(address, options.interface_name) : come();
+  auto world = join(answer, options);
+  base_.reset();
+  base_maker_.reset();
   auto beside = world.split(0);
-  const auto amend = [self = group.get()](std::string text) { return self->amended(text); };
-  group->messages_ = std::make_unique<MessageDriver>(std::move(*beside), amend);
-  group->collectives_ = std::make_unique<CollectiveDriver>(std::move(world), amend);
+  const auto amend = [this](std::string text) { return amended(std::move(text)); };
+  messages_ = std::make_unique<MessageDriver>(std::move(*beside), amend);
+  collectives_ = std::make_unique<CollectiveDriver>(std::move(world), amend);
+}
+
+// From now on it lives until it has left.
+void Group::enter(const std::shared_ptr<Group>& group) {
   const std::lock_guard lock(registry().mutex);
   std::erase_if(registry().groups, [](const auto& other) {
     return other.use_count() == 1 && other->collectives().has_left();
   });
   registry().groups.push_back(group);
-  return group;
 }
 
 chorus::Communicator Group::join(const std::string& answer, const chorus::Options& options) {
@@ -362,6 +412,11 @@ std::vector<int> Group::missing_at(const std::string& place, milliseconds timeou
 }
 
 void Group::abort(const std::string& reason) {
+  fail(reason);
+  if (const auto base = maker()) base->abort(reason);  // else leaving waits for ranks that hang
+}
+
+void Group::fail(const std::string& reason) {
   collectives().abort(reason);
   messages().abort(reason);
   if (const auto driver = gpus()) driver->abort(reason);
@@ -394,7 +449,7 @@ void Group::leave_all(const std::string& reason) {
     }
   }
   for (const auto& group : groups) {
-    if (!reason.empty()) group->abort(reason);
+    if (!reason.empty()) group->fail(reason);
     group->leave();
   }
   for (const auto& group : groups) group->collectives().join();

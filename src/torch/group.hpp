@@ -1,9 +1,14 @@
 // The two communicators of one process group, how its ranks meet, and how they part.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <climits>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -21,9 +26,21 @@ class Group {
   /// several.
   static std::shared_ptr<Group> meet(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                      std::chrono::milliseconds timeout, const std::string& address);
+  /// Meets those ranks of this group that are not `excluded`, in the same order, also after a
+  /// failure: the new group has nothing in common with this one but the store. Throws
+  /// chorus::BootstrapError that names who has not come.
+  [[nodiscard]] std::shared_ptr<Group> shrink(std::span<const std::int64_t> excluded,
+                                              std::chrono::milliseconds timeout,
+                                              const std::string& address) const;
   ~Group();
 
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
+  /// Of the calls from now on; those that were made before keep theirs. Of the driver of GPUs only
+  /// before join_gpus(). Throws chorus::InputError if the group has been left.
+  void set_timeout(std::chrono::milliseconds timeout);
+  [[nodiscard]] int rank() const { return rank_; }
+  /// Why it has failed, as far as is known by now.
+  [[nodiscard]] std::optional<std::string> failure() { return collectives_->failure(); }
   [[nodiscard]] int size() const { return size_; }
   /// False in a child that was forked since: threads and connections are its parent's.
   [[nodiscard]] bool of_this_process() const;
@@ -49,6 +66,7 @@ class Group {
   /// A call on GPU memory. It fails all of the group that is on GPUs.
   void refuse_on_gpu(const std::string& why);
 
+  /// Fails all calls of the group on all its ranks; leaving then waits for nobody.
   void abort(const std::string& reason);
   /// Begins to leave; the driver's thread does it.
   void leave();
@@ -56,18 +74,29 @@ class Group {
   static void leave_all(const std::string& reason);
 
  private:
+  /// Who meets: the ranks, and what they and the call that they come to are called in sentences.
+  struct Meeting {
+    const char* call = "init_process_group(\"chorus\")";
+    std::vector<int> names = {};  ///< by rank; empty: as they are
+    bool anew = false;            ///< without what this process is in already
+  };
   Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-        std::chrono::milliseconds timeout);
+        std::chrono::milliseconds timeout, Meeting meeting);
+  void meet(const std::string& address);
+  [[nodiscard]] int limit_ms(std::chrono::milliseconds timeout) const;
   std::string text_at(const std::string& key);
   void tell(const std::string& key, const std::string& text);
   std::vector<int> missing_at(const std::string& place, std::chrono::milliseconds timeout,
                               bool all);
   std::string wait_for(const std::string& key, std::chrono::milliseconds timeout);
   struct Arrivals;
-  Arrivals arrived(std::chrono::milliseconds timeout, const std::string& base);
-  std::string receive(std::chrono::milliseconds timeout, const std::string& address,
-                      const std::string& interface);
-  std::string come(std::chrono::milliseconds timeout);
+  Arrivals arrived(const std::string& base);
+  std::string receive(const std::string& address, const std::string& interface);
+  std::string come();
+  [[nodiscard]] int name_of(int rank) const;
+  [[nodiscard]] std::string did_not_come(const std::vector<int>& ranks) const;
+  void fail(const std::string& reason);
+  static void enter(const std::shared_ptr<Group>& group);
   chorus::Communicator join(const std::string& answer, const chorus::Options& options);
   void find_base();
   std::shared_ptr<chorus::Communicator> maker();
@@ -77,8 +106,10 @@ class Group {
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_;
   int size_;
-  std::chrono::milliseconds timeout_;
-  int process_;  // a forked child owns nothing of this
+  std::atomic<std::chrono::milliseconds> timeout_;
+  Meeting meeting_;
+  int set_by_hand_ms_ = INT_MAX;  // a stricter limit than torch's; INT_MAX: none
+  int process_;                   // a forked child owns nothing of this
   int monitored_ = 0;
   std::string place_;  // what the keys of this meeting begin with
   // What this one may be made from; while it meets.

@@ -97,6 +97,11 @@ bool MessageDriver::move() {
   return ended_.size() != before;
 }
 
+void MessageDriver::set_timeout_ms(int timeout_ms) {
+  const std::lock_guard lock(mutex_);
+  if (communicator_) communicator_->set_timeout_ms(timeout_ms);
+}
+
 void MessageDriver::check_timeouts() {
   const auto now = Clock::now();
   const auto check = [&](const std::shared_ptr<Task>& task) {

@@ -35,6 +35,8 @@ class MessageDriver {
   void wait(const std::shared_ptr<Task>& task, std::chrono::milliseconds limit);
   void kick();
   void abort(const std::string& reason);
+  /// Communicator::set_timeout_ms; messages have limits of their own besides.
+  void set_timeout_ms(int timeout_ms);
   /// No further message comes from this rank, which those that wait for one are told. Those under
   /// way go on. Never blocks.
   void end();

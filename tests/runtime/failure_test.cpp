@@ -401,6 +401,26 @@ TEST(Failure, ARankThatNeverCallsIsNamedWhenTimeIsUp) {
   }
 }
 
+TEST(Failure, HowLongARankIsWaitedForMayBeChanged) {
+  World world = patient_for(1'500);
+  world.size = 2;
+  const Outcomes outcomes = run_world(world, [](Communicator& comm) {
+    const auto sleep_on_rank_1 = [&](int ms) {
+      if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    };
+    std::vector<float> data(10);
+    EXPECT_THAT([&] { comm.set_timeout_ms(0); },
+                ::testing::ThrowsMessage<InputError>(HasSubstr("must be positive")));
+    comm.set_timeout_ms(60'000);
+    sleep_on_rank_1(4'000);
+    comm.all_reduce<float>(data);  // by the first limit it had failed
+    comm.set_timeout_ms(1'000);
+    sleep_on_rank_1(4'000);
+    comm.all_reduce<float>(data);
+  });
+  EXPECT_THAT(outcomes, ::testing::Each(HasSubstr("nothing for 1000 ms")));
+}
+
 // Long before time is up, by one of those who wait, whether they sit in the call or poll; a rank
 // that is merely late does no harm.
 TEST(Failure, ALateRankIsMentionedOnceByThoseWhoWait) {

@@ -253,7 +253,7 @@ class Failures(unittest.TestCase):
         def body(rank, size, meeting):
             if rank != 0:
                 start(rank, size, meeting, timeout_s=1)
-        self.each_says(run(3, body, init=False)[1:], "rank 0 did not come", TORCHS_OWN)
+        self.each_says(run(3, body, init=False)[1:], "rank 0 of 3 did not come", TORCHS_OWN)
 
     def test_a_timeout_is_torchs_exception_with_peer_and_operation(self):
         raised = multiprocessing.Event()
