@@ -307,9 +307,11 @@ WorkPtr Backend::start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, 
   task.unpack =
       in_turn({nullptr, copying(std::move(plan.unpacking)), copying(std::move(plan.spreading))});
   auto outcome = std::make_shared<Outcome>(std::move(result), std::move(type));
-  task.finished = [outcome, kept = std::move(plan.kept),
+  const std::uint64_t key = Hooks::new_key();
+  task.finished = [outcome, key, hooks = hooks_, kept = std::move(plan.kept),
                    end_of_event = std::move(plan.end_of_event)](const std::string& error) {
     if (end_of_event) end_of_event();
+    hooks->ended(key, error);
     outcome->finish(error);
   };
   try {
@@ -323,7 +325,7 @@ WorkPtr Backend::start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, 
     throw_torch(error.what());
   }
   return c10::make_intrusive<TaskWork>(group_, plan.task, std::move(outcome), std::move(outputs),
-                                       plan.message);
+                                       plan.message, key);
 }
 
 WorkPtr Backend::start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {

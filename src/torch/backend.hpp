@@ -19,11 +19,17 @@
 
 #include "chorus/communicator.hpp"
 #include "group.hpp"
+#include "hooks.hpp"
 #include "recorded.hpp"
 
 // Torch 2 asks a backend whether it has failed since a version before this one.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 8)
 #define CHORUS_TORCH_HAS_ERROR_TYPE
+#endif
+
+// Its flight recorder wants to be told how calls end.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 15)
+#define CHORUS_TORCH_HAS_HOOKS
 #endif
 
 namespace chorus_torch {
@@ -114,6 +120,14 @@ class Backend final : public Base {
 #ifdef CHORUS_TORCH_HAS_ERROR_TYPE
   c10d::ErrorType getError() override;
 #endif
+#ifdef CHORUS_TORCH_HAS_HOOKS
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override;
+  void unregisterAbortHook(int64_t id) override;
+  bool supportsCompletionHooks() const override;
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override;
+  void unregisterCompletionHook(int64_t id) override;
+#endif
   void abort();
   void shutdown() { group_->leave(); }
 #else
@@ -172,6 +186,8 @@ class Backend final : public Base {
 
   std::shared_ptr<Group> group_;
   Identity identity_;
+  /// Calls may outlive this.
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   uint64_t sequence_ = 0;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;

@@ -32,6 +32,11 @@ void monitored_barrier(const c10::intrusive_ptr<Base>& backend,
   backend->monitoredBarrier(options, wait_all_ranks);
 }
 
+void leave_all(const std::string& reason) {
+  Group::leave_all(reason);
+  chorus_torch::Hooks::finish();
+}
+
 /// How this process was started, for launchers whose variables torch does not know.
 py::dict launch() {
   const chorus::Launch found = chorus::Launch::from_env();
@@ -68,7 +73,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("timeout"), py::arg("address"), py::arg("backend"), py::arg("name"),
              py::arg("global_ranks"), unlocked);
   module.def("monitored_barrier", &monitored_barrier, unlocked);
-  module.def("leave_all", &Group::leave_all, py::arg("reason"), unlocked);
+  module.def("leave_all", &leave_all, py::arg("reason"), unlocked);
   module.def("launch", &launch);
   module.def("from_rank_0", &from_rank_0, unlocked);
   module.attr("takes_cuda") = chorus_torch::accelerator() != nullptr;

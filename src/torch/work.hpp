@@ -3,6 +3,8 @@
 
 #include <torch/csrc/api/include/torch/version.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -38,17 +40,22 @@ class Outcome {
 class TaskWork final : public c10d::Work {
  public:
   TaskWork(std::shared_ptr<Group> group, std::shared_ptr<Task> task,
-           std::shared_ptr<Outcome> outcome, std::vector<at::Tensor> outputs, bool message)
+           std::shared_ptr<Outcome> outcome, std::vector<at::Tensor> outputs, bool message,
+           std::uint64_t key)
       : group_(std::move(group)),
         task_(std::move(task)),
         outcome_(std::move(outcome)),
         outputs_(std::move(outputs)),
-        message_(message) {}
+        message_(message),
+        key_(key) {}
 
+  /// From the second time on it makes progress, too: who asks again waits for the end.
   bool isCompleted() override;
   bool isSuccess() const override { return task_->done && task_->error.empty(); }
   std::exception_ptr exception() const override;
   int sourceRank() const override { return task_->source; }
+  // No `override`: not every torch asks for it.
+  uint64_t getCompletionKey() const { return key_; }  ///< of Hooks
   std::vector<at::Tensor> result() override { return outputs_; }
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout) override;
@@ -61,6 +68,8 @@ class TaskWork final : public c10d::Work {
   std::shared_ptr<Outcome> outcome_;
   std::vector<at::Tensor> outputs_;
   bool message_;
+  std::uint64_t key_;
+  std::atomic<bool> asked_ = false;
 };
 
 /// An operation on a GPU. Waiting for it holds up the caller's current stream, not the caller.

@@ -13,6 +13,7 @@ import chorus_torch
 from ranks import run, start
 
 os.environ["CHORUS_FLIGHT_DIR"] = ""
+os.environ["TORCH_FR_BUFFER_SIZE"] = "0"  # torch's flight recorder leaves files, too
 
 
 # What waits for a limit to pass; those who need not wait come by then however loaded the machine is.

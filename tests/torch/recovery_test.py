@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 from ranks import equal, run, start
 
 os.environ["CHORUS_FLIGHT_DIR"] = ""
+os.environ["TORCH_FR_BUFFER_SIZE"] = "0"  # torch's flight recorder leaves files, too
 
 
 def said_by(function, *arguments):
