@@ -170,6 +170,8 @@ TEST_F(Doctor, EachThingThatIsWrongWithAHostIsFoundAlone) {
        "--shm-size"},
       {"sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never]",
        "huge-pages", Severity::note, "shmem_enabled"},
+      {"proc/sys/kernel/yama/ptrace_scope", "1", "ptrace-scope", Severity::note, "sysctl"},
+      {"proc/sys/kernel/yama/ptrace_scope", "2", "ptrace-scope", Severity::warning, "sysctl"},
       {"sys/fs/cgroup/job/memory.max", "1073741824", "memory-limit", Severity::note, "--memory"},
       {"sys/fs/cgroup/job/cpu.max", "200000 100000", "cpu-quota", Severity::warning, "2 ranks"},
       {"sys/devices/system/cpu/online", "0-15", "affinity", Severity::note, "taskset"},

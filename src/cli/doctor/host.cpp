@@ -144,6 +144,16 @@ void check_memory(const Scene& scene, Findings& findings) {
                         "docker run --memory, MemoryMax= of systemd, limits.memory of Kubernetes"});
     break;
   }
+  const auto scope = number(scene.files.line("proc/sys/kernel/yama/ptrace_scope"));
+  if (scope && *scope > 0) {
+    findings.push_back(
+        {"ptrace-scope", *scope > 1 ? Severity::warning : Severity::note,
+         fmt::format("kernel.yama.ptrace_scope is {}", *scope),
+         fmt::format("ranks of one host{} may not have the kernel copy each other's memory: where "
+                     "that is faster (chorus probe --host), each byte is copied twice instead",
+                     *scope > 1 ? "" : " that were not started by one process"),
+         "sysctl kernel.yama.ptrace_scope=0; in a container also docker run --cap-add=SYS_PTRACE"});
+  }
 }
 
 void check_processors(const Scene& scene, Findings& findings) {
