@@ -56,6 +56,8 @@ struct Body {
 
 enum class Phase : std::uint8_t { joining, ready, revoked, finalized, gone };
 
+struct Window;
+
 /// A sum that multiplies this rank's contribution first.
 struct ScaledSum {
   ncclDataType_t type = ncclFloat32;
@@ -89,7 +91,8 @@ struct ncclComm {
   std::string failure;
   std::map<int, chorus::nccl::ScaledSum> sums;
   int next_sum = ncclNumOps;
-  std::set<void*> registered;
+  std::set<void*> registered;                                          ///< handles
+  std::multimap<std::uintptr_t, const chorus::nccl::Window*> windows;  ///< the same, by address
 
   /// "rank 3 of communicator 0x…" for messages.
   [[nodiscard]] std::string who() const;

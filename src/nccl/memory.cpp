@@ -14,7 +14,8 @@ namespace {
 /// What ncclMemAlloc gave out.
 struct Block {
   void* base = nullptr;  ///< as it was allocated
-  int device = -1;       ///< -1: host memory
+  std::size_t size_bytes = 0;
+  int device = -1;  ///< -1: host memory
 };
 struct Given {
   std::mutex mutex;
@@ -36,7 +37,7 @@ ncclResult_t allocate_memory(void** out, std::size_t size_bytes) {
   if (size_bytes > SIZE_MAX - kAlignment) {
     refuse(ncclInvalidArgument, "{} bytes are more than memory can hold", size_bytes);
   }
-  Block block;
+  Block block{.size_bytes = size_bytes};
   void* memory = nullptr;
   if (DeviceCommunicator::why_not()) {
     block.base = memory = chorus::allocate(size_bytes);
@@ -75,16 +76,18 @@ ncclResult_t free_memory(void* memory) {
 }
 
 /// Host memory needs no registration: ranks of one host reach what ncclMemAlloc gave as it is. The
-/// handle says that it was announced.
+/// handle says that it was announced; whose memory it is the driver is not asked again.
 ncclResult_t announce(ncclComm& comm, void* buffer, std::size_t size_bytes, void** handle) {
   if (handle == nullptr || buffer == nullptr || size_bytes == 0) {
     refuse(ncclInvalidArgument, "{}: buffer, size and the place for the handle must be given",
            comm.who());
   }
-  (void)in_order(comm);
+  const auto body = in_order(comm);
   auto window = std::make_unique<Window>(Window{&comm, buffer, size_bytes});
+  if (body->gpu) window->device = body->gpu->place(buffer).device;
   const std::lock_guard lock(comm.mutex);
   comm.registered.insert(window.get());
+  comm.windows.emplace(reinterpret_cast<std::uintptr_t>(buffer), window.get());
   *handle = window.release();
   return ncclSuccess;
 }
@@ -96,6 +99,7 @@ ncclResult_t withdraw(ncclComm& comm, void* handle) {
     refuse(ncclInvalidArgument,
            "{} is not registered with this communicator, or was deregistered before", handle);
   }
+  std::erase_if(comm.windows, [handle](const auto& each) { return each.second == handle; });
   delete static_cast<Window*>(handle);
   return ncclSuccess;
 }
@@ -126,6 +130,32 @@ ncclResult_t open_window(ncclComm& comm, void* buffer, std::size_t size_bytes, n
 }
 
 }  // namespace
+
+std::optional<MemoryPlace> known_place(ncclComm& comm, const void* memory) {
+  const auto at = reinterpret_cast<std::uintptr_t>(memory);
+  // The block that begins nearest before it; where blocks overlap, one that holds it may be missed.
+  const auto place_in = [at](std::uintptr_t begin, std::size_t bytes, int device) {
+    std::optional<MemoryPlace> place;
+    if (device >= 0 && at - begin < bytes) {
+      place = {.kind = MemoryKind::device, .device = device, .begin = begin, .end = begin + bytes};
+    }
+    return place;
+  };
+  {
+    const std::lock_guard lock(comm.mutex);
+    if (auto next = comm.windows.upper_bound(at); next != comm.windows.begin()) {
+      const auto& [begin, window] = *--next;
+      if (auto place = place_in(begin, window->size_bytes, window->device)) return place;
+    }
+  }
+  const std::lock_guard lock(given().mutex);
+  const auto& blocks = given().blocks;
+  auto next = blocks.upper_bound(const_cast<void*>(memory));
+  if (next == blocks.begin()) return std::nullopt;
+  --next;
+  return place_in(reinterpret_cast<std::uintptr_t>(next->first), next->second.size_bytes,
+                  next->second.device);
+}
 
 const Window& known_window(ncclComm& comm, ncclWindow_t window) {
   const std::lock_guard lock(comm.mutex);

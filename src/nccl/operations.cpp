@@ -7,6 +7,7 @@
 #include "nccl/elements.hpp"
 #include "nccl/group.hpp"
 #include "nccl/log.hpp"
+#include "nccl/window.hpp"
 #include "runtime/schedule_by_name.hpp"
 
 namespace chorus::nccl {
@@ -106,18 +107,21 @@ void check_buffers(const Asked& asked, const ncclComm& comm, const Blocks& block
 
 /// Whether the call works on memory of a GPU. Throws Fault for a mixture, and where there is no way
 /// to it.
-void find_place(const Asked& asked, const ncclComm& comm, const Blocks& blocks,
-                Operation& operation) {
+void find_place(const Asked& asked, ncclComm& comm, const Blocks& blocks, Operation& operation) {
   const Body& body = *operation.body;
   // Messages of nothing have no memory. On the stream they make no caller wait for its peer.
   if (asked.count == 0) {
     operation.on_gpu = body.gpu != nullptr || body.fallback != nullptr;
     return;
   }
-  const MemoryPlace in = blocks.in > 0 ? body.place(asked.send) : MemoryPlace{};
+  const auto place = [&](const void* memory) {
+    const auto known = body.gpu ? known_place(comm, memory) : std::nullopt;
+    return known ? *known : body.place(memory);
+  };
+  const MemoryPlace in = blocks.in > 0 ? place(asked.send) : MemoryPlace{};
   const auto begin = reinterpret_cast<std::uintptr_t>(asked.recv);
   const bool together = blocks.in > 0 && begin >= in.begin && begin < in.end;
-  const MemoryPlace out = blocks.out == 0 ? MemoryPlace{} : together ? in : body.place(asked.recv);
+  const MemoryPlace out = blocks.out == 0 ? MemoryPlace{} : together ? in : place(asked.recv);
   const bool in_host = in.kind == MemoryKind::host;
   const bool out_host = out.kind == MemoryKind::host;
   if ((blocks.in == 0 || in_host) && (blocks.out == 0 || out_host)) return;
@@ -131,8 +135,8 @@ void find_place(const Asked& asked, const ncclComm& comm, const Blocks& blocks,
     refuse(ncclInvalidUsage, "{}: memory of a GPU was given, but {}", comm.who(), body.why_no_gpu);
   }
   operation.on_gpu = true;
-  const auto reached = [&body](const MemoryPlace& place) {
-    return place.kind != MemoryKind::device || place.device == body.device;
+  const auto reached = [&body](const MemoryPlace& where) {
+    return where.kind != MemoryKind::device || where.device == body.device;
   };
   operation.checked = reached(in) && reached(out) && operation.factor_at == nullptr;
 }

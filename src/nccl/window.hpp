@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "chorus/nccl.h"
+#include "runtime/device_communicator.hpp"
 
 namespace chorus::nccl {
 
@@ -11,9 +13,15 @@ struct Window {
   ncclComm* comm = nullptr;
   void* buffer = nullptr;
   std::size_t size_bytes = 0;
+  int device = -1;  ///< of GPU memory; -1: the host's, or no more is known
 };
 
 /// Throws Fault for what is no window of `comm`.
 const Window& known_window(ncclComm& comm, ncclWindow_t window);
+
+/// Whose memory this is, without asking the driver: that of ncclMemAlloc is not freed but by
+/// ncclMemFree, and what was announced to `comm` not before it is withdrawn. Nothing of other
+/// memory, which may be the GPU's now and the host's later.
+[[nodiscard]] std::optional<MemoryPlace> known_place(ncclComm& comm, const void* memory);
 
 }  // namespace chorus::nccl

@@ -200,42 +200,67 @@ TEST(Gpu, ThreadsWithoutAContextMayCall) {
   });
 }
 
-// The same address is now the GPU's memory and now the host's: no answer of the driver is kept.
+// The same address is now the GPU's memory and now the host's: no answer of the driver outlives
+// what says that the memory stays.
 TEST(Gpu, HostMemoryWhereGpuMemoryWasIsTheHosts) {
-  run_gpus(2, [](ncclComm_t comm, int rank, const Gpu& gpu) {
-    constexpr std::size_t kBytes = std::size_t{4} << 20;
-    cuda::Memory memory = cuda::allocate(kBytes);
-    // Addresses are numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
-    auto* const at = reinterpret_cast<float*>(memory.get());
-    const std::vector<float> ones(100, 1.0F);
-    ASSERT_EQ(cuda::driver().copy_to_device(memory.get(), ones.data(), 400, gpu.stream.get()),
-              cuda::kSuccess);
-    for (int i = 0; i < 2; ++i) {
-      ASSERT_OK(ncclAllReduce(at, at, 100, ncclFloat, ncclSum, comm, gpu.handle()));
-    }
-    EXPECT_EQ(gpu.read(at, 100), std::vector<float>(100, 4.0F));
-    memory.reset();
-    void* const host = ::mmap(at, kBytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    // Who cannot have the address takes part with other memory.
-    std::vector<float> elsewhere(100);
-    float* const data = host == at ? at : elsewhere.data();
-    std::fill_n(data, 100, static_cast<float>(rank + 1));
-    ASSERT_OK(ncclAllReduce(data, data, 100, ncclFloat, ncclSum, comm, gpu.handle()));
-    EXPECT_EQ(std::vector<float>(data, data + 100), std::vector<float>(100, 3.0F));
-    if (host != MAP_FAILED) ::munmap(host, kBytes);
-  });
+  for (const char* const kind : {"plain", "registered", "of ncclMemAlloc"}) {
+    run_gpus(2, [kind](ncclComm_t comm, int rank, const Gpu& gpu) {
+      constexpr std::size_t kBytes = std::size_t{4} << 20;
+      cuda::Memory memory;
+      void* begin = nullptr;
+      void* handle = nullptr;
+      if (kind == std::string("of ncclMemAlloc")) {
+        ASSERT_OK(ncclMemAlloc(&begin, kBytes));
+      } else {
+        memory = cuda::allocate(kBytes);
+        // Addresses are numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
+        begin = reinterpret_cast<void*>(memory.get());
+      }
+      if (kind == std::string("registered")) {
+        ASSERT_OK(ncclCommRegister(comm, begin, kBytes, &handle));
+      }
+      auto* const at = static_cast<float*>(begin);
+      const std::vector<float> ones(100, 1.0F);
+      ASSERT_EQ(
+          cuda::driver().copy_to_device(cuda::address_of(at), ones.data(), 400, gpu.stream.get()),
+          cuda::kSuccess);
+      for (int i = 0; i < 2; ++i) {
+        ASSERT_OK(ncclAllReduce(at, at, 100, ncclFloat, ncclSum, comm, gpu.handle()));
+      }
+      EXPECT_EQ(gpu.read(at, 100), std::vector<float>(100, 4.0F));
+      const int launches = fake_cuda_calls("cuLaunchKernel");
+      EXPECT_OK(handle == nullptr ? ncclSuccess : ncclCommDeregister(comm, handle));
+      EXPECT_OK(memory ? ncclSuccess : ncclMemFree(begin));
+      memory.reset();
+      void* const host = ::mmap(at, kBytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+      // Who cannot have the address takes part with other memory.
+      std::vector<float> elsewhere(100);
+      float* const data = host == at ? at : elsewhere.data();
+      std::fill_n(data, 100, static_cast<float>(rank + 1));
+      ASSERT_OK(ncclAllReduce(data, data, 100, ncclFloat, ncclSum, comm, gpu.handle()));
+      EXPECT_EQ(std::vector<float>(data, data + 100), std::vector<float>(100, 3.0F)) << kind;
+      EXPECT_EQ(fake_cuda_calls("cuLaunchKernel"), launches) << kind;
+      if (host != MAP_FAILED) ::munmap(host, kBytes);
+    });
+  }
 }
 
-// Beside the four calls of a launch (tests/device/occupancy_calls_test.cpp): whose memory it is.
-TEST(Gpu, ACallAsksTheDriverOncePerBlockOfMemory) {
+// Beside the four calls of a launch (tests/device/occupancy_calls_test.cpp): whose memory it is, if
+// that is not known.
+TEST(Gpu, ACallAsksTheDriverOncePerBlockOfUnknownMemory) {
   std::barrier meet(2);
   run_gpus(2, [&](ncclComm_t comm, int rank, const Gpu& gpu) {
-    float* const x = gpu.memory(std::vector<float>(200, 1.0F));
-    float* const y = gpu.memory(std::vector<float>(100, 1.0F));
-    const auto expect_calls = [&](int most, float* to) {
+    const cuda::Memory first = cuda::allocate(800);
+    const cuda::Memory second = cuda::allocate(400);
+    // Addresses are numbers. NOLINTBEGIN(performance-no-int-to-ptr)
+    auto* const x = reinterpret_cast<float*>(first.get());
+    auto* const y = reinterpret_cast<float*>(second.get());
+    // NOLINTEND(performance-no-int-to-ptr)
+    float* const given = gpu.memory(std::vector<float>(200, 1.0F));
+    const auto expect_calls = [&](int most, float* from, float* to) {
       const auto call = [&] {
-        ASSERT_OK(ncclAllReduce(x, to, 100, ncclFloat, ncclSum, comm, gpu.handle()));
+        ASSERT_OK(ncclAllReduce(from, to, 100, ncclFloat, ncclSum, comm, gpu.handle()));
       };
       call();
       meet.arrive_and_wait();
@@ -243,14 +268,24 @@ TEST(Gpu, ACallAsksTheDriverOncePerBlockOfMemory) {
       meet.arrive_and_wait();
       call();
       meet.arrive_and_wait();
-      EXPECT_LE(fake_cuda_calls() - before, 2 * most) << "rank " << rank;
+      EXPECT_EQ(fake_cuda_calls() - before, 2 * most) << "rank " << rank;
       meet.arrive_and_wait();
     };
-    expect_calls(5, x);
-    expect_calls(5, x + 100);
-    expect_calls(6, y);
+    expect_calls(5, x, x);
+    expect_calls(5, x, x + 100);
+    expect_calls(6, x, y);
+    expect_calls(4, given, given);
+    expect_calls(4, given, given + 100);
+    void* handles[2] = {};
+    ASSERT_OK(ncclCommRegister(comm, x, 800, &handles[0]));
+    expect_calls(4, x + 100, x);
+    expect_calls(5, x, y);
+    ASSERT_OK(ncclCommRegister(comm, y, 400, &handles[1]));
+    expect_calls(4, x, y);
+    for (void* const handle : handles) ASSERT_OK(ncclCommDeregister(comm, handle));
+    expect_calls(6, y, x);
     gpu.wait();
-    for (float* const memory : {x, y}) ASSERT_OK(ncclMemFree(memory));
+    ASSERT_OK(ncclMemFree(given));
   });
 }
 
