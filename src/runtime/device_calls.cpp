@@ -162,10 +162,10 @@ void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine
   // No more than there is: behind the one block of an all_reduce may be nothing.
   const std::size_t all =
       bytes * static_cast<std::size_t>(input_blocks(collective, n, base.place.rank));
-  const std::uint64_t memory = room_for_copy(all);
+  const auto [memory, peers_reach] = room_for_copy(all);
   copy(memory, arguments.input, all, where);
   arguments.input = memory;
-  places.input = {MemoryKind::device, device, true, 0};
+  places.input = {.kind = MemoryKind::device, .device = device, .peers_reach = peers_reach};
 }
 
 DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare_message(
@@ -300,7 +300,7 @@ void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
   if (in_order.empty()) return;
   const Enqueuing where{static_cast<cuda::StreamHandle>(calls[0].stream), current};
   order->begin(calls, where.stream, current);
-  copies_used = 0;
+  copies_used = local_copies_used = 0;
   const std::uint32_t works = std::min(device::kProgressSlots, limits.blocks * device::kMostWorks);
   for (std::size_t done = 0; done < in_order.size();) {
     const std::size_t end = done + first_launch(std::span(in_order).subspan(done), base.place.rank,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.hpp"
 #include "chorus/error.hpp"
@@ -57,7 +58,7 @@ void DeviceCommunicator::Impl::set_up() {
   // The first calls of most shapes then find memory: to allocate more may have to wait for kernels,
   // which may be waiting for this rank.
   static_cast<void>(room_for_scratch(kReservedBytes));
-  static_cast<void>(room_for_copy(kReservedBytes));
+  reached_copies = cuda::allocate(kReservedBytes);
   watch = std::make_unique<DeviceWatch>(*base.control, base.place, group, world->status(),
                                         base.options.timeout_ms);
   if (world->relay() != nullptr) {
@@ -75,7 +76,8 @@ DeviceCommunicator::Impl::~Impl() {
     world->close_relay();
     watch.reset();
     base.control->close_group(group);
-    copies.clear();
+    reached_copies.reset();
+    local_copies.clear();
     scratch.clear();
     order.reset();
     store.reset();
@@ -109,17 +111,21 @@ std::uint64_t DeviceCommunicator::Impl::room_for_scratch(std::size_t bytes) {
   return scratch.empty() ? 0 : scratch.back().get();
 }
 
-// The same, which peers read from.
-std::uint64_t DeviceCommunicator::Impl::room_for_copy(std::size_t bytes) {
-  if (copies_used + bytes > copies_size) {
-    const cuda::Current current(context.get());
-    const std::size_t size = std::max(copies_used + bytes, 2 * copies_size);
-    copies.push_back(cuda::allocate(size));
-    copies_size = size;
+// What peers may read from does not grow: to allocate it may have to wait for kernels, of which one
+// waits for this rank. Larger copies lie where this GPU alone reaches them.
+DeviceCommunicator::Impl::Room DeviceCommunicator::Impl::room_for_copy(std::size_t bytes) {
+  const std::size_t used = device::round_up(bytes, 256);
+  if (copies_used + bytes <= kReservedBytes) {
+    return {reached_copies.get() + std::exchange(copies_used, copies_used + used), true};
   }
-  const std::uint64_t at = copies.back().get() + copies_used;
-  copies_used += device::round_up(bytes, 256);
-  return at;
+  if (local_copies_used + bytes > local_copies_size) {
+    const cuda::Current current(context.get());
+    const std::size_t size = std::max(local_copies_used + bytes, 2 * local_copies_size);
+    local_copies.push_back(cuda::allocate_local(size, store->stream()));
+    local_copies_size = size;
+  }
+  return {local_copies.back().get() + std::exchange(local_copies_used, local_copies_used + used),
+          false};
 }
 
 void DeviceCommunicator::Impl::copy(std::uint64_t to, std::uint64_t from, std::size_t bytes,

@@ -48,7 +48,12 @@ struct DeviceCommunicator::Impl {
   void launch(std::vector<Prepared>& calls, const Enqueuing& where);
   void number_works(std::vector<Prepared>& calls, std::uint32_t& phases, std::uint32_t& blocks);
   std::uint64_t room_for_scratch(std::size_t bytes);
-  std::uint64_t room_for_copy(std::size_t bytes);
+  struct Room {
+    std::uint64_t address;
+    bool peers_reach;
+  };
+  /// For a copy of what the group under way reads.
+  Room room_for_copy(std::size_t bytes);
   void check_room(std::span<const Prepared> calls, std::uint32_t phases,
                   std::uint32_t blocks) const;
   void copy(std::uint64_t to, std::uint64_t from, std::size_t bytes, const Enqueuing& where);
@@ -68,9 +73,11 @@ struct DeviceCommunicator::Impl {
   std::unique_ptr<DeviceOrder> order;
   std::vector<cuda::Memory> scratch;  ///< the last one is in use; graphs may hold the others
   std::size_t scratch_size = 0;
-  std::vector<cuda::Memory> copies;
-  std::size_t copies_size = 0;
-  std::size_t copies_used = 0;  ///< by the group under way
+  cuda::Memory reached_copies;             ///< inputs that are copied, where peers reach them
+  std::size_t copies_used = 0;             ///< of it, by the group under way
+  std::vector<cuda::Memory> local_copies;  ///< as scratch: what goes beyond it
+  std::size_t local_copies_size = 0;
+  std::size_t local_copies_used = 0;
   std::unique_ptr<DeviceWatch> watch;
 
   /// Memory that the others reach.

@@ -154,26 +154,28 @@ TEST(DeviceRules, MemoryThatTookThePlaceOfSharedMemoryIsNotTakenForIt) {
 // To allocate may mean to wait for the kernels that run, and one of them waits for this rank.
 TEST(DeviceRules, FirstCallsOfAShapeDoNotWaitForKernelsOfOthers) {
   if (!fake_cuda()) GTEST_SKIP() << "whether a true driver waits is its own affair";
-  expect_all_well(run_devices(device_world_of(2), Gpus::one, {}, [](DeviceRank& rank) {
-    float* const data = floats(rank, 400'000, 1.0F);
-    float* const more = floats(rank, 400'000, 1.0F);
-    rank.comm().barrier();
-    fake_cuda_allocation_waits(true);
-    for (const std::size_t count : {2U, 9'000U, 200'000U}) {
-      for (const Kind kind :
-           {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
-        if (rank.comm().rank() == 1) {  // rank 0's kernel has begun, and waits for this one's
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (const Gpus gpus : {Gpus::one, Gpus::two}) {
+    expect_all_well(run_devices(device_world_of(2), gpus, {}, [](DeviceRank& rank) {
+      float* const data = floats(rank, 1'000'000, 1.0F);
+      float* const more = floats(rank, 1'000'000, 1.0F);
+      rank.comm().barrier();
+      fake_cuda_allocation_waits(true);
+      for (const std::size_t count : {2U, 9'000U, 200'000U, 500'000U}) {
+        for (const Kind kind :
+             {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+          if (rank.comm().rank() == 1) {  // rank 0's kernel has begun, and waits for this one's
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          }
+          DeviceCall call = sum(data, kind == Kind::all_to_all ? data : more, count, rank.stream());
+          call.call.kind = kind;
+          rank.device().enqueue(call);
+          rank.finish();
         }
-        DeviceCall call = sum(data, kind == Kind::all_to_all ? data : more, count, rank.stream());
-        call.call.kind = kind;
-        rank.device().enqueue(call);
-        rank.finish();
       }
-    }
-    rank.comm().barrier();
-    fake_cuda_allocation_waits(false);
-  }));
+      rank.comm().barrier();
+      fake_cuda_allocation_waits(false);
+    }));
+  }
 }
 
 // Order -----------------------------------------------------------------------------------------
