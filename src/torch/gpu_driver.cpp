@@ -88,12 +88,13 @@ std::shared_ptr<const chorus::DeviceMark> GpuDriver::end_of(const GpuTask& task)
 }
 
 // An all_to_all_v is a group of messages on GPUs. Those of nothing are not left out: a rank that
-// expects more than it is sent shall hear of it.
+// expects more than it is sent shall hear of it. Tensors are known to be on the GPU
+// (Backend::place).
 void GpuDriver::expand(const Task& task, void* stream,
                        std::vector<chorus::DeviceCall>& calls) const {
   for (const chorus::Call& call : task.calls) {
     if (call.kind != Kind::all_to_all_v) {
-      calls.push_back({.call = call, .stream = stream});
+      calls.push_back({.call = call, .stream = stream, .checked = true});
       continue;
     }
     const std::size_t bytes = chorus::size_of(call.type);
@@ -114,8 +115,8 @@ void GpuDriver::expand(const Task& task, void* stream,
       chorus::Call recv = {.kind = Kind::recv, .count = call.recv_counts[i], .type = call.type};
       recv.output = place;
       recv.peer = r;
-      calls.push_back({.call = send, .stream = stream});
-      calls.push_back({.call = recv, .stream = stream});
+      calls.push_back({.call = send, .stream = stream, .checked = true});
+      calls.push_back({.call = recv, .stream = stream, .checked = true});
     }
   }
 }
