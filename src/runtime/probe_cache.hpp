@@ -27,8 +27,8 @@ namespace chorus {
                                                                const std::string& key,
                                                                std::int64_t max_age_s,
                                                                std::int64_t now_s);
-/// Writes a file of the cache atomically, and its folder. What goes wrong is logged at info: a cache
-/// is a convenience.
+/// Writes a file of the cache atomically, and its folder. What goes wrong is logged at info: a
+/// cache is a convenience.
 void keep_in_cache(const std::string& path, const std::string& text);
 /// The same for a network.
 void save_probe(const std::string& directory, const std::string& key,
