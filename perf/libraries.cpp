@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <initializer_list>
 
 #include "chorus/error.hpp"
@@ -28,10 +29,32 @@ std::string chorus_command(const Library& library) {
   return "chorus";
 }
 
+/// Whether `library` is `name` itself, its newer version ("openmpi5") or a variant of it
+/// ("openmpi-ring").
+bool is_kind_of(const Library& library, const std::string& name) {
+  return library.name == name || library.name == name + "5" || library.name.starts_with(name + "-");
+}
+
+/// `command` of the MPI's own prefix, or else the system's `name`.
+std::string launcher_of(const Library& library, const char* command, const char* name) {
+  return library.home.empty() ? name : fmt::format("{}/bin/{}", library.home, command);
+}
+
+/// What an Open MPI that was moved needs to find itself.
+Variables places_of(const Library& library) {
+  Variables variables;
+  if (library.home.empty()) return variables;
+  for (const char* name : {"OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX"}) {
+    variables.emplace_back(name, library.home);
+  }
+  return variables;
+}
+
 Command openmpi(const Library& library, std::string_view transport, int ranks,
                 const std::string& directory) {
   Command command;
-  command.argv = {"mpirun.openmpi",
+  const bool newer = !library.home.empty();
+  command.argv = {launcher_of(library, "mpirun", "mpirun.openmpi"),
                   "-n",
                   std::to_string(ranks),
                   "--oversubscribe",
@@ -40,7 +63,7 @@ Command openmpi(const Library& library, std::string_view transport, int ranks,
                   transport == "rdma" || library.name == "openmpi-ucx" ? "ucx" : "ob1",
                   "--mca",
                   "btl",
-                  transport == "shm"   ? "self,vader"
+                  transport == "shm"   ? (newer ? "self,sm" : "self,vader")
                   : transport == "tcp" ? "self,tcp"
                                        : "self"};
   const auto add = [&](std::initializer_list<const char*> words) {
@@ -57,6 +80,7 @@ Command openmpi(const Library& library, std::string_view transport, int ranks,
   command.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                          {"TMPDIR", directory}};
+  for (const auto& place : places_of(library)) command.environment.push_back(place);
   if (transport == "rdma") {
     command.environment.emplace_back("UCX_TLS", "rc,self");
   } else if (library.name == "openmpi-ucx") {
@@ -69,7 +93,8 @@ Command openmpi(const Library& library, std::string_view transport, int ranks,
 Command mpich(const Library& library, std::string_view transport, int ranks,
               const std::string& directory) {
   Command command;
-  command.argv = {"mpirun.mpich", "-n", std::to_string(ranks)};
+  command.argv = {launcher_of(library, "mpiexec.hydra", "mpirun.mpich"), "-n",
+                  std::to_string(ranks)};
   if (ranks <= usable_cpus()) {
     command.argv.insert(command.argv.end(), {"-bind-to", "core"});
   }
@@ -86,6 +111,23 @@ Command mpich(const Library& library, std::string_view transport, int ranks,
   return command;
 }
 
+/// Intel MPI, which takes a host whose name leads nowhere for several.
+Command intel_mpi(const Library& library, int ranks, const std::string& directory) {
+  Command command;
+  command.argv = {library.home + "/bin/mpiexec.hydra",
+                  "-bootstrap",
+                  "fork",
+                  "-n",
+                  std::to_string(ranks),
+                  library.worker};
+  command.environment = {{"TMPDIR", directory},
+                         {"I_MPI_ROOT", library.home},
+                         {"I_MPI_FABRICS", "shm"},
+                         {"I_MPI_PIN", ranks <= usable_cpus() ? "1" : "0"}};
+  if (ranks > usable_cpus()) command.environment.emplace_back("I_MPI_WAIT_MODE", "1");
+  return command;
+}
+
 Command chorus_run(const Library& library, std::string_view transport, int ranks) {
   Command command;
   const bool on_gpu = transport == "gpu";
@@ -97,10 +139,16 @@ Command chorus_run(const Library& library, std::string_view transport, int ranks
   return command;
 }
 
-/// Whether `library` is `name` itself or a variant of it ("openmpi-ring").
-bool is_kind_of(const Library& library, const std::string& name) {
-  return library.name == name || library.name.starts_with(name + "-");
+/// The prefix of an MPI of a folder of peers, which its worker was built with.
+std::string home_of(const std::string& worker) {
+  std::ifstream file(worker + ".home");
+  std::string home;
+  std::getline(file, home);
+  return home;
 }
+
+constexpr const char* kLibraries[] = {"chorus", "openmpi", "mpich", "openmpi5",
+                                      "mpich5", "impi",    "gloo",  "nccl"};
 
 }  // namespace
 
@@ -113,27 +161,33 @@ int usable_cpus() {
 
 std::vector<Library> find_libraries(const std::string& directory) {
   std::vector<Library> found;
-  for (const char* name : {"chorus", "openmpi", "mpich", "gloo", "nccl"}) {
+  for (const char* name : kLibraries) {
     const std::string program = fmt::format("chorus-perf-worker-{}", name);
     const std::string worker =
         directory.empty() ? beside_driver(program) : (fs::path(directory) / program).string();
-    if (::access(worker.c_str(), X_OK) == 0) found.push_back({name, worker});
+    if (::access(worker.c_str(), X_OK) != 0) continue;
+    found.push_back({name, worker, {}, {}, home_of(worker)});
   }
   return found;
 }
 
 std::string why_not(const Library& library, std::string_view transport) {
-  const bool host_only = is_kind_of(library, "openmpi") || library.name == "mpich" ||
-                         library.name == "gloo" || library.name == "floor";
+  const bool host_only = is_kind_of(library, "openmpi") || is_kind_of(library, "mpich") ||
+                         library.name == "impi" || library.name == "gloo" ||
+                         library.name == "floor";
   if (transport == "gpu" && host_only) return library.name + " is measured on host memory only";
   if (library.name == "gloo" && transport != "tcp") return "Gloo has only TCP";
+  if (!library.home.empty() && transport != "shm") {
+    return "a peer of perf/peers.sh is measured inside one host only";
+  }
   return {};
 }
 
 Launch launch_for(const Library& library, std::string_view transport, int ranks,
                   const std::string& directory) {
   if (is_kind_of(library, "openmpi")) return {{openmpi(library, transport, ranks, directory)}};
-  if (library.name == "mpich") return {{mpich(library, transport, ranks, directory)}};
+  if (is_kind_of(library, "mpich")) return {{mpich(library, transport, ranks, directory)}};
+  if (library.name == "impi") return {{intel_mpi(library, ranks, directory)}};
   if (is_kind_of(library, "chorus") || !library.plan.empty())
     return {{chorus_run(library, transport, ranks)}};
   Launch launch;
@@ -272,6 +326,9 @@ std::string why_not_in_job(const Library& library, std::string_view transport,
     return "shared memory reaches the ranks of one host only; name another transport";
   }
   if (library.name == "floor") return "the floor is one of two ranks of one host";
+  if (!library.home.empty()) {
+    return "a peer of perf/peers.sh is measured without a launcher: chorus-perf starts it";
+  }
   const bool mpi = is_kind_of(library, "openmpi") || is_kind_of(library, "mpich");
   if (mpi && mpirun_of(library).empty()) {
     return "its mpirun is not on PATH on the host of rank 0";
@@ -282,17 +339,20 @@ std::string why_not_in_job(const Library& library, std::string_view transport,
 std::vector<Absent> absent_from(const std::vector<Library>& chosen) {
   const std::vector<Library> found = find_libraries();
   std::vector<Absent> absent;
-  for (const char* name : {"openmpi", "mpich", "gloo", "nccl"}) {
+  for (const std::string name : kLibraries) {
+    if (name == "chorus") continue;
+    const bool of_peers = name.ends_with('5') || name == "impi";
     const auto named = [&](const Library& library) { return library.name == name; };
     if (std::ranges::any_of(chosen, named)) continue;
     absent.push_back(
         {.library = name,
-         .reason = std::ranges::none_of(found, named)
-                       ? fmt::format("there is no chorus-perf-worker-{} beside chorus-perf: it was "
-                                     "not installed where Chorus was built",
-                                     name)
-                   : std::string_view(name) == "nccl" ? "its buffers are on GPUs: --transport gpu"
-                                                      : "not named by --library"});
+         .reason =
+             std::ranges::none_of(found, named)
+                 ? fmt::format("there is no chorus-perf-worker-{} beside chorus-perf: {}", name,
+                               of_peers ? "perf/peers.sh makes it"
+                                        : "it was not installed where Chorus was built")
+             : name == "nccl" ? "its buffers are on GPUs: --transport gpu"
+                              : "not named by --library"});
   }
   return absent;
 }

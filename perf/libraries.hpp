@@ -14,11 +14,15 @@ namespace chorus::perf {
 /// A library is known by its worker executable, chorus-perf-worker-NAME. Chorus with a plan counts
 /// as one more.
 struct Library {
-  std::string name;       ///< "chorus", "openmpi", "mpich", "gloo", "nccl", or as --worker says
+  /// "chorus", "openmpi", "mpich", "openmpi5", "mpich5", "impi", "gloo", "nccl", or as --worker
+  /// says.
+  std::string name;
   std::string worker;     ///< path of the executable
   std::string plan = {};  ///< Chorus: the plan to run; empty: what it chooses itself
   /// Open MPI: further words for mpirun, before the program. Others: for the worker.
   std::vector<std::string> settings = {};
+  /// An MPI of a folder of peers (perf/peers.sh): its prefix. Empty: the system's.
+  std::string home = {};
 };
 
 /// The workers in `directory`, Chorus first; by default where this program lies.

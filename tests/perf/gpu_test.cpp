@@ -61,7 +61,10 @@ INSTANTIATE_TEST_SUITE_P(Libraries, OnGpu,
 
 TEST(OnGpu, HostLibrariesAndMessagesAreRefusedWithTheReason) {
   if (kSanitized) GTEST_SKIP() << "workers are not measured in a sanitized build";
-  EXPECT_EQ(why_not({"openmpi-ring", ""}, "gpu"), "openmpi-ring is measured on host memory only");
+  for (const std::string name : {"openmpi-ring", "openmpi5", "mpich5", "impi"}) {
+    EXPECT_EQ(why_not({name, "", {}, {}, "/peers/" + name}, "gpu"),
+              name + " is measured on host memory only");
+  }
   Settings wanted = settings("chorus");
   ASSERT_EQ(wanted.libraries.size(), 1U) << "its worker was not built";
   wanted.kinds = {Kind::latency, Kind::barrier};
