@@ -1,5 +1,6 @@
 """Time limits of a group that is there, groups that go on without ranks that died, groups that are aborted."""
 
+import inspect
 import os
 import signal
 import tempfile
@@ -148,6 +149,28 @@ class Recovery(unittest.TestCase):
             dist.barrier()
 
         self.assertEqual(run(3, body), [""] * 3)
+
+    @unittest.skipUnless("use_local_synchronization" in inspect.signature(dist.new_group).parameters,
+                         "this torch makes groups by calls of all ranks alone")
+    def test_a_group_that_loses_the_host_of_what_it_met_by_is_made_anew(self):
+        def body(rank, size):
+            part = dist.new_group([1, 2])
+            add_up(part) if rank else None
+            all_are_here(size)
+            if rank == 0:  # no member, but the first rank of the first group
+                gone()
+            deadline = time.monotonic() + 60
+            try:
+                while time.monotonic() < deadline:  # until the news has come, the group goes on
+                    add_up(part)
+                    time.sleep(0.01)
+            except RuntimeError as error:
+                assert "which held the coordinator, died" in str(error), error
+            else:
+                raise AssertionError("it did not fail")
+            add_up(dist.new_group([1, 2], use_local_synchronization=True))
+
+        self.assertEqual(run(3, body), ["exit -9", "", ""])
 
     @unittest.skipUnless(hasattr(c10d, "_abort_process_group"), "this torch does not abort groups")
     def test_an_aborted_world_fails_on_all_ranks_and_is_made_anew(self):
