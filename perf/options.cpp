@@ -11,6 +11,7 @@
 #include "chorus/error.hpp"
 #include "command/arguments.hpp"
 #include "model/json.hpp"
+#include "perf/cluster/command.hpp"
 #include "perf/nccl_tests.hpp"
 
 namespace chorus::perf {
@@ -231,6 +232,7 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
     place.described = !raw.undescribed;
     if (at != cluster.npos) place.order = parse_order(cluster.substr(at + 1));
     place.cables.congestion = raw.congestion;
+    place.cables.shares = cluster_shares(place.topology);
     settings.clusters.push_back(std::move(place));
   }
   if (raw.tuned) add_missing(settings.libraries, tuned_variants(settings.libraries));

@@ -1,12 +1,14 @@
 // Small Ethernet clusters: hosts of one rank around switches in a row, with slow trunks or hosts.
 #include <fmt/format.h>
 
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "topology/builder.hpp"
 #include "topology/rates.hpp"
+#include "topology/sources.hpp"
 #include "topology/spec.hpp"
 
 namespace chorus {
@@ -21,7 +23,11 @@ struct Lan {
   double rate_gb_s = kLanGbS;
   double trunk_gb_s = kLanGbS;  ///< between neighbouring switches, each direction
   double last_gb_s = kLanGbS;   ///< of the last host's cable
+  /// Of all that, what each network has where hosts have a cable to each of several.
+  std::vector<double> shares = {1};
 };
+
+constexpr int kMostCables = 8;
 
 std::optional<Lan> known_lan(std::string_view name) {
   if (name == "homo") return Lan{{4}};
@@ -38,13 +44,30 @@ Lan lan_of(Spec& spec) {
   }
   spec.expect_shape(1, 64, 1, "lan:4x2x2, three switches in a row with four, two and two hosts");
   Lan lan{.hosts = spec.shape};
-  lan.rate_gb_s = spec.number("rate", kLanGbS);
+  const double first_gb_s = spec.number("rate", kLanGbS);
+  const int cables = spec.integer("cables", 1);
+  if (cables < 1 || cables > kMostCables) {
+    spec.fail(spec.begin_at, fmt::format("cables: a host has 1 to {}", kMostCables));
+  }
+  std::vector<double> rates = {first_gb_s};
+  for (int i = 2; i <= cables; ++i) {
+    rates.push_back(spec.number(fmt::format("rate{}", i), first_gb_s));
+  }
+  lan.rate_gb_s = std::accumulate(rates.begin(), rates.end(), 0.0);
+  lan.shares.clear();
+  for (const double rate : rates) lan.shares.push_back(rate / lan.rate_gb_s);
   lan.trunk_gb_s = spec.number("trunk", lan.rate_gb_s);
   lan.last_gb_s = spec.number("slow", lan.rate_gb_s);
   return lan;
 }
 
 }  // namespace
+
+std::vector<double> cable_shares(std::string_view name) {
+  std::vector<Spec> terms = Spec::parse(name);
+  if (terms.size() != 1 || terms.front().name != "lan") return {1};
+  return lan_of(terms.front()).shares;
+}
 
 Topology make_lan(Spec& spec) {
   const Lan lan = lan_of(spec);

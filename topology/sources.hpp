@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "chorus/topology.hpp"
 
@@ -19,6 +20,11 @@ namespace chorus {
 ///   ring:8  mesh:4x4  torus:4x4x4  hypercube:4  fat-tree:…  dragonfly:…  2*dgx-a100  …
 /// Throws InputError naming the unknown part and what is known.
 [[nodiscard]] Topology topology_from_name(std::string_view name);
+
+/// Of the hosts' rates in topology_from_name(name), what each cable of theirs has: lan:4,cables=2
+/// is a topology whose hosts have one link of the rate of both. They sum up to 1; {1} where a host
+/// has one cable. Throws InputError as that does.
+[[nodiscard]] std::vector<double> cable_shares(std::string_view name);
 
 struct CatalogEntry {
   std::string_view name;

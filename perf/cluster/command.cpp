@@ -22,9 +22,10 @@ int check(const Cluster& cluster) {
   fmt::print("{:<18} {:>14} {:>14} {:>8}\n", "stream", "payload limit", "measured", "share");
   const std::vector<CableCheck> checks = check_cables(cluster, 0.5);
   for (const CableCheck& c : checks) {
-    fmt::print("{:<18} {:>9.1f} MB/s {:>9.1f} MB/s {:>7.1f}%\n",
-               fmt::format("host{} to host{}", c.from, c.to), c.expected_bytes_per_s * 1e-6,
-               c.measured_bytes_per_s * 1e-6,
+    std::string stream = fmt::format("host{} to host{}", c.from, c.to);
+    if (cluster.options().shares.size() > 1) stream += " " + host_interface(c.network);
+    fmt::print("{:<18} {:>9.1f} MB/s {:>9.1f} MB/s {:>7.1f}%\n", stream,
+               c.expected_bytes_per_s * 1e-6, c.measured_bytes_per_s * 1e-6,
                100 * c.measured_bytes_per_s / c.expected_bytes_per_s);
   }
   return worst_deviation(checks) <= kTolerance ? 0 : 1;
@@ -76,9 +77,15 @@ Topology cluster_topology(const std::string& name, const std::vector<int>& order
   return reordered(topology_from_json(text, name), order);
 }
 
+std::vector<double> cluster_shares(const std::string& name) {
+  if (std::filesystem::is_regular_file(name)) return {1};
+  return cable_shares(name);
+}
+
 int cluster_command(const ClusterOptions& options) {
-  const Cluster cluster(fabric_of(cluster_topology(options.topology, options.order)),
-                        options.cables);
+  CableOptions cables = options.cables;
+  cables.shares = cluster_shares(options.topology);
+  const Cluster cluster(fabric_of(cluster_topology(options.topology, options.order)), cables);
   switch (options.action) {
     case ClusterOptions::Action::check:
       return check(cluster);

@@ -25,6 +25,10 @@ struct ClusterOptions {
 /// The topology that a name or a file of Chorus JSON means. Throws InputError.
 [[nodiscard]] Topology cluster_topology(const std::string& name, const std::vector<int>& order);
 
+/// Of each cable in it, what the hosts' first, second, … cables have: {1} unless the name says that
+/// there are several.
+[[nodiscard]] std::vector<double> cluster_shares(const std::string& name);
+
 /// Exit code: that of the first rank that failed for run; 1 if a cable is more than 10 % off for
 /// check.
 [[nodiscard]] int cluster_command(const ClusterOptions& options);

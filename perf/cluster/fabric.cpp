@@ -17,6 +17,10 @@ constexpr std::size_t kMostHosts = 250;
 constexpr double kSmallestBurst = 128 * 1024;  // GSO hands over 64 KiB at once
 constexpr double kBurstSeconds = 0.5e-3;
 
+std::string address_in(int network, std::size_t host) {
+  return fmt::format("10.231.{}.{}", 7 + network, host + 1);
+}
+
 bool is_switch(const Topology& t, int node) {
   return t.nodes[static_cast<std::size_t>(node)].kind == NodeKind::network_switch;
 }
@@ -59,7 +63,7 @@ class Builder {
       if (is_new) {
         const std::size_t i = fabric_.hosts.size();
         fabric_.hosts.push_back(
-            {t_.nodes[static_cast<std::size_t>(machine)].name, fmt::format("10.231.7.{}", i + 1)});
+            {t_.nodes[static_cast<std::size_t>(machine)].name, address_in(0, i)});
       }
       fabric_.host_of_rank.push_back(it->second);
     }
@@ -172,6 +176,10 @@ std::string shape(const std::string& device, double bytes_per_s, const CableOpti
 
 }  // namespace
 
+std::string Fabric::address(int host, int network) const {
+  return address_in(network, static_cast<std::size_t>(host));
+}
+
 double Fabric::rate(int from_host, int to_host) const {
   // Flood from `from_host`, carrying the slowest rate so far; the tree has one way to each machine.
   const std::size_t machines = hosts.size() + static_cast<std::size_t>(num_switches);
@@ -200,6 +208,8 @@ std::vector<int> Fabric::ranks_on(int host) const {
 
 Fabric fabric_of(const Topology& topology) { return Builder(topology).build(); }
 
+std::string host_interface(int network) { return fmt::format("net{}", network); }
+
 Topology reordered(Topology topology, const std::vector<int>& order) {
   if (order.empty()) return topology;
   std::vector<int> sorted = order;
@@ -217,43 +227,84 @@ Topology reordered(Topology topology, const std::vector<int>& order) {
   return topology;
 }
 
-Batches batches_for(const Fabric& fabric, const std::vector<int>& keepers,
-                    const CableOptions& options) {
-  const int hosts = static_cast<int>(fabric.hosts.size());
-  const auto switch_name = [&](int machine) { return fmt::format("sw{}", machine - hosts); };
-  Batches batches;
-  batches.host_rates.resize(fabric.hosts.size());
-  for (const Fabric::Host& host : fabric.hosts) {
-    batches.addresses.push_back(
-        fmt::format("link set lo up\naddr add {}/24 dev {}\nlink set {} up\n", host.address,
-                    kHostInterface, kHostInterface));
+namespace {
+
+/// Switches, cables and addresses of one of the networks that join the hosts.
+class NetworkBatches {
+ public:
+  NetworkBatches(const Fabric& fabric, int network, const std::vector<int>& keepers,
+                 const CableOptions& options)
+      : fabric_(fabric),
+        network_(network),
+        share_(options.shares[static_cast<std::size_t>(network)]),
+        suffix_(network == 0 ? std::string() : fmt::format("n{}", network)),
+        host_end_(host_interface(network)),
+        keepers_(keepers),
+        options_(options) {}
+
+  void add_to(Batches& batches) const {
+    for (std::size_t h = 0; h < fabric_.hosts.size(); ++h) {
+      batches.addresses[h] +=
+          fmt::format("addr add {}/24 dev {}\nlink set {} up\n",
+                      fabric_.address(static_cast<int>(h), network_), host_end_, host_end_);
+    }
+    for (int s = 0; s < fabric_.num_switches; ++s) {
+      const std::string name = switch_name(num_hosts() + s);
+      batches.links +=
+          fmt::format("link add {} mtu {} type bridge mcast_snooping 0\nlink set {} up\n", name,
+                      options_.mtu, name);
+    }
+    for (std::size_t i = 0; i < fabric_.cables.size(); ++i) add_cable(batches, i);
   }
-  for (int s = 0; s < fabric.num_switches; ++s) {
-    const std::string name = switch_name(hosts + s);
-    batches.links +=
-        fmt::format("link add {} mtu {} type bridge mcast_snooping 0\nlink set {} up\n", name,
-                    options.mtu, name);
+
+ private:
+  [[nodiscard]] int num_hosts() const { return static_cast<int>(fabric_.hosts.size()); }
+  [[nodiscard]] std::string switch_name(int machine) const {
+    return fmt::format("sw{}{}", machine - num_hosts(), suffix_);
   }
-  for (std::size_t i = 0; i < fabric.cables.size(); ++i) {
-    const Fabric::Cable& cable = fabric.cables[i];
-    const std::string near = fmt::format("cable{}", i);
-    const bool to_host = cable.a < hosts;
-    const std::string far = to_host ? kHostInterface : near + "b";
+
+  void add_cable(Batches& batches, std::size_t index) const {
+    const Fabric::Cable& cable = fabric_.cables[index];
+    const double there = share_ * cable.there_bytes_per_s;
+    const double back = share_ * cable.back_bytes_per_s;
+    const std::string near = fmt::format("cable{}{}", index, suffix_);
+    const bool to_host = cable.a < num_hosts();
+    const std::string far = to_host ? host_end_ : near + "b";
     batches.links += fmt::format("link add {} mtu {} type veth peer name {} mtu {}", near,
-                                 options.mtu, far, options.mtu);
+                                 options_.mtu, far, options_.mtu);
     if (to_host) {
-      batches.links += fmt::format(" netns {}", keepers[static_cast<std::size_t>(cable.a)]);
-      batches.host_rates[static_cast<std::size_t>(cable.a)] +=
-          shape(far, cable.there_bytes_per_s, options);
+      const auto host = static_cast<std::size_t>(cable.a);
+      batches.links += fmt::format(" netns {}", keepers_[host]);
+      batches.host_rates[host] += shape(far, there, options_);
       // The switch's end sends to the host: the way back.
-      batches.switch_rates += shape(near, cable.back_bytes_per_s, options);
+      batches.switch_rates += shape(near, back, options_);
     } else {
       batches.links += fmt::format("\nlink set {} master {} up", far, switch_name(cable.b));
-      batches.switch_rates += shape(near, cable.there_bytes_per_s, options);
-      batches.switch_rates += shape(far, cable.back_bytes_per_s, options);
+      batches.switch_rates += shape(near, there, options_);
+      batches.switch_rates += shape(far, back, options_);
     }
     batches.links +=
         fmt::format("\nlink set {} master {} up\n", near, switch_name(to_host ? cable.b : cable.a));
+  }
+
+  const Fabric& fabric_;
+  const int network_;
+  const double share_;
+  const std::string suffix_;
+  const std::string host_end_;
+  const std::vector<int>& keepers_;
+  const CableOptions& options_;
+};
+
+}  // namespace
+
+Batches batches_for(const Fabric& fabric, const std::vector<int>& keepers,
+                    const CableOptions& options) {
+  Batches batches;
+  batches.addresses.assign(fabric.hosts.size(), "link set lo up\n");
+  batches.host_rates.resize(fabric.hosts.size());
+  for (std::size_t network = 0; network < options.shares.size(); ++network) {
+    NetworkBatches(fabric, static_cast<int>(network), keepers, options).add_to(batches);
   }
   return batches;
 }

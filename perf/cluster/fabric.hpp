@@ -13,9 +13,10 @@ namespace chorus::perf {
 struct Fabric {
   struct Host {
     std::string name;     ///< as in the topology
-    std::string address;  ///< IPv4, its only one: each host has one cable
+    std::string address;  ///< IPv4, of its first cable
   };
-  /// Full duplex; rates are those of the frames on the wire.
+  /// Full duplex; rates are those of the frames on the wire. Where hosts have several cables it is
+  /// all that join the same two machines, one in each network.
   struct Cable {
     int a = 0;
     int b = 0;
@@ -28,7 +29,9 @@ struct Fabric {
   std::vector<Cable> cables;
   std::vector<int> host_of_rank;  ///< [world_size]
 
-  /// Bytes per second that one stream from host to host can carry: the slowest cable on its way.
+  /// IPv4, of the host's cable to network `network`.
+  [[nodiscard]] std::string address(int host, int network) const;
+  /// Bytes per second from host to host over all networks: the slowest cable on the way.
   [[nodiscard]] double rate(int from_host, int to_host) const;
   /// The ranks on `host`.
   [[nodiscard]] std::vector<int> ranks_on(int host) const;
@@ -49,8 +52,11 @@ struct Fabric {
 struct CableOptions {
   int mtu = 1500;
   /// Congestion control of the hosts' sockets unless they choose: "" for this machine's default.
-  std::string congestion;
+  std::string congestion = {};
   int queue_bytes = 1 << 20;  ///< of each direction; what does not fit is dropped
+  /// What of each cable's rate the first, second, … network has that joins the hosts, each with
+  /// switches of its own: cluster_shares(). They sum up to 1.
+  std::vector<double> shares = {1};
 };
 
 /// What `ip -batch` and `tc -batch` are told, by machine: in the namespace of each host and of the
@@ -65,7 +71,8 @@ struct Batches {
 [[nodiscard]] Batches batches_for(const Fabric& fabric, const std::vector<int>& keepers,
                                   const CableOptions& options);
 
-/// The hosts' interface.
+/// The hosts' interfaces: net0 and, where they have several cables, net1, …
+[[nodiscard]] std::string host_interface(int network);
 inline constexpr const char* kHostInterface = "net0";
 /// The part of a TCP stream that is payload, by frame size (1448 of 1514 at an MTU of 1500).
 [[nodiscard]] double payload_share(int mtu);

@@ -19,6 +19,15 @@ const Fabric::Host& host_of(const Cluster& cluster, int rank) {
       .hosts[static_cast<std::size_t>(fabric.host_of_rank[static_cast<std::size_t>(rank)])];
 }
 
+/// "net0,net1": by which libraries that can use several cables are told to.
+std::string all_interfaces(const Cluster& cluster) {
+  std::string list;
+  for (std::size_t i = 0; i < cluster.options().shares.size(); ++i) {
+    list += (i == 0 ? "" : ",") + host_interface(static_cast<int>(i));
+  }
+  return list;
+}
+
 /// What processes on the cluster are told besides `variables`: where its hosts are listed, and what
 /// the emulation cannot hide from Chorus, that they share this machine's cores.
 Variables with_cluster(const Cluster& cluster, Variables variables) {
@@ -27,15 +36,16 @@ Variables with_cluster(const Cluster& cluster, Variables variables) {
   // A launcher that a program starts there finds the hosts, too.
   const std::string enter = beside_driver("chorus-perf-enter");
   if (::access(enter.c_str(), X_OK) != 0) return variables;
-  for (const auto& [name, value] : Variables{{"OMPI_MCA_plm", "rsh"},
-                                             {"OMPI_MCA_plm_rsh_agent", enter},
-                                             {"OMPI_MCA_oob_tcp_if_include", kHostInterface},
-                                             {"OMPI_MCA_btl_tcp_if_include", kHostInterface},
-                                             {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                                             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                                             {"HYDRA_LAUNCHER", "ssh"},
-                                             {"HYDRA_LAUNCHER_EXEC", enter},
-                                             {"HYDRA_IFACE", kHostInterface}}) {
+  for (const auto& [name, value] :
+       Variables{{"OMPI_MCA_plm", "rsh"},
+                 {"OMPI_MCA_plm_rsh_agent", enter},
+                 {"OMPI_MCA_oob_tcp_if_include", kHostInterface},
+                 {"OMPI_MCA_btl_tcp_if_include", all_interfaces(cluster)},
+                 {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                 {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                 {"HYDRA_LAUNCHER", "ssh"},
+                 {"HYDRA_LAUNCHER_EXEC", enter},
+                 {"HYDRA_IFACE", kHostInterface}}) {
     variables.emplace_back(name, value);
   }
   return variables;
@@ -118,7 +128,7 @@ Command openmpi_command(const Cluster& cluster, const std::vector<std::string>& 
                         kHostInterface,
                         "--mca",
                         "btl_tcp_if_include",
-                        kHostInterface,
+                        all_interfaces(cluster),
                         "--mca",
                         "pml",
                         "ob1",
@@ -137,7 +147,7 @@ Command mpich_command(const Cluster& cluster, const std::vector<std::string>& se
                       const std::vector<std::string>& program, const Variables& variables) {
   Command command = launcher(cluster, variables);
   command.environment.emplace_back("UCX_TLS", "tcp,self");
-  command.environment.emplace_back("UCX_NET_DEVICES", kHostInterface);
+  command.environment.emplace_back("UCX_NET_DEVICES", all_interfaces(cluster));
   command.argv = {"mpirun.mpich",
                   "-n",
                   std::to_string(cluster.fabric().host_of_rank.size()),

@@ -40,11 +40,10 @@ Fd socket_on(const Cluster& cluster, int host) {
   return socket;
 }
 
-sockaddr_in address_of(const Cluster& cluster, int host) {
+sockaddr_in address_of(const Cluster& cluster, int host, int network) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  ::inet_pton(AF_INET, cluster.fabric().hosts[static_cast<std::size_t>(host)].address.c_str(),
-              &address.sin_addr);
+  ::inet_pton(AF_INET, cluster.fabric().address(host, network).c_str(), &address.sin_addr);
   return address;
 }
 
@@ -53,9 +52,9 @@ sockaddr_in address_of(const Cluster& cluster, int host) {
 }
 
 /// A connection between two hosts: the sending end, the receiving end.
-std::pair<Fd, Fd> connect_hosts(const Cluster& cluster, int from, int to) {
+std::pair<Fd, Fd> connect_hosts(const Cluster& cluster, int from, int to, int network) {
   Fd listener = socket_on(cluster, to);
-  sockaddr_in address = address_of(cluster, to);
+  sockaddr_in address = address_of(cluster, to, network);
   socklen_t size = sizeof address;
   if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::listen(listener.get(), 1) != 0 ||
@@ -73,8 +72,8 @@ std::pair<Fd, Fd> connect_hosts(const Cluster& cluster, int from, int to) {
   return {std::move(sender), std::move(receiver)};
 }
 
-double measure(const Cluster& cluster, int from, int to, double seconds) {
-  auto [sender, receiver] = connect_hosts(cluster, from, to);
+double measure(const Cluster& cluster, int from, int to, int network, double seconds) {
+  auto [sender, receiver] = connect_hosts(cluster, from, to, network);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) fail("fork");
@@ -119,9 +118,12 @@ std::vector<CableCheck> check_cables(const Cluster& cluster, double seconds) {
   const int hosts = static_cast<int>(cluster.fabric().hosts.size());
   for (int from = 0; from < hosts && hosts > 1; ++from) {
     const int to = (from + 1) % hosts;
-    checks.push_back({from, to,
-                      cluster.fabric().rate(from, to) * payload_share(cluster.options().mtu),
-                      measure(cluster, from, to, seconds)});
+    const double all = cluster.fabric().rate(from, to) * payload_share(cluster.options().mtu);
+    const std::vector<double>& shares = cluster.options().shares;
+    for (int network = 0; network < static_cast<int>(shares.size()); ++network) {
+      checks.push_back({from, to, shares[static_cast<std::size_t>(network)] * all,
+                        measure(cluster, from, to, network, seconds), network});
+    }
   }
   return checks;
 }

@@ -13,9 +13,11 @@ struct CableCheck {
   int to = 0;
   double expected_bytes_per_s = 0;  ///< payload that the slowest cable on the way can carry
   double measured_bytes_per_s = 0;
+  int network = 0;
 };
 
-/// Sends from every host to the next (the last to the first), one after the other, which crosses
+/// Sends from every host to the next (the last to the first), one after the other and by each of
+/// the networks between them, which crosses
 /// every cable and trunk both ways where hosts are numbered switch by switch. Each takes `seconds`
 /// and as much again until the stream is steady. Throws Error.
 [[nodiscard]] std::vector<CableCheck> check_cables(const Cluster& cluster, double seconds);

@@ -98,6 +98,35 @@ TEST(Fabric, AnOrderPutsRanksInOthersPlaces) {
   EXPECT_THROW((void)cluster_topology("pairs", {0, 1}), InputError);
 }
 
+TEST(Fabric, HostsOfANameWithSeveralCablesHaveOneInEachNetwork) {
+  const std::string name = "lan:2x1,cables=3,rate=0.1,rate2=0.02,trunk=0.05";
+  const Fabric fabric = fabric_of(cluster_topology(name, {}));
+  const std::vector<double> shares = cluster_shares(name);
+  ASSERT_EQ(shares.size(), 3U);
+  EXPECT_NEAR(fabric.rate(0, 1), 0.22e9, 1);  // of all cables
+  EXPECT_NEAR(fabric.rate(0, 2), 0.05e9, 1);
+  EXPECT_NEAR(shares[1], 0.02 / 0.22, 1e-9);
+  EXPECT_EQ(fabric.address(2, 0), fabric.hosts[2].address);
+  EXPECT_EQ(fabric.address(2, 1), "10.231.8.3");
+  const Batches batches = batches_for(fabric, {11, 12, 13, 14}, {.shares = shares});
+  EXPECT_THAT(batches.links, AllOf(HasSubstr("name net0 mtu 1500 netns 11"),
+                                   HasSubstr("name net2 mtu 1500 netns 13")));
+  EXPECT_THAT(batches.host_rates[0], AllOf(HasSubstr("dev net0 root tbf rate 800000000bit"),
+                                           HasSubstr("dev net1 root tbf rate 160000000bit"),
+                                           HasSubstr("dev net2 root tbf rate 800000000bit")));
+  EXPECT_THAT(batches.addresses[1],
+              AllOf(HasSubstr("10.231.7.2/24 dev net0"), HasSubstr("10.231.9.2/24 dev net2")));
+}
+
+TEST(Fabric, OneCableIsTheDefaultAndNineAreTooMany) {
+  EXPECT_THAT(cluster_shares("lan:4"), ElementsAre(1.0));
+  EXPECT_THAT(cluster_shares("pairs"), ElementsAre(1.0));
+  EXPECT_THAT(cluster_shares("2*cpu:1x2"), ElementsAre(1.0));
+  for (const char* name : {"lan:4,cables=0", "lan:4,cables=9", "lan:4,rate2=1", "lan:4,cables=x"}) {
+    EXPECT_THROW((void)cluster_topology(name, {}), InputError) << name;
+  }
+}
+
 TEST(Batches, ShapeEveryCableInBothDirections) {
   const Fabric fabric = fabric_named("slow");
   const Batches batches = batches_for(fabric, {11, 12, 13, 14, 15}, {});
