@@ -61,7 +61,8 @@ RdmaLink::RdmaLink(std::shared_ptr<RdmaHub> hub, const LinkConfig& config, const
   for (Incoming& in : incoming_) in.entries.resize(2 * window_);
   make_rails(own);
   if (hub_->control->rank() < peer_.control.rank) {  // the lower rank connects to the higher
-    dial_.emplace(Endpoint::from(peer_.control), peer_.control.rank, 0, same_kernel_);
+    dial_.emplace(TcpPath{.own = hub_->control->endpoint(), .peer = Endpoint::from(peer_.control)},
+                  peer_.control.rank, 0, same_kernel_);
   }
   hub_->links.push_back(this);
 }

@@ -15,24 +15,22 @@ class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(const TransportContext& context)
       : config_(context.link),
-        hub_(std::make_shared<TcpHub>(resolve_interface(context.interface_name),
-                                      context.secret.derive("tcp"), context.rank,
-                                      context.world_size)) {
+        hub_(std::make_shared<TcpHub>(
+            resolve_rails(context.interface_name, context.other_interfaces),
+            context.secret.derive("tcp"), context.rank, context.world_size)) {
     CHORUS_CHECK(context.tcp_sockets >= 1 && context.tcp_sockets <= kMaxTcpSockets,
                  "tcp_sockets outside [1, 16]");
     CHORUS_CHECK(config_.num_channels > 0 && config_.num_channels <= 4096,
                  "num_channels outside [1, 4096]");
     CHORUS_CHECK(config_.max_outstanding > 0 && config_.max_outstanding <= 1 << 20,
                  "max_outstanding outside [1, 2^20]");
-    own_.magic = TcpAddress::kMagic;
     own_.host = HostIdentity::here();
-    own_.nonce = hub_->nonce();
     own_.region_bytes = config_.region_bytes;
     own_.rank = context.rank;
     own_.num_channels = static_cast<std::uint32_t>(config_.num_channels);
     own_.max_outstanding = static_cast<std::uint32_t>(config_.max_outstanding);
     own_.num_sockets = static_cast<std::uint16_t>(context.tcp_sockets);
-    hub_->endpoint().fill(own_);
+    hub_->fill(own_);
   }
   ~TcpTransport() override { hub_->close(); }
   TcpTransport(const TcpTransport&) = delete;

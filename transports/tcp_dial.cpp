@@ -16,14 +16,14 @@ constexpr auto kPause = std::chrono::milliseconds(50);
 
 }  // namespace
 
-TcpDial::TcpDial(const Endpoint& peer, Rank peer_rank, int socket, bool same_kernel)
-    : peer_(peer), peer_rank_(peer_rank), socket_(socket), same_kernel_(same_kernel) {}
+TcpDial::TcpDial(const TcpPath& path, Rank peer_rank, int socket, bool same_kernel)
+    : path_(path), peer_rank_(peer_rank), socket_(socket), same_kernel_(same_kernel) {}
 
 Fd TcpDial::progress(const TcpHub& hub, const Nonce& listener) {
   if (state_ == State::idle) {
     if (Clock::now() < not_before_) return {};
     try {
-      fd_ = start_connecting(hub.endpoint(), peer_);
+      fd_ = start_connecting(path_.own, path_.peer, path_.interface);
     } catch (const DescriptorError&) {
       throw;
     } catch (const LinkError& error) {

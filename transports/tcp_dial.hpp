@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transports/tcp_hub.hpp"
+#include "transports/tcp_paths.hpp"
 
 namespace chorus {
 
@@ -13,11 +14,12 @@ namespace chorus {
 /// for the welcome, and begins again when that fails. (The higher rank's side is the hub.)
 class TcpDial {
  public:
-  TcpDial(const Endpoint& peer, Rank peer_rank, int socket, bool same_kernel);
+  TcpDial(const TcpPath& path, Rank peer_rank, int socket, bool same_kernel);
 
   /// Returns the connection once both ends have proved themselves.
   [[nodiscard]] Fd progress(const TcpHub& hub, const Nonce& listener);
   void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+  void abandon() { fd_.reset(); }  ///< nobody calls progress() any more
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
   [[nodiscard]] bool hopeless() const { return hopeless_; }  ///< nobody listens there any more
 
@@ -29,7 +31,7 @@ class TcpDial {
   [[nodiscard]] bool hear_welcome(const TcpHub& hub, const Nonce& listener);
   void retry(std::string why);
 
-  Endpoint peer_;
+  TcpPath path_;
   Rank peer_rank_;
   int socket_;
   bool same_kernel_;

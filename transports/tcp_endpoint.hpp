@@ -3,8 +3,11 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/fd.hpp"
 #include "chorus/error.hpp"
@@ -26,10 +29,12 @@ struct Endpoint {
   /// Of a numeric address; false if `text` is none.
   static bool parse(const std::string& text, Endpoint& endpoint);
   static Endpoint from(const TcpAddress& address);
+  static Endpoint from(const TcpRail& rail);
   /// Where `fd` is bound. Throws LinkError.
   static Endpoint bound(int fd);
 
   void fill(TcpAddress& address) const;
+  void fill(TcpRail& rail) const;
 
   [[nodiscard]] int family() const { return storage.ss_family; }
   [[nodiscard]] socklen_t size() const;
@@ -38,23 +43,39 @@ struct Endpoint {
   }
   [[nodiscard]] bool loopback() const;
   [[nodiscard]] bool same_ip(const Endpoint& other) const;
+  [[nodiscard]] bool same_network(const Endpoint& other, int prefix) const;
   [[nodiscard]] std::uint16_t port() const;
   void set_port(std::uint16_t port);
   [[nodiscard]] std::string ip_text() const;
   [[nodiscard]] std::string text() const;  ///< "10.0.0.1:80", "[::1]:80"
 };
 
-/// The address to listen on and to connect from: `name` is an interface (its IPv4 address, else a
-/// global IPv6 one) or one of this machine's addresses; empty means loopback. Throws InputError
-/// listing what there is.
-[[nodiscard]] Endpoint resolve_interface(const std::string& name);
+/// An interface that has an address of ours.
+struct Rail {
+  std::string interface;  ///< "eth0"; empty if the address is listed nowhere (most of loopback)
+  Endpoint address;
+  int prefix = 0;  ///< bits of the address that name its network
+};
 
-/// Listens on exactly that address, on a free port. Throws LinkError.
-[[nodiscard]] Fd listen_on(const Endpoint& address);
+/// The addresses to listen on and to connect from, the one that every peer is reached from first.
+/// `names`, separated by commas: interfaces (an IPv4 address of theirs, else a global IPv6 one) or
+/// addresses of this machine; empty means loopback. `others`: where the first is not loopback, all
+/// other interfaces follow that are up, have such an address and end at an adapter of their own: no
+/// bridges, tunnels, or further addresses over the cable of an earlier one. At most kMaxTcpRails.
+/// Throws InputError, listing what there is, if a name means nothing here.
+[[nodiscard]] std::vector<Rail> resolve_rails(const std::string& names, bool others);
+/// The first of them, and no more.
+[[nodiscard]] Endpoint resolve_interface(const std::string& names);
 
-/// A socket that is connecting to `peer` from the address of `from`. Throws LinkError if it can be
-/// known at once that it will not.
-[[nodiscard]] Fd start_connecting(const Endpoint& from, const Endpoint& peer);
+/// Listens on exactly that address, on a free port, and if `interface` is not empty to what comes
+/// in through it alone, as far as the kernel allows. Throws LinkError.
+[[nodiscard]] Fd listen_on(const Endpoint& address, const std::string& interface = {});
+
+/// A socket that is connecting to `peer` from the address of `from`; if `interface` is not empty
+/// through that alone, whatever routes say, as far as the kernel allows. Throws LinkError if it can
+/// be known at once that it will not.
+[[nodiscard]] Fd start_connecting(const Endpoint& from, const Endpoint& peer,
+                                  const std::string& interface = {});
 
 /// Sets what every connection wants. Reno takes the place of BBR, the default of many hosts, which
 /// paces streams by what each saw of the path alone: loopback at a third of what Reno reaches (2.5
@@ -66,5 +87,20 @@ void tune(int fd, bool same_kernel);
 /// What `fd` sends leaves at so many bytes per second at most; 0: without limit. Left as it is if
 /// the kernel refuses.
 void limit_rate(int fd, double bytes_per_s);
+
+/// The kernel takes no more from us for `fd` while it holds so many bytes that it has not sent.
+void limit_unsent(int fd, int bytes);
+/// What the kernel has counted of a connection since it was made.
+struct StreamProgress {
+  std::uint64_t acknowledged_bytes = 0;
+  /// Over the last round trip or so; 0: unknown.
+  std::uint64_t last_bytes_per_s = 0;
+  bool had_enough_to_send = false;  ///< meanwhile; else the path may be faster
+};
+/// Nothing if the kernel does not tell (before Linux 4.9).
+[[nodiscard]] std::optional<StreamProgress> progress_of(int fd);
+
+/// Bytes given to `fd` that the peer's kernel has not acknowledged; 0 if that cannot be known.
+[[nodiscard]] std::size_t unacknowledged(int fd);
 
 }  // namespace chorus

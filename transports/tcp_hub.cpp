@@ -14,29 +14,40 @@ namespace chorus {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
+/// All paths of a link begin to connect at the same time, to the same listener's process: what has
+/// not come so long after the first is not to be had. A job waits this long once.
+constexpr auto kPatienceForPaths = std::chrono::milliseconds(1000);
+constexpr auto kPatienceOnceGivenUp = std::chrono::milliseconds(100);
 
 }  // namespace
 
 TcpHub::TcpHub(const Endpoint& address, const Secret& secret, Rank rank, int world_size)
+    : TcpHub(std::vector<Rail>{{.interface = {}, .address = address}}, secret, rank, world_size) {}
+
+TcpHub::TcpHub(std::vector<Rail> rails, const Secret& secret, Rank rank, int world_size)
     : secret_(secret),
       nonce_(Secret::random().bytes),
       rank_(rank),
       world_size_(world_size),
       cores_to_spare_(world_size <= ::sysconf(_SC_NPROCESSORS_ONLN)),
-      listener_(listen_on(address)),
-      endpoint_(Endpoint::bound(listener_.get())) {
+      rails_(std::move(rails)) {
+  for (Rail& rail : rails_) {
+    // Routes lead to the first, as they always have; a further one is one cable and no other.
+    const bool first = listeners_.empty();
+    listeners_.push_back(listen_on(rail.address, first ? std::string() : rail.interface));
+    rail.address = Endpoint::bound(listeners_.back().get());
+  }
   allow_descriptors(most_connections() + 256);
 }
 
 void TcpHub::close() {
-  listener_.reset();
+  listeners_.clear();
   strangers_.clear();
   known_.clear();
 }
 
 void TcpHub::progress() {
-  if (!listener_) return;
-  accept_all();
+  for (const Fd& listener : listeners_) accept_all(listener);
   if (strangers_.empty()) return;
   const auto now = Clock::now();
   std::erase_if(strangers_, [&](Stranger& stranger) {
@@ -46,12 +57,28 @@ void TcpHub::progress() {
 
 // All ranks may come at once, with all their sockets; whoever is beyond that is not one of them.
 std::size_t TcpHub::most_connections() const {
-  return 64 + static_cast<std::size_t>(world_size_) * kMaxTcpSockets;
+  return 64 + static_cast<std::size_t>(world_size_) * kMaxTcpSockets * rails_.size();
 }
 
-void TcpHub::accept_all() {
+void TcpHub::fill(TcpAddress& address) const {
+  address.magic = TcpAddress::kMagic;
+  address.nonce = nonce_;
+  rails_.front().address.fill(address);
+  address.prefix = static_cast<std::uint16_t>(rails_.front().prefix);
+  address.num_rails = static_cast<std::uint16_t>(rails_.size() - 1);
+  for (std::size_t i = 0; i < address.num_rails; ++i) {
+    rails_[i + 1].address.fill(address.rails[i]);
+    address.rails[i].prefix = static_cast<std::uint16_t>(rails_[i + 1].prefix);
+  }
+}
+
+std::chrono::milliseconds TcpHub::patience(const std::string& interface) const {
+  return given_up_.contains(interface) ? kPatienceOnceGivenUp : kPatienceForPaths;
+}
+
+void TcpHub::accept_all(const Fd& listener) {
   for (int i = 0; i < 64; ++i) {
-    Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd && lacks_descriptors(errno)) {
       throw DescriptorError(fmt::format("rank {}: tcp: no socket for a peer", rank_), errno);
     }
@@ -78,7 +105,9 @@ void TcpHub::welcome(Stranger& stranger) {
   const TcpHello& hello = stranger.hello;
   // The lower rank of a pair connects to the higher.
   const bool plausible = hello.magic == TcpHello::kMagic && hello.peer == rank_ &&
-                         hello.rank >= 0 && hello.rank < rank_ && hello.socket < kMaxTcpSockets;
+                         hello.rank >= 0 && hello.rank < rank_ &&
+                         hello.socket < kMaxTcpSockets * rails_.size() &&
+                         hello.socket < kMaxLinkSockets;
   if (!plausible || !same(hello.proof, hello_proof(secret_, nonce_, hello))) return;
   const std::pair key(hello.rank, static_cast<int>(hello.socket));
   if (known_.contains(key)) return;
@@ -103,7 +132,7 @@ void TcpHub::prepare_to_sleep() {
 }
 
 void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
-  if (listener_) fds.push_back({listener_.get(), false});
+  for (const Fd& listener : listeners_) fds.push_back({listener.get(), false});
   for (const Stranger& stranger : strangers_) fds.push_back({stranger.fd.get(), false});
   for (const TcpLink* link : links_) link->append_wake_fds(fds);
 }

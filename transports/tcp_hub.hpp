@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,16 +18,30 @@ namespace chorus {
 
 class TcpLink;
 
+/// A path to a peer that does not stand, of several; addresses as people write them.
+struct LostPath {
+  Rank peer = 0;
+  std::string interface;
+  std::string own;
+  std::string peers;
+  std::string why;
+};
+
 /// Accepts connections and keeps those whose hello proves the secret until their link asks for
 /// them. Strangers cost one descriptor and 56 bytes each, for a few seconds, and there is a limit
 /// to how many are borne at once.
 class TcpHub {
  public:
   TcpHub(const Endpoint& address, const Secret& secret, Rank rank, int world_size);
+  /// Listens on each of `rails`; peers know the first as the address of this rank.
+  TcpHub(std::vector<Rail> rails, const Secret& secret, Rank rank, int world_size);
 
   [[nodiscard]] const Nonce& nonce() const { return nonce_; }
   [[nodiscard]] const Secret& secret() const { return secret_; }
-  [[nodiscard]] const Endpoint& endpoint() const { return endpoint_; }  ///< with the port
+  [[nodiscard]] const std::vector<Rail>& rails() const { return rails_; }  ///< with their ports
+  [[nodiscard]] const Endpoint& endpoint() const { return rails_.front().address; }
+  /// Where this hub listens, and its nonce.
+  void fill(TcpAddress& address) const;
   [[nodiscard]] Rank rank() const { return rank_; }
   /// As many cores as ranks, were they all on this machine: what a call of the kernel costs in
   /// place of a wait is not taken from another rank.
@@ -38,6 +53,17 @@ class TcpHub {
   [[nodiscard]] Fd take(Rank peer, int socket);
   /// Stops listening and forgets everybody; the links that are connected live on.
   void close();
+
+  /// How long a path over `interface` is waited for once the first path of its link stands, and
+  /// what came of it: where one was given up the next are waited for less.
+  [[nodiscard]] std::chrono::milliseconds patience(const std::string& interface) const;
+  /// Returns how many over its interface that makes, since one stood.
+  int given_up(LostPath path) {
+    lost_.push_back(std::move(path));
+    return ++given_up_[lost_.back().interface];
+  }
+  [[nodiscard]] const std::vector<LostPath>& lost() const { return lost_; }
+  void stands(const std::string& interface) { given_up_.erase(interface); }
 
   void add(TcpLink* link) { links_.push_back(link); }
   void remove(TcpLink* link) { std::erase(links_, link); }
@@ -57,7 +83,7 @@ class TcpHub {
   };
 
   [[nodiscard]] std::size_t most_connections() const;
-  void accept_all();
+  void accept_all(const Fd& listener);
   /// False when the connection is of no more use as a stranger's: proved, or to be dropped.
   bool hear(Stranger& stranger);
   void welcome(Stranger& stranger);
@@ -67,9 +93,11 @@ class TcpHub {
   const Rank rank_;
   const int world_size_;
   const bool cores_to_spare_;
-  Fd listener_;
-  Endpoint endpoint_;
-  std::vector<Stranger> strangers_;  // oldest first
+  std::vector<Rail> rails_;
+  std::vector<Fd> listeners_;  // [rails]; none once closed
+  std::vector<LostPath> lost_;
+  std::map<std::string, int> given_up_;  // paths, by interface
+  std::vector<Stranger> strangers_;      // oldest first
   std::map<std::pair<Rank, int>, Fd> known_;
   std::vector<TcpLink*> links_;
 };

@@ -71,16 +71,20 @@ TcpLink::TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_
       deadline_(std::chrono::steady_clock::now() + std::chrono::milliseconds(config.timeout_ms)),
       memory_(Mapping::anonymous(config.region_bytes)),
       region_(memory_.span()),
-      ready_(static_cast<std::size_t>(num_sockets)),
-      quiet_turns_(static_cast<std::size_t>(num_sockets)),
+      paths_(paths_between(hub_->rails(), peer, num_sockets, same_kernel, dials())),
+      given_up_(paths_.size(), false),
       outgoing_(static_cast<std::size_t>(config.num_channels)),
       incoming_(static_cast<std::size_t>(config.num_channels)) {
   for (Outgoing& out : outgoing_) out.pieces_left.resize(window_);
   for (Incoming& in : incoming_) in.slots.resize(2 * window_);
   // The lower rank connects to the higher.
-  for (int socket = 0; hub_->rank() < peer.rank && socket < num_sockets; ++socket) {
-    dials_.emplace_back(Endpoint::from(peer), peer.rank, socket, same_kernel);
+  int socket = 0;
+  for (const TcpPath& path : paths_) {
+    for (int i = 0; i < path.num_sockets && dials(); ++i) {
+      dials_.emplace_back(path, peer.rank, socket++, same_kernel);
+    }
   }
+  ready_.resize(static_cast<std::size_t>(paths_.back().first_socket + paths_.back().num_sockets));
   hub_->add(this);
 }
 
@@ -120,6 +124,7 @@ bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, Channe
 }
 
 void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
+  if (shares_ && src.size() > express_bytes_) return share(src, frame);
   count_burst(src.size());
   const std::size_t express = express_streams();
   const std::size_t sockets = streams_.size() - express;  // for data
@@ -175,8 +180,8 @@ std::optional<std::byte*> TcpLink::place(const TcpFrame& frame) {
   if (frame.length > region_.size() || frame.offset > region_.size() - frame.length) {
     throw LinkError("a frame outside the region");
   }
-  if (frame.pieces == 0 || frame.pieces > streams_.size())
-    throw LinkError("a put of too many pieces");
+  const std::size_t most_pieces = shares_ ? TcpFrame::kMostPieces : streams_.size();
+  if (frame.pieces == 0 || frame.pieces > most_pieces) throw LinkError("a put of too many pieces");
   Incoming& in = incoming_[frame.channel];
   const std::uint32_t ahead = frame.sequence - static_cast<std::uint32_t>(in.arrivals);
   if (ahead >= 1u << 31) throw LinkError("a put that has arrived before");
@@ -225,40 +230,6 @@ void TcpLink::arrived(const TcpFrame& frame) {
   }
 }
 
-bool TcpLink::connect_step() {
-  bool all = true;
-  std::string obstacle = "it has not connected";
-  hub_->progress();
-  for (std::size_t i = 0; i < ready_.size(); ++i) {
-    if (!ready_[i] && dials_.empty()) {
-      ready_[i] = hub_->take(peer_.rank, static_cast<int>(i));
-    } else if (!ready_[i]) {
-      ready_[i] = dials_[i].progress(*hub_, peer_.nonce);
-      obstacle = dials_[i].obstacle();
-      if (dials_[i].hopeless()) {
-        failure_ = obstacle;
-        fail();
-      }
-    }
-    all = all && ready_[i];
-  }
-  if (!all) {
-    if (std::chrono::steady_clock::now() < deadline_) return false;
-    failure_ = fmt::format("no connection within {} ms: {}", config_.timeout_ms, obstacle);
-    fail();
-  }
-  const std::size_t frames =
-      static_cast<std::size_t>(config_.num_channels) * static_cast<std::size_t>(window_);
-  for (Fd& fd : ready_) {
-    tune(fd.get(), same_kernel_);
-    const bool late = hub_->cores_to_spare() && same_kernel_;
-    streams_.emplace_back(std::move(fd), frames, late);
-    if (late) streams_.back().begin_with_filler();
-  }
-  dials_.clear();
-  return true;
-}
-
 void TcpLink::pace(double bytes_per_s) {
   if (bytes_per_s == pace_) return;
   pace_ = bytes_per_s;
@@ -268,7 +239,7 @@ void TcpLink::pace(double bytes_per_s) {
 // A queue takes a little without harm, and the kernel's timers take long for it: an all-reduce of
 // 64 KiB over trunks of 200 Mb/s took 6.5 to 7.7 ms, each message paced, in place of 2.3 to 2.7.
 void TcpLink::count_burst(std::size_t size_bytes) {
-  if (pace_ <= 0) return;
+  if (pace_ <= 0 || shares_) return;  // what it would be of each path, nobody knows
   const std::int64_t now = steady_ns();
   const double gone = pace_ * 1e-9 * static_cast<double>(now - burst_at_ns_);
   burst_bytes_ = std::max(0.0, burst_bytes_ - gone) + static_cast<double>(size_bytes);
@@ -295,6 +266,7 @@ bool TcpLink::flush() {
     stream.flush(*this);
     stream.end_of_puts();
   }
+  if (shares_) share_out_waiting();
   return all_taken();
 }
 
@@ -342,6 +314,11 @@ void TcpLink::judge() {
     } else if (stream.broken()) {
       failure_ = *stream.broken() == 0 ? "it closed the connection without a farewell"
                                        : std::strerror(*stream.broken());
+      if (shares_) {
+        const auto index = static_cast<std::size_t>(&stream - streams_.data());
+        const TcpPath& path = paths_[path_of_stream_[index]];
+        failure_ += fmt::format(" (from {} to {})", path.own.ip_text(), path.peer.ip_text());
+      }
       return;
     }
   }
@@ -351,6 +328,7 @@ void TcpLink::judge() {
 }
 
 bool TcpLink::all_taken() const {
+  if (waiting_bytes_ > 0 && !peer_left_) return false;
   return peer_left_ || std::all_of(streams_.begin(), streams_.end(),
                                    [](const TcpStream& stream) { return stream.queue_empty(); });
 }
@@ -412,6 +390,8 @@ void TcpLink::withdraw() {
 
 void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
   for (const TcpDial& dial : dials_) dial.append_wake_fds(fds);
+  // The peer says by it which paths stand.
+  if (streams_.empty() && !dials() && ready_.front()) fds.push_back({ready_.front().get(), false});
   if (peer_left_) return;
   for (const TcpStream& stream : streams_) {
     const bool output = !stream.queue_empty();

@@ -1,4 +1,4 @@
-// A link over one or several tcp connections.
+// A link over one or several tcp connections, by one or several cables.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,7 @@
 #include "transports/mapping.hpp"
 #include "transports/tcp_dial.hpp"
 #include "transports/tcp_hub.hpp"
+#include "transports/tcp_paths.hpp"
 #include "transports/tcp_stream.hpp"
 
 namespace chorus {
@@ -67,6 +68,15 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
     std::vector<Slot> slots;  // [2 · window]
   };
 
+  /// A put that several paths share, or what is left of it.
+  struct Waiting {
+    TcpFrame frame;
+    const std::byte* payload = nullptr;
+    std::size_t bytes = 0;
+    std::size_t piece_bytes = 0;
+    std::size_t shared_out = 0;  // of its bytes
+  };
+
   void expect(ChannelId channel, std::uint64_t index, const Landing& landing) override;
   bool landed(ChannelId channel, std::uint64_t index) const override;
   void withdraw() override;
@@ -81,11 +91,25 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
 
   [[nodiscard]] std::size_t index_of(ChannelId channel) const;
   [[nodiscard]] const Slot& recent(ChannelId channel, std::uint64_t index) const;
+  [[nodiscard]] bool dials() const { return hub_->rank() < peer_.rank; }
   bool connect_step();
+  bool dial_all();
+  bool await_all();
+  bool announce_paths();
+  bool hear_paths();
+  void give_up(std::size_t path, const std::string& why);
+  void make_streams();
+  void tell_paths() const;
+  void share(std::span<const std::byte> src, const TcpFrame& frame);
+  void share_out_waiting();
+  void look_at_streams(std::int64_t now_ns);
+  void look_at_rate(std::size_t data_stream, std::size_t backlog_bytes);
   void count_burst(std::size_t size_bytes);
   void pace_streams(double bytes_per_s);
   /// Those, of the first, that carry no data.
-  [[nodiscard]] std::size_t express_streams() const { return streams_.size() > 1 ? 1 : 0; }
+  [[nodiscard]] std::size_t express_streams() const {
+    return paths_.front().num_sockets > 1 ? 1 : 0;
+  }
   void send(std::span<const std::byte> src, TcpFrame frame);
   std::size_t receive_all();
   void judge();
@@ -102,10 +126,28 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   const Mapping memory_;
   const std::span<std::byte> region_;
 
-  std::vector<TcpDial> dials_;      // [num_sockets], until connected
-  std::vector<Fd> ready_;           // [num_sockets], until connected
-  std::vector<TcpStream> streams_;  // [num_sockets], once connected
-  std::vector<int> quiet_turns_;    // [num_sockets], since it brought something
+  // Sockets are numbered through all paths; streams are those of them that stand.
+  std::vector<TcpPath> paths_;                            // the first is needed, others are welcome
+  std::vector<bool> given_up_;                            // [paths]
+  std::chrono::steady_clock::time_point first_stands_{};  // the first path does, since then
+  std::string obstacle_ = "it has not connected";
+  TcpPaths announced_;                       // which paths stand
+  std::size_t announced_bytes_ = 0;          // that have come of it
+  std::vector<TcpDial> dials_;               // [sockets], until connected
+  std::vector<Fd> ready_;                    // [sockets], until connected
+  std::vector<TcpStream> streams_;           // once connected
+  std::vector<std::size_t> path_of_stream_;  // [streams]
+  std::vector<int> quiet_turns_;             // [streams], since it brought something
+  bool shares_ = false;                      // several paths stand: large puts are shared out
+  std::vector<Waiting> waiting_;             // ring; [waiting_head_, waiting_tail_) modulo its size
+  std::size_t waiting_head_ = 0;
+  std::size_t waiting_tail_ = 0;
+  bool busy_ = false;              // something shared out is not acknowledged
+  std::size_t waiting_bytes_ = 0;  // not shared out
+  std::vector<StreamRate> rates_;  // [streams for data], where shares_
+  std::vector<int> unsent_limits_;
+  std::int64_t rates_at_ns_ = 0;
+  std::vector<StreamLoad> loads_;  // the same
   std::uint64_t turn_ = 0;
   double pace_ = 0;                 // bytes per second
   bool paced_ = false;              // the streams are, just now

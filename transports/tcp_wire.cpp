@@ -1,5 +1,6 @@
 #include "transports/tcp_wire.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -26,8 +27,13 @@ std::optional<TcpAddress> TcpAddress::parse(std::span<const std::byte> bytes) {
   TcpAddress address;
   if (bytes.size() != sizeof address) return std::nullopt;
   std::memcpy(&address, bytes.data(), sizeof address);
-  const bool good = address.magic == kMagic && (address.version == 4 || address.version == 6) &&
-                    address.num_sockets >= 1 && address.num_sockets <= kMaxTcpSockets;
+  const auto is_address = [](const auto& one) {
+    return (one.version == 4 && one.prefix <= 32) || (one.version == 6 && one.prefix <= 128);
+  };
+  const bool good =
+      address.magic == kMagic && is_address(address) && address.num_sockets >= 1 &&
+      address.num_sockets <= kMaxTcpSockets && address.num_rails <= address.rails.size() &&
+      std::all_of(address.rails.begin(), address.rails.begin() + address.num_rails, is_address);
   return good ? std::optional(address) : std::nullopt;
 }
 

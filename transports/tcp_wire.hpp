@@ -20,6 +20,19 @@ static_assert(std::endian::native == std::endian::little, "tcp frames are little
 using Nonce = std::array<std::uint8_t, 16>;
 
 inline constexpr int kMaxTcpSockets = 16;
+/// Interfaces of a rank that are used beside each other.
+inline constexpr int kMaxTcpRails = 8;
+/// Of a link over all its paths: a bit each in TcpPaths.
+inline constexpr int kMaxLinkSockets = 64;
+
+/// A further address of a rank: of another interface than TcpAddress::ip.
+struct TcpRail {
+  std::array<std::uint8_t, 16> ip{};  ///< an IPv4 address in the first 4
+  std::uint16_t port = 0;             ///< host byte order
+  std::uint16_t version = 0;          ///< 4 or 6
+  std::uint16_t prefix = 0;           ///< bits of the address that name its network
+  std::uint16_t reserved = 0;
+};
 
 /// What a rank publishes.
 struct TcpAddress {
@@ -34,9 +47,12 @@ struct TcpAddress {
   std::uint16_t num_sockets = 0;
   std::uint16_t port = 0;     ///< host byte order
   std::uint16_t version = 0;  ///< 4 or 6
-  std::uint16_t reserved[3] = {};
+  std::uint16_t prefix = 0;   ///< bits of the address that name its network
+  std::uint16_t num_rails = 0;
+  std::uint16_t reserved = 0;
+  std::array<TcpRail, kMaxTcpRails - 1> rails{};  ///< the first num_rails of them
 
-  static constexpr std::uint64_t kMagic = 0x317063742d756863;  // "chu-tcp1"
+  static constexpr std::uint64_t kMagic = 0x327063742d756863;  // "chu-tcp2"
 
   [[nodiscard]] std::span<const std::byte> bytes() const {
     return std::as_bytes(std::span(this, 1));
@@ -69,12 +85,23 @@ struct TcpWelcome {
 };
 static_assert(sizeof(TcpWelcome) == 24);
 
+/// Where a link may have several paths: the first bytes on its first socket behind the welcome,
+/// from the rank that connects. Nothing else is sent on any of its sockets before.
+struct TcpPaths {
+  std::uint64_t magic = kMagic;
+  std::uint64_t sockets = 0;  ///< those that stand, a bit each; the others are given up
+
+  static constexpr std::uint64_t kMagic = 0x73687461702d7563;  // "cu-paths"
+};
+static_assert(sizeof(TcpPaths) == 16);
+
 /// Proofs that either end knows the secret, bound to this listener and this connection.
 [[nodiscard]] Proof hello_proof(const Secret& secret, const Nonce& listener, const TcpHello& hello);
 [[nodiscard]] Proof welcome_proof(const Secret& secret, const Nonce& listener,
                                   const TcpHello& hello);
 
-/// Precedes the bytes of one piece of a put. A put is one piece, or one piece per socket.
+/// Precedes the bytes of one piece of a put. A put is one piece, or one piece per socket, or, on a
+/// link of several paths, as many as are shared out among them.
 struct TcpFrame {
   std::uint16_t magic = kPut;
   std::uint16_t channel = 0;
@@ -92,6 +119,8 @@ struct TcpFrame {
   /// Means nothing; `length` bytes follow, at most kMostFiller.
   static constexpr std::uint16_t kFiller = 0x6c66;
   static constexpr std::uint64_t kMostFiller = 32 * 1024;
+  /// Of a put, on a link of several paths.
+  static constexpr std::uint16_t kMostPieces = 128;
 };
 static_assert(sizeof(TcpFrame) == 40);
 

@@ -24,8 +24,10 @@ struct TransportContext {
   /// Of this rank, shared by its communicators; null: one of its own.
   std::shared_ptr<Wakeups> wakeups;
   /// Interface name or address to listen on and connect from (tcp, and rdma's control connections);
-  /// empty: loopback.
+  /// several, separated by commas, are used beside each other (tcp); empty: loopback.
   std::string interface_name;
+  /// Whether tcp also uses the machine's other interfaces that lead out of it.
+  bool other_interfaces = false;
   int tcp_sockets = 2;
   RdmaSettings rdma;
 };

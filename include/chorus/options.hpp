@@ -20,8 +20,9 @@ struct CHORUS_API Options {
   int warn_after_ms = 30'000;
   /// Transports that may be used, best first, comma separated. CHORUS_TRANSPORTS
   std::string transports = "shm,rdma,tcp";
-  /// Network interface (by name) or address that TCP uses; empty: the one that reaches the
-  /// rendezvous. CHORUS_SOCKET_IFNAME
+  /// Network interfaces (by name) or addresses that TCP uses, separated by commas, the one that
+  /// reaches all ranks first; empty: the one that reaches the rendezvous, and beside it all others
+  /// that lead to a peer. CHORUS_SOCKET_IFNAME
   std::string interface_name;
   /// Sockets per TCP link, [1, 16]. CHORUS_TCP_SOCKETS
   int tcp_sockets = 2;

@@ -2,11 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "base/host.hpp"
@@ -15,6 +18,7 @@
 #include "cli/cli.hpp"
 #include "cli/doctor/findings.hpp"
 #include "cli/doctor/hosts.hpp"
+#include "cli/doctor/paths.hpp"
 #include "runtime/control.hpp"
 #include "runtime/launch.hpp"
 #include "topology/import.hpp"
@@ -45,6 +49,52 @@ doctor::Machine machine_of(const DoctorOptions& options) {
   return machine;
 }
 
+using Exchange = std::function<std::vector<std::string>(
+    const std::string& key, const std::string& mine, const std::function<void()>& meanwhile)>;
+
+/// What the rank that speaks for this host finds of its connections to the others. `hosts`: by
+/// rank.
+std::vector<doctor::Finding> paths_of_job(const Control& control, const Options& settings,
+                                          const std::vector<std::string>& hosts, bool speaks,
+                                          const Exchange& exchange) {
+  std::vector<std::string> names;  // by host, in the order of the ranks that speak
+  std::vector<std::size_t> speakers;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto first = std::find(hosts.begin(), hosts.end(), hosts[rank]) - hosts.begin();
+    if (static_cast<std::size_t>(first) != rank) continue;
+    speakers.push_back(rank);
+    names.push_back(hosts[rank].substr(0, hosts[rank].find(' ')));
+  }
+  if (speakers.size() < 2) return {};
+  std::unique_ptr<doctor::PathCheck> check;
+  std::string address;
+  if (speaks) {
+    const auto here = static_cast<std::size_t>(control.rank());
+    const auto host = std::find(speakers.begin(), speakers.end(), here) - speakers.begin();
+    const bool named = !settings.interface_name.empty();
+    check = std::make_unique<doctor::PathCheck>(
+        static_cast<int>(host), static_cast<int>(speakers.size()), control.secret(),
+        named ? settings.interface_name : control.local_address(), !named);
+    const std::vector<std::byte> bytes = check->address();
+    address.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  const std::vector<std::string> said = exchange("addresses", address, {});
+  std::vector<std::vector<std::byte>> addresses;
+  for (const std::size_t rank : speakers) {
+    const auto bytes = std::as_bytes(std::span(said[rank]));
+    addresses.emplace_back(bytes.begin(), bytes.end());
+  }
+  if (check) {
+    check->connect(addresses);
+    while (!check->progress()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const auto go_on = [&check] {
+    if (check) static_cast<void>(check->progress());
+  };
+  static_cast<void>(exchange("paths", {}, go_on));
+  return check ? check->findings(names) : std::vector<doctor::Finding>();
+}
+
 /// Every host of the job looks itself over; what rank 0 makes of it, and nothing on the others.
 std::optional<std::vector<doctor::Finding>> examine_job(const Launch& launch) {
   const chorus::Options settings = chorus::Options::from_env();
@@ -53,10 +103,12 @@ std::optional<std::vector<doctor::Finding>> examine_job(const Launch& launch) {
   const auto control = Control::join(id, launch.rank, launch.world_size, settings.join_timeout_ms);
   std::vector<Rank> members(static_cast<std::size_t>(launch.world_size));
   std::iota(members.begin(), members.end(), 0);
-  const auto exchange = [&](const std::string& key, const std::string& mine) {
+  const auto exchange = [&](const std::string& key, const std::string& mine,
+                            const std::function<void()>& meanwhile = {}) {
     std::vector<std::string> texts;
-    for (const auto& blob : control->exchange(
-             "doctor/" + key, members, std::as_bytes(std::span(mine)), settings.join_timeout_ms)) {
+    for (const auto& blob :
+         control->exchange("doctor/" + key, members, std::as_bytes(std::span(mine)),
+                           settings.join_timeout_ms, {}, meanwhile)) {
       texts.emplace_back(reinterpret_cast<const char*>(blob.data()), blob.size());
     }
     return texts;
@@ -65,12 +117,15 @@ std::optional<std::vector<doctor::Finding>> examine_job(const Launch& launch) {
   const std::string host = host_name() + " " + boot_id();
   const auto hosts = exchange("hosts", host);
   const bool speaks = std::find(hosts.begin(), hosts.end(), host) - hosts.begin() == launch.rank;
+  const std::vector<doctor::Finding> paths =
+      paths_of_job(*control, settings, hosts, speaks, exchange);
   std::string mine;
   if (speaks) {
     const doctor::Machine machine{"/", nvml_report()};
-    mine = doctor::to_json({.host = host_name(),
-                            .findings = doctor::examine(machine),
-                            .facts = doctor::facts_of(machine)});
+    std::vector<doctor::Finding> findings = doctor::examine(machine);
+    findings.insert(findings.end(), paths.begin(), paths.end());
+    mine = doctor::to_json(
+        {.host = host_name(), .findings = std::move(findings), .facts = doctor::facts_of(machine)});
   }
   const auto all = exchange("findings", mine);
   if (launch.rank != 0) return std::nullopt;

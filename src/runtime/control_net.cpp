@@ -188,6 +188,7 @@ Id Id::parse(std::string_view text) {
 
 Endpoint local_endpoint(std::string_view interface_name, std::uint16_t port) {
   Endpoint wanted;
+  interface_name = interface_name.substr(0, interface_name.find(','));
   if (interface_name.empty()) {
     Endpoint::parse("127.0.0.1", port, wanted);
     return wanted;

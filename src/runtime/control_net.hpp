@@ -45,7 +45,8 @@ struct Id {
   static Id parse(std::string_view text);
 };
 
-/// The address of an interface, by name or as an address of this machine; empty: IPv4 loopback.
+/// The address of an interface, by name or as an address of this machine, the first if several are
+/// named, separated by commas; empty: IPv4 loopback.
 /// IPv4 is preferred where an interface has both. Throws BootstrapError naming the ones there are.
 Endpoint local_endpoint(std::string_view interface_name, std::uint16_t port);
 /// The address that packets to other machines would carry; loopback if there is none.

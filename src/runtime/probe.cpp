@@ -19,6 +19,7 @@
 #include "model/json.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/probe_flows.hpp"
+#include "transports/tcp_endpoint.hpp"
 
 namespace chorus {
 namespace {
@@ -267,11 +268,20 @@ class Session {
   std::vector<probing::PairLatency> latencies_;
 };
 
+// What tcp uses between hosts, as Wiring has it.
+std::vector<Rail> tcp_interfaces(const Control& control, const Options& options) {
+  const bool named = !options.interface_name.empty();
+  return resolve_rails(named ? options.interface_name : control.local_address(), !named);
+}
+
 // Everything that makes a network another one: machines, interfaces, transports.
 std::string cache_key(Control& control, const GroupPlace& place, const HostList& hosts,
                       const Options& options) {
-  const std::string mine = interface_identity(
-      options.interface_name.empty() ? control.local_address() : options.interface_name);
+  std::string mine;
+  for (const Rail& rail : tcp_interfaces(control, options)) {
+    if (!mine.empty()) mine += " ";
+    mine += interface_identity(rail.interface.empty() ? rail.address.ip_text() : rail.interface);
+  }
   const auto all = control.exchange(place.key + "/probe/interfaces", place.members,
                                     std::as_bytes(std::span(mine)), options.join_timeout_ms);
   std::string text = options.transports + "/" + std::to_string(options.tcp_sockets);

@@ -67,8 +67,9 @@ const Variable kTable[] = {
     words("CHORUS_TRANSPORTS", Kind::names, &Options::transports, "transports",
           "Transports that may be used, best first."),
     words("CHORUS_SOCKET_IFNAME", Kind::text, &Options::interface_name, "interface_name",
-          "Network interface (by name) or address that TCP uses; none: the one that reaches the "
-          "rendezvous."),
+          "Network interfaces (by name) or addresses that TCP uses, separated by commas, the one "
+          "that reaches all ranks first; none: the one that reaches the rendezvous, and beside it "
+          "all others that lead to a peer."),
     number("CHORUS_TCP_SOCKETS", &Options::tcp_sockets, "tcp_sockets", 1, 16,
            "Sockets per TCP link."),
     words(

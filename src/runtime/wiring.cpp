@@ -202,6 +202,7 @@ void Wiring::make_transports(const GroupPlace& place, const Options& options, co
   context.link.slot_bytes = layout.slot_bytes;
   context.link.timeout_ms = options.join_timeout_ms;
   context.interface_name = options.interface_name.empty() ? local_address : options.interface_name;
+  context.other_interfaces = options.interface_name.empty();
   context.tcp_sockets = options.tcp_sockets;
   context.rdma = {.hca = options.rdma_hca,
                   .gid_index = options.rdma_gid_index,

@@ -139,6 +139,8 @@ inline bool have_ipv6_loopback() {
 inline std::vector<Way> tcp_ways(bool processes) {
   const std::string suffix = processes ? "_processes" : "_threads";
   std::vector<Way> ways = {{"tcp", "127.0.0.1", processes, "tcp4" + suffix}};
+  // Two addresses of loopback stand for two cables.
+  ways.push_back({"tcp", "127.0.0.1,127.0.0.2", processes, "tcp_rails" + suffix});
   if (have_ipv6_loopback()) ways.push_back({"tcp", "::1", processes, "tcp6" + suffix});
   return ways;
 }
