@@ -190,6 +190,7 @@ class ShmLink final : public Link, private Landings {
   }
   void withdraw() override {
     for (Incoming& in : incoming_) in.expected.clear();
+    for (Outgoing& out : outgoing_) out.left.clear();  // nor is memory read that was given back
   }
 
   /// Puts of `out` whose memory is free again. What the peer was refused is brought to it.

@@ -229,6 +229,7 @@ TEST(Shm, APeerWhoseMemoryIsGoneIsNamed) {
   run_ends(
       kernel_way(true), kConfig,
       [](End& end) {
+        EXPECT_EQ(::send(end.side_channel, "m", 1, MSG_NOSIGNAL), 1);  // this end is connected
         char byte = 0;
         EXPECT_EQ(::recv(end.side_channel, &byte, 1, 0), 1);
         EXPECT_EQ(::recv(end.side_channel, &byte, 1, 0), 0);  // it has ended
@@ -239,6 +240,8 @@ TEST(Shm, APeerWhoseMemoryIsGoneIsNamed) {
       [](End& end) {
         const auto sent = pattern(4000, 1);
         end.put(sent, 0, 0, 0);
+        char byte = 0;
+        EXPECT_EQ(::recv(end.side_channel, &byte, 1, 0), 1);
         EXPECT_EQ(::send(end.side_channel, "m", 1, MSG_NOSIGNAL), 1);
         ::_exit(0);
       });
