@@ -35,5 +35,5 @@ done
 
 [ -e "$build/build.ninja" ] || cmake --preset release -B "$build" > /dev/null
 cmake -DCHORUS_PEERS="$folder" "$build" > /dev/null
-ninja -C "$build" chorus-perf chorus-perf-worker-{chorus,openmpi5,mpich5,impi,floor}
+ninja -C "$build" chorus_cli chorus-perf chorus-perf-worker-{chorus,openmpi5,mpich5,impi,floor}
 echo "peers: chorus-perf in $build/bin knows openmpi5, mpich5 and impi (-t shm)"
