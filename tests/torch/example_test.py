@@ -6,6 +6,7 @@
 import importlib
 import operator
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +38,9 @@ def losses(script, backend):
         for rank in ranks:
             rank.kill()
     for rank, (out, err) in zip(ranks, outputs):
-        if rank.returncode != 0:
+        # Gloo may abort when its threads end (torch 1.13, "terminate called without an active exception"): what counts
+        # of it are the losses.
+        if rank.returncode != 0 and (backend, rank.returncode) != ("gloo", -signal.SIGABRT):
             raise SystemExit(f"{backend}: exit {rank.returncode}\n{out}\n{err}")
     out, err = outputs[0]
     found = [float(line.split()[-1]) for line in out.splitlines() if line.startswith("step")]
