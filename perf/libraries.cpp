@@ -29,10 +29,23 @@ std::string chorus_command(const Library& library) {
   return "chorus";
 }
 
-/// Whether `library` is `name` itself, its newer version ("openmpi5") or a variant of it
+/// The libraries that chorus-perf knows, in the order in which it measures them.
+struct Known {
+  std::string_view name;
+  std::string_view kind;   ///< what it is started like
+  bool by_script = false;  ///< perf/peers.sh brings it
+};
+constexpr Known kKnown[] = {{"chorus", "chorus"},      {"openmpi", "openmpi"},
+                            {"mpich", "mpich"},        {"openmpi5", "openmpi", true},
+                            {"mpich5", "mpich", true}, {"impi", "impi", true},
+                            {"gloo", "gloo"},          {"nccl", "nccl"}};
+
+/// Whether `library` is started like `kind`: itself, a newer one ("openmpi5") or a variant
 /// ("openmpi-ring").
-bool is_kind_of(const Library& library, const std::string& name) {
-  return library.name == name || library.name == name + "5" || library.name.starts_with(name + "-");
+bool is_kind_of(const Library& library, std::string_view kind) {
+  const std::string_view name = std::string_view(library.name).substr(0, library.name.find('-'));
+  const auto* const known = std::ranges::find(kKnown, name, &Known::name);
+  return (known == std::end(kKnown) ? name : known->kind) == kind;
 }
 
 /// `command` of the MPI's own prefix, or else the system's `name`.
@@ -147,9 +160,6 @@ std::string home_of(const std::string& worker) {
   return home;
 }
 
-constexpr const char* kLibraries[] = {"chorus", "openmpi", "mpich", "openmpi5",
-                                      "mpich5", "impi",    "gloo",  "nccl"};
-
 }  // namespace
 
 int usable_cpus() {
@@ -161,19 +171,19 @@ int usable_cpus() {
 
 std::vector<Library> find_libraries(const std::string& directory) {
   std::vector<Library> found;
-  for (const char* name : kLibraries) {
-    const std::string program = fmt::format("chorus-perf-worker-{}", name);
+  for (const Known& known : kKnown) {
+    const std::string program = fmt::format("chorus-perf-worker-{}", known.name);
     const std::string worker =
         directory.empty() ? beside_driver(program) : (fs::path(directory) / program).string();
     if (::access(worker.c_str(), X_OK) != 0) continue;
-    found.push_back({name, worker, {}, {}, home_of(worker)});
+    found.push_back({std::string(known.name), worker, {}, {}, home_of(worker)});
   }
   return found;
 }
 
 std::string why_not(const Library& library, std::string_view transport) {
   const bool host_only = is_kind_of(library, "openmpi") || is_kind_of(library, "mpich") ||
-                         library.name == "impi" || library.name == "gloo" ||
+                         is_kind_of(library, "impi") || library.name == "gloo" ||
                          library.name == "floor";
   if (transport == "gpu" && host_only) return library.name + " is measured on host memory only";
   if (library.name == "gloo" && transport != "tcp") return "Gloo has only TCP";
@@ -187,7 +197,7 @@ Launch launch_for(const Library& library, std::string_view transport, int ranks,
                   const std::string& directory) {
   if (is_kind_of(library, "openmpi")) return {{openmpi(library, transport, ranks, directory)}};
   if (is_kind_of(library, "mpich")) return {{mpich(library, transport, ranks, directory)}};
-  if (library.name == "impi") return {{intel_mpi(library, ranks, directory)}};
+  if (is_kind_of(library, "impi")) return {{intel_mpi(library, ranks, directory)}};
   if (is_kind_of(library, "chorus") || !library.plan.empty())
     return {{chorus_run(library, transport, ranks)}};
   Launch launch;
@@ -339,9 +349,9 @@ std::string why_not_in_job(const Library& library, std::string_view transport,
 std::vector<Absent> absent_from(const std::vector<Library>& chosen) {
   const std::vector<Library> found = find_libraries();
   std::vector<Absent> absent;
-  for (const std::string name : kLibraries) {
+  for (const Known& known : kKnown) {
+    const std::string name(known.name);
     if (name == "chorus") continue;
-    const bool of_peers = name.ends_with('5') || name == "impi";
     const auto named = [&](const Library& library) { return library.name == name; };
     if (std::ranges::any_of(chosen, named)) continue;
     absent.push_back(
@@ -349,8 +359,8 @@ std::vector<Absent> absent_from(const std::vector<Library>& chosen) {
          .reason =
              std::ranges::none_of(found, named)
                  ? fmt::format("there is no chorus-perf-worker-{} beside chorus-perf: {}", name,
-                               of_peers ? "perf/peers.sh makes it"
-                                        : "it was not installed where Chorus was built")
+                               known.by_script ? "perf/peers.sh makes it"
+                                               : "it was not installed where Chorus was built")
              : name == "nccl" ? "its buffers are on GPUs: --transport gpu"
                               : "not named by --library"});
   }

@@ -10,22 +10,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/kernel_text.hpp"
 #include "perf/libraries.hpp"
 
 namespace chorus::perf {
 namespace {
-
-/// What follows the first line beginning with `key` in a file, less separators and quotes.
-std::string value_in(const char* path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key)) continue;
-    const std::size_t begin = line.find_first_not_of(" \t:=\"", key.size());
-    if (begin == line.npos) return {};
-    return line.substr(begin, line.find_last_not_of("\" ") + 1 - begin);
-  }
-  return {};
-}
 
 /// User and system ticks of a process, all its threads; 0 if it is gone.
 std::int64_t ticks_of(pid_t pid) {
@@ -46,15 +35,15 @@ std::int64_t ticks_of(pid_t pid) {
 
 Machine this_machine() {
   Machine machine;
-  machine.cpu = value_in("/proc/cpuinfo", "model name");
+  machine.cpu = value_in(kernel_text("/proc/cpuinfo"), "model name");
   machine.cpus = usable_cpus();
-  const double kib = std::atof(value_in("/proc/meminfo", "MemTotal").c_str());
+  const double kib = std::atof(value_in(kernel_text("/proc/meminfo"), "MemTotal").c_str());
   machine.memory = fmt::format("{:.0f} GB", kib * 1024 / 1e9);
   utsname name{};
   if (::uname(&name) == 0) machine.kernel = name.release;
-  machine.system = value_in("/etc/os-release", "PRETTY_NAME");
+  machine.system = value_in(kernel_text("/etc/os-release"), "PRETTY_NAME");
   machine.tcp_congestion_control =
-      value_in("/proc/sys/net/ipv4/tcp_congestion_control", std::string_view{});
+      value_in(kernel_text("/proc/sys/net/ipv4/tcp_congestion_control"), "");
   return machine;
 }
 

@@ -14,6 +14,16 @@
 
 namespace chorus {
 
+/// Sizes [at_least, less_than) of messages; none by default.
+struct MessageSizes {
+  std::size_t at_least = 0;
+  std::size_t less_than = 0;
+
+  [[nodiscard]] bool contains(std::size_t bytes) const {
+    return bytes >= at_least && bytes < less_than;
+  }
+};
+
 /// An ordered lane of a link, [0, LinkConfig::num_channels).
 using ChannelId = int;
 
@@ -122,9 +132,9 @@ class Link {
   /// down.
   virtual void pace(double /*bytes_per_s*/) {}
 
-  /// From now on puts of [at_least, less_than) bytes are left where they are until the peer has
-  /// them read by the kernel. A wish, heard by transports of one host.
-  virtual void leave_to_kernel(std::size_t /*at_least*/, std::size_t /*less_than*/) {}
+  /// From now on puts of these sizes are left where they are until the peer has them read by the
+  /// kernel. A wish, heard by transports of one host.
+  virtual void leave_to_kernel(MessageSizes /*sizes*/) {}
 
   /// Sends what try_put() has kept back so that several puts leave together, released or not. Who
   /// makes puts calls this, or progress(), before it turns to anything else. False if something

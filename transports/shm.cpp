@@ -60,12 +60,9 @@ class ShmLink final : public Link, private Landings {
     }
   }
 
-  void leave_to_kernel(std::size_t at_least, std::size_t less_than) override {
-    kernel_from_ = std::max(at_least, ShmSlot::kInlineBytes + 1);
-    kernel_to_ = less_than;
-  }
+  void leave_to_kernel(MessageSizes sizes) override { to_kernel_ = sizes; }
   // Only what the kernel copies goes past the region.
-  Landings* landings() override { return kernel_from_ < kernel_to_ ? this : nullptr; }
+  Landings* landings() override { return leaves_to_kernel() ? this : nullptr; }
 
   bool try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
                std::uint32_t tag) override {
@@ -78,7 +75,7 @@ class ShmLink final : public Link, private Landings {
     if (src.size() <= ShmSlot::kInlineBytes) {
       if (!src.empty()) std::memcpy(slot.payload, src.data(), src.size());
       slot.length = static_cast<std::uint32_t>(src.size());
-    } else if (src.size() >= kernel_from_ && src.size() < kernel_to_ && !refuses_) {
+    } else if (to_kernel_.contains(src.size()) && !peer_is_refused_) {
       const ShmElsewhere where{reinterpret_cast<std::uint64_t>(src.data()), src.size()};
       std::memcpy(slot.payload, &where, sizeof where);
       slot.length = ShmSlot::kElsewhere;
@@ -124,7 +121,7 @@ class ShmLink final : public Link, private Landings {
   // A put that is not left to the kernel is complete when try_put() returns; others wait for their
   // receiver, who so takes what has come whether or not anybody asks for it.
   bool progress() override {
-    if (kernel_from_ >= kernel_to_) return true;
+    if (!leaves_to_kernel()) return true;
     bool all = true;
     for (std::size_t c = 0; c < outgoing_.size(); ++c) {
       static_cast<void>(arrivals(static_cast<ChannelId>(c)));
@@ -165,6 +162,8 @@ class ShmLink final : public Link, private Landings {
     std::vector<std::uint32_t> tags{};   ///< [ring_slots]; the slots themselves are soon rewritten
   };
 
+  [[nodiscard]] bool leaves_to_kernel() const { return to_kernel_.less_than > 0; }
+
   [[nodiscard]] std::size_t index_of(ChannelId channel) const {
     const auto index = static_cast<std::size_t>(channel);
     CHORUS_CHECK(index < outgoing_.size(), "no such channel");
@@ -201,7 +200,7 @@ class ShmLink final : public Link, private Landings {
     const Left& first = out.left.front();
     if (out.consumed->refused.load(std::memory_order_seq_cst) == first.index + 1 &&
         out.consumed->brought.load(std::memory_order_relaxed) != first.index + 1) {
-      refuses_ = true;
+      peer_is_refused_ = true;
       std::memcpy(peer_region_.data() + first.offset, first.src.data(), first.src.size());
       out.consumed->brought.store(first.index + 1, std::memory_order_seq_cst);
       wake_if_sleeping();
@@ -287,10 +286,10 @@ class ShmLink final : public Link, private Landings {
   std::atomic<std::uint32_t>& peer_sleeping_;
   Mailbox mailbox_;
   const int peer_pipe_fd_;
-  std::vector<Outgoing> outgoing_;               // [num_channels]
-  std::vector<Incoming> incoming_;               // [num_channels]
-  std::size_t kernel_from_ = 0, kernel_to_ = 0;  // puts of these sizes are left to the kernel
-  mutable bool refuses_ = false;                 // to let the peer read them
+  std::vector<Outgoing> outgoing_;  // [num_channels]
+  std::vector<Incoming> incoming_;  // [num_channels]
+  MessageSizes to_kernel_;
+  mutable bool peer_is_refused_ = false;  // by the kernel, to read what is left to it
 };
 
 class ShmTransport final : public Transport {

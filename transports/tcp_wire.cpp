@@ -25,8 +25,9 @@ Proof prove_about(const Secret& secret, std::string_view purpose, const Nonce& l
 
 std::optional<TcpAddress> TcpAddress::parse(std::span<const std::byte> bytes) {
   TcpAddress address;
-  if (bytes.size() != sizeof address) return std::nullopt;
-  std::memcpy(&address, bytes.data(), sizeof address);
+  if (bytes.size() > sizeof address) return std::nullopt;
+  std::memcpy(&address, bytes.data(), bytes.size());
+  if (bytes.size() != address.bytes().size()) return std::nullopt;
   const auto is_address = [](const auto& one) {
     return (one.version == 4 && one.prefix <= 32) || (one.version == 6 && one.prefix <= 128);
   };

@@ -2,6 +2,7 @@
 // on; described in docs/transports/tcp.md.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -54,8 +55,10 @@ struct TcpAddress {
 
   static constexpr std::uint64_t kMagic = 0x327063742d756863;  // "chu-tcp2"
 
+  /// What is published: up to the last rail. A thousand ranks read each other's.
   [[nodiscard]] std::span<const std::byte> bytes() const {
-    return std::as_bytes(std::span(this, 1));
+    const std::size_t unused = rails.size() - std::min<std::size_t>(num_rails, rails.size());
+    return std::as_bytes(std::span(this, 1)).first(sizeof *this - unused * sizeof(TcpRail));
   }
   /// Nothing if `bytes` cannot be an address of this version of Chorus.
   static std::optional<TcpAddress> parse(std::span<const std::byte> bytes);

@@ -181,12 +181,12 @@ void Communicator::Impl::learn_host() {
   }
   shared_calls_.rates = &host_rates;
   shared_calls_.cores = shared_cores();
-  const KernelSizes sizes = kernel_message_sizes(host_rates, static_cast<int>(place.members.size()),
-                                                 shared_cores(), layout.slot_bytes);
-  wiring->leave_to_kernel(sizes.at_least, sizes.less_than);
+  const MessageSizes sizes = kernel_message_sizes(
+      host_rates, static_cast<int>(place.members.size()), shared_cores(), layout.slot_bytes);
+  wiring->leave_to_kernel(sizes);
   // Where Yama lets nobody but its ancestors look into a process (ptrace_scope 1), those that the
   // same launcher started may; elsewhere the call is refused and not needed.
-  if (sizes.at_least > 0) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
+  if (sizes.less_than > 0) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
 }
 
 void Communicator::Impl::listen_to_engine() {

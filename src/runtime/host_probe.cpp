@@ -1,5 +1,6 @@
 #include "runtime/host_probe.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,13 +15,15 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <functional>
-#include <sstream>
+#include <system_error>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/cores.hpp"
 #include "base/host.hpp"
+#include "base/kernel_text.hpp"
 
 namespace chorus {
 namespace {
@@ -102,9 +105,15 @@ bool on_cores(const int (&cores)[2], const std::function<void(Turns&)>& writer,
     if (!failed) work(turns);
   };
   std::thread other([&] { run(cores[0], writer); });
-  std::thread one([&] { run(cores[1], reader); });
-  one.join();
+  std::thread one;
+  try {
+    one = std::thread([&] { run(cores[1], reader); });
+  } catch (const std::system_error&) {
+    failed = true;
+    ready = 2;
+  }
   other.join();
+  if (one.joinable()) one.join();
   return !failed;
 }
 
@@ -229,63 +238,45 @@ class Ways {
   double clock_s_;
 };
 
-std::string sysfs_text(int core, const char* file) {
-  std::ifstream in(fmt::format("/sys/devices/system/cpu/cpu{}/{}", core, file));
-  std::string text;
-  std::getline(in, text);
-  return text;
+/// A list of cores that the kernel keeps of `core`.
+std::vector<int> cores_in(int core, const std::string& file) {
+  return listed(kernel_text(fmt::format("/sys/devices/system/cpu/cpu{}/{}", core, file)));
 }
 
-/// Whether a list such as "0-3,8" has `core`.
-bool lists(const std::string& list, int core) {
-  std::istringstream in(list);
-  for (std::string part; std::getline(in, part, ',');) {
-    int first = 0, last = 0;
-    const int read = std::sscanf(part.c_str(), "%d-%d", &first, &last);
-    if (read == 1) last = first;
-    if (read >= 1 && core >= first && core <= last) return true;
-  }
-  return false;
-}
-
-std::string last_level_cache(int core) {
-  std::string list;
+std::vector<int> sharing_last_cache(int core) {
+  std::vector<int> sharing;
   for (int index = 0; index < 8; ++index) {
-    const std::string shared =
-        sysfs_text(core, fmt::format("cache/index{}/shared_cpu_list", index).c_str());
-    if (!shared.empty()) list = shared;
+    std::vector<int> level = cores_in(core, fmt::format("cache/index{}/shared_cpu_list", index));
+    if (!level.empty()) sharing = std::move(level);
   }
-  return list;
+  return sharing;
 }
 
-std::string distance_of(int a, int b) {
-  if (lists(sysfs_text(a, "topology/thread_siblings_list"), b)) return "siblings";
-  if (lists(last_level_cache(a), b)) return "cache";
-  const std::string package = sysfs_text(a, "topology/physical_package_id");
-  return package == sysfs_text(b, "topology/physical_package_id") ? "package" : "packages";
-}
-
-/// The first two cores of each distance, nearest first.
+/// One core, and the first at each distance from it, nearest first. Asks the kernel about that one
+/// core alone: there may be hundreds.
 std::vector<HostRates::Pair> pairs_of_cores() {
   // A rank that mpirun has bound to one core may use others for this all the same.
-  std::vector<int> cores = usable_cores();
-  if (cores.size() < 2) {
-    const std::vector<int> own = cores;
-    for (int core = 0; core < static_cast<int>(::sysconf(_SC_NPROCESSORS_CONF)); ++core) {
-      if (core != own[0]) cores.push_back(core);
-    }
-  }
+  std::vector<int> others = usable_cores();
+  const int core = others.front();
+  if (others.size() < 2) others = listed(kernel_text("/sys/devices/system/cpu/online"));
+  std::erase(others, core);
+  const std::pair<const char*, std::vector<int>> distances[] = {
+      {"siblings", cores_in(core, "topology/thread_siblings_list")},
+      {"cache", sharing_last_cache(core)},
+      {"package", cores_in(core, "topology/core_siblings_list")},
+      {"packages", others}};
   std::vector<HostRates::Pair> pairs;
-  for (const char* distance : {"siblings", "cache", "package", "packages"}) {
-    const auto other = std::find_if(cores.begin() + 1, cores.end(), [&](int core) {
-      return distance_of(cores[0], core) == distance;
-    });
-    if (other == cores.end()) continue;
+  for (const auto& [distance, cores] : distances) {
+    const auto found = std::ranges::find_first_of(others, cores);
+    if (found == others.end()) continue;
     HostRates::Pair pair;
     pair.distance = distance;
-    pair.cores[0] = cores[0];
-    pair.cores[1] = *other;
+    pair.cores[0] = core;
+    pair.cores[1] = *found;
     pairs.push_back(std::move(pair));
+    std::erase_if(others, [&cores = cores](int other) {
+      return std::ranges::find(cores, other) != cores.end();
+    });
   }
   return pairs;
 }
@@ -323,7 +314,7 @@ double probe_system_call() {
 
 double probe_wake(const int (&cores)[2]) {
   int pipe[2] = {};
-  if (::pipe(pipe) != 0) return 0;
+  if (::pipe2(pipe, O_CLOEXEC) != 0) return 0;
   constexpr std::uint32_t kWakes = 10;
   double least = 1;
   Moment::time_point written;
@@ -390,18 +381,15 @@ bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget) {
 std::string machine_identity() {
   utsname kernel{};
   ::uname(&kernel);
-  std::ifstream cpus("/proc/cpuinfo");
-  std::string model = "processor of unknown name";
-  for (std::string line; std::getline(cpus, line);) {
-    if (!line.starts_with("model name")) continue;
-    model = line.substr(std::min(line.size(), line.find(':') + 2));
-    break;
-  }
-  return fmt::format("{}, {} processors, Linux {}, boot {}", model, ::sysconf(_SC_NPROCESSORS_ONLN),
-                     kernel.release, boot_id());
+  const std::string model = value_in(kernel_text("/proc/cpuinfo"), "model name");
+  return fmt::format("{}, {} processors, Linux {}, boot {}",
+                     model.empty() ? "processor of unknown name" : model,
+                     ::sysconf(_SC_NPROCESSORS_ONLN), kernel.release, boot_id());
 }
 
-HostRates probe_host() {
+namespace {
+
+HostRates measure() {
   const auto begin = Moment::now();
   HostRates rates;
   rates.pairs = pairs_of_cores();
@@ -423,6 +411,16 @@ HostRates probe_host() {
   rates.machine = machine_identity();
   rates.measured_at_s = static_cast<std::int64_t>(std::time(nullptr));
   return rates;
+}
+
+}  // namespace
+
+HostRates probe_host() {
+  try {
+    return measure();
+  } catch (const std::system_error&) {  // no thread is to be had
+    return assumed_host_rates();
+  }
 }
 
 }  // namespace chorus

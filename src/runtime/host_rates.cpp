@@ -123,15 +123,15 @@ bool kernel_copies_pay(const HostRates& rates, const std::vector<RankLoad>& rank
   return kernel_most + rates.pairs.back().line_s < staged_s;
 }
 
-KernelSizes kernel_message_sizes(const HostRates& rates, int ranks, int cores,
-                                 std::size_t slot_bytes) {
+MessageSizes kernel_message_sizes(const HostRates& rates, int ranks, int cores,
+                                  std::size_t slot_bytes) {
   const auto pays = [&](std::size_t bytes) {
     const auto size = static_cast<double>(bytes);
     std::vector<RankLoad> loads(static_cast<std::size_t>(std::max(ranks, 2)));
     loads[0].staged_bytes = loads[1].fetched_bytes = size;
     return kernel_copies_pay(rates, loads, cores, size);
   };
-  KernelSizes sizes;
+  MessageSizes sizes;
   for (std::size_t bytes = 1024; bytes <= slot_bytes; bytes *= 2) {
     if (!pays(bytes)) {
       sizes = {};

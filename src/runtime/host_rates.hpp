@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "transports/link.hpp"
+
 namespace chorus {
 
 /// Figures of one machine, as probe_host() measured them (docs/probing.md), or assumed.
@@ -62,14 +64,10 @@ struct RankLoad {
 [[nodiscard]] bool kernel_copies_pay(const HostRates& rates, const std::vector<RankLoad>& ranks,
                                      int cores, double slot_bytes);
 
-/// Sizes of messages [at_least, less_than) that arrive earlier, one alone and many in a row, if the
-/// receiver reads them by the kernel; none: both 0. No message is longer than `slot_bytes`.
-struct KernelSizes {
-  std::size_t at_least = 0;
-  std::size_t less_than = 0;
-};
-[[nodiscard]] KernelSizes kernel_message_sizes(const HostRates& rates, int ranks, int cores,
-                                               std::size_t slot_bytes);
+/// Messages that arrive earlier, one alone and many in a row, if the receiver reads them by the
+/// kernel. None is longer than `slot_bytes`.
+[[nodiscard]] MessageSizes kernel_message_sizes(const HostRates& rates, int ranks, int cores,
+                                                std::size_t slot_bytes);
 
 /// Format: docs/probing.md. Same value, same text.
 [[nodiscard]] std::string to_json(const HostRates& rates);

@@ -345,7 +345,7 @@ Link& Wiring::link(Rank peer) {
     const auto transport = static_cast<std::size_t>(chosen_[static_cast<std::size_t>(peer)]);
     link = transports_[transport]->connect(peer,
                                            addresses_[static_cast<std::size_t>(peer)][transport]);
-    link->leave_to_kernel(kernel_from_, kernel_to_);
+    link->leave_to_kernel(to_kernel_);
     if (!paces_.empty()) link->pace(paces_[static_cast<std::size_t>(peer)]);
   }
   return *link;
@@ -359,11 +359,10 @@ void Wiring::pace(std::vector<double> bytes_per_s) {
   }
 }
 
-void Wiring::leave_to_kernel(std::size_t at_least, std::size_t less_than) {
-  kernel_from_ = at_least;
-  kernel_to_ = less_than;
+void Wiring::leave_to_kernel(MessageSizes sizes) {
+  to_kernel_ = sizes;
   for (const auto& link : links_) {
-    if (link) link->leave_to_kernel(at_least, less_than);
+    if (link) link->leave_to_kernel(sizes);
   }
 }
 

@@ -57,7 +57,7 @@ class Wiring {
   /// Link::pace of each peer's link, also of those that are yet to be made.
   void pace(std::vector<double> bytes_per_s);
   /// Link::leave_to_kernel of each link, also of those that are yet to be made.
-  void leave_to_kernel(std::size_t at_least, std::size_t less_than);
+  void leave_to_kernel(MessageSizes sizes);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   /// What wakes this rank: for communicators that are split from this one.
   [[nodiscard]] const std::shared_ptr<Wakeups>& wakeups() const { return wakeups_; }
@@ -98,9 +98,9 @@ class Wiring {
   std::vector<std::vector<std::vector<std::byte>>> addresses_;  // [peer][transport]
   std::vector<int> chosen_;                                     // [peer]: index of transport
   std::unique_ptr<Commons> commons_;
-  std::vector<std::unique_ptr<Link>> links_;     // [peer], null until needed
-  std::vector<double> paces_;                    // [peer], bytes per second; empty: no limits
-  std::size_t kernel_from_ = 0, kernel_to_ = 0;  // Link::leave_to_kernel()
+  std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed
+  std::vector<double> paces_;                 // [peer], bytes per second; empty: no limits
+  MessageSizes to_kernel_;                    // Link::leave_to_kernel()
 };
 
 }  // namespace chorus

@@ -58,7 +58,7 @@ std::string host(const std::string& input) {
         if (!std::isfinite(time) || time < 0) return "a time that no clock shows";
       }
     }
-    const KernelSizes sizes = kernel_message_sizes(rates, 2, 2, 131'072);
+    const MessageSizes sizes = kernel_message_sizes(rates, 2, 2, 131'072);
     if (sizes.at_least > sizes.less_than) return "sizes of messages that do not ascend";
   } catch (const InputError& refused) {
     return std::string_view(refused.what()).starts_with("fuzz") ? "" : refused.what();

@@ -5,10 +5,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 #include <cerrno>
 #include <chrono>
@@ -21,6 +17,7 @@
 #include "chorus/memory.hpp"
 #include "collectives/algorithms.hpp"
 #include "runtime/host_rates.hpp"
+#include "tests/transports/forbid_foreign_memory.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {
@@ -134,21 +131,6 @@ std::string explained(Communicator& comm, std::size_t count) {
 
 constexpr const char* kOneCopy = "ordinary buffers are read by the kernel: one copy (host measured";
 constexpr const char* kTwoCopies = "ordinary buffers go through slots: two copies (host measured";
-
-/// From now on the kernel refuses this process the memory of others, with `error`.
-void forbid_foreign_memory(int error) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{.len = std::size(filter), .filter = filter};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-    throw std::runtime_error("this kernel has no seccomp");
-  }
-}
 
 class DirectTest : public ::testing::TestWithParam<std::tuple<Ranks, int>> {};
 

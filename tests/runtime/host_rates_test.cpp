@@ -4,10 +4,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +16,7 @@
 #include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "runtime/host_probe.hpp"
+#include "tests/transports/forbid_foreign_memory.hpp"
 
 namespace chorus::testing {
 namespace {
@@ -140,7 +137,7 @@ TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
   rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1e-5, 1e-6},
                             {16'384, 1e-5, 1e-5, 1.5e-5, 1e-6},
                             {131'072, 1e-4, 1e-4, 1.5e-4, 1e-4}};
-  KernelSizes sizes = kernel_message_sizes(rates, 2, 2, 131'072);
+  MessageSizes sizes = kernel_message_sizes(rates, 2, 2, 131'072);
   EXPECT_EQ(sizes.at_least, 16'384u);
   EXPECT_EQ(sizes.less_than, 131'072u);
   rates.pairs[0].samples[2].kernel_s = 0.9e-4;
@@ -164,18 +161,6 @@ void alone(const std::function<bool()>& body) {
   EXPECT_EXIT(::_exit(body() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
-void forbid_reading_processes() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{.len = std::size(filter), .filter = filter};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
-
 bool is_sound(const HostRates& rates) {
   if (!rates.is_measured()) return ::sysconf(_SC_NPROCESSORS_ONLN) < 2;
   return host_rates_from_json(to_json(rates), "what was measured") == rates;
@@ -191,7 +176,7 @@ TEST(HostProbe, MeasuresThisMachine) {
 
 TEST(HostProbe, SaysWhereTheKernelForbidsToReadProcesses) {
   alone([] {
-    forbid_reading_processes();
+    forbid_foreign_memory(EPERM);
     const HostRates rates = probe_host();
     return is_sound(rates) && !rates.kernel_copies();
   });

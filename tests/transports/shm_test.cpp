@@ -1,15 +1,12 @@
 // What shm alone has: addresses that lead into other processes, and memory that a peer may spoil.
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include <cerrno>
 #include <climits>
 #include <cstddef>
 
 #include "ends.hpp"
+#include "forbid_foreign_memory.hpp"
 #include "transports/shm_memory.hpp"
 
 namespace chorus::testing {
@@ -187,26 +184,13 @@ TEST(Shm, APeerThatLiesAboutMemoryElsewhereIsRefused) {
   }
 }
 
-/// From now on the kernel refuses this process the memory of others.
-void forbid_foreign_memory() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{.len = std::size(filter), .filter = filter};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
-
 // Rank 1 may not read rank 0, which brings what it had left to the kernel.
 TEST(Shm, WhatTheKernelRefusesIsBroughtByThePutter) {
   const LinkConfig config{.region_bytes = 64 * 1024, .num_channels = 2, .max_outstanding = 8};
   run_both(kernel_way(true), config, [](End& end) {
     std::vector<std::vector<std::byte>> sent;
     for (std::uint64_t i = 0; i < 40; ++i) sent.push_back(pattern(1 + i % 5 * 2000, i));
-    if (end.rank == 1) forbid_foreign_memory();
+    if (end.rank == 1) forbid_foreign_memory(EPERM);
     for (std::size_t i = 0; i < sent.size(); ++i) {
       const std::size_t offset = i % 4 * 10'000;
       if (end.rank == 0) {

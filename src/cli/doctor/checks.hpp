@@ -43,8 +43,6 @@ class Files {
 [[nodiscard]] std::vector<std::string> lines(std::string_view text);
 /// "8 MiB"
 [[nodiscard]] std::string bytes_text(std::uint64_t bytes);
-/// How many numbers "0-3,8" lists.
-[[nodiscard]] int count_listed(std::string_view list);
 
 struct Pci {
   PciAddress address;

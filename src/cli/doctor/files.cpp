@@ -79,21 +79,6 @@ std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{} KiB", bytes >> 10);
 }
 
-int count_listed(std::string_view list) {
-  constexpr std::uint64_t kMost = 1 << 20;
-  std::uint64_t count = 0;
-  while (!list.empty()) {
-    const std::size_t end = std::min(list.find(','), list.size());
-    const std::string_view part = list.substr(0, end);
-    const auto first = number(part);
-    const std::size_t dash = part.find('-');
-    const auto last = dash == std::string_view::npos ? first : number(part.substr(dash + 1));
-    if (first && last && *last >= *first && *last < kMost) count += *last - *first + 1;
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return static_cast<int>(std::min(count, kMost));
-}
-
 std::vector<Pci> pci_devices(const Files& files) {
   std::vector<Pci> found;
   for (const std::string& name : files.names("sys/bus/pci/devices")) {

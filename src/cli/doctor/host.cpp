@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/kernel_text.hpp"
 #include "cli/doctor/checks.hpp"
 
 namespace chorus::doctor {
@@ -23,7 +24,7 @@ int usable(const Files& files) {
   for (const std::string& line : lines(files.text("proc/self/status"))) {
     if (!line.starts_with(kName)) continue;
     const auto list = words(std::string_view(line).substr(kName.size()));
-    if (!list.empty()) return count_listed(list[0]);
+    if (!list.empty()) return static_cast<int>(listed(list[0]).size());
   }
   return 0;
 }
@@ -158,7 +159,8 @@ void check_memory(const Scene& scene, Findings& findings) {
 
 void check_processors(const Scene& scene, Findings& findings) {
   const int processors = usable(scene.files);
-  const int online = count_listed(scene.files.line("sys/devices/system/cpu/online"));
+  const int online =
+      static_cast<int>(listed(scene.files.line("sys/devices/system/cpu/online")).size());
   if (processors > 0 && online > processors) {
     findings.push_back(
         {"affinity", Severity::note,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/kernel_text.hpp"
 #include "chorus/error.hpp"
 #include "cli/doctor/checks.hpp"
 
@@ -12,18 +13,6 @@ namespace chorus::doctor {
 namespace {
 
 using Json = nlohmann::json;
-
-/// What stands behind the first `name` at the beginning of a line, without blanks, colons and
-/// quotation marks around it.
-std::string value_in(const std::string& text, std::string_view name) {
-  for (const std::string& line : lines(text)) {
-    if (!line.starts_with(name)) continue;
-    const std::size_t begin = line.find_first_not_of(" \t:=\"", name.size());
-    if (begin == line.npos) return {};
-    return line.substr(begin, line.find_last_not_of(" \t\"") + 1 - begin);
-  }
-  return {};
-}
 
 /// The soft limit of a line of /proc/self/limits.
 std::string limit(const std::string& limits, std::string_view name) {
