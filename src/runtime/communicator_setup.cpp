@@ -111,19 +111,17 @@ void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
       options.deterministic, layout.slots, options.slot_bytes, options.transports,
       options.synthesis_ms, options.probe_ms);
-  // A peer that cannot be reached may have died, or left because another died: that is the cause.
-  const auto blame_the_dead = [this] {
-    if (const auto verdict = control->await_verdict(place.key)) throw CollectiveError(*verdict);
-  };
   try {
     wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   } catch (const LinkError& error) {
     // Of its own sockets or memory the others know nothing.
     if (error.peer() < 0) control->abort(place.key, error.what());
-    blame_the_dead();
+    // The peer may have died, or left because another died: that is the cause.
+    if (const auto verdict = control->await_verdict(place.key)) throw CollectiveError(*verdict);
     throw;
   } catch (const TopologyError&) {
-    blame_the_dead();
+    // The others throw it, too, and leave: that they do is no cause.
+    if (const auto death = control->await_death(place.key)) throw CollectiveError(*death);
     throw;
   }
 }

@@ -434,4 +434,19 @@ std::optional<std::string> Control::await_verdict(const std::string& group, int 
   return sentence;
 }
 
+std::optional<std::string> Control::await_death(const std::string& group, int grace_ms) {
+  std::unique_lock lock(impl_->mutex);
+  std::optional<std::string> sentence;
+  impl_->wait(lock, Impl::Clock::now() + milliseconds(grace_ms), [&] {
+    const auto found = impl_->groups.find(group);
+    if (found == impl_->groups.end()) return true;
+    Impl::Group judged{.members = found->second.members};  // by deaths alone
+    for (const auto& death : impl_->deaths) impl_->judge_by_death(judged, death);
+    if (impl_->disconnected) impl_->judge_by_disconnection(judged);
+    sentence = judged.verdict;
+    return sentence.has_value();
+  });
+  return sentence;
+}
+
 }  // namespace chorus

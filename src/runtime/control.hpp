@@ -159,6 +159,9 @@ class Control {
   /// Blocks until there is a verdict on `group`, at most `grace_ms`.
   std::optional<std::string> await_verdict(const std::string& group,
                                            int grace_ms = kVerdictGraceMs);
+  /// As await_verdict(), but only a member's death counts, and that of the coordinator: for what
+  /// all members find out alike, and then leave because of, each at its own time.
+  std::optional<std::string> await_death(const std::string& group, int grace_ms = kVerdictGraceMs);
 
   /// Becomes readable when poll() has something to do. The same descriptor for all the life of
   /// this object.

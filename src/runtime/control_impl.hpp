@@ -31,10 +31,10 @@ struct Control::Impl {
   };
   struct Group {
     std::vector<Rank> members;
-    std::optional<std::string> verdict;
+    std::optional<std::string> verdict = {};
     std::uint64_t status_call = 0;
-    std::string status;   ///< who is missing in status_call
-    bool speaks = false;  ///< this rank is the one that logs it
+    std::string status = {};  ///< who is missing in status_call
+    bool speaks = false;      ///< this rank is the one that logs it
   };
   struct Exchange {
     std::optional<std::vector<std::vector<std::byte>>> blobs;

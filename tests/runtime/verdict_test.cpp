@@ -179,6 +179,32 @@ TEST(Verdict, ALostConnectionIsExplainedByTheDeathBehindIt) {
   }
 }
 
+TEST(Verdict, ADeathIsToldFromAnAbortThatCameBeforeIt) {
+  const std::string id = UniqueId::make(3).text;
+  Raw dying(id);
+  std::atomic<int> unaware = 2;
+  run_ranks(3, [&](Rank rank) {
+    if (rank == 2) {
+      EXPECT_EQ(dying.enter(dying.hello(2, 3)).second, "welcome");
+      EXPECT_TRUE(dying.next());
+      unaware.wait(2);
+      unaware.wait(1);
+      dying.close();
+      return;
+    }
+    const auto control = Control::join(id, rank, 3, kPatience_ms);
+    control->open_group("g", all_ranks(3));
+    if (rank == 0) control->abort("g", "left because of an exception");
+    EXPECT_THAT(verdict_within(*control, "g", 2000), HasSubstr("rank 0 aborted: left because"));
+    EXPECT_EQ(control->await_death("g", 50), std::nullopt);
+    --unaware;
+    unaware.notify_all();
+    EXPECT_EQ(control->await_death("g", kPatience_ms),
+              "rank 2 (pid 4242 on elsewhere) died: its connection closed");
+    control->close_group("g");
+  });
+}
+
 TEST(Verdict, ADeathHitsExactlyTheGroupsOfTheDead) {
   const std::string id = UniqueId::make(4).text;
   Raw dying(id);
