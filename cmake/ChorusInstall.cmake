@@ -52,16 +52,23 @@ if(CHORUS_BUILD_TOOLS)
   chorus_install_documentation()
 endif()
 
-if(TARGET chorus_torch)
-  # Where Debian's Python looks below /usr; elsewhere it is a folder for PYTHONPATH.
-  set(python lib/python3/dist-packages)
-  file(RELATIVE_PATH to_library ${CMAKE_INSTALL_PREFIX}/${python}/chorus_torch
-       ${CMAKE_INSTALL_FULL_LIBDIR})
-  set_target_properties(chorus_torch PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/${to_library}")
-  install(TARGETS chorus_torch LIBRARY DESTINATION ${python}/chorus_torch COMPONENT torch)
-  install(DIRECTORY ${PROJECT_BINARY_DIR}/python/chorus_torch DESTINATION ${python}
-          COMPONENT torch FILES_MATCHING PATTERN *.py)
-endif()
+# Where Debian's Python looks below /usr; elsewhere it is a folder for PYTHONPATH.
+set(python lib/python3/dist-packages)
+file(RELATIVE_PATH module_to_library ${CMAKE_INSTALL_PREFIX}/${python}/chorus
+     ${CMAKE_INSTALL_FULL_LIBDIR})
+# chorus_install_module(TARGET COMPONENT): the package that TARGET was built into.
+function(chorus_install_module target component)
+  if(NOT TARGET ${target})
+    return()
+  endif()
+  string(REPLACE chorus_python chorus package ${target})
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/${module_to_library}")
+  install(TARGETS ${target} LIBRARY DESTINATION ${python}/${package} COMPONENT ${component})
+  install(DIRECTORY ${PROJECT_BINARY_DIR}/python/${package} DESTINATION ${python}
+          COMPONENT ${component} FILES_MATCHING PATTERN *.py PATTERN *.pyi PATTERN py.typed)
+endfunction()
+chorus_install_module(chorus_python python)
+chorus_install_module(chorus_torch torch)
 
 install(FILES LICENSE README.md CHANGELOG.md ARCHITECTURE.md DESTINATION ${doc_dir}
         COMPONENT tools)

@@ -7,6 +7,7 @@
 #   chorus-tools           the commands, their manual pages and completions, the documents
 #   chorus-perf-peers      chorus-perf's workers for Open MPI, MPICH and Gloo
 #   chorus-trainer         train, which chorus plan asks
+#   python3-chorus         the module chorus, for Debian's Python
 #   python3-chorus-torch   the backend of torch.distributed, for Debian's torch
 #
 # What libraries each needs is found by dpkg-shlibdeps; below is what no linker sees.
@@ -68,6 +69,27 @@ if(CHORUS_BUILD_TOOLS)
                    DEPENDS "${library} (= ${version})" "libchorus-nccl (= ${version})")
   endif()
 endif()
+# chorus_compiled_package(COMPONENT PACKAGE): compiled when installed, and what Python compiled goes
+# with the package.
+macro(chorus_compiled_package component package)
+  set(scripts "")
+  foreach(script IN ITEMS postinst prerm)
+    set(maintained ${PROJECT_BINARY_DIR}/debian/${package}/${script})
+    file(READ ${PROJECT_SOURCE_DIR}/cmake/debian/python3.${script}.in text)
+    string(REPLACE "@package@" ${package} text "${text}")
+    file(CONFIGURE OUTPUT ${maintained} CONTENT "${text}" @ONLY)
+    file(CHMOD ${maintained} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ
+                                         GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+    list(APPEND scripts ${maintained})
+  endforeach()
+  string(TOUPPER ${component} key)
+  set(CPACK_DEBIAN_${key}_PACKAGE_CONTROL_EXTRA ${scripts})
+endmacro()
+if(TARGET chorus_python)
+  chorus_package(python python3-chorus python "Collective communication for Python"
+                 DEPENDS "${library} (= ${version})" "python3 (>= 3.11)" RECOMMENDS python3-numpy)
+  chorus_compiled_package(python python3-chorus)
+endif()
 # For the Python that Debian calls python3 alone: another's packages live elsewhere.
 if(TARGET chorus_torch AND CHORUS_TORCH_PYTHON STREQUAL "/usr/bin/python3")
   get_target_property(torch chorus_torch_parts CHORUS_TORCH_VERSION)
@@ -78,14 +100,6 @@ if(TARGET chorus_torch AND CHORUS_TORCH_PYTHON STREQUAL "/usr/bin/python3")
   chorus_package(torch python3-chorus-torch python "Collective communication for PyTorch"
                  DEPENDS "${library} (= ${version})" "python3-torch (>= ${major}.${minor})"
                          "python3-torch (<< ${major}.${next})")
-  # Compiled when installed, and what Python compiled goes with the package.
-  set(package python3-chorus-torch)
-  foreach(script IN ITEMS postinst prerm)
-    set(maintained_${script} ${PROJECT_BINARY_DIR}/debian/${package}/${script})
-    configure_file(${PROJECT_SOURCE_DIR}/cmake/debian/python3.${script}.in ${maintained_${script}}
-                   @ONLY FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ
-                                          GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
-  endforeach()
-  set(CPACK_DEBIAN_TORCH_PACKAGE_CONTROL_EXTRA ${maintained_postinst} ${maintained_prerm})
+  chorus_compiled_package(torch python3-chorus-torch)
 endif()
 include(CPack)

@@ -1,22 +1,20 @@
-"""pip install (or pip wheel) --no-build-isolation ./src/torch: builds libchorus and chorus_torch for this
-Python's torch, with CMake and Ninja, in build/python-*, and installs both as one package. CMAKE_ARGS is
+"""pip install (or pip wheel) --no-build-isolation ./src/torch: builds libchorus, chorus and chorus_torch for
+this Python's torch, with CMake and Ninja, in build/python-*, and installs all as one. CMAKE_ARGS is
 handed to CMake; the kernels of GPUs, which take nvcc minutes, are built if it has -DCHORUS_CUDA=ON."""
 
 import os
-import re
 import shutil
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-ROOT = Path(__file__).resolve().parents[2]
-VERSION = re.search(r"project\(chorus VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
-LEFT_BEHIND = ROOT / "build" / "python-package"  # what setuptools leaves lying about
-LEFT_BEHIND.mkdir(parents=True, exist_ok=True)
+import wheel_build
+
+WITH_MODULE = sys.version_info >= (3, 11)  # of which the module chorus needs the stable API
 
 
 class Build(build_ext):
@@ -27,22 +25,17 @@ class Build(build_ext):
         if not torch.compiled_with_cxx11_abi():  # PyPI's before 2.7: libchorus must be alike
             old = "-D_GLIBCXX_USE_CXX11_ABI=0"
             environment["CXXFLAGS"] = f"{environment.get('CXXFLAGS', '')} {old}".strip()
-        build = ROOT / "build" / f"python-{sys.implementation.cache_tag}-torch-{torch.__version__}"
-        extra = os.environ.get("CMAKE_ARGS", "").split()
-        if not any(argument.startswith("-DCHORUS_CUDA=") for argument in extra):
-            extra.append("-DCHORUS_CUDA=OFF")
-        subprocess.run(
-            ["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-             "-DCHORUS_BUILD_TESTS=OFF", "-DCHORUS_BUILD_TOOLS=OFF", "-DCHORUS_TORCH=ON",
-             "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", f"-DCHORUS_PYTHON={sys.executable}", *extra],
-            check=True, env=environment)
-        subprocess.run(["cmake", "--build", build, "--target", "chorus_torch"], check=True)
-        package = (Path(__file__).parent if self.inplace else Path(self.build_lib)) / "chorus_torch"
+        folder = wheel_build.build(f"python-{sys.implementation.cache_tag}-torch-{torch.__version__}",
+                                   ["chorus_torch", *(["chorus_python"] if WITH_MODULE else [])],
+                                   ["-DCHORUS_TORCH=ON"], environment)
+        where = Path(__file__).parent if self.inplace else Path(self.build_lib)
+        package = where / "chorus_torch"
         package.mkdir(parents=True, exist_ok=True)
-        for file in (build / "python" / "chorus_torch").glob("_[Cb]*"):
+        for file in (folder / "python" / "chorus_torch").glob("_[Cb]*"):
             shutil.copy(file, package)
-        for file in (build / "src").glob("libchorus.so.?.?"):
-            shutil.copy(os.path.realpath(file), package / file.name)
+        if WITH_MODULE:
+            wheel_build.lay_module(folder, where)
+        wheel_build.lay_libraries(folder, where / ("chorus" if WITH_MODULE else "chorus_torch"))
 
 
 def of_torch():
@@ -56,9 +49,10 @@ def of_torch():
 
 setup(
     name="chorus-torch",
-    version=f"{VERSION}+torch{of_torch()}",
+    version=f"{wheel_build.VERSION}+torch{of_torch()}",
     description="Chorus as a backend of torch.distributed",
-    packages=["chorus_torch"],
+    packages=["chorus_torch", *(["chorus"] if WITH_MODULE else [])],
+    package_dir={"chorus": "../python/chorus"},
     py_modules=["_chorus_torch_autoload"],
     # By the first torch loads it as it is imported, by the second (2.15) where a group asks for the name.
     entry_points={
@@ -67,7 +61,7 @@ setup(
     },
     ext_modules=[Extension("chorus_torch._C", [])],
     cmdclass={"build_ext": Build},
-    options={"build": {"build_base": str(LEFT_BEHIND)}, "egg_info": {"egg_base": str(LEFT_BEHIND)}},
+    options=wheel_build.options(),
     python_requires=">=3.9",
     install_requires=[f"torch=={of_torch()}.*"],
 )

@@ -40,8 +40,8 @@ sudo() { "$@"; }
 start=$SECONDS
 time_of() { echo "== $1 after $((SECONDS - start)) s"; }
 END
-# The first measured result and picture are those of the blocks before the one with torch.
-sed '/python3-chorus-torch/i time_of "a measured all-reduce and a picture"' "$here/blocks" >>"$here/all"
+# The first measured result and picture are those of the blocks before those with Python.
+sed '/python3-chorus_/i time_of "a measured all-reduce and a picture"' "$here/blocks" >>"$here/all"
 cat >>"$here/all" <<END
 time_of "README's last block"
 grep -q "</svg>" all_reduce.svg machine.svg
@@ -58,5 +58,6 @@ END
 tests/packages/bare_root.sh "$here" bash all 2>&1 | tee "$here/said" | grep -vE '^(Get:|Selecting |Preparing |Unpacking |Setting up |\(Reading)'
 [ "${PIPESTATUS[0]}" -eq 0 ] || fail "see above"
 grep -qx '2 ranks, mean 0.5' "$here/said" || fail "the program did not print its result"
+grep -qxF '[1. 1. 1. 1.]' "$here/said" || fail "numpy did not print its result"
 grep -qxF '[0.5, 0.5, 0.5, 0.5]' "$here/said" || fail "torch did not print its result"
 echo "all held"

@@ -91,7 +91,14 @@ if [ -x "$prefix/bin/train" ]; then
   expect 0 "step" chorus run -n 2 -- train --preset tiny --dp 2 --steps 1
   expect 0 "sequences" chorus plan ring:4 --preset tiny --gflops 10
 fi
-module=$prefix/lib/python3/dist-packages/chorus_torch
+modules=$prefix/lib/python3/dist-packages
+if [ -d "$modules/chorus" ]; then
+  expect 0 "[3.0]" env PYTHONPATH="$modules" chorus run -n 2 -- /usr/bin/python3 -c '
+import array, chorus
+x = array.array("d", [1 + chorus.COMM_WORLD.rank]); chorus.COMM_WORLD.Allreduce(chorus.IN_PLACE, x)
+if chorus.COMM_WORLD.rank == 0: print(list(x))'
+fi
+module=$modules/chorus_torch
 if [ -d "$module" ] && /usr/bin/python3 -c 'import torch' 2>/dev/null; then
   expect 0 "[0.5]" env PYTHONPATH="${module%/*}" chorus run -n 2 -- /usr/bin/python3 -c '
 import torch, torch.distributed as dist, chorus_torch
