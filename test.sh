@@ -6,7 +6,7 @@
 #   ./test.sh --tsan       the tests under the thread sanitizer instead
 #   ./test.sh --all        all of the above, lint of everything
 #   ./test.sh --quick      the dev build's tests but those labelled slow; no lint
-#   ./test.sh --packages   instead: makes the Debian packages and tries them in a bare system; root
+#   ./test.sh --packages   instead: makes the Debian packages and a wheel, tries them in a bare system; root
 #   ./test.sh --only REGEX the tests whose names match; no lint. Goes with --asan and --tsan
 #   ./test.sh --no-guest   without the tests of RDMA in an emulated machine. Goes with the others
 #   ./test.sh --fuzz [SECONDS]  fuzzes every reader, a minute each unless told, in place of the tests
@@ -101,6 +101,10 @@ if [ -n "$packages" ]; then
   heading "packages"
   tests/packages/packages_test.sh "$PWD"
   status=$?
+  heading "the wheel"
+  tests/packages/wheel_test.sh "$PWD"
+  wheel=$?
+  [ $wheel -eq 0 ] || [ $wheel -eq 77 ] || status=1
   heading "$((SECONDS - start)) s"
   exit $status
 fi

@@ -62,7 +62,8 @@ function(chorus_install_module target component)
     return()
   endif()
   string(REPLACE chorus_python chorus package ${target})
-  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/${module_to_library}")
+  # Behind where a wheel has it.
+  set_property(TARGET ${target} APPEND PROPERTY INSTALL_RPATH "$ORIGIN/${module_to_library}")
   install(TARGETS ${target} LIBRARY DESTINATION ${python}/${package} COMPONENT ${component})
   install(DIRECTORY ${PROJECT_BINARY_DIR}/python/${package} DESTINATION ${python}
           COMPONENT ${component} FILES_MATCHING PATTERN *.py PATTERN *.pyi PATTERN py.typed)
