@@ -13,6 +13,7 @@
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/flight_record.hpp"
+#include "cli/flight_torch.hpp"
 #include "runtime/flight_files.hpp"
 #include "runtime/options_env.hpp"
 
@@ -88,6 +89,32 @@ std::vector<std::string> records(const std::vector<std::string>& paths) {
   return files;
 }
 
+/// Writes the records of the communicator `name`, of the last job among `files` that has it, into
+/// `folder`, one file per rank, and says how to read them.
+void write_for_torch(const std::vector<std::string>& files, const std::string& name,
+                     const std::string& folder) {
+  std::map<std::string, std::vector<Flight>> jobs;  // names of jobs begin with their time
+  for (const std::string& file : files) {
+    Flight flight = flight_from_json(read_input(file), file);
+    if (flight.communicator == name) jobs[flight.job].push_back(std::move(flight));
+  }
+  if (jobs.empty()) {
+    throw InputError(fmt::format("no record is of the communicator {}: see chorus flight", name));
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw InputError(fmt::format("{}: {}", folder, error.message()));
+  const std::vector<Flight>& flights = jobs.rbegin()->second;
+  for (const Flight& flight : flights) {
+    write_output(fmt::format("{}/trace_{}", folder, flight.rank), torch_trace(flight));
+  }
+  print(fmt::format(
+      "{} in {}; read them with\n"
+      "  python3 -m torch.distributed.flight_recorder.fr_trace {} -p trace_{}\n",
+      counted(std::ssize(flights), "record"), folder, folder,
+      std::ssize(flights) < flights.front().world_size ? " --allow-incomplete-ranks" : ""));
+}
+
 /// True if any of them failed.
 bool print_flights(const std::vector<std::string>& files) {
   std::map<std::string, std::map<std::string, std::vector<Flight>>> jobs;
@@ -111,15 +138,36 @@ bool print_flights(const std::vector<std::string>& files) {
 }  // namespace
 
 void add_flight(CLI::App& app, int& exit_code) {
-  auto paths = std::make_shared<std::vector<std::string>>();
+  struct Arguments {
+    std::vector<std::string> paths;
+    std::string as, out = "flight-torch", communicator = "world";
+  };
+  auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "flight", "Merge the flight records of a failed run: who was where, and what failed");
-  command->add_option("files", *paths,
+  command->add_option("files", arguments->paths,
                       "Records, or folders: the job that failed last there. Left out: the folder "
                       "of CHORUS_FLIGHT_DIR");
+  auto* as = command
+                 ->add_option("--as", arguments->as,
+                              "torch: write the collectives as torch's flight recorder does, for "
+                              "its analyser")
+                 ->check(CLI::IsMember({"torch"}));
+  command->add_option("-o,--out", arguments->out, "With --as: the folder to write into")
+      ->needs(as)
+      ->capture_default_str();
+  command->add_option("--communicator", arguments->communicator, "With --as: which one's")
+      ->needs(as)
+      ->capture_default_str();
   command->footer("Example: chorus flight");
-  command->callback([paths, &exit_code] {
-    exit_code = print_flights(records(*paths)) ? exit_fault_found : exit_well;
+  command->callback([arguments, &exit_code] {
+    const std::vector<std::string> files = records(arguments->paths);
+    if (!arguments->as.empty()) {
+      write_for_torch(files, arguments->communicator, arguments->out);
+      exit_code = exit_well;
+    } else {
+      exit_code = print_flights(files) ? exit_fault_found : exit_well;
+    }
   });
 }
 
