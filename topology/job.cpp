@@ -4,6 +4,7 @@
 #include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "topology/builder.hpp"
+#include "topology/host_memory.hpp"
 #include "topology/rates.hpp"
 #include "topology/sources.hpp"
 #include "topology/spec.hpp"
@@ -31,16 +32,15 @@ void check(const JobShape& shape) {
 
 }  // namespace
 
+HostMemory JobShape::memory_of(int host) const {
+  HostMemory memory{.cores = cores_per_host, .is_shared = shared_memory, .for_limits = for_limits};
+  if (!rates.empty())
+    memory.rates = rates[std::min(static_cast<std::size_t>(host), rates.size() - 1)];
+  return memory;
+}
+
 Topology job_topology(const JobShape& shape) {
   check(shape);
-  const bool crowded = shape.ranks_per_host > shape.cores_per_host;
-  const double hop_us = crowded ? kCrowdedCoreHopUs : kCoreHopUs;
-  const Wire copy = shape.shared_memory
-                        ? Wire{kCoreGbS, hop_us, "shm", Provenance::table}
-                        : Wire{kLoopbackGbS, kLoopbackHopUs, "loopback", Provenance::table};
-  // What a message costs whatever its size is core time, and the cores of a host are shared.
-  const double message_us =
-      (shape.shared_memory ? kCoreMessageUs : kSocketMessageUs) / shape.cores_per_host;
   const Wire inner{shape.network_gb_s, 0, "sockets", Provenance::declared};
   const Wire outer{shape.network_gb_s, kEthernetPathUs / 2, "ethernet", Provenance::declared};
 
@@ -50,16 +50,12 @@ Topology job_topology(const JobShape& shape) {
   for (int h = 0; h < shape.hosts; ++h) {
     const std::string name = fmt::format("host{}", h);
     const int host = builder.node(name, NodeKind::host);
-    std::vector<int> copies;
+    std::vector<int> ranks;
     for (int r = 0; r < shape.ranks_per_host; ++r) {
-      const int rank = builder.node(fmt::format("{}/rank{}", name, r), NodeKind::core, host);
-      builder.rank(rank);
-      const auto [out, in] = builder.both_ways(rank, host, copy);
-      copies.insert(copies.end(), {out, in});
+      ranks.push_back(builder.node(fmt::format("{}/rank{}", name, r), NodeKind::core, host));
+      builder.rank(ranks.back());
     }
-    // Ranks beyond the cores take turns: together they copy no faster than the cores do.
-    builder.group(name + "/copying", std::move(copies), shape.cores_per_host * copy.gb_s,
-                  message_us);
+    add_memory(builder, name, host, ranks, shape.memory_of(h));
     if (network < 0) continue;
     const int nic = builder.node(name + "/nic", NodeKind::nic, host);
     const auto [to_nic, from_nic] = builder.both_ways(host, nic, inner);

@@ -13,12 +13,9 @@ inline constexpr double kPcieHopUs = 0.5;
 inline constexpr double kSocketHopUs = 0.5;
 inline constexpr double kNicHopUs = 0.35;
 inline constexpr double kGpuLinkUs = 0.7;  ///< GPU to GPU, also through a GPU switch
-inline constexpr double kCoreGbS = 8;      ///< one core copying through shared memory
+/// One core copying through shared memory, of hosts elsewhere: HostRates has what is measured.
+inline constexpr double kCoreGbS = 8;
 inline constexpr double kCoreHopUs = 0.15;
-/// The same where ranks outnumber cores: the receiver has to be given a core first.
-inline constexpr double kCrowdedCoreHopUs = 1.25;
-/// Core time of one message through shared memory, per end.
-inline constexpr double kCoreMessageUs = 0.18;
 /// One host's loopback: a core's rate, a hop to or from it, a message's core time per end.
 inline constexpr double kLoopbackGbS = 3;
 inline constexpr double kLoopbackHopUs = 2.5;

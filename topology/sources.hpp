@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
+#include "topology/host_memory.hpp"
 
 namespace chorus {
 
@@ -41,6 +42,11 @@ struct JobShape {
   double network_gb_s = 1.25;  ///< per host and direction
   /// Ranks of one host exchange through its memory; otherwise through its loopback interface.
   bool shared_memory = true;
+  /// What copying costs on each host; those beyond the last are like that one. Empty: assumed.
+  std::vector<HostRates> rates = {};
+  bool for_limits = false;  ///< HostMemory::for_limits
+
+  [[nodiscard]] HostMemory memory_of(int host) const;
 };
 [[nodiscard]] Topology job_topology(const JobShape& shape);
 

@@ -189,6 +189,12 @@ std::vector<Point> measure(
       if (entry == considered.entries.end()) continue;
       point.chosen = entry->schedule.name;
       const auto predicted = [&](const Schedule& schedule) {
+        for (const chorus::Candidate& priced : considered.candidates) {
+          const bool direct = communicator.shared_machine && priced.why_not.empty();
+          if (direct && priced.name == schedule.name) {
+            return priced.price.seconds(static_cast<double>(size));
+          }
+        }
         return simulate(schedule, topology, routes, static_cast<double>(size)).seconds;
       };
       std::vector<Candidate> order = {{entry->schedule, predicted(entry->schedule)}};

@@ -18,6 +18,7 @@
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
+#include "runtime/host_probe.hpp"
 #include "runtime/selection.hpp"
 #include "topology/sources.hpp"
 
@@ -32,15 +33,20 @@ struct ExplainArguments {
   bool json = false;
 };
 
+constexpr double kFar = 1e15;  // bytes: of the line on which prices end
+
+std::string memory_text(const SharedMachine& machine) {
+  return fmt::format("memory of the host {}: chorus probe --host --cached",
+                     machine.rates.is_measured() ? "as measured" : "assumed, not measured");
+}
+
 // For people: the fastest schedule by size, then each asked size in full.
 void print_text(const Considered& considered, const Topology& topology, const Bound& bound,
-                CollectiveKind kind, const ExplainArguments& arguments, bool shared) {
+                CollectiveKind kind, const ExplainArguments& arguments,
+                const SharedMachine* shared) {
   std::string text = fmt::format("{}: {}\n", printable_name(topology.name),
                                  counted(topology.world_size(), "rank"));
-  if (shared) {
-    text +=
-        "The limits are those of messages; ranks that reach each other's memory may beat them.\n";
-  }
+  if (shared != nullptr) text += memory_text(*shared) + "\n";
   text += fmt::format("limit of {}: {:.2f} us + bytes / {:.3f} GB/s by {}{}{}\n", name_of(kind),
                       bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
                       bound.cut.empty() ? "" : ": " + bound.cut, switches_text(bound));
@@ -73,10 +79,10 @@ void print_json(const Considered& considered, const Topology& topology, const Bo
     nlohmann::ordered_json entry{{"schedule", candidate.name}};
     if (candidate.why_not.empty()) {
       entry["steps"] = candidate.steps;
-      entry["alpha_s"] = candidate.cost.alpha_s;
-      entry["seconds_per_byte"] = candidate.cost.beta_s_per_byte;
+      entry["alpha_s"] = candidate.price.seconds(0);
+      entry["seconds_per_byte"] = candidate.price.line_at(kFar).beta_s_per_byte;
       for (const std::uint64_t size : arguments.sizes) {
-        entry["seconds"].push_back(candidate.cost.seconds(static_cast<double>(size)));
+        entry["seconds"].push_back(candidate.price.seconds(static_cast<double>(size)));
       }
     } else {
       entry["why_not"] = candidate.why_not;
@@ -133,19 +139,28 @@ void run_explain(const ExplainArguments& arguments) {
   if (shape.cores_per_host == 0) {
     shape.cores_per_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
   }
+  const Options options = Options::from_env();
+  if (arguments.topology.empty()) {
+    shape.rates = {find_host_rates(options.host_probe, options.probe_cache)};
+  }
   const Topology topology =
       arguments.topology.empty() ? job_topology(shape) : topology_from_argument(arguments.topology);
   std::vector<int> levels;
   if (arguments.topology.empty()) levels = {shape.ranks_per_host, shape.hosts};
   // What one host's ranks do: they reach each other's memory.
   const bool shared = arguments.topology.empty() && shape.hosts == 1 && shape.ranks_per_host > 1;
-  const Considered considered = consider(kind, topology, Routes(topology), levels,
-                                         Options::from_env(), shared ? shape.cores_per_host : 0);
-  const Bound bound = lower_bound(topology, {.kind = kind});
+  SharedMachine machine{.cores = shape.cores_per_host,
+                        .slot_bytes = static_cast<double>(options.slot_bytes)};
+  if (!shape.rates.empty()) machine.rates = shape.rates[0];
+  const Considered considered =
+      consider(kind, topology, Routes(topology), levels, options, shared ? &machine : nullptr);
+  JobShape at_best = shape;
+  at_best.for_limits = true;
+  const Bound bound = lower_bound(shared ? job_topology(at_best) : topology, {.kind = kind});
   if (arguments.json) {
     print_json(considered, topology, bound, kind, arguments);
   } else {
-    print_text(considered, topology, bound, kind, arguments, shared);
+    print_text(considered, topology, bound, kind, arguments, shared ? &machine : nullptr);
   }
 }
 

@@ -25,6 +25,7 @@
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "model/timeline.hpp"
+#include "runtime/host_probe.hpp"
 #include "runtime/options_env.hpp"
 #include "runtime/strategies.hpp"
 #include "synth/plan.hpp"
@@ -84,6 +85,8 @@ Topology topology_of(const SynthArguments& arguments, const std::optional<Sketch
   if (arguments.shape.ranks_per_host == 0) return discover();
   JobShape shape = arguments.shape;
   shape.cores_per_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  const Options options = Options::from_env();
+  shape.rates = {find_host_rates(options.host_probe, options.probe_cache)};
   return job_topology(shape);
 }
 

@@ -41,6 +41,7 @@ Topology assumed_topology(const std::vector<Member>& members, bool hosts_share_m
     shape.ranks_per_host = std::max(shape.ranks_per_host, static_cast<int>(host.size()));
     shape.cores_per_host =
         std::min(shape.cores_per_host, members[static_cast<std::size_t>(host[0])].host_cores);
+    shape.rates.push_back(*members[static_cast<std::size_t>(host[0])].rates);
   }
   Topology topology = job_topology(shape);
   // job_topology numbers ranks host by host; put each where it really is.

@@ -256,12 +256,7 @@ double Communicator::predicted_s(const Call& call) {
   const auto kind = static_cast<CollectiveKind>(call.kind);
   const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
   const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type);
-  for (const PlanEntry& entry : impl().selector->considered(kind).entries) {
-    if (bytes < entry.min_bytes || bytes > entry.max_bytes) continue;
-    return entry.min_bytes_time_s +
-           entry.per_byte_time_s * static_cast<double>(bytes - entry.min_bytes);
-  }
-  return 0;
+  return impl().selector->predicted_s(kind, bytes);
 }
 
 // A call that is refused takes its group with it: left open by whoever catches this, the group

@@ -67,10 +67,6 @@ Communicator::Impl::~Impl() {
       place.key, place.members, [kept] { keep_up(*kept); }, options.join_timeout_ms);
 }
 
-int Communicator::Impl::shared_cores() const {
-  return wiring->commons() == nullptr ? 0 : wiring->members()[0].host_cores;
-}
-
 std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::string& what,
                                                                  std::string_view as,
                                                                  std::span<const std::byte> mine) {
@@ -347,12 +343,12 @@ std::string Communicator::Impl::explain_buffers(const Call& call) const {
   const DirectRoutine* const direct = choice.routine->direct.get();
   if (direct == nullptr || !DirectExecution::fits(*direct, work, *commons)) return {};
   if (commons->is_one_process()) return "  buffers are read where they are: one process\n";
-  const bool by_kernel = DirectExecution::reads_by_kernel(*direct, work, *commons, shared_calls_);
+  const bool by_kernel = DirectExecution::reads_by_kernel(*direct, work, shared_calls_);
   return fmt::format(
       "  ordinary buffers {} (host {})\n",
       by_kernel ? "are read by the kernel: one copy" : "go through slots: two copies",
-      host_rates.is_measured() ? "measured: chorus probe --host --cached"
-                               : "not measured: figures are assumed");
+      shared_machine->rates.is_measured() ? "measured: chorus probe --host --cached"
+                                          : "not measured: figures are assumed");
 }
 
 // Input that must not be read as it is: scaled, exchanged in place, or broadcast out of place.

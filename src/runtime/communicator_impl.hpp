@@ -99,7 +99,7 @@ struct Communicator::Impl {
   /// Of the schedule that calls take in place of the selected one; empty: the selected one. See
   /// ScheduleByName.
   std::string schedule_name;
-  HostRates host_rates;          // where all ranks share memory; else empty
+  std::optional<SharedMachine> shared_machine;  // where all ranks share memory
   std::optional<Probed> probed;  // the network, where hosts are several and nobody described it
   std::optional<Drift> drift;    // rank 0, where it was probed for this communicator
   FlightRecorder flight;
@@ -138,7 +138,6 @@ struct Communicator::Impl {
   std::vector<std::vector<std::byte>> meet(const std::string& what, std::span<const std::byte> mine,
                                            const std::function<void()>& meanwhile = {});
   void learn_failure() noexcept;
-  [[nodiscard]] int shared_cores() const;
   void launch_judged(const Call& call, std::vector<Job*>& jobs);
   Job& take_job(const Call& call, std::size_t resource);
   void give_back(std::vector<Job*>& jobs);
@@ -148,7 +147,8 @@ struct Communicator::Impl {
   void probe(bool use_cache);
   void connect(const Topology& described, const Plan& plan);
   void listen_to_engine();
-  void learn_host();
+  void learn_machines();
+  void use_machine();
   void choose_first(Topology described, Plan plan, const Probed* known);
   void tell_plan(const Plan& plan, const Topology& found) const;
   void tell_begin(const Job& job, const std::string& schedule, std::uint64_t size_bytes);

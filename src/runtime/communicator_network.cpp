@@ -68,9 +68,35 @@ void Communicator::Impl::note_time(const Job& job) {
                   probed->cached ? "an earlier probe promises" : "it did after probing"));
 }
 
+namespace {
+
+/// Without what memory was measured to take: on another day or machine the same ranks are wired
+/// alike.
+std::string fingerprint_of_wiring(Topology topology) {
+  for (Topology::PortGroup& group : topology.port_groups) {
+    const bool memory = std::ranges::all_of(group.links, [&](int link) {
+      return topology.links[static_cast<std::size_t>(link)].type == "shm";
+    });
+    if (!memory) continue;
+    group.beta_s_per_byte = 1;
+    group.message_s = 0;
+  }
+  for (Topology::Link& link : topology.links) {
+    if (link.type != "shm") continue;
+    link.alpha_s = 0;
+    link.beta_s_per_byte = 1;
+    link.provenance = Provenance::table;
+  }
+  return fingerprint(topology);
+}
+
+}  // namespace
+
 // On one host a plan may also be for what is found of this machine.
 void Communicator::Impl::tell_plan(const Plan& plan, const Topology& found) const {
   const bool fits = plan.topology_fingerprint == fingerprint(found) ||
+                    (!plan.topology.nodes.empty() &&
+                     fingerprint_of_wiring(plan.topology) == fingerprint_of_wiring(found)) ||
                     (options.topology_file.empty() && num_hosts(wiring->members()) == 1 &&
                      plan.topology_fingerprint == fingerprint(discover()));
   if (fits) {
@@ -121,7 +147,7 @@ void Communicator::Impl::choose_by(Topology topology, Plan plan) {
   wiring->pace(paces(topology, place.rank));
   selector = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
                                         std::move(plan), place.rank, layout.guaranteed_slots(),
-                                        shared_cores());
+                                        shared_machine ? &*shared_machine : nullptr);
   if (place.members.size() < kCompactRanks) return;
   const std::vector<std::byte> mine =
       place.rank == 0 ? selector->decide() : std::vector<std::byte>();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/counted.hpp"
 #include "base/log.hpp"
@@ -136,6 +137,10 @@ void Communicator::Impl::choose_first(Topology described, Plan plan, const Probe
                     members.size() == 1 ? "rank" : "ranks", hosts, hosts == 1 ? "host" : "hosts",
                     options.transports, reduce_instruction_set()));
   }
+  if (wiring->hosts_share_memory() && hosts < members.size()) {  // else there are no copies
+    learn_machines();
+    use_machine();
+  }
   const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
   const bool planned = !options.plan_file.empty();
   if (options.topology_file.empty()) {
@@ -144,7 +149,6 @@ void Communicator::Impl::choose_first(Topology described, Plan plan, const Probe
   }
   if (planned && place.rank == 0) tell_plan(plan, described);
   share_cores(described, members);
-  if (wiring->commons() != nullptr) learn_host();
   if ((probed || !options.topology_file.empty()) && !planned && members.size() > 1) {
     if (free_to_choose && options.synthesis_ms > 0) {
       plan = synthesize_together(*control, place, described, options);
@@ -159,28 +163,44 @@ void Communicator::Impl::choose_first(Topology described, Plan plan, const Probe
   choose_by(std::move(described), std::move(plan));
 }
 
-// As rank 0 knows the host: all choose by the same figures.
-void Communicator::Impl::learn_host() {
+// As the first rank of each machine knows it: all choose by the same figures.
+void Communicator::Impl::learn_machines() {
+  const auto& members = wiring->members();
   std::string mine;
-  if (place.rank == 0) {
-    host_rates = find_host_rates(options.host_probe, options.probe_cache);
-    mine = host_rates.is_measured() ? to_json(host_rates) : std::string();
+  if (members[static_cast<std::size_t>(place.rank)].neighbor == place.rank) {
+    const HostRates rates = find_host_rates(options.host_probe, options.probe_cache);
+    if (rates.is_measured()) mine = to_json(rates);
   }
-  const auto all = control->exchange(place.key + "/host", place.members,
+  const auto all = control->exchange(place.key + "/machines", place.members,
                                      std::as_bytes(std::span(mine)), options.join_timeout_ms);
-  if (place.rank != 0) {
-    const std::string_view theirs(reinterpret_cast<const char*>(all[0].data()), all[0].size());
+  std::map<Rank, std::shared_ptr<const HostRates>> measured;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty() || members[r].neighbor != static_cast<Rank>(r)) continue;
+    const std::string_view text(reinterpret_cast<const char*>(all[r].data()), all[r].size());
     try {
-      host_rates =
-          theirs.empty() ? assumed_host_rates() : host_rates_from_json(theirs, "rank 0's host");
+      measured[static_cast<Rank>(r)] = std::make_shared<HostRates>(
+          host_rates_from_json(text, fmt::format("rank {}'s machine", r)));
     } catch (const InputError& error) {
       throw BootstrapError(error.what());
     }
   }
-  shared_calls_.rates = &host_rates;
-  shared_calls_.cores = shared_cores();
-  const MessageSizes sizes = kernel_message_sizes(
-      host_rates, static_cast<int>(place.members.size()), shared_cores(), layout.slot_bytes);
+  wiring->know_machines(measured);
+}
+
+// Within this rank's machine: which messages the kernel copies, and what calls cost.
+void Communicator::Impl::use_machine() {
+  const auto& members = wiring->members();
+  const Member& own = members[static_cast<std::size_t>(place.rank)];
+  const auto ranks = std::ranges::count(members, own.host, &Member::host);
+  if (ranks < 2) return;
+  const SharedMachine machine{.cores = own.host_cores,
+                              .rates = *own.rates,
+                              .slot_bytes = static_cast<double>(layout.slot_bytes)};
+  if (wiring->commons() != nullptr) {
+    shared_machine = machine;
+    shared_calls_.machine = &*shared_machine;
+  }
+  const MessageSizes sizes = kernel_message_sizes(machine, static_cast<int>(ranks));
   wiring->leave_to_kernel(sizes);
   // Where Yama lets nobody but its ancestors look into a process (ptrace_scope 1), those that the
   // same launcher started may; elsewhere the call is refused and not needed.

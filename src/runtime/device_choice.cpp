@@ -89,7 +89,7 @@ void amend_direct(const Schedule& made, const Options& options, Candidate& candi
     }
     most = std::max(most, moved);
   }
-  candidate.cost.beta_s_per_byte += most * chunk_bytes(made, 1) / (kBlocksGbS * 1e9);
+  candidate.price += {.beta_s_per_byte = most * chunk_bytes(made, 1) / (kBlocksGbS * 1e9)};
 }
 
 }  // namespace
@@ -212,7 +212,7 @@ const Considered& DeviceChoice::considered(CollectiveKind kind) {
     rest = by_threshold(kind);
   } else {
     if (!routes_) routes_.emplace(topology_);
-    rest = consider(kind, topology_, *routes_, levels_, options_, 0,
+    rest = consider(kind, topology_, *routes_, levels_, options_, nullptr,
                     [this](const Schedule& made, Candidate& candidate) {
                       if (all_reach_) amend_direct(made, options_, candidate);
                     });

@@ -55,7 +55,7 @@ void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& 
     element_bytes_ = size_of(work.type);
     k_ = static_cast<std::size_t>(direct_->chunks_per_block);
     choose_tiles();
-    by_kernel_ = !direct_->readers.empty() && reads_by_kernel(*direct_, work_, commons, count);
+    by_kernel_ = !direct_->readers.empty() && reads_by_kernel(*direct_, work_, count);
     offered_.resize(static_cast<std::size_t>(commons.world_size()));
   }
   if (!same_fold) may_be_brief_ = make_brief();

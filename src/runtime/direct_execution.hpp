@@ -9,8 +9,8 @@
 
 #include "collectives/reduce.hpp"
 #include "model/direct.hpp"
+#include "runtime/direct_cost.hpp"
 #include "runtime/execution.hpp"
-#include "runtime/host_rates.hpp"
 #include "transports/commons.hpp"
 
 namespace chorus {
@@ -46,11 +46,9 @@ struct DirectRoutine {
 
 /// What the calls that go through a Commons have in common. One per Commons.
 struct DirectCount {
-  /// Of the host, and the cores of it that the ranks share; null: nothing is known.
-  const HostRates* rates = nullptr;
-  int cores = 1;
-  bool kernel_refuses = false;  ///< somebody cannot read this rank's private memory
-  std::uint64_t calls = 0;      ///< counted alike by all ranks
+  const SharedMachine* machine = nullptr;  ///< null: nothing is known
+  bool kernel_refuses = false;             ///< somebody cannot read this rank's private memory
+  std::uint64_t calls = 0;                 ///< counted alike by all ranks
   std::uint64_t tiles = 0;
   std::uint64_t moved_bytes = 0;  ///< of others' inputs that this rank read, and of outputs it made
   std::vector<std::uint64_t> passed;  ///< [world_size] tiles, at least, that each rank has passed
@@ -75,7 +73,7 @@ class DirectExecution {
   /// Whether ranks read each other's ordinary buffers by the kernel, and not through slots: where
   /// that is faster by what was measured of this host, and nobody is forbidden to.
   [[nodiscard]] static bool reads_by_kernel(const DirectRoutine& routine, const Work& work,
-                                            const Commons& commons, const DirectCount& count);
+                                            const DirectCount& count);
 
   void reset(std::shared_ptr<const Routine> routine, const Work& work, Commons& commons,
              DirectCount& count);

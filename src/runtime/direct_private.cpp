@@ -8,8 +8,8 @@ namespace chorus {
 
 // Alike on all ranks, which know the same rates; but each decides for its own buffers.
 bool DirectExecution::reads_by_kernel(const DirectRoutine& routine, const Work& work,
-                                      const Commons& commons, const DirectCount& count) {
-  if (count.rates == nullptr || count.kernel_refuses) return false;
+                                      const DirectCount& count) {
+  if (count.machine == nullptr || count.kernel_refuses) return false;
   const double block_bytes = static_cast<double>(work.count * size_of(work.type));
   if (routine.most_input_blocks * block_bytes <= kAlwaysStaged) return false;
   std::vector<RankLoad> loads;
@@ -18,8 +18,7 @@ bool DirectExecution::reads_by_kernel(const DirectRoutine& routine, const Work& 
     loads.push_back(
         {.staged_bytes = load.staged * chunk_bytes, .fetched_bytes = load.fetched * chunk_bytes});
   }
-  return kernel_copies_pay(*count.rates, loads, count.cores,
-                           static_cast<double>(commons.slot_bytes()));
+  return kernel_copies_pay(*count.machine, loads);
 }
 
 bool DirectExecution::is_private(const Place& place) const {

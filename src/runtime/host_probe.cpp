@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -202,10 +203,47 @@ class Ways {
     };
     if (!on_cores(cores, writer, reader)) return false;
     if (forbidden) sample.kernel_s = 0;
-    return true;
+    sample.together = together(cores, bytes, runs);
+    return sample.together >= 1;
   }
 
  private:
+  /// How many times as long one core takes to copy half of its own `bytes` to the other half while
+  /// the other core does, too. What takes longest counts: a thread that has lost its core leaves
+  /// the other one alone.
+  double together(const int (&cores)[2], std::size_t bytes, int runs) const {
+    double alone_s = 1;
+    std::vector<std::array<double, 2>> both_s(static_cast<std::size_t>(runs));
+    const int again = std::max(1, static_cast<int>(2 * kTile / bytes));
+    const auto copy_s = [&](std::byte* memory) {
+      const auto begin = Moment::now();
+      for (int i = 0; i < again; ++i) std::memcpy(memory + bytes / 2, memory, bytes / 2);
+      return seconds_since(begin);
+    };
+    // Of each run one turn is the first core's alone, and in the next both copy.
+    const auto first = [&](Turns& turns) {
+      for (std::uint32_t run = 0; run < both_s.size(); ++run) {
+        turns.await(3 * run);
+        alone_s = std::min(alone_s, copy_s(from_.data()));
+        turns.pass(3 * run + 1);
+        both_s[run][0] = copy_s(from_.data());
+        turns.await(3 * run + 2);
+        turns.pass(3 * run + 3);
+      }
+    };
+    const auto second = [&](Turns& turns) {
+      for (std::uint32_t run = 0; run < both_s.size(); ++run) {
+        turns.await(3 * run + 1);
+        both_s[run][1] = copy_s(to_.data());
+        turns.pass(3 * run + 2);
+      }
+    };
+    if (!on_cores(cores, first, second)) return 0;
+    double least = 1;
+    for (const auto& run : both_s) least = std::min(least, std::max(run[0], run[1]));
+    return std::clamp(least / alone_s, 1.0, 4.0);
+  }
+
   [[nodiscard]] std::byte* slot(std::size_t tile) const {
     return slots_.data() + tile % kTiles * kTile;
   }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/host_rates.hpp"
+#include "topology/host_rates.hpp"
 
 namespace chorus {
 

@@ -347,8 +347,9 @@ HostList hosts_of(const Wiring& wiring) {
   for (std::size_t r = 0; r < members.size(); ++r) {
     probing::HostPart& part = by_host[members[r].host];
     part.ranks.push_back(static_cast<Rank>(r));
-    part.cores = members[r].host_cores;
-    part.shared_memory = wiring.hosts_share_memory();
+    part.memory = {.cores = members[r].host_cores,
+                   .is_shared = wiring.hosts_share_memory(),
+                   .rates = *members[r].rates};
   }
   HostList hosts;
   std::map<std::string, int> used;

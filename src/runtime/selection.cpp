@@ -38,61 +38,98 @@ std::string reason_against(const Algorithm& algorithm, const AlgorithmInput& inp
   return {};
 }
 
-// The schedules that are cheapest for some size, each with its range: costs are lines over size.
-std::vector<PlanEntry> lower_envelope(const std::vector<Candidate>& candidates,
-                                      std::vector<Schedule> schedules) {
-  std::vector<PlanEntry> entries;
+/// Sizes from `from` on, up to the next range's, of which one candidate is the cheapest.
+struct Range {
   double from = 0;
-  std::size_t current = 0;
-  const auto usable = [&](std::size_t i) { return candidates[i].why_not.empty(); };
-  const auto cheaper_at_start = [&](std::size_t a, std::size_t b) {
-    const Cost& x = candidates[a].cost;
-    const Cost& y = candidates[b].cost;
-    return x.alpha_s != y.alpha_s ? x.alpha_s < y.alpha_s : x.beta_s_per_byte < y.beta_s_per_byte;
-  };
-  current = candidates.size();
+  std::size_t candidate = 0;
+};
+
+/// Of sizes between two, where all prices are lines: appends who is cheapest from where on.
+void add_cheapest(const std::vector<Candidate>& candidates, double from, double until,
+                  std::vector<Range>& ranges) {
+  std::vector<std::pair<std::size_t, Cost>> lines;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (usable(i) && (current == candidates.size() || cheaper_at_start(i, current))) current = i;
+    if (candidates[i].why_not.empty()) lines.emplace_back(i, candidates[i].price.line_at(from));
   }
-  if (current == candidates.size()) return entries;
+  const auto cheaper_at_start = [&](const auto& a, const auto& b) {
+    const double x = a.second.seconds(from);
+    const double y = b.second.seconds(from);
+    return x != y ? x < y : a.second.beta_s_per_byte < b.second.beta_s_per_byte;
+  };
+  auto current = std::ranges::min_element(lines, cheaper_at_start);
   while (true) {
+    if (ranges.empty() || ranges.back().candidate != current->first) {
+      ranges.push_back({.from = from, .candidate = current->first});
+    }
     // Where does a line of smaller slope cross this one first?
-    const Cost& cost = candidates[current].cost;
-    std::size_t next = candidates.size();
-    double until = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (!usable(i) || candidates[i].cost.beta_s_per_byte >= cost.beta_s_per_byte) continue;
+    const Cost& line = current->second;
+    auto next = lines.end();
+    double first_cross = until;
+    for (auto other = lines.begin(); other != lines.end(); ++other) {
+      if (other->second.beta_s_per_byte >= line.beta_s_per_byte) continue;
       const double cross =
-          std::max(from, (candidates[i].cost.alpha_s - cost.alpha_s) /
-                             (cost.beta_s_per_byte - candidates[i].cost.beta_s_per_byte));
-      const bool steeper_next =
-          next < candidates.size() && cross == until &&
-          candidates[i].cost.beta_s_per_byte < candidates[next].cost.beta_s_per_byte;
-      if (cross < until || steeper_next) {
-        until = cross;
-        next = i;
+          std::max(from, (other->second.alpha_s - line.alpha_s) /
+                             (line.beta_s_per_byte - other->second.beta_s_per_byte));
+      const bool steeper_next = next != lines.end() && cross == first_cross &&
+                                other->second.beta_s_per_byte < next->second.beta_s_per_byte;
+      if (cross < first_cross || steeper_next) {
+        first_cross = cross;
+        next = other;
       }
     }
-    const auto min_bytes = static_cast<std::uint64_t>(from);
-    const bool last = next == candidates.size() || until >= 1e18;
-    const auto max_bytes = last ? kNoLimit : static_cast<std::uint64_t>(until);
-    if (max_bytes >= min_bytes) {
-      entries.push_back({.min_bytes = min_bytes,
-                         .max_bytes = max_bytes,
-                         .schedule = std::move(schedules[current]),
-                         .min_bytes_time_s = cost.seconds(static_cast<double>(min_bytes)),
-                         .per_byte_time_s = cost.beta_s_per_byte});
-    }
-    if (last) return entries;
-    from = static_cast<double>(max_bytes) + 1;
+    if (next == lines.end()) return;
+    from = std::max(from, first_cross);
     current = next;
   }
+}
+
+// The schedules that are cheapest for some size, each with its range.
+std::vector<PlanEntry> lower_envelope(const std::vector<Candidate>& candidates,
+                                      const std::vector<Schedule>& schedules) {
+  constexpr double kLargest = 1e18;
+  std::vector<double> sizes;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.why_not.empty()) continue;
+    for (const Price::Point& point : candidate.price.points()) sizes.push_back(point.bytes);
+  }
+  std::ranges::sort(sizes);
+  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  std::vector<Range> ranges;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    add_cheapest(candidates, sizes[i], i + 1 < sizes.size() ? sizes[i + 1] : kLargest, ranges);
+  }
+  std::vector<PlanEntry> entries;
+  std::uint64_t min_bytes = 0;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const bool last = i + 1 == ranges.size();
+    const auto max_bytes = last ? kNoLimit : static_cast<std::uint64_t>(ranges[i + 1].from);
+    if (max_bytes < min_bytes) continue;
+    const Price& price = candidates[ranges[i].candidate].price;
+    const auto low = static_cast<double>(min_bytes);
+    const double high = last ? kLargest : std::max(low + 1, static_cast<double>(max_bytes));
+    const bool again =
+        !entries.empty() && entries.back().schedule.name == schedules[ranges[i].candidate].name;
+    if (again) {  // what lay between held no size
+      entries.back().max_bytes = max_bytes;
+    } else {
+      entries.push_back(
+          {.min_bytes = min_bytes,
+           .max_bytes = max_bytes,
+           .schedule = schedules[ranges[i].candidate],
+           .min_bytes_time_s = price.seconds(low),
+           .per_byte_time_s = (price.seconds(high) - price.seconds(low)) / (high - low)});
+    }
+    if (last) break;
+    min_bytes = max_bytes + 1;
+  }
+  return entries;
 }
 
 }  // namespace
 
 Considered consider(CollectiveKind kind, const Topology& topology, const Routes& routes,
-                    const std::vector<int>& levels, const Options& options, int shared_cores,
+                    const std::vector<int>& levels, const Options& options,
+                    const SharedMachine* shared,
                     const std::function<void(const Schedule&, Candidate&)>& amend) {
   Considered considered;
   std::vector<Schedule> schedules;
@@ -112,7 +149,7 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
       schedule = algorithm.make(input);
       candidate.steps = static_cast<int>(schedule.steps.size());
       try {
-        const bool may_be_direct = shared_cores > 0 && (!input.compact || algorithm.all_pairs);
+        const bool may_be_direct = shared != nullptr && (!input.compact || algorithm.all_pairs);
         const auto forms = may_be_direct ? direct(schedule) : std::nullopt;
         const bool asked_for = options.deterministic || algorithm.name == options.algorithm;
         if (input.compact && algorithm.all_pairs && !forms && !is_rooted(kind) &&
@@ -120,12 +157,12 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
           candidate.why_not =
               fmt::format("connects every rank with {} others", input.world_size - 1);
         }
-        if (shared_cores > 0 && !forms && topology.world_size() <= kMostFlat &&
+        if (shared != nullptr && !forms && topology.world_size() <= kMostFlat &&
             algorithm.name != options.algorithm) {
           candidate.why_not = "relays, but all ranks reach each other's memory";
         }
-        candidate.cost =
-            forms ? direct_cost(*forms, shared_cores) : cost(schedule, topology, routes);
+        candidate.price =
+            forms ? direct_price(*forms, *shared) : Price(cost(schedule, topology, routes));
         if (amend) amend(schedule, candidate);
       } catch (const TopologyError& error) {
         candidate.why_not = error.what();
@@ -134,8 +171,18 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
     considered.candidates.push_back(std::move(candidate));
     schedules.push_back(std::move(schedule));
   }
-  considered.entries = lower_envelope(considered.candidates, std::move(schedules));
+  considered.entries = lower_envelope(considered.candidates, schedules);
   return considered;
+}
+
+double predicted_s(const Considered& considered, const PlanEntry& entry, double size_bytes) {
+  for (const Candidate& candidate : considered.candidates) {
+    if (candidate.why_not.empty() && candidate.name == entry.schedule.name) {
+      return candidate.price.seconds(size_bytes);
+    }
+  }
+  return entry.min_bytes_time_s +
+         (size_bytes - static_cast<double>(entry.min_bytes)) * entry.per_byte_time_s;
 }
 
 std::string explain(const Considered& considered, CollectiveKind kind, double size_bytes) {
@@ -146,9 +193,7 @@ std::string explain(const Considered& considered, CollectiveKind kind, double si
   if (chosen == considered.entries.end()) {
     text = fmt::format("{}: no schedule serves this\n", name_of(kind));
   } else {
-    const double seconds =
-        chosen->min_bytes_time_s +
-        (size_bytes - static_cast<double>(chosen->min_bytes)) * chosen->per_byte_time_s;
+    const double seconds = predicted_s(considered, *chosen, size_bytes);
     const std::string range =
         chosen->max_bytes == kNoLimit
             ? fmt::format("from {} bytes on", chosen->min_bytes)
@@ -160,16 +205,19 @@ std::string explain(const Considered& considered, CollectiveKind kind, double si
   for (const Candidate& candidate : considered.candidates) order.push_back(&candidate);
   std::stable_sort(order.begin(), order.end(), [&](const Candidate* a, const Candidate* b) {
     if (a->why_not.empty() != b->why_not.empty()) return a->why_not.empty();
-    return a->cost.seconds(size_bytes) < b->cost.seconds(size_bytes);
+    return a->price.seconds(size_bytes) < b->price.seconds(size_bytes);
   });
   for (const Candidate* candidate : order) {
     if (candidate->why_not.empty()) {
-      text += fmt::format(
-          "  {:<27} {:>12.2f} us   {:>4} steps  {:>10.2f} us + bytes / {:.3f} GB/s\n",
-          candidate->name, candidate->cost.seconds(size_bytes) * 1e6, candidate->steps,
-          candidate->cost.alpha_s * 1e6,
-          candidate->cost.beta_s_per_byte > 0 ? 1e-9 / candidate->cost.beta_s_per_byte
-                                              : std::numeric_limits<double>::infinity());
+      // As it is at this size: of the next byte where there is none.
+      const double alpha_s = candidate->price.seconds(0);
+      const double bytes = std::max(size_bytes, 1.0);
+      const double rest_s = candidate->price.seconds(bytes) - alpha_s;
+      text +=
+          fmt::format("  {:<27} {:>12.2f} us   {:>4} steps  {:>10.2f} us + bytes / {:.3f} GB/s\n",
+                      candidate->name, candidate->price.seconds(size_bytes) * 1e6, candidate->steps,
+                      alpha_s * 1e6,
+                      rest_s > 0 ? bytes / rest_s * 1e-9 : std::numeric_limits<double>::infinity());
     } else {
       text += fmt::format("  {:<27} {:>15}   {}\n", candidate->name, "-", candidate->why_not);
     }
@@ -178,14 +226,14 @@ std::string explain(const Considered& considered, CollectiveKind kind, double si
 }
 
 Selector::Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan,
-                   Rank rank, int guaranteed_slots, int shared_cores)
+                   Rank rank, int guaranteed_slots, const SharedMachine* shared)
     : topology_(std::move(topology)),
       levels_(std::move(levels)),
       options_(options),
       plan_(std::move(plan)),
       rank_(rank),
       guaranteed_slots_(guaranteed_slots),
-      shared_cores_(shared_cores) {}
+      shared_(shared) {}
 
 Selector::PerKind& Selector::prepare(CollectiveKind kind) {
   PerKind& per_kind = kinds_[static_cast<std::size_t>(kind)];
@@ -221,7 +269,7 @@ Considered Selector::decided(CollectiveKind kind) {
   const auto& decisions = decisions_[static_cast<std::size_t>(kind)];
   if (decisions.empty()) {
     if (!routes_) routes_.emplace(topology_);
-    return consider(kind, topology_, *routes_, levels_, options_, shared_cores_);
+    return consider(kind, topology_, *routes_, levels_, options_, shared_);
   }
   Considered considered;
   const AlgorithmInput input = input_for(kind, topology_.world_size(), levels_);
@@ -299,9 +347,14 @@ std::size_t Selector::entry_for(const PerKind& per_kind, std::uint64_t size_byte
 
 double Selector::predicted_s(CollectiveKind kind, std::uint64_t size_bytes) {
   const PerKind& per_kind = prepare(kind);
-  const PlanEntry& entry = per_kind.considered->entries[entry_for(per_kind, size_bytes)];
-  return entry.min_bytes_time_s +
-         static_cast<double>(size_bytes - entry.min_bytes) * entry.per_byte_time_s;
+  const std::size_t chosen = entry_for(per_kind, size_bytes);
+  const PlanEntry& entry = per_kind.considered->entries[chosen];
+  const auto bytes = static_cast<double>(size_bytes);
+  if (chosen < per_kind.of_plan) {
+    return entry.min_bytes_time_s +
+           (bytes - static_cast<double>(entry.min_bytes)) * entry.per_byte_time_s;
+  }
+  return chorus::predicted_s(*per_kind.considered, entry, bytes);
 }
 
 const Selector::Choice& Selector::choose(Collective collective, std::uint64_t size_bytes) {
@@ -348,7 +401,7 @@ const Selector::Choice& Selector::choose(Collective collective, std::string_view
 Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) const {
   const Schedule mine = root == 0 ? schedule : rotated(schedule, root);
   if (mine.world_size >= kCompactRanks) return make_choice_alone(mine);
-  Proved proved = prove(mine, guaranteed_slots_, shared_cores_ > 0);
+  Proved proved = prove(mine, guaranteed_slots_, shared_ != nullptr);
   std::vector<Program>& programs = proved.programs;
   int longest = 1;
   for (const Program& program : programs) longest = std::max(longest, max_message_chunks(program));
@@ -366,7 +419,7 @@ Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) cons
 Selector::Choice Selector::make_choice_alone(const Schedule& schedule) const {
   require_correct(schedule);
   std::shared_ptr<const DirectRoutine> shared;
-  if (shared_cores_ > 0) {
+  if (shared_ != nullptr) {
     if (const auto forms = proved_direct(schedule)) {
       shared = std::make_shared<const DirectRoutine>(make_direct_routine(*forms, rank_));
     }
@@ -399,7 +452,7 @@ std::string Selector::why(CollectiveKind kind, std::uint64_t size_bytes) {
   const Candidate* next = nullptr;
   for (const Candidate& candidate : per_kind.considered->candidates) {
     if (!candidate.why_not.empty() || candidate.name == entry.schedule.name) continue;
-    if (next == nullptr || candidate.cost.seconds(bytes) < next->cost.seconds(bytes)) {
+    if (next == nullptr || candidate.price.seconds(bytes) < next->price.seconds(bytes)) {
       next = &candidate;
     }
   }
@@ -408,14 +461,14 @@ std::string Selector::why(CollectiveKind kind, std::uint64_t size_bytes) {
   }
   if (next == nullptr) return aside + "the only one that serves";
   return aside + fmt::format("cheapest {}, then {} with {:.2f} us", range, next->name,
-                             next->cost.seconds(bytes) * 1e6);
+                             next->price.seconds(bytes) * 1e6);
 }
 
 std::string Selector::explain(CollectiveKind kind, std::uint64_t size_bytes) {
   const Considered* considered = &*prepare(kind).considered;
   Considered priced;
   if (!decisions_[static_cast<std::size_t>(kind)].empty()) {  // rank 0 alone knows the others
-    priced = consider(kind, topology_, Routes(topology_), levels_, options_, shared_cores_);
+    priced = consider(kind, topology_, Routes(topology_), levels_, options_, shared_);
     priced.entries = considered->entries;
     considered = &priced;
   }

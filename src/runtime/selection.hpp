@@ -18,6 +18,8 @@
 #include "chorus/plan.hpp"
 #include "chorus/topology.hpp"
 #include "model/cost.hpp"
+#include "model/price.hpp"
+#include "runtime/direct_cost.hpp"
 #include "runtime/execution.hpp"
 
 namespace chorus {
@@ -27,7 +29,7 @@ inline constexpr int kNumCollectiveKinds = 9;
 /// A schedule that was considered.
 struct Candidate {
   std::string name;
-  Cost cost = {};
+  Price price = {};
   int steps = 0;
   std::string why_not = {};  ///< empty if it could run
 };
@@ -38,14 +40,18 @@ struct Considered {
   std::vector<PlanEntry> entries;     ///< the lower envelope of their costs
 };
 
-/// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput. `shared_cores` > 0:
-/// all ranks share memory, and that many cores. Then schedules with a direct form
+/// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput. `shared`: the
+/// machine whose memory all ranks share, if they do. Then schedules with a direct form
 /// (model/direct.hpp) are priced by what that moves, and up to kMostFlat ranks only those are
 /// considered. `amend` may add to the cost of a candidate that could run, or say why not.
 [[nodiscard]] Considered consider(
     CollectiveKind kind, const Topology& topology, const Routes& routes,
-    const std::vector<int>& levels, const Options& options, int shared_cores = 0,
+    const std::vector<int>& levels, const Options& options, const SharedMachine* shared = nullptr,
     const std::function<void(const Schedule&, Candidate&)>& amend = {});
+
+/// Of one of its entries: by the schedule's price, or by the entry's line where that is not known.
+[[nodiscard]] double predicted_s(const Considered& considered, const PlanEntry& entry,
+                                 double size_bytes);
 
 /// For people: what runs for `size_bytes`, at what cost, and why not the others.
 [[nodiscard]] std::string explain(const Considered& considered, CollectiveKind kind,
@@ -55,8 +61,9 @@ struct Considered {
 /// first call.
 class Selector {
  public:
+  /// `shared` as consider(), and outlives this.
   Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan, Rank rank,
-           int guaranteed_slots, int shared_cores = 0);
+           int guaranteed_slots, const SharedMachine* shared = nullptr);
 
   struct Choice {
     std::shared_ptr<const Routine> routine;
@@ -116,7 +123,7 @@ class Selector {
   Plan plan_;
   Rank rank_;
   int guaranteed_slots_;
-  int shared_cores_;  ///< of ranks that all share memory; else 0
+  const SharedMachine* shared_;  ///< of ranks that all share memory; else null
   std::array<PerKind, kNumCollectiveKinds> kinds_;
   std::map<std::tuple<CollectiveKind, Rank, std::string>, Choice> named_;
 };

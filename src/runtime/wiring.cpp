@@ -366,6 +366,13 @@ void Wiring::leave_to_kernel(MessageSizes sizes) {
   }
 }
 
+void Wiring::know_machines(const std::map<Rank, std::shared_ptr<const HostRates>>& rates) {
+  for (Member& member : members_) {
+    const auto known = rates.find(member.neighbor);
+    if (known != rates.end()) member.rates = known->second;
+  }
+}
+
 std::string_view Wiring::transport_of(Rank peer) const {
   const int chosen = chosen_[static_cast<std::size_t>(peer)];
   return chosen < 0 ? "self" : transports_[static_cast<std::size_t>(chosen)]->name();

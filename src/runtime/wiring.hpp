@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "chorus/options.hpp"
 #include "runtime/control.hpp"
 #include "runtime/ports.hpp"
+#include "topology/host_rates.hpp"
 #include "transports/commons.hpp"
 #include "transports/transports.hpp"
 #include "transports/wakeups.hpp"
@@ -27,6 +29,8 @@ struct Member {
   Rank neighbor = 0;
   int machine_cores = 1;  ///< that the members on that machine may run on, together
   bool crowded = false;   ///< those members outnumber these cores
+  /// What copying costs on that machine; not null.
+  std::shared_ptr<const HostRates> rates{std::shared_ptr<void>(), &assumed_host_rates()};
 };
 
 /// Where a communicator stands among the ranks of the job.
@@ -59,6 +63,8 @@ class Wiring {
   /// Link::leave_to_kernel of each link, also of those that are yet to be made.
   void leave_to_kernel(MessageSizes sizes);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
+  /// Sets Member::rates of the machines whose lowest members these are.
+  void know_machines(const std::map<Rank, std::shared_ptr<const HostRates>>& rates);
   /// What wakes this rank: for communicators that are split from this one.
   [[nodiscard]] const std::shared_ptr<Wakeups>& wakeups() const { return wakeups_; }
   /// "shm", "rdma" or "tcp"; "self" for this rank.

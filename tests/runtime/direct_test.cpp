@@ -16,8 +16,8 @@
 
 #include "chorus/memory.hpp"
 #include "collectives/algorithms.hpp"
-#include "runtime/host_rates.hpp"
 #include "tests/transports/forbid_foreign_memory.hpp"
+#include "topology/host_rates.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {

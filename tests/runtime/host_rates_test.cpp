@@ -1,5 +1,5 @@
 // What a host's cores cost: measured, kept, read back, and what follows from it.
-#include "runtime/host_rates.hpp"
+#include "topology/host_rates.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -11,11 +11,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <random>
 
 #include "base/files.hpp"
 #include "chorus/error.hpp"
+#include "runtime/direct_cost.hpp"
 #include "runtime/host_probe.hpp"
+#include "tests/runtime/drawn_rates.hpp"
 #include "tests/transports/forbid_foreign_memory.hpp"
 
 namespace chorus::testing {
@@ -32,26 +33,13 @@ std::vector<RankLoad> loads(double staged, double fetched) {
   return {{staged, fetched}, {staged, fetched}};
 }
 
-/// Any host: times that grow with size, of a range of 100:1.
-HostRates drawn(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  const auto factor = [&] { return std::exp2(static_cast<double>(random() % 664) / 100); };
-  HostRates rates = assumed_host_rates();
-  rates.machine = "drawn";
-  rates.pairs[0].line_s = 1e-8 * factor();
-  rates.pairs[0].samples.clear();
-  HostRates::Sample last{1024, 1e-8 * factor(), 1e-8 * factor(), 1e-7 * factor(), 1e-8 * factor()};
-  for (int i = 0; i < 7; ++i) {
-    rates.pairs[0].samples.push_back(last);
-    last = {last.bytes * 4, last.stage_s * (1 + factor() / 20), last.fetch_s * (1 + factor() / 20),
-            last.kernel_s * (1 + factor() / 20), last.mapped_s * (1 + factor() / 20)};
-  }
-  return rates;
+SharedMachine machine(const HostRates& rates, int cores = 2, double slot_bytes = 131'072) {
+  return {.cores = cores, .rates = rates, .slot_bytes = slot_bytes};
 }
 
 TEST(HostRates, ComeBackAsTheyWereWritten) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    const HostRates rates = drawn(seed);
+    const HostRates rates = drawn_rates(seed);
     EXPECT_EQ(host_rates_from_json(to_json(rates), "text"), rates);
   }
 }
@@ -63,12 +51,14 @@ TEST(HostRates, AreRefusedByTheirPlace) {
       {[](HostRates& r) { r.wake_s = 1e4; }, "/wake_s"},
       {[](HostRates& r) { r.pairs.clear(); }, "/pairs: must be 1 to 4"},
       {[](HostRates& r) { r.pairs[0].distance = "far"; }, "/pairs/0/distance: must be siblings"},
+      {[](HostRates& r) { r.pairs[0].samples[3].together = 0.5; },
+       "/pairs/0/samples/3/together: is at least 1"},
       {[](HostRates& r) { r.pairs[0].samples.resize(1); }, "/pairs/0/samples: must be 2 to 64"},
       {[](HostRates& r) { r.pairs[0].samples[1].bytes = 1; }, "/pairs/0/samples: must ascend"},
       {[](HostRates& r) { r.pairs[0].samples[1].kernel_s = 0; }, "all sizes or none"},
       {[](HostRates& r) { r.pairs[0].samples[2].fetch_s = -1; }, "/pairs/0/samples/2/fetch_s"}};
   for (const auto& [spoil, complaint] : faults) {
-    HostRates rates = drawn(1);
+    HostRates rates = drawn_rates(1);
     spoil(rates);
     try {
       static_cast<void>(host_rates_from_json(to_json(rates), "host.json"));
@@ -82,7 +72,7 @@ TEST(HostRates, AreRefusedByTheirPlace) {
 
 TEST(HostRates, TimesGrowWithSizeAndMeetTheSamples) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
-    const HostRates rates = drawn(seed);
+    const HostRates rates = drawn_rates(seed);
     for (const HostRates::Sample& sample : rates.pairs[0].samples) {
       EXPECT_DOUBLE_EQ(
           seconds(rates, &HostRates::Sample::kernel_s, static_cast<double>(sample.bytes)),
@@ -102,10 +92,10 @@ TEST(HostRates, TimesGrowWithSizeAndMeetTheSamples) {
 TEST(HostRates, TheKernelCopiesWhereItsOneCopyTakesLessThanTwo) {
   int by_kernel = 0, staged = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const HostRates rates = drawn(seed);
+    const HostRates rates = drawn_rates(seed);
     for (const HostRates::Sample& sample : rates.pairs[0].samples) {
       const auto bytes = static_cast<double>(sample.bytes);
-      const bool pays = kernel_copies_pay(rates, loads(bytes, bytes), 2, 131'072);
+      const bool pays = kernel_copies_pay(machine(rates), loads(bytes, bytes));
       const double two_copies = sample.stage_s + sample.fetch_s;
       const double one = sample.kernel_s + rates.pairs[0].line_s;
       EXPECT_EQ(pays, one < two_copies) << "seed " << seed << ", " << sample.bytes << " bytes";
@@ -113,7 +103,7 @@ TEST(HostRates, TheKernelCopiesWhereItsOneCopyTakesLessThanTwo) {
     }
     HostRates forbidden = rates;
     for (HostRates::Sample& sample : forbidden.pairs[0].samples) sample.kernel_s = 0;
-    EXPECT_FALSE(kernel_copies_pay(forbidden, loads(1e6, 1e6), 2, 131'072));
+    EXPECT_FALSE(kernel_copies_pay(machine(forbidden), loads(1e6, 1e6)));
   }
   EXPECT_GT(by_kernel, 100);
   EXPECT_GT(staged, 100);
@@ -121,29 +111,30 @@ TEST(HostRates, TheKernelCopiesWhereItsOneCopyTakesLessThanTwo) {
 
 // The root of a broadcast stages while the others fetch; ranks that share a core take turns.
 TEST(HostRates, WhatOverlapsAndWhatTakesTurnsIsCounted) {
-  HostRates rates = drawn(1);
+  HostRates rates = drawn_rates(1);
   rates.pairs[0].line_s = 1e-9;
   rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1.5e-6, 1e-6}, {1 << 20, 1e-3, 1e-3, 1.5e-3, 1e-3}};
   const double bytes = 1 << 20;
   const std::vector<RankLoad> broadcast = {{bytes, 0}, {0, bytes}};
-  EXPECT_TRUE(kernel_copies_pay(rates, broadcast, 2, bytes));        // one tile: one after another
-  EXPECT_FALSE(kernel_copies_pay(rates, broadcast, 2, bytes / 16));  // at the same time
-  EXPECT_TRUE(kernel_copies_pay(rates, broadcast, 1, bytes / 16));   // on the same core
+  EXPECT_TRUE(
+      kernel_copies_pay(machine(rates, 2, bytes), broadcast));  // one tile: one after another
+  EXPECT_FALSE(kernel_copies_pay(machine(rates, 2, bytes / 16), broadcast));  // at the same time
+  EXPECT_TRUE(kernel_copies_pay(machine(rates, 1, bytes / 16), broadcast));   // on the same core
 }
 
 TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
-  HostRates rates = drawn(1);
+  HostRates rates = drawn_rates(1);
   rates.pairs[0].line_s = 1e-9;
   rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1e-5, 1e-6},
                             {16'384, 1e-5, 1e-5, 1.5e-5, 1e-6},
                             {131'072, 1e-4, 1e-4, 1.5e-4, 1e-4}};
-  MessageSizes sizes = kernel_message_sizes(rates, 2, 2, 131'072);
+  MessageSizes sizes = kernel_message_sizes(machine(rates), 2);
   EXPECT_EQ(sizes.at_least, 16'384u);
   EXPECT_EQ(sizes.less_than, 131'072u);
   rates.pairs[0].samples[2].kernel_s = 0.9e-4;
-  sizes = kernel_message_sizes(rates, 2, 2, 131'072);
+  sizes = kernel_message_sizes(machine(rates), 2);
   EXPECT_EQ(sizes.less_than, 131'073u);
-  EXPECT_EQ(kernel_message_sizes(assumed_host_rates(), 2, 2, 131'072).less_than, 0u);
+  EXPECT_EQ(kernel_message_sizes(machine(assumed_host_rates()), 2).less_than, 0u);
 }
 
 // 2 cores that share a third-level cache: two copies out of it are 3 times as fast as the kernel's
@@ -151,9 +142,9 @@ TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
 TEST(HostRates, OfAnAmdEpycLeaveEverythingToSlots) {
   const HostRates rates = recorded("amd-epyc-2-cores");
   for (double bytes = 512; bytes < 1e9; bytes *= 2) {
-    EXPECT_FALSE(kernel_copies_pay(rates, loads(bytes, bytes), 2, 131'072)) << bytes;
+    EXPECT_FALSE(kernel_copies_pay(machine(rates), loads(bytes, bytes))) << bytes;
   }
-  EXPECT_EQ(kernel_message_sizes(rates, 2, 2, 131'072).less_than, 0u);
+  EXPECT_EQ(kernel_message_sizes(machine(rates), 2).less_than, 0u);
 }
 
 /// Runs `body` in a process of its own, which what is known to this one is not known to.
@@ -193,7 +184,7 @@ class HostCache : public ::testing::Test {
   std::string file_ = folder_ + "/host.json";
   /// Of this machine, as nobody would measure it.
   HostRates known_ = [] {
-    HostRates rates = drawn(3);
+    HostRates rates = drawn_rates(3);
     rates.machine = machine_identity();
     return rates;
   }();

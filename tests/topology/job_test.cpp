@@ -9,22 +9,50 @@ namespace {
 
 using test::gb_s;
 
+constexpr double kNearly = 1e-12;
+
 TEST(JobTopology, RanksOfOneHostExchangeThroughItsMemory) {
+  const HostRates rates = assumed_host_rates();
   const Topology t = job_topology({.hosts = 1, .ranks_per_host = 4, .cores_per_host = 2});
   EXPECT_EQ(test::unsound(t), "");
   EXPECT_EQ(t.world_size(), 4);
   // Four ranks on two cores: the receiver waits for a core.
-  EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[3]], 2.5e-6, 1e-12);
-  EXPECT_NEAR(t.port_groups[0].message_s, 0.09e-6, 1e-12);
+  EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[3]], rates.turn_s, kNearly);
+  EXPECT_NEAR(t.port_groups[0].message_s, rates.pairs[0].line_s / 2, kNearly);
   ASSERT_EQ(t.port_groups.size(), 1U);
-  EXPECT_EQ(t.port_groups[0].links.size(), 8U);
-  EXPECT_NEAR(gb_s(t.port_groups[0].beta_s_per_byte), 16, 1e-9);
+  EXPECT_EQ(t.port_groups[0].links.size(), 4U) << "into ranks";
   for (const Topology::Node& node : t.nodes) EXPECT_NE(node.kind, NodeKind::nic);
+  for (const Topology::Link& link : t.links) EXPECT_EQ(link.provenance, Provenance::table);
 }
 
 TEST(JobTopology, RanksThatHaveACoreEachHandOverAtOnce) {
   const Topology t = job_topology({.hosts = 1, .ranks_per_host = 2, .cores_per_host = 2});
-  EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[1]], 0.3e-6, 1e-12);
+  EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[1]],
+              assumed_host_rates().pairs[0].line_s, kNearly);
+}
+
+TEST(JobTopology, MemoryIsAsFastAsItWasMeasured) {
+  HostRates quick = assumed_host_rates();
+  quick.machine = "measured";
+  quick.pairs[0].samples = {{1 << 19, 10e-6, 25e-6, 0, 1e-6}, {1 << 20, 20e-6, 50e-6, 0, 2e-6}};
+  HostRates kernel = quick;
+  for (HostRates::Sample& sample : kernel.pairs[0].samples) sample.kernel_s = sample.fetch_s / 2;
+  const Topology t = job_topology(
+      {.hosts = 2, .ranks_per_host = 2, .cores_per_host = 2, .rates = {quick, kernel}});
+  EXPECT_EQ(test::unsound(t), "");
+  const auto link = [&](const char* src, const char* dst) {
+    for (const Topology::Link& each : t.links) {
+      if (t.nodes[each.src].name == src && t.nodes[each.dst].name == dst) return each;
+    }
+    return Topology::Link{};
+  };
+  const Topology::Link out = link("host0/rank0", "host0");
+  EXPECT_EQ(out.provenance, Provenance::measured);
+  EXPECT_NEAR(out.beta_s_per_byte, 20e-6 / (1 << 20), kNearly * 1e-3) << "into slots";
+  EXPECT_NEAR(link("host0", "host0/rank0").beta_s_per_byte, 50e-6 / (1 << 20), kNearly * 1e-3)
+      << "out of them";
+  EXPECT_NEAR(link("host1", "host1/rank1").beta_s_per_byte, 25e-6 / (1 << 20), kNearly)
+      << "by the kernel";
 }
 
 TEST(JobTopology, RanksThatShareNoMemoryUseTheLoopback) {
@@ -42,7 +70,8 @@ TEST(JobTopology, HostsMeetInANetworkAtItsRate) {
   EXPECT_EQ(t.world_size(), 6);
   EXPECT_EQ(t.nodes[t.rank_nodes[4]].name, "host2/rank0");
   EXPECT_NEAR(test::leaving(t, "host1"), 12.5, 1e-9);
-  EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[5]], 15.3e-6, 1e-12);
+  EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[5]],
+              15e-6 + assumed_host_rates().pairs[0].line_s, kNearly);
 }
 
 TEST(JobTopology, RefusesImpossibleShapes) {

@@ -10,6 +10,7 @@
 #include "chorus/error.hpp"
 #include "model/json.hpp"
 #include "topology/builder.hpp"
+#include "topology/host_memory.hpp"
 #include "topology/rates.hpp"
 
 namespace chorus::probing {
@@ -28,23 +29,13 @@ std::string rates_text(double out, double in) {
 int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part,
              std::vector<int>& rank_nodes) {
   const std::string& name = network.hosts[at(part.host)];
-  const int ranks = static_cast<int>(part.ranks.size());
   const int host = builder.node(name, NodeKind::host);
-  const bool crowded = ranks > part.cores;
-  const Wire copy =
-      part.shared_memory
-          ? Wire{kCoreGbS, crowded ? kCrowdedCoreHopUs : kCoreHopUs, "shm", Provenance::table}
-          : Wire{kLoopbackGbS, kLoopbackHopUs, "loopback", Provenance::table};
-  std::vector<int> copies;
-  for (int i = 0; i < ranks; ++i) {
-    const int rank =
-        builder.node(fmt::format("{}/rank{}", name, part.ranks[at(i)]), NodeKind::core, host);
-    rank_nodes[at(part.ranks[at(i)])] = rank;
-    const auto [out, in] = builder.both_ways(rank, host, copy);
-    copies.insert(copies.end(), {out, in});
+  std::vector<int> ranks;
+  for (const Rank rank : part.ranks) {
+    ranks.push_back(builder.node(fmt::format("{}/rank{}", name, rank), NodeKind::core, host));
+    rank_nodes[at(rank)] = ranks.back();
   }
-  const double message_us = (part.shared_memory ? kCoreMessageUs : kSocketMessageUs) / part.cores;
-  builder.group(name + "/copying", std::move(copies), part.cores * copy.gb_s, message_us);
+  add_memory(builder, name, host, ranks, part.memory);
 
   const int nic = builder.node(name + "/nic", NodeKind::nic, host);
   const double out = network.tree.out[at(part.host)];
@@ -52,7 +43,7 @@ int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostP
   const int to_nic = builder.one_way(host, nic, wire_of(out, 0, "sockets"));
   const int from_nic = builder.one_way(nic, host, wire_of(in, 0, "sockets"));
   builder.group(name + "/sockets", {to_nic, from_nic}, (out + in) * 1e-9,
-                kSocketMessageUs / part.cores);
+                kSocketMessageUs / part.memory.cores);
   return nic;
 }
 
@@ -132,7 +123,7 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
                                   ? network.cable_alpha_s[at(part.host)]
                                   : kEthernetPathUs * 1e-6 / 2;
     // The hop between rank and host is part of what was measured.
-    const double alpha_s = std::max(0.0, measured_s - kCoreHopUs * 1e-6);
+    const double alpha_s = std::max(0.0, measured_s - part.memory.rates.pairs.back().line_s);
     const int up =
         builder.one_way(nic, above, wire_of(tree.out[at(part.host)], alpha_s, "ethernet"));
     builder.one_way(above, nic, wire_of(tree.in[at(part.host)], alpha_s, "ethernet"));

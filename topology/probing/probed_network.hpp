@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
+#include "topology/host_memory.hpp"
 #include "topology/probing/host_tree.hpp"
 
 namespace chorus::probing {
@@ -37,12 +38,11 @@ void fit_latencies(ProbedNetwork& network, std::span<const PairLatency> pairs);
 struct HostPart {
   int host = 0;             ///< index into ProbedNetwork::hosts
   std::vector<Rank> ranks;  ///< ascending
-  int cores = 1;            ///< that they may run on
-  bool shared_memory = true;
+  HostMemory memory = {};
 };
 
 /// The network with these ranks on its hosts: every host and trunk with its measured figures
-/// (Provenance::measured); what lies inside a host is taken from the tables. Hosts without a part
+/// (Provenance::measured); what lies inside a host as its part says. Hosts without a part
 /// are left out.
 [[nodiscard]] Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> parts);
 

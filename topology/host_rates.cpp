@@ -1,8 +1,10 @@
-#include "runtime/host_rates.hpp"
+#include "topology/host_rates.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "model/json.hpp"
 #include "model/json_reader.hpp"
@@ -10,8 +12,9 @@
 namespace chorus {
 namespace {
 
-constexpr int kHostRatesVersion = 1;
+constexpr int kHostRatesVersion = 2;
 constexpr double kMostSampleSeconds = 1e3;
+constexpr double kMostTogether = 1e3;
 constexpr std::size_t kMostSamples = 64;
 constexpr std::string_view kDistances[] = {"siblings", "cache", "package", "packages"};
 constexpr auto kEpochEnd = std::uint64_t{1} << 40;
@@ -28,12 +31,15 @@ double duration(const json::Node& node) {
 }
 
 HostRates::Sample sample_from(const json::Node& node) {
-  node.expect_members({"bytes", "stage_s", "fetch_s", "kernel_s", "mapped_s"});
+  node.expect_members({"bytes", "stage_s", "fetch_s", "kernel_s", "mapped_s", "together"});
+  const json::Node together = node.member("together");
+  if (together.figure(kMostTogether) < 1) together.fail("is at least 1");
   return {.bytes = node.member("bytes").whole(1, std::uint64_t{1} << 40),
           .stage_s = duration(node.member("stage_s")),
           .fetch_s = duration(node.member("fetch_s")),
           .kernel_s = node.member("kernel_s").figure(kMostSampleSeconds),
-          .mapped_s = duration(node.member("mapped_s"))};
+          .mapped_s = duration(node.member("mapped_s")),
+          .together = together.figure()};
 }
 
 HostRates::Pair pair_from(const json::Node& node) {
@@ -83,71 +89,33 @@ double seconds(const HostRates& rates, double HostRates::Sample::*way, double by
   const std::vector<HostRates::Sample>& samples = rates.pairs.back().samples;
   auto after = std::ranges::find_if(
       samples, [&](const auto& sample) { return static_cast<double>(sample.bytes) >= bytes; });
-  if (after == samples.begin()) {  // down to nothing, which takes as long as the least
-    return samples.front().*way;
-  }
   if (after == samples.end()) --after;
-  const HostRates::Sample& low = *std::prev(after);
+  // Of no bytes at all the kernel's copy is a system call.
+  const HostRates::Sample none{.kernel_s = std::min(rates.system_call_s, samples.front().kernel_s)};
+  const HostRates::Sample& low = after == samples.begin() ? none : *std::prev(after);
   const HostRates::Sample& high = *after;
   const double slope =
       std::max(0.0, high.*way - low.*way) / static_cast<double>(high.bytes - low.bytes);
   return low.*way + slope * (bytes - static_cast<double>(low.bytes));
 }
 
-bool kernel_copies_pay(const HostRates& rates, const std::vector<RankLoad>& ranks, int cores,
-                       double slot_bytes) {
-  if (!rates.kernel_copies()) return false;
-  using Sample = HostRates::Sample;
-  const auto time = [&](double Sample::*way, double bytes) {
-    return bytes > 0 ? seconds(rates, way, bytes) : 0;
-  };
-  double stage_most = 0, fetch_most = 0, both_most = 0, both_all = 0;
-  double kernel_most = 0, kernel_all = 0, most_bytes = 0;
-  for (const RankLoad& rank : ranks) {
-    const double stage_s = time(&Sample::stage_s, rank.staged_bytes);
-    const double fetch_s = time(&Sample::fetch_s, rank.fetched_bytes);
-    const double kernel_s = time(&Sample::kernel_s, rank.fetched_bytes);
-    stage_most = std::max(stage_most, stage_s);
-    fetch_most = std::max(fetch_most, fetch_s);
-    both_most = std::max(both_most, stage_s + fetch_s);
-    both_all += stage_s + fetch_s;
-    kernel_most = std::max(kernel_most, kernel_s);
-    kernel_all += kernel_s;
-    most_bytes = std::max({most_bytes, rank.staged_bytes, rank.fetched_bytes});
-  }
-  if (static_cast<int>(ranks.size()) > cores) return kernel_all < both_all;
-  // Tile by tile, one is staged while another is fetched; the first has to be staged before.
-  const double first = most_bytes > slot_bytes ? slot_bytes / most_bytes : 1;
-  const double staged_s = std::max(both_most, first * stage_most + fetch_most);
-  // Who is read has to wait until the others are done.
-  return kernel_most + rates.pairs.back().line_s < staged_s;
+double seconds_together(const HostRates& rates, double HostRates::Sample::*way, double bytes) {
+  const std::vector<HostRates::Sample>& samples = rates.pairs.back().samples;
+  auto sample = std::ranges::find_if(
+      samples, [&](const auto& each) { return static_cast<double>(each.bytes) >= bytes; });
+  if (sample == samples.end()) --sample;
+  return sample->together * seconds(rates, way, bytes);
 }
 
-MessageSizes kernel_message_sizes(const HostRates& rates, int ranks, int cores,
-                                  std::size_t slot_bytes) {
-  const auto pays = [&](std::size_t bytes) {
-    const auto size = static_cast<double>(bytes);
-    std::vector<RankLoad> loads(static_cast<std::size_t>(std::max(ranks, 2)));
-    loads[0].staged_bytes = loads[1].fetched_bytes = size;
-    return kernel_copies_pay(rates, loads, cores, size);
-  };
-  MessageSizes sizes;
-  for (std::size_t bytes = 1024; bytes <= slot_bytes; bytes *= 2) {
-    if (!pays(bytes)) {
-      sizes = {};
-    } else if (sizes.at_least == 0) {
-      sizes = {.at_least = bytes, .less_than = slot_bytes};
-    }
+double least_seconds_per_byte(const HostRates& rates, double HostRates::Sample::*way) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const HostRates::Sample& sample : rates.pairs.back().samples) {
+    if (sample.*way > 0) least = std::min(least, sample.*way / static_cast<double>(sample.bytes));
   }
-  // What is longer than a slot comes in slots, one of which is filled while another is emptied.
-  using Sample = HostRates::Sample;
-  const auto slot = static_cast<double>(slot_bytes);
-  const double in_turn_s =
-      std::max(seconds(rates, &Sample::stage_s, slot), seconds(rates, &Sample::fetch_s, slot));
-  if (sizes.at_least > 0 && seconds(rates, &Sample::kernel_s, slot) < in_turn_s) {
-    sizes.less_than = slot_bytes + 1;
-  }
-  return sizes;
+  // Nor do larger sizes than were sampled take less.
+  const double last = static_cast<double>(rates.pairs.back().samples.back().bytes);
+  const double beyond = seconds(rates, way, 2 * last) - seconds(rates, way, last);
+  return std::isfinite(least) && beyond > 0 ? std::min(least, beyond / last) : least;
 }
 
 std::string to_json(const HostRates& rates) {
@@ -166,9 +134,9 @@ std::string to_json(const HostRates& rates) {
       const HostRates::Sample& sample = pair.samples[k];
       text += fmt::format(
           "{}\n      {{\"bytes\": {}, \"stage_s\": {}, \"fetch_s\": {}, \"kernel_s\": {}, "
-          "\"mapped_s\": {}}}",
+          "\"mapped_s\": {}, \"together\": {}}}",
           k == 0 ? "" : ",", sample.bytes, sample.stage_s, sample.fetch_s, sample.kernel_s,
-          sample.mapped_s);
+          sample.mapped_s, sample.together);
     }
     text += "]}";
   }
@@ -203,14 +171,15 @@ std::string describe(const HostRates& rates) {
   for (const HostRates::Pair& pair : rates.pairs) {
     text += fmt::format("cores {} and {} ({}): a line in {:.0f} ns; GB/s:\n", pair.cores[0],
                         pair.cores[1], pair.distance, pair.line_s * 1e9);
-    text += fmt::format("  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}\n", "bytes", "into slots",
-                        "from slots", "by kernel", "mapped");
+    text += fmt::format("  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>14}\n", "bytes", "into slots",
+                        "from slots", "by kernel", "mapped", "less, together");
     for (const HostRates::Sample& sample : pair.samples) {
       const std::string kernel =
           sample.kernel_s > 0 ? fmt::format("{:.2f}", gb_s(sample.bytes, sample.kernel_s)) : "-";
-      text += fmt::format("  {:>10}  {:>10.2f}  {:>10.2f}  {:>10}  {:>10.2f}\n", sample.bytes,
-                          gb_s(sample.bytes, sample.stage_s), gb_s(sample.bytes, sample.fetch_s),
-                          kernel, gb_s(sample.bytes, sample.mapped_s));
+      text += fmt::format(
+          "  {:>10}  {:>10.2f}  {:>10.2f}  {:>10}  {:>10.2f}  {:>14}\n", sample.bytes,
+          gb_s(sample.bytes, sample.stage_s), gb_s(sample.bytes, sample.fetch_s), kernel,
+          gb_s(sample.bytes, sample.mapped_s), fmt::format("{:.2f} times", sample.together));
     }
   }
   return text;

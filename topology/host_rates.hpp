@@ -1,13 +1,10 @@
 // What moving bytes between the cores of one machine costs.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "transports/link.hpp"
 
 namespace chorus {
 
@@ -20,6 +17,7 @@ struct HostRates {
     double fetch_s = 0;   ///< copying them out of slots that another core filled
     double kernel_s = 0;  ///< process_vm_readv(), slot by slot; 0: the kernel forbids it
     double mapped_s = 0;  ///< copying them from where they were written
+    double together = 1;  ///< times as long a core copies its own while the other one does, too
 
     bool operator==(const Sample&) const = default;
   };
@@ -49,25 +47,15 @@ struct HostRates {
 /// Where nothing can be measured: of a processor of 2024. The kernel copies nothing.
 [[nodiscard]] const HostRates& assumed_host_rates();
 
-/// Seconds for `bytes` between the cores farthest apart: lines through the samples, the last one
-/// prolonged.
+/// Seconds for `bytes` between the cores farthest apart: lines from nothing through the samples,
+/// the last one prolonged.
 [[nodiscard]] double seconds(const HostRates& rates, double HostRates::Sample::*way, double bytes);
-
-/// What one rank moves in a call.
-struct RankLoad {
-  double staged_bytes = 0;   ///< that others read
-  double fetched_bytes = 0;  ///< that it reads of others
-};
-
-/// Whether a call ends earlier if ranks read each other's ordinary buffers by the kernel than if
-/// each stages what others read. `cores`: that the ranks share. `slot_bytes`: of one tile.
-[[nodiscard]] bool kernel_copies_pay(const HostRates& rates, const std::vector<RankLoad>& ranks,
-                                     int cores, double slot_bytes);
-
-/// Messages that arrive earlier, one alone and many in a row, if the receiver reads them by the
-/// kernel. None is longer than `slot_bytes`.
-[[nodiscard]] MessageSizes kernel_message_sizes(const HostRates& rates, int ranks, int cores,
-                                                std::size_t slot_bytes);
+/// The same while other cores copy as much, too.
+[[nodiscard]] double seconds_together(const HostRates& rates, double HostRates::Sample::*way,
+                                      double bytes);
+/// Between the same cores, alone, at the size at which that is least; infinite for what the kernel
+/// forbids.
+[[nodiscard]] double least_seconds_per_byte(const HostRates& rates, double HostRates::Sample::*way);
 
 /// Format: docs/probing.md. Same value, same text.
 [[nodiscard]] std::string to_json(const HostRates& rates);
