@@ -28,9 +28,10 @@ namespace chorus::net {
 namespace {
 
 constexpr int kBacklog = 4096;
-// A dead machine sends no FIN: probes after 5 s of silence, given up after three unanswered ones,
+// A dead machine sends no FIN: probes after 5 s of silence, one each second so that a cable that
+// comes back in time is noticed, given up after ten unanswered ones,
 // or when sent bytes stay unacknowledged for 15 s.
-constexpr int kKeepIdleSeconds = 5, kKeepIntervalSeconds = 5, kKeepCount = 3;
+constexpr int kKeepIdleSeconds = 5, kKeepIntervalSeconds = 1, kKeepCount = 10;
 constexpr unsigned kUserTimeoutMs = 15'000;
 
 const sockaddr_in& v4(const Endpoint& endpoint) {
