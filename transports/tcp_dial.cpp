@@ -16,8 +16,13 @@ constexpr auto kPause = std::chrono::milliseconds(50);
 
 }  // namespace
 
-TcpDial::TcpDial(const TcpPath& path, Rank peer_rank, int socket, bool same_kernel)
-    : path_(path), peer_rank_(peer_rank), socket_(socket), same_kernel_(same_kernel) {}
+TcpDial::TcpDial(const TcpPath& path, Rank peer_rank, int socket, bool same_kernel,
+                 std::uint32_t incarnation)
+    : path_(path),
+      peer_rank_(peer_rank),
+      socket_(socket),
+      same_kernel_(same_kernel),
+      incarnation_(incarnation) {}
 
 Fd TcpDial::progress(const TcpHub& hub, const Nonce& listener) {
   if (state_ == State::idle) {
@@ -56,6 +61,7 @@ void TcpDial::say_hello(const TcpHub& hub, const Nonce& listener) {
   hello_.rank = hub.rank();
   hello_.peer = peer_rank_;
   hello_.socket = static_cast<std::uint32_t>(socket_);
+  hello_.incarnation = incarnation_;
   hello_.nonce = Secret::random().bytes;
   hello_.proof = hello_proof(hub.secret(), listener, hello_);
   if (::send(fd_.get(), &hello_, sizeof hello_, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof hello_) {

@@ -14,7 +14,8 @@ namespace chorus {
 /// for the welcome, and begins again when that fails. (The higher rank's side is the hub.)
 class TcpDial {
  public:
-  TcpDial(const TcpPath& path, Rank peer_rank, int socket, bool same_kernel);
+  TcpDial(const TcpPath& path, Rank peer_rank, int socket, bool same_kernel,
+          std::uint32_t incarnation = 0);
 
   /// Returns the connection once both ends have proved themselves.
   [[nodiscard]] Fd progress(const TcpHub& hub, const Nonce& listener);
@@ -22,6 +23,8 @@ class TcpDial {
   void abandon() { fd_.reset(); }  ///< nobody calls progress() any more
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
   [[nodiscard]] bool hopeless() const { return hopeless_; }  ///< nobody listens there any more
+  /// The peer's kernel has answered; its process has yet to.
+  [[nodiscard]] bool greeted() const { return state_ == State::greeted; }
 
  private:
   enum class State { idle, connecting, greeted };
@@ -35,6 +38,7 @@ class TcpDial {
   Rank peer_rank_;
   int socket_;
   bool same_kernel_;
+  std::uint32_t incarnation_;
   State state_ = State::idle;
   Fd fd_;
   TcpHello hello_;

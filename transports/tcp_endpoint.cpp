@@ -407,15 +407,35 @@ std::optional<StreamProgress> progress_of(int fd) {
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info.data(), &size) != 0) return std::nullopt;
   if (size < (kDeliveryRate + 1) * sizeof info[0]) return std::nullopt;
-  // tcpi_delivery_rate_app_limited is the lowest bit of the eighth byte.
-  return StreamProgress{.acknowledged_bytes = info[kBytesAcked],
-                        .last_bytes_per_s = info[kDeliveryRate],
-                        .had_enough_to_send = (info[0] >> 56 & 1) == 0};
+  // Of the first bytes the fourth is tcpi_probes, and the lowest bit of the eighth
+  // tcpi_delivery_rate_app_limited. An unanswered probe or two may be on their way.
+  const auto word = [&](std::size_t offset) {
+    return static_cast<std::uint32_t>(info[offset / 8] >> (offset % 8 * 8));
+  };
+  constexpr std::size_t kUnacked = 24, kRtt = 68, kRttVariance = 72;  // microseconds
+  constexpr std::uint64_t kManyProbes = 3;
+  return StreamProgress{
+      .acknowledged_bytes = info[kBytesAcked],
+      .last_bytes_per_s = info[kDeliveryRate],
+      .had_enough_to_send = (info[0] >> 56 & 1) == 0,
+      .awaits_acknowledgement = word(kUnacked) > 0 || (info[0] >> 24 & 0xff) >= kManyProbes,
+      .patience_ns = 1000 * (std::int64_t{2} * word(kRtt) + std::int64_t{4} * word(kRttVariance))};
 }
 
-std::size_t unacknowledged(int fd) {
+std::optional<std::size_t> unacknowledged(int fd) {
   int bytes = 0;
-  return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
+  if (::ioctl(fd, SIOCOUTQ, &bytes) != 0 || bytes < 0) return std::nullopt;
+  return static_cast<std::size_t>(bytes);
+}
+
+void acknowledge_at_once(int fd) {
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+}
+
+void close_at_once(int fd) {
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
 }  // namespace chorus

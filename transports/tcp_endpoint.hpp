@@ -96,11 +96,20 @@ struct StreamProgress {
   /// Over the last round trip or so; 0: unknown.
   std::uint64_t last_bytes_per_s = 0;
   bool had_enough_to_send = false;  ///< meanwhile; else the path may be faster
+  /// Packets are on their way, or unanswered questions whether the peer has room.
+  bool awaits_acknowledgement = false;
+  std::int64_t patience_ns = 0;  ///< after which an acknowledgement is overdue, by its round trips
 };
 /// Nothing if the kernel does not tell (before Linux 4.9).
 [[nodiscard]] std::optional<StreamProgress> progress_of(int fd);
 
-/// Bytes given to `fd` that the peer's kernel has not acknowledged; 0 if that cannot be known.
-[[nodiscard]] std::size_t unacknowledged(int fd);
+/// Bytes given to `fd` that the peer's kernel has not acknowledged; nothing if that cannot be
+/// known.
+[[nodiscard]] std::optional<std::size_t> unacknowledged(int fd);
+
+/// Acknowledges at once what has been read, and what comes next.
+void acknowledge_at_once(int fd);
+/// Closing `fd` then drops what it has not sent, in place of going on for minutes.
+void close_at_once(int fd);
 
 }  // namespace chorus

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +16,8 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
 /// All paths of a link begin to connect at the same time, to the same listener's process: what has
-/// not come so long after the first is not to be had. A job waits this long once.
-constexpr auto kPatienceForPaths = std::chrono::milliseconds(1000);
+/// not come so long after the first is not to be had, or joins later. A job waits this long once.
+constexpr auto kPatienceForPaths = std::chrono::milliseconds(250);
 constexpr auto kPatienceOnceGivenUp = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -110,31 +111,51 @@ void TcpHub::welcome(Stranger& stranger) {
                          hello.socket < kMaxLinkSockets;
   if (!plausible || !same(hello.proof, hello_proof(secret_, nonce_, hello))) return;
   const std::pair key(hello.rank, static_cast<int>(hello.socket));
-  if (known_.contains(key)) return;
+  // What was overheard and is said again comes too late; what is not taken yet has been given up.
+  const auto known = known_.find(key);
+  if (known != known_.end() && hello.incarnation <= known->second.incarnation) return;
   const TcpWelcome answer{.proof = welcome_proof(secret_, nonce_, hello)};
   if (::send(stranger.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL) !=
       sizeof answer) {
     return;
   }
-  known_.emplace(key, std::move(stranger.fd));
+  known_.insert_or_assign(key, Known{std::move(stranger.fd), hello.incarnation});
+  // Before the next incarnation takes its place: the peer may have sent something by this one.
+  const Rank peer = hello.rank;
+  for (TcpLink* link : links_) link->returned(peer);
 }
 
-Fd TcpHub::take(Rank peer, int socket) {
+Fd TcpHub::take(Rank peer, int socket, std::uint32_t incarnation) {
   const auto at = known_.find({peer, socket});
-  if (at == known_.end()) return {};
+  if (at == known_.end() || at->second.incarnation != incarnation) return {};
   // The place stays taken: a hello that is said again, by somebody who overheard it, comes too
   // late.
-  return std::move(at->second);
+  return std::move(at->second.fd);
+}
+
+std::uint32_t TcpHub::incarnation(Rank peer, int socket) const {
+  const auto at = known_.find({peer, socket});
+  return at == known_.end() ? 0 : at->second.incarnation;
 }
 
 void TcpHub::prepare_to_sleep() {
   for (TcpLink* link : links_) link->prepare_to_sleep();
 }
 
-void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
+void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) {
   for (const Fd& listener : listeners_) fds.push_back({listener.get(), false});
   for (const Stranger& stranger : strangers_) fds.push_back({stranger.fd.get(), false});
-  for (const TcpLink* link : links_) link->append_wake_fds(fds);
+  std::int64_t within_ns = TcpLink::kNoHurry;
+  for (const TcpLink* link : links_) {
+    link->append_wake_fds(fds);
+    within_ns = std::min(within_ns, link->wants_progress_within_ns());
+  }
+  if (within_ns == TcpLink::kNoHurry) return;
+  // Nothing tells that the peer's kernel has what was sent.
+  if (!timer_) timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  itimerspec when{};
+  when.it_value.tv_nsec = within_ns;
+  if (::timerfd_settime(timer_.get(), 0, &when, nullptr) == 0) fds.push_back({timer_.get(), false});
 }
 
 }  // namespace chorus

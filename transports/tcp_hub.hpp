@@ -49,8 +49,11 @@ class TcpHub {
 
   /// Accepts, reads hellos, answers them, and forgets who says nothing.
   void progress();
-  /// The connection that `peer` has made for its socket number `socket`, if it has.
-  [[nodiscard]] Fd take(Rank peer, int socket);
+  /// The connection that `peer` has made for its socket number `socket`, if it has and no later
+  /// incarnation has come.
+  [[nodiscard]] Fd take(Rank peer, int socket, std::uint32_t incarnation = 0);
+  /// The latest incarnation of that socket that has come; 0 if none has.
+  [[nodiscard]] std::uint32_t incarnation(Rank peer, int socket) const;
   /// Stops listening and forgets everybody; the links that are connected live on.
   void close();
 
@@ -63,13 +66,14 @@ class TcpHub {
     return ++given_up_[lost_.back().interface];
   }
   [[nodiscard]] const std::vector<LostPath>& lost() const { return lost_; }
-  void stands(const std::string& interface) { given_up_.erase(interface); }
+  /// Whether one over it had been given up.
+  bool stands(const std::string& interface) { return given_up_.erase(interface) > 0; }
 
   void add(TcpLink* link) { links_.push_back(link); }
   void remove(TcpLink* link) { std::erase(links_, link); }
 
   void prepare_to_sleep();
-  void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+  void append_wake_fds(std::vector<Transport::WakeFd>& fds);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -80,6 +84,12 @@ class TcpHub {
     Clock::time_point patience_ends;
     std::size_t received = 0;
     TcpHello hello;
+  };
+
+  /// The latest connection of a rank's socket; its place stays taken when it is given away.
+  struct Known {
+    Fd fd;
+    std::uint32_t incarnation = 0;
   };
 
   [[nodiscard]] std::size_t most_connections() const;
@@ -98,8 +108,9 @@ class TcpHub {
   std::vector<LostPath> lost_;
   std::map<std::string, int> given_up_;  // paths, by interface
   std::vector<Stranger> strangers_;      // oldest first
-  std::map<std::pair<Rank, int>, Fd> known_;
+  std::map<std::pair<Rank, int>, Known> known_;
   std::vector<TcpLink*> links_;
+  Fd timer_;  // for links that nothing else wakes, once one has wanted it
 };
 
 }  // namespace chorus

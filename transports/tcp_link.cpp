@@ -75,7 +75,11 @@ TcpLink::TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_
       given_up_(paths_.size(), false),
       outgoing_(static_cast<std::size_t>(config.num_channels)),
       incoming_(static_cast<std::size_t>(config.num_channels)) {
-  for (Outgoing& out : outgoing_) out.pieces_left.resize(window_);
+  shares_ = paths_.size() > 1;
+  for (Outgoing& out : outgoing_) {
+    out.pieces_left.resize(window_);
+    if (shares_) out.pieces_read.resize(window_);
+  }
   for (Incoming& in : incoming_) in.slots.resize(2 * window_);
   // The lower rank connects to the higher.
   int socket = 0;
@@ -90,9 +94,14 @@ TcpLink::TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_
 
 TcpLink::~TcpLink() {
   hub_->remove(this);
-  static_cast<void>(flush());                     // puts that were copied count as released
+  // A call has failed, and the memory that is not released is its caller's again.
+  if (withdrawn_ && (shares_ ? unreleased_ : unsettled_) > 0) return;
+  static_cast<void>(flush());  // puts that were copied count as released
+  if (shares_) wait_for_settlement();
   if (!failure_.empty() || !all_taken()) return;  // the peer shall see a broken connection
-  for (TcpStream& stream : streams_) stream.say_farewell();
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (stands(i)) streams_[i].say_farewell();
+  }
 }
 
 std::size_t TcpLink::index_of(ChannelId channel) const {
@@ -108,7 +117,11 @@ bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, Channe
   Outgoing& out = outgoing_[index_of(channel)];
   if (!failure_.empty()) fail();
   if (streams_.empty()) return false;
-  if (out.made - out.released >= static_cast<std::uint64_t>(config_.max_outstanding)) return false;
+  const std::uint64_t settled = shares_ ? out.settled : out.released;
+  if (out.made - settled >= static_cast<std::uint64_t>(config_.max_outstanding)) {
+    tight_ = true;
+    return false;
+  }
   TcpFrame frame;
   frame.channel = static_cast<std::uint16_t>(channel);
   frame.tag = tag;
@@ -116,8 +129,10 @@ bool TcpLink::try_put(std::span<const std::byte> src, std::size_t offset, Channe
   frame.sequence = static_cast<std::uint32_t>(out.made++);
   frame.total = out.told = out.total;
   if (peer_left_) {
-    out.released = out.made;
+    out.released = out.settled = out.made;
   } else {
+    if (shares_) ++unreleased_;
+    ++unsettled_;
     send(src, frame);
   }
   return true;
@@ -128,22 +143,23 @@ void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
   count_burst(src.size());
   const std::size_t express = express_streams();
   const std::size_t sockets = streams_.size() - express;  // for data
-  const bool striped = sockets > 1 && src.size() >= kStripeBytes;
+  const bool striped = !shares_ && sockets > 1 && src.size() >= kStripeBytes;
   frame.pieces = static_cast<std::uint16_t>(striped ? sockets : 1);
   outgoing_[frame.channel].pieces_left[frame.sequence & (window_ - 1)] =
       static_cast<std::uint8_t>(frame.pieces);
+  if (shares_) outgoing_[frame.channel].pieces_read[frame.sequence & (window_ - 1)] = 1;
   if (!striped) {
     const auto data = streams_.begin() + static_cast<std::ptrdiff_t>(express);
     TcpStream& stream =
         src.size() <= express_bytes_
-            ? streams_.front()
+            ? streams_[express_]
             : *std::min_element(data, streams_.end(), [](const TcpStream& a, const TcpStream& b) {
                 return a.queued_bytes() < b.queued_bytes();
               });
     frame.length = src.size();
     if (src.size() <= kCopyBytes && (src.size() <= kTinyBytes || !stream.may_go_ahead()) &&
         stream.enqueue_copy(frame, src.data())) {
-      taken(frame);
+      shares_ ? freed(frame) : taken(frame);
       return;
     }
     const bool idle = stream.queue_empty();
@@ -169,8 +185,19 @@ void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
 void TcpLink::taken(const TcpFrame& frame) {
   Outgoing& out = outgoing_[frame.channel];
   --out.pieces_left[frame.sequence & (window_ - 1)];
-  while (out.released < out.made && out.pieces_left[out.released & (window_ - 1)] == 0) {
+  std::uint64_t& settled = shares_ ? out.settled : out.released;
+  while (settled < out.made && out.pieces_left[settled & (window_ - 1)] == 0) {
+    ++settled;
+    --unsettled_;
+  }
+}
+
+void TcpLink::freed(const TcpFrame& frame) {
+  Outgoing& out = outgoing_[frame.channel];
+  --out.pieces_read[frame.sequence & (window_ - 1)];
+  while (out.released < out.made && out.pieces_read[out.released & (window_ - 1)] == 0) {
     ++out.released;
+    --unreleased_;
   }
 }
 
@@ -230,6 +257,16 @@ void TcpLink::arrived(const TcpFrame& frame) {
   }
 }
 
+void TcpLink::cut_off(const TcpFrame& frame) {
+  Incoming& in = incoming_[frame.channel];
+  const std::uint32_t ahead = frame.sequence - static_cast<std::uint32_t>(in.arrivals);
+  Slot& slot = in.slots[(in.arrivals + ahead) & (2 * window_ - 1)];
+  slot.bytes -= frame.length;
+  if (--slot.announced > 0) return;
+  slot.pieces = 0;
+  slot.landed = false;
+}
+
 void TcpLink::pace(double bytes_per_s) {
   if (bytes_per_s == pace_) return;
   pace_ = bytes_per_s;
@@ -262,9 +299,10 @@ void TcpLink::pace_streams(double bytes_per_s) {
 
 bool TcpLink::flush() {
   if (peer_left_ || !failure_.empty()) return true;
-  for (TcpStream& stream : streams_) {
-    stream.flush(*this);
-    stream.end_of_puts();
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (!stands(i)) continue;
+    streams_[i].flush(*this);
+    streams_[i].end_of_puts();
   }
   if (shares_) share_out_waiting();
   return all_taken();
@@ -279,6 +317,7 @@ bool TcpLink::progress() {
   const bool failed = !failure_.empty();
   static_cast<void>(flush());
   const std::size_t received = receive_all();
+  if (shares_ && failure_.empty()) look_after_paths();
   judge();
   // The bad news is told when all that came before it has been received, and was countable.
   if (failed && received == 0) fail();
@@ -292,7 +331,12 @@ std::size_t TcpLink::receive_all() {
   try {
     for (std::size_t i = 0; i < streams_.size(); ++i) {
       if (i > 0 && quiet_turns_[i] > kPatientTurns && !look_at_all) continue;
+      if (!stands(i)) continue;
       const std::size_t bytes = streams_[i].receive(*this);
+      // The peer's memory is not free before; late, that is, where it waits for bytes to ride with.
+      if (shares_ && bytes > 0 && i >= express_streams() && streams_[i].between_frames()) {
+        acknowledge_at_once(streams_[i].fd());
+      }
       quiet_turns_[i] = bytes > 0 ? 0 : std::min(quiet_turns_[i] + 1, kPatientTurns + 1);
       received += bytes;
     }
@@ -307,30 +351,41 @@ std::size_t TcpLink::receive_all() {
 /// Finds out whether the peer has left, or died.
 void TcpLink::judge() {
   if (!failure_.empty()) return;
+  if (shares_) return judge_paths();
   std::size_t farewells = 0;
   for (const TcpStream& stream : streams_) {
     if (stream.farewell()) {
       ++farewells;
     } else if (stream.broken()) {
-      failure_ = *stream.broken() == 0 ? "it closed the connection without a farewell"
-                                       : std::strerror(*stream.broken());
-      if (shares_) {
-        const auto index = static_cast<std::size_t>(&stream - streams_.data());
-        const TcpPath& path = paths_[path_of_stream_[index]];
-        failure_ += fmt::format(" (from {} to {})", path.own.ip_text(), path.peer.ip_text());
-      }
+      failure_ = why_broken(stream);
       return;
     }
   }
   if (farewells < streams_.size()) return;
+  take_leave();
+}
+
+std::string TcpLink::why_broken(const TcpStream& stream) {
+  return *stream.broken() == 0 ? "it closed the connection without a farewell"
+                               : std::strerror(*stream.broken());
+}
+
+void TcpLink::take_leave() {
   peer_left_ = true;
-  for (Outgoing& out : outgoing_) out.released = out.made;
+  for (Outgoing& out : outgoing_) out.released = out.settled = out.made;
+  unreleased_ = unsettled_ = 0;
+  graves_.clear();
+  resend_.clear();
+  for (PathState& state : states_) state.dials.clear();
 }
 
 bool TcpLink::all_taken() const {
-  if (waiting_bytes_ > 0 && !peer_left_) return false;
-  return peer_left_ || std::all_of(streams_.begin(), streams_.end(),
-                                   [](const TcpStream& stream) { return stream.queue_empty(); });
+  if (peer_left_) return true;
+  if (shares_ && !all_free()) return false;
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (stands(i) && !streams_[i].queue_empty()) return false;
+  }
+  return true;
 }
 
 std::uint64_t TcpLink::released(ChannelId channel) const {
@@ -373,6 +428,7 @@ std::uint32_t TcpLink::told(ChannelId channel) const { return outgoing_[index_of
 std::uint32_t TcpLink::heard(ChannelId channel) const { return incoming_[index_of(channel)].heard; }
 
 void TcpLink::withdraw() {
+  withdrawn_ = true;
   for (Incoming& in : incoming_) {
     for (std::uint64_t put = in.arrivals; put != in.arrivals + window_; ++put) {
       Slot& slot = in.slots[put & (2 * window_ - 1)];
@@ -381,6 +437,7 @@ void TcpLink::withdraw() {
         std::byte* const place = region_.data() + slot.landing.offset;
         std::memcpy(place, memory.data(), memory.size());
         for (TcpStream& stream : streams_) stream.move_payload(memory, place);
+        for (Grave& grave : graves_) grave.stream.move_payload(memory, place);
       }
       slot.landed = false;
       slot.landing = {};
@@ -393,7 +450,12 @@ void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
   // The peer says by it which paths stand.
   if (streams_.empty() && !dials() && ready_.front()) fds.push_back({ready_.front().get(), false});
   if (peer_left_) return;
-  for (const TcpStream& stream : streams_) {
+  for (const PathState& state : states_) {
+    for (const TcpDial& dial : state.dials) dial.append_wake_fds(fds);
+  }
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (!stands(i)) continue;
+    const TcpStream& stream = streams_[i];
     const bool output = !stream.queue_empty();
     // What is left for later would be readable all the time.
     const bool silent = stream.farewell() || stream.stalled();

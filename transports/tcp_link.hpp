@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,17 +40,27 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   Totals* totals() override { return this; }
 
   void prepare_to_sleep() {
-    for (TcpStream& stream : streams_) stream.take_out();
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+      if (stands(i)) streams_[i].take_out();
+    }
   }
   void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+  /// The hub has heard from `peer`, perhaps by a path that was lost.
+  void returned(Rank peer);
+  /// After which progress() is wanted though no descriptor is ready.
+  [[nodiscard]] std::int64_t wants_progress_within_ns() const;
+  static constexpr std::int64_t kNoHurry = std::numeric_limits<std::int64_t>::max();
 
  private:
   /// Puts of one channel going out. Pieces go through several sockets and are taken in any order.
   struct Outgoing {
     std::uint64_t made = 0;
     std::uint64_t released = 0;
-    std::vector<std::uint8_t> pieces_left;  // [window], by put
-    std::uint32_t total = 0;                // to be told
+    std::vector<std::uint8_t> pieces_left;  // [window], by put: not taken()
+    std::uint64_t settled = 0;              // in their order; ahead of that may be what is released
+    std::vector<std::uint8_t>
+        pieces_read;          // [window], not freed(); where there may be several paths
+    std::uint32_t total = 0;  // to be told
     std::uint32_t told = 0;
   };
   /// A put coming in.
@@ -77,6 +89,43 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
     std::size_t shared_out = 0;  // of its bytes
   };
 
+  /// Of a path that may be lost and come again.
+  struct PathState {
+    bool up = false;
+    std::uint32_t incarnation = 0;  // of its sockets, now or the last time
+    // While it is down.
+    std::vector<TcpDial> dials;  // an attempt, by the lower rank
+    std::vector<Fd> ready;       // of it, by socket
+    std::int64_t attempt_ends_ns = 0;
+    std::int64_t not_before_ns = 0;
+    int failures = 0;                  // attempts, one after the other
+    std::int64_t probation_ns = 0;     // for which it is to stand before it carries puts
+    std::int64_t trusted_from_ns = 0;  // when that is over
+    std::vector<std::uint32_t> lived;  // incarnations that this end has used
+    // What was lost.
+    std::int64_t changed_at_ns = 0;  // since when it is up, or down
+    std::string why;
+    std::size_t frames = 0;  // that were sent again
+    std::size_t bytes = 0;
+    int unsettled = 0;     // sockets, in graves_
+    bool overdue = false;  // packets vanish there, it seems
+  };
+  /// A connection that is lost, until both ends know what the other has of it.
+  struct Grave {
+    std::size_t socket = 0;
+    std::uint32_t incarnation = 0;
+    TcpStream stream;
+    std::int64_t since_ns = 0;
+    bool peer_has_stopped = false;  // believes no more acknowledgements
+    bool told = false;              // how much has come
+    bool heard = false;             // how much the peer has
+  };
+  /// When the peer's kernel last acknowledged something, or nothing was on its way.
+  struct Watch {
+    std::uint64_t acknowledged_bytes = 0;
+    std::int64_t moved_at_ns = 0;
+  };
+
   void expect(ChannelId channel, std::uint64_t index, const Landing& landing) override;
   bool landed(ChannelId channel, std::uint64_t index) const override;
   void withdraw() override;
@@ -88,6 +137,9 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   void taken(const TcpFrame& frame) override;
   std::optional<std::byte*> place(const TcpFrame& frame) override;
   void arrived(const TcpFrame& frame) override;
+  void freed(const TcpFrame& frame) override;
+  void cut_off(const TcpFrame& frame) override;
+  void heard_of_loss(const TcpFrame& frame) override { notices_.push_back(frame); }
 
   [[nodiscard]] std::size_t index_of(ChannelId channel) const;
   [[nodiscard]] const Slot& recent(ChannelId channel, std::uint64_t index) const;
@@ -102,6 +154,8 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   void tell_paths() const;
   void share(std::span<const std::byte> src, const TcpFrame& frame);
   void share_out_waiting();
+  bool send_again();
+  void count_load(std::size_t load, std::size_t bytes);
   void look_at_streams(std::int64_t now_ns);
   void look_at_rate(std::size_t data_stream, std::size_t backlog_bytes);
   void count_burst(std::size_t size_bytes);
@@ -113,8 +167,38 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   void send(std::span<const std::byte> src, TcpFrame frame);
   std::size_t receive_all();
   void judge();
+  [[nodiscard]] static std::string why_broken(const TcpStream& stream);
+  void take_leave();
   [[nodiscard]] bool all_taken() const;
+  [[nodiscard]] bool all_free() const;
   [[noreturn]] void fail() const;
+
+  // tcp_link_failover.cpp: where there may be several paths.
+  [[nodiscard]] bool stands(std::size_t stream) const {
+    return !shares_ || states_[path_of_stream_[stream]].up;
+  }
+  [[nodiscard]] std::size_t paths_up() const;
+  void look_after_paths();
+  void watch(std::int64_t now_ns);
+  void lose(std::size_t path, const std::string& why);
+  void bury(std::size_t path, const std::string& why);
+  void say_all_lost(std::size_t path, std::uint32_t incarnation);
+  void say_lost(std::size_t socket, std::uint32_t incarnation, const std::uint64_t* received);
+  void read_notice(const TcpFrame& notice);
+  void settle_graves();
+  void tell_loss(std::size_t path);
+  void bring_back(std::int64_t now_ns);
+  void dial_again(std::size_t path, std::int64_t now_ns);
+  void adopt(std::size_t path);
+  void start_again(std::size_t path, std::vector<Fd> sockets);
+  void start_streams(std::size_t path, std::vector<Fd> sockets);
+  /// Which paths [paths] are to carry puts: those that stand and have not come and gone of late, or
+  /// all that stand if there is no other.
+  [[nodiscard]] std::vector<bool> carrying(std::int64_t now_ns) const;
+  void choose_express();
+  void judge_paths();
+  void wait_for_settlement();
+  [[nodiscard]] std::string interface_of(std::size_t path) const;
 
   const std::shared_ptr<TcpHub> hub_;
   const LinkConfig config_;
@@ -138,16 +222,31 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::vector<TcpStream> streams_;           // once connected
   std::vector<std::size_t> path_of_stream_;  // [streams]
   std::vector<int> quiet_turns_;             // [streams], since it brought something
-  bool shares_ = false;                      // several paths stand: large puts are shared out
-  std::vector<Waiting> waiting_;             // ring; [waiting_head_, waiting_tail_) modulo its size
+  // There may be several paths: large puts are shared out, and frames kept until acknowledged.
+  bool shares_ = false;
+  std::vector<PathState> states_;  // [paths], where shares_
+  std::vector<Watch> watches_;     // [streams]
+  std::int64_t watched_at_ns_ = 0;
+  std::size_t express_ = 0;  // the stream of small puts
+  std::size_t frames_ = 0;   // that all channels may have under way
+  std::vector<Grave> graves_;
+  std::size_t unreleased_ = 0;  // puts, where there may be several paths
+  std::size_t unsettled_ = 0;
+  bool tight_ = false;                  // a put had to wait for one to be settled
+  std::vector<TcpFrame> notices_;       // of lost connections, not yet read
+  std::deque<TcpStream::Kept> resend_;  // what the peer lacks of those
+  std::vector<Waiting> waiting_;        // ring; [waiting_head_, waiting_tail_) modulo its size
   std::size_t waiting_head_ = 0;
   std::size_t waiting_tail_ = 0;
   bool busy_ = false;              // something shared out is not acknowledged
+  double wait_ns_ = 0;             // until the kernels have all of it, by their rates
+  std::int64_t looked_at_ns_ = 0;  // at what they have
   std::size_t waiting_bytes_ = 0;  // not shared out
   std::vector<StreamRate> rates_;  // [streams for data], where shares_
   std::vector<int> unsent_limits_;
   std::int64_t rates_at_ns_ = 0;
-  std::vector<StreamLoad> loads_;  // the same
+  std::vector<StreamLoad> loads_;  // of those that stand
+  std::vector<std::size_t> load_streams_;
   std::uint64_t turn_ = 0;
   double pace_ = 0;                 // bytes per second
   bool paced_ = false;              // the streams are, just now
@@ -155,7 +254,9 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::int64_t burst_at_ns_ = 0;    // when that was
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
+  bool leaving_ = false;            // the peer has said farewell, on one socket at least
   bool peer_left_ = false;          // in order
+  bool withdrawn_ = false;          // the owner's call has failed
   bool peer_lies_ = false;          // nothing more is read from it
   std::string failure_;             // empty while all is well
 };

@@ -31,6 +31,12 @@ constexpr std::size_t kMuchWaiting = 512 * 1024;
 constexpr std::int64_t kBetweenRatesNs = 2'000'000;
 constexpr std::size_t kLittleSharedOut = 64 * 1024;
 constexpr std::size_t kSmallShared = 32 * 1024;
+/// Of acknowledgements, where somebody waits for his memory.
+constexpr std::int64_t kBetweenLooksNs = 50'000;
+constexpr std::size_t kSpareFrames = 256;
+/// Of a stream's queue: pieces that the kernel has and the peer's has not, beside all small puts
+/// under way, and words of losses.
+constexpr std::size_t kPiecesUnderWay = 1024;
 
 std::uint64_t bits_of(const TcpPath& path) {
   std::uint64_t bits = 0;
@@ -171,29 +177,34 @@ void TcpLink::give_up(std::size_t path, const std::string& why) {
 }
 
 void TcpLink::make_streams() {
-  const std::size_t frames =
-      static_cast<std::size_t>(config_.num_channels) * static_cast<std::size_t>(window_);
-  for (std::size_t p = 0; p < paths_.size(); ++p) {
-    if (given_up_[p]) continue;
-    shares_ = p > 0;
-    for (int s = paths_[p].first_socket; paths_[p].has(s); ++s) {
-      Fd& fd = ready_[static_cast<std::size_t>(s)];
+  frames_ = static_cast<std::size_t>(config_.num_channels) * static_cast<std::size_t>(window_);
+  dials_.clear();
+  quiet_turns_.resize(ready_.size());
+  if (!shares_) {
+    for (Fd& fd : ready_) {
       tune(fd.get(), same_kernel_);
       const bool late = hub_->cores_to_spare() && same_kernel_;
-      streams_.emplace_back(std::move(fd), frames, late);
+      streams_.emplace_back(std::move(fd), frames_, late);
       if (late) streams_.back().begin_with_filler();
-      path_of_stream_.push_back(p);
+      path_of_stream_.push_back(0);
     }
+    return;
   }
-  dials_.clear();
-  quiet_turns_.resize(streams_.size());
-  if (!shares_) return;
-  waiting_.resize(std::bit_ceil(frames));
-  rates_.resize(streams_.size() - express_streams());
-  loads_.resize(rates_.size());
-  unsent_limits_.assign(rates_.size(), kLeastUnsent);
-  for (std::size_t i = express_streams(); i < streams_.size(); ++i) {
-    limit_unsent(streams_[i].fd(), kLeastUnsent);
+  waiting_.resize(std::bit_ceil(frames_));
+  rates_.resize(ready_.size() - express_streams());
+  unsent_limits_.resize(rates_.size());
+  watches_.resize(ready_.size());
+  states_.resize(paths_.size());
+  const std::int64_t now = steady_ns();
+  for (std::size_t p = 0; p < paths_.size(); ++p) {
+    states_[p].changed_at_ns = now;
+    std::vector<Fd> sockets;
+    for (int s = paths_[p].first_socket; paths_[p].has(s); ++s) {
+      streams_.emplace_back(Fd(), 0);
+      path_of_stream_.push_back(p);
+      sockets.push_back(std::move(ready_[static_cast<std::size_t>(s)]));
+    }
+    if (!given_up_[p]) start_streams(p, std::move(sockets));
   }
   tell_paths();
 }
@@ -210,6 +221,25 @@ void TcpLink::tell_paths() const {
       fmt::format("tcp: paths to rank {}: {}", peer_.rank, text));
 }
 
+void TcpLink::start_streams(std::size_t path, std::vector<Fd> sockets) {
+  for (std::size_t i = 0; i < sockets.size(); ++i) {
+    const std::size_t stream = static_cast<std::size_t>(paths_[path].first_socket) + i;
+    tune(sockets[i].get(), same_kernel_);
+    streams_[stream] = TcpStream(std::move(sockets[i]), 2 * frames_ + kPiecesUnderWay);
+    streams_[stream].keep_frames();
+    watches_[stream] = {.moved_at_ns = steady_ns()};
+    quiet_turns_[stream] = 0;
+    if (stream < express_streams()) continue;
+    const std::size_t data = stream - express_streams();
+    rates_[data] = {};
+    unsent_limits_[data] = kLeastUnsent;
+    limit_unsent(streams_[stream].fd(), kLeastUnsent);
+  }
+  states_[path].up = true;
+  states_[path].lived.push_back(states_[path].incarnation);
+  choose_express();
+}
+
 void TcpLink::share(std::span<const std::byte> src, const TcpFrame& frame) {
   double rates = 0;
   for (const StreamRate& rate : rates_) rates += rate.steady_bytes_per_s();
@@ -221,6 +251,8 @@ void TcpLink::share(std::span<const std::byte> src, const TcpFrame& frame) {
   put = {.frame = frame, .payload = src.data(), .bytes = src.size(), .piece_bytes = piece};
   put.frame.pieces = static_cast<std::uint16_t>((src.size() + piece - 1) / piece);
   outgoing_[frame.channel].pieces_left[frame.sequence & (window_ - 1)] =
+      static_cast<std::uint8_t>(put.frame.pieces);
+  outgoing_[frame.channel].pieces_read[frame.sequence & (window_ - 1)] =
       static_cast<std::uint8_t>(put.frame.pieces);
   waiting_bytes_ += src.size();
   if (src.size() < kSmallShared || waiting_bytes_ >= kMuchWaiting) share_out_waiting();
@@ -245,24 +277,44 @@ void TcpLink::look_at_streams(std::int64_t now_ns) {
   const std::size_t express = express_streams();
   const bool look_at_rates = now_ns - rates_at_ns_ > kBetweenRatesNs;
   if (look_at_rates) rates_at_ns_ = now_ns;
+  looked_at_ns_ = now_ns;
   busy_ = false;
-  for (std::size_t i = 0; i < loads_.size(); ++i) {
-    TcpStream& stream = streams_[express + i];
+  loads_.clear();
+  load_streams_.clear();
+  wait_ns_ = 0;
+  const std::vector<bool> carry = carrying(now_ns);
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (!stands(i)) continue;
+    TcpStream& stream = streams_[i];
     stream.flush(*this);
-    const std::size_t backlog = stream.queued_bytes() + unacknowledged(stream.fd());
-    if (look_at_rates) look_at_rate(i, backlog);
-    loads_[i] = {.bytes_per_s = rates_[i].bytes_per_s(),
-                 .backlog_bytes = backlog,
-                 .has_room = stream.queue_empty()};
+    const std::optional<std::size_t> unacked = unacknowledged(stream.fd());
+    // A broken one's count means nothing.
+    if (unacked && !stream.broken()) stream.acknowledged(*unacked, *this);
+    if (i < express) continue;
+    const std::size_t data = i - express;
+    const std::size_t backlog = stream.queued_bytes() + unacked.value_or(0);
+    if (look_at_rates) look_at_rate(data, backlog);
+    const double rate = rates_[data].bytes_per_s();
     busy_ = busy_ || backlog > 0;
+    if (rate > 0) wait_ns_ = std::max(wait_ns_, 1e9 * static_cast<double>(backlog) / rate);
+    if (!carry[path_of_stream_[i]]) continue;
+    loads_.push_back({.bytes_per_s = rate,
+                      .backlog_bytes = backlog,
+                      .has_room = stream.queue_empty() && stream.room() > frames_ + kSpareFrames});
+    load_streams_.push_back(i);
   }
+  if (look_at_rates) choose_express();
 }
 
 void TcpLink::share_out_waiting() {
-  if (waiting_bytes_ == 0 && !busy_) return;
+  const bool waits = waiting_bytes_ > 0 || !resend_.empty();
+  if (!waits && unsettled_ == 0 && !busy_) return;
   const std::int64_t now = steady_ns();
-  if (waiting_bytes_ == 0 && now - rates_at_ns_ <= kBetweenRatesNs) return;
+  const bool hurry = unreleased_ > 0 || tight_;
+  if (!waits && now - looked_at_ns_ <= (hurry ? kBetweenLooksNs : kBetweenRatesNs)) return;
+  tight_ = false;
   look_at_streams(now);
+  if (!send_again()) return;
   while (waiting_bytes_ > 0) {
     Waiting& put = waiting_[waiting_head_ & (waiting_.size() - 1)];
     const std::size_t piece = std::min(put.piece_bytes, put.bytes - put.shared_out);
@@ -275,13 +327,37 @@ void TcpLink::share_out_waiting() {
     put.shared_out += piece;
     waiting_bytes_ -= piece;
     if (put.shared_out == put.bytes) ++waiting_head_;
-    TcpStream& stream = streams_[express_streams() + *chosen];
-    stream.enqueue(frame, payload);
-    stream.flush(*this);
-    busy_ = true;
-    loads_[*chosen].backlog_bytes += sizeof frame + piece;
-    loads_[*chosen].has_room = stream.queue_empty();
+    streams_[load_streams_[*chosen]].enqueue(frame, payload);
+    count_load(*chosen, sizeof frame + piece);
   }
+}
+
+void TcpLink::count_load(std::size_t load, std::size_t bytes) {
+  TcpStream& stream = streams_[load_streams_[load]];
+  stream.flush(*this);
+  busy_ = true;
+  loads_[load].backlog_bytes += bytes;
+  loads_[load].has_room = stream.queue_empty() && stream.room() > frames_ + kSpareFrames;
+}
+
+/// What other connections have lost goes before all else. False if some of it has to wait.
+bool TcpLink::send_again() {
+  while (!resend_.empty()) {
+    TcpStream::Kept& kept = resend_.front();
+    const std::size_t bytes = sizeof kept.frame + kept.payload.size();
+    if (kept.payload.size() <= express_bytes_) {
+      if (streams_[express_].room() <= frames_ + kSpareFrames) return false;
+      streams_[express_].enqueue_own(kept.frame, std::move(kept.payload));
+      streams_[express_].flush(*this);
+    } else {
+      const auto chosen = share_out(loads_, bytes, bytes);
+      if (!chosen) return false;
+      streams_[load_streams_[*chosen]].enqueue_own(kept.frame, std::move(kept.payload));
+      count_load(*chosen, bytes);
+    }
+    resend_.pop_front();
+  }
+  return true;
 }
 
 }  // namespace chorus

@@ -50,21 +50,104 @@ TcpStream::TcpStream(Fd fd, std::size_t queue_frames, bool acknowledges_late)
 }
 
 void TcpStream::enqueue(const TcpFrame& frame, const std::byte* payload) {
-  CHORUS_CHECK(tail_ - head_ < queue_.size(), "more frames than a link may have under way");
-  queue_[tail_++ & (queue_.size() - 1)] = {.frame = frame, .payload = payload};
+  CHORUS_CHECK(room() > 0, "more frames than a link may have under way");
+  queued(tail_++) = {.frame = frame, .payload = payload};
   queued_bytes_ += sizeof frame + frame.length;
 }
 
 bool TcpStream::enqueue_copy(const TcpFrame& frame, const std::byte* payload) {
-  if (queue_empty()) copied_ = 0;
-  if (copies_.size() - copied_ < sizeof frame + frame.length) return false;
-  std::byte* const copy = copies_.data() + copied_;
+  if (copies_begin_ == copies_end_) copies_begin_ = copies_end_ = 0;
+  const std::size_t bytes = sizeof frame + frame.length;
+  std::size_t at = copies_end_ % copies_.size();
+  std::size_t end = copies_end_ + bytes;
+  if (at + bytes > copies_.size()) {  // in one piece: the rest of the ring stays unused
+    end += copies_.size() - at;
+    at = 0;
+  }
+  if (end - copies_begin_ > copies_.size()) return false;
+  std::byte* const copy = copies_.data() + at;
   std::memcpy(copy, &frame, sizeof frame);
   if (frame.length > 0) std::memcpy(copy + sizeof frame, payload, frame.length);
-  copied_ += sizeof frame + frame.length;
+  copies_end_ = end;
   enqueue(frame, nullptr);
-  queue_[(tail_ - 1) & (queue_.size() - 1)].copy = copy;
+  Queued& last = queued(tail_ - 1);
+  last.copy = copy;
+  last.copy_end = end;
+  last.own = true;
   return true;
+}
+
+void TcpStream::enqueue_own(const TcpFrame& frame, std::vector<std::byte> payload) {
+  own_.emplace_back(tail_, std::move(payload));
+  enqueue(frame, own_.back().second.data());
+  queued(tail_ - 1).own = true;
+}
+
+void TcpStream::forget_first(FrameHandler& handler) {
+  const Queued& first = queued(done_);
+  const TcpFrame frame = first.frame;
+  const bool own = first.own;
+  if (first.copy != nullptr) copies_begin_ = first.copy_end;
+  while (!own_.empty() && own_.front().first == done_) own_.pop_front();
+  done_bytes_ += sizeof frame + frame.length;
+  ++done_;
+  if (!keeps_) {
+    if (!own) handler.taken(frame);
+  } else if (frame.magic == TcpFrame::kPut) {
+    if (!own) handler.freed(frame);
+    handler.taken(frame);
+  }
+}
+
+void TcpStream::acknowledged(std::size_t unacknowledged, FrameHandler& handler) {
+  // What was sent before the first frame counts as not acknowledged for a while, which is harmless.
+  const std::uint64_t has = sent_bytes_ - std::min<std::uint64_t>(sent_bytes_, unacknowledged);
+  while (done_ != head_) {
+    const TcpFrame& frame = queued(done_).frame;
+    if (done_bytes_ + sizeof frame + frame.length > has) return;
+    forget_first(handler);
+  }
+}
+
+void TcpStream::make_own(FrameHandler& handler) {
+  std::deque<std::pair<std::size_t, std::vector<std::byte>>> own;
+  for (std::size_t i = done_; i != tail_; ++i) {
+    Queued& each = queued(i);
+    if (!own_.empty() && own_.front().first == i) {
+      own.push_back(std::move(own_.front()));
+      own_.pop_front();
+    } else if (!each.own) {
+      own.emplace_back(i, std::vector<std::byte>(each.payload, each.payload + each.frame.length));
+      each.own = true;
+      if (each.frame.magic == TcpFrame::kPut) handler.freed(each.frame);
+    } else {
+      continue;
+    }
+    each.payload = own.back().second.data();
+  }
+  own_ = std::move(own);
+}
+
+std::vector<TcpStream::Kept> TcpStream::lacking(std::uint64_t received, FrameHandler& handler) {
+  // What is partly sent cannot have come whole.
+  if (received < done_ || received > head_) {
+    throw LinkError("a count of frames that cannot have come");
+  }
+  while (done_ != received) forget_first(handler);
+  std::vector<Kept> kept;
+  for (std::size_t i = done_; i != tail_; ++i) {
+    const Queued& each = queued(i);
+    if (each.frame.magic == TcpFrame::kFiller) continue;
+    const std::byte* const payload =
+        each.copy != nullptr ? each.copy + sizeof each.frame : each.payload;
+    kept.push_back({each.frame, {payload, payload + each.frame.length}});
+  }
+  return kept;
+}
+
+void TcpStream::cut_off(FrameHandler& handler) {
+  if (payload_left_ > 0) handler.cut_off(current_);
+  payload_left_ = 0;
 }
 
 void TcpStream::begin_with_filler() {
@@ -77,8 +160,7 @@ void TcpStream::begin_with_filler() {
 /// believe that packets are never longer, and it acknowledges whatever is more than that.
 void TcpStream::vary_length() {
   constexpr std::size_t kLeast = 400;
-  if (!acknowledges_late_ || queued_bytes_ != last_sent_ || queued_bytes_ < kLeast ||
-      tail_ - head_ == queue_.size()) {
+  if (!acknowledges_late_ || queued_bytes_ != last_sent_ || queued_bytes_ < kLeast || room() == 0) {
     return;
   }
   static_cast<void>(enqueue_copy({.magic = TcpFrame::kFiller}, nullptr));
@@ -107,13 +189,13 @@ void TcpStream::flush(FrameHandler& handler) {
     };
     for (std::size_t i = head_; i != tail_ && count + 2 <= kPiecesPerSend; ++i) {
       if (total >= kBytesPerSend) break;
-      const Queued& queued = queue_[i & (queue_.size() - 1)];
-      if (queued.copy != nullptr) {
-        add(queued.copy, sizeof queued.frame + queued.frame.length);
+      const Queued& each = queued(i);
+      if (each.copy != nullptr) {
+        add(each.copy, sizeof each.frame + each.frame.length);
         continue;
       }
-      add(&queued.frame, sizeof queued.frame);
-      add(queued.payload, queued.frame.length);
+      add(&each.frame, sizeof each.frame);
+      add(each.payload, each.frame.length);
     }
     msghdr message{};
     message.msg_iov = pieces;
@@ -130,16 +212,15 @@ void TcpStream::flush(FrameHandler& handler) {
     }
     has_answered_ = true;
     last_sent_ = static_cast<std::size_t>(sent);
+    sent_bytes_ += last_sent_;
     queued_bytes_ -= static_cast<std::size_t>(sent);
     head_sent_ += static_cast<std::size_t>(sent);
     while (!queue_empty()) {
-      const Queued& first = queue_[head_ & (queue_.size() - 1)];
-      const TcpFrame frame = first.frame;
-      const bool counted = first.copy != nullptr;
+      const TcpFrame& frame = queued(head_).frame;
       if (head_sent_ < sizeof frame + frame.length) break;
       head_sent_ -= sizeof frame + frame.length;
       ++head_;
-      if (!counted) handler.taken(frame);
+      if (!keeps_) forget_first(handler);
     }
     if (static_cast<std::size_t>(sent) < total) return;  // the kernel is full
   }
@@ -240,7 +321,9 @@ bool TcpStream::take_out() {
 void TcpStream::advance_payload(std::size_t bytes, FrameHandler& handler) {
   payload_ += bytes;
   payload_left_ -= bytes;
-  if (payload_left_ == 0) handler.arrived(current_);
+  if (payload_left_ > 0) return;
+  ++frames_received_;
+  handler.arrived(current_);
 }
 
 /// False while a part of it is still to come.
@@ -248,6 +331,7 @@ bool TcpStream::skip_filler(const TcpFrame& frame) {
   if (frame.length > TcpFrame::kMostFiller) throw LinkError("a filler of too many bytes");
   if (filled_ - parsed_ < sizeof frame + frame.length) return false;
   parsed_ += sizeof frame + frame.length;
+  ++frames_received_;
   return true;
 }
 
@@ -264,6 +348,13 @@ void TcpStream::parse(FrameHandler& handler) {
       if (!skip_filler(frame)) return;
       continue;
     }
+    if (frame.magic == TcpFrame::kLost && keeps_) {
+      if (frame.length > 0) throw LinkError("word of a lost path with bytes behind it");
+      parsed_ += sizeof frame;
+      ++frames_received_;
+      handler.heard_of_loss(frame);
+      continue;
+    }
     const std::optional<std::byte*> place = handler.place(frame);
     if (!place) {
       stalled_ = true;
@@ -274,6 +365,7 @@ void TcpStream::parse(FrameHandler& handler) {
     payload_ = *place;
     payload_left_ = frame.length;
     if (payload_left_ == 0) {
+      ++frames_received_;
       handler.arrived(current_);
       continue;
     }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,13 +17,22 @@ namespace chorus {
 /// The owner of a stream, as the stream sees it.
 class FrameHandler {
  public:
-  /// The kernel has taken the frame and its bytes.
+  /// The kernel has taken the frame and its bytes; from a stream that keeps its frames: the peer's
+  /// kernel has.
   virtual void taken(const TcpFrame& frame) = 0;
   /// Where the bytes of an announced frame belong, after all checks; nothing to leave the frame,
   /// and what is behind it, for later. Throws LinkError if no honest peer would send it.
   virtual std::optional<std::byte*> place(const TcpFrame& frame) = 0;
   /// The bytes of a placed frame are where they belong.
   virtual void arrived(const TcpFrame& frame) = 0;
+
+  // Of streams that keep their frames only.
+  /// Nobody reads the payload of this one any more. Before taken(), and not of copies.
+  virtual void freed(const TcpFrame& /*frame*/) {}
+  /// What is missing of a placed frame will not come by this stream.
+  virtual void cut_off(const TcpFrame& /*frame*/) {}
+  /// The peer tells of a connection that it has lost (TcpFrame::kLost).
+  virtual void heard_of_loss(const TcpFrame& /*frame*/) {}
 
  protected:
   ~FrameHandler() = default;
@@ -52,6 +62,33 @@ class TcpStream {
   bool take_out();
   /// What of a payload under way was to come to `from` comes to the same place behind `to`.
   void move_payload(std::span<const std::byte> from, std::byte* to);
+
+  /// From now on, before the first frame, each frame is kept until the peer's kernel has it: what a
+  /// connection loses can be sent again by another one. Frames have numbers, from 0.
+  void keep_frames() { keeps_ = true; }
+  /// Of the bytes sent the peer's kernel has acknowledged all but `unacknowledged`.
+  void acknowledged(std::size_t unacknowledged, FrameHandler& handler);
+  /// The same with `payload`, which becomes the stream's.
+  void enqueue_own(const TcpFrame& frame, std::vector<std::byte> payload);
+  /// Copies what kept frames still read of others' memory, which so is free.
+  void make_own(FrameHandler& handler);
+  struct Kept {
+    TcpFrame frame;
+    std::vector<std::byte> payload;
+  };
+  /// After make_own(): the peer has the frames before number `received` and no more. Returns those
+  /// that it lacks, in their order. Throws LinkError if that cannot be.
+  [[nodiscard]] std::vector<Kept> lacking(std::uint64_t received, FrameHandler& handler);
+  /// Nothing more is received: forgets a frame that has come in part.
+  void cut_off(FrameHandler& handler);
+  /// Frames that have come whole.
+  [[nodiscard]] std::uint64_t frames_received() const { return frames_received_; }
+  /// How many frames still fit.
+  [[nodiscard]] std::size_t room() const { return queue_.size() - (tail_ - done_); }
+  /// Something was sent of which nobody knows whether the peer has it.
+  [[nodiscard]] bool keeps_any() const { return done_ != tail_; }
+  [[nodiscard]] bool between_frames() const { return payload_left_ == 0 && parsed_ == filled_; }
+
   /// Best effort: says that this end leaves in order.
   void say_farewell();
 
@@ -74,7 +111,12 @@ class TcpStream {
     TcpFrame frame;
     const std::byte* payload = nullptr;
     const std::byte* copy = nullptr;  ///< of header and payload in one piece, in copies_; else null
+    std::size_t copy_end = 0;         ///< in copies_, counted from the first copy ever made
+    bool own = false;                 ///< the payload is a copy, or in own_
   };
+
+  void forget_first(FrameHandler& handler);
+  [[nodiscard]] Queued& queued(std::size_t index) { return queue_[index & (queue_.size() - 1)]; }
 
   [[nodiscard]] bool make_room_to_read();
   [[nodiscard]] bool skip_filler(const TcpFrame& frame);
@@ -86,15 +128,22 @@ class TcpStream {
   Fd fd_;
   bool acknowledges_late_;
 
-  std::vector<Queued> queue_;  // ring; [head_, tail_) modulo its size
+  std::vector<Queued> queue_;  // ring; [done_, tail_) modulo its size, kept below head_
+  bool keeps_ = false;
+  std::size_t done_ = 0;
   std::size_t head_ = 0;
   std::size_t tail_ = 0;
   std::size_t head_sent_ = 0;  // bytes of the first frame, header included
   std::size_t queued_bytes_ = 0;
   std::size_t last_sent_ = 0;      // bytes of the last call
   bool sent_ahead_ = false;        // of what was put since the last flush
-  std::vector<std::byte> copies_;  // of queued frames, one behind the other
-  std::size_t copied_ = 0;         // of its bytes; all are free again when the queue is empty
+  std::vector<std::byte> copies_;  // of queued frames; ring
+  std::size_t copies_begin_ = 0;   // [copies_begin_, copies_end_) modulo its size is in use
+  std::size_t copies_end_ = 0;
+  std::deque<std::pair<std::size_t, std::vector<std::byte>>> own_;  // by the index of its frame
+  std::uint64_t sent_bytes_ = 0;                                    // where frames are kept
+  std::uint64_t done_bytes_ = 0;                                    // of frames below done_
+  std::uint64_t frames_received_ = 0;
 
   // Received and not yet looked at: [parsed_, filled_). Empty while a payload is incomplete.
   std::vector<std::byte> staging_;

@@ -53,7 +53,7 @@ struct TcpAddress {
   std::uint16_t reserved = 0;
   std::array<TcpRail, kMaxTcpRails - 1> rails{};  ///< the first num_rails of them
 
-  static constexpr std::uint64_t kMagic = 0x327063742d756863;  // "chu-tcp2"
+  static constexpr std::uint64_t kMagic = 0x337063742d756863;  // "chu-tcp3"
 
   /// What is published: up to the last rail. A thousand ranks read each other's.
   [[nodiscard]] std::span<const std::byte> bytes() const {
@@ -71,8 +71,8 @@ struct TcpHello {
   std::int32_t rank = 0;  ///< who connects
   std::int32_t peer = 0;  ///< to whom
   std::uint32_t socket = 0;
-  std::uint32_t reserved = 0;
-  Nonce nonce{};  ///< the connecting end's
+  std::uint32_t incarnation = 0;  ///< of the socket's path: 0, then one more for each new attempt
+  Nonce nonce{};                  ///< the connecting end's
   Proof proof{};
 
   static constexpr std::uint64_t kMagic = 0x6f6c6c65682d7563;  // "cu-hello"
@@ -122,6 +122,10 @@ struct TcpFrame {
   /// Means nothing; `length` bytes follow, at most kMostFiller.
   static constexpr std::uint16_t kFiller = 0x6c66;
   static constexpr std::uint64_t kMostFiller = 32 * 1024;
+  /// On a link of several paths, of the connection whose socket is `tag` and whose incarnation is
+  /// `sequence`: the sender has lost it and believes none of its acknowledgements any more. Where
+  /// `channel` is 1 it has also read all that had come, `offset` whole frames, and reads no more.
+  static constexpr std::uint16_t kLost = 0x736c;
   /// Of a put, on a link of several paths.
   static constexpr std::uint16_t kMostPieces = 128;
 };
