@@ -1,0 +1,78 @@
+// Cables that fail while a job uses them: no call fails, every result is right, the log says what
+// was lost, and a cable that comes back is used again.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "faults.hpp"
+
+namespace chorus::perf {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RailsFaults : public ::testing::Test {
+ protected:
+  /// False where no network namespaces may be made.
+  bool runs(const std::string& cluster) {
+    try {
+      job_ = std::make_unique<FaultyJob>(cluster);
+    } catch (const NotAllowed& error) {
+      why_not_ = error.what();
+      return false;
+    }
+    return true;
+  }
+  void expect_all_is_well() {
+    EXPECT_EQ(job_->end(), "");
+    EXPECT_EQ(job_->wrong(), 0);
+  }
+
+  std::unique_ptr<FaultyJob> job_;
+  std::string why_not_;
+};
+
+#define RUNS_OR_SKIP(name) \
+  if (!runs(name)) GTEST_SKIP() << why_not_
+
+TEST_F(RailsFaults, CostNoCallWhicheverCableAndHowever) {
+  RUNS_OR_SKIP("lan:3,cables=2,rate=0.04");
+  for (const int network : {1, 0}) {
+    for (const Fault fault : kFaults) {
+      const int host = network == 1 ? 1 : 2;
+      job_->inflict(fault, host, network);
+      job_->await_rounds(4);
+      job_->mend(host, network);
+      EXPECT_TRUE(job_->await_use(host, network, 2 << 20, 60)) << name_of(fault) << network;
+    }
+  }
+  expect_all_is_well();
+  EXPECT_THAT(job_->said(), HasSubstr("lost the path from net1 (10.231.8.2) of host1 to rank "));
+  EXPECT_THAT(job_->said(), HasSubstr("lost the path from net0 (10.231.7.3) of host2 to rank "));
+  EXPECT_THAT(job_->said(), HasSubstr("carries bytes again"));
+}
+
+TEST_F(RailsFaults, ACableIsNotNeededForGood) {
+  RUNS_OR_SKIP("lan:2,cables=2,rate=0.04");
+  job_->inflict(Fault::cut, 0, 1);
+  job_->await_rounds(1);
+  const std::int64_t before = job_->sent_bytes(0, 1);
+  job_->await_rounds(20);
+  EXPECT_LT(job_->sent_bytes(0, 1) - before, 100'000);
+  expect_all_is_well();
+}
+
+TEST_F(RailsFaults, ASlowCableCarriesLess) {
+  RUNS_OR_SKIP("lan:2,cables=2,rate=0.04");
+  job_->inflict(Fault::slow, 0, 1);
+  job_->await_rounds(4);
+  const std::int64_t slow = job_->sent_bytes(0, 1), fast = job_->sent_bytes(0, 0);
+  job_->await_rounds(8);
+  EXPECT_LT(4 * (job_->sent_bytes(0, 1) - slow), job_->sent_bytes(0, 0) - fast);
+  expect_all_is_well();
+  EXPECT_THAT(job_->said(), Not(HasSubstr("lost the path"))) << "it is slow and not lost";
+}
+
+}  // namespace
+}  // namespace chorus::perf
