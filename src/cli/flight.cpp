@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/counted.hpp"
+#include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/flight_record.hpp"
