@@ -413,6 +413,7 @@ std::uint64_t cut(CallArguments& call, const Figures& figures, const Shape& shap
   const Cut cutting{call.count, call.tile_count, whole.chunks, whole.element};
   const std::uint64_t place = round_up(cutting.longest(call.tile_count) * element, 16) / element;
   call.scratch_stride = place * call.num_tiles;
+  if (call.protocol == Protocol::words && limits.relays) call.protocol = Protocol::mixed;
   return figures.scratch_chunks * call.scratch_stride * element;
 }
 

@@ -63,6 +63,8 @@ struct Limits {
   std::uint64_t words_bytes = 8 * 1024;
   /// Calls with a direct form and messages of at least so many bytes take it.
   std::uint64_t direct_bytes = 128 * 1024;
+  /// Some pairs of ranks do not reach each other: calls by words go by bulk between these.
+  bool relays = false;
 };
 
 /// Sets protocol, tiles and instances of `call`, whose count and type are set, and scratch_stride;

@@ -99,10 +99,9 @@ class Interpreter {
   /// Tells all where this rank's buffers are, and waits until all have told. `exposed`: all can
   /// be reached by all; alike on all ranks.
   CHORUS_INLINE bool exchange_offers(const CallArguments& call, bool& exposed);
-  /// How others shall find `address`: as it is, or from the beginning of a segment.
-  CHORUS_INLINE std::uint64_t offered(std::uint64_t address, std::uint32_t segment) const;
-  CHORUS_INLINE std::uint64_t reach(std::uint32_t owner, std::uint64_t where,
-                                    std::uint32_t segment) const;
+  /// Where `peer` finds `address`.
+  CHORUS_INLINE std::uint64_t offered(std::uint32_t peer, std::uint64_t address,
+                                      std::uint32_t segment) const;
   CHORUS_INLINE bool make_moves(const CallArguments& call);
   CHORUS_INLINE bool make_move(const CallArguments& call, const Cut& cut, const ImageMove& move,
                                const std::uint32_t* places);
@@ -144,6 +143,10 @@ class Interpreter {
   CHORUS_INLINE End end_of(const Work& work, std::uint32_t port, bool outgoing) const;
   /// Messages to it go through host memory: who carries them on must know how long they are.
   CHORUS_INLINE bool is_relayed(const End& end) const { return table_->arenas[end.peer] == 0; }
+  CHORUS_INLINE Protocol protocol_to(const CallArguments& call, const End& end) const {
+    if (call.protocol != Protocol::mixed) return call.protocol;
+    return is_relayed(end) ? Protocol::bulk : Protocol::words;
+  }
   /// Of what `end` sends here, and of what goes there.
   CHORUS_INLINE Ring* own_ring(const End& end, Protocol protocol) const;
   CHORUS_INLINE Ring* their_ring(const End& end, Protocol protocol) const;
@@ -159,13 +162,17 @@ class Interpreter {
   CHORUS_INLINE std::uint64_t chunk_bytes(const Cut& cut, const ImageInstruction& instruction,
                                           std::uint32_t piece, std::uint64_t elements) const;
   /// From one chunk of a message to the next, in its slot.
-  CHORUS_INLINE std::uint64_t stride(const CallArguments& call, const Cut& cut,
+  CHORUS_INLINE std::uint64_t stride(const CallArguments& call, Protocol protocol, const Cut& cut,
                                      std::uint64_t elements) const;
   CHORUS_INLINE std::uint32_t flag_of(const CallArguments& call, std::uint64_t number) const;
+  /// Where chunk `piece` of the message that comes by the port lies.
   CHORUS_INLINE Source incoming(const Work& work, std::uint32_t port, const End& end,
-                                std::uint64_t offset) const;
+                                std::uint32_t piece, const Cut& cut, std::uint64_t elements) const;
   CHORUS_INLINE std::uint64_t local(const CallArguments& call, const Cut& cut, std::uint32_t buffer,
                                     std::uint32_t index, std::uint32_t tile) const;
+  /// How many of the first `num` sends go by bulk.
+  CHORUS_INLINE std::uint32_t bulk_sends(const Work& work, const std::uint32_t* words,
+                                         std::uint32_t num) const;
   /// Folds and sends what the current instruction says. False: gave up.
   CHORUS_INLINE bool execute();
   CHORUS_INLINE void prepare_job(const Work& work, const std::uint32_t* words, std::uint32_t piece,
@@ -225,8 +232,12 @@ CHORUS_INLINE bool Interpreter<M>::run_phase(std::uint32_t phase) {
   if (call.direct == 0) return run_messages(phase, first);
   bool exposed = false;
   if (!exchange_offers(call, exposed)) return false;
-  if (!(exposed ? make_moves(call) : run_messages(phase, first))) return false;
-  return settle();
+  if (exposed) return make_moves(call) && settle();
+  // Nobody touches another's buffers, so nobody waits for the others' farewell. The offers after
+  // the next ones lie where these do: who makes them has the next ones of all ranks, of which each
+  // made its own when its blocks had read these.
+  ++direct_number_;
+  return run_messages(phase, first);
 }
 
 // All blocks of this rank have come `round` times. A phase ends with a barrier of the block, here

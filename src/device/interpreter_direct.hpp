@@ -17,8 +17,8 @@ CHORUS_INLINE bool Interpreter<M>::exchange_offers(const CallArguments& call, bo
   if (m_.block() == 0) {
     for (std::uint32_t peer = m_.thread(); peer < ranks; peer += m_.threads()) {
       Offer* const offer = offer_at(peer, table_->rank);
-      offer->input = offered(call.input, call.input_segment);
-      offer->output = offered(call.output, call.output_segment);
+      offer->input = offered(peer, call.input, call.input_segment);
+      offer->output = offered(peer, call.output, call.output_segment);
       offer->scale = factor_of(call);
       offer->input_segment = call.input_segment;
       offer->output_segment = call.output_segment;
@@ -47,18 +47,11 @@ CHORUS_INLINE bool Interpreter<M>::exchange_offers(const CallArguments& call, bo
 }
 
 template <class M>
-CHORUS_INLINE std::uint64_t Interpreter<M>::offered(std::uint64_t address,
+CHORUS_INLINE std::uint64_t Interpreter<M>::offered(std::uint32_t peer, std::uint64_t address,
                                                     std::uint32_t segment) const {
   if (segment == 0 || segment == kNotExposed) return address;
-  return address - table_->segments[table_->rank * kMostSegments + segment - 1];
-}
-
-template <class M>
-CHORUS_INLINE std::uint64_t Interpreter<M>::reach(std::uint32_t owner, std::uint64_t where,
-                                                  std::uint32_t segment) const {
-  if (segment == 0) return where;
-  const std::uint32_t index = owner * kMostSegments + smaller(segment, kMostSegments) - 1;
-  return table_->segments[index] + where;
+  const std::uint64_t* const views = table_->segments + (segment - 1) * table_->shape.ranks;
+  return address - views[table_->rank] + views[peer];
 }
 
 // Each block does its share of every move.
@@ -102,15 +95,10 @@ CHORUS_INLINE bool Interpreter<M>::make_move(const CallArguments& call, const Cu
     const Offer& offer = *offer_at(table_->rank, place.rank);
     if (i < move.num_sources) {
       const bool is_scaled = offer.scale != 1.0;
-      job.sources[i] = {reach(place.rank, offer.input, offer.input_segment) + offset(place),
-                        offer.scale,
-                        0,
-                        kLocal,
-                        0,
+      job.sources[i] = {offer.input + offset(place),         offer.scale, 0, kLocal, 0,
                         static_cast<std::uint8_t>(is_scaled)};
     } else {
-      job.targets[i - move.num_sources] =
-          reach(place.rank, offer.output, offer.output_segment) + offset(place);
+      job.targets[i - move.num_sources] = offer.output + offset(place);
     }
   }
   if (m_.thread() == 0) {

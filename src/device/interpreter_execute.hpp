@@ -15,9 +15,12 @@ CHORUS_INLINE std::uint64_t Interpreter<M>::chunk_bytes(const Cut& cut,
 }
 
 template <class M>
-CHORUS_INLINE std::uint64_t Interpreter<M>::stride(const CallArguments& call, const Cut& cut,
-                                                   std::uint64_t elements) const {
-  return wire_bytes(call.protocol, cut.longest(elements) * cut.element);
+CHORUS_INLINE std::uint64_t Interpreter<M>::stride(const CallArguments& call, Protocol protocol,
+                                                   const Cut& cut, std::uint64_t elements) const {
+  const std::uint64_t bytes = cut.longest(elements) * cut.element;
+  // The call was cut for slots of words: bulk has room in them if it does not begin on lines.
+  if (call.protocol == Protocol::mixed && protocol == Protocol::bulk) return round_up(bytes, 16);
+  return wire_bytes(protocol, bytes);
 }
 
 template <class M>
@@ -28,14 +31,16 @@ CHORUS_INLINE std::uint32_t Interpreter<M>::flag_of(const CallArguments& call,
 
 template <class M>
 CHORUS_INLINE Source Interpreter<M>::incoming(const Work& work, std::uint32_t port, const End& end,
-                                              std::uint64_t offset) const {
+                                              std::uint32_t piece, const Cut& cut,
+                                              std::uint64_t elements) const {
   const CallArguments& call = call_of(work);
   const std::uint64_t position = in_state(work, port).position;
-  return {incoming_slot(end, call.protocol, position) + offset,
+  const Protocol protocol = protocol_to(call, end);
+  return {incoming_slot(end, protocol, position) + piece * stride(call, protocol, cut, elements),
           1.0,
           flag_of(call, position + 1),
           end.peer,
-          static_cast<std::uint8_t>(call.protocol == Protocol::words),
+          static_cast<std::uint8_t>(protocol == Protocol::words),
           0};
 }
 
@@ -56,6 +61,18 @@ CHORUS_INLINE std::uint64_t Interpreter<M>::local(const CallArguments& call, con
 }
 
 template <class M>
+CHORUS_INLINE std::uint32_t Interpreter<M>::bulk_sends(const Work& work, const std::uint32_t* words,
+                                                       std::uint32_t num) const {
+  const CallArguments& call = call_of(work);
+  if (call.protocol != Protocol::mixed) return call.protocol == Protocol::bulk ? num : 0;
+  std::uint32_t bulk = 0;
+  for (std::uint32_t i = 0; i < num; ++i) {
+    bulk += is_relayed(end_of(work, sends(words)[i], true)) ? 1 : 0;
+  }
+  return bulk;
+}
+
+template <class M>
 CHORUS_INLINE bool Interpreter<M>::execute() {
   const Work& work = s_.works[current_];
   const std::uint32_t* const words = instruction_of(work);
@@ -68,7 +85,7 @@ CHORUS_INLINE bool Interpreter<M>::execute() {
     prepare_job(work, words, piece, cut, elements);
     if (!m_.all(fold(m_, *this, s_.job, call.type, call.op))) return false;
   }
-  if (call.protocol == Protocol::words) {
+  if (call.protocol != Protocol::bulk) {
     pad(work, words, cut, elements);
     m_.sync();  // publish() moves the positions that pad() reads
   }
@@ -82,8 +99,6 @@ CHORUS_INLINE void Interpreter<M>::prepare_job(const Work& work, const std::uint
                                                std::uint64_t elements) {
   const auto& instruction = as<ImageInstruction>(words);
   const CallArguments& call = call_of(work);
-  const bool bulk = call.protocol == Protocol::bulk;
-  const std::uint64_t offset = piece * stride(call, cut, elements);
   FoldJob& job = s_.job;  // the fold before ended with a barrier: nobody reads it any more
   const bool completes = instruction.completes != 0 && call.divisor != 1;
   std::uint64_t stored =
@@ -113,7 +128,8 @@ CHORUS_INLINE void Interpreter<M>::prepare_job(const Work& work, const std::uint
                           0,
                           static_cast<std::uint8_t>(factor != 1.0)};
       } else {
-        job.sources[i] = incoming(work, operand.port, end_of(work, operand.port, false), offset);
+        job.sources[i] =
+            incoming(work, operand.port, end_of(work, operand.port, false), piece, cut, elements);
       }
       continue;
     }
@@ -121,19 +137,23 @@ CHORUS_INLINE void Interpreter<M>::prepare_job(const Work& work, const std::uint
     const std::uint32_t port = sends(words)[send];
     const End end = end_of(work, port, true);
     const std::uint64_t position = out_state(work, port).position;
-    const std::uint64_t at = outgoing_slot(end, call.protocol, position) + offset;
-    if (bulk) {
-      job.targets[first_send + send] = at;
+    const Protocol protocol = protocol_to(call, end);
+    const std::uint64_t at =
+        outgoing_slot(end, protocol, position) + piece * stride(call, protocol, cut, elements);
+    const std::uint32_t bulk = bulk_sends(work, words, send);
+    if (protocol == Protocol::bulk) {
+      job.targets[first_send + bulk] = at;
     } else {
-      job.wires[send] = {at, flag_of(call, position + 1)};
+      job.wires[send - bulk] = {at, flag_of(call, position + 1)};
     }
   }
   if (m_.thread() == 0) {
     job.bytes = chunk_bytes(cut, instruction, piece, elements);
     job.num_sources = instruction.num_sources;
-    job.num_targets = first_send + (bulk ? instruction.num_sends : 0);
-    job.num_wires = bulk ? 0 : instruction.num_sends;
-    job.protocol = call.protocol;
+    const std::uint32_t bulk = bulk_sends(work, words, instruction.num_sends);
+    job.num_targets = first_send + bulk;
+    job.num_wires = instruction.num_sends - bulk;
+    job.protocol = call.protocol == Protocol::bulk ? Protocol::bulk : Protocol::words;
     job.divisor = completes ? call.divisor : 1;
     if (stored != 0) job.targets[0] = stored;
   }
@@ -145,14 +165,15 @@ CHORUS_INLINE void Interpreter<M>::pad(const Work& work, const std::uint32_t* wo
                                        std::uint64_t elements) {
   const auto& instruction = as<ImageInstruction>(words);
   const CallArguments& call = call_of(work);
-  const std::uint64_t used = instruction.count * stride(call, cut, elements);
-  const std::uint64_t size = table_->shape.slot_bytes[static_cast<std::uint32_t>(call.protocol)];
+  const std::uint64_t used = instruction.count * stride(call, Protocol::words, cut, elements);
+  const std::uint64_t size = table_->shape.slot_bytes[static_cast<std::uint32_t>(Protocol::words)];
   for (std::uint32_t i = 0; i < instruction.num_sends; ++i) {
     const std::uint32_t port = sends(words)[i];
     const std::uint64_t position = out_state(work, port).position;
     if (position % kPadPeriod >= table_->shape.slots) continue;
     const End end = end_of(work, port, true);
-    const Wire wire{outgoing_slot(end, call.protocol, position), flag_of(call, position + 1)};
+    if (protocol_to(call, end) == Protocol::bulk) continue;
+    const Wire wire{outgoing_slot(end, Protocol::words, position), flag_of(call, position + 1)};
     const std::uint64_t zeros[2] = {0, 0};
     for (std::uint64_t unit = used / 16 + m_.thread(); unit < size / 16; unit += m_.threads()) {
       Words::store(m_, wire, unit, zeros);
@@ -172,19 +193,20 @@ CHORUS_INLINE void Interpreter<M>::publish(const Work& work, const std::uint32_t
       const End end = end_of(work, operand.port, false);
       PortState& state = in_state(work, operand.port);
       ++state.position;
-      m_.store_release(&their_ring(end, call.protocol)->credit, state.position);
+      m_.store_release(&their_ring(end, protocol_to(call, end))->credit, state.position);
       continue;
     }
     const std::uint32_t port = sends(words)[i - instruction.num_sources];
     const End end = end_of(work, port, true);
     PortState& state = out_state(work, port);
     const std::uint64_t number = state.position + 1;
-    if (call.protocol == Protocol::bulk) {
+    if (protocol_to(call, end) == Protocol::bulk) {
       Ring* const theirs = their_ring(end, Protocol::bulk);
       if (is_relayed(end)) {
         const Cut cut = cut_of(call, head_of(work));
-        m_.store_relaxed(&theirs->bytes[state.position % table_->shape.slots],
-                         instruction.count * stride(call, cut, cut.tile_elements(work.tile)));
+        m_.store_relaxed(
+            &theirs->bytes[state.position % table_->shape.slots],
+            instruction.count * stride(call, Protocol::bulk, cut, cut.tile_elements(work.tile)));
       }
       m_.store_release(&theirs->arrived[state.position % table_->shape.slots],
                        static_cast<std::uint64_t>(call.tag) << 32 | (number & 0xffffffff));

@@ -98,7 +98,7 @@ CHORUS_INLINE void Interpreter<M>::for_each_port(Visit&& visit) {
   for (std::uint32_t i = m_.thread(); i < lane.num_in + lane.num_out; i += m_.threads()) {
     const bool outgoing = i >= lane.num_in;
     const End end = end_of(work, outgoing ? i - lane.num_in : i, outgoing);
-    visit(s_.ports[work.first_port + i], outgoing, own_ring(end, call.protocol));
+    visit(s_.ports[work.first_port + i], outgoing, own_ring(end, protocol_to(call, end)));
   }
 }
 
@@ -172,7 +172,7 @@ CHORUS_INLINE bool Interpreter<M>::has_message(const Work& work,
   const CallArguments& call = call_of(work);
   const End end = end_of(work, port, false);
   const std::uint64_t position = in_state(work, port).position;
-  if (call.protocol == Protocol::bulk) {
+  if (protocol_to(call, end) == Protocol::bulk) {
     const Ring* const own = own_ring(end, Protocol::bulk);
     const std::uint64_t arrived = m_.load_acquire(&own->arrived[position % table_->shape.slots]);
     if (static_cast<std::uint32_t>(arrived) != static_cast<std::uint32_t>(position + 1)) {
@@ -192,7 +192,7 @@ CHORUS_INLINE bool Interpreter<M>::has_message(const Work& work,
     ++piece;
   }
   if (piece == instruction.count) return true;
-  const Source source = incoming(work, port, end, piece * stride(call, cut, elements));
+  const Source source = incoming(work, port, end, piece, cut, elements);
   std::uint64_t data = 0;
   const int state = Words::load(m_, source, 0, &data);
   if (state == 2) mismatch(end.peer);
@@ -205,7 +205,7 @@ CHORUS_INLINE bool Interpreter<M>::has_credit(const Work& work, std::uint32_t po
   const std::uint32_t slots = table_->shape.slots;
   if (state.position < state.credit + slots) return true;
   const End end = end_of(work, port, true);
-  const Ring* const own = own_ring(end, call_of(work).protocol);
+  const Ring* const own = own_ring(end, protocol_to(call_of(work), end));
   state.credit = m_.load_acquire(&own->credit);
   return state.position < state.credit + slots;
 }

@@ -17,8 +17,10 @@ namespace chorus::device {
 ///   words  8 bytes: 4 of data, 4 of flag; one access, so who sees the flag sees the data. Half
 ///          the bandwidth, one way of latency.
 ///   bulk   data alone; a counter beside the slots, stored with release and loaded with acquire.
-enum class Protocol : std::uint8_t { words, bulk };
-inline constexpr std::uint32_t kNumProtocols = 2;
+///   mixed  of a call: words between ranks that reach each other's memory, bulk between others,
+///          whose links would tear words from their flags.
+enum class Protocol : std::uint8_t { words, bulk, mixed };
+inline constexpr std::uint32_t kNumProtocols = 2;  ///< of slots: words and bulk
 
 inline constexpr std::uint32_t kMostSlots = 4;
 inline constexpr std::uint32_t kLineBytes = 128;
@@ -55,16 +57,17 @@ struct alignas(128) Ring {
 /// "My buffers are ready for direct call `number`", written by a peer.
 struct alignas(128) Offer {
   std::uint64_t number;  ///< + 1; stored last, with release
-  std::uint64_t input;   ///< address, or offset within `input_segment`
+  std::uint64_t input;   ///< addresses, as who reads the offer reaches them
   std::uint64_t output;
   double scale;
-  std::uint32_t input_segment;  ///< 0: an address; else of the owner's, 1-based; kNotExposed
+  std::uint32_t input_segment;  ///< kNotExposed: who reads the offer does not reach it
   std::uint32_t output_segment;
   std::uint32_t tag;
   std::uint32_t unused[21];
 };
 inline constexpr std::uint32_t kNotExposed = 0xffffffff;
-inline constexpr std::uint32_t kMostSegments = 64;  ///< of one rank, that peers have mapped
+/// Blocks of one rank's memory that the other ranks have mapped.
+inline constexpr std::uint32_t kMostSegments = 64;
 
 /// The beginning of an arena.
 struct ArenaHead {
@@ -218,7 +221,9 @@ struct CallArguments {
   std::uint32_t phase;       ///< calls of one phase run at once, phases one after another
   std::uint32_t first_work;  ///< works of this phase before it
   std::uint32_t next;  ///< call that its lanes go on with (the next message to a peer); or kLocal
-  std::uint32_t input_segment;  ///< as in Offer
+  /// 0: ranks are threads, to whom the address is the same; else of RankTable::segments, 1-based;
+  /// kNotExposed: others do not reach it.
+  std::uint32_t input_segment;
   std::uint32_t output_segment;
   DataType type;
   ReduceOp op;
@@ -273,7 +278,8 @@ struct RankTable {
   /// ones, but where an adapter reaches the slots in GPU memory and the host the rings in its own.
   std::uint64_t incoming_slots[kMostRanks];
   std::uint64_t outgoing_slots[kMostRanks];
-  /// [owner · kMostSegments + segment − 1]: where this rank reaches it.
+  /// [(segment − 1) · ranks + peer]: where `peer` reaches a block of this rank's memory. Written
+  /// before the first launch whose arguments name the segment.
   std::uint64_t segments[1];
 };
 CHORUS_INLINE constexpr std::uint64_t table_bytes(std::uint32_t ranks) {
@@ -282,7 +288,7 @@ CHORUS_INLINE constexpr std::uint64_t table_bytes(std::uint32_t ranks) {
 
 /// A change of any of the above changes it (but not each change: it sees sizes and offsets).
 constexpr std::uint64_t layout_hash() {
-  const std::uint64_t figures[] = {7,  // raise it when meanings change
+  const std::uint64_t figures[] = {8,  // raise it when meanings change
                                    sizeof(Shape),
                                    sizeof(Ring),
                                    sizeof(Offer),

@@ -1,25 +1,80 @@
 // Memory for collectives, and buffers announced beforehand.
 #include "chorus/memory.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
+#include "chorus/error.hpp"
 #include "nccl/comm.hpp"
+#include "nccl/log.hpp"
 #include "nccl/window.hpp"
 
 namespace chorus::nccl {
 namespace {
 
+/// Freed by whoever held it last: the caller, or a communicator whose other ranks reached it.
+class Memory {
+ public:
+  /// Of GPU `device`; -1: of the host.
+  Memory(std::size_t size_bytes, int device)
+      : memory_(device < 0 ? chorus::allocate(size_bytes)
+                           : DeviceCommunicator::allocate(device, size_bytes)),
+        device_(device) {}
+  ~Memory() {
+    try {
+      free();
+    } catch (const Error& error) {
+      warn(fmt::format("ncclMemFree: {}", error.what()));
+    }
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  [[nodiscard]] void* get() const { return memory_; }
+  /// Throws DeviceError.
+  void free() {
+    void* const memory = std::exchange(memory_, nullptr);
+    if (memory == nullptr) return;
+    if (device_ < 0) {
+      chorus::deallocate(memory);
+    } else {
+      DeviceCommunicator::free(memory, device_);
+    }
+  }
+
+ private:
+  void* memory_;
+  int device_;
+};
+
 /// What ncclMemAlloc gave out.
 struct Block {
-  void* base = nullptr;  ///< as it was allocated
+  std::shared_ptr<Memory> memory;
   std::size_t size_bytes = 0;
   int device = -1;  ///< -1: host memory
+  /// The communicators whose other ranks reach it, or are about to.
+  std::vector<std::weak_ptr<Body>> sharers = {};
 };
 struct Given {
   std::mutex mutex;
   std::map<void*, Block> blocks;  ///< by the address that the caller has
+
+  using Entry = std::map<void*, Block>::value_type;
+  /// The one that `memory` lies in, or null. With the mutex held.
+  [[nodiscard]] Entry* holder(const void* memory) {
+    auto next = blocks.upper_bound(const_cast<void*>(memory));
+    if (next == blocks.begin()) return nullptr;
+    --next;
+    const auto offset =
+        reinterpret_cast<std::uintptr_t>(memory) - reinterpret_cast<std::uintptr_t>(next->first);
+    return offset < next->second.size_bytes ? &*next : nullptr;
+  }
 };
 
 Given& given() {
@@ -37,20 +92,14 @@ ncclResult_t allocate_memory(void** out, std::size_t size_bytes) {
   if (size_bytes > SIZE_MAX - kAlignment) {
     refuse(ncclInvalidArgument, "{} bytes are more than memory can hold", size_bytes);
   }
-  Block block{.size_bytes = size_bytes};
-  void* memory = nullptr;
-  if (DeviceCommunicator::why_not()) {
-    block.base = memory = chorus::allocate(size_bytes);
-  } else {
-    // CUDA aligns small blocks to 256 bytes, windows begin at pages.
-    block.device = current_device();
-    block.base = DeviceCommunicator::allocate(block.device, size_bytes + kAlignment - 1);
-    std::size_t room = size_bytes + kAlignment - 1;
-    memory = block.base;
-    memory = std::align(kAlignment, size_bytes, memory, room);
-  }
+  // CUDA aligns small blocks to 256 bytes, windows begin at pages.
+  const int device = DeviceCommunicator::why_not() ? -1 : current_device();
+  std::size_t room = device < 0 ? size_bytes : size_bytes + kAlignment - 1;
+  Block block{std::make_shared<Memory>(room, device), size_bytes, device};
+  void* memory = block.memory->get();
+  if (device >= 0) memory = std::align(kAlignment, size_bytes, memory, room);
   const std::lock_guard lock(given().mutex);
-  given().blocks.emplace(memory, block);
+  given().blocks.emplace(memory, std::move(block));
   *out = memory;
   return ncclSuccess;
 }
@@ -64,19 +113,21 @@ ncclResult_t free_memory(void* memory) {
     if (found == given().blocks.end()) {
       refuse(ncclInvalidArgument, "{} was not given out by ncclMemAlloc, or freed before", memory);
     }
-    block = found->second;
+    block = std::move(found->second);
     given().blocks.erase(found);
   }
-  if (block.device >= 0) {
-    DeviceCommunicator::free(block.base, block.device);
-  } else {
-    chorus::deallocate(block.base);
+  if (block.sharers.empty()) block.memory->free();
+  // Where others have it mapped, it is freed when they have let go of it: nobody waits for that.
+  for (const auto& each : block.sharers) {
+    if (const auto body = each.lock()) body->gpu->unshare(memory);
   }
   return ncclSuccess;
 }
 
 /// Host memory needs no registration: ranks of one host reach what ncclMemAlloc gave as it is. The
-/// handle says that it was announced; whose memory it is the driver is not asked again.
+/// handle says that it was announced; whose memory it is the driver is not asked again. Nor is GPU
+/// memory shared that is not from ncclMemAlloc: its owner may free it after ncclCommDeregister,
+/// which would have to wait until others have let go of it, and they perhaps for this rank.
 ncclResult_t announce(ncclComm& comm, void* buffer, std::size_t size_bytes, void** handle) {
   if (handle == nullptr || buffer == nullptr || size_bytes == 0) {
     refuse(ncclInvalidArgument, "{}: buffer, size and the place for the handle must be given",
@@ -85,6 +136,7 @@ ncclResult_t announce(ncclComm& comm, void* buffer, std::size_t size_bytes, void
   const auto body = in_order(comm);
   auto window = std::make_unique<Window>(Window{&comm, buffer, size_bytes});
   if (body->gpu) window->device = body->gpu->place(buffer).device;
+  share_given(body, buffer);
   const std::lock_guard lock(comm.mutex);
   comm.registered.insert(window.get());
   comm.windows.emplace(reinterpret_cast<std::uintptr_t>(buffer), window.get());
@@ -149,12 +201,25 @@ std::optional<MemoryPlace> known_place(ncclComm& comm, const void* memory) {
     }
   }
   const std::lock_guard lock(given().mutex);
-  const auto& blocks = given().blocks;
-  auto next = blocks.upper_bound(const_cast<void*>(memory));
-  if (next == blocks.begin()) return std::nullopt;
-  --next;
-  return place_in(reinterpret_cast<std::uintptr_t>(next->first), next->second.size_bytes,
-                  next->second.device);
+  const auto* const holder = given().holder(memory);
+  if (holder == nullptr) return std::nullopt;
+  return place_in(reinterpret_cast<std::uintptr_t>(holder->first), holder->second.size_bytes,
+                  holder->second.device);
+}
+
+void share_given(const std::shared_ptr<Body>& body, const void* memory) {
+  if (!body->gpu || !body->gpu->can_share()) return;
+  const std::lock_guard lock(given().mutex);
+  auto* const holder = given().holder(memory);
+  if (holder == nullptr || holder->second.device != body->device) return;
+  Block& block = holder->second;
+  const auto is_body = [&](const auto& each) {
+    return !each.owner_before(body) && !body.owner_before(each);
+  };
+  if (std::any_of(block.sharers.begin(), block.sharers.end(), is_body)) return;
+  std::erase_if(block.sharers, [](const auto& each) { return each.expired(); });
+  block.sharers.push_back(body);
+  body->gpu->share(holder->first, block.size_bytes, block.memory);
 }
 
 const Window& known_window(ncclComm& comm, ncclWindow_t window) {

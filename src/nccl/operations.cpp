@@ -1,6 +1,7 @@
 // Collectives and messages: from NCCL's arguments to Operations.
 #include "nccl/operations.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -135,6 +136,12 @@ void find_place(const Asked& asked, ncclComm& comm, const Blocks& blocks, Operat
     refuse(ncclInvalidUsage, "{}: memory of a GPU was given, but {}", comm.who(), body.why_no_gpu);
   }
   operation.on_gpu = true;
+  const std::size_t bytes =
+      asked.count * size_of(*type_of(asked.type)) * std::max(blocks.in, blocks.out);
+  if (!is_message(asked.kind) && bytes >= DeviceTuning{}.direct_bytes) {
+    if (blocks.in > 0) share_given(operation.body, asked.send);
+    if (blocks.out > 0) share_given(operation.body, asked.recv);
+  }
   const auto reached = [&body](const MemoryPlace& where) {
     return where.kind != MemoryKind::device || where.device == body.device;
   };

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 
 #include "chorus/nccl.h"
 #include "runtime/device_communicator.hpp"
 
 namespace chorus::nccl {
+
+struct Body;
 
 struct Window {
   ncclComm* comm = nullptr;
@@ -23,5 +26,9 @@ const Window& known_window(ncclComm& comm, ncclWindow_t window);
 /// ncclMemFree, and what was announced to `comm` not before it is withdrawn. Nothing of other
 /// memory, which may be the GPU's now and the host's later.
 [[nodiscard]] std::optional<MemoryPlace> known_place(ncclComm& comm, const void* memory);
+
+/// Lets the GPUs of the communicator's other ranks reach the memory of ncclMemAlloc that this lies
+/// in, if it does, once. Waits for nobody.
+void share_given(const std::shared_ptr<Body>& body, const void* memory);
 
 }  // namespace chorus::nccl

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/log.hpp"
@@ -139,6 +140,14 @@ void Control::Impl::hear(Type type, wire::Reader body) {
       found->second.status_call = body.u64();
       found->second.status = body.text();
       found->second.speaks = body.u8() != 0;
+      return;
+    }
+    case Type::noted: {
+      const auto found = groups.find(body.text(wire::kMaxKey));
+      if (found == groups.end()) return;
+      const Rank from = body.i32();
+      const auto blob = body.blob(wire::kMaxNote);
+      found->second.notes.push_back({from, {blob.begin(), blob.end()}});
       return;
     }
     case Type::expelled:
@@ -353,6 +362,19 @@ std::optional<std::string> Control::verdict(const std::string& group) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->groups.find(group);
   return found == impl_->groups.end() ? std::nullopt : found->second.verdict;
+}
+
+void Control::note(const std::string& group, Rank to, std::span<const std::byte> blob) {
+  CHORUS_CHECK(blob.size() <= wire::kMaxNote, "a note is short");
+  const std::lock_guard lock(impl_->mutex);
+  impl_->send(Writer(Type::note).text(group).i32(to).blob(blob).share());
+}
+
+std::vector<Control::Note> Control::take_notes(const std::string& group) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->groups.find(group);
+  return found == impl_->groups.end() ? std::vector<Note>{}
+                                      : std::exchange(found->second.notes, {});
 }
 
 void Control::report_lost(const std::string& group, Rank peer, std::string_view why) {

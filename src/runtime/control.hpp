@@ -91,6 +91,18 @@ class Control {
                                                const std::string& group = {},
                                                const std::function<void()>& meanwhile = {});
 
+  // Notes: what one rank tells another of its group, in order, without either waiting.
+
+  /// Of at most 256 bytes, to group rank `to`, which has opened the group. Nobody learns of it
+  /// where `to` has left.
+  void note(const std::string& group, Rank to, std::span<const std::byte> blob);
+  struct Note {
+    Rank from;
+    std::vector<std::byte> blob;
+  };
+  /// Those that poll() has read so far.
+  [[nodiscard]] std::vector<Note> take_notes(const std::string& group);
+
   // Failure. A "group" is a communicator: `key` names it, the same on all members.
 
   void open_group(const std::string& key, std::span<const Rank> members);

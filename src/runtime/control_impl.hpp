@@ -35,6 +35,7 @@ struct Control::Impl {
     std::uint64_t status_call = 0;
     std::string status = {};  ///< who is missing in status_call
     bool speaks = false;      ///< this rank is the one that logs it
+    std::vector<Note> notes = {};
   };
   struct Exchange {
     std::optional<std::vector<std::vector<std::byte>>> blobs;

@@ -38,6 +38,7 @@ enum class Type : std::uint8_t {
   abort,           ///< key, reason
   farewell,        ///< reason, empty if all is well
   ending,          ///< key, then for each peer: rank, messages sent to it, received from it
+  note,            ///< key, to whom in the group, blob
   // From the coordinator.
   greeting = 64,
   refused,          ///< sentence
@@ -54,6 +55,7 @@ enum class Type : std::uint8_t {
   host_left,        ///< the coordinator's process may end now; that is no death
   later,            ///< sentence: why not now; come again
   expelled,         ///< sentence: why this rank is disconnected
+  noted,            ///< key, by whom in the group, blob
 };
 
 // What is believed of a length before its bytes have come.
@@ -61,14 +63,15 @@ constexpr std::size_t kMaxHandshake = 1024;
 constexpr std::size_t kMaxBlob = 1 << 20;
 constexpr std::size_t kMaxKey = 256;
 constexpr std::size_t kMaxText = 4096;
+constexpr std::size_t kMaxNote = 256;
 /// Largest world: what one coordinator keeps connections to.
 constexpr int kMaxWorld = 65536;
 constexpr std::size_t kMaxFromRank = kMaxBlob + 4 * kMaxWorld + kMaxKey + 64;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 3;
-/// "0.2.0 (control protocol 3)"
+constexpr std::uint32_t kProtocol = 4;
+/// "0.2.0 (control protocol 4)"
 [[nodiscard]] std::string version();
 
 /// The peer wrote what no Chorus of this version writes.

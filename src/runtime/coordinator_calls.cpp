@@ -293,6 +293,21 @@ void Judge::on_ending(Rank rank, wire::Reader& body) {
   found->second.seats[*seat].ending = std::move(all);
 }
 
+void Judge::on_note(Rank rank, wire::Reader& body) {
+  const std::string key = body.text(wire::kMaxKey);
+  const auto to = static_cast<std::size_t>(body.u32());
+  const auto blob = body.blob(wire::kMaxNote);
+  body.end();
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) return;
+  const Group& group = found->second;
+  const auto seat = group.seat_of(rank);
+  if (!seat || to >= group.members.size()) throw Malformed("a note outside the group");
+  if (group.seats[to].closed || state(group.members[to]) != State::joined) return;
+  send(group.members[to],
+       Writer(Type::noted).text(key).i32(static_cast<Rank>(*seat)).blob(blob).share());
+}
+
 // Of those who wait in one collective the lowest tells people; of a message's two ends, who waits.
 bool Judge::speaks(const Group& group, std::size_t seat, std::uint64_t call) const {
   if (MessageNumber::is_message(call)) return true;

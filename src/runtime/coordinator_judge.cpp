@@ -139,6 +139,8 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
       return on_abort(rank, body);
     case Type::ending:
       return on_ending(rank, body);
+    case Type::note:
+      return on_note(rank, body);
     case Type::farewell:
       return on_farewell(rank, body, now);
     default:

@@ -147,6 +147,7 @@ class Judge {
   void on_waiting(Rank rank, wire::Reader& body, Time now);
   void on_abort(Rank rank, wire::Reader& body);
   void on_ending(Rank rank, wire::Reader& body);
+  void on_note(Rank rank, wire::Reader& body);
   void on_farewell(Rank rank, wire::Reader& body, Time now);
 
   void finish_join();

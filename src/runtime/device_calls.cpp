@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "base/hash.hpp"
 #include "base/log.hpp"
@@ -83,22 +85,27 @@ DeviceCommunicator::Impl::Prepared DeviceCommunicator::Impl::prepare(const Devic
   if (routine.direct != 0 && may_be_direct(call)) arguments.direct = routine.direct;
   BufferPlaces used = places;
   place_input(call, routine, prepared, used, where);
-  if (arguments.direct != 0) expose(call, used, arguments);
+  if (arguments.direct != 0) expose(call, used, routine, arguments);
   return prepared;
 }
 
-// Ranks of other processes reach only what is shared; which the kernels tell each other.
+// Ranks of other processes reach only what is shared, and each knows of its own memory alone: the
+// kernels tell each other, whether any is or not, since all ranks must do the same.
 bool DeviceCommunicator::Impl::may_be_direct(const Call& call) const {
   if (is_message(call.kind) || call.kind == Kind::barrier) return false;
   const auto n = static_cast<int>(base.place.members.size());
-  return n > 1 && (world->one_process() || sharing) && !world->any_relayed() &&
-         bytes_of(call, n) >= limits.direct_bytes;
+  return n > 1 && !world->any_relayed() && bytes_of(call, n) >= limits.direct_bytes;
 }
 
 // What peers are told of the buffers: in which of this rank's segments they are or, of threads of
 // one process, that they may use the addresses.
 void DeviceCommunicator::Impl::expose(const Call& call, const BufferPlaces& places,
+                                      const DeviceRoutine& routine,
                                       device::CallArguments& arguments) const {
+  if (routine.copy_in_place && call.input == call.output && !world->one_process()) {
+    arguments.input_segment = arguments.output_segment = device::kNotExposed;
+    return;
+  }
   const auto n = static_cast<int>(base.place.members.size());
   const Collective collective{.kind = static_cast<CollectiveKind>(call.kind),
                               .root = peer_of(call)};
@@ -117,25 +124,16 @@ std::uint32_t DeviceCommunicator::Impl::segment_of(const MemoryPlace& place, std
   if (world->one_process()) {
     return world->one_device() || place.peers_reach ? 0 : device::kNotExposed;
   }
-  for (const Shared& memory : shared) {
-    if (address >= memory.begin && address + bytes <= memory.end && place.buffer == memory.buffer) {
-      return memory.segment;
-    }
-  }
-  return device::kNotExposed;
+  const std::uint32_t segment = sharing ? sharing->segment_of(address, bytes, place.buffer) : 0;
+  return segment != 0 ? segment : device::kNotExposed;
 }
 
-void DeviceCommunicator::Impl::share(void* memory, std::size_t size_bytes) {
-  if (const std::string* error = watch->error()) throw CollectiveError(*error);
-  const cuda::Current current(context.get());
-  const std::uint64_t begin = address_of(memory);
+bool DeviceCommunicator::Impl::share(void* memory, std::size_t size_bytes,
+                                     std::shared_ptr<void> keep) {
+  if (!sharing) return false;
   cuda::CurrentOnDemand here(context.get());
   const std::uint64_t buffer = ask_place(memory, here).buffer;
-  const std::uint32_t segment =
-      world->share(*base.control, base.place, group, begin, base.options.join_timeout_ms);
-  if (segment == 0) return;
-  sharing = true;
-  shared.push_back({begin, begin + size_bytes, segment, buffer});
+  return sharing->share(address_of(memory), size_bytes, buffer, std::move(keep));
 }
 
 // Input that must not be read where it is: broadcast out of place, exchanged in place.
@@ -154,8 +152,9 @@ void DeviceCommunicator::Impl::place_input(const Call& call, const DeviceRoutine
     places.input = places.output;
     return;
   }
-  const bool exchanged =
-      call.kind == Kind::all_to_all || (routine.copy_in_place && arguments.direct != 0);
+  // A copy lies where other processes do not reach it.
+  const bool exchanged = call.kind == Kind::all_to_all ||
+                         (routine.copy_in_place && arguments.direct != 0 && world->one_process());
   if (!exchanged || call.input != call.output) return;
   const Collective collective{.kind = static_cast<CollectiveKind>(call.kind), .root = call.peer};
   const auto n = static_cast<int>(base.place.members.size());
@@ -268,7 +267,7 @@ void DeviceCommunicator::Impl::launch(std::vector<Prepared>& calls, const Enqueu
   for (const Prepared& call : calls) {
     arguments.push_back(call.arguments);
     const std::uint64_t bytes = call.arguments.count * size_of(call.arguments.type);
-    longest = std::max(longest, call.arguments.protocol == device::Protocol::words
+    longest = std::max(longest, call.arguments.protocol != device::Protocol::bulk
                                     ? bytes
                                     : std::uint64_t{device::kThreads} * 16);
   }
@@ -292,8 +291,8 @@ void DeviceCommunicator::Impl::enqueue(std::span<const DeviceCall> calls) {
   const std::vector<DeviceCall> in_order = launch_order(calls, base.place.rank, n);
   std::vector<BufferPlaces> places;
   for (const DeviceCall& call : in_order) {
-    // Those of a call that no peer reaches into are asked about for the error's sake alone.
-    const bool ask = !call.checked || may_be_direct(call.call);
+    const bool ask =
+        !call.checked || (world->one_process() && !world->one_device() && may_be_direct(call.call));
     places.push_back(ask ? check_buffers(call, base.place.rank, n, device, current)
                          : BufferPlaces{});
   }

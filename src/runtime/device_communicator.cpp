@@ -49,18 +49,26 @@ void DeviceCommunicator::Impl::set_up() {
       DeviceChoice(base.selector->plan(), world->places(), base.selector->topology(), base.options,
                    tuning.one_shot_bytes),
       n, base.place.rank, static_cast<int>(world->shape().slots));
-  // A link would tear words from their flags, and all ranks cut a call alike.
+  // All ranks cut a call alike.
   limits = {.blocks = world->blocks(),
             .instances = static_cast<std::uint32_t>(std::max(0, tuning.instances)),
-            .words_bytes = world->any_relayed() ? 0 : tuning.words_bytes,
-            .direct_bytes = tuning.direct_bytes};
+            .words_bytes = world->any_reached() ? tuning.words_bytes : 0,
+            .direct_bytes = tuning.direct_bytes,
+            .relays = world->any_relayed()};
   order = std::make_unique<DeviceOrder>();
   // The first calls of most shapes then find memory: to allocate more may have to wait for kernels,
   // which may be waiting for this rank.
   static_cast<void>(room_for_scratch(kReservedBytes));
   reached_copies = cuda::allocate(kReservedBytes);
+  if (n > 1 && !world->one_process() && !world->any_relayed()) {
+    sharing = std::make_unique<DeviceSharing>(*base.control, base.place, group, context.get(),
+                                              world->table(), world->same_process(),
+                                              [this] { order->finish(); });
+  }
   watch = std::make_unique<DeviceWatch>(*base.control, base.place, group, world->status(),
-                                        base.options.timeout_ms);
+                                        base.options.timeout_ms, [this] {
+                                          if (sharing) sharing->look();
+                                        });
   if (world->relay() != nullptr) {
     world->relay()->start(world->status(),
                           [this](const std::string& reason) { watch->link_failed(reason); });
@@ -75,6 +83,7 @@ DeviceCommunicator::Impl::~Impl() {
     leave();
     world->close_relay();
     watch.reset();
+    sharing.reset();
     base.control->close_group(group);
     reached_copies.reset();
     local_copies.clear();
@@ -89,14 +98,26 @@ DeviceCommunicator::Impl::~Impl() {
 
 // Nobody's kernels may touch what this rank is about to free: all say farewell once theirs have
 // ended. Where one cannot say it any more, memory is kept rather than pulled from under a kernel.
+// Nor is anything freed that others have mapped, whether they use it or not.
 void DeviceCommunicator::Impl::leave() {
+  bool well = farewell("leave");
+  if (sharing) sharing->stop();
+  world->close_mappings();
+  well = well && (world->one_process() || farewell("closed"));
+  if (well) return;
+  if (sharing) sharing->abandon();
+  world->abandon();
+}
+
+bool DeviceCommunicator::Impl::farewell(const char* what) {
   const bool well = watch->error() == nullptr;
   try {
-    base.control->exchange(group + "/leave", base.place.members, {}, base.options.join_timeout_ms,
-                           well ? group : std::string());
+    base.control->exchange(fmt::format("{}/{}", group, what), base.place.members, {},
+                           base.options.join_timeout_ms, well ? group : std::string());
+    return true;
   } catch (const Error& error) {
     if (well) log(LogLevel::error, fmt::format("[rank {}]", base.place.rank), error.what());
-    world->abandon();
+    return false;
   }
 }
 
@@ -163,14 +184,18 @@ void DeviceCommunicator::finish() const {
   impl_->order->finish();
 }
 
-void DeviceCommunicator::share(void* memory, std::size_t size_bytes) {
-  impl_->share(memory, size_bytes);
+bool DeviceCommunicator::share(void* memory, std::size_t size_bytes, std::shared_ptr<void> keep) {
+  return impl_->share(memory, size_bytes, std::move(keep));
+}
+
+bool DeviceCommunicator::can_share() const { return impl_->sharing != nullptr; }
+
+bool DeviceCommunicator::is_shared(const void* memory) const {
+  return impl_->sharing && impl_->sharing->segment_of(address_of(memory), 1, 0) != 0;
 }
 
 void DeviceCommunicator::unshare(void* memory) {
-  std::erase_if(impl_->shared, [memory](const Impl::Shared& shared) {
-    return shared.begin == address_of(memory);
-  });
+  if (impl_->sharing) impl_->sharing->unshare(address_of(memory));
 }
 
 void DeviceCommunicator::abort(std::string_view reason) { impl_->watch->abort(reason); }

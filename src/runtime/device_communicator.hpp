@@ -26,8 +26,9 @@ struct DeviceCall {
   /// The schedule that a collective takes in place of the selected one: a name of the
   /// communicator's plan or of `chorus algorithms`. Empty: the selected one.
   std::string schedule = {};
-  /// The caller has seen by place(), or knows, that the GPU reaches the buffers and the factor: the
-  /// driver is asked again only where peers might use them, too.
+  /// The caller has seen by place(), or knows, that the GPU reaches the buffers and the factor, and
+  /// that memory which it has shared is the same still: the driver is asked again only where ranks
+  /// are threads with a GPU each, which might use the buffers, too.
   bool checked = false;
   /// A CUevent, recorded on the stream when the calls before have been launched; or null.
   void* launch_event = nullptr;
@@ -128,14 +129,22 @@ class CHORUS_API DeviceCommunicator {
   /// Waits until all that was enqueued has run, in graphs too, or was ended by a failure.
   void finish() const;
 
-  /// Collective: from now on the others reach `size_bytes` of this rank's GPU memory, so that large
-  /// calls on it go without copies where ranks are processes (threads of one process reach each
-  /// other's memory anyway). The memory must come from cuMemAlloc (cudaMalloc, allocate()), and
-  /// stay until unshare() or the end. Later calls beyond 64 do nothing, nor does any where some
-  /// ranks cannot reach each other. Waits for the others; not
-  /// for captures.
-  void share(void* memory, std::size_t size_bytes);
-  /// Not collective: calls to come do not use it as shared any more.
+  /// Lets the others reach `size_bytes` of this rank's GPU memory, so that large calls on it go
+  /// without copies where ranks are processes (threads of one process reach each other's memory
+  /// anyway). Not collective, and waits for nobody: calls use it once all others have mapped it,
+  /// and all their buffers are shared, too. From any thread.
+  ///
+  /// The memory must come from cuMemAlloc (cudaMalloc, allocate()), and stay until this object has
+  /// gone on all ranks; or until `keep` is destroyed, which is held until no other rank reaches the
+  /// memory. False where it is of no use: no such memory, 64 blocks are shared already, ranks are
+  /// threads, or some cannot reach each other.
+  bool share(void* memory, std::size_t size_bytes, std::shared_ptr<void> keep = {});
+  /// Whether share() may be of use at all. From any thread.
+  [[nodiscard]] bool can_share() const;
+  /// Whether calls use it, memory that share() was given.
+  [[nodiscard]] bool is_shared(const void* memory) const;
+  /// Calls to come do not use what share() was given with this address. Others reach it for a while
+  /// yet: when what was enqueued has run, they let go of it. Waits for nobody. From any thread.
   void unshare(void* memory);
 
   /// Ends all calls, enqueued ones and those to come, on every rank, with `reason`. Kernels that

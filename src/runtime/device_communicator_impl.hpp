@@ -13,6 +13,7 @@
 #include "runtime/device_memory.hpp"
 #include "runtime/device_order.hpp"
 #include "runtime/device_routines.hpp"
+#include "runtime/device_sharing.hpp"
 #include "runtime/device_watch.hpp"
 #include "runtime/device_world.hpp"
 
@@ -24,8 +25,9 @@ struct DeviceCommunicator::Impl {
 
   void set_up();
   void enqueue(std::span<const DeviceCall> group);
-  void share(void* memory, std::size_t size_bytes);
+  bool share(void* memory, std::size_t size_bytes, std::shared_ptr<void> keep);
   void leave();
+  [[nodiscard]] bool farewell(const char* what);
 
   /// What one call adds to a launch.
   struct Prepared {
@@ -43,7 +45,8 @@ struct DeviceCommunicator::Impl {
   Prepared prepare_message(const DeviceCall& call);
   void place_input(const Call& call, const DeviceRoutine& routine, Prepared& prepared,
                    BufferPlaces& places, const Enqueuing& where);
-  void expose(const Call& call, const BufferPlaces& places, device::CallArguments& arguments) const;
+  void expose(const Call& call, const BufferPlaces& places, const DeviceRoutine& routine,
+              device::CallArguments& arguments) const;
   void tell(const Prepared& prepared, const DeviceCall& call) const;
   void launch(std::vector<Prepared>& calls, const Enqueuing& where);
   void number_works(std::vector<Prepared>& calls, std::uint32_t& phases, std::uint32_t& blocks);
@@ -78,17 +81,9 @@ struct DeviceCommunicator::Impl {
   std::vector<cuda::Memory> local_copies;  ///< as scratch: what goes beyond it
   std::size_t local_copies_size = 0;
   std::size_t local_copies_used = 0;
-  std::unique_ptr<DeviceWatch> watch;
+  std::unique_ptr<DeviceSharing> sharing;  ///< null where it would serve nobody
+  std::unique_ptr<DeviceWatch> watch;      // listens for the above
 
-  /// Memory that the others reach.
-  struct Shared {
-    std::uint64_t begin;
-    std::uint64_t end;
-    std::uint32_t segment;
-    std::uint64_t buffer;  ///< MemoryPlace::buffer: what else lies there later is not meant
-  };
-  std::vector<Shared> shared;
-  bool sharing = false;  ///< some rank shares something: alike on all
   [[nodiscard]] std::uint32_t segment_of(const MemoryPlace& place, std::uint64_t address,
                                          std::size_t bytes) const;
 

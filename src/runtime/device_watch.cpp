@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 
 #include <chrono>
+#include <utility>
 
 #include "device/host_words.hpp"
 #include "runtime/flight_recorder.hpp"
@@ -21,12 +22,13 @@ using device::seen;
 }  // namespace
 
 DeviceWatch::DeviceWatch(Control& control, const GroupPlace& place, std::string group,
-                         device::HostStatus& status, int timeout_ms)
+                         device::HostStatus& status, int timeout_ms, std::function<void()> listen)
     : control_(control),
       place_(place),
       group_(std::move(group)),
       status_(status),
       timeout_ms_(timeout_ms),
+      listen_(std::move(listen)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       thread_([this] { run(); }) {}
 
@@ -71,6 +73,7 @@ void DeviceWatch::run() {
 
 void DeviceWatch::look() {
   control_.poll();
+  listen_();
   if (const auto verdict = control_.verdict(group_)) {
     fail(*verdict);
     return;

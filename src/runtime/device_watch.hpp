@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,8 +25,9 @@ namespace chorus {
 class DeviceWatch {
  public:
   /// `group` names the communicator's GPU calls in the control plane; its members are open.
+  /// `listen` is called whenever the coordinator may have said something.
   DeviceWatch(Control& control, const GroupPlace& place, std::string group,
-              device::HostStatus& status, int timeout_ms);
+              device::HostStatus& status, int timeout_ms, std::function<void()> listen);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
@@ -58,6 +60,7 @@ class DeviceWatch {
   std::string group_;
   device::HostStatus& status_;
   int timeout_ms_;
+  std::function<void()> listen_;
   std::mutex mutex_;  // notes_, collectives_, link_failure_
   std::string link_failure_;
   struct Note {

@@ -310,7 +310,10 @@ void DeviceWorld::relay_the_rest(Control& control, const GroupPlace& place, cons
     for (std::size_t b = a + 1; b < n; ++b) {
       const std::string& one_way = reasons[a * n + b];
       const std::string& reason = one_way.empty() ? reasons[b * n + a] : one_way;
-      if (reason.empty()) continue;
+      if (reason.empty()) {
+        any_reached_ = true;
+        continue;
+      }
       places_.reaches[a * n + b] = places_.reaches[b * n + a] = false;
       const bool worse = !damaged && reason.starts_with(DeviceProof::kOffered);
       damaged = damaged || worse;
@@ -388,63 +391,6 @@ void DeviceWorld::fill_table() {
   cuda::check(api.stream_synchronize(stream_.get()), "copying to the GPU");
   kernels_->warm_up(table_.get(), stream_.get());
   cuda::check(api.stream_synchronize(stream_.get()), "running the GPU kernels");
-}
-
-std::uint32_t DeviceWorld::share(Control& control, const GroupPlace& place, const std::string& key,
-                                 std::uint64_t memory, int timeout_ms) {
-  if (segments_ == device::kMostSegments || any_relayed_) return 0;
-  const cuda::Api& api = cuda::driver();
-  cuda::Address base = 0;
-  std::size_t size = 0;
-  cuda::IpcHandle handle{};
-  const bool shared = api.address_range(&base, &size, memory) == cuda::kSuccess &&
-                      api.ipc_export(&handle, base) == cuda::kSuccess;
-  BlobWriter blob;
-  blob.u32(shared ? 1 : 0);
-  blob.u64(memory);
-  blob.u64(memory - base);
-  blob.bytes(std::as_bytes(std::span(&handle, 1)));
-  const auto blobs = control.exchange(fmt::format("{}/segment{}", key, segments_), place.members,
-                                      blob.view(), timeout_ms);
-  std::string failure;
-  for (std::size_t r = 0; r < blobs.size() && failure.empty(); ++r) {
-    BlobReader theirs(blobs[r]);
-    const bool can = theirs.u32() != 0;
-    std::uint64_t address = theirs.u64();
-    const std::uint64_t offset = theirs.u64();
-    const auto bytes = theirs.bytes();
-    if (!theirs.ok() || bytes.size() != sizeof handle) {
-      failure = fmt::format("what rank {} says of its memory cannot be read", r);
-    } else if (!can) {
-      failure = fmt::format("rank {} cannot share this memory: it is not from cuMemAlloc", r);
-    } else if (!same_process_[r]) {
-      cuda::Address opened = 0;
-      std::memcpy(&handle, bytes.data(), sizeof handle);
-      const cuda::Result result = api.ipc_open(&opened, handle, cuda::kIpcLazyPeerAccess);
-      if (result != cuda::kSuccess) {
-        failure = fmt::format("opening memory of rank {}: {}", r, cuda::describe(result));
-        break;
-      }
-      mapped_.emplace_back(opened);
-      address = opened + offset;
-    }
-    const std::uint64_t at = table_.get() + offsetof(device::RankTable, segments) +
-                             (r * device::kMostSegments + segments_) * sizeof address;
-    if (failure.empty() &&
-        (api.copy_to_device(at, &address, sizeof address, stream_.get()) != cuda::kSuccess ||
-         api.stream_synchronize(stream_.get()) != cuda::kSuccess)) {
-      failure = "copying to the GPU failed";
-    }
-  }
-  const auto outcomes =
-      control.exchange(fmt::format("{}/segment{}/reached", key, segments_++), place.members,
-                       std::as_bytes(std::span(failure)), timeout_ms);
-  for (std::size_t r = 0; r < outcomes.size(); ++r) {
-    if (outcomes[r].empty()) continue;
-    const std::string text(reinterpret_cast<const char*>(outcomes[r].data()), outcomes[r].size());
-    throw DeviceError(fmt::format("rank {}: {}", r, text));
-  }
-  return segments_;
 }
 
 void DeviceWorld::abandon() {

@@ -41,18 +41,19 @@ class DeviceWorld {
   /// All ranks are threads of one process: addresses mean the same to all of them.
   [[nodiscard]] bool one_process() const { return one_process_; }
   /// All ranks share one GPU.
-  /// All ranks share one GPU.
   [[nodiscard]] bool one_device() const { return one_device_; }
   /// Some pair of ranks, not only of this one, cannot reach each other's memory.
   [[nodiscard]] bool any_relayed() const { return any_relayed_; }
+  /// Some pair can.
+  [[nodiscard]] bool any_reached() const { return any_reached_; }
   [[nodiscard]] const GpuPlaces& places() const { return places_; }
   /// What carries this rank's messages to those it cannot reach; null where there are none.
   [[nodiscard]] DeviceRelay* relay() { return relay_.get(); }
 
-  /// Collective: the others will reach this memory, as the segment that is returned (from 1; 0:
-  /// no room for more). Throws DeviceError, on all ranks, if some rank's cannot be shared.
-  [[nodiscard]] std::uint32_t share(Control& control, const GroupPlace& place,
-                                    const std::string& key, std::uint64_t memory, int timeout_ms);
+  /// By rank: it is a thread of this process.
+  [[nodiscard]] const std::vector<bool>& same_process() const { return same_process_; }
+  /// No kernel of this rank reaches another's memory any more.
+  void close_mappings() { mapped_.clear(); }
   /// No message is on its way any more.
   void close_relay() { relay_.reset(); }
   /// Some rank may still touch what others have of this rank: nothing of it is freed.
@@ -91,11 +92,11 @@ class DeviceWorld {
   std::vector<cuda::PrimaryContext> peer_contexts_;
   GpuPlaces places_;
   std::vector<bool> same_process_;  ///< by rank
-  std::uint32_t segments_ = 0;
   std::uint32_t blocks_ = 1;
   bool one_process_ = true;
   bool one_device_ = true;
   bool any_relayed_ = false;
+  bool any_reached_ = false;
   bool stuck_ = false;  ///< a copy to another GPU does not end
 };
 

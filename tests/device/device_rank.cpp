@@ -1,7 +1,10 @@
 #include "device_rank.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "chorus/error.hpp"
@@ -63,6 +66,17 @@ DeviceRank::~DeviceRank() {
   mirror_.reset();
   memories_.clear();
   stream_.reset();
+}
+
+void DeviceRank::share(void* memory, std::size_t size_bytes) {
+  if (!device_->share(memory, size_bytes)) return;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!device_->is_shared(memory)) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw std::runtime_error("memory is not shared within a minute");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 std::byte* DeviceRank::memory(std::size_t size_bytes) {

@@ -32,6 +32,8 @@ class DeviceRank {
   [[nodiscard]] Communicator& comm() { return comm_; }
   [[nodiscard]] void* stream() const { return stream_.get(); }
   [[nodiscard]] cuda::Context context() const { return context_.get(); }
+  /// Shares memory, and waits until calls use it where it is of use at all. Not collective.
+  void share(void* memory, std::size_t size_bytes);
   /// GPU memory that lives as long as this, zeroed.
   [[nodiscard]] std::byte* memory(std::size_t size_bytes);
 

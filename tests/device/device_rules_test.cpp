@@ -119,7 +119,7 @@ TEST(DeviceRules, CallsWhoseBuffersWereCheckedAreDirectAllTheSame) {
     expect_all_well(run_devices(device_world_of(2, ranks), Gpus::two, {}, [](DeviceRank& rank) {
       constexpr std::size_t kCount = 200'000;
       float* const data = floats(rank, kCount, 1.0F);
-      rank.device().share(data, kCount * sizeof(float));
+      rank.share(data, kCount * sizeof(float));
       DeviceCall call = sum(data, data, kCount, rank.stream());
       call.checked = true;
       rank.device().enqueue(call);
@@ -137,7 +137,7 @@ TEST(DeviceRules, MemoryThatTookThePlaceOfSharedMemoryIsNotTakenForIt) {
         const cuda::Current current(rank.context());
         cuda::Memory memory = cuda::allocate(kCount * sizeof(float));
         const cuda::Address before = memory.get();
-        rank.device().share(reinterpret_cast<void*>(before), kCount * sizeof(float));
+        rank.share(reinterpret_cast<void*>(before), kCount * sizeof(float));
         // Freed without unshare(): the peer still has the old memory mapped.
         rank.comm().barrier();
         memory.reset();

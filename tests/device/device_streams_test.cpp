@@ -313,6 +313,25 @@ TEST_P(DeviceStreams, GraphsReplayCallsEvenIfTheFirstOnesWereCaptured) {
   }
 }
 
+// A link would tear words from their flags, but not those between other ranks.
+TEST(DeviceProtocols, RanksThatReachEachOtherKeepWordsWhereOthersAreRelayed) {
+  for (const int ranks : {4, 2}) {  // two of four share a GPU each; of two none reaches the other
+    World world = two_ranks();
+    world.size = ranks;
+    expect_all_well(run_devices(world, Gpus::two_apart, {}, [ranks](DeviceRank& rank) {
+      for (const std::size_t count : {1U, 31U, 500U, 1024U}) {
+        float* const data = floats(rank, count, 1.0F);
+        rank.device().enqueue(sum(rank, data, data, count));
+        rank.finish();
+        expect_all(rank, data, count, static_cast<float>(ranks));
+        if (fake_cuda() && fake_cuda_last_launch().words != (ranks == 4)) {
+          throw std::runtime_error("a call took the wrong protocol");
+        }
+      }
+    }));
+  }
+}
+
 TEST_P(DeviceStreams, ProcessesShareAGpu) {
   expect_all_well(run(two_ranks(Ranks::processes), Gpus::one, exchange));
 }
@@ -322,7 +341,7 @@ TEST_P(DeviceStreams, ProcessesReachWhatTheyShareAndOnlyThat) {
     constexpr std::size_t kCount = 200'000;
     float* const a = floats(rank, 2 * kCount, 1.0F);
     float* const alone = floats(rank, kCount, 1.0F);
-    rank.device().share(a, 2 * kCount * sizeof(float));
+    rank.share(a, 2 * kCount * sizeof(float));
     const auto run = [&](float* in, float* out, float expected) {
       rank.device().enqueue(sum(rank, in, out, kCount));
       rank.finish();

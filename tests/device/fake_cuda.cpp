@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -43,6 +44,25 @@ namespace {
 std::int64_t inode_of(int file) {
   struct stat status = {};
   return ::fstat(file, &status) == 0 ? static_cast<std::int64_t>(status.st_ino) : -1;
+}
+
+struct flock whole_file(int type) {
+  struct flock lock = {};
+  lock.l_type = static_cast<short>(type);
+  return lock;
+}
+
+std::atomic<int> frees_of_mapped{0};
+
+// Whoever has it mapped holds a lock on its file.
+void count_free(Address address) {
+  const std::lock_guard lock(mutex);
+  const auto found = allocations.find(address);
+  if (found == allocations.end() || !found->second.file) return;
+  struct flock mark = whole_file(F_WRLCK);
+  if (::fcntl(found->second.file.get(), F_OFD_GETLK, &mark) == 0 && mark.l_type != F_UNLCK) {
+    ++frees_of_mapped;
+  }
 }
 
 }  // namespace
@@ -243,6 +263,8 @@ Result cuMemAllocAsync(Address* address, std::size_t size, StreamHandle stream) 
 }
 Result cuMemFree_v2(Address address) {
   FAKE_UNSAFE(cuMemFree_v2)
+  if (allocation_waits && !quiet(*current().back())) return kLaunchFailed;
+  count_free(address);
   tell_freed(address);
   return release(address);
 }
@@ -393,10 +415,14 @@ Result cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
   std::int64_t words[6];
   std::memcpy(words, handle.reserved, sizeof words);
   if (words[0] == ::getpid()) return kInvalidContext;  // as the driver: not in the same process
+  if (allocation_waits && !quiet(*current().back())) return kLaunchFailed;
   const std::string path = fmt::format("/proc/{}/fd/{}", words[0], words[1]);
   Allocation allocation;
   allocation.file = chorus::Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!allocation.file || inode_of(allocation.file.get()) != words[5]) return kInvalidHandle;
+  // Seen by the owner when it frees the memory: cuMemFree().
+  struct flock mark = whole_file(F_RDLCK);
+  ::fcntl(allocation.file.get(), F_OFD_SETLK, &mark);
   allocation.size = static_cast<std::size_t>(words[2]);
   allocation.device = static_cast<int>(words[3]);
   allocation.imported = true;
@@ -414,7 +440,10 @@ Result cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned) {
 }
 Result cuIpcCloseMemHandle(Address address) {
   FAKE_UNSAFE(cuIpcCloseMemHandle)
+  if (allocation_waits && !quiet(*current().back())) return kLaunchFailed;
   return release(address);
 }
 
 }  // extern "C"
+
+int chorus::testing::fake_cuda_frees_of_mapped() { return frees_of_mapped; }

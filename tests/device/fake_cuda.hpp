@@ -31,7 +31,8 @@ void fake_cuda_multiprocessors(int count);
 /// GPUs of this compute capability (75 for 7.5), whose kernels are loaded where that is known; 0:
 /// as at first.
 void fake_cuda_compute_capability(int capability);
-/// From now on memory is allocated when no kernel runs on the device, as drivers may do.
+/// From now on memory is allocated, freed, mapped and unmapped when no kernel runs on the device,
+/// as drivers may do.
 void fake_cuda_allocation_waits(bool waits);
 /// The device of a CUDA runtime that has made no context yet, in every thread; -1: there is none.
 void fake_cuda_runtime_device(int device);
@@ -54,9 +55,12 @@ struct FakeLaunch {
   std::uint32_t num_calls = 0;
   bool beyond_device = false;
   bool direct = false;  ///< one of its calls offers its buffers to the other ranks
+  bool words = false;   ///< one of its calls goes by words where ranks reach each other
 };
 [[nodiscard]] FakeLaunch fake_cuda_last_launch();
 /// Bytes allocated and not freed, device memory and pinned; and one for each registration.
 [[nodiscard]] std::size_t fake_cuda_allocated();
+/// How often this process has freed memory that another one had mapped, which is undefined.
+[[nodiscard]] int fake_cuda_frees_of_mapped();
 
 }  // namespace chorus::testing

@@ -50,7 +50,10 @@ void enter(CUctx_st& context, const KernelLaunch& launch) {
         return call.direct != 0 && call.input_segment != device::kNotExposed &&
                call.output_segment != device::kNotExposed;
       });
-  last_launch = {head.timeout_ns, head.num_calls, table.beyond_device != 0, direct};
+  const bool words = std::any_of(launch.calls, launch.calls + head.num_calls, [](const auto& call) {
+    return call.protocol != device::Protocol::bulk;
+  });
+  last_launch = {head.timeout_ns, head.num_calls, table.beyond_device != 0, direct, words};
   if (++running[head.table] > 1) {
     fault(context, kLaunchFailed, "two kernels of one communicator run at the same time");
   }

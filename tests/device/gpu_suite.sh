@@ -16,7 +16,7 @@
 # Exit status: 0 all well, 1 something failed, 77 there is no GPU (or, to build, no nvcc).
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-tests="gpu_device_world_test gpu_device_rules_test gpu_device_contexts_test gpu_device_streams_test gpu_device_failure_test"
+tests="gpu_device_world_test gpu_device_rules_test gpu_device_contexts_test gpu_device_streams_test gpu_device_sharing_test gpu_device_failure_test"
 programs="$tests device_bench"
 trainer="chorus train"  # where OpenBLAS is, and cuBLASLt for the cuda backend
 

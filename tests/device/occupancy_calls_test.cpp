@@ -120,7 +120,7 @@ TEST(OccupancyCalls, WhatElseIsAskedIsAskedOnce) {
     call = call_of(Kind::all_to_all, {buffers.out, buffers.out}, kCount, rank.stream());
     expect_at_most(kPlain + 1, calls_of(rank, {call}), "an exchange in place");
     // A call that reads where others write: what they reach.
-    rank.device().share(buffers.in, 8 * kCount * sizeof(float) * 100);
+    rank.share(buffers.in, 8 * kCount * sizeof(float) * 100);
     call = call_of(Kind::all_reduce, buffers, 100 * kCount, rank.stream());
     expect_at_most(kPlain + 1, calls_of(rank, {call}), "a direct call");
     // Another context: what failed for it, what is current, set and put back.

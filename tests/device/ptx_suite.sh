@@ -24,7 +24,8 @@ for arch in $architectures; do
     -I"$root" -arch="compute_$arch" -ptx -o "$out/kernels.ptx" "$root/src/device/kernels.cu"
   seed=1
   while [ "$seed" -le "$seeds" ]; do
-    for test in device_world_test device_streams_test device_failure_test device_gpudirect_test; do
+    for test in device_world_test device_streams_test device_sharing_test device_rules_test \
+      device_contexts_test device_failure_test device_gpudirect_test; do
       program=$build/tests/device/$test
       [ -x "$program" ] || continue
       if FAKE_CUDA_KERNELS="ptx:$out/kernels.ptx" FAKE_CUDA_SEED=$seed \

@@ -20,5 +20,6 @@ void fake_cuda_gpu_direct(const FakeGpuDirect&) {}
 void fake_cuda_watch(std::function<void(std::uint64_t)>, std::function<void()>) {}
 FakeLaunch fake_cuda_last_launch() { return {}; }
 std::size_t fake_cuda_allocated() { return 0; }
+int fake_cuda_frees_of_mapped() { return 0; }
 
 }  // namespace chorus::testing

@@ -78,6 +78,12 @@ class JudgeTest : public ::testing::Test {
         case Type::job_failed:
           text = "failed: " + reader.text();
           break;
+        case Type::noted: {
+          reader.text();
+          const Rank from = reader.i32();
+          text = fmt::format("note of {}, {} bytes", from, reader.blob(wire::kMaxNote).size());
+          break;
+        }
         case Type::joined:
           text = fmt::format("joined, host {}", reader.i32());
           break;
@@ -255,6 +261,23 @@ TEST_F(JudgeTest, AnEndWithMessagesOfStrangersIsMalformed) {
   EXPECT_THROW(say(1, Writer(Type::ending).text("g").u32(1).i32(-1).u32(1).u32(1)),
                wire::Malformed);
   EXPECT_THROW(say(1, Writer(Type::ending).text("g").u32(1000).i32(0)), wire::Malformed);
+}
+
+TEST_F(JudgeTest, ANoteGoesToWhomItIsForAndToNobodyWhoHasLeft) {
+  enter_all_and_open(3, false);
+  const std::vector<std::byte> blob(5);
+  say(2, Writer(Type::note).text("g").i32(0).blob(blob));
+  EXPECT_THAT(heard(), ::testing::ElementsAre("to 0: note of 2, 5 bytes"));
+  say(0, Writer(Type::close_group).text("g"));
+  (void)heard();
+  say(2, Writer(Type::note).text("g").i32(0).blob(blob));
+  say(2, Writer(Type::note).text("unknown").i32(0).blob(blob));
+  EXPECT_THAT(heard(), IsEmpty());
+  for (const Rank outside : {-1, 3}) {
+    EXPECT_THROW(say(2, Writer(Type::note).text("g").i32(outside).blob(blob)), wire::Malformed);
+  }
+  const std::vector<std::byte> large(wire::kMaxNote + 1);
+  EXPECT_THROW(say(2, Writer(Type::note).text("g").i32(1).blob(large)), wire::Malformed);
 }
 
 TEST_F(JudgeTest, ARankThatSendsRubbishIsDisconnectedWhateverTheLauncherSaysOfItsEnd) {
