@@ -1,15 +1,17 @@
 // The test of the test: weakens what orders the kernels' accesses, one statement of the source at a
 // time, and expects that a trial notices.
 //
-//   device_ptx_mutants PTX EXPLAINED SOURCES [EVERY [SEEDS]]
+//   device_ptx_mutants PTX EXPLAINED SOURCES [EVERY [SEEDS [FIRST]]]
 //
 // PTX: compiled with -lineinfo, so that instructions are known by their statement. EXPLAINED: what
-// need not be noticed, and why. EVERY (1): of so many mutants one is tried. Exit status 1: a mutant
-// that nobody noticed and nobody explained, or an explanation that nothing needs.
+// need not be noticed, and why. EVERY (1): of so many mutants one is tried, beginning with number
+// FIRST (0): runs with FIRST 0 to EVERY - 1 try all of them. Exit status 1: a mutant that nobody
+// noticed and nobody explained, or an explanation that nothing needs.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -216,12 +218,13 @@ int try_all(const std::vector<std::string>& arguments) {
   Sources sources(arguments.at(3));
   const auto every = static_cast<std::size_t>(arguments.size() > 4 ? std::stoul(arguments[4]) : 1);
   const int seeds = arguments.size() > 5 ? std::stoi(arguments[5]) : 2;
+  const std::size_t first = arguments.size() > 6 ? std::stoul(arguments[6]) : 0;
   Campaign campaign(module, seeds);
   if (!campaign.well()) return 1;
   const std::vector<Mutant> mutants = mutants_of(module);
   std::set<std::string> needed;
   std::size_t tried = 0, caught = 0, unexplained = 0;
-  for (std::size_t i = 0; i < mutants.size(); i += every) {
+  for (std::size_t i = first; i < mutants.size(); i += every) {
     const std::string name = mutants[i].what + " | " + sources.statement(mutants[i].site);
     const std::string by = campaign.noticed(mutants[i]);
     ++tried;
@@ -244,8 +247,8 @@ int try_all(const std::vector<std::string>& arguments) {
     fmt::print("UNNEEDED    {}\n", name);
     ++unexplained;
   }
-  fmt::print("{} mutants: {} noticed, {} explained, {} neither\n", tried, caught, needed.size(),
-             unexplained);
+  fmt::print("{} of {} mutants: {} noticed, {} explained, {} neither; {} s of a core\n", tried,
+             mutants.size(), caught, needed.size(), unexplained, std::clock() / CLOCKS_PER_SEC);
   return unexplained == 0 ? 0 : 1;
 }
 

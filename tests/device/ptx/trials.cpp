@@ -1,10 +1,12 @@
 #include "trials.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 
 #include "collectives/algorithms.hpp"
 #include "device/image.hpp"
@@ -124,6 +126,7 @@ class World {
       table.incoming_slots[p] = table.incoming[p];
       table.outgoing_slots[p] = table.outgoing[p];
     }
+    if (setup_.relayed && rank < 2) table.arenas[1 - rank] = 0;
   }
 
   std::uint64_t upload(const Image& image) {
@@ -163,7 +166,19 @@ class World {
     return {.blocks = setup_.blocks,
             .instances = 2,
             .words_bytes = setup_.words ? std::uint64_t{1} << 30 : 0,
-            .direct_bytes = 0};
+            .direct_bytes = 0,
+            .relays = setup_.relayed};
+  }
+
+  // All ranks see the same addresses here, so a segment begins at the same one for all of them.
+  void put_into_segments(std::size_t rank, std::uint32_t phase, CallArguments& call) {
+    std::uint32_t segment = 2 * phase;
+    for (auto [at, number] : {std::pair(call.input, &call.input_segment),
+                              std::pair(call.output, &call.output_segment)}) {
+      std::uint64_t* const views = tables_[rank]->segments + segment * arenas_.size();
+      std::fill_n(views, arenas_.size(), at - 256);
+      *number = ++segment;
+    }
   }
 
   /// Buffers of one call, filled.
@@ -204,6 +219,7 @@ class World {
       describe(a, number * 64 + phase, phase, call.count, call.type);
       a.op = call.reduction.op;
       a.divisor = a.op == ReduceOp::avg ? shape_.ranks : 1;
+      if (setup_.segments) put_into_segments(rank, phase, a);
       if (!setup_.exposed && rank == 1) a.input_segment = kNotExposed;
       if (setup_.trouble == Trouble::mismatch && rank == 1) a.tag ^= 0x303;
       const std::uint64_t scratch = cut(a, figures_[rank], shape_, limits(), false);
@@ -359,175 +375,28 @@ class World {
   std::vector<std::uint32_t> lanes_;
 };
 
-Case of(Call::Kind kind, DataType type, ReduceOp op, std::size_t count, bool in_place = false,
-        std::size_t misalignment = 0) {
-  return {.kind = kind,
-          .type = type,
-          .op = op,
-          .count = count,
-          .in_place = in_place,
-          .misalignment = misalignment};
+/// What a flag there and one back cost is measured by a kernel of its own.
+void run_ping(Machine& machine, Memory& memory, int launches, std::uint64_t most_turns) {
+  struct {
+    std::uint64_t flags;
+    std::uint32_t rounds;
+  } parameters{0, 20};
+  for (int i = 0; i < launches; ++i) {
+    std::byte* const flags = memory.allocate(256);
+    parameters.flags = address(flags);
+    Launch& launch = machine.begin("chorus_ping", &parameters, sizeof parameters, 2, 32, 0);
+    for (std::uint64_t turn = 0; !launch.ended(); ++turn) {
+      if (turn > most_turns) throw std::runtime_error("did not end");
+      if (!machine.turn() && !launch.ended()) throw std::runtime_error("deadlock");
+    }
+    machine.end(launch);
+    for (const std::size_t mine : {0, 128}) {
+      if (std::to_integer<int>(flags[mine]) != 20) throw std::runtime_error("rounds are missing");
+    }
+  }
 }
 
 }  // namespace
-
-std::vector<Setup> setups() {
-  using K = Call::Kind;
-  using D = DataType;
-  using R = ReduceOp;
-  const auto all_reduce = [](D type, R op, std::size_t count) {
-    return of(K::all_reduce, type, op, count);
-  };
-  return {
-      {.name = "words", .test = all_reduce(D::float32, R::sum, 50), .words = true, .apart = false},
-      {.name = "words of three",
-       .test = all_reduce(D::int32, R::max, 257),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .words = true},
-      {.name = "words, lanes in turn",
-       .test = all_reduce(D::int32, R::sum, 900),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .words = true,
-       .blocks = 1},
-      {.name = "bulk",
-       .test = all_reduce(D::float32, R::sum, 9001),
-       .algorithm = "two_shot",
-       .blocks = 3},
-      {.name = "bulk on one device",
-       .test = all_reduce(D::int64, R::sum, 3001),
-       .algorithm = "two_shot",
-       .apart = false},
-      {.name = "bulk ring, two phases",
-       .test = all_reduce(D::float16, R::sum, 7000),
-       .algorithm = "ring",
-       .ranks = 3,
-       .phases = 2},
-      {.name = "bulk, lanes in turn",
-       .test = all_reduce(D::uint8, R::min, 5000),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .blocks = 1},
-      {.name = "bulk, scaled",
-       .test = all_reduce(D::float32, R::sum, 700),
-       .algorithm = "two_shot",
-       .scale = 0.5},
-      {.name = "all_gather",
-       .test = of(K::all_gather, D::uint8, R::sum, 77),
-       .ranks = 3,
-       .words = true,
-       .phases = 2},
-      {.name = "reduce_scatter",
-       .test = of(K::reduce_scatter, D::float64, R::prod, 3000),
-       .ranks = 3,
-       .blocks = 3},
-      {.name = "all_to_all",
-       .test = of(K::all_to_all, D::int64, R::sum, 400),
-       .ranks = 3,
-       .phases = 2},
-      {.name = "broadcast", .test = of(K::broadcast, D::float8_e4m3, R::sum, 6000), .ranks = 3},
-      {.name = "broadcast, in place",
-       .test = of(K::all_gather, D::float32, R::sum, 700, true),
-       .ranks = 2},
-      {.name = "direct",
-       .test = all_reduce(D::bfloat16, R::avg, 20000),
-       .algorithm = "two_shot",
-       .direct = true,
-       .phases = 2},
-      {.name = "direct of three, in place",
-       .test = of(K::all_reduce, D::uint8, R::sum, 5000, true, 1),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .direct = true},
-      {.name = "direct on one device",
-       .test = all_reduce(D::float32, R::sum, 9000),
-       .algorithm = "two_shot",
-       .direct = true,
-       .apart = false,
-       .phases = 2},
-      {.name = "direct, not exposed",
-       .test = all_reduce(D::float32, R::sum, 2000),
-       .algorithm = "two_shot",
-       .direct = true,
-       .exposed = false,
-       .phases = 2},
-      {.name = "direct, chained",
-       .test = of(K::all_reduce, D::float32, R::max, 3000, true),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .direct = true,
-       .phases = 3,
-       .chained = true},
-      {.name = "direct, then bulk, chained",
-       .test = of(K::all_reduce, D::float32, R::max, 3000, true),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .direct = true,
-       .mixed = true,
-       .phases = 2,
-       .chained = true},
-      {.name = "bulk, chained",
-       .test = of(K::all_reduce, D::float32, R::max, 3000, true),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .phases = 3,
-       .chained = true},
-      {.name = "all_to_all, direct",
-       .test = of(K::all_to_all, D::int32, R::sum, 900),
-       .ranks = 3,
-       .direct = true},
-      {.name = "all_gather, direct",
-       .test = of(K::all_gather, D::uint8, R::sum, 901),
-       .ranks = 3,
-       .direct = true,
-       .apart = false},
-      {.name = "512 threads",
-       .test = all_reduce(D::float32, R::sum, 20001),
-       .algorithm = "two_shot",
-       .threads = 512},
-      {.name = "many calls", .test = all_reduce(D::int32, R::sum, 60), .words = true, .phases = 30},
-      {.name = "messages", .test = of(K::send, D::uint8, R::sum, 9003), .messages = true},
-      {.name = "messages by words",
-       .test = of(K::send, D::uint8, R::sum, 1003),
-       .words = true,
-       .blocks = 1,
-       .messages = true},
-      {.name = "abort", .test = all_reduce(D::float32, R::sum, 500), .trouble = Trouble::abort},
-      {.name = "abort of a direct call",
-       .test = all_reduce(D::float32, R::sum, 500),
-       .direct = true,
-       .trouble = Trouble::abort},
-      {.name = "mismatch by words",
-       .test = all_reduce(D::float32, R::sum, 500),
-       .words = true,
-       .trouble = Trouble::mismatch},
-      {.name = "mismatch by words, lanes in turn",
-       .test = all_reduce(D::int32, R::sum, 900),
-       .algorithm = "two_shot",
-       .ranks = 3,
-       .words = true,
-       .blocks = 1,
-       .trouble = Trouble::mismatch},
-      {.name = "mismatch by bulk",
-       .test = all_reduce(D::float32, R::sum, 500),
-       .ranks = 3,
-       .trouble = Trouble::mismatch},
-      {.name = "mismatch of a direct call",
-       .test = all_reduce(D::float32, R::sum, 500),
-       .direct = true,
-       .trouble = Trouble::mismatch},
-      {.name = "a rank that does not come",
-       .test = all_reduce(D::float32, R::sum, 500),
-       .words = true,
-       .trouble = Trouble::timeout},
-      {.name = "a rank that does not come to a direct call",
-       .test = all_reduce(D::float32, R::sum, 500),
-       .direct = true,
-       .apart = false,
-       .trouble = Trouble::timeout},
-  };
-}
 
 Outcome run(const Module& module, const Setup& setup, std::uint64_t seed, int launches,
             std::uint64_t most_turns) {
@@ -540,11 +409,14 @@ Outcome run(const Module& module, const Setup& setup, std::uint64_t seed, int la
                                [&](const std::string& what) {
                                  if (outcome.findings.size() < 5) outcome.findings.push_back(what);
                                }});
+  // A communicator that has failed is finished.
+  const int most = setup.trouble == Trouble::none ? launches : 1;
   try {
-    World world(setup, machine, memory);
-    // A communicator that has failed is finished.
-    const int most = setup.trouble == Trouble::none ? launches : 1;
-    world.run(most, most_turns);
+    if (setup.ping) {
+      run_ping(machine, memory, most, most_turns);
+    } else {
+      World(setup, machine, memory).run(most, most_turns);
+    }
   } catch (const std::exception& error) {
     outcome.findings.emplace_back(error.what());
   }

@@ -22,7 +22,10 @@ struct Setup {
   bool direct = false;
   bool mixed = false;   ///< direct in the first phase alone
   bool exposed = true;  ///< direct: all reach all buffers
-  bool apart = true;    ///< each rank on a device of its own
+  /// Direct: buffers are in segments, as those of ranks that are processes.
+  bool segments = false;
+  bool relayed = false;  ///< ranks 0 and 1 do not reach each other, but their boxes
+  bool apart = true;     ///< each rank on a device of its own
   std::uint32_t blocks = 2;
   std::uint32_t threads = 64;
   std::uint32_t phases = 1;
@@ -30,6 +33,7 @@ struct Setup {
   double scale = 1.0;
   Trouble trouble = Trouble::none;
   bool messages = false;  ///< chains of sends and receives between the two ranks
+  bool ping = false;      ///< chorus_ping() in place of all that
 };
 
 [[nodiscard]] std::vector<Setup> setups();
