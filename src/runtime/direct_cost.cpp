@@ -161,10 +161,13 @@ Price direct_price(std::span<const DirectProgram> programs, const SharedMachine&
     collects = collects || load.collected_bytes > 0;
     most = std::max({most, load.read.staged_bytes, load.read.fetched_bytes});
   }
-  const double hand_off_s =
-      std::max(kLinesOfHandOff * line_s, crowded ? rates.turn_s * n / machine.cores : 0);
+  const int hand_offs = collects ? 2 : 1;
+  // On a shared core each rank has its turn to offer, and then one more to see what others offered.
+  const double turns_s =
+      crowded ? rates.turn_s * (static_cast<double>(hand_offs * n) / machine.cores + 1) : 0;
   // A call is about as much work of its own as the least that the kernel does.
-  const double alpha_s = rates.system_call_s + (collects ? 2 : 1) * hand_off_s +
+  const double alpha_s = rates.system_call_s +
+                         std::max(hand_offs * kLinesOfHandOff * line_s, turns_s) +
                          line_s / kLinesAtOnce * std::max(0, n - 2);
   const auto at = [&](double size_bytes) {
     const auto time = [&](double Sample::*way, double bytes) {
