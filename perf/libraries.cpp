@@ -369,9 +369,9 @@ std::vector<Absent> absent_from(const std::vector<Library>& chosen) {
 
 std::vector<Library> host_variants(const std::vector<Library>& libraries, int ranks) {
   std::vector<Library> variants;
-  const auto add = [&](const char* of, const char* name, std::vector<std::string> settings) {
+  const auto add = [&](const char* of, const char* name, const std::vector<std::string>& settings) {
     for (const Library& library : libraries) {
-      if (library.name == of) variants.push_back({name, library.worker, {}, std::move(settings)});
+      if (library.name == of) variants.push_back({name, library.worker, {}, settings});
     }
   };
   add("chorus", "chorus-allocated", {"--buffers", "library"});

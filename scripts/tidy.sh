@@ -27,6 +27,7 @@ sources_with_hashes() {
       NF == 1 {
         file = $1
         if (index(file, root) == 1) file = substr(file, length(root) + 1)
+        sub(/^\.\.\/\.\.\//, "", file)  # as ccache may write it, from the folder of the build
         if (file ~ /^(\/|\.\.|build\/)/) next
         if (file ~ /\.(cpp|c|cu)$/) sources[file]
         files[file]
@@ -38,7 +39,7 @@ sources_with_hashes() {
     done |
     awk '{ all[$1] = all[$1] $2 } END { for (source in all) print source, all[source] }' |
     while read -r source hashes; do
-      printf '%s %s\n' "$source" "$(printf '%s' "$hashes$config" | sha256sum | cut -c1-32)"
+      printf '%s %s\n' "$source" "$(printf '%s' "$source$hashes$config" | sha256sum | cut -c1-32)"
     done
 }
 

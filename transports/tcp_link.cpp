@@ -88,7 +88,8 @@ TcpLink::TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_
       dials_.emplace_back(path, peer.rank, socket++, same_kernel);
     }
   }
-  ready_.resize(static_cast<std::size_t>(paths_.back().first_socket + paths_.back().num_sockets));
+  const int sockets = paths_.back().first_socket + paths_.back().num_sockets;
+  ready_.resize(static_cast<std::size_t>(sockets));
   hub_->add(this);
 }
 

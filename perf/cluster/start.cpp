@@ -165,7 +165,7 @@ Command mpich_command(const Cluster& cluster, const std::vector<std::string>& se
 }
 
 std::string enter_program() {
-  const std::string path = beside_driver("chorus-perf-enter");
+  std::string path = beside_driver("chorus-perf-enter");
   if (::access(path.c_str(), X_OK) != 0) {
     throw Error(path + " is not there; build or install chorus-perf-enter");
   }

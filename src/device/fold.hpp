@@ -11,6 +11,9 @@ namespace chorus::device {
 
 // Local memory ----------------------------------------------------------------------------------
 
+// Kernels are given addresses as numbers.
+// NOLINTBEGIN(performance-no-int-to-ptr)
+
 /// `bytes` ≤ 8 from any address; the rest of the word is zero.
 CHORUS_INLINE std::uint64_t load_word(std::uint64_t from, std::uint64_t bytes) {
   if (bytes >= 8) {
@@ -45,6 +48,7 @@ CHORUS_INLINE void store_word(std::uint64_t to, std::uint64_t word, std::uint64_
     reinterpret_cast<std::uint8_t*>(to)[i] = static_cast<std::uint8_t>(word >> (8 * i));
   }
 }
+// NOLINTEND(performance-no-int-to-ptr)
 
 // Protocols -------------------------------------------------------------------------------------
 // A unit is what one thread handles at a time: one or two 8-byte words of data.
@@ -296,6 +300,7 @@ inline constexpr DataType kSameBits = (kOp == ReduceOp::sum || kOp == ReduceOp::
 template <DataType kType, class M, class Wait>
 CHORUS_INLINE bool fold_op(M& machine, Wait& wait, FoldJob& job, ReduceOp op) {
   switch (op) {
+    // NOLINTNEXTLINE(bugprone-branch-clone): who calls for an average divides
     case ReduceOp::sum:
       return fold_with<kType, ReduceOp::sum, true>(machine, wait, job);
     case ReduceOp::avg:

@@ -411,7 +411,7 @@ bool Control::speaks(const std::string& group, std::uint64_t sequence) {
          found->second.speaks;
 }
 
-std::string Control::with_missing(std::string reason, const std::string& group,
+std::string Control::with_missing(const std::string& reason, const std::string& group,
                                   std::uint64_t sequence) {
   const std::string missing = who_is_missing(group, sequence);
   return missing.empty() ? reason : reason + "; " + missing;

@@ -152,7 +152,7 @@ class Control {
   /// people.
   [[nodiscard]] bool speaks(const std::string& group, std::uint64_t sequence);
   /// `reason` for failing call `sequence`, with who_is_missing() behind it.
-  [[nodiscard]] std::string with_missing(std::string reason, const std::string& group,
+  [[nodiscard]] std::string with_missing(const std::string& reason, const std::string& group,
                                          std::uint64_t sequence);
   /// Fails the group with `reason`, said by this rank. Callable from any thread.
   void abort(const std::string& group, std::string_view reason);

@@ -93,7 +93,7 @@ std::vector<PlanEntry> lower_envelope(const std::vector<Candidate>& candidates,
     for (const Price::Point& point : candidate.price.points()) sizes.push_back(point.bytes);
   }
   std::ranges::sort(sizes);
-  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   std::vector<Range> ranges;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     add_cheapest(candidates, sizes[i], i + 1 < sizes.size() ? sizes[i + 1] : kLargest, ranges);

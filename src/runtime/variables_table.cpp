@@ -56,7 +56,7 @@ constexpr Variable nccl(const char* name, Kind type, const char* stands_for, con
           .stands_for = stands_for};
 }
 
-const Variable kTable[] = {
+const Variable table[] = {
     number("CHORUS_JOIN_TIMEOUT_MS", &Options::join_timeout_ms, "join_timeout_ms", 1, INT_MAX,
            "Longest wait for ranks to meet, ms."),
     number("CHORUS_TIMEOUT_MS", &Options::timeout_ms, "timeout_ms", 1, INT_MAX,
@@ -260,6 +260,6 @@ const Variable kTable[] = {
 
 }  // namespace
 
-std::span<const Variable> variables() { return kTable; }
+std::span<const Variable> variables() { return table; }
 
 }  // namespace chorus
