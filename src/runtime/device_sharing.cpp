@@ -75,7 +75,7 @@ bool DeviceSharing::share(std::uint64_t begin, std::size_t size_bytes, std::uint
   room->keep = std::move(keep);
   room->views.assign(place_.members.size(), 0);
   room->views[static_cast<std::size_t>(place_.rank)] = begin;
-  room->answers = 0;
+  room->answered.assign(place_.members.size(), false);
   tell_others(What::announced, number, room->serial, [&](BlobWriter& blob) {
     blob.u64(begin);
     blob.u64(begin - base);
@@ -92,7 +92,7 @@ void DeviceSharing::unshare(std::uint64_t begin) {
     if (segment.begin != begin) continue;
     if (segment.state == State::active) --active_;
     segment.state = State::closing;
-    segment.answers = 0;
+    segment.answered.assign(place_.members.size(), false);
     queue([this, number, serial = segment.serial] {
       finish_();
       tell_others(What::withdrawn, number, serial);
@@ -144,13 +144,19 @@ void DeviceSharing::hear(const Control::Note& note) {
     const std::uint64_t view = blob.u64();
     segment.views[static_cast<std::size_t>(from)] = view;
     if (view == 0) segment.state = State::refused;
-    if (++segment.answers == num_peers()) queue([=, this] { activate(number, serial); });
+    if (all_answered(segment, from)) queue([=, this] { activate(number, serial); });
   } else if (what == What::closed && segment.state == State::closing) {
-    if (++segment.answers < num_peers()) return;
+    if (!all_answered(segment, from)) return;
     segment.state = State::free;
     // Freed by the thread: to free memory may mean to wait for kernels.
     queue([keep = std::exchange(segment.keep, {})]() mutable { keep.reset(); });
   }
+}
+
+bool DeviceSharing::all_answered(Segment& segment, Rank from) const {
+  segment.answered[static_cast<std::size_t>(from)] = true;
+  const auto answers = std::ranges::count(segment.answered, true);
+  return static_cast<std::size_t>(answers) == place_.members.size() - 1;
 }
 
 void DeviceSharing::map(Rank owner, std::uint32_t number, std::uint32_t serial,

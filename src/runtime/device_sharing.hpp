@@ -80,7 +80,7 @@ class DeviceSharing {
     std::uint64_t buffer = 0;
     std::shared_ptr<void> keep;
     std::vector<std::uint64_t> views;  ///< by peer: where it reaches the memory
-    std::size_t answers = 0;
+    std::vector<bool> answered;        ///< by peer, to what was last told of it
   };
   using State = Segment::State;
   /// What the thread does with the context current and without the mutex.
@@ -91,13 +91,14 @@ class DeviceSharing {
   void tell_others(What what, std::uint32_t segment, std::uint32_t serial,
                    const std::function<void(BlobWriter&)>& more = {});
   void hear(const Control::Note& note);
+  /// Notes that `from` has answered; whether all peers have. A second answer counts for nothing.
+  [[nodiscard]] bool all_answered(Segment& segment, Rank from) const;
   void map(Rank owner, std::uint32_t segment, std::uint32_t serial, std::uint64_t address,
            std::uint64_t offset, const cuda::IpcHandle& handle);
   void close(Rank owner, std::uint32_t segment, std::uint32_t serial);
   void activate(std::uint32_t segment, std::uint32_t serial);
   void queue(Task task);  ///< with the mutex held
   void run();
-  [[nodiscard]] std::size_t num_peers() const { return place_.members.size() - 1; }
 
   Control& control_;
   const GroupPlace& place_;
