@@ -40,9 +40,9 @@ struct Execution {
   }
 
   void arithmetic(const Instruction& one) const;  // arithmetic.cpp
-  void convert(const Instruction& one) const;
   void predicate(const Instruction& one) const;
-  void memory(const Instruction& one) const;  // memory.cpp
+  void convert(const Instruction& one) const;  // convert.cpp
+  void memory(const Instruction& one) const;   // memory.cpp
   void atomic(const Instruction& one) const;
   void misc(const Instruction& one) const;
 
