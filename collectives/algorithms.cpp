@@ -107,6 +107,11 @@ constexpr std::array kAlgorithms{
               "distances 1, 2, 4, … around the circle of ranks: ceil(log2 n) steps per phase at "
               "any world size (Bruck et al. 1997)",
               only<kEvery, all_reduce, all_gather, reduce_scatter, all_to_all>, make_bruck},
+    Algorithm{
+        "two_hop",
+        "a block goes by one rank in between, so that each rank has some 2√n partners in place "
+        "of n−1 (Bruck et al. 1997, in base √n)",
+        only<kEvery, all_to_all>, make_two_hop},
     Algorithm{"pairwise",
               "n−1 exchanges with one rank each, nothing relayed (Thakur, Rabenseifner & Gropp "
               "2005)",

@@ -1,4 +1,5 @@
-// Distances 1, 2, 4, … around the circle of ranks: ceil(log2 n) steps at any world size.
+// Few distances around the circle of ranks, at any world size: 1, 2, 4, … or the digits of another
+// base.
 #include <algorithm>
 
 #include "collectives/families.hpp"
@@ -23,17 +24,21 @@ Steps bruck_gather(int n, int senders) {
   return steps;
 }
 
-/// A block that has d ranks to go travels by the powers of two in d, smallest first. Blocks of
-/// ranks [0, sources).
-Steps bruck_exchange(int n, int sources) {
+/// A block that has d ranks to go travels by the digits of d in base `radix`, the largest first:
+/// then blocks for neighbours stay neighbours until they part. Blocks of ranks [0, sources).
+Steps exchange_by_digits(int n, int sources, int radix) {
+  int weight = 1;
+  while (weight * radix < n) weight *= radix;
   Steps steps;
   int step = 0;
-  for (int distance = 1; distance < n; distance *= 2, ++step) {
-    for (Rank src = 0; src < sources; ++src) {
-      for (int d = 1; d < n; ++d) {
-        if ((d & distance) == 0) continue;
-        const Rank holder = (src + (d & (distance - 1))) % n;
-        send(steps, step, holder, (holder + distance) % n, src * n + (src + d) % n);
+  for (; weight > 0; weight /= radix) {
+    for (int digit = 1; digit < radix && digit * weight < n; ++digit, ++step) {
+      for (Rank src = 0; src < sources; ++src) {
+        for (int d = digit * weight; d < n; ++d) {
+          if (d / weight % radix != digit) continue;
+          const Rank holder = (src + d - d % (weight * radix)) % n;
+          send(steps, step, holder, (holder + digit * weight) % n, src * n + (src + d) % n);
+        }
       }
     }
   }
@@ -45,9 +50,17 @@ Steps bruck_exchange(int n, int sources) {
 Schedule make_bruck(const AlgorithmInput& input) {
   const int n = input.world_size;
   if (input.kind == CollectiveKind::all_to_all) {
-    return finish("bruck", input, n * n, bruck_exchange(n, senders(input)), around(input));
+    return finish("bruck", input, n * n, exchange_by_digits(n, senders(input), 2), around(input));
   }
   return from_gather("bruck", input, bruck_gather(n, senders(input)), around(input));
+}
+
+Schedule make_two_hop(const AlgorithmInput& input) {
+  const int n = input.world_size;
+  int radix = 2;
+  while (radix * radix < n) ++radix;
+  return finish("two_hop", input, n * n, exchange_by_digits(n, senders(input), radix),
+                around(input));
 }
 
 Schedule make_dissemination(const AlgorithmInput& input) {

@@ -32,6 +32,7 @@ namespace chorus {
 
 // bruck.cpp
 [[nodiscard]] Schedule make_bruck(const AlgorithmInput& input);
+[[nodiscard]] Schedule make_two_hop(const AlgorithmInput& input);
 [[nodiscard]] Schedule make_dissemination(const AlgorithmInput& input);
 
 // direct.cpp

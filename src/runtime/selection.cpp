@@ -19,6 +19,10 @@
 namespace chorus {
 namespace {
 
+/// A connection takes memory, and perhaps files, at both ends. Of more ranks than that nobody is
+/// connected with all others, though their data would go the shorter way.
+constexpr int kMostPartners = 128;
+
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
 AlgorithmInput input_for(CollectiveKind kind, int world_size, const std::vector<int>& levels) {
@@ -152,8 +156,9 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
         const bool may_be_direct = shared != nullptr && (!input.compact || algorithm.all_pairs);
         const auto forms = may_be_direct ? direct(schedule) : std::nullopt;
         const bool asked_for = options.deterministic || algorithm.name == options.algorithm;
-        if (input.compact && algorithm.all_pairs && !forms && !is_rooted(kind) &&
-            kind != CollectiveKind::all_to_all && !asked_for) {
+        const bool few_others_serve = is_rooted(kind) || kind == CollectiveKind::all_to_all;
+        if (input.compact && algorithm.all_pairs && !forms && !asked_for &&
+            (!few_others_serve || input.world_size > kMostPartners)) {
           candidate.why_not =
               fmt::format("connects every rank with {} others", input.world_size - 1);
         }
@@ -161,9 +166,11 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
             algorithm.name != options.algorithm) {
           candidate.why_not = "relays, but all ranks reach each other's memory";
         }
-        candidate.price =
-            forms ? direct_price(*forms, *shared) : Price(cost(schedule, topology, routes));
-        if (amend) amend(schedule, candidate);
+        if (candidate.why_not.empty()) {
+          candidate.price =
+              forms ? direct_price(*forms, *shared) : Price(cost(schedule, topology, routes));
+          if (amend) amend(schedule, candidate);
+        }
       } catch (const TopologyError& error) {
         candidate.why_not = error.what();
       }

@@ -24,33 +24,28 @@ struct Machine {
   std::set<int> cores;
 };
 
-/// By which transports (a bit each) one rank can use a peer, and why not by the others.
-struct Reach {
-  std::uint32_t usable = 0;
-  std::string why_not = {};
-
-  bool operator==(const Reach&) const = default;
-};
-
 /// Of all peers of one rank. Most are alike, so each answer is kept and sent once, with the number
 /// of peers in a row that it holds for: n² of them would take megabytes in every rank.
 class Reachability {
  public:
-  /// Of the next peer.
-  void add(Reach reach) {
-    if (runs_.empty() || !(answers_[runs_.back().answer] == reach)) {
-      const auto known = std::find(answers_.begin(), answers_.end(), reach);
-      runs_.push_back({size_, static_cast<std::size_t>(known - answers_.begin())});
-      if (known == answers_.end()) answers_.push_back(std::move(reach));
-    }
-    ++size_;
+  /// Of the next `count` peers.
+  void add(Reach reach, std::size_t count = 1) {
+    const auto known = std::find(answers_.begin(), answers_.end(), reach);
+    const auto answer = static_cast<std::size_t>(known - answers_.begin());
+    if (known == answers_.end()) answers_.push_back(std::move(reach));
+    if (runs_.empty() || runs_.back().answer != answer) runs_.push_back({size_, answer});
+    size_ += count;
   }
   [[nodiscard]] std::size_t size() const { return size_; }
-  [[nodiscard]] const Reach& to(std::size_t peer) const {
-    const auto after =
-        std::upper_bound(runs_.begin(), runs_.end(), peer,
-                         [](std::size_t p, const Run& run) { return p < run.first; });
-    return answers_[std::prev(after)->answer];
+  [[nodiscard]] const Reach& to(std::size_t peer) const { return answers_[run_of(peer)->answer]; }
+  /// What holds for all of `peers`, which are in order; null where they differ.
+  [[nodiscard]] const Reach* to_all(std::span<const Rank> peers) const {
+    const auto run = run_of(static_cast<std::size_t>(peers.front()));
+    const Reach* const first = &answers_[run->answer];
+    if (run == run_of(static_cast<std::size_t>(peers.back()))) return first;
+    const bool alike = std::ranges::all_of(
+        peers, [&](Rank peer) { return &to(static_cast<std::size_t>(peer)) == first; });
+    return alike ? first : nullptr;
   }
 
   void write(BlobWriter& blob) const {
@@ -67,9 +62,9 @@ class Reachability {
     Reachability result;
     const std::uint32_t runs = blob.u32();
     for (std::uint32_t i = 0; i < runs && blob.ok(); ++i) {
-      const std::uint32_t count = blob.u32();
-      const Reach reach{.usable = blob.u32(), .why_not = blob.text()};
-      for (std::uint32_t k = 0; k < count && result.size_ < most; ++k) result.add(reach);
+      const std::size_t count = blob.u32();
+      Reach reach{.usable = blob.u32(), .why_not = blob.text()};
+      if (count > 0) result.add(std::move(reach), std::min(count, most - result.size_));
     }
     return result;
   }
@@ -79,9 +74,22 @@ class Reachability {
     std::size_t first;
     std::size_t answer;
   };
+  [[nodiscard]] std::vector<Run>::const_iterator run_of(std::size_t peer) const {
+    const auto after =
+        std::upper_bound(runs_.begin(), runs_.end(), peer,
+                         [](std::size_t p, const Run& run) { return p < run.first; });
+    return std::prev(after);
+  }
+
   std::size_t size_ = 0;
   std::vector<Reach> answers_;
   std::vector<Run> runs_;
+};
+
+/// Ranks that reach the others alike.
+struct Alike {
+  Reachability reached;
+  std::vector<Rank> ranks;  ///< in order
 };
 
 std::vector<std::string_view> split(std::string_view list, char separator) {
@@ -143,6 +151,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
 
   std::map<std::string, std::set<int>> cores_of_host;
   std::map<std::string, Machine> machines;
+  std::span<const std::byte> cores_before;
   for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
     BlobReader reader(blobs[peer]);
     const std::string theirs = reader.text();
@@ -156,7 +165,11 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
     Machine& machine = machines[reader.text()];
     machine.members.push_back(peer);
     const auto cores_seen = reader.bytes();
-    for (std::size_t i = 0; i + sizeof(int) <= cores_seen.size(); i += sizeof(int)) {
+    // Those of the rank before, most often, which are in the sets.
+    const bool again = peer > 0 && members_.back().host == member.host &&
+                       std::ranges::equal(cores_seen, cores_before);
+    cores_before = cores_seen;
+    for (std::size_t i = 0; !again && i + sizeof(int) <= cores_seen.size(); i += sizeof(int)) {
       int core = 0;
       std::memcpy(&core, cores_seen.data() + i, sizeof core);
       cores_of_host[member.host].insert(core);
@@ -229,73 +242,124 @@ void Wiring::make_transports(const GroupPlace& place, const Options& options, co
 }
 
 // A pair uses the first transport that both of its ends can use, so each tells the others what it
-// can.
+// can. Ranks that say the same, those of one host above all, are judged as one: there are n² pairs.
 void Wiring::choose(Control& control, const GroupPlace& place, const Options& options) {
   const std::size_t n = members_.size();
-  Reachability reached;
+  const auto own = static_cast<std::size_t>(rank_);
+  std::vector<Reach> each(n);
+  std::size_t like_own = own == 0 && n > 1 ? 1 : 0;
   for (std::size_t peer = 0; peer < n; ++peer) {
-    Reach reach;
-    for (std::size_t t = 0; t < transports_.size() && static_cast<Rank>(peer) != rank_; ++t) {
+    if (peer == own) continue;
+    if (members_[like_own].host != members_[own].host) like_own = peer;
+    for (std::size_t t = 0; t < transports_.size(); ++t) {
       const auto reason = transports_[t]->why_not(addresses_[peer][t]);
-      if (!reason) reach.usable |= 1U << t;
+      if (!reason) each[peer].usable |= 1U << t;
       if (!reason) continue;
-      reach.why_not += fmt::format("{}{}: {}", reach.why_not.empty() ? "" : kBetweenReasons,
-                                   transports_[t]->name(), *reason);
+      each[peer].why_not +=
+          fmt::format("{}{}: {}", each[peer].why_not.empty() ? "" : kBetweenReasons,
+                      transports_[t]->name(), *reason);
     }
-    reached.add(std::move(reach));
   }
+  each[own] = each[like_own];  // nobody asks; so ranks of one host say the same
+  Reachability reached;
+  for (Reach& reach : each) reached.add(std::move(reach));
   BlobWriter mine;
-  reached.write(mine);
   const bool in_vain =
       std::any_of(transports_.begin(), transports_.end(),
                   [](const auto& transport) { return transport->named_in_vain(); });
   mine.u32(in_vain ? 1 : 0);
+  reached.write(mine);
   const auto blobs = control.exchange(place.key + "/transports", place.members, mine.view(),
                                       options.join_timeout_ms, place.key);
-  std::vector<Reachability> all;  // by rank; every rank reads all, so that all throw alike
-  bool named_in_vain = false;     // by any rank
+  bool named_in_vain = false;  // by any rank
+  std::vector<Alike> all;      // in the order of their first ranks, so that all ranks throw alike
+  std::map<std::string_view, std::size_t> known;
   for (std::size_t from = 0; from < n; ++from) {
-    BlobReader reader(blobs[from]);
-    all.push_back(Reachability::read(reader, n));
-    named_in_vain = (reader.u32() != 0) || named_in_vain;
-    if (!reader.ok() || all.back().size() != n) {
-      throw BootstrapError(fmt::format("rank {} sent a malformed list", from));
+    const std::string_view said(reinterpret_cast<const char*>(blobs[from].data()),
+                                blobs[from].size());
+    const auto [entry, is_new] = known.try_emplace(said, all.size());
+    if (is_new) {
+      BlobReader reader(blobs[from]);
+      named_in_vain = (reader.u32() != 0) || named_in_vain;
+      all.push_back({.reached = Reachability::read(reader, n), .ranks = {}});
+      if (!reader.ok() || !reader.at_end() || all.back().reached.size() != n) {
+        throw BootstrapError(fmt::format("rank {} sent a malformed list", from));
+      }
     }
+    all[entry->second].ranks.push_back(static_cast<Rank>(from));
   }
   chosen_.assign(n, -1);
   std::vector<Served> served(transports_.size());
-  for (std::size_t a = 0; a < n; ++a) {
-    for (std::size_t b = a + 1; b < n; ++b) {
-      const Reach& there = all[a].to(b);
-      const Reach& back = all[b].to(a);
-      const std::uint32_t both = there.usable & back.usable;
-      if (both == 0) {
-        std::string reasons_of_both = there.why_not;
-        if (back.why_not != there.why_not) {
-          reasons_of_both =
-              fmt::format("rank {}: {}; rank {}: {}", a, there.why_not, b, back.why_not);
+  for (auto a = all.begin(); a != all.end(); ++a) {
+    for (auto b = a; b != all.end(); ++b) {
+      const Reach* const there = a->reached.to_all(b->ranks);
+      const Reach* const back = b->reached.to_all(a->ranks);
+      if (there != nullptr && back != nullptr) {
+        judge(a->ranks, b->ranks, *there, *back, served);
+        continue;
+      }
+      for (const Rank one : a->ranks) {
+        for (const Rank other : b->ranks) {
+          if (a == b && other <= one) continue;
+          judge({&one, 1}, {&other, 1}, a->reached.to(static_cast<std::size_t>(other)),
+                b->reached.to(static_cast<std::size_t>(one)), served);
         }
-        throw TopologyError(
-            fmt::format("no transport connects ranks {} and {}: {}", a, b, reasons_of_both));
       }
-      const int first = __builtin_ctz(both);
-      ++served[static_cast<std::size_t>(first)].pairs;
-      for (std::size_t t = 0; t < static_cast<std::size_t>(first); ++t) {
-        if (served[t].not_pairs++ > 0) continue;
-        const std::string reason = reason_of(there.why_not, transports_[t]->name());
-        served[t].why_not =
-            fmt::format("ranks {} and {}: {}", a, b,
-                        reason.empty() ? reason_of(back.why_not, transports_[t]->name()) : reason);
-      }
-      if (transports_[static_cast<std::size_t>(first)]->name() != "shm") {
-        any_network_ = true;
-        if (members_[a].host == members_[b].host) hosts_share_memory_ = false;
-      }
-      if (static_cast<Rank>(a) == rank_) chosen_[b] = first;
-      if (static_cast<Rank>(b) == rank_) chosen_[a] = first;
     }
   }
   if (rank_ == 0 && n > 1) tell(served, named_in_vain ? LogLevel::warn : LogLevel::info);
+}
+
+void Wiring::judge(std::span<const Rank> some, std::span<const Rank> others, const Reach& there,
+                   const Reach& back, std::vector<Served>& served) {
+  const bool same = some.data() == others.data();
+  const std::size_t pairs =
+      same ? some.size() * (some.size() - 1) / 2 : some.size() * others.size();
+  if (pairs == 0) return;
+  const Rank one = some.front();
+  const Rank other = same ? others[1] : others.front();
+  const std::uint32_t both = there.usable & back.usable;
+  if (both == 0) {
+    std::string reasons_of_both = there.why_not;
+    if (back.why_not != there.why_not) {
+      reasons_of_both =
+          fmt::format("rank {}: {}; rank {}: {}", one, there.why_not, other, back.why_not);
+    }
+    throw TopologyError(
+        fmt::format("no transport connects ranks {} and {}: {}", one, other, reasons_of_both));
+  }
+  const int first = __builtin_ctz(both);
+  served[static_cast<std::size_t>(first)].pairs += pairs;
+  for (std::size_t t = 0; t < static_cast<std::size_t>(first); ++t) {
+    if (served[t].not_pairs == 0) {
+      const std::string reason = reason_of(there.why_not, transports_[t]->name());
+      served[t].why_not =
+          fmt::format("ranks {} and {}: {}", one, other,
+                      reason.empty() ? reason_of(back.why_not, transports_[t]->name()) : reason);
+    }
+    served[t].not_pairs += pairs;
+  }
+  if (transports_[static_cast<std::size_t>(first)]->name() != "shm") {
+    any_network_ = true;
+    std::set<std::string_view> hosts;
+    for (const Rank rank : some) {
+      const bool is_new = hosts.insert(members_[static_cast<std::size_t>(rank)].host).second;
+      if (same && !is_new) hosts_share_memory_ = false;
+    }
+    for (const Rank rank : others) {
+      if (!same && hosts.contains(members_[static_cast<std::size_t>(rank)].host)) {
+        hosts_share_memory_ = false;
+      }
+    }
+  }
+  const auto chosen_by = [&](std::span<const Rank> ranks, std::span<const Rank> peers) {
+    if (std::ranges::find(ranks, rank_) == ranks.end()) return;
+    for (const Rank peer : peers) {
+      if (peer != rank_) chosen_[static_cast<std::size_t>(peer)] = first;
+    }
+  };
+  chosen_by(some, others);
+  chosen_by(others, some);
 }
 
 void Wiring::tell(const std::vector<Served>& served, LogLevel level) const {

@@ -45,6 +45,14 @@ struct GroupPlace {
   std::shared_ptr<Wakeups> wakeups = {};
 };
 
+/// By which transports (a bit each) one rank can use a peer, and why not by the others.
+struct Reach {
+  std::uint32_t usable = 0;
+  std::string why_not = {};
+
+  bool operator==(const Reach&) const = default;
+};
+
 /// Exchanges addresses, chooses a transport for each pair, and connects lazily: a pair that never
 /// talks has no link.
 class Wiring {
@@ -85,12 +93,15 @@ class Wiring {
  private:
   void make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
                        const std::string& local_address, const SlotLayout& layout);
-  void choose(Control& control, const GroupPlace& place, const Options& options);
   /// How many pairs of ranks a transport serves, and those that it could not.
   struct Served {
     std::size_t pairs = 0, not_pairs = 0;
     std::string why_not;  ///< of the first
   };
+  void choose(Control& control, const GroupPlace& place, const Options& options);
+  /// `there`: how each of `some` reaches each of `others`, which may be the same ranks; and `back`.
+  void judge(std::span<const Rank> some, std::span<const Rank> others, const Reach& there,
+             const Reach& back, std::vector<Served>& served);
   void tell(const std::vector<Served>& served, LogLevel level) const;
   void open_commons();
   void drop_unused_transports();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -264,6 +265,7 @@ struct Promise {
 };
 
 int log2_up(int n) { return std::bit_width(static_cast<unsigned>(n) - 1U); }
+int root_up(int n) { return static_cast<int>(std::ceil(std::sqrt(n))); }
 int log2_down(int n) { return std::bit_width(static_cast<unsigned>(n)) - 1; }
 bool power_of_two(int n) { return std::has_single_bit(static_cast<unsigned>(n)); }
 double share(int n) { return (n - 1.0) / n; }
@@ -317,6 +319,9 @@ const std::vector<Promise>& promises() {
       {"bruck", reduce_scatter, log2_up, share},
       {"bruck", all_reduce, [](int n) { return 2 * log2_up(n); }, twice},
       {"bruck", all_to_all, log2_up, [](int n) { return log2_up(n) / 2.0 / n; }, power_of_two},
+      {"two_hop", all_to_all, [](int n) { return root_up(n) + (n - 1) / root_up(n) - 1; },
+       [](int n) { return 2 * (1 - 1 / std::sqrt(n)) / n; },
+       [](int n) { return root_up(n) * root_up(n) == n; }},
       {"pairwise", all_to_all, rounds, [](int n) { return share(n) / n; }},
       {"pairwise", all_gather, rounds, share},
       {"one_shot", all_reduce, one, [](int n) { return n - 1.0; }},
