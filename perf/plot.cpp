@@ -290,9 +290,14 @@ std::string gnuplot_script(const Report& report, const std::string& svg_path) {
 }
 
 void draw_svg(const Report& report, const std::string& svg_path) {
+  draw_svg([&](const std::string& picture) { return gnuplot_script(report, picture); }, svg_path);
+}
+
+void draw_svg(const std::function<std::string(const std::string&)>& script_for,
+              const std::string& svg_path) {
   const Scratch scratch;
   const std::string picture = scratch.path() + "/plot.svg";
-  const std::string script = gnuplot_script(report, picture);
+  const std::string script = script_for(picture);
   const std::string file = scratch.path() + "/plot.gp";
   write_file(file, script);
   Child gnuplot({.argv = {"gnuplot", file}, .environment = {}, .cpu = -1});

@@ -1,6 +1,7 @@
 // Pictures of a report, drawn by gnuplot.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "perf/report.hpp"
@@ -14,5 +15,8 @@ namespace chorus::perf {
 
 /// Draws. Throws chorus::InputError if gnuplot is missing or fails, with its words.
 void draw_svg(const Report& report, const std::string& svg_path);
+/// The same with the commands that `script_for` gives for the file they are to write.
+void draw_svg(const std::function<std::string(const std::string&)>& script_for,
+              const std::string& svg_path);
 
 }  // namespace chorus::perf

@@ -65,6 +65,7 @@ expect 0 '"format": "chorus-perf"' chorus-perf all_reduce "${measure[@]}" -l cho
 [ ! -e - ] || fail "chorus-perf wrote a file named -"
 expect 0 "ring" chorus-perf all_reduce --explain --sizes 256 --budget-ms 5
 expect 0 "point" chorus run -n 2 -- chorus-perf-selection all_reduce --sizes 256 --ms 1
+expect 0 "private, MB" chorus-perf-startup -n 2
 expect 0 "found" chorus-perf-synthesis cluster
 families=(chorus-perf-synthesis families --json families.json)
 expect 0 "1 of 1: ring:4" "${families[@]}" --topology ring:4

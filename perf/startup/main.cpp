@@ -1,0 +1,149 @@
+// chorus-perf-startup: how long a job of some ranks takes until its first calls have returned, and
+// what that costs each rank. Started as ranks it measures; else it starts jobs of `--ranks`.
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+#include <string>
+
+#include "base/exhausted.hpp"
+#include "base/files.hpp"
+#include "chorus/error.hpp"
+#include "chorus/options.hpp"
+#include "command/arguments.hpp"
+#include "command/command_line.hpp"
+#include "perf/commit.hpp"
+#include "perf/plot.hpp"
+#include "perf/process.hpp"
+#include "perf/session.hpp"
+#include "perf/startup/startup.hpp"
+
+namespace chorus::perf {
+namespace {
+
+constexpr int kBadInput = 2;
+
+struct Arguments {
+  std::vector<int> ranks = {2, 16, 64, 256};
+  std::string json, svg;
+};
+
+void keep(const Arguments& arguments, const std::string& command, std::vector<StartupRow> rows) {
+  const StartupRecord record{.commit = kCommit,
+                             .command = command,
+                             .date = utc_now(),
+                             .machine = this_machine(),
+                             .rows = std::move(rows)};
+  if (!arguments.json.empty()) write_output(arguments.json, startup_json(record));
+  if (arguments.svg.empty()) return;
+  draw_svg([&](const std::string& picture) { return startup_script(record, picture); },
+           arguments.svg);
+}
+
+/// As a rank of a job. Exit code.
+int measure_job(const Arguments& arguments, const std::string& command,
+                std::chrono::steady_clock::time_point began) {
+  const bool first = chorus::Launch::from_env().rank == 0;
+  // Before the others know this rank: what they would report of its end is not the cause.
+  if (first && !arguments.json.empty()) require_writable(arguments.json);
+  const StartupRow row = measure_startup(began);
+  if (!first) return 0;
+  if (!one_is_standard_output({arguments.json})) {
+    fmt::print("{}{}", startup_header(), startup_line(row));
+  }
+  keep(arguments, command, {row});
+  return row.wrong == 0 ? 0 : 1;
+}
+
+/// Throws chorus::Error with its last words unless it ends well.
+void run_quietly(const Command& command, const std::string& name) {
+  Child child(command);
+  while (child.ended().empty()) {
+    throw_if_stopped();
+    child.drain();
+    ::poll(nullptr, 0, 5);
+  }
+  child.drain();
+  if (child.ended() == "exited with 0") return;
+  throw Error(fmt::format("{} {}{}", name, child.ended(), words_of(child.output())));
+}
+
+/// One job after the other.
+void measure_jobs(const Arguments& arguments, const std::string& command) {
+  for (const std::string& path : {arguments.json, arguments.svg}) {
+    if (!path.empty()) require_writable(path);
+  }
+  stop_on_signals();
+  const Scratch scratch;
+  const bool told = !one_is_standard_output({arguments.json, arguments.svg});
+  if (told) fmt::print("{}", startup_header());
+  std::vector<StartupRow> rows;
+  for (const int ranks : arguments.ranks) {
+    const std::string part = fmt::format("{}/{}.json", scratch.path(), ranks);
+    Command job;
+    job.argv = {beside_driver("chorus"),
+                "run",
+                "-n",
+                std::to_string(ranks),
+                "--",
+                beside_driver("chorus-perf-startup"),
+                "--json",
+                part};
+    run_quietly(job, fmt::format("the job of {} ranks", ranks));
+    rows.push_back(startup_rows(read_file(part), part).at(0));
+    if (told) fmt::print("{}", startup_line(rows.back()));
+    std::fflush(stdout);
+  }
+  keep(arguments, command, std::move(rows));
+}
+
+int run(int argc, char** argv, std::chrono::steady_clock::time_point began) {
+  CLI::App app(
+      "Start jobs of some ranks on this machine, and measure what joining and the first calls "
+      "take.\nStarted as ranks of a job: that job alone.\nExit code: 0 well, 1 a failure or a "
+      "wrong result, 2 bad input or usage.",
+      "chorus-perf-startup");
+  Arguments arguments;
+  app.add_option("-n,--ranks", arguments.ranks, "Ranks of each job: 2,16,64,256")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--json", arguments.json, "Write all figures to this file; - for standard output");
+  app.add_option("--svg", arguments.svg,
+                 "Draw time and memory against ranks (needs gnuplot); - for standard output");
+  app.footer("Example: chorus-perf-startup -n 2,16,64,256,1024 --svg startup.svg");
+  add_common_options(app);
+  if (const auto leave = read_command_line(app, argc, argv)) {
+    fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
+    return leave->exit_code;
+  }
+  std::string command = "chorus-perf-startup";
+  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  if (chorus::Launch::from_env().world_size > 1) return measure_job(arguments, command, began);
+  measure_jobs(arguments, command);
+  return 0;
+}
+
+}  // namespace
+}  // namespace chorus::perf
+
+int main(int argc, char** argv) {
+  using namespace chorus;
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    return perf::run(argc, argv, began);
+  } catch (const perf::Interrupted& interrupted) {
+    return 128 + interrupted.signal;
+  } catch (const InputError& error) {
+    std::fprintf(stderr, "chorus-perf-startup: %s\n", error.what());
+    return perf::kBadInput;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "chorus-perf-startup: %s\n", kMemoryExhausted);
+    return perf::kBadInput;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "chorus-perf-startup: %s\n", error.what());
+    return 1;
+  }
+}
