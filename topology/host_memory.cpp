@@ -26,9 +26,7 @@ Copies of_messages(const HostRates& rates) {
     const double all_s = seconds_together(rates, way, kSlotBytes);
     return all_s > 0 ? all_s / kSlotBytes : std::numeric_limits<double>::infinity();
   };
-  return {
-      each(&Sample::stage_s), each(&Sample::fetch_s),
-      rates.kernel_copies() ? each(&Sample::kernel_s) : std::numeric_limits<double>::infinity()};
+  return {each(&Sample::stage_s), each(&Sample::fetch_s), each(&Sample::kernel_s)};
 }
 
 Copies at_best(const HostRates& rates) {

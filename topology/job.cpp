@@ -1,6 +1,8 @@
 // What a communicator assumes of a job when nobody told it more.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "topology/builder.hpp"
@@ -30,14 +32,15 @@ void check(const JobShape& shape) {
   }
 }
 
-}  // namespace
-
-HostMemory JobShape::memory_of(int host) const {
-  HostMemory memory{.cores = cores_per_host, .is_shared = shared_memory, .for_limits = for_limits};
-  if (!rates.empty())
-    memory.rates = rates[std::min(static_cast<std::size_t>(host), rates.size() - 1)];
+HostMemory memory_of(const JobShape& shape, std::size_t host) {
+  HostMemory memory{.cores = shape.cores_per_host,
+                    .is_shared = shape.shared_memory,
+                    .for_limits = shape.for_limits};
+  if (!shape.rates.empty()) memory.rates = shape.rates[std::min(host, shape.rates.size() - 1)];
   return memory;
 }
+
+}  // namespace
 
 Topology job_topology(const JobShape& shape) {
   check(shape);
@@ -55,7 +58,7 @@ Topology job_topology(const JobShape& shape) {
       ranks.push_back(builder.node(fmt::format("{}/rank{}", name, r), NodeKind::core, host));
       builder.rank(ranks.back());
     }
-    add_memory(builder, name, host, ranks, shape.memory_of(h));
+    add_memory(builder, name, host, ranks, memory_of(shape, static_cast<std::size_t>(h)));
     if (network < 0) continue;
     const int nic = builder.node(name + "/nic", NodeKind::nic, host);
     const auto [to_nic, from_nic] = builder.both_ways(host, nic, inner);

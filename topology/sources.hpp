@@ -45,8 +45,6 @@ struct JobShape {
   /// What copying costs on each host; those beyond the last are like that one. Empty: assumed.
   std::vector<HostRates> rates = {};
   bool for_limits = false;  ///< HostMemory::for_limits
-
-  [[nodiscard]] HostMemory memory_of(int host) const;
 };
 [[nodiscard]] Topology job_topology(const JobShape& shape);
 

@@ -375,7 +375,7 @@ void TcpLink::take_leave() {
   peer_left_ = true;
   for (Outgoing& out : outgoing_) out.released = out.settled = out.made;
   unreleased_ = unsettled_ = 0;
-  graves_.clear();
+  lost_.clear();
   resend_.clear();
   for (PathState& state : states_) state.dials.clear();
 }
@@ -438,7 +438,7 @@ void TcpLink::withdraw() {
         std::byte* const place = region_.data() + slot.landing.offset;
         std::memcpy(place, memory.data(), memory.size());
         for (TcpStream& stream : streams_) stream.move_payload(memory, place);
-        for (Grave& grave : graves_) grave.stream.move_payload(memory, place);
+        for (LostConnection& lost : lost_) lost.stream.move_payload(memory, place);
       }
       slot.landed = false;
       slot.landing = {};

@@ -107,11 +107,11 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
     std::string why;
     std::size_t frames = 0;  // that were sent again
     std::size_t bytes = 0;
-    int unsettled = 0;     // sockets, in graves_
+    int unsettled = 0;     // sockets, in lost_
     bool overdue = false;  // packets vanish there, it seems
   };
   /// A connection that is lost, until both ends know what the other has of it.
-  struct Grave {
+  struct LostConnection {
     std::size_t socket = 0;
     std::uint32_t incarnation = 0;
     TcpStream stream;
@@ -181,11 +181,11 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   void look_after_paths();
   void watch(std::int64_t now_ns);
   void lose(std::size_t path, const std::string& why);
-  void bury(std::size_t path, const std::string& why);
+  void take_down(std::size_t path, const std::string& why);
   void say_all_lost(std::size_t path, std::uint32_t incarnation);
   void say_lost(std::size_t socket, std::uint32_t incarnation, const std::uint64_t* received);
   void read_notice(const TcpFrame& notice);
-  void settle_graves();
+  void settle_losses();
   void tell_loss(std::size_t path);
   void bring_back(std::int64_t now_ns);
   void dial_again(std::size_t path, std::int64_t now_ns);
@@ -229,7 +229,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::int64_t watched_at_ns_ = 0;
   std::size_t express_ = 0;  // the stream of small puts
   std::size_t frames_ = 0;   // that all channels may have under way
-  std::vector<Grave> graves_;
+  std::vector<LostConnection> lost_;
   std::size_t unreleased_ = 0;  // puts, where there may be several paths
   std::size_t unsettled_ = 0;
   bool tight_ = false;                  // a put had to wait for one to be settled

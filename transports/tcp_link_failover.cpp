@@ -65,7 +65,7 @@ void TcpLink::look_after_paths() {
   try {
     const std::vector<TcpFrame> notices = std::exchange(notices_, {});
     for (const TcpFrame& notice : notices) read_notice(notice);
-    settle_graves();
+    settle_losses();
   } catch (const LinkError& error) {
     peer_lies_ = true;
     failure_ = fmt::format("it sent {}", error.what());
@@ -110,12 +110,12 @@ void TcpLink::watch(std::int64_t now_ns) {
 
 void TcpLink::lose(std::size_t path, const std::string& why) {
   const std::uint32_t incarnation = states_[path].incarnation;
-  bury(path, why);
+  take_down(path, why);
   choose_express();
   say_all_lost(path, incarnation);
 }
 
-void TcpLink::bury(std::size_t path, const std::string& why) {
+void TcpLink::take_down(std::size_t path, const std::string& why) {
   PathState& state = states_[path];
   const std::int64_t now = steady_ns();
   const bool again = state.incarnation > 0 && now - state.changed_at_ns < kStoodLongNs;
@@ -131,10 +131,10 @@ void TcpLink::bury(std::size_t path, const std::string& why) {
     const auto socket = static_cast<std::size_t>(s);
     // Nobody shall wait for his memory until the peer, which may be away, has answered.
     streams_[socket].make_own(*this);
-    graves_.push_back({.socket = socket,
-                       .incarnation = state.incarnation,
-                       .stream = std::move(streams_[socket]),
-                       .since_ns = now});
+    lost_.push_back({.socket = socket,
+                     .incarnation = state.incarnation,
+                     .stream = std::move(streams_[socket]),
+                     .since_ns = now});
     streams_[socket] = TcpStream(Fd(), 0);
     ++state.unsettled;
   }
@@ -168,16 +168,16 @@ void TcpLink::read_notice(const TcpFrame& notice) {
   const std::size_t path = path_of_stream_[socket];
   PathState& state = states_[path];
   const auto find = [&] {
-    return std::find_if(graves_.begin(), graves_.end(), [&](const Grave& grave) {
-      return grave.socket == socket && grave.incarnation == notice.sequence;
+    return std::find_if(lost_.begin(), lost_.end(), [&](const LostConnection& lost) {
+      return lost.socket == socket && lost.incarnation == notice.sequence;
     });
   };
   if (!dials() && notice.sequence > state.incarnation) adopt(path);
   if (state.up && state.incarnation == notice.sequence && paths_up() > 1) {
     lose(path, "the other end has lost it");
   }
-  const auto grave = find();
-  if (grave == graves_.end()) {
+  const auto lost = find();
+  if (lost == lost_.end()) {
     // All is said of it: words of losses overtake one another where they are lost themselves.
     const bool lived = std::ranges::count(state.lived, notice.sequence) > 0;
     const bool stands = state.up && notice.sequence == state.incarnation;
@@ -194,38 +194,38 @@ void TcpLink::read_notice(const TcpFrame& notice) {
     if (notice.channel == 0) say_lost(socket, notice.sequence, &nothing);
     return;
   }
-  grave->peer_has_stopped = true;
+  lost->peer_has_stopped = true;
   if (notice.channel == 0) return;
-  if (grave->heard) throw LinkError("two counts of what has come by one connection");
-  grave->heard = true;
-  for (TcpStream::Kept& kept : grave->stream.lacking(notice.offset, *this)) {
+  if (lost->heard) throw LinkError("two counts of what has come by one connection");
+  lost->heard = true;
+  for (TcpStream::Kept& kept : lost->stream.lacking(notice.offset, *this)) {
     ++state.frames;
     state.bytes += kept.payload.size();
     resend_.push_back(std::move(kept));
   }
 }
 
-void TcpLink::settle_graves() {
-  for (std::size_t i = 0; i < graves_.size();) {
-    Grave& grave = graves_[i];
-    if (grave.peer_has_stopped && !grave.told) {
+void TcpLink::settle_losses() {
+  for (std::size_t i = 0; i < lost_.size();) {
+    LostConnection& lost = lost_[i];
+    if (lost.peer_has_stopped && !lost.told) {
       // All that the peer has ever taken for delivered is here.
-      while (grave.stream.receive(*this) > 0) {
+      while (lost.stream.receive(*this) > 0) {
       }
-      if (!grave.stream.stalled()) {
-        grave.stream.cut_off(*this);
-        const std::uint64_t received = grave.stream.frames_received();
-        grave.told = true;
-        say_lost(grave.socket, grave.incarnation, &received);
+      if (!lost.stream.stalled()) {
+        lost.stream.cut_off(*this);
+        const std::uint64_t received = lost.stream.frames_received();
+        lost.told = true;
+        say_lost(lost.socket, lost.incarnation, &received);
       }
     }
-    if (!grave.told || !grave.heard) {
+    if (!lost.told || !lost.heard) {
       ++i;
       continue;
     }
-    close_at_once(grave.stream.fd());
-    const std::size_t path = path_of_stream_[grave.socket];
-    graves_.erase(graves_.begin() + static_cast<std::ptrdiff_t>(i));
+    close_at_once(lost.stream.fd());
+    const std::size_t path = path_of_stream_[lost.socket];
+    lost_.erase(lost_.begin() + static_cast<std::ptrdiff_t>(i));
     if (--states_[path].unsettled == 0) tell_loss(path);
   }
 }
@@ -320,7 +320,7 @@ void TcpLink::adopt(std::size_t path) {
   // The word of its loss has not come, perhaps because no other path stands.
   const std::uint32_t before = state.incarnation;
   const bool was_up = state.up;
-  if (was_up) bury(path, "the other end has lost it");
+  if (was_up) take_down(path, "the other end has lost it");
   state.incarnation = latest;
   start_again(path, std::move(sockets));
   if (was_up) say_all_lost(path, before);
@@ -423,9 +423,10 @@ void TcpLink::judge_paths() {
 
 bool TcpLink::all_free() const {
   if (waiting_bytes_ > 0 || !resend_.empty()) return false;
-  const std::int64_t now = graves_.empty() ? 0 : steady_ns();
-  return unreleased_ == 0 && std::none_of(graves_.begin(), graves_.end(), [&](const Grave& grave) {
-           return now - grave.since_ns < kSettlementNs;
+  const std::int64_t now = lost_.empty() ? 0 : steady_ns();
+  return unreleased_ == 0 &&
+         std::none_of(lost_.begin(), lost_.end(), [&](const LostConnection& lost) {
+           return now - lost.since_ns < kSettlementNs;
          });
 }
 
@@ -433,7 +434,7 @@ bool TcpLink::all_free() const {
 void TcpLink::wait_for_settlement() {
   const std::int64_t deadline = steady_ns() + kLeavingNs;
   try {
-    while (failure_.empty() && !peer_left_ && (!graves_.empty() || !resend_.empty()) &&
+    while (failure_.empty() && !peer_left_ && (!lost_.empty() || !resend_.empty()) &&
            steady_ns() < deadline) {
       static_cast<void>(progress());
       ::poll(nullptr, 0, 1);
@@ -446,8 +447,8 @@ std::int64_t TcpLink::wants_progress_within_ns() const {
   if (!shares_ || streams_.empty() || peer_left_ || !failure_.empty()) return kNoHurry;
   if (unreleased_ > 0 || tight_)
     return std::clamp(static_cast<std::int64_t>(wait_ns_), kLeastSleepNs, kMostSleepNs);
-  return unsettled_ > 0 || !graves_.empty() || paths_up() < paths_.size() ? kBetweenWatchesNs
-                                                                          : kNoHurry;
+  return unsettled_ > 0 || !lost_.empty() || paths_up() < paths_.size() ? kBetweenWatchesNs
+                                                                        : kNoHurry;
 }
 
 }  // namespace chorus

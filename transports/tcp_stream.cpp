@@ -58,7 +58,7 @@ void TcpStream::enqueue(const TcpFrame& frame, const std::byte* payload) {
 bool TcpStream::enqueue_copy(const TcpFrame& frame, const std::byte* payload) {
   if (copies_begin_ == copies_end_) copies_begin_ = copies_end_ = 0;
   const std::size_t bytes = sizeof frame + frame.length;
-  std::size_t at = copies_end_ % copies_.size();
+  std::size_t at = copies_end_ % kCopiedBytes;
   std::size_t end = copies_end_ + bytes;
   if (at + bytes > copies_.size()) {  // in one piece: the rest of the ring stays unused
     end += copies_.size() - at;

@@ -66,18 +66,27 @@ Prepared prepared_in_place(Kind kind, Buffer both) {
   return result;
 }
 
+// Of as many elements of one type as it takes: of `given`, or of what `out` holds.
+Prepared prepared_alike(Kind kind, PyObject* given, Buffer out, const char* rule) {
+  if (is_in_place(given)) return prepared_in_place(kind, std::move(out));
+  Buffer in("sendbuf", given, Access::read);
+  require_times(rule, in, 1, out);
+  return prepared(kind, std::move(in), std::move(out));
+}
+
+// Elements of each rank's share.
+std::size_t share_of(const Buffer& all, const char* role, std::size_t ranks) {
+  if (all.count() % ranks == 0) return all.count() / ranks;
+  refuse(std::string(role) + " has " + all.described() + ", which " + std::to_string(ranks) +
+         " ranks cannot share equally");
+}
+
 Prepared all_reduce(const State& /*state*/, const Arguments& arguments) {
   const ReduceOp op = op_of(arguments, 2);
   Buffer out("recvbuf", arguments[1], Access::write);
   const chorus::Reduction reduction = out.reduction(op);
-  Prepared result;
-  if (is_in_place(arguments[0])) {
-    result = prepared_in_place(Kind::all_reduce, std::move(out));
-  } else {
-    Buffer in("sendbuf", arguments[0], Access::read);
-    require_times("Allreduce takes and gives equally many elements of one type", in, 1, out);
-    result = prepared(Kind::all_reduce, std::move(in), std::move(out));
-  }
+  Prepared result = prepared_alike(Kind::all_reduce, arguments[0], std::move(out),
+                                   "Allreduce takes and gives equally many elements of one type");
   result.call.reduction = reduction;
   return result;
 }
@@ -156,12 +165,9 @@ Prepared gathered(Kind kind, const State& state, PyObject* mine, PyObject* all) 
     require_times("recvbuf is as many times sendbuf as there are ranks", in, ranks, out);
     return prepared(kind, std::move(in), std::move(out));
   }
-  if (out.count() % ranks != 0) {
-    refuse("recvbuf has " + out.described() + ", which " + std::to_string(ranks) +
-           " ranks cannot share equally");
-  }
+  const std::size_t share = share_of(out, "recvbuf", ranks);
   Prepared result = prepared_in_place(kind, std::move(out));
-  result.call.count /= ranks;
+  result.call.count = share;
   const std::size_t block = result.call.count * size_of(result.call.type);
   result.call.input = result.buffers[1].data() + block * static_cast<std::size_t>(state.rank);
   return result;
@@ -188,11 +194,7 @@ Prepared scatter(const State& state, const Arguments& arguments) {
     result = prepared(Kind::scatter, {}, Buffer("recvbuf", arguments[1], Access::write));
   } else {
     Buffer in("sendbuf", arguments[0], Access::read);
-    if (in.count() % ranks != 0) {
-      refuse("sendbuf has " + in.described() + ", which " + std::to_string(ranks) +
-             " ranks cannot share equally");
-    }
-    const std::size_t count = in.count() / ranks;
+    const std::size_t count = share_of(in, "sendbuf", ranks);
     std::byte* const own = in.data() + count * size_of(in.type()) * static_cast<std::size_t>(root);
     Buffer out;
     if (!is_in_place(arguments[1])) {
@@ -210,21 +212,11 @@ Prepared scatter(const State& state, const Arguments& arguments) {
 }
 
 Prepared all_to_all(const State& state, const Arguments& arguments) {
-  const auto ranks = static_cast<std::size_t>(state.size);
   Buffer out("recvbuf", arguments[1], Access::write);
-  if (out.count() % ranks != 0) {
-    refuse("recvbuf has " + out.described() + ", which " + std::to_string(ranks) +
-           " ranks cannot share equally");
-  }
-  Prepared result;
-  if (is_in_place(arguments[0])) {
-    result = prepared_in_place(Kind::all_to_all, std::move(out));
-  } else {
-    Buffer in("sendbuf", arguments[0], Access::read);
-    require_times("Alltoall takes and gives equally many elements of one type", in, 1, out);
-    result = prepared(Kind::all_to_all, std::move(in), std::move(out));
-  }
-  result.call.count /= ranks;
+  const std::size_t share = share_of(out, "recvbuf", static_cast<std::size_t>(state.size));
+  Prepared result = prepared_alike(Kind::all_to_all, arguments[0], std::move(out),
+                                   "Alltoall takes and gives equally many elements of one type");
+  result.call.count = share;
   return result;
 }
 

@@ -147,6 +147,9 @@ void Control::Impl::hear(Type type, wire::Reader body) {
       if (found == groups.end()) return;
       const Rank from = body.i32();
       const auto blob = body.blob(wire::kMaxNote);
+      if (from < 0 || static_cast<std::size_t>(from) >= found->second.members.size()) {
+        throw wire::Malformed("a note of a rank that is not there");
+      }
       found->second.notes.push_back({from, {blob.begin(), blob.end()}});
       return;
     }
@@ -444,31 +447,31 @@ void Control::survived() {
   impl_->failure.reset();
 }
 
-std::optional<std::string> Control::await_verdict(const std::string& group, int grace_ms) {
-  std::unique_lock lock(impl_->mutex);
+template <typename Judged>
+std::optional<std::string> Control::Impl::await(const std::string& key, int grace_ms,
+                                                const Judged& judged) {
+  std::unique_lock lock(mutex);
   std::optional<std::string> sentence;
-  impl_->wait(lock, Impl::Clock::now() + milliseconds(grace_ms), [&] {
-    const auto found = impl_->groups.find(group);
-    if (found == impl_->groups.end()) return true;
-    sentence = found->second.verdict;
+  wait(lock, Clock::now() + milliseconds(grace_ms), [&] {
+    const auto found = groups.find(key);
+    if (found == groups.end()) return true;
+    sentence = judged(found->second);
     return sentence.has_value();
   });
   return sentence;
 }
 
+std::optional<std::string> Control::await_verdict(const std::string& group, int grace_ms) {
+  return impl_->await(group, grace_ms, [](const Impl::Group& known) { return known.verdict; });
+}
+
 std::optional<std::string> Control::await_death(const std::string& group, int grace_ms) {
-  std::unique_lock lock(impl_->mutex);
-  std::optional<std::string> sentence;
-  impl_->wait(lock, Impl::Clock::now() + milliseconds(grace_ms), [&] {
-    const auto found = impl_->groups.find(group);
-    if (found == impl_->groups.end()) return true;
-    Impl::Group judged{.members = found->second.members};  // by deaths alone
-    for (const auto& death : impl_->deaths) impl_->judge_by_death(judged, death);
-    if (impl_->disconnected) impl_->judge_by_disconnection(judged);
-    sentence = judged.verdict;
-    return sentence.has_value();
+  return impl_->await(group, grace_ms, [this](const Impl::Group& known) {
+    Impl::Group by_deaths{.members = known.members};
+    for (const auto& death : impl_->deaths) impl_->judge_by_death(by_deaths, death);
+    if (impl_->disconnected) impl_->judge_by_disconnection(by_deaths);
+    return by_deaths.verdict;
   });
-  return sentence;
 }
 
 }  // namespace chorus

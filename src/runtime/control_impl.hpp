@@ -103,6 +103,10 @@ struct Control::Impl {
   [[nodiscard]] std::vector<Parting> take_parted();
   /// Waits until at most `most` partings are left.
   void wait_for_partings(std::unique_lock<std::mutex>& lock, std::size_t most);
+  /// What `judged(group)` says, as soon as it says something; nothing if the group is closed, or
+  /// grace_ms have passed.
+  template <typename Judged>
+  std::optional<std::string> await(const std::string& key, int grace_ms, const Judged& judged);
   void judge(Group& group, const std::string& sentence);
   void judge_by_death(Group& group, const Death& death);
   void judge_by_disconnection(Group& group);

@@ -21,7 +21,9 @@ struct CopyTimes {
   double kernel_s = 0;  ///< by the kernel, if it allows it
 };
 
-double time_of(const HostRates& rates, double Sample::*way, double bytes) {
+/// `seconds` or seconds_together(), but nothing for no bytes, which the kernel is not asked for.
+template <typename Seconds>
+double time_of(Seconds seconds, const HostRates& rates, double Sample::*way, double bytes) {
   return bytes > 0 ? seconds(rates, way, bytes) : 0;
 }
 
@@ -60,59 +62,54 @@ CopyTimes copy_times(const SharedMachine& machine, std::size_t num_ranks, double
           .kernel_s = kernel_most + machine.rates.pairs.back().line_s};
 }
 
-CopyTimes copy_times(const SharedMachine& machine, const std::vector<RankLoad>& ranks) {
-  double most_bytes = 0;
-  for (const RankLoad& rank : ranks) {
-    most_bytes = std::max({most_bytes, rank.staged_bytes, rank.fetched_bytes});
-  }
-  return copy_times(machine, ranks.size(), most_bytes, [&](std::size_t i) {
-    return RankTimes{.stage_s = time_of(machine.rates, &Sample::stage_s, ranks[i].staged_bytes),
-                     .fetch_s = time_of(machine.rates, &Sample::fetch_s, ranks[i].fetched_bytes),
-                     .kernel_s = time_of(machine.rates, &Sample::kernel_s, ranks[i].fetched_bytes)};
-  });
+double most_read(std::span<const RankLoad> loads) {
+  double most = 0;
+  for (const RankLoad& load : loads) most = std::max({most, load.staged, load.fetched});
+  return most;
 }
 
-/// What one rank moves in the direct form, as multiples of the call's bytes.
-struct DirectLoad {
-  RankLoad read;            ///< of others, and by them
-  double placed_bytes = 0;  ///< copied from its own memory: to itself, and into slots for others
-  double collected_bytes = 0;
-};
+}  // namespace
 
-std::vector<DirectLoad> loads_of(std::span<const DirectProgram> programs, double chunk) {
-  std::vector<DirectLoad> loads(programs.size());
+std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs) {
+  std::vector<RankLoad> loads(programs.size());
   std::set<std::pair<Rank, int>> staged;
   for (const DirectProgram& program : programs) {
-    DirectLoad& mine = loads[static_cast<std::size_t>(program.rank)];
+    RankLoad& mine = loads[static_cast<std::size_t>(program.rank)];
     for (const Move& move : program.moves) {
-      const double bytes = chunk * move.count;
       bool reads = false;
       for (const Place& place : move.sources) {
         if (place.rank == program.rank) continue;
         reads = true;
-        mine.read.fetched_bytes += bytes;
+        mine.fetched += move.count;
         if (!staged.insert({place.rank, place.index}).second) continue;  // read by several
-        loads[static_cast<std::size_t>(place.rank)].read.staged_bytes += bytes;
+        loads[static_cast<std::size_t>(place.rank)].staged += move.count;
       }
       bool leaves = false;
       for (const Place& place : move.destinations) {
         if (place.rank == program.rank) continue;
         leaves = true;
-        loads[static_cast<std::size_t>(place.rank)].collected_bytes += bytes;
+        loads[static_cast<std::size_t>(place.rank)].collected += move.count;
       }
       // A broadcast has its data where it belongs.
       const bool in_place = program.collective.kind == CollectiveKind::broadcast && !leaves;
-      if (leaves || (!reads && !in_place)) mine.placed_bytes += bytes;
+      if (leaves || (!reads && !in_place)) mine.placed += move.count;
     }
   }
   return loads;
 }
 
-}  // namespace
-
-bool kernel_copies_pay(const SharedMachine& machine, const std::vector<RankLoad>& ranks) {
+bool kernel_copies_pay(const SharedMachine& machine, std::span<const RankLoad> loads,
+                       double unit_bytes) {
   if (!machine.rates.kernel_copies()) return false;
-  const CopyTimes times = copy_times(machine, ranks);
+  const auto time = [&](double Sample::*way, double units) {
+    return time_of(seconds, machine.rates, way, units * unit_bytes);
+  };
+  const CopyTimes times =
+      copy_times(machine, loads.size(), most_read(loads) * unit_bytes, [&](std::size_t i) {
+        return RankTimes{.stage_s = time(&Sample::stage_s, loads[i].staged),
+                         .fetch_s = time(&Sample::fetch_s, loads[i].fetched),
+                         .kernel_s = time(&Sample::kernel_s, loads[i].fetched)};
+      });
   return times.kernel_s < times.staged_s;
 }
 
@@ -122,7 +119,7 @@ MessageSizes kernel_message_sizes(const SharedMachine& machine, int ranks) {
     SharedMachine whole = machine;  // a message is not divided into tiles
     whole.slot_bytes = static_cast<double>(bytes);
     std::vector<RankLoad> loads(static_cast<std::size_t>(std::max(ranks, 2)));
-    loads[0].staged_bytes = loads[1].fetched_bytes = whole.slot_bytes;
+    loads[0].staged = loads[1].fetched = whole.slot_bytes;
     return kernel_copies_pay(whole, loads);
   };
   MessageSizes sizes;
@@ -152,15 +149,12 @@ Price direct_price(std::span<const DirectProgram> programs, const SharedMachine&
                        .steps = {}};
   const HostRates& rates = machine.rates;
   const double line_s = rates.pairs.back().line_s;
-  const auto time_in_use = machine.cores > 1 ? seconds_together : seconds;
+  const auto seconds_in_use = machine.cores > 1 ? seconds_together : seconds;
   const bool crowded = n > machine.cores;
-  const std::vector<DirectLoad> loads = loads_of(programs, chunk_bytes(whole, 1.0));
-  bool collects = false;
-  double most = 0;
-  for (const DirectLoad& load : loads) {
-    collects = collects || load.collected_bytes > 0;
-    most = std::max({most, load.read.staged_bytes, load.read.fetched_bytes});
-  }
+  const std::vector<RankLoad> loads = loads_of(programs);
+  const double chunk = chunk_bytes(whole, 1.0);  // of one byte in all
+  const bool collects =
+      std::ranges::any_of(loads, [](const RankLoad& load) { return load.collected > 0; });
   const int hand_offs = collects ? 2 : 1;
   // On a shared core each rank has its turn to offer, and then one more to see what others offered.
   const double turns_s =
@@ -170,17 +164,17 @@ Price direct_price(std::span<const DirectProgram> programs, const SharedMachine&
                          std::max(hand_offs * kLinesOfHandOff * line_s, turns_s) +
                          line_s / kLinesAtOnce * std::max(0, n - 2);
   const auto at = [&](double size_bytes) {
-    const auto time = [&](double Sample::*way, double bytes) {
-      return bytes > 0 ? time_in_use(rates, way, bytes * size_bytes) : 0;
+    const auto time = [&](double Sample::*way, double chunks) {
+      return time_of(seconds_in_use, rates, way, chunks * chunk * size_bytes);
     };
-    const CopyTimes copies =
-        copy_times(machine, loads.size(), most * size_bytes, [&](std::size_t i) {
-          const DirectLoad& load = loads[i];
-          return RankTimes{.stage_s = time(&Sample::stage_s, load.read.staged_bytes),
-                           .fetch_s = time(&Sample::fetch_s, load.read.fetched_bytes),
-                           .kernel_s = time(&Sample::kernel_s, load.read.fetched_bytes),
-                           .rest_s = time(&Sample::stage_s, load.placed_bytes) +
-                                     time(&Sample::fetch_s, load.collected_bytes)};
+    const CopyTimes copies = copy_times(
+        machine, loads.size(), most_read(loads) * chunk * size_bytes, [&](std::size_t i) {
+          const RankLoad& load = loads[i];
+          return RankTimes{.stage_s = time(&Sample::stage_s, load.staged),
+                           .fetch_s = time(&Sample::fetch_s, load.fetched),
+                           .kernel_s = time(&Sample::kernel_s, load.fetched),
+                           .rest_s = time(&Sample::stage_s, load.placed) +
+                                     time(&Sample::fetch_s, load.collected)};
         });
     return alpha_s +
            (rates.kernel_copies() ? std::min(copies.kernel_s, copies.staged_s) : copies.staged_s);

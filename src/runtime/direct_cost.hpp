@@ -23,16 +23,21 @@ struct SharedMachine {
   double slot_bytes = 131'072;  ///< of one tile of a collective
 };
 
-/// What one rank moves in a call.
+/// What one rank moves in a call: in bytes, or in chunks of its schedule.
 struct RankLoad {
-  double staged_bytes = 0;   ///< that others read
-  double fetched_bytes = 0;  ///< that it reads of others
+  double staged = 0;     ///< of its input, that others read
+  double fetched = 0;    ///< of others' inputs
+  double placed = 0;     ///< copied from its own memory: to itself, and into slots for others
+  double collected = 0;  ///< of its output, that others left in slots
 };
+/// Of the direct form of a schedule, one program per rank: by rank, in chunks.
+[[nodiscard]] std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs);
 
 /// Whether a call ends earlier if ranks read each other's ordinary buffers by the kernel than if
-/// each stages what others read.
-[[nodiscard]] bool kernel_copies_pay(const SharedMachine& machine,
-                                     const std::vector<RankLoad>& ranks);
+/// each stages what others read; what is copied either way does not count. `unit_bytes`: of what
+/// loads are given in.
+[[nodiscard]] bool kernel_copies_pay(const SharedMachine& machine, std::span<const RankLoad> loads,
+                                     double unit_bytes = 1);
 
 /// Messages that arrive earlier, one alone and many in a row, if the receiver reads them by the
 /// kernel. None is longer than a slot.

@@ -30,17 +30,12 @@ struct DirectRoutine {
   int most_input_blocks = 0;  ///< of any rank's input
   int input_blocks = 0;
   int output_blocks = 0;
-  std::vector<Run> staged;     ///< of the input, read by others
-  std::vector<Run> collected;  ///< of the output, stored by others
-  std::vector<Rank> readers;   ///< others that read this rank's input
-  std::vector<Rank> writers;   ///< others that store into its output
-  std::vector<Rank> partners;  ///< others whose input it reads or whose output it stores into
-  /// What each rank moves of inputs that others read, in chunks.
-  struct Load {
-    int staged = 0;
-    int fetched = 0;
-  };
-  std::vector<Load> loads;  ///< [world_size]
+  std::vector<Run> staged;      ///< of the input, read by others
+  std::vector<Run> collected;   ///< of the output, stored by others
+  std::vector<Rank> readers;    ///< others that read this rank's input
+  std::vector<Rank> writers;    ///< others that store into its output
+  std::vector<Rank> partners;   ///< others whose input it reads or whose output it stores into
+  std::vector<RankLoad> loads;  ///< by rank, in chunks
 };
 [[nodiscard]] DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank);
 

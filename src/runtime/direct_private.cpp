@@ -12,13 +12,7 @@ bool DirectExecution::reads_by_kernel(const DirectRoutine& routine, const Work& 
   if (count.machine == nullptr || count.kernel_refuses) return false;
   const double block_bytes = static_cast<double>(work.count * size_of(work.type));
   if (routine.most_input_blocks * block_bytes <= kAlwaysStaged) return false;
-  std::vector<RankLoad> loads;
-  for (const DirectRoutine::Load& load : routine.loads) {
-    const double chunk_bytes = block_bytes / routine.chunks_per_block;
-    loads.push_back(
-        {.staged_bytes = load.staged * chunk_bytes, .fetched_bytes = load.fetched * chunk_bytes});
-  }
-  return kernel_copies_pay(*count.machine, loads);
+  return kernel_copies_pay(*count.machine, routine.loads, block_bytes / routine.chunks_per_block);
 }
 
 bool DirectExecution::is_private(const Place& place) const {

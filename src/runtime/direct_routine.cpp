@@ -1,29 +1,11 @@
 // What a rank must know of the moves of the others.
 #include <algorithm>
-#include <set>
-#include <utility>
 
 #include "model/contract.hpp"
 #include "runtime/direct_execution.hpp"
 
 namespace chorus {
 namespace {
-
-std::vector<DirectRoutine::Load> loads_of(std::span<const DirectProgram> programs) {
-  std::vector<DirectRoutine::Load> loads(programs.size());
-  std::set<std::pair<Rank, int>> staged;
-  for (const DirectProgram& program : programs) {
-    for (const Move& move : program.moves) {
-      for (const Place& place : move.sources) {
-        if (place.rank == program.rank) continue;
-        loads[static_cast<std::size_t>(program.rank)].fetched += move.count;
-        if (!staged.insert({place.rank, place.index}).second) continue;  // read by several
-        loads[static_cast<std::size_t>(place.rank)].staged += move.count;
-      }
-    }
-  }
-  return loads;
-}
 
 void add(std::vector<Rank>& ranks, Rank rank) {
   if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);

@@ -81,6 +81,9 @@ class Block {
   std::byte* data_ = nullptr;
 };
 
+/// Two cores that take turns at something take twice as long; more was somebody else's work.
+constexpr double kMostTogether = 4;
+
 /// Two threads that take turns. A turn is an odd number for the writer, an even one for the reader.
 struct Turns {
   alignas(128) std::atomic<std::uint32_t> turn{0};
@@ -241,7 +244,7 @@ class Ways {
     if (!on_cores(cores, first, second)) return 0;
     double least = 1;
     for (const auto& run : both_s) least = std::min(least, std::max(run[0], run[1]));
-    return std::clamp(least / alone_s, 1.0, 4.0);
+    return std::clamp(least / alone_s, 1.0, kMostTogether);
   }
 
   [[nodiscard]] std::byte* slot(std::size_t tile) const {

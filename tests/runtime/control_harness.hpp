@@ -150,6 +150,11 @@ class Raw {
     return {answer->first,
             answer->first == wire::Type::refused ? reader.text() : std::string("welcome")};
   }
+  /// Becomes that rank, and waits until all have joined.
+  void join(Rank rank, int world_size) {
+    EXPECT_EQ(enter(hello(rank, world_size)).second, "welcome");
+    EXPECT_TRUE(next());
+  }
   void close() { fd_.reset(); }
 
  private:

@@ -6,13 +6,9 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include <atomic>
-
-#include "base/host.hpp"
 #include "base/index.hpp"
 #include "chorus/communicator.hpp"
 #include "control_harness.hpp"
-#include "runtime/call_number.hpp"
 
 namespace chorus {
 namespace {

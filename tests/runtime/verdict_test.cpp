@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <atomic>
 
@@ -162,8 +161,7 @@ TEST(Verdict, ALostConnectionIsExplainedByTheDeathBehindIt) {
   std::vector<std::string> verdicts(2);
   run_ranks(3, [&](Rank rank) {
     if (rank == 2) {
-      EXPECT_EQ(dying.enter(dying.hello(2, 3)).second, "welcome");
-      EXPECT_TRUE(dying.next());  // all have joined
+      dying.join(2, 3);
       dying.close();
       return;
     }
@@ -185,8 +183,7 @@ TEST(Verdict, ADeathIsToldFromAnAbortThatCameBeforeIt) {
   std::atomic<int> unaware = 2;
   run_ranks(3, [&](Rank rank) {
     if (rank == 2) {
-      EXPECT_EQ(dying.enter(dying.hello(2, 3)).second, "welcome");
-      EXPECT_TRUE(dying.next());
+      dying.join(2, 3);
       unaware.wait(2);
       unaware.wait(1);
       dying.close();
@@ -210,8 +207,7 @@ TEST(Verdict, ADeathHitsExactlyTheGroupsOfTheDead) {
   Raw dying(id);
   run_ranks(4, [&](Rank rank) {
     if (rank == 3) {
-      EXPECT_EQ(dying.enter(dying.hello(3, 4)).second, "welcome");
-      EXPECT_TRUE(dying.next());
+      dying.join(3, 4);
       std::this_thread::sleep_for(milliseconds(100));
       dying.close();
       return;
@@ -240,8 +236,7 @@ TEST(Verdict, ARankThatLeavesBecauseOfAFailureIsNotBlamedForIt) {
   std::vector<std::string> verdicts(3);
   run_ranks(4, [&](Rank rank) {
     if (rank == 3) {
-      EXPECT_EQ(dying.enter(dying.hello(3, 4)).second, "welcome");
-      EXPECT_TRUE(dying.next());
+      dying.join(3, 4);
       std::this_thread::sleep_for(milliseconds(100));
       dying.close();
       return;
