@@ -28,5 +28,5 @@ grep -q "</svg>" "$dir/s.svg" || fail "no picture"
 expect 0 "private, MB" timeout 120 "$chorus" run -n 3 -- "$startup" --json "$dir/three.json"
 grep -q '"ranks": 3' "$dir/three.json" || fail "a job of three ranks has another record"
 expect 2 "cannot be written" timeout 120 "$startup" -n 2 --json "$dir/none/s.json"
-CHORUS_TRANSPORTS=none expect 1 "the job of 2 ranks exited with 1" timeout 120 "$startup" -n 2
+CHORUS_TRANSPORTS=none expect 1 "the job of 2 ranks exited with 2" timeout 120 "$startup" -n 2
 done_testing
