@@ -371,7 +371,7 @@ std::vector<Topology> topologies_of(const Settings& settings) {
   std::vector<Topology> topologies;
   for (const ClusterPlace& cluster : settings.clusters) {
     topologies.push_back(cluster_topology(cluster.topology, cluster.order));
-    (void)fabric_of(topologies.back());  // refuse before anything is measured
+    (void)cluster_fabric(cluster.topology, cluster.order);  // refuse before anything is measured
   }
   return topologies;
 }
@@ -405,7 +405,7 @@ Report measure_all(const Settings& settings, const std::function<void(const Step
   const Scratch scratch;
   for (std::size_t i = 0; i < topologies.size(); ++i) {
     const ClusterPlace& wanted = settings.clusters[i];
-    const Cluster cluster(fabric_of(topologies[i]), wanted.cables);
+    const Cluster cluster(cluster_fabric(wanted.topology, wanted.order), wanted.cables);
     Place place{.transport = wanted.name(),
                 .ranks = topologies[i].world_size(),
                 .cluster = &cluster,

@@ -34,6 +34,7 @@ Examples:
   chorus-perf show r.json --markdown           the tables of an earlier run
   mpirun --host a:8,b:8 chorus-perf all_reduce --json r.json      on the hosts of a job: of mpirun,
                                                srun or torchrun, one process per rank
+  chorus-perf cluster show random:7            a cluster drawn by a seed: hosts, cables, bounds
   chorus-perf cluster check pairs              an emulated cluster and what its cables carry
   chorus-perf cluster run pairs -- ./program   a program on it, one process per rank
 
@@ -43,7 +44,8 @@ may not emulate a cluster; that of the program for cluster run.
 )";
 
 constexpr const char* kClusterHelp =
-    "homo, pairs, slow, islands, another name of chorus topo --list, or a file of Chorus JSON";
+    "homo, pairs, slow, islands, random:SEED, another name of chorus topo --list, or a file of "
+    "Chorus JSON";
 
 /// The arguments as text, before they are understood.
 struct Raw {
@@ -232,7 +234,6 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
     place.described = !raw.undescribed;
     if (at != cluster.npos) place.order = parse_order(cluster.substr(at + 1));
     place.cables.congestion = raw.congestion;
-    place.cables.shares = cluster_shares(place.topology);
     settings.clusters.push_back(std::move(place));
   }
   if (raw.tuned) add_missing(settings.libraries, tuned_variants(settings.libraries));
@@ -428,7 +429,7 @@ void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) 
   CLI::App* cluster = app.add_subcommand(
       "cluster", "Emulate a cluster on this machine (network namespaces; as root)");
   cluster->require_subcommand(1);
-  const auto add = [&](const char* name, const char* what, ClusterOptions::Action action) {
+  const auto name_one = [&](const char* name, const char* what, ClusterOptions::Action action) {
     CLI::App* command = cluster->add_subcommand(name, what);
     command->add_option("topology", options.topology, kClusterHelp)->required();
     command
@@ -436,6 +437,16 @@ void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) 
         ->delimiter(',')
         ->allow_extra_args(false)
         ->check(rank());
+    command->callback([&options, action] { options.action = action; });
+    return command;
+  };
+  name_one("show", "What it is made of and what limits collectives on it; sets nothing up",
+           ClusterOptions::Action::show)
+      ->add_option("--json", options.json,
+                   "Write its topology to this file, for chorus explain and chorus synth; - for "
+                   "standard output");
+  const auto add = [&](const char* name, const char* what, ClusterOptions::Action action) {
+    CLI::App* command = name_one(name, what, action);
     command->add_option("--mtu", options.cables.mtu, "Of all cables")
         ->check(CLI::Range(576, 65535))
         ->capture_default_str();
@@ -444,7 +455,6 @@ void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) 
     command->add_option("--queue", options.cables.queue_bytes, "Bytes queued in front of a cable")
         ->check(CLI::Range(1 << 16, 1 << 28))
         ->capture_default_str();
-    command->callback([&options, action] { options.action = action; });
     return command;
   };
   add("check", "Set it up and measure what its cables carry", ClusterOptions::Action::check);

@@ -219,14 +219,23 @@ struct Generator {
 };
 
 constexpr std::array kGenerators = {
-    Generator{"ring", ring},           Generator{"mesh", mesh},
-    Generator{"torus", torus},         Generator{"hypercube", hypercube},
-    Generator{"full-mesh", full_mesh}, Generator{"switch", one_switch},
-    Generator{"star", one_switch},     Generator{"fat-tree", fat_tree},
-    Generator{"dragonfly", dragonfly}, Generator{"lan", make_lan},
-    Generator{"homo", make_lan},       Generator{"pairs", make_lan},
-    Generator{"slow", make_lan},       Generator{"islands", make_lan},
-    Generator{"random", make_random},  Generator{"switch-tree", make_switch_tree},
+    Generator{"ring", ring},
+    Generator{"mesh", mesh},
+    Generator{"torus", torus},
+    Generator{"hypercube", hypercube},
+    Generator{"full-mesh", full_mesh},
+    Generator{"switch", one_switch},
+    Generator{"star", one_switch},
+    Generator{"fat-tree", fat_tree},
+    Generator{"dragonfly", dragonfly},
+    Generator{"lan", make_lan},
+    Generator{"homo", make_lan},
+    Generator{"pairs", make_lan},
+    Generator{"slow", make_lan},
+    Generator{"islands", make_lan},
+    Generator{"random", make_random},
+    Generator{"switch-tree", make_switch_tree},
+    Generator{"random-lan", make_random_lan},
 };
 
 constexpr auto kGeneratorNames = [] {

@@ -3,35 +3,22 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <random>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "topology/builder.hpp"
+#include "topology/draw.hpp"
 #include "topology/spec.hpp"
 
 namespace chorus {
 namespace {
 
-/// Draws by remainders, which every standard library computes alike.
-class Draw {
- public:
-  explicit Draw(int seed) : random_(static_cast<std::uint64_t>(seed)) {}
-
-  std::size_t below(std::size_t bound) { return random_() % bound; }
-  /// A cable of `wire` that is up to `spread` times as fast.
-  Wire faster(Wire wire, double spread) {
-    wire.gb_s *= 1 + (spread - 1) * static_cast<double>(below(1000)) / 999;
-    return wire;
-  }
-  void shuffle(std::vector<int>& order) {
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[below(i)]);
-  }
-
- private:
-  std::mt19937_64 random_;
-};
+/// A cable of `wire` that is up to `spread` times as fast.
+Wire faster(Draw& draw, Wire wire, double spread) {
+  wire.gb_s *= 1 + (spread - 1) * static_cast<double>(draw.below(1000)) / 999;
+  return wire;
+}
 
 struct Drawn {
   Wire wire;
@@ -64,7 +51,7 @@ Topology make_random(Spec& spec) {
     order.push_back(builder.node(fmt::format("node{}", i), NodeKind::host));
     builder.rank(order.back());
   }
-  Draw draw(drawn.seed);
+  Draw draw(static_cast<std::uint64_t>(drawn.seed));
   std::set<std::pair<int, int>> joined;
   for (int ring = 0; ring < (degree + 1) / 2; ++ring) {
     draw.shuffle(order);
@@ -73,7 +60,7 @@ Topology make_random(Spec& spec) {
     for (std::size_t i = 0; i < order.size(); i += stride) {
       const auto [a, b] = std::minmax(order[i], order[(i + 1) % order.size()]);
       if (a == b || !joined.insert({a, b}).second) continue;
-      builder.both_ways(a, b, draw.faster(drawn.wire, drawn.spread));
+      builder.both_ways(a, b, faster(draw, drawn.wire, drawn.spread));
     }
   }
   return builder.take();
@@ -92,13 +79,13 @@ Topology make_switch_tree(Spec& spec) {
               fmt::format("switches={} is more than the {} ranks", num_switches, count));
   }
   TopologyBuilder builder(spec.text);
-  Draw draw(drawn.seed);
+  Draw draw(static_cast<std::uint64_t>(drawn.seed));
   std::vector<int> switches;
   for (int i = 0; i < num_switches; ++i) {
     const int node = builder.node(fmt::format("switch{}", i), NodeKind::network_switch);
     if (i > 0) {
       builder.both_ways(node, switches[draw.below(switches.size())],
-                        draw.faster(drawn.wire, drawn.spread));
+                        faster(draw, drawn.wire, drawn.spread));
     }
     switches.push_back(node);
   }

@@ -148,29 +148,29 @@ Spec::Option* Spec::find(std::string_view key) {
   return nullptr;
 }
 
-double Spec::number(std::string_view key, double fallback) {
+double Spec::number(std::string_view key, double fallback, double most) {
   const Option* option = find(key);
   if (option == nullptr) return fallback;
   char* end = nullptr;
   const double value = std::strtod(option->value.c_str(), &end);
   const bool plain = option->value.find_first_not_of("0123456789.e+-") == std::string::npos;
-  if (!plain || *end != '\0' || !std::isfinite(value) || value <= 0 || value > 1e6) {
-    fail(option->value_at, fmt::format("{} must be a number above 0 and at most 1000000, not {}",
-                                       key, option->value));
+  if (!plain || *end != '\0' || !std::isfinite(value) || value <= 0 || value > most) {
+    fail(option->value_at, fmt::format("{} must be a number above 0 and at most {}, not {}", key,
+                                       most, option->value));
   }
   if (value < 1e-6) fail(option->value_at, fmt::format("{} must be at least 0.000001", key));
   return value;
 }
 
-int Spec::integer(std::string_view key, int fallback) {
+int Spec::integer(std::string_view key, int fallback, int least, int most) {
   const Option* option = find(key);
   if (option == nullptr) return fallback;
   int value = 0;
   const char* last = option->value.data() + option->value.size();
   const auto [end, error] = std::from_chars(option->value.data(), last, value);
-  if (error != std::errc{} || end != last || value < 1 || value > kMostRanks) {
-    fail(option->value_at, fmt::format("{} must be a whole number from 1 to {}, not {}", key,
-                                       kMostRanks, option->value));
+  if (error != std::errc{} || end != last || value < least || value > most) {
+    fail(option->value_at, fmt::format("{} must be a whole number from {} to {}, not {}", key,
+                                       least, most, option->value));
   }
   return value;
 }

@@ -11,6 +11,10 @@
 
 namespace chorus {
 
+/// Ranks and links beyond which a name is refused: they would be typing errors.
+inline constexpr long kMostRanks = 1 << 16;
+inline constexpr long kMostLinks = 1 << 21;
+
 /// A parsed term of a name, and how to complain about a part of it (docs/topologies.md has the
 /// grammar).
 class Spec {
@@ -36,9 +40,10 @@ class Spec {
   std::size_t shape_at = 0;
   std::vector<Option> faults;  ///< without=, cut= and slow=, in their order; each may be repeated
 
-  /// The value of `key`, which must be positive and finite, or `fallback`.
-  double number(std::string_view key, double fallback);
-  int integer(std::string_view key, int fallback);
+  /// The value of `key`, which must be positive and at most `most`, or `fallback`.
+  double number(std::string_view key, double fallback, double most = 1e6);
+  /// The value of `key`, which must be from `least` to `most`, or `fallback`.
+  int integer(std::string_view key, int fallback, int least = 1, int most = kMostRanks);
   bool yes_no(std::string_view key, bool fallback);
   /// Throws InputError unless the shape has between `least` and `most` extents, each ≥ `smallest`.
   void expect_shape(std::size_t least, std::size_t most, int smallest, std::string_view example);
@@ -57,10 +62,6 @@ class Spec {
   std::vector<std::string> known_;
 };
 
-/// Ranks and links beyond which a name is refused: they would be typing errors.
-inline constexpr long kMostRanks = 1 << 16;
-inline constexpr long kMostLinks = 1 << 21;
-
 /// Machines: one box, or all boxes of all terms joined by a network. Nothing if a term names no
 /// machine.
 [[nodiscard]] std::optional<Topology> make_machines(std::span<Spec> specs);
@@ -71,6 +72,7 @@ inline constexpr long kMostLinks = 1 << 21;
 /// Graphs drawn by a seed.
 [[nodiscard]] Topology make_random(Spec& spec);
 [[nodiscard]] Topology make_switch_tree(Spec& spec);
+[[nodiscard]] Topology make_random_lan(Spec& spec);
 [[nodiscard]] std::span<const std::string_view> generator_names();
 /// `topology` without the nodes and cables that the faults of `specs` take away, and with the rates
 /// that they leave. Ranks are numbered anew, in their order. Throws InputError naming the column of

@@ -8,7 +8,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/files.hpp"
 #include "model/json.hpp"
+#include "perf/cluster/show.hpp"
 #include "perf/cluster/start.hpp"
 #include "perf/cluster/stream.hpp"
 #include "topology/sources.hpp"
@@ -23,7 +25,7 @@ int check(const Cluster& cluster) {
   const std::vector<CableCheck> checks = check_cables(cluster, 0.5);
   for (const CableCheck& c : checks) {
     std::string stream = fmt::format("host{} to host{}", c.from, c.to);
-    if (cluster.options().shares.size() > 1) stream += " " + host_interface(c.network);
+    if (cluster.fabric().num_networks > 1) stream += " " + host_interface(c.network);
     fmt::print("{:<18} {:>9.1f} MB/s {:>9.1f} MB/s {:>7.1f}%\n", stream,
                c.expected_bytes_per_s * 1e-6, c.measured_bytes_per_s * 1e-6,
                100 * c.measured_bytes_per_s / c.expected_bytes_per_s);
@@ -50,6 +52,16 @@ int run(const Cluster& cluster, const ClusterOptions& options) {
   return run_to_end(std::move(commands), names);
 }
 
+int show(const ClusterOptions& options) {
+  const Topology topology = cluster_topology(options.topology, options.order);
+  if (!options.json.empty()) {
+    write_output(options.json, to_json(topology));
+    if (one_is_standard_output({options.json})) return 0;
+  }
+  fmt::print("{}", described(topology, cluster_fabric(options.topology, options.order)));
+  return 0;
+}
+
 int hold(const Cluster& cluster) {
   fmt::print(
       "The cluster stands until this program ends (Ctrl-C). To run a command on a host:\n\n");
@@ -69,23 +81,31 @@ int hold(const Cluster& cluster) {
 
 }  // namespace
 
+std::string cluster_name(const std::string& name) {
+  constexpr std::string_view kRandom = "random:";
+  if (!name.starts_with(kRandom) || std::filesystem::is_regular_file(name)) return name;
+  return "random-lan:" + name.substr(kRandom.size());
+}
+
 Topology cluster_topology(const std::string& name, const std::vector<int>& order) {
-  if (!std::filesystem::is_regular_file(name)) return reordered(topology_from_name(name), order);
+  if (!std::filesystem::is_regular_file(name)) {
+    return reordered(topology_from_name(cluster_name(name)), order);
+  }
   std::ifstream file(name, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file) throw InputError(fmt::format("{}: cannot be read", name));
   return reordered(topology_from_json(text, name), order);
 }
 
-std::vector<double> cluster_shares(const std::string& name) {
-  if (std::filesystem::is_regular_file(name)) return {1};
-  return cable_shares(name);
+Fabric cluster_fabric(const std::string& name, const std::vector<int>& order) {
+  const bool is_file = std::filesystem::is_regular_file(name);
+  return fabric_of(cluster_topology(name, order),
+                   is_file ? std::vector<double>{1} : cable_shares(cluster_name(name)));
 }
 
 int cluster_command(const ClusterOptions& options) {
-  CableOptions cables = options.cables;
-  cables.shares = cluster_shares(options.topology);
-  const Cluster cluster(fabric_of(cluster_topology(options.topology, options.order)), cables);
+  if (options.action == ClusterOptions::Action::show) return show(options);
+  const Cluster cluster(cluster_fabric(options.topology, options.order), options.cables);
   switch (options.action) {
     case ClusterOptions::Action::check:
       return check(cluster);
@@ -93,6 +113,8 @@ int cluster_command(const ClusterOptions& options) {
       return run(cluster, options);
     case ClusterOptions::Action::hold:
       return hold(cluster);
+    case ClusterOptions::Action::show:
+      break;  // needs no cluster
   }
   return 0;
 }

@@ -11,7 +11,7 @@ namespace chorus::perf {
 
 /// What `chorus-perf cluster` was asked.
 struct ClusterOptions {
-  enum class Action : std::uint8_t { run, check, hold };
+  enum class Action : std::uint8_t { run, check, hold, show };
   enum class Launcher : std::uint8_t { ranks, openmpi, mpich };
 
   Action action = Action::check;
@@ -20,14 +20,19 @@ struct ClusterOptions {
   std::vector<int> order;  ///< rank r at the place of rank order[r]; empty: as in the topology
   CableOptions cables;
   std::vector<std::string> program;  ///< of run
+  std::string json;                  ///< of show: a file for the topology, or empty
 };
+
+/// The name of docs/topologies.md that is meant: random:SEED is random-lan:SEED here, for random
+/// graphs cannot be emulated. Files keep their names.
+[[nodiscard]] std::string cluster_name(const std::string& name);
 
 /// The topology that a name or a file of Chorus JSON means. Throws InputError.
 [[nodiscard]] Topology cluster_topology(const std::string& name, const std::vector<int>& order);
 
-/// Of each cable in it, what the hosts' first, second, … cables have: {1} unless the name says that
-/// there are several.
-[[nodiscard]] std::vector<double> cluster_shares(const std::string& name);
+/// The same as hosts, switches and cables: lan:4,cables=2 has its cables apart, which are one of
+/// the rate of all in its topology. Throws InputError.
+[[nodiscard]] Fabric cluster_fabric(const std::string& name, const std::vector<int>& order = {});
 
 /// Exit code: that of the first rank that failed for run; 1 if a cable is more than 10 % off for
 /// check.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "chorus/error.hpp"
 
@@ -14,6 +15,7 @@ namespace chorus::perf {
 namespace {
 
 constexpr std::size_t kMostHosts = 250;
+constexpr int kMostNetworks = 64;
 constexpr double kSmallestBurst = 128 * 1024;  // GSO hands over 64 KiB at once
 constexpr double kBurstSeconds = 0.5e-3;
 
@@ -43,8 +45,8 @@ class Builder {
     for (std::size_t i = 0; i < t_.links.size(); ++i) add_link(static_cast<int>(i));
     check_groups();
     for (auto& [ends, rates] : rates_) add_cable(ends.first, ends.second, rates);
-    fabric_.num_switches = next_switch_ - static_cast<int>(fabric_.hosts.size());
-    check_tree();
+    fabric_.num_switches = next_switch_ - num_hosts();
+    number_networks();
     return std::move(fabric_);
   }
 
@@ -78,6 +80,8 @@ class Builder {
       }
     }
   }
+
+  [[nodiscard]] int num_hosts() const { return static_cast<int>(fabric_.hosts.size()); }
 
   [[nodiscard]] std::pair<int, int> ends(int link) const {
     const Topology::Link& l = t_.links[static_cast<std::size_t>(link)];
@@ -118,8 +122,7 @@ class Builder {
     if (rates.first <= 0 || rates.second <= 0) {
       refuse(fmt::format("{} and {} are joined one way only", name(a), name(b)));
     }
-    const int hosts = static_cast<int>(fabric_.hosts.size());
-    if (b < hosts) {  // two hosts back to back: a switch between them changes nothing
+    if (b < num_hosts()) {  // two hosts back to back: a switch between them changes nothing
       fabric_.cables.push_back({a, next_switch_, rates.first, rates.second});
       fabric_.cables.push_back({b, next_switch_++, rates.second, rates.first});
       return;
@@ -133,30 +136,82 @@ class Builder {
                                     : fmt::format("switch {}", i - fabric_.hosts.size());
   }
 
-  void check_tree() const {
-    const std::size_t hosts = fabric_.hosts.size();
-    const std::size_t machines = hosts + static_cast<std::size_t>(fabric_.num_switches);
-    std::vector<int> root(machines), degree(machines, 0);
+  /// Switches that trunks join are one network; those that all hosts are on come first, then in the
+  /// order of their switches.
+  void number_networks() {
+    std::vector<int> root(static_cast<std::size_t>(num_hosts() + fabric_.num_switches));
     std::iota(root.begin(), root.end(), 0);
     const auto top = [&](int m) {
       while (root[static_cast<std::size_t>(m)] != m) m = root[static_cast<std::size_t>(m)];
       return m;
     };
     for (const Fabric::Cable& cable : fabric_.cables) {
-      for (const int end : {cable.a, cable.b}) {
-        if (++degree[static_cast<std::size_t>(end)] > 1 && static_cast<std::size_t>(end) < hosts) {
-          refuse(fmt::format("{} has more than one cable", name(end)));
-        }
-      }
+      if (cable.a < num_hosts()) continue;
       const int a = top(cable.a), b = top(cable.b);
       if (a == b) refuse(fmt::format("there is a cycle through {}", name(cable.a)));
-      root[static_cast<std::size_t>(a)] = b;
+      root[static_cast<std::size_t>(std::max(a, b))] = std::min(a, b);
     }
-    for (std::size_t m = 0; m < machines; ++m) {
-      if (top(static_cast<int>(m)) != top(0)) {
-        refuse(fmt::format("nothing connects {} with {}", name(0), name(static_cast<int>(m))));
+    std::map<int, std::vector<int>> hosts_at;  // by the first switch of each network
+    for (const Fabric::Cable& cable : fabric_.cables) {
+      if (cable.a < num_hosts()) hosts_at[top(cable.b)].push_back(cable.a);
+    }
+    const std::map<int, int> numbers = network_numbers(hosts_at);
+    for (Fabric::Cable& cable : fabric_.cables) {
+      const auto found = numbers.find(top(cable.b));
+      if (found == numbers.end()) refuse(fmt::format("nothing connects {}", name(cable.b)));
+      cable.network = found->second;
+    }
+    fabric_.num_networks = static_cast<int>(numbers.size());
+  }
+
+  /// `hosts_at`: the hosts whose cables end in each network, by its first switch, ascending.
+  [[nodiscard]] std::map<int, int> network_numbers(
+      const std::map<int, std::vector<int>>& hosts_at) const {
+    std::vector<int> order, partial;
+    for (const auto& [first, hosts] : hosts_at) {
+      const auto twice = std::ranges::adjacent_find(hosts);
+      if (twice != hosts.end()) {
+        refuse(fmt::format("{} has more than one cable into one network", name(*twice)));
       }
+      const bool has_all = static_cast<int>(hosts.size()) == num_hosts();
+      (has_all ? order : partial).push_back(first);
     }
+    if (order.empty()) refuse(why_no_common_network(hosts_at));
+    order.insert(order.end(), partial.begin(), partial.end());
+    if (static_cast<int>(order.size()) > kMostNetworks) {
+      refuse(fmt::format("more than {} networks", kMostNetworks));
+    }
+    std::map<int, int> numbers;
+    for (const int first : order) numbers.emplace(first, static_cast<int>(numbers.size()));
+    return numbers;
+  }
+
+  [[nodiscard]] std::string why_no_common_network(
+      const std::map<int, std::vector<int>>& hosts_at) const {
+    const auto with_first = std::ranges::find_if(hosts_at, [](const auto& network) {
+      return std::ranges::find(network.second, 0) != network.second.end();
+    });
+    std::vector<int> joined;
+    if (with_first != hosts_at.end()) joined = with_first->second;
+    for (int host = 0; host < num_hosts(); ++host) {
+      if (std::ranges::find(joined, host) != joined.end()) continue;
+      if (!has_several_cables()) {
+        return fmt::format("nothing connects {} with {}", name(0), name(host));
+      }
+      return fmt::format(
+          "hosts have more than one cable, and no network has all hosts: {} meets {} only through "
+          "other hosts",
+          name(0), name(host));
+    }
+    return "it has no cable";
+  }
+
+  [[nodiscard]] bool has_several_cables() const {
+    std::vector<int> count(fabric_.hosts.size(), 0);
+    for (const Fabric::Cable& cable : fabric_.cables) {
+      if (cable.a < num_hosts()) ++count[static_cast<std::size_t>(cable.a)];
+    }
+    return std::ranges::any_of(count, [](int n) { return n > 1; });
   }
 
   const Topology& t_;
@@ -180,13 +235,25 @@ std::string Fabric::address(int host, int network) const {
   return address_in(network, static_cast<std::size_t>(host));
 }
 
+bool Fabric::has_cable(int host, int network) const {
+  return std::ranges::any_of(
+      cables, [&](const Cable& cable) { return cable.a == host && cable.network == network; });
+}
+
 double Fabric::rate(int from_host, int to_host) const {
+  double sum = 0;
+  for (int k = 0; k < num_networks; ++k) sum += rate(from_host, to_host, k);
+  return sum;
+}
+
+double Fabric::rate(int from_host, int to_host, int network) const {
   // Flood from `from_host`, carrying the slowest rate so far; the tree has one way to each machine.
   const std::size_t machines = hosts.size() + static_cast<std::size_t>(num_switches);
   std::vector<double> slowest(machines, 0);
   slowest[static_cast<std::size_t>(from_host)] = std::numeric_limits<double>::infinity();
   for (std::size_t round = 0; round < machines; ++round) {
     for (const Cable& c : cables) {
+      if (c.network != network) continue;
       const auto a = static_cast<std::size_t>(c.a), b = static_cast<std::size_t>(c.b);
       if (slowest[a] > 0 && slowest[b] == 0) {
         slowest[b] = std::min(slowest[a], c.there_bytes_per_s);
@@ -206,9 +273,36 @@ std::vector<int> Fabric::ranks_on(int host) const {
   return ranks;
 }
 
-Fabric fabric_of(const Topology& topology) { return Builder(topology).build(); }
+Fabric fabric_of(const Topology& topology, const std::vector<double>& shares) {
+  Fabric fabric = Builder(topology).build();
+  if (shares.size() == 1) return fabric;
+  if (fabric.num_networks > 1) {
+    throw InputError(
+        fmt::format("topology '{}' has {} networks already", topology.name, fabric.num_networks));
+  }
+  const std::vector<Fabric::Cable> whole = std::exchange(fabric.cables, {});
+  const int hosts = static_cast<int>(fabric.hosts.size()), switches = fabric.num_switches;
+  for (std::size_t k = 0; k < shares.size(); ++k) {
+    const int moved = static_cast<int>(k) * switches;
+    for (Fabric::Cable cable : whole) {
+      if (cable.a >= hosts) cable.a += moved;
+      cable.b += moved;
+      cable.there_bytes_per_s *= shares[k];
+      cable.back_bytes_per_s *= shares[k];
+      cable.network = static_cast<int>(k);
+      fabric.cables.push_back(cable);
+    }
+  }
+  fabric.num_networks = static_cast<int>(shares.size());
+  fabric.num_switches = switches * fabric.num_networks;
+  return fabric;
+}
 
 std::string host_interface(int network) { return fmt::format("net{}", network); }
+
+std::string cable_name(int host, int network) {
+  return network == 0 ? fmt::format("cable{}", host) : fmt::format("cable{}n{}", host, network);
+}
 
 Topology reordered(Topology topology, const std::vector<int>& order) {
   if (order.empty()) return topology;
@@ -229,84 +323,78 @@ Topology reordered(Topology topology, const std::vector<int>& order) {
 
 namespace {
 
-/// Switches, cables and addresses of one of the networks that join the hosts.
-class NetworkBatches {
+/// What is said of one machine or cable after the other.
+class BatchWriter {
  public:
-  NetworkBatches(const Fabric& fabric, int network, const std::vector<int>& keepers,
-                 const CableOptions& options)
-      : fabric_(fabric),
-        network_(network),
-        share_(options.shares[static_cast<std::size_t>(network)]),
-        suffix_(network == 0 ? std::string() : fmt::format("n{}", network)),
-        host_end_(host_interface(network)),
-        keepers_(keepers),
-        options_(options) {}
+  BatchWriter(const Fabric& fabric, const std::vector<int>& keepers, const CableOptions& options)
+      : fabric_(fabric), keepers_(keepers), options_(options) {
+    batches_.addresses.assign(fabric.hosts.size(), "link set lo up\n");
+    batches_.host_rates.resize(fabric.hosts.size());
+  }
 
-  void add_to(Batches& batches) const {
-    for (std::size_t h = 0; h < fabric_.hosts.size(); ++h) {
-      batches.addresses[h] +=
-          fmt::format("addr add {}/24 dev {}\nlink set {} up\n",
-                      fabric_.address(static_cast<int>(h), network_), host_end_, host_end_);
-    }
+  Batches write() {
     for (int s = 0; s < fabric_.num_switches; ++s) {
-      const std::string name = switch_name(num_hosts() + s);
-      batches.links +=
-          fmt::format("link add {} mtu {} type bridge mcast_snooping 0\nlink set {} up\n", name,
-                      options_.mtu, name);
+      batches_.links +=
+          fmt::format("link add sw{} mtu {} type bridge mcast_snooping 0\nlink set sw{} up\n", s,
+                      options_.mtu, s);
     }
-    for (std::size_t i = 0; i < fabric_.cables.size(); ++i) add_cable(batches, i);
+    int trunks = 0;
+    for (const Fabric::Cable& cable : fabric_.cables) {
+      if (cable.a < num_hosts()) {
+        add_cable(cable);
+      } else {
+        add_trunk(cable, trunks++);
+      }
+    }
+    return std::move(batches_);
   }
 
  private:
   [[nodiscard]] int num_hosts() const { return static_cast<int>(fabric_.hosts.size()); }
-  [[nodiscard]] std::string switch_name(int machine) const {
-    return fmt::format("sw{}{}", machine - num_hosts(), suffix_);
+
+  void plug(const std::string& device, int machine) {
+    batches_.links += fmt::format("link set {} master sw{} up\n", device, machine - num_hosts());
   }
 
-  void add_cable(Batches& batches, std::size_t index) const {
-    const Fabric::Cable& cable = fabric_.cables[index];
-    const double there = share_ * cable.there_bytes_per_s;
-    const double back = share_ * cable.back_bytes_per_s;
-    const std::string near = fmt::format("cable{}{}", index, suffix_);
-    const bool to_host = cable.a < num_hosts();
-    const std::string far = to_host ? host_end_ : near + "b";
-    batches.links += fmt::format("link add {} mtu {} type veth peer name {} mtu {}", near,
-                                 options_.mtu, far, options_.mtu);
-    if (to_host) {
-      const auto host = static_cast<std::size_t>(cable.a);
-      batches.links += fmt::format(" netns {}", keepers_[host]);
-      batches.host_rates[host] += shape(far, there, options_);
-      // The switch's end sends to the host: the way back.
-      batches.switch_rates += shape(near, back, options_);
-    } else {
-      batches.links += fmt::format("\nlink set {} master {} up", far, switch_name(cable.b));
-      batches.switch_rates += shape(near, there, options_);
-      batches.switch_rates += shape(far, back, options_);
-    }
-    batches.links +=
-        fmt::format("\nlink set {} master {} up\n", near, switch_name(to_host ? cable.b : cable.a));
+  void limit(std::string& batch, const std::string& device, double bytes_per_s) const {
+    if (options_.limited) batch += shape(device, bytes_per_s, options_);
+  }
+
+  void add_cable(const Fabric::Cable& cable) {
+    const auto host = static_cast<std::size_t>(cable.a);
+    const std::string near = cable_name(cable.a, cable.network);
+    const std::string far = host_interface(cable.network);
+    batches_.links += fmt::format("link add {} mtu {} type veth peer name {} mtu {} netns {}\n",
+                                  near, options_.mtu, far, options_.mtu, keepers_[host]);
+    plug(near, cable.b);
+    batches_.addresses[host] += fmt::format("addr add {}/24 dev {}\nlink set {} up\n",
+                                            fabric_.address(cable.a, cable.network), far, far);
+    limit(batches_.host_rates[host], far, cable.there_bytes_per_s);
+    // The switch's end sends to the host: the way back.
+    limit(batches_.switch_rates, near, cable.back_bytes_per_s);
+  }
+
+  void add_trunk(const Fabric::Cable& cable, int number) {
+    const std::string near = fmt::format("trunk{}", number), far = near + "b";
+    batches_.links += fmt::format("link add {} mtu {} type veth peer name {} mtu {}\n", near,
+                                  options_.mtu, far, options_.mtu);
+    plug(near, cable.a);
+    plug(far, cable.b);
+    limit(batches_.switch_rates, near, cable.there_bytes_per_s);
+    limit(batches_.switch_rates, far, cable.back_bytes_per_s);
   }
 
   const Fabric& fabric_;
-  const int network_;
-  const double share_;
-  const std::string suffix_;
-  const std::string host_end_;
   const std::vector<int>& keepers_;
   const CableOptions& options_;
+  Batches batches_;
 };
 
 }  // namespace
 
 Batches batches_for(const Fabric& fabric, const std::vector<int>& keepers,
                     const CableOptions& options) {
-  Batches batches;
-  batches.addresses.assign(fabric.hosts.size(), "link set lo up\n");
-  batches.host_rates.resize(fabric.hosts.size());
-  for (std::size_t network = 0; network < options.shares.size(); ++network) {
-    NetworkBatches(fabric, static_cast<int>(network), keepers, options).add_to(batches);
-  }
-  return batches;
+  return BatchWriter(fabric, keepers, options).write();
 }
 
 double payload_share(int mtu) {

@@ -22,8 +22,8 @@ const Fabric::Host& host_of(const Cluster& cluster, int rank) {
 /// "net0,net1": by which libraries that can use several cables are told to.
 std::string all_interfaces(const Cluster& cluster) {
   std::string list;
-  for (std::size_t i = 0; i < cluster.options().shares.size(); ++i) {
-    list += (i == 0 ? "" : ",") + host_interface(static_cast<int>(i));
+  for (int i = 0; i < cluster.fabric().num_networks; ++i) {
+    list += (i == 0 ? "" : ",") + host_interface(i);
   }
   return list;
 }

@@ -118,10 +118,10 @@ std::vector<CableCheck> check_cables(const Cluster& cluster, double seconds) {
   const int hosts = static_cast<int>(cluster.fabric().hosts.size());
   for (int from = 0; from < hosts && hosts > 1; ++from) {
     const int to = (from + 1) % hosts;
-    const double all = cluster.fabric().rate(from, to) * payload_share(cluster.options().mtu);
-    const std::vector<double>& shares = cluster.options().shares;
-    for (int network = 0; network < static_cast<int>(shares.size()); ++network) {
-      checks.push_back({from, to, shares[static_cast<std::size_t>(network)] * all,
+    for (int network = 0; network < cluster.fabric().num_networks; ++network) {
+      const double rate = cluster.fabric().rate(from, to, network);
+      if (rate == 0) continue;  // one of them has no cable there
+      checks.push_back({from, to, rate * payload_share(cluster.options().mtu),
                         measure(cluster, from, to, network, seconds), network});
     }
   }

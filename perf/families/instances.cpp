@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <random>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "chorus/error.hpp"
 #include "chorus/topology.hpp"
 #include "model/ways.hpp"
+#include "topology/draw.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus::perf {
@@ -28,46 +28,29 @@ constexpr std::array kBoxes = {"dgx1",     "ndv2",   "p3dn",    "dgx2",      "dg
                                "dgx-h100", "mi250x", "mi250",   "mi300x",    "z52",
                                "pcie4",    "pcie8",  "cpu:2x4", "pcie:2x2x2"};
 
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : random_(seed) {}
+/// A number of each order of magnitude alike.
+int size(Draw& draw, int least, int most) {
+  return static_cast<int>(std::lround(draw.magnitude(least, most)));
+}
 
-  int from(int least, int most) {
-    return least + static_cast<int>(random_() % static_cast<std::uint64_t>(most - least + 1));
-  }
-  bool one_in(int count) { return from(1, count) == 1; }
-  template <class List>
-  auto of(const List& list) {
-    return list[static_cast<std::size_t>(from(0, static_cast<int>(std::size(list)) - 1))];
-  }
-  /// Numbers of each order of magnitude alike.
-  int size(int least, int most) {
-    const double share = static_cast<double>(random_() % 10'000) / 9'999;
-    return static_cast<int>(
-        std::lround(std::exp(std::log(least) + share * (std::log(most) - std::log(least)))));
-  }
-  std::uint64_t seed() { return random_() % 60'000 + 1; }
-
- private:
-  std::mt19937_64 random_;
-};
+std::size_t seed_of(Draw& draw) { return draw.below(60'000) + 1; }
 
 int ranks_of(std::string_view name) { return topology_from_name(name).world_size(); }
 
 /// So many boxes that there are about `ranks` ranks.
 std::string boxes(Draw& draw, int ranks, std::string_view box) {
-  const int hosts = std::clamp(draw.size(1, std::max(1, ranks / ranks_of(box))), 1, 128);
+  const int hosts = std::clamp(size(draw, 1, std::max(1, ranks / ranks_of(box))), 1, 128);
   return hosts == 1 ? std::string(box) : fmt::format("{}*{}", hosts, box);
 }
 
 /// The same, two boxes at least.
 std::string cluster(Draw& draw, int ranks, std::string_view box) {
-  const int hosts = std::clamp(draw.size(2, std::max(2, ranks / ranks_of(box))), 2, 128);
+  const int hosts = std::clamp(size(draw, 2, std::max(2, ranks / ranks_of(box))), 2, 128);
   return fmt::format("{}*{}", hosts, box);
 }
 
 std::string equal_boxes(Draw& draw, int most) {
-  const int ranks = draw.size(2 * kLeastRanks, most);
+  const int ranks = size(draw, 2 * kLeastRanks, most);
   std::string name = boxes(draw, ranks, draw.of(kBoxes));
   if (draw.one_in(4) && name.find('*') != std::string::npos) name += ",rails=yes";
   return name;
@@ -75,7 +58,7 @@ std::string equal_boxes(Draw& draw, int most) {
 
 std::string mixes(Draw& draw, int most) {
   const int kinds = draw.from(2, 3);
-  const int ranks = draw.size(2 * kLeastRanks, most);
+  const int ranks = size(draw, 2 * kLeastRanks, most);
   std::string name;
   for (int kind = 0; kind < kinds; ++kind) {
     const std::string_view box = draw.of(kBoxes);
@@ -107,7 +90,7 @@ std::string node(Draw& draw, const Topology& t, NodeKind kind) {
 }
 
 std::string faults(Draw& draw, int most) {
-  const int ranks = draw.size(2 * kLeastRanks, most);
+  const int ranks = size(draw, 2 * kLeastRanks, most);
   std::string name = boxes(draw, ranks, draw.of(kBoxes));
   const Topology whole = topology_from_name(name);
   for (int fault = draw.from(1, 3); fault > 0; --fault) {
@@ -131,15 +114,15 @@ std::string faults(Draw& draw, int most) {
 std::string shared_nics(Draw& draw, int most) {
   constexpr std::array kGpuBoxes = {"dgx1",   "dgx2",   "dgx-a100", "dgx-h100",
                                     "mi250x", "mi300x", "mi250",    "z52"};
-  const int ranks = draw.size(2 * kLeastRanks, most);
+  const int ranks = size(draw, 2 * kLeastRanks, most);
   return fmt::format("{},gpus-per-nic={},nic={}", cluster(draw, ranks, draw.of(kGpuBoxes)),
                      draw.of(std::array{2, 4, 8}), draw.of(std::array{12.5, 25.0, 50.0}));
 }
 
 std::string one_way(Draw& draw, int most) {
-  const int ranks = draw.size(kLeastRanks, most);
+  const int ranks = size(draw, kLeastRanks, most);
   std::string name = draw.one_in(2)
-                         ? fmt::format("random:{},degree=4,seed={}", ranks, draw.seed())
+                         ? fmt::format("random:{},degree=4,seed={}", ranks, seed_of(draw))
                          : boxes(draw, std::max(ranks, 2 * kLeastRanks), draw.of(kBoxes));
   const Topology whole = topology_from_name(name);
   for (int slow = draw.from(1, 3); slow > 0; --slow) {
@@ -154,13 +137,13 @@ std::string one_way(Draw& draw, int most) {
 std::string islands(Draw& draw, int most) {
   const int count = draw.from(2, 6);
   std::vector<int> hosts;
-  for (int i = 0; i < count; ++i) hosts.push_back(draw.size(1, std::clamp(most / count, 2, 12)));
+  for (int i = 0; i < count; ++i) hosts.push_back(size(draw, 1, std::clamp(most / count, 2, 12)));
   return fmt::format("lan:{},trunk={}", fmt::join(hosts, "x"),
                      draw.of(std::array{0.025, 0.05, 0.125, 0.25, 0.5}));
 }
 
 std::string grid(Draw& draw, int most, std::string_view kind) {
-  const int ranks = draw.size(kLeastRanks, std::min(most, 512));
+  const int ranks = size(draw, kLeastRanks, std::min(most, 512));
   const int dimensions = draw.from(2, 3);
   std::vector<int> shape;
   for (int i = 0; i < dimensions; ++i) {
@@ -176,14 +159,14 @@ std::string meshes(Draw& draw, int most) { return grid(draw, most, "mesh"); }
 std::string dragonflies(Draw& draw, int most) {
   const int groups = draw.from(3, 9);
   const int routers = draw.from(2, 6);
-  const int ranks = std::max(1, draw.size(kLeastRanks, most) / (groups * routers));
+  const int ranks = std::max(1, size(draw, kLeastRanks, most) / (groups * routers));
   return fmt::format("dragonfly:{}x{}x{},global={},local={}", groups, routers, std::min(ranks, 8),
                      draw.of(std::array{0.5, 1.0, 2.0, 4.0}), draw.of(std::array{1.0, 2.0}));
 }
 
 std::string fat_trees(Draw& draw, int most) {
-  const int ranks = draw.size(2 * kLeastRanks, most);
-  const int leaves = std::clamp(draw.size(2, std::max(2, ranks / 2)), 2, 32);
+  const int ranks = size(draw, 2 * kLeastRanks, most);
+  const int leaves = std::clamp(size(draw, 2, std::max(2, ranks / 2)), 2, 32);
   std::string name = fmt::format("fat-tree:{}x{},over={}", leaves, std::max(2, ranks / leaves),
                                  draw.of(std::array{1, 2, 3}));
   if (draw.one_in(2)) {  // of several uplinks of a leaf one is missing
@@ -194,13 +177,18 @@ std::string fat_trees(Draw& draw, int most) {
 }
 
 std::string switch_trees(Draw& draw, int most) {
-  return fmt::format("switch-tree:{},seed={},spread={}", draw.size(kLeastRanks, most), draw.seed(),
-                     draw.of(std::array{1, 4, 10}));
+  return fmt::format("switch-tree:{},seed={},spread={}", size(draw, kLeastRanks, most),
+                     seed_of(draw), draw.of(std::array{1, 4, 10}));
 }
 
 std::string random_graphs(Draw& draw, int most) {
-  return fmt::format("random:{},degree={},seed={},spread={}", draw.size(kLeastRanks, most),
-                     draw.from(3, 6), draw.seed(), draw.of(std::array{1, 4, 10}));
+  return fmt::format("random:{},degree={},seed={},spread={}", size(draw, kLeastRanks, most),
+                     draw.from(3, 6), seed_of(draw), draw.of(std::array{1, 4, 10}));
+}
+
+std::string lans(Draw& draw, int most) {
+  return fmt::format("random-lan:{},hosts={}", seed_of(draw),
+                     size(draw, kLeastRanks, std::min(most, 64)));
 }
 
 struct Generator {
@@ -221,6 +209,7 @@ constexpr std::array kGenerators = {
     Generator{{"fat-trees", "oversubscribed, some with a leaf that lost uplinks"}, fat_trees},
     Generator{{"switch-trees", "random trees of switches"}, switch_trees},
     Generator{{"random", "random graphs of nearly equal degree"}, random_graphs},
+    Generator{{"lans", "Ethernet clusters of unequal hosts with up to three cables each"}, lans},
 };
 
 constexpr auto kFamilies = [] {

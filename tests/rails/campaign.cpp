@@ -74,6 +74,7 @@ int run(const std::string& cluster, int faults, unsigned seed, const std::string
       Event event{.fault = kFaults[draw(static_cast<int>(std::size(kFaults)))],
                   .host = draw(job.num_hosts()),
                   .network = draw(job.num_networks())};
+      while (!job.has_cable(event.host, event.network)) event.host = draw(job.num_hosts());
       const auto rounds = static_cast<std::size_t>(1 + draw(8));
       event.begin_us = now_us();
       job.inflict(event.fault, event.host, event.network);

@@ -57,8 +57,7 @@ const char* name_of(Fault fault) {
 std::int64_t Round::worst_us() const { return std::max({reduce_us, gather_us, small_us}); }
 
 FaultyJob::FaultyJob(const std::string& cluster)
-    : cluster_(std::make_unique<Cluster>(fabric_of(cluster_topology(cluster, {})),
-                                         CableOptions{.shares = cluster_shares(cluster)})) {
+    : cluster_(std::make_unique<Cluster>(cluster_fabric(cluster), CableOptions{})) {
   const std::vector<std::string> program = {
       "sh", "-c",
       fmt::format("exec {} {}/end {}/notes$RANK 2>{}/log$RANK", FAULTS_JOB, scratch_.path(),
@@ -73,11 +72,10 @@ FaultyJob::FaultyJob(const std::string& cluster)
 FaultyJob::~FaultyJob() = default;
 
 int FaultyJob::num_hosts() const { return static_cast<int>(cluster_->fabric().hosts.size()); }
-int FaultyJob::num_networks() const { return static_cast<int>(cluster_->options().shares.size()); }
-
-std::string FaultyJob::cable(int host, int network) const {
-  return fmt::format("cable{}{}", host, network == 0 ? "" : fmt::format("n{}", network));
+bool FaultyJob::has_cable(int host, int network) const {
+  return cluster_->fabric().has_cable(host, network);
 }
+int FaultyJob::num_networks() const { return cluster_->fabric().num_networks; }
 
 void FaultyJob::on(int machine, const std::string& command) const {
   static_cast<void>(output_of(cluster_->keeper(machine), command));
@@ -99,7 +97,7 @@ std::string FaultyJob::shaped(int machine, const std::string& device) const {
 
 void FaultyJob::inflict(Fault fault, int host, int network) {
   const int switches = num_hosts();
-  const std::string near = host_interface(network), far = cable(host, network);
+  const std::string near = host_interface(network), far = cable_name(host, network);
   const auto drop = [](const std::string& device) {
     return fmt::format("tc qdisc replace dev {} root bfifo limit 1", device);
   };
@@ -130,7 +128,7 @@ void FaultyJob::inflict(Fault fault, int host, int network) {
 
 void FaultyJob::mend(int host, int network) {
   const int switches = num_hosts();
-  const std::string near = host_interface(network), far = cable(host, network);
+  const std::string near = host_interface(network), far = cable_name(host, network);
   on(switches, fmt::format("ip link set {} up && tc {}", far, shaped(switches, far)));
   on(host, fmt::format("ip link set {} up && tc {}", near, shaped(host, near)));
 }

@@ -60,11 +60,11 @@ class FaultyJob {
   [[nodiscard]] std::string said() const;
   [[nodiscard]] int num_hosts() const;
   [[nodiscard]] int num_networks() const;
+  [[nodiscard]] bool has_cable(int host, int network) const;
 
  private:
   void on(int machine, const std::string& command) const;
   [[nodiscard]] std::string shaped(int machine, const std::string& device) const;
-  [[nodiscard]] std::string cable(int host, int network) const;
   void throw_if_ended();
   [[nodiscard]] std::string notes(int rank) const;
 

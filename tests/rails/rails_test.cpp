@@ -29,8 +29,7 @@ class Rails : public ::testing::Test {
   /// A cluster of that name stands, or false where none may be made.
   bool stands(const std::string& name) {
     try {
-      cluster_ = std::make_unique<Cluster>(fabric_of(cluster_topology(name, {})),
-                                           CableOptions{.shares = cluster_shares(name)});
+      cluster_ = std::make_unique<Cluster>(cluster_fabric(name), CableOptions{});
     } catch (const NotAllowed& error) {
       why_not_ = error.what();
       return false;
