@@ -68,6 +68,9 @@ class Runner {
   [[nodiscard]] bool given_up() const { return given_up_; }
   [[nodiscard]] const std::optional<Peer>& peer() const { return peer_; }
 
+  /// The next block begins with a new start.
+  void end_session() { session_.reset(); }
+
   /// One block, or nothing if it failed; then reason() says why.
   std::optional<std::vector<Sample>> run(const Job& job, LoadMeter& meter) {
     if (given_up_) return std::nullopt;
@@ -343,6 +346,7 @@ void measure_in(const Place& place, const Settings& settings, const Scratch& scr
           ++step.done;
           Collected& c = collected[i];
           if (!c.row.reason.empty()) continue;  // it failed or refused in an earlier round
+          if (settings.restart) runners[i].end_session();
           if (const auto samples = runners[i].run(job, c.meter)) {
             add_round(c, job, *samples);
           } else {
@@ -366,6 +370,54 @@ int steps_of(const Settings& settings, int ranks) {
   return steps * settings.rounds;
 }
 
+/// Row::cores_us of the rows of `place` from `first` on: the same hosts and switches, without
+/// limits.
+void measure_cores(const Place& place, const Fabric& fabric, CableOptions cables,
+                   const Settings& settings, const Scratch& scratch,
+                   const std::function<void(const Step&)>& progress, Step& step, Report& report,
+                   std::size_t first) {
+  cables.limited = false;
+  const Cluster cluster(fabric, cables);
+  const Place free{
+      .transport = place.transport + " without limits", .ranks = place.ranks, .cluster = &cluster};
+  Settings once = settings;
+  once.rounds = 1;
+  std::erase_if(once.libraries, [](const Library& library) { return library.name != "chorus"; });
+  Report rows;
+  const int done = step.done;
+  measure_in(free, once, scratch, progress, step, rows);
+  step.done = done;
+  for (std::size_t i = first; i < report.rows.size(); ++i) {
+    Row& row = report.rows[i];
+    for (const Row& by_cores : rows.rows) {
+      if (by_cores.collective != row.collective || by_cores.bytes != row.bytes) continue;
+      row.cores_us = by_cores.p50_us.value_or(0);
+    }
+  }
+}
+
+/// True if `report` has all rows of `place`. If not, those that it has are taken out of it.
+bool is_measured(const std::string& place, const Settings& settings, int ranks, Report& report) {
+  const auto has = [&](Kind kind, std::uint64_t bytes, const std::string& library) {
+    return std::ranges::any_of(report.rows, [&](const Row& row) {
+      return row.transport == place && row.collective == benchmark(kind).name &&
+             row.bytes == bytes && row.library == library;
+    });
+  };
+  bool all = true;
+  for (const Kind kind : settings.kinds) {
+    for (const std::uint64_t bytes : real_sizes(settings, kind, ranks)) {
+      for (const Library& library : settings.libraries) {
+        all = all && has(kind, bytes, library.name);
+      }
+    }
+  }
+  if (all) return true;
+  std::erase_if(report.rows, [&](const Row& row) { return row.transport == place; });
+  std::erase_if(report.peers, [&](const Peer& peer) { return peer.transport == place; });
+  return false;
+}
+
 /// `settings.clusters` as they will stand, one after another.
 std::vector<Topology> topologies_of(const Settings& settings) {
   std::vector<Topology> topologies;
@@ -378,9 +430,26 @@ std::vector<Topology> topologies_of(const Settings& settings) {
 
 }  // namespace
 
-Report measure_all(const Settings& settings, const std::function<void(const Step&)>& progress,
-                   Allocation* job) {
-  const std::vector<Topology> topologies = topologies_of(settings);
+std::string why_not_continue(const Report& before, const Settings& settings,
+                             const std::string& commit) {
+  if (before.commit != commit) {
+    return fmt::format("it was measured at commit {} and this program is of {}", before.commit,
+                       commit);
+  }
+  const Machine machine = this_machine();
+  if (before.machine.cpu != machine.cpu || before.machine.cpus != machine.cpus) {
+    return fmt::format("it was measured on {} CPUs of {}", before.machine.cpus, before.machine.cpu);
+  }
+  if (before.rounds != settings.rounds || before.in_place != settings.in_place ||
+      before.dirty != settings.dirty) {
+    return "it has other --rounds, --in-place or --dirty";
+  }
+  return {};
+}
+
+namespace {
+
+Report begun(const Settings& settings, Allocation* job, const Report& before) {
   Report report;
   report.machine = this_machine();
   report.date = utc_now();
@@ -392,7 +461,39 @@ Report measure_all(const Settings& settings, const std::function<void(const Step
     report.hosts = report_hosts(*job);
     report.absent = absent_from(settings.libraries);
   }
+  report.rows = before.rows;
+  report.peers = before.peers;
+  if (!before.date.empty()) report.date = before.date;
+  return report;
+}
 
+/// One of `settings.clusters`, whose topology is `topology`.
+void measure_on(const ClusterPlace& wanted, const Topology& topology, const Settings& settings,
+                const std::function<void(const Step&)>& progress, Step& step, Report& report) {
+  const Scratch scratch;
+  const Fabric fabric = cluster_fabric(wanted.topology, wanted.order);
+  Place place{.transport = wanted.name(), .ranks = topology.world_size(), .topology = &topology};
+  if (wanted.described) {
+    place.topology_file = scratch.path() + "/topology.json";
+    write_file(place.topology_file, to_json(topology));
+  }
+  const std::size_t first = report.rows.size();
+  {
+    const Cluster cluster(fabric, wanted.cables);
+    place.cluster = &cluster;
+    measure_in(place, settings, scratch, progress, step, report);
+  }
+  if (settings.cores) {
+    measure_cores(place, fabric, wanted.cables, settings, scratch, progress, step, report, first);
+  }
+}
+
+}  // namespace
+
+Report measure_all(const Settings& settings, const std::function<void(const Step&)>& progress,
+                   Allocation* job, const Continued& continued) {
+  const std::vector<Topology> topologies = topologies_of(settings);
+  Report report = begun(settings, job, continued.before);
   Step step;
   for (const Topology& topology : topologies) {
     check(settings, topology.world_size());
@@ -402,21 +503,18 @@ Report measure_all(const Settings& settings, const std::function<void(const Step
     check(settings, settings.ranks);
     step.total = steps_of(settings, settings.ranks) * static_cast<int>(settings.transports.size());
   }
-  const Scratch scratch;
   for (std::size_t i = 0; i < topologies.size(); ++i) {
     const ClusterPlace& wanted = settings.clusters[i];
-    const Cluster cluster(cluster_fabric(wanted.topology, wanted.order), wanted.cables);
-    Place place{.transport = wanted.name(),
-                .ranks = topologies[i].world_size(),
-                .cluster = &cluster,
-                .topology = &topologies[i]};
-    if (wanted.described) {
-      place.topology_file = fmt::format("{}/topology-{}.json", scratch.path(), i);
-      write_file(place.topology_file, to_json(topologies[i]));
+    const int ranks = topologies[i].world_size();
+    if (is_measured(wanted.name(), settings, ranks, report)) {
+      step.done += steps_of(settings, ranks);
+      continue;
     }
-    measure_in(place, settings, scratch, progress, step, report);
+    measure_on(wanted, topologies[i], settings, progress, step, report);
+    continued.save(report);
   }
   if (topologies.empty()) {
+    const Scratch scratch;
     for (const std::string& transport : settings.transports) {
       const Place place{.transport = transport, .ranks = settings.ranks, .job = job};
       measure_in(place, settings, scratch, progress, step, report);

@@ -45,6 +45,15 @@ struct Settings {
   bool in_place = false;
   bool dirty = false;
   double timeout_s = 30;  ///< for one block, and for the start of a library
+  bool restart = false;   ///< every round begins with a new start of each library
+  /// On clusters: also what Chorus takes by cables without limits, Row::cores_us.
+  bool cores = false;
+};
+
+/// An earlier run to go on with, and where to save this one after every cluster.
+struct Continued {
+  Report before = {};
+  std::function<void(const Report&)> save = [](const Report&) {};
 };
 
 /// begin, begin·factor, … up to and including `end`. Throws chorus::InputError unless
@@ -69,9 +78,15 @@ struct Step {
 /// `job`: on the hosts of that job, in place of this machine, with its ranks; `settings.transports`
 /// are then those between hosts, or "auto".
 ///
+/// Clusters that have all their rows in `continued.before` are not measured again.
+///
 /// Throws chorus::InputError for settings that cannot be measured.
 [[nodiscard]] Report measure_all(const Settings& settings,
                                  const std::function<void(const Step&)>& progress,
-                                 Allocation* job = nullptr);
+                                 Allocation* job = nullptr, const Continued& continued = {});
+
+/// Why a record cannot be continued with `settings` by a program of `commit`; empty if it can.
+[[nodiscard]] std::string why_not_continue(const Report& before, const Settings& settings,
+                                           const std::string& commit);
 
 }  // namespace chorus::perf

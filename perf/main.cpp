@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <string>
 
@@ -38,7 +39,7 @@ void print_report(const Report& report, Style style, bool details) {
   const std::string comparison = comparison_table(report, style);
   if (details || comparison.empty()) text += detail_tables(report, style);
   if (!comparison.empty()) text += comparison;
-  text += bound_table(report, style);
+  text += bound_table(report, style) + share_table(report, style);
   fmt::print("{}", text);
 }
 
@@ -52,10 +53,38 @@ int verdict(const Report& report) {
   return any && !fault ? 0 : 1;
 }
 
-Report measure_with_progress(const Settings& settings, Allocation* job) {
+Report measure_with_progress(const Settings& settings, Allocation* job,
+                             const Continued& continued = {}) {
   Progress progress(stderr, "chorus-perf");
   return measure_all(
-      settings, [&](const Step& step) { progress.show(step.done, step.total, step.what); }, job);
+      settings, [&](const Step& step) { progress.show(step.done, step.total, step.what); }, job,
+      continued);
+}
+
+/// With --continue what the record has already, and with --json where it is saved after every
+/// cluster.
+Continued continued_of(const MeasureOptions& options, const std::string& command) {
+  Continued continued;
+  std::string commands = command;
+  if (options.continued && std::filesystem::exists(options.json)) {
+    continued.before = load_report(options.json);
+    const std::string why = why_not_continue(continued.before, options.settings, kCommit);
+    if (!why.empty()) {
+      throw InputError(
+          fmt::format("{} cannot be continued: {}: begin another record", options.json, why));
+    }
+    commands = continued.before.command;
+    if (!commands.ends_with(command)) commands += "; " + command;
+  }
+  continued.before.command = commands;
+  if (!options.json.empty() && options.json != "-") {
+    continued.save = [path = options.json, commands](Report report) {
+      report.commit = kCommit;
+      report.command = commands;
+      write_output(path, to_json(report));
+    };
+  }
+  return continued;
 }
 
 int measure_like_nccl_tests(Settings settings, Allocation* job) {
@@ -73,9 +102,10 @@ int measure(const MeasureOptions& options, const std::string& command, Allocatio
   }
   const bool only_result = one_is_standard_output({options.json, options.svg});
   if (options.nccl_tests) return measure_like_nccl_tests(options.settings, job);
-  Report report = measure_with_progress(options.settings, job);
+  const Continued continued = continued_of(options, command);
+  Report report = measure_with_progress(options.settings, job, continued);
   report.commit = kCommit;
-  report.command = command;
+  report.command = continued.before.command;
   if (!options.json.empty()) write_output(options.json, to_json(report));
   if (!only_result) print_report(report, options.style, options.details);
   fmt::print(stderr, "{}", remarks(report));

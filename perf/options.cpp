@@ -56,6 +56,7 @@ struct Raw {
   std::vector<std::string> clusters;
   std::string congestion;
   bool undescribed = false, tuned = false, cluster_table = false, host = false;
+  bool random_clusters = false;
   std::vector<std::uint64_t> sizes;
   std::string plan;
   std::string nccl;
@@ -181,6 +182,19 @@ void make_cluster_table(const CLI::App& app, Raw& raw, MeasureOptions& options) 
   raw.tuned = true;
 }
 
+/// What docs/benchmarks.md shows of clusters drawn at random.
+void make_random_clusters(const CLI::App& app, Raw& raw, MeasureOptions& options) {
+  if (app.count("benchmark") == 0) {
+    raw.benchmarks = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+  }
+  if (raw.clusters.empty()) raw.clusters = {"random:1..30"};
+  if (raw.sizes.empty()) raw.sizes = {16 << 20};
+  if (app.count("--rounds") == 0) options.settings.rounds = 1;
+  if (app.count("--timeout-s") == 0) options.settings.timeout_s = 120;
+  raw.undescribed = true;
+  options.settings.cores = true;
+}
+
 /// "0,2,1,3"
 std::vector<int> parse_order(const std::string& text) {
   std::vector<int> order;
@@ -199,7 +213,8 @@ std::vector<int> parse_order(const std::string& text) {
 
 /// In a job of another launcher that one decides where ranks are.
 void fit_into_job(const CLI::App& app, Raw& raw, Settings& settings) {
-  for (const char* option : {"--cluster", "--cluster-table", "--host", "--explain"}) {
+  for (const char* option :
+       {"--cluster", "--cluster-table", "--random-clusters", "--host", "--explain"}) {
     if (app.count(option) == 0) continue;
     throw InputError(fmt::format(
         "{} is for one machine, and this is a job of {} processes: run it without the launcher",
@@ -213,12 +228,27 @@ void fit_into_job(const CLI::App& app, Raw& raw, Settings& settings) {
   if (app.count("--transport") == 0) raw.transports = {"auto"};
 }
 
+void add_clusters(const Raw& raw, Settings& settings) {
+  for (const std::string& cluster : raw.clusters) {
+    const std::size_t at = cluster.find('@');
+    for (std::string& name : cluster_names(cluster.substr(0, at))) {
+      ClusterPlace place;
+      place.topology = std::move(name);
+      place.described = !raw.undescribed;
+      if (at != cluster.npos) place.order = parse_order(cluster.substr(at + 1));
+      place.cables.congestion = raw.congestion;
+      settings.clusters.push_back(std::move(place));
+    }
+  }
+}
+
 void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available,
             MeasureOptions& options) {
   Settings& settings = options.settings;
   options.details = !raw.brief;
   if (raw.quick) make_quick(app, raw, options);
   if (raw.cluster_table) make_cluster_table(app, raw, options);
+  if (raw.random_clusters) make_random_clusters(app, raw, options);
   if (raw.job_ranks > 0) fit_into_job(app, raw, settings);
   if (raw.benchmarks.empty()) raw.benchmarks = {"all_reduce"};
   settings.kinds = kinds_of(raw.benchmarks);
@@ -227,15 +257,7 @@ void finish(const CLI::App& app, Raw& raw, const std::vector<Library>& available
   settings.transports = raw.transports;
   settings.type = known(type_named(raw.type), "--type", raw.type);
   settings.op = known(op_named(raw.op), "--op", raw.op);
-  for (const std::string& cluster : raw.clusters) {
-    const std::size_t at = cluster.find('@');
-    ClusterPlace place;
-    place.topology = cluster.substr(0, at);
-    place.described = !raw.undescribed;
-    if (at != cluster.npos) place.order = parse_order(cluster.substr(at + 1));
-    place.cables.congestion = raw.congestion;
-    settings.clusters.push_back(std::move(place));
-  }
+  add_clusters(raw, settings);
   if (raw.tuned) add_missing(settings.libraries, tuned_variants(settings.libraries));
   if (raw.host) {
     add_missing(settings.libraries, host_variants(settings.libraries, settings.ranks));
@@ -326,7 +348,7 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_option(
          "--cluster", raw.clusters,
          "Measure on an emulated cluster, as root (docs/emulated-clusters.md): a topology, or "
-         "TOPOLOGY@0,2,1,3 with the order of ranks; may be repeated")
+         "TOPOLOGY@0,2,1,3 with the order of ranks, or random:1..30; may be repeated")
       ->expected(1)
       ->take_all()
       ->excludes("--transport")
@@ -344,6 +366,17 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
          "four collectives at four sizes; --tuned; most of an hour")
       ->excludes("--transport")
       ->excludes("--plan");
+  app.add_flag("--cores", s.cores,
+               "Also what Chorus takes by cables without limits: where that is near the bound, "
+               "cores are the limit")
+      ->needs("--cluster");
+  app.add_flag("--restart", s.restart, "Every round begins with a new start of each library");
+  app.add_flag("--random-clusters", raw.random_clusters,
+               "What docs/benchmarks.md shows of clusters drawn at random: random:1..30 unless "
+               "--cluster names others, undescribed, four collectives of 16 MiB, --cores; hours")
+      ->excludes("--transport")
+      ->excludes("--plan")
+      ->excludes("--cluster-table");
   app.add_option("--sizes", raw.sizes, "Just these sizes: 4,64K,16M")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -391,13 +424,17 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       "Instead: every schedule of Chorus that could run, predicted and measured, at sizes up to "
       "16M; "
       "on a cluster: chorus-perf cluster run TOPOLOGY -- chorus-perf-selection --explain");
-  for (const char* other : {"--library", "--nccl", "--host", "--worker", "--cluster", "--tuned",
-                            "--cluster-table", "--in-place", "--dirty", "--quick", "--type", "--op",
-                            "--root", "--rounds", "--iterations", "--warmup", "--window"}) {
+  for (const char* other :
+       {"--library", "--nccl", "--host", "--worker", "--cluster", "--tuned", "--cluster-table",
+        "--random-clusters", "--restart", "--in-place", "--dirty", "--quick", "--type", "--op",
+        "--root", "--rounds", "--iterations", "--warmup", "--window"}) {
     explain->excludes(other);
   }
   CLI::Option* const json = app.add_option("--json", options.json,
                                            "Write the result to this file; - for standard output");
+  app.add_flag("--continue", options.continued,
+               "Keep the clusters that the file of --json already has, and measure the others")
+      ->needs(json);
   CLI::Option* const svg =
       app.add_option("--svg", options.svg,
                      "Draw time and bandwidth against size (needs gnuplot); - for standard output");
@@ -411,7 +448,7 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       ->excludes(markdown)
       ->excludes(explain)
       ->excludes("--in-place");
-  explain->excludes(svg)->excludes(markdown)->excludes("--brief");
+  explain->excludes(svg)->excludes(markdown)->excludes("--brief")->excludes("--continue");
 }
 
 CLI::Validator rank() {

@@ -19,6 +19,7 @@ struct MeasureOptions {
   std::string json, svg;  ///< files to write, or empty
   Style style = Style::text;
   bool details = true;      ///< all columns of all rows before the comparison
+  bool continued = false;   ///< `json` may have rows already, which are kept
   bool nccl_tests = false;  ///< both placements, in the form of nccl-tests, instead of tables
 };
 

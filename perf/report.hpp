@@ -35,6 +35,9 @@ struct Row {
   std::string note;                         ///< algorithm chosen for the library, if any
   /// What no algorithm can beat on an emulated cluster's cables (docs/bounds.md); 0: no such row.
   double bound_us = 0;
+  /// What Chorus takes on the same hosts by cables without limits, which is what this machine's
+  /// cores need; 0: not measured.
+  double cores_us = 0;
 
   bool operator==(const Row&) const = default;
 };

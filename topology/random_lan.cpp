@@ -193,9 +193,9 @@ Topology make_random_lan(Spec& spec) {
     const Network& network = lan.networks[k];
     std::vector<int> switches;
     for (std::size_t rack = 0; rack < lan.parent.size(); ++rack) {
-      switches.push_back(builder.node(k == 0 ? fmt::format("switch{}", rack)
-                                             : fmt::format("switch{}n{}", rack, k),
-                                      NodeKind::network_switch));
+      switches.push_back(
+          builder.node(k == 0 ? fmt::format("switch{}", rack) : fmt::format("switch{}n{}", rack, k),
+                       NodeKind::network_switch));
       if (rack == 0) continue;
       join(switches[rack], switches[static_cast<std::size_t>(lan.parent[rack])],
            network.trunks[rack], kSwitchHopUs);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -85,6 +87,37 @@ std::string cluster_name(const std::string& name) {
   constexpr std::string_view kRandom = "random:";
   if (!name.starts_with(kRandom) || std::filesystem::is_regular_file(name)) return name;
   return "random-lan:" + name.substr(kRandom.size());
+}
+
+std::vector<std::string> cluster_names(const std::string& name) {
+  constexpr int kMostSeeds = 1000;
+  const std::size_t colon = name.find(':'), dots = name.find("..");
+  const std::string kind = name.substr(0, colon);
+  if ((kind != "random" && kind != "random-lan") || dots == name.npos ||
+      std::filesystem::is_regular_file(name)) {
+    return {name};
+  }
+  const std::size_t comma = std::min(name.find(','), name.size());
+  const auto number = [&](std::size_t begin, std::size_t end) {
+    int value = 0;
+    const auto [rest, error] = std::from_chars(name.data() + begin, name.data() + end, value);
+    if (error == std::errc() && rest == name.data() + end && value > 0) return value;
+    throw InputError(
+        fmt::format("cluster \"{}\", column {}: expected a seed from 1 on, as in random:1..30",
+                    name, begin + 1));
+  };
+  if (dots > comma || dots < colon) return {name};
+  const int first = number(colon + 1, dots), last = number(dots + 2, comma);
+  if (last < first || last - first >= kMostSeeds) {
+    throw InputError(
+        fmt::format("cluster \"{}\", column {}: the last seed must be from {} to {}, not {}", name,
+                    dots + 3, first, first + kMostSeeds - 1, last));
+  }
+  std::vector<std::string> names;
+  for (int seed = first; seed <= last; ++seed) {
+    names.push_back(fmt::format("{}:{}{}", kind, seed, name.substr(comma)));
+  }
+  return names;
 }
 
 Topology cluster_topology(const std::string& name, const std::vector<int>& order) {

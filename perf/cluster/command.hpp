@@ -27,6 +27,10 @@ struct ClusterOptions {
 /// graphs cannot be emulated. Files keep their names.
 [[nodiscard]] std::string cluster_name(const std::string& name);
 
+/// The names that "random:1..30,rate=0.1" stands for, one per seed; any other stands for itself.
+/// Throws InputError naming the column where the range is none, or of more than 1000 seeds.
+[[nodiscard]] std::vector<std::string> cluster_names(const std::string& name);
+
 /// The topology that a name or a file of Chorus JSON means. Throws InputError.
 [[nodiscard]] Topology cluster_topology(const std::string& name, const std::vector<int>& order);
 

@@ -240,6 +240,12 @@ bool Fabric::has_cable(int host, int network) const {
       cables, [&](const Cable& cable) { return cable.a == host && cable.network == network; });
 }
 
+bool Fabric::is_even() const {
+  const auto to_hosts = std::ranges::count_if(
+      cables, [&](const Cable& cable) { return cable.a < static_cast<int>(hosts.size()); });
+  return to_hosts == static_cast<std::ptrdiff_t>(hosts.size()) * num_networks;
+}
+
 double Fabric::rate(int from_host, int to_host) const {
   double sum = 0;
   for (int k = 0; k < num_networks; ++k) sum += rate(from_host, to_host, k);

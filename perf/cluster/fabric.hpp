@@ -36,6 +36,8 @@ struct Fabric {
   /// IPv4, of the host's cable to network `network`.
   [[nodiscard]] std::string address(int host, int network) const;
   [[nodiscard]] bool has_cable(int host, int network) const;
+  /// True if every host has a cable to every network.
+  [[nodiscard]] bool is_even() const;
   /// Bytes per second from host to host through `network`: the slowest cable on the way; 0 where
   /// one of them has no cable there.
   [[nodiscard]] double rate(int from_host, int to_host, int network) const;

@@ -60,10 +60,10 @@ std::string bound_rows(const Topology& topology) {
               .left_columns = 1};
   for (const CollectiveKind kind : {all_reduce, all_gather, reduce_scatter, all_to_all}) {
     const Bound bound = lower_bound(topology, {.kind = kind});
-    table.rows.push_back({std::string(name_of(kind)),
-                          fmt::format("{:.4g}", 1e3 * bound.seconds_per_byte *
-                                                    static_cast<double>(kShownBytes)),
-                          bound.cut.empty() ? bound.method : bound.cut});
+    table.rows.push_back(
+        {std::string(name_of(kind)),
+         fmt::format("{:.4g}", 1e3 * bound.seconds_per_byte * static_cast<double>(kShownBytes)),
+         bound.cut.empty() ? bound.method : bound.cut});
   }
   return "\n" + render(table, Style::text);
 }

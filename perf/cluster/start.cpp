@@ -28,6 +28,27 @@ std::string all_interfaces(const Cluster& cluster) {
   return list;
 }
 
+/// The variable or argument of Open MPI that says by which cables it may send: where some hosts
+/// lack some, all that each has.
+std::pair<std::string, std::string> openmpi_cables(const Cluster& cluster) {
+  if (cluster.fabric().is_even()) return {"btl_tcp_if_include", all_interfaces(cluster)};
+  return {"btl_tcp_if_exclude", "lo"};
+}
+
+/// The same for UCX below MPICH, which cannot do without a network that some hosts have.
+std::string common_interfaces(const Cluster& cluster) {
+  const Fabric& fabric = cluster.fabric();
+  std::string list;
+  for (int network = 0; network < fabric.num_networks; ++network) {
+    bool all = true;
+    for (int host = 0; host < static_cast<int>(fabric.hosts.size()); ++host) {
+      all = all && fabric.has_cable(host, network);
+    }
+    if (all) list += (list.empty() ? "" : ",") + host_interface(network);
+  }
+  return list;
+}
+
 /// What processes on the cluster are told besides `variables`: where its hosts are listed, and what
 /// the emulation cannot hide from Chorus, that they share this machine's cores.
 Variables with_cluster(const Cluster& cluster, Variables variables) {
@@ -40,7 +61,7 @@ Variables with_cluster(const Cluster& cluster, Variables variables) {
        Variables{{"OMPI_MCA_plm", "rsh"},
                  {"OMPI_MCA_plm_rsh_agent", enter},
                  {"OMPI_MCA_oob_tcp_if_include", kHostInterface},
-                 {"OMPI_MCA_btl_tcp_if_include", all_interfaces(cluster)},
+                 {"OMPI_MCA_" + openmpi_cables(cluster).first, openmpi_cables(cluster).second},
                  {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                  {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                  {"HYDRA_LAUNCHER", "ssh"},
@@ -127,8 +148,8 @@ Command openmpi_command(const Cluster& cluster, const std::vector<std::string>& 
                         "oob_tcp_if_include",
                         kHostInterface,
                         "--mca",
-                        "btl_tcp_if_include",
-                        all_interfaces(cluster),
+                        openmpi_cables(cluster).first,
+                        openmpi_cables(cluster).second,
                         "--mca",
                         "pml",
                         "ob1",
@@ -147,7 +168,7 @@ Command mpich_command(const Cluster& cluster, const std::vector<std::string>& se
                       const std::vector<std::string>& program, const Variables& variables) {
   Command command = launcher(cluster, variables);
   command.environment.emplace_back("UCX_TLS", "tcp,self");
-  command.environment.emplace_back("UCX_NET_DEVICES", all_interfaces(cluster));
+  command.environment.emplace_back("UCX_NET_DEVICES", common_interfaces(cluster));
   command.argv = {"mpirun.mpich",
                   "-n",
                   std::to_string(cluster.fabric().host_of_rank.size()),

@@ -11,4 +11,14 @@ namespace chorus::perf {
 /// alone keep at 95.6 %. Empty if no row has a bound.
 [[nodiscard]] std::string bound_table(const Report& report, Style style);
 
+/// True if this machine's cores and not the emulated cables limit the row: Chorus takes more than
+/// half as long as the bound where cables have no limits. False where that was not measured.
+[[nodiscard]] bool cores_limit(const Row& row);
+
+/// Where three clusters and more have rows with a bound: by collective and size median, fifth
+/// percentile and worst of bound/time of each library over the clusters, of the first library's
+/// time over the best peer's, and with several rounds of their spread; then the same without the
+/// rows that cores limit. Else empty.
+[[nodiscard]] std::string share_table(const Report& report, Style style);
+
 }  // namespace chorus::perf

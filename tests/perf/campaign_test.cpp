@@ -201,5 +201,30 @@ TEST_F(Campaign, LeavesNothingWhenItIsKilledMidway) {
   EXPECT_TRUE(wait_until([&] { return scratch_directories() <= scratch_before_; }));
 }
 
+TEST(Continued, OnlyByTheSameProgramOnTheSameMachineWithTheSameRounds) {
+  const Settings settings = fake_settings();
+  Report before;
+  before.machine = this_machine();
+  before.commit = "abc";
+  before.rounds = settings.rounds;
+  EXPECT_EQ(why_not_continue(before, settings, "abc"), "");
+  EXPECT_THAT(why_not_continue(before, settings, "def"), HasSubstr("commit abc"));
+  before.rounds = settings.rounds + 1;
+  EXPECT_THAT(why_not_continue(before, settings, "abc"), HasSubstr("--rounds"));
+  before.machine.cpus = 1000;
+  EXPECT_THAT(why_not_continue(before, settings, "abc"), HasSubstr("1000 CPUs"));
+}
+
+TEST(Restart, EveryRoundHasANewStart) {
+  Settings settings = fake_settings();
+  settings.restart = true;
+  const Report report = run_fake(nullptr, settings);
+  for (const Row& row : report.rows) {
+    EXPECT_EQ(row.reason, "");
+    EXPECT_EQ(row.p50_us_by_round.size(), 2U);
+  }
+  EXPECT_EQ(fakes_running(), 0);
+}
+
 }  // namespace
 }  // namespace chorus::perf

@@ -10,6 +10,7 @@
 namespace chorus::perf {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -243,6 +244,40 @@ TEST(Options, ClusterHasItsOwnCommands) {
   for (const char* wrong : {"0,2,x", "-1,0", "-"}) {
     EXPECT_THAT(refused({"cluster", "check", "pairs", "--order", wrong}), HasSubstr("0,2,1,3"));
   }
+}
+
+TEST(Options, ARangeOfSeedsIsOneClusterEach) {
+  const Settings range = settings({"--cluster", "random:9..11,rate=0.1", "--undescribed"});
+  ASSERT_EQ(range.clusters.size(), 3U);
+  EXPECT_EQ(range.clusters[0].topology, "random:9,rate=0.1");
+  EXPECT_EQ(range.clusters[2].name(), "random:11,rate=0.1");
+  EXPECT_FALSE(range.clusters[1].described);
+  EXPECT_FALSE(range.cores);
+  EXPECT_THAT(refused({"--cluster", "random:3..1"}),
+              AllOf(HasSubstr("column 11"), HasSubstr("from 3 to 1002, not 1")));
+  EXPECT_THAT(refused({"--cluster", "random:1..9999"}), HasSubstr("from 1 to 1000"));
+  EXPECT_THAT(refused({"--cluster", "random:0..3"}), HasSubstr("column 8"));
+  EXPECT_THAT(refused({"--cluster", "random-lan:2..x,rate=1"}), HasSubstr("column 15"));
+}
+
+TEST(Options, TheRandomClustersAreThirtyUndescribedAndTellCoresApart) {
+  const Settings all = settings({"--random-clusters"});
+  EXPECT_EQ(all.clusters.size(), 30U);
+  EXPECT_EQ(all.kinds.size(), 4U);
+  EXPECT_THAT(all.sizes, ElementsAre(16U << 20));
+  EXPECT_TRUE(all.cores);
+  EXPECT_FALSE(all.clusters.front().described);
+  EXPECT_EQ(settings({"--random-clusters", "--cluster", "random:2..4"}).clusters.size(), 3U);
+  EXPECT_THAT(refused({"--continue"}), HasSubstr("--json"));
+  EXPECT_THAT(refused({"--cores"}), HasSubstr("--cluster"));
+}
+
+TEST(Options, AShownClusterNeedsNoMore) {
+  const CommandLine show = parse({"cluster", "show", "random:7", "--json", "t.json"});
+  const auto& options = std::get<ClusterOptions>(show);
+  EXPECT_EQ(options.action, ClusterOptions::Action::show);
+  EXPECT_EQ(options.topology, "random:7");
+  EXPECT_EQ(options.json, "t.json");
 }
 
 }  // namespace

@@ -51,6 +51,8 @@ Report sample() {
                  row("mpi", 1 << 20, 25.0), row("gloo", 1 << 20, std::nullopt)};
   report.rows[5].reason = "timed out after 30 s";
   report.rows[0].p50_us_by_round = {1.0, 0.9, 1.1};
+  report.rows[0].bound_us = 0.5;
+  report.rows[0].cores_us = 0.25;
   return report;
 }
 
