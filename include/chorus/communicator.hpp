@@ -155,8 +155,8 @@ class CHORUS_API Communicator {
                                    int timeout_ms = 0) const;
 
   /// Collective among all ranks but `excluded` (any order, without repeats, not this rank): those
-  /// form a new communicator in the same order. Works also after a failure, as long as the process
-  /// that made the id lives; this communicator is then of no more use. Throws InputError for ranks
+  /// form a new communicator in the same order. Works also after a failure, whichever rank failed;
+  /// this communicator is then of no more use. Throws InputError for ranks
   /// that do not exist, BootstrapError if another member has died or excludes other ranks.
   [[nodiscard]] Communicator shrink(std::span<const Rank> excluded);
 

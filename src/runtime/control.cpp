@@ -14,6 +14,7 @@
 #include "base/check.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "runtime/call_number.hpp"
 #include "runtime/control_impl.hpp"
 #include "runtime/coordinator_judge.hpp"
 #include "runtime/flight_files.hpp"
@@ -32,6 +33,12 @@ constexpr milliseconds kAnswerWithin{500};
 /// How long leaving takes at most: until the coordinator has read the farewell, or, where it lives
 /// in this process, until the others have left (the coordinator itself gives up after 10 s).
 constexpr milliseconds kFarewell{1'000}, kFarewellOfHost{11'000};
+/// The same while a successor of the coordinator is looked for.
+constexpr milliseconds kFarewellElsewhere{4'000};
+/// And how much longer a verdict is waited for meanwhile.
+constexpr milliseconds kVerdictElsewhere{4'000};
+/// What a successor may be asked for again: this rank's part of its latest exchanges and notes.
+constexpr std::size_t kFinishedKept = 16, kNotesKept = 64;
 
 bool contains(std::span<const Rank> members, Rank rank) {
   return std::find(members.begin(), members.end(), rank) != members.end();
@@ -42,14 +49,14 @@ bool contains(std::span<const Rank> members, Rank rank) {
 // The connection.
 
 void Control::Impl::send(const wire::Frame& frame) {
-  if (disconnected) return;
+  if (disconnected || following == Following::seeking) return;
   outbox.add(frame);
   // A broken connection is noticed by reading: what the coordinator said last comes first.
   if (!outbox.flush(socket.get())) outbox.clear();
 }
 
 void Control::Impl::pump() {
-  if (disconnected) return;
+  if (disconnected || following == Following::seeking) return;
   if (!outbox.empty() && !outbox.flush(socket.get())) outbox.clear();
   thread_local std::array<std::byte, 64 * 1024> buffer;
   for (;;) {
@@ -64,7 +71,7 @@ void Control::Impl::pump() {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got <= 0) {
       const bool silent = got < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH);
-      return on_disconnect(silent ? "its machine stopped answering" : "its connection closed");
+      return on_disconnect(silent ? std::string(kSilent) : "its connection closed");
     }
     inbox.add(std::span(buffer).first(static_cast<std::size_t>(got)));
   }
@@ -79,15 +86,34 @@ void Control::Impl::sleep(std::unique_lock<std::mutex>& lock, Time deadline) {
 }
 
 void Control::Impl::on_disconnect(const std::string& how) {
-  disconnected = how;
   outbox.clear();
-  // fd() stays valid for those who poll it, but is never readable again.
+  quiet_socket();
+  if (following == Following::gathering) {  // the follower goes to the next
+    following = Following::seeking;
+    return;
+  }
+  if (!may_follow()) return lose_for_good(how);
+  loss = host_left ? wire::Loss::left : how == kSilent ? wire::Loss::silent : wire::Loss::closed;
+  loss_how = how;
+  following = Following::seeking;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(follower->wake.get(), &one, sizeof one);
+}
+
+/// fd() stays valid for those who poll it, but is not readable before there is a coordinator.
+void Control::Impl::quiet_socket() const {
   const int quiet = ::eventfd(0, EFD_CLOEXEC);
   if (quiet >= 0) {
     ::dup3(quiet, socket.get(), O_CLOEXEC);
     ::close(quiet);
   }
-  if (host_left) {
+}
+
+void Control::Impl::lose_for_good(const std::string& how) {
+  disconnected = how;
+  following = Following::no;
+  if (goodbye) return;
+  if (host_left && !last_word) {
     log(LogLevel::info, "", "the coordinator has left: failures are no longer noticed");
     return;
   }
@@ -109,6 +135,38 @@ void Control::Impl::hear(Type type, wire::Reader body) {
     case Type::job_failed:
       join_failure = body.text();
       return;
+    case Type::appoint:
+      return be_ready(body.u64());
+    case Type::successors:
+      return hear_successors(body);
+    case Type::left:
+      if (const Rank who = body.i32(); who >= 0 && static_cast<std::size_t>(who) < roster.size()) {
+        roster[static_cast<std::size_t>(who)].left = true;
+      }
+      return;
+    case Type::roster:
+      roster.resize(static_cast<std::size_t>(world_size));
+      return wire::read_roster(body, roster);
+    case Type::goodbye:
+      goodbye = true;
+      return;
+    case Type::succeeded:
+      host_rank = body.i32();
+      if (following == Following::gathering) host_text = next_host_text;
+      following = Following::no;
+      host_left = false;
+      log(LogLevel::info, fmt::format("[rank {}/{}]", rank, world_size),
+          fmt::format("the coordinator is now {}'s process ({})",
+                      host_rank < 0 ? "a successor" : fmt::format("rank {}", host_rank),
+                      host_text));
+      return;
+    case Type::elsewhere:
+      too_few.first = body.u32();
+      too_few.second = body.u32();
+      return;
+    case Type::smaller_part:
+      last_word = body.text();
+      return;
     case Type::exchange_result:
     case Type::exchange_failed:
       return hear_exchange(type, body);
@@ -125,10 +183,9 @@ void Control::Impl::hear(Type type, wire::Reader body) {
       return;
     }
     case Type::death: {
-      const Rank dead = body.i32();
-      std::string who = body.text();
-      std::string how = body.text();
-      deaths.push_back({dead, std::move(who), std::move(how), body.u8() != 0, next_order++});
+      wire::Death death = wire::read_death(body, world_size);
+      if (has_died(death.rank)) return;
+      deaths.push_back({{std::move(death)}, next_order++});
       for (auto& [key, group] : groups) judge_by_death(group, deaths.back());
       return;
     }
@@ -147,9 +204,13 @@ void Control::Impl::hear(Type type, wire::Reader body) {
       if (found == groups.end()) return;
       const Rank from = body.i32();
       const auto blob = body.blob(wire::kMaxNote);
+      const std::uint64_t number = body.u64();
       if (from < 0 || static_cast<std::size_t>(from) >= found->second.members.size()) {
         throw wire::Malformed("a note of a rank that is not there");
       }
+      std::uint64_t& heard = found->second.notes_heard[from];
+      if (number <= heard) return;  // said again to a successor of the coordinator
+      heard = number;
       found->second.notes.push_back({from, {blob.begin(), blob.end()}});
       return;
     }
@@ -171,6 +232,7 @@ void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
     found->second.failure = Verdict{body.text(2 * wire::kMaxText), next_order++};
     return;
   }
+  const std::uint64_t number = body.u64();
   const std::uint32_t count = body.u32();
   if (count > static_cast<std::uint32_t>(world_size)) {
     throw wire::Malformed("an exchange of more than all ranks");
@@ -182,12 +244,18 @@ void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
   }
   body.end();
   found->second.blobs = std::move(blobs);
+  last_result = std::max(last_result, number);
+  if (successors.empty()) return;
+  finished.push_back({number, found->second.asked});
+  if (finished.size() > kFinishedKept) finished.pop_front();
 }
 
 void Control::Impl::hear_verdict(wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
   std::string sentence = body.text(2 * wire::kMaxText);
   const std::uint64_t order = next_order++;
+  verdicts.emplace_back(key, sentence);
+  if (verdicts.size() > wire::kMaxVerdictsBrought) verdicts.pop_front();
   const auto found = groups.find(key);
   if (found != groups.end()) {
     judge(found->second, sentence);
@@ -218,6 +286,7 @@ void Control::Impl::judge_by_disconnection(Group& group) {
 /// The coordinator is gone, and with it the process it lived in. Without it no other failure
 /// would be noticed, so every group fails, whether that process had a member in it or not.
 std::string Control::Impl::disconnection(const std::vector<Rank>* members) const {
+  if (last_word) return *last_word;
   if (expelled) {
     return fmt::format("the coordinator ({}) disconnected this rank: {}", host_text, *expelled);
   }
@@ -255,10 +324,16 @@ Control::~Control() {
 }
 
 void Control::Impl::say_farewell(std::unique_lock<std::mutex>& lock) {
-  send(Writer(Type::farewell).text(failure.value_or("")).share());
+  farewell = Writer(Type::farewell).text(failure.value_or("")).share();
+  send(farewell);
   // Closing earlier could lose the farewell, and it would look like a death.
-  wait(lock, Clock::now() + (hosting ? kFarewellOfHost : kFarewell),
-       [&] { return disconnected.has_value(); });
+  const Time begin = Clock::now();
+  wait(lock, Time::max(), [&] {
+    const milliseconds most = hosting                      ? kFarewellOfHost
+                              : following != Following::no ? kFarewellElsewhere
+                                                           : kFarewell;
+    return goodbye || disconnected || Clock::now() >= begin + most;
+  });
 }
 
 Rank Control::rank() const { return impl_->rank; }
@@ -305,7 +380,8 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
   const auto deadline = Impl::Clock::now() + milliseconds(timeout_ms);
   Impl::Exchange& mine = impl_->exchanges[key];
   mine = {};
-  impl_->send(Writer(Type::exchange).text(key).ranks(members).blob(blob).share());
+  mine.asked = Writer(Type::exchange).text(key).ranks(members).blob(blob).share();
+  impl_->send(mine.asked);
   std::optional<std::string> why;
   const auto settled = [&] { return impl_->settled(mine, members, group, why); };
   if (!impl_->wait(lock, deadline, settled, meanwhile)) {
@@ -370,7 +446,14 @@ std::optional<std::string> Control::verdict(const std::string& group) {
 void Control::note(const std::string& group, Rank to, std::span<const std::byte> blob) {
   CHORUS_CHECK(blob.size() <= wire::kMaxNote, "a note is short");
   const std::lock_guard lock(impl_->mutex);
-  impl_->send(Writer(Type::note).text(group).i32(to).blob(blob).share());
+  const wire::Frame frame =
+      Writer(Type::note).text(group).i32(to).blob(blob).u64(++impl_->last_note).share();
+  impl_->send(frame);
+  const auto found = impl_->groups.find(group);
+  if (found == impl_->groups.end()) return;
+  auto& said = found->second.notes_said;
+  said.push_back(frame);
+  if (said.size() > kNotesKept) said.pop_front();
 }
 
 std::vector<Control::Note> Control::take_notes(const std::string& group) {
@@ -382,14 +465,27 @@ std::vector<Control::Note> Control::take_notes(const std::string& group) {
 
 void Control::report_lost(const std::string& group, Rank peer, std::string_view why) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->send(Writer(Type::lost).text(group).i32(peer).text(why).share());
+  const wire::Frame frame = Writer(Type::lost).text(group).i32(peer).text(why).share();
+  impl_->send(frame);
+  const auto found = impl_->groups.find(group);
+  if (found != impl_->groups.end()) found->second.claims.push_back(frame);
 }
 
 void Control::report_waiting(const std::string& group, std::uint64_t sequence,
                              std::string_view signature, Rank waiting_for) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->send(
-      Writer(Type::waiting).text(group).u64(sequence).text(signature).i32(waiting_for).share());
+  const wire::Frame frame =
+      Writer(Type::waiting).text(group).u64(sequence).text(signature).i32(waiting_for).share();
+  impl_->send(frame);
+  const auto found = impl_->groups.find(group);
+  if (found == impl_->groups.end()) return;
+  Impl::Group& own = found->second;
+  if (MessageNumber::is_message(sequence)) {
+    own.last_message = frame;
+  } else {
+    own.last_call = frame;
+    own.last_message.reset();
+  }
 }
 
 void Control::report_ending(const std::string& group, std::span<const Conversed> all) {
@@ -397,7 +493,10 @@ void Control::report_ending(const std::string& group, std::span<const Conversed>
   Writer frame(Type::ending);
   frame.text(group).u32(static_cast<std::uint32_t>(all.size()));
   for (const Conversed& each : all) frame.i32(each.peer).u32(each.sent).u32(each.received);
-  impl_->send(frame.share());
+  const wire::Frame said = frame.share();
+  impl_->send(said);
+  const auto found = impl_->groups.find(group);
+  if (found != impl_->groups.end()) found->second.ending = said;
 }
 
 std::string Control::who_is_missing(const std::string& group, std::uint64_t sequence) {
@@ -429,7 +528,8 @@ void Control::abort(const std::string& group, std::string_view reason) {
     const auto seat = std::find(members.begin(), members.end(), impl_->rank) - members.begin();
     return impl_->judge(found->second, fmt::format("rank {} aborted: {}", seat, reason));
   }
-  impl_->send(Writer(Type::abort).text(group).text(reason).share());
+  found->second.aborting = Writer(Type::abort).text(group).text(reason).share();
+  impl_->send(found->second.aborting);
 }
 
 void Control::leaves_because(std::string_view reason) {
@@ -452,11 +552,12 @@ std::optional<std::string> Control::Impl::await(const std::string& key, int grac
                                                 const Judged& judged) {
   std::unique_lock lock(mutex);
   std::optional<std::string> sentence;
-  wait(lock, Clock::now() + milliseconds(grace_ms), [&] {
+  const Time deadline = Clock::now() + milliseconds(grace_ms);
+  wait(lock, deadline + kVerdictElsewhere, [&] {
     const auto found = groups.find(key);
     if (found == groups.end()) return true;
     sentence = judged(found->second);
-    return sentence.has_value();
+    return sentence || (following == Following::no && Clock::now() >= deadline);
   });
   return sentence;
 }

@@ -29,6 +29,9 @@ class Coordinator {
     /// The ranks may join again after all have left; otherwise the thread and the listener end
     /// with the last farewell.
     bool joined_often = false;
+    /// Of a rank that is ready to take over a joining, by when that began (unix time in us): the
+    /// ranks come when they have lost their coordinator, and nobody else may.
+    std::optional<std::uint64_t> succeeds = std::nullopt;
   };
   /// Listens on `interface_name` (name or address; empty: loopback) and `port` (0: any free one)
   /// and starts its thread. `world_size` 0: what the first rank to join says. Throws

@@ -1,7 +1,10 @@
-// What a Control holds. Private to control.cpp and control_join.cpp.
+// What a Control holds. Private to control*.cpp.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "runtime/control.hpp"
+#include "runtime/control_meet.hpp"
 #include "runtime/control_net.hpp"
 #include "runtime/control_wire.hpp"
 
@@ -19,11 +23,8 @@ struct Control::Impl {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  struct Death {
-    Rank rank;
-    std::string who, how;
-    bool expelled;        ///< by the coordinator
-    std::uint64_t order;  ///< among all deaths and verdicts
+  struct Death : wire::Death {
+    std::uint64_t order = 0;  ///< among all deaths and verdicts
   };
   struct Verdict {
     std::string sentence;
@@ -36,11 +37,24 @@ struct Control::Impl {
     std::string status = {};  ///< who is missing in status_call
     bool speaks = false;      ///< this rank is the one that logs it
     std::vector<Note> notes = {};
+    std::map<Rank, std::uint64_t> notes_heard = {};  ///< number of the last, by whom
+    // What this rank said and a successor of the coordinator has to hear again.
+    wire::Frame last_call = {};     ///< `waiting` of the last collective that it reported
+    wire::Frame last_message = {};  ///< the same of a message, if that came later
+    wire::Frame ending = {}, aborting = {};
+    std::vector<wire::Frame> claims = {};
+    std::deque<wire::Frame> notes_said = {};  ///< the latest
   };
   struct Exchange {
     std::optional<std::vector<std::vector<std::byte>>> blobs;
     std::optional<Verdict> failure;
     std::optional<std::string> missing;  ///< answer to a query
+    wire::Frame asked;                   ///< what this rank gave
+  };
+  /// An exchange whose result this rank has, and others may have missed.
+  struct Finished {
+    std::uint64_t number;  ///< of the result
+    wire::Frame asked;
   };
 
   /// A group that this rank has left and others have not yet.
@@ -52,7 +66,12 @@ struct Control::Impl {
     Time deadline;
   };
 
-  // Set by join(), constant afterwards.
+  Impl() = default;
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // Set by join(), constant afterwards; the socket's descriptor is, though not what it is of.
   net::Socket socket;
   int owner_generation = net::fork_generation();
   Rank rank = 0;
@@ -60,11 +79,11 @@ struct Control::Impl {
   Secret secret;
   std::string address;      ///< of this end
   std::string coordinator;  ///< its address
-  std::string host_text;    ///< its process, "pid 12 on host"
-  bool launcher = false;    ///< it lives in a launcher
-  bool hosting = false;     ///< it lives in this process
 
-  std::mutex mutex;  ///< guards what follows, and reading and writing the socket
+  std::mutex mutex;       ///< guards what follows, and reading and writing the socket
+  std::string host_text;  ///< the coordinator's process, "pid 12 on host"
+  bool launcher = false;  ///< it lives in a launcher
+  bool hosting = false;   ///< it lives in this process
   wire::Inbox inbox{wire::kMaxHandshake};
   wire::Outbox outbox;
   Rank host_rank = -1;  ///< lives in the coordinator's process; known once all have joined
@@ -84,6 +103,38 @@ struct Control::Impl {
   std::map<std::string, Verdict> early;  ///< verdicts on groups that are not open here yet
   std::map<std::string, Exchange> exchanges;
   std::vector<Parting> partings;  ///< oldest first
+
+  // Succession: control_succession.cpp.
+  enum class Following : std::uint8_t {
+    no,
+    seeking,   ///< no connection: the follower looks for a successor of the coordinator
+    gathering  ///< connected to one to which not enough ranks have come yet
+  };
+  Following following = Following::no;
+  wire::Loss loss = wire::Loss::closed;
+  std::string next_host_text;  ///< as host_text, of the successor that ranks gather at
+  std::string loss_how;        ///< of the coordinator's connection
+  std::vector<wire::Successor> successors;
+  std::unique_ptr<Coordinator> own_successor;  ///< ready here, or in service
+  std::vector<wire::Known> roster;             ///< of all ranks, where this one is a successor
+  bool goodbye = false;                        ///< the farewell was heard
+  wire::Frame farewell;                        ///< once it is said
+  std::optional<std::string> last_word;        ///< why this rank has no coordinator any more
+  std::pair<std::uint32_t, std::uint32_t> too_few{};  ///< came, of how many alive
+  std::uint64_t last_result = 0, last_note = 0;
+  std::deque<Finished> finished;                             ///< the latest
+  std::deque<std::pair<std::string, std::string>> verdicts;  ///< the latest, of all groups
+  /// The thread that notices the loss of the coordinator though this rank computes.
+  struct Follower {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool ended = false;
+    std::atomic<bool> stop{false};
+    net::Socket wake;
+  };
+  std::shared_ptr<Follower> follower;
+
+  void meet(net::Meeting&& meeting);
 
   // All of these with the mutex held.
 
@@ -134,6 +185,22 @@ struct Control::Impl {
   void hear_exchange(wire::Type type, wire::Reader& body);
   void hear_verdict(wire::Reader& body);
   void on_disconnect(const std::string& how);
+  void quiet_socket() const;
+  void lose_for_good(const std::string& how);
+
+  // Succession.
+  [[nodiscard]] bool has_died(Rank of) const;
+  [[nodiscard]] bool may_follow() const;
+  void be_ready(std::uint64_t session);
+  void start_follower();
+  void stop_follower();
+  void follow_while_needed(Follower& own);
+  void find_successor(std::unique_lock<std::mutex>& lock, const Follower& own);
+  bool try_successor(const wire::Successor& place, std::unique_lock<std::mutex>& lock,
+                     const Follower& own, std::string& why);
+  void bring_all(net::Meeting&& meeting);
+  void hear_successors(wire::Reader& body);
+  [[nodiscard]] std::optional<std::string> why_lost(const std::string& why) const;
 };
 
 }  // namespace chorus

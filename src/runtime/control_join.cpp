@@ -1,20 +1,16 @@
 // Meeting: connect, prove the secret to each other, wait for all.
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <thread>
 
-#include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "runtime/control.hpp"
 #include "runtime/control_impl.hpp"
+#include "runtime/control_meet.hpp"
 #include "runtime/lateness.hpp"
 
 namespace chorus {
@@ -23,7 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Time = Clock::time_point;
-using wire::Type;
 
 /// An id exists once its coordinator listens, so a refused connection means that it has ended.
 constexpr milliseconds kRefusedFor{1'000};
@@ -34,99 +29,6 @@ constexpr milliseconds kAnswer{500};
 /// How often those who wait for others look whether that is worth a word.
 constexpr milliseconds kLook{100};
 
-bool ready(int fd, short events, Time deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-  pollfd entry{fd, events, 0};
-  return ::poll(&entry, 1, static_cast<int>(std::max<long long>(0, left.count()))) > 0;
-}
-
-/// A connected socket, or none and the cause in `error`.
-net::Socket connect_to(const net::Endpoint& endpoint, Time deadline, int& error) {
-  net::Socket socket(
-      ::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  error = ETIMEDOUT;
-  if (!socket) {
-    error = errno;
-    return {};
-  }
-  net::tune(socket.get());
-  if (::connect(socket.get(), endpoint.address(), endpoint.size()) != 0) {
-    if (errno != EINPROGRESS) {
-      error = errno;
-      return {};
-    }
-    if (!ready(socket.get(), POLLOUT, deadline)) return {};
-    socklen_t size = sizeof error;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return {};
-  }
-  // Trying a free port of this machine again and again, a socket can meet itself.
-  if (net::local_end(socket.get()).text() == endpoint.text()) {
-    error = ECONNREFUSED;
-    return {};
-  }
-  error = 0;
-  return socket;
-}
-
-/// The next frame's bytes after the type, copied; nothing if the connection ended or stayed silent.
-std::optional<std::pair<Type, wire::Bytes>> next_frame(int fd, wire::Inbox& inbox, Time deadline) {
-  for (;;) {
-    if (const auto item = inbox.next()) {
-      return std::pair(item->type, wire::Bytes(item->body.begin(), item->body.end()));
-    }
-    if (!ready(fd, POLLIN, deadline)) return std::nullopt;
-    std::array<std::byte, 4096> buffer;
-    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got <= 0) return std::nullopt;
-    inbox.add(std::span(buffer).first(static_cast<std::size_t>(got)));
-  }
-}
-
-enum class Handshake { done, broken, later };
-
-/// Both proofs over the connection `impl.socket`. `why` says why one has to try again: it broke
-/// before the answer, or the answer is to come later.
-Handshake shake_hands(Control::Impl& impl, Time deadline, std::string& why) {
-  why = "the connection is closed before the coordinator has answered";
-  const auto greeting_frame = next_frame(impl.socket.get(), impl.inbox, deadline);
-  if (!greeting_frame) return Handshake::broken;
-  if (greeting_frame->first != Type::greeting) throw wire::Malformed("it does not greet");
-  const wire::Greeting greeting = wire::read_greeting(greeting_frame->second);
-  wire::Hello hello;
-  hello.version = wire::version();
-  hello.nonce = wire::random_nonce();
-  hello.rank = impl.rank;
-  hello.world_size = impl.world_size;
-  hello.pid = static_cast<std::uint32_t>(::getpid());
-  hello.host = host_name();
-  hello.identity = net::process_identity();
-  impl.outbox.add(wire::hello_frame(hello, greeting.nonce, impl.secret));
-  if (!impl.outbox.flush(impl.socket.get())) return Handshake::broken;
-  const auto answer = next_frame(impl.socket.get(), impl.inbox, deadline);
-  if (!answer) return Handshake::broken;
-  wire::Reader reader(answer->second);
-  if (answer->first == Type::later) {
-    why = reader.text();
-    return Handshake::later;
-  }
-  if (answer->first == Type::refused) {
-    throw BootstrapError(fmt::format("the coordinator at {} refused rank {}: {}", impl.coordinator,
-                                     impl.rank, reader.text()));
-  }
-  if (answer->first != Type::welcome) throw wire::Malformed("it does not welcome");
-  if (!same(reader.raw16(), wire::server_proof(impl.secret, greeting.nonce, hello.nonce))) {
-    throw BootstrapError(fmt::format(
-        "what listens at {} does not know the secret of the id: it is not the coordinator",
-        impl.coordinator));
-  }
-  impl.host_text = reader.text();
-  impl.launcher = reader.u8() != 0;
-  impl.hosting = reader.u8() != 0;
-  return Handshake::done;
-}
-
 void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint, Time deadline,
                              int timeout_ms) {
   Time last_listened = Clock::now();
@@ -134,15 +36,16 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
   std::string why = "nobody answers";
   do {
     int error = 0;
-    impl.inbox = wire::Inbox(wire::kMaxHandshake);
-    impl.outbox.clear();
-    impl.socket = connect_to(endpoint, deadline, error);
+    net::Meeting meeting;
+    meeting.socket = net::connect_to(endpoint, deadline, error);
     if (error == 0) {
       last_listened = Clock::now();
       try {
-        const Handshake end = shake_hands(impl, std::min(deadline, Clock::now() + kHandshake), why);
-        if (end == Handshake::done) return;
-        if (end == Handshake::later) later = why;
+        const net::Caller caller{impl.rank, impl.world_size, impl.secret, 0};
+        const net::Handshake end = net::shake_hands(
+            meeting, caller, impl.coordinator, std::min(deadline, Clock::now() + kHandshake), why);
+        if (end == net::Handshake::done) return impl.meet(std::move(meeting));
+        if (end == net::Handshake::later) later = why;
       } catch (const wire::Malformed& malformed) {
         throw BootstrapError(fmt::format("what listens at {} is no Chorus coordinator: {}",
                                          impl.coordinator, malformed.what()));
@@ -177,9 +80,17 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
 
 }  // namespace
 
+void Control::Impl::meet(net::Meeting&& meeting) {
+  socket = std::move(meeting.socket);
+  inbox = std::move(meeting.inbox);
+  host_text = std::move(meeting.host_text);
+  launcher = meeting.launcher;
+  hosting = meeting.hosting;
+}
+
 void Control::Impl::ask_for_missing(std::unique_lock<std::mutex>& lock) {
   join_missing.reset();
-  send(wire::Writer(Type::join_query).share());
+  send(wire::Writer(wire::Type::join_query).share());
   wait(lock, Clock::now() + kAnswer,
        [&] { return joined || join_failure || disconnected || join_missing; });
 }

@@ -314,17 +314,34 @@ Socket::~Socket() {
 
 int fork_generation() { return ForkGuard::get().generation.load(std::memory_order_relaxed); }
 
-bool is_stopped(const std::string& identity) {
+namespace {
+
+/// "R", "T", "Z", ... as the kernel says; 0 if there is no such process; nothing if it cannot be
+/// seen from here.
+std::optional<char> process_state(const std::string& identity) {
   // But for the pid identities of one pid namespace are alike.
   const std::string own = process_identity();
   const std::size_t slash = own.rfind('/') + 1;
-  if (identity.substr(0, slash) != own.substr(0, slash)) return false;
+  if (identity.substr(0, slash) != own.substr(0, slash)) return std::nullopt;
   std::ifstream status(fmt::format("/proc/{}/stat", identity.substr(slash)));
   std::string line;
   std::getline(status, line);
   // "12 (a name) T ...": the name may hold anything.
   const std::size_t end = line.rfind(") ");
-  return end != std::string::npos && (line[end + 2] == 'T' || line[end + 2] == 't');
+  return end == std::string::npos ? '\0' : line[end + 2];
+}
+
+}  // namespace
+
+bool is_stopped(const std::string& identity) {
+  const auto state = process_state(identity);
+  return state == 'T' || state == 't';
+}
+
+std::optional<bool> is_running(const std::string& identity) {
+  const auto state = process_state(identity);
+  if (!state) return std::nullopt;
+  return *state != '\0' && *state != 'Z' && *state != 'X';  // ended, though nobody has looked yet
 }
 
 std::string process_identity() {

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,5 +94,8 @@ Socket listen_on(const Endpoint& endpoint);
 /// Whether the process of that identity is one that this process can see, and is stopped (SIGSTOP,
 /// Ctrl-Z, a debugger).
 [[nodiscard]] bool is_stopped(const std::string& identity);
+/// Whether the process of that identity runs or is stopped, or has ended; nothing where this
+/// process cannot see it.
+[[nodiscard]] std::optional<bool> is_running(const std::string& identity);
 
 }  // namespace chorus::net

@@ -30,6 +30,7 @@ Bytes hello_message(const Hello& hello, const Nonce& server_nonce) {
   writer.text("rank").raw(server_nonce).raw(hello.nonce).text(hello.version);
   writer.i32(hello.rank).i32(hello.world_size).u32(hello.pid);
   writer.text(hello.host).text(hello.identity);
+  writer.u8(hello.may_succeed ? 1 : 0).u64(hello.session);
   return writer.take();
 }
 
@@ -67,6 +68,11 @@ Writer& Writer::blob(std::span<const std::byte> value) {
 Writer& Writer::raw(std::span<const std::uint8_t> value) {
   const auto bytes = std::as_bytes(value);
   bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  return *this;
+}
+
+Writer& Writer::append(std::span<const std::byte> body) {
+  bytes_.insert(bytes_.end(), body.begin(), body.end());
   return *this;
 }
 
@@ -209,6 +215,7 @@ Frame hello_frame(Hello hello, const Nonce& server_nonce, const Secret& secret) 
   writer.text(kMagic).text(hello.version).raw(hello.nonce);
   writer.i32(hello.rank).i32(hello.world_size).u32(hello.pid);
   writer.text(hello.host).text(hello.identity);
+  writer.u8(hello.may_succeed ? 1 : 0).u64(hello.session);
   writer.raw(prove(secret, hello_message(hello, server_nonce)));
   return writer.share();
 }
@@ -224,6 +231,8 @@ Hello read_hello(std::span<const std::byte> body) {
   hello.pid = reader.u32();
   hello.host = reader.text(256);
   hello.identity = reader.text(256);
+  hello.may_succeed = reader.u8() != 0;
+  hello.session = reader.u64();
   hello.proof = reader.raw16();
   reader.end();
   return hello;
@@ -235,6 +244,121 @@ bool proven(const Hello& hello, const Nonce& server_nonce, const Secret& secret)
 
 Proof server_proof(const Secret& secret, const Nonce& server, const Nonce& client) {
   return prove(secret, Writer(Type::welcome).text("coordinator").raw(client).raw(server).take());
+}
+
+// Succession.
+
+namespace {
+
+constexpr std::size_t kMaxAddress = 64;
+
+Rank read_rank(Reader& body, int world_size) {
+  const Rank rank = body.i32();
+  if (rank < 0 || rank >= world_size) throw Malformed("a rank outside the world");
+  return rank;
+}
+
+void write_successors(Writer& to, const std::vector<Successor>& all) {
+  to.u8(static_cast<std::uint8_t>(all.size()));
+  for (const Successor& each : all) to.i32(each.rank).text(each.address).u32(each.port);
+}
+
+}  // namespace
+
+Frame successors_frame(const std::vector<Successor>& all) {
+  Writer writer(Type::successors);
+  write_successors(writer, all);
+  return writer.share();
+}
+
+std::vector<Successor> read_successors(Reader& body, int world_size) {
+  std::vector<Successor> all(body.u8());
+  if (all.size() > kMaxSuccessors) throw Malformed("too many successors");
+  for (Successor& each : all) {
+    each.rank = read_rank(body, world_size);
+    each.address = body.text(kMaxAddress);
+    const std::uint32_t port = body.u32();
+    if (port == 0 || port > 65535) throw Malformed("a successor without a port");
+    each.port = static_cast<std::uint16_t>(port);
+  }
+  return all;
+}
+
+void write_death(Writer& to, const Death& death) {
+  to.i32(death.rank).text(death.who).text(death.how).u8(death.expelled ? 1 : 0);
+}
+
+Death read_death(Reader& body, int world_size) {
+  Death death;
+  death.rank = read_rank(body, world_size);
+  death.who = body.text();
+  death.how = body.text();
+  death.expelled = body.u8() != 0;
+  return death;
+}
+
+Frame follow_frame(const Follow& follow) {
+  Writer writer(Type::follow);
+  writer.u8(static_cast<std::uint8_t>(follow.loss)).i32(follow.host_rank).text(follow.host_text);
+  writer.u64(follow.last_result).u32(static_cast<std::uint32_t>(follow.deaths.size()));
+  for (const Death& death : follow.deaths) write_death(writer, death);
+  write_successors(writer, follow.successors);
+  writer.u8(static_cast<std::uint8_t>(follow.verdicts.size()));
+  for (const auto& [key, sentence] : follow.verdicts) writer.text(key).text(sentence);
+  return writer.share();
+}
+
+Follow read_follow(Reader& body, int world_size) {
+  Follow follow;
+  const std::uint8_t loss = body.u8();
+  if (loss > static_cast<std::uint8_t>(Loss::left)) throw Malformed("an unknown kind of loss");
+  follow.loss = static_cast<Loss>(loss);
+  follow.host_rank = body.i32();
+  if (follow.host_rank < -1 || follow.host_rank >= world_size) {
+    throw Malformed("a coordinator in the process of a rank that is not there");
+  }
+  follow.host_text = body.text();
+  follow.last_result = body.u64();
+  const std::uint32_t deaths = body.u32();
+  if (deaths > static_cast<std::uint32_t>(world_size)) throw Malformed("more deaths than ranks");
+  for (std::uint32_t i = 0; i < deaths; ++i) follow.deaths.push_back(read_death(body, world_size));
+  follow.successors = read_successors(body, world_size);
+  const std::uint8_t verdicts = body.u8();
+  if (verdicts > kMaxVerdictsBrought) throw Malformed("too many verdicts");
+  for (std::uint8_t i = 0; i < verdicts; ++i) {
+    std::string key = body.text(kMaxKey);
+    follow.verdicts.emplace_back(std::move(key), body.text(2 * kMaxText));
+  }
+  body.end();
+  return follow;
+}
+
+std::vector<Frame> roster_frames(const std::vector<Known>& roster) {
+  std::vector<Frame> frames;
+  for (std::size_t first = 0; first < roster.size(); first += kRosterPart) {
+    const std::size_t count = std::min<std::size_t>(kRosterPart, roster.size() - first);
+    Writer writer(Type::roster);
+    writer.u32(static_cast<std::uint32_t>(first)).u32(static_cast<std::uint32_t>(count));
+    for (const Known& each : std::span(roster).subspan(first, count)) {
+      writer.text(each.who).text(each.identity).u8(each.left ? 1 : 0);
+    }
+    frames.push_back(writer.share());
+  }
+  return frames;
+}
+
+void read_roster(Reader& body, std::vector<Known>& roster) {
+  const std::size_t first = body.u32();
+  const std::size_t count = body.u32();
+  if (first > roster.size() || count > roster.size() - first) {
+    throw Malformed("a roster of more than all ranks");
+  }
+  for (Known& each : std::span(roster).subspan(first, count)) {
+    each.who = body.text(512);
+    each.identity = body.text(256);
+    each.left = body.u8() != 0;
+  }
+  body.end();
 }
 
 }  // namespace chorus::wire

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/secret.hpp"
@@ -38,14 +39,18 @@ enum class Type : std::uint8_t {
   abort,           ///< key, reason
   farewell,        ///< reason, empty if all is well
   ending,          ///< key, then for each peer: rank, messages sent to it, received from it
-  note,            ///< key, to whom in the group, blob
+  note,            ///< key, to whom in the group, blob, its number among this rank's notes
+  listening,       ///< address, port: where this rank takes over if the coordinator is lost
+  follow,          ///< Follow: what this rank knows of the job that goes on with a successor
+  exchange_done,   ///< number of the result, then as exchange: this rank has that result
+  followed,        ///< what has come since `follow` is all that this rank had under way
   // From the coordinator.
   greeting = 64,
   refused,          ///< sentence
   welcome,          ///< proof, who hosts the coordinator
   joined,           ///< rank that hosts the coordinator or -1, when this joining began (unix us)
   job_failed,       ///< sentence: the ranks will never all meet
-  exchange_result,  ///< key, blobs
+  exchange_result,  ///< key, its number among all results, blobs
   exchange_failed,  ///< key, sentence
   missing,          ///< key (empty: the join), sentence; for the join: who was refused meanwhile,
                     ///< whether this rank is the one that logs it
@@ -55,7 +60,16 @@ enum class Type : std::uint8_t {
   host_left,        ///< the coordinator's process may end now; that is no death
   later,            ///< sentence: why not now; come again
   expelled,         ///< sentence: why this rank is disconnected
-  noted,            ///< key, by whom in the group, blob
+  noted,            ///< key, by whom in the group, blob, its number among that rank's notes
+  appoint,          ///< be ready to take over
+  successors,       ///< Successors: where to go if the coordinator is lost
+  left,             ///< rank: to the successors alone
+  goodbye,          ///< the farewell was heard: what closes now is no loss
+  succeeded,        ///< rank that hosts the coordinator from now on; this joining goes on
+  elsewhere,        ///< how many came, and how many were alive: too few, try the next successor
+  smaller_part,     ///< sentence: the network is split, and the job ends here
+  // From both: of every rank what a successor has to know.
+  roster = 127,  ///< first rank, then for each: who, identity of its process, whether it left
 };
 
 // What is believed of a length before its bytes have come.
@@ -70,8 +84,8 @@ constexpr std::size_t kMaxFromRank = kMaxBlob + 4 * kMaxWorld + kMaxKey + 64;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 4;
-/// "0.2.0 (control protocol 4)"
+constexpr std::uint32_t kProtocol = 5;
+/// "0.2.0 (control protocol 5)"
 [[nodiscard]] std::string version();
 
 /// The peer wrote what no Chorus of this version writes.
@@ -90,6 +104,7 @@ class Writer {
   Writer& text(std::string_view value);  ///< cut to kMaxText
   Writer& blob(std::span<const std::byte> value);
   Writer& raw(std::span<const std::uint8_t> value);
+  Writer& append(std::span<const std::byte> body);  ///< fields of another frame, as they are
   Writer& ranks(std::span<const Rank> value);
   /// The finished frame, its length filled in.
   [[nodiscard]] Bytes take();
@@ -171,10 +186,62 @@ struct Hello {
   Rank rank = 0;
   int world_size = 0;
   std::uint32_t pid = 0;
-  std::string host;      ///< name of the machine, for people
-  std::string identity;  ///< of the process, for comparing (process_identity())
+  std::string host;           ///< name of the machine, for people
+  std::string identity;       ///< of the process, for comparing (process_identity())
+  bool may_succeed = false;   ///< it can hold the coordinator if the first one is lost
+  std::uint64_t session = 0;  ///< the joining that it follows to a successor; 0: it joins
   Proof proof;
 };
+
+/// Where a rank goes when the coordinator is lost, in this order.
+struct Successor {
+  Rank rank = 0;
+  std::string address;  ///< numeric
+  std::uint16_t port = 0;
+};
+/// As many are kept ready.
+constexpr std::size_t kMaxSuccessors = 3;
+
+struct Death {
+  Rank rank = 0;
+  std::string who, how;
+  bool expelled = false;  ///< by the coordinator
+};
+
+/// How a rank lost the coordinator: its connection closed, which is its process's end; its machine
+/// stopped answering, which may be the network's; or it had said that it goes.
+enum class Loss : std::uint8_t { closed, silent, left };
+
+/// What a rank brings to a successor of the coordinator.
+struct Follow {
+  Loss loss = Loss::closed;
+  Rank host_rank = -1;            ///< whose process held the coordinator, or -1
+  std::string host_text;          ///< "pid 12 on host"
+  std::uint64_t last_result = 0;  ///< number of the latest exchange_result it has
+  std::vector<Death> deaths;      ///< all, in the order in which they were told
+  std::vector<Successor> successors;
+  std::vector<std::pair<std::string, std::string>> verdicts;  ///< the latest: key, sentence
+};
+constexpr std::size_t kMaxVerdictsBrought = 64;
+/// Ranks in one frame of the roster.
+constexpr Rank kRosterPart = 512;
+
+/// One rank in a roster.
+struct Known {
+  std::string who, identity;
+  bool left = false;
+};
+
+[[nodiscard]] Frame successors_frame(const std::vector<Successor>& all);
+[[nodiscard]] std::vector<Successor> read_successors(Reader& body, int world_size);
+void write_death(Writer& to, const Death& death);
+[[nodiscard]] Death read_death(Reader& body, int world_size);
+[[nodiscard]] Frame follow_frame(const Follow& follow);
+[[nodiscard]] Follow read_follow(Reader& body, int world_size);
+/// The frames of a whole roster.
+[[nodiscard]] std::vector<Frame> roster_frames(const std::vector<Known>& roster);
+/// Puts a part where it belongs in `roster` ([world_size]).
+void read_roster(Reader& body, std::vector<Known>& roster);
 
 [[nodiscard]] Frame greeting_frame(const Nonce& nonce);
 [[nodiscard]] Greeting read_greeting(std::span<const std::byte> body);

@@ -36,7 +36,7 @@ constexpr std::uint64_t kListenerToken = 0, kWakeToken = 1;
 
 std::string why_closed(int error) {
   if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
-    return "its machine stopped answering";
+    return std::string(kSilent);
   }
   return "its connection closed";
 }
@@ -367,8 +367,9 @@ void Coordinator::Impl::settle(Time now) {
         std::any_of(connections_.begin(), connections_.end(),
                     [&](const auto& entry) { return entry.second.session == ended; });
     if (connected) break;
+    // Of a successor that too few came to nothing is over: they may come again.
+    any_session_over_ = any_session_over_ || !ended->judge.gave_up();
     sessions_.erase(sessions_.begin());
-    any_session_over_ = true;
   }
   finished = sessions_.empty() && any_session_over_;
 }

@@ -91,12 +91,19 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   auto& slot = exchange.blobs[static_cast<std::size_t>(seat - members.begin())];
   if (!slot) ++exchange.arrived;
   slot.emplace(blob.begin(), blob.end());
-  if (exchange.arrived < members.size()) return;
+  // Of a rank that arrives at a successor it may be one whose result others have: first that.
+  if (!gathering_ && !at(rank).arriving) complete(key);
+}
+
+void Judge::complete(const std::string& key) {
+  const auto found = exchanges_.find(key);
+  if (found == exchanges_.end() || found->second.arrived < found->second.members.size()) return;
+  const Exchange& exchange = found->second;
   Writer result(Type::exchange_result);
-  result.text(key).u32(static_cast<std::uint32_t>(members.size()));
+  result.text(key).u64(++num_results_).u32(static_cast<std::uint32_t>(exchange.members.size()));
   for (const auto& each : exchange.blobs) result.blob(*each);
-  send_members(members, result.share());
-  exchanges_.erase(key);
+  send_members(exchange.members, result.share());
+  exchanges_.erase(found);
 }
 
 void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
@@ -130,7 +137,12 @@ void Judge::on_open_group(Rank rank, wire::Reader& body) {
     decide(key, group,
            fmt::format("{} makes this communicator of other ranks than the others", name(rank)));
   }
-  if (!group.seat_of(rank)) throw Malformed("a group of others");
+  const auto seat = group.seat_of(rank);
+  if (!seat) throw Malformed("a group of others");
+  group.seats[*seat].opened = true;
+  group.seats[*seat].closed = false;
+  const auto brought = verdicts_.find(key);
+  if (brought != verdicts_.end() && !group.verdict) group.verdict = brought->second;
   if (group.verdict) send(rank, Writer(Type::verdict).text(key).text(*group.verdict).share());
 }
 
@@ -151,7 +163,9 @@ void Judge::forget_if_closed(const std::string& key) {
   if (found == groups_.end()) return;
   const Group& group = found->second;
   for (std::size_t seat = 0; seat < group.members.size(); ++seat) {
-    if (!group.seats[seat].closed && state(group.members[seat]) == State::joined) return;
+    const State member = state(group.members[seat]);
+    if (group.seats[seat].closed) continue;
+    if (member == State::joined || member == State::awaited) return;
   }
   groups_.erase(found);
 }
@@ -297,6 +311,7 @@ void Judge::on_note(Rank rank, wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
   const auto to = static_cast<std::size_t>(body.u32());
   const auto blob = body.blob(wire::kMaxNote);
+  const std::uint64_t number = body.u64();
   body.end();
   const auto found = groups_.find(key);
   if (found == groups_.end()) return;
@@ -305,7 +320,7 @@ void Judge::on_note(Rank rank, wire::Reader& body) {
   if (!seat || to >= group.members.size()) throw Malformed("a note outside the group");
   if (group.seats[to].closed || state(group.members[to]) != State::joined) return;
   send(group.members[to],
-       Writer(Type::noted).text(key).i32(static_cast<Rank>(*seat)).blob(blob).share());
+       Writer(Type::noted).text(key).i32(static_cast<Rank>(*seat)).blob(blob).u64(number).share());
 }
 
 // Of those who wait in one collective the lowest tells people; of a message's two ends, who waits.

@@ -77,6 +77,10 @@ struct Coordinator::Impl {
   bool read(std::uint64_t token, Connection& connection, Time now);
   void hear(std::uint64_t token, Connection& connection, const wire::Inbox::Item& item, Time now);
   void greet(std::uint64_t token, Connection& connection, const wire::Hello& hello, Time now);
+  void greet_follower(std::uint64_t token, Connection& connection, const wire::Hello& hello,
+                      Time now);
+  void let_in(std::uint64_t token, Connection& connection, const wire::Hello& hello,
+              Session& session);
   std::optional<std::string> why_refused(const wire::Hello& hello, Time now);
   [[nodiscard]] bool comes_too_early(const wire::Hello& hello) const;
   Session* session_for(Rank rank);

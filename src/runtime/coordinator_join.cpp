@@ -121,7 +121,9 @@ Coordinator::Impl::Session& Coordinator::Impl::open_session(Time now) {
                      .host_identity = net::process_identity(),
                      .host_text = this_process(),
                      .is_stopped = net::is_stopped,
-                     .began_us = unix_time_us()}),
+                     .began_us = host_.succeeds.value_or(unix_time_us()),
+                     .successor = host_.succeeds.has_value(),
+                     .is_running = net::is_running}),
               std::vector<std::uint64_t>(static_cast<std::size_t>(world_size_))}));
   sessions_.back()->judge.note_refusals(refusals_);
   for (const auto& [rank, how] : gone_) sessions_.back()->judge.ended(rank, how, now);
@@ -145,6 +147,7 @@ void Coordinator::Impl::greet(std::uint64_t token, Connection& connection, const
         fmt::format("it has Chorus {}, the coordinator {}", hello.version, wire::version()),
         LogLevel::warn);
   }
+  if (hello.session != 0 || host_.succeeds) return greet_follower(token, connection, hello, now);
   if (comes_too_early(hello)) {
     const std::string why = fmt::format(
         "{} holds the place for an earlier joining of {} ranks, and has not joined again",
@@ -170,10 +173,39 @@ void Coordinator::Impl::greet(std::uint64_t token, Connection& connection, const
   if (const auto why = session->judge.admit(hello, now)) {
     return refuse(connection, *why, LogLevel::info);
   }
-  connection.session = session;
+  let_in(token, connection, hello, *session);
+}
+
+/// A rank that lost its coordinator, at the place of the one that is to take over.
+void Coordinator::Impl::greet_follower(std::uint64_t token, Connection& connection,
+                                       const wire::Hello& hello, Time now) {
+  const std::string who = name_of(hello);
+  std::optional<std::string> why;
+  if (hello.session == 0) {
+    why = fmt::format(
+        "{} comes with the id of a job that has begun: {} takes in those alone that were in it; "
+        "start a job of its own",
+        who, this_process());
+  } else if (hello.session != host_.succeeds || hello.version != wire::version() ||
+             hello.world_size != world_size_ || hello.rank < 0 || hello.rank >= world_size_) {
+    why = fmt::format("{} lost the coordinator of another job than the one that {} takes over", who,
+                      this_process());
+  } else if (any_session_over_) {
+    why = fmt::format("{} comes too late: the job has ended", who);
+  } else {
+    Session& session = sessions_.empty() ? open_session(now) : *sessions_.front();
+    why = session.judge.follow(hello, now);
+    if (!why) return let_in(token, connection, hello, session);
+  }
+  refuse(connection, *why, LogLevel::warn);
+}
+
+void Coordinator::Impl::let_in(std::uint64_t token, Connection& connection,
+                               const wire::Hello& hello, Session& session) {
+  connection.session = &session;
   connection.rank = hello.rank;
   connection.inbox.set_limit(wire::kMaxFromRank);
-  session->connections[static_cast<std::size_t>(hello.rank)] = token;
+  session.connections[static_cast<std::size_t>(hello.rank)] = token;
   --num_strangers_;
   wire::Writer welcome(wire::Type::welcome);
   welcome.raw(wire::server_proof(id.secret, connection.nonce, hello.nonce));

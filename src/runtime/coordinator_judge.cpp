@@ -21,6 +21,8 @@ constexpr milliseconds kConnectionHold{500};
 constexpr milliseconds kHostStay{10'000}, kHostStayAfterFailure{1'000}, kHostStayForJoin{500};
 /// A failed join is told to late ranks this long.
 constexpr milliseconds kFailureMemory{30'000};
+/// How long after a successor has left another is appointed: mostly the others leave, too.
+constexpr milliseconds kReplaceAfter{1'000};
 
 }  // namespace
 
@@ -43,7 +45,12 @@ std::string death_sentence(Rank rank, Rank world_rank, std::string_view who, std
 }
 
 Judge::Judge(Rules rules)
-    : rules_(std::move(rules)), members_(static_cast<std::size_t>(rules_.world_size)) {}
+    : rules_(std::move(rules)), members_(static_cast<std::size_t>(rules_.world_size)) {
+  if (!rules_.successor) return;
+  all_joined_ = true;
+  ever_appointed_ = true;
+  for (Member& member : members_) member.state = State::awaited;
+}
 
 std::string Judge::name(Rank rank) const {
   const Member& member = at(rank);
@@ -61,7 +68,7 @@ std::string Judge::absent_ranks() const {
 
 void Judge::send_all(const wire::Frame& frame) {
   for (Rank rank = 0; rank < rules_.world_size; ++rank) {
-    if (state(rank) == State::joined) send(rank, frame);
+    if (state(rank) == State::joined && at(rank).has_followed) send(rank, frame);
   }
 }
 
@@ -79,6 +86,8 @@ std::optional<std::string> Judge::admit(const wire::Hello& hello, Time now) {
   Member& member = at(hello.rank);
   member.who = fmt::format("pid {} on {}", hello.pid, hello.host);
   member.identity = hello.identity;
+  member.host = hello.host;
+  member.may_succeed = hello.may_succeed;
   if (failure_) {
     member.state = State::left;
     member.left_at = now;
@@ -90,14 +99,18 @@ std::optional<std::string> Judge::admit(const wire::Hello& hello, Time now) {
   return std::nullopt;
 }
 
-void Judge::finish_join() {
+void Judge::finish_join(Time now) {
   if (all_joined_ || failure_ || num_joined_ < rules_.world_size) return;
+  if (waits_for_successors(now)) return;
   all_joined_ = true;
+  const std::vector<wire::Successor> ready = successors();
+  if (!ready.empty()) send_all(wire::successors_frame(ready));
   Rank host = -1;
   for (Rank rank = 0; rank < rules_.world_size && host < 0; ++rank) {
     if (at(rank).local) host = rank;
   }
   send_all(Writer(Type::joined).i32(host).u64(rules_.began_us).share());
+  for (const wire::Successor& each : ready) send_roster(each.rank);
 }
 
 void Judge::fail_join(const std::string& sentence, Time now) {
@@ -143,6 +156,16 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
       return on_note(rank, body);
     case Type::farewell:
       return on_farewell(rank, body, now);
+    case Type::listening:
+      return on_listening(rank, body, now);
+    case Type::follow:
+      return on_follow(rank, body, now);
+    case Type::roster:
+      return on_roster(rank, body);
+    case Type::exchange_done:
+      return on_exchange_done(rank, body);
+    case Type::followed:
+      return on_followed(rank, now);
     default:
       throw Malformed(fmt::format("a message of type {}", static_cast<int>(type)));
   }
@@ -186,8 +209,12 @@ void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
   if (member.local) {
     hosts_.push_back(rank);
   } else {
-    orders_.push_back({rank, nullptr, true});
+    say_goodbye(rank);
   }
+  for (const wire::Successor& each : successors()) {
+    send(each.rank, Writer(Type::left).i32(rank).share());
+  }
+  if (member.appointed) appoint_again_at_ = now + kReplaceAfter;
 }
 
 // Deaths.
@@ -195,8 +222,13 @@ void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
 void Judge::closed(Rank rank, std::string_view how, Time now) {
   Member& member = at(rank);
   if (member.state != State::joined || member.disconnected) return;
-  member.disconnected = true;
   member.how_closed = how;
+  if (gathering_ || gave_up_) {  // it dies, or goes to another successor: told when all is known
+    member.state = State::awaited;
+    member.arriving = false;
+    return;
+  }
+  member.disconnected = true;
   member.dead_at = now;
   if (rules_.launcher && !member.how_ended) member.dead_at += kLauncherHold;
   if (std::find(dying_.begin(), dying_.end(), rank) == dying_.end()) dying_.push_back(rank);
@@ -238,6 +270,9 @@ void Judge::settle_deaths(Time now) {
     dying_.erase(dying_.begin());
     if (state(rank) == State::joined) {
       const Member& member = at(rank);
+      if (member.how_closed == kSilent && !member.how_ended && is_smaller_part(rank, now)) {
+        return end_smaller_part(now);
+      }
       die(rank, member.expelled ? member.how_closed : member.how_ended.value_or(member.how_closed),
           now);
     }
@@ -253,8 +288,11 @@ void Judge::die(Rank rank, const std::string& how, Time now) {
                          " before all ranks had joined",
                      now);
   }
-  const std::uint8_t expelled = member.expelled ? 1 : 0;
-  send_all(Writer(Type::death).i32(rank).text(member.who).text(how).u8(expelled).share());
+  deaths_.push_back({rank, member.who, how, member.expelled});
+  Writer frame(Type::death);
+  wire::write_death(frame, deaths_.back());
+  send_all(frame.share());
+  if (member.appointed) appoint_again_at_ = now;
   fail_exchanges_of(rank, "");
   std::vector<std::string> touched;
   for (auto& [key, group] : groups_) {
@@ -273,8 +311,11 @@ void Judge::die(Rank rank, const std::string& how, Time now) {
 // Time.
 
 void Judge::tick(Time now) {
+  settle_gathering(now);
+  settle_awaited(now);
   settle_deaths(now);
-  finish_join();
+  finish_join(now);
+  if (appoint_again_at_ && *appoint_again_at_ <= now) appoint(now);
   settle_claims(now);
   release_hosts(now);
 }
@@ -298,7 +339,7 @@ void Judge::release_hosts(Time now) {
     host_let_go_ = true;
     send_all(Writer(Type::host_left).share());
   }
-  for (const Rank rank : hosts_) orders_.push_back({rank, nullptr, true});
+  for (const Rank rank : hosts_) say_goodbye(rank);
   hosts_.clear();
 }
 
@@ -312,6 +353,10 @@ std::optional<Judge::Time> Judge::deadline() const {
     }
   }
   for (const Claim& claim : claims_) consider(claim.due);
+  if (appointing_until_ && !all_joined_) consider(*appointing_until_);
+  if (appoint_again_at_) consider(*appoint_again_at_);
+  if (gathering_) consider(gathering_->next_look);
+  if (look_again_ != Time{}) consider(look_again_);
   for (const Rank rank : hosts_) {
     consider(at(rank).left_at + kHostStay);
     if (failed_at_) {
@@ -328,10 +373,11 @@ bool Judge::complete() const {
 }
 
 bool Judge::over(Time now) const {
+  if (gave_up_) return true;
   if (!hosts_.empty()) return false;
   bool gone = true, any_absent = false;
   for (const Member& member : members_) {
-    gone = gone && member.state != State::joined;
+    gone = gone && member.state != State::joined && member.state != State::awaited;
     any_absent = any_absent || member.state == State::absent;
   }
   if (!gone) return false;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/control_wire.hpp"
@@ -33,6 +34,11 @@ class Judge {
     /// Whether the process of this identity is known to be stopped; null: nobody knows.
     std::function<bool(const std::string& identity)> is_stopped = {};
     std::uint64_t began_us = 0;  ///< unix time, told to all ranks: the name of this joining
+    /// The ranks have met elsewhere, and come here because they lost their coordinator.
+    bool successor = false;
+    /// Whether the process of this identity is known to run (perhaps stopped), or to have ended;
+    /// nothing, or null: nobody knows.
+    std::function<std::optional<bool>(const std::string& identity)> is_running = {};
   };
   explicit Judge(Rules rules);
 
@@ -40,6 +46,8 @@ class Judge {
 
   /// A rank that proved the secret. A refusal's sentence, or nothing if it is admitted.
   std::optional<std::string> admit(const wire::Hello& hello, Time now);
+  /// A rank that proved the secret and comes to this successor. A refusal's sentence, or nothing.
+  std::optional<std::string> follow(const wire::Hello& hello, Time now);
   /// A message after the hello. Throws wire::Malformed.
   void received(Rank rank, wire::Type type, wire::Reader body, Time now);
   /// The connection of `rank` is closed. `how`: "its connection closed".
@@ -65,7 +73,8 @@ class Judge {
   };
   [[nodiscard]] std::vector<Order> take_orders();
 
-  enum class State : std::uint8_t { absent, joined, left, dead };
+  /// awaited: it was alive when the coordinator was lost, and has not come to its successor.
+  enum class State : std::uint8_t { absent, joined, left, dead, awaited };
   [[nodiscard]] State state(Rank rank) const { return at(rank).state; }
   [[nodiscard]] bool forming() const { return !all_joined_ && !failure_; }
   [[nodiscard]] bool join_failed() const { return failure_.has_value(); }
@@ -73,6 +82,8 @@ class Judge {
   [[nodiscard]] bool complete() const;
   /// Nothing will happen here any more.
   [[nodiscard]] bool over(Time now) const;
+  /// Too few ranks came to this successor: they have been sent elsewhere.
+  [[nodiscard]] bool gave_up() const { return gave_up_; }
   /// "rank 3 (pid 12 on host)"
   [[nodiscard]] std::string name(Rank rank) const;
   [[nodiscard]] const std::string& identity(Rank rank) const { return at(rank).identity; }
@@ -91,12 +102,22 @@ class Judge {
     std::optional<std::string> how_ended;  ///< the launcher's word
     std::string how_closed;
     Time dead_at{};  ///< when the better cause is waited for no longer
+    // Succession.
+    std::string host;                      ///< name of its machine
+    bool may_succeed = false;              ///< it can hold the coordinator
+    bool appointed = false;                ///< it was asked to be ready for that
+    std::optional<wire::Successor> place;  ///< where it is
+    bool arriving = false;                 ///< at this successor, and has not said all it knows
+    bool has_followed = true;              ///< it has said what it was told elsewhere
+    std::size_t deaths_told = 0;           ///< of deaths_
+    std::uint64_t last_result = 0;         ///< that it brought here
   };
   struct Group {
     struct Seat {
       std::uint64_t last_call = 0;
       std::string message;  ///< that it waited in by its last report; empty: a collective
       bool reported = false, closed = false;
+      bool opened = false;
       Time closed_at{};
       struct Messages {
         std::uint32_t sent = 0, received = 0;
@@ -122,6 +143,13 @@ class Judge {
     std::vector<Rank> members;
     std::vector<std::optional<wire::Bytes>> blobs;  ///< [members]
     std::size_t arrived = 0;
+  };
+  /// While the ranks come to this successor.
+  struct Gathering {
+    Time last_came{}, next_look{};
+    wire::Loss loss = wire::Loss::silent;
+    Rank host_rank = -1;  ///< whose process held the coordinator
+    std::string host_text;
   };
   /// "My connection to this peer broke", until it is known why.
   struct Claim {
@@ -149,8 +177,37 @@ class Judge {
   void on_ending(Rank rank, wire::Reader& body);
   void on_note(Rank rank, wire::Reader& body);
   void on_farewell(Rank rank, wire::Reader& body, Time now);
+  void on_listening(Rank rank, wire::Reader& body, Time now);
+  void on_follow(Rank rank, wire::Reader& body, Time now);
+  void on_roster(Rank rank, wire::Reader& body);
+  void on_exchange_done(Rank rank, wire::Reader& body);
+  void on_followed(Rank rank, Time now);
 
-  void finish_join();
+  // Succession: coordinator_succession.cpp.
+  void appoint(Time now);
+  [[nodiscard]] bool waits_for_successors(Time now);
+  [[nodiscard]] std::vector<wire::Successor> successors() const;
+  void send_roster(Rank rank);
+  void say_goodbye(Rank rank);
+  [[nodiscard]] bool is_waited_for(Rank rank) const;
+  void settle_gathering(Time now);
+  void settle_awaited(Time now);
+  void take_over(Time now);
+  void give_up(std::size_t came, std::size_t alive);
+  void tell_deaths(Rank rank);
+  void welcome(Rank rank);
+  [[nodiscard]] std::optional<bool> is_running(Rank rank) const;
+  [[nodiscard]] bool is_stopped(Rank rank) const;
+  [[nodiscard]] std::string did_not_come(std::chrono::milliseconds within) const;
+  void host_has_gone(const Gathering& old, Time now);
+  void close_seats_of(Rank rank, Time now);
+  void answer_finished();
+  void answer_finished(const std::string& key, std::uint64_t number, const Exchange& finished);
+  void complete(const std::string& key);
+  [[nodiscard]] bool is_smaller_part(Rank rank, Time now);
+  void end_smaller_part(Time now);
+
+  void finish_join(Time now);
   void settle_deaths(Time now);
   void die(Rank rank, const std::string& how, Time now);
   void settle_claims(Time now);
@@ -177,8 +234,25 @@ class Judge {
   std::vector<Rank> dying_;  ///< in the order in which connections closed
   std::vector<Rank> hosts_;  ///< local ranks that left and wait for the others
   bool host_let_go_ = false;
+  // Succession.
+  std::optional<Time> appointing_until_;  ///< ranks that were asked have not answered
+  std::optional<Time> appoint_again_at_;
+  bool ever_appointed_ = false;
+  std::vector<Rank> appointed_;  ///< in the order in which they are gone to
+  std::optional<Gathering> gathering_;
+  bool gave_up_ = false;
+  Time took_over_{}, look_again_{};
+  std::vector<wire::Death> deaths_;              ///< in the order in which they were told
+  std::map<std::string, std::string> verdicts_;  ///< brought, on groups
+  /// Of key and number: results that some ranks have, and others may have missed.
+  std::map<std::pair<std::string, std::uint64_t>, Exchange> finished_;
+  std::uint64_t num_results_ = 0;
+  std::vector<Time> silenced_;  ///< deaths that may be the network's, the latest
   std::vector<Order> orders_;
 };
+
+/// How a connection ends whose other end may be alive behind a network that is cut.
+constexpr std::string_view kSilent = "its machine stopped answering";
 
 /// Sentences name no more ranks than this one by one.
 constexpr std::size_t kMaxListed = 8;

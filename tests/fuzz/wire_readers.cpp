@@ -155,7 +155,8 @@ std::vector<std::string> rank_samples() {
   const std::byte blob[] = {std::byte{7}};
   return {
       piece(0, frame_content(Writer(Type::joined).i32(0).u64(1))) +
-          piece(0, frame_content(Writer(Type::exchange_result).text("e").u32(1).blob(blob))) +
+          piece(0,
+                frame_content(Writer(Type::exchange_result).text("e").u64(1).u32(1).blob(blob))) +
           piece(0, frame_content(Writer(Type::missing).text("e").text("2, 3"))) +
           piece(0,
                 frame_content(Writer(Type::waiting_status).text("g").u64(4).text("rank 2").u8(1))),
@@ -163,6 +164,12 @@ std::vector<std::string> rank_samples() {
           piece(0, frame_content(Writer(Type::verdict).text("g").text("it failed"))) +
           piece(0, frame_content(Writer(Type::exchange_failed).text("e").text("why"))) +
           piece(0, frame_content(Writer(Type::host_left))),
+      piece(0, frame_content(Writer(Type::successors).u8(1).i32(2).text("127.0.0.1").u32(9))) +
+          piece(0, frame_content(Writer(Type::roster).u32(3).u32(1).text("who").text("id").u8(0))) +
+          piece(0, frame_content(Writer(Type::left).i32(3))) +
+          piece(0, frame_content(Writer(Type::succeeded).i32(2))) +
+          piece(0, frame_content(Writer(Type::smaller_part).text("split"))) +
+          piece(0, frame_content(Writer(Type::goodbye))),
       piece(0, frame_content(Writer(Type::refused).text("no")))};
 }
 

@@ -266,18 +266,19 @@ TEST_F(JudgeTest, AnEndWithMessagesOfStrangersIsMalformed) {
 TEST_F(JudgeTest, ANoteGoesToWhomItIsForAndToNobodyWhoHasLeft) {
   enter_all_and_open(3, false);
   const std::vector<std::byte> blob(5);
-  say(2, Writer(Type::note).text("g").i32(0).blob(blob));
+  say(2, Writer(Type::note).text("g").i32(0).blob(blob).u64(1));
   EXPECT_THAT(heard(), ::testing::ElementsAre("to 0: note of 2, 5 bytes"));
   say(0, Writer(Type::close_group).text("g"));
   (void)heard();
-  say(2, Writer(Type::note).text("g").i32(0).blob(blob));
-  say(2, Writer(Type::note).text("unknown").i32(0).blob(blob));
+  say(2, Writer(Type::note).text("g").i32(0).blob(blob).u64(1));
+  say(2, Writer(Type::note).text("unknown").i32(0).blob(blob).u64(1));
   EXPECT_THAT(heard(), IsEmpty());
   for (const Rank outside : {-1, 3}) {
-    EXPECT_THROW(say(2, Writer(Type::note).text("g").i32(outside).blob(blob)), wire::Malformed);
+    EXPECT_THROW(say(2, Writer(Type::note).text("g").i32(outside).blob(blob).u64(1)),
+                 wire::Malformed);
   }
   const std::vector<std::byte> large(wire::kMaxNote + 1);
-  EXPECT_THROW(say(2, Writer(Type::note).text("g").i32(1).blob(large)), wire::Malformed);
+  EXPECT_THROW(say(2, Writer(Type::note).text("g").i32(1).blob(large).u64(1)), wire::Malformed);
 }
 
 TEST_F(JudgeTest, ARankThatSendsRubbishIsDisconnectedWhateverTheLauncherSaysOfItsEnd) {

@@ -1,0 +1,119 @@
+#include "runtime/control_meet.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "base/host.hpp"
+#include "chorus/error.hpp"
+
+namespace chorus::net {
+namespace {
+
+using std::chrono::milliseconds;
+using wire::Type;
+
+bool becomes_ready(int fd, short events, Deadline deadline) {
+  const auto left =
+      std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+  pollfd entry{fd, events, 0};
+  return ::poll(&entry, 1, static_cast<int>(std::max<long long>(0, left.count()))) > 0;
+}
+
+/// The next frame's bytes after the type, copied; nothing if the connection ended or stayed silent.
+std::optional<std::pair<Type, wire::Bytes>> next_frame(int fd, wire::Inbox& inbox,
+                                                       Deadline deadline) {
+  for (;;) {
+    if (const auto item = inbox.next()) {
+      return std::pair(item->type, wire::Bytes(item->body.begin(), item->body.end()));
+    }
+    if (!becomes_ready(fd, POLLIN, deadline)) return std::nullopt;
+    std::array<std::byte, 4096> buffer;
+    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got <= 0) return std::nullopt;
+    inbox.add(std::span(buffer).first(static_cast<std::size_t>(got)));
+  }
+}
+
+}  // namespace
+
+Socket connect_to(const Endpoint& endpoint, Deadline deadline, int& error) {
+  Socket socket(
+      ::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  error = ETIMEDOUT;
+  if (!socket) {
+    error = errno;
+    return {};
+  }
+  tune(socket.get());
+  if (::connect(socket.get(), endpoint.address(), endpoint.size()) != 0) {
+    if (errno != EINPROGRESS) {
+      error = errno;
+      return {};
+    }
+    if (!becomes_ready(socket.get(), POLLOUT, deadline)) return {};
+    socklen_t size = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return {};
+  }
+  // Trying a free port of this machine again and again, a socket can meet itself.
+  if (local_end(socket.get()).text() == endpoint.text()) {
+    error = ECONNREFUSED;
+    return {};
+  }
+  error = 0;
+  return socket;
+}
+
+Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string& place,
+                      Deadline deadline, std::string& why) {
+  why = "the connection is closed before the coordinator has answered";
+  const auto greeting_frame = next_frame(meeting.socket.get(), meeting.inbox, deadline);
+  if (!greeting_frame) return Handshake::broken;
+  if (greeting_frame->first != Type::greeting) throw wire::Malformed("it does not greet");
+  const wire::Greeting greeting = wire::read_greeting(greeting_frame->second);
+  wire::Hello hello;
+  hello.version = wire::version();
+  hello.nonce = wire::random_nonce();
+  hello.rank = caller.rank;
+  hello.world_size = caller.world_size;
+  hello.pid = static_cast<std::uint32_t>(::getpid());
+  hello.host = host_name();
+  hello.identity = process_identity();
+  hello.may_succeed = true;
+  hello.session = caller.session;
+  wire::Outbox outbox;
+  outbox.add(wire::hello_frame(hello, greeting.nonce, caller.secret));
+  if (!outbox.flush(meeting.socket.get())) return Handshake::broken;
+  const auto answer = next_frame(meeting.socket.get(), meeting.inbox, deadline);
+  if (!answer) return Handshake::broken;
+  wire::Reader reader(answer->second);
+  if (answer->first == Type::later) {
+    why = reader.text();
+    return Handshake::later;
+  }
+  if (answer->first == Type::refused) {
+    throw BootstrapError(fmt::format("the coordinator at {} refused rank {}: {}", place,
+                                     caller.rank, reader.text()));
+  }
+  if (answer->first != Type::welcome) throw wire::Malformed("it does not welcome");
+  if (!same(reader.raw16(), wire::server_proof(caller.secret, greeting.nonce, hello.nonce))) {
+    throw BootstrapError(fmt::format(
+        "what listens at {} does not know the secret of the id: it is not the coordinator", place));
+  }
+  meeting.host_text = reader.text();
+  meeting.launcher = reader.u8() != 0;
+  meeting.hosting = reader.u8() != 0;
+  return Handshake::done;
+}
+
+}  // namespace chorus::net

@@ -1,0 +1,222 @@
+// When the coordinator is lost: to a successor, with all that this rank knows and has under way.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/log.hpp"
+#include "chorus/error.hpp"
+#include "runtime/control_impl.hpp"
+#include "runtime/coordinator_judge.hpp"
+
+namespace chorus {
+namespace {
+
+using std::chrono::milliseconds;
+using wire::Type;
+using wire::Writer;
+
+/// A successor that does not answer within this time is stopped, or behind a cut of the network.
+constexpr milliseconds kAnswersWithin{500};
+/// One that answered decides within this time of the last rank that came, or goes elsewhere.
+constexpr milliseconds kDecidesWithin{3'000};
+/// How often the successors are gone to in turn: ranks that were scattered over them meet.
+constexpr int kRounds = 2;
+
+}  // namespace
+
+// Being ready.
+
+bool Control::Impl::has_died(Rank of) const {
+  return std::any_of(deaths.begin(), deaths.end(),
+                     [&](const Death& death) { return death.rank == of; });
+}
+
+void Control::Impl::be_ready(std::uint64_t session) {
+  if (!socket) return;
+  std::uint32_t port = 0;
+  try {
+    own_successor = std::make_unique<Coordinator>(world_size, address, 0, secret,
+                                                  Coordinator::Host{.succeeds = session});
+    port = net::Id::parse(own_successor->id()).endpoint.port();
+  } catch (const Error& error) {
+    log(LogLevel::info, fmt::format("[rank {}/{}]", rank, world_size),
+        fmt::format("this rank cannot take over the coordinator: {}", error.what()));
+  }
+  send(Writer(Type::listening).text(address).u32(port).share());
+}
+
+void Control::Impl::hear_successors(wire::Reader& body) {
+  successors = wire::read_successors(body, world_size);
+  if (!successors.empty() && !follower && socket) start_follower();
+}
+
+void Control::Impl::start_follower() {
+  auto own = std::make_shared<Follower>();
+  own->wake = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!own->wake) return;
+  follower = own;
+  // Signals belong to the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  // Detached, because a child forked by this process has no such thread to join.
+  std::thread([this, own] {
+    ::pthread_setname_np(::pthread_self(), "chorus-follow");
+    follow_while_needed(*own);
+    const std::lock_guard lock(own->mutex);
+    own->ended = true;
+    own->changed.notify_all();
+  }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Control::Impl::stop_follower() {
+  if (!follower || owner_generation != net::fork_generation()) return;
+  follower->stop = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(follower->wake.get(), &one, sizeof one);
+  std::unique_lock lock(follower->mutex);
+  follower->changed.wait(lock, [this] { return follower->ended; });
+}
+
+Control::Impl::~Impl() { stop_follower(); }
+
+void Control::Impl::follow_while_needed(Follower& own) {
+  while (!own.stop) {
+    // Data is for the rank to read, in its own time; only the end of the connection is not.
+    std::array<pollfd, 2> entries{pollfd{socket.get(), POLLRDHUP, 0},
+                                  pollfd{own.wake.get(), POLLIN, 0}};
+    ::poll(entries.data(), entries.size(), -1);
+    std::uint64_t drained = 0;
+    [[maybe_unused]] const auto got = ::read(own.wake.get(), &drained, sizeof drained);
+    if (own.stop) return;
+    std::unique_lock lock(mutex);
+    if (entries[0].revents != 0) pump();
+    if (following == Following::seeking) find_successor(lock, own);
+    if (disconnected) return;
+  }
+}
+
+// Following.
+
+bool Control::Impl::may_follow() const {
+  return joined && follower && !goodbye && !expelled && !last_word && !successors.empty();
+}
+
+void Control::Impl::find_successor(std::unique_lock<std::mutex>& lock, const Follower& own) {
+  too_few = {};
+  std::string why;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::vector<wire::Successor> all = successors;
+    for (const wire::Successor& each : all) {
+      if (own.stop) return;
+      if (!has_died(each.rank) && try_successor(each, lock, own, why)) return;
+    }
+    if (too_few.second == 0) break;  // there is nobody to wait for
+  }
+  if (own.stop) return;
+  if (!last_word) last_word = why_lost(why);
+  hosting = false;
+  lose_for_good(loss_how);
+}
+
+/// True when the job goes on with it.
+bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock<std::mutex>& lock,
+                                  const Follower& own, std::string& why) {
+  net::Endpoint endpoint;
+  if (!net::Endpoint::parse(place.address, place.port, endpoint)) return false;
+  const net::Caller caller{rank, world_size, secret, began_us};
+  net::Meeting meeting;
+  net::Handshake end = net::Handshake::broken;
+  lock.unlock();
+  try {
+    const Time deadline = Clock::now() + kAnswersWithin;
+    int error = 0;
+    std::string broken;
+    meeting.socket = net::connect_to(endpoint, deadline, error);
+    if (error == 0) end = net::shake_hands(meeting, caller, endpoint.text(), deadline, broken);
+  } catch (const BootstrapError& refusal) {
+    why = refusal.what();
+  } catch (const wire::Malformed& malformed) {
+    log(LogLevel::info, "",
+        fmt::format("what listens at {} is no successor of the coordinator: {}", endpoint.text(),
+                    malformed.what()));
+  }
+  lock.lock();
+  if (end != net::Handshake::done || own.stop) return false;
+  bring_all(std::move(meeting));
+  const Time deadline = Clock::now() + kDecidesWithin;
+  wait(lock, deadline, [&] { return following != Following::gathering || own.stop; });
+  if (following == Following::gathering) {  // it has not decided
+    quiet_socket();
+    following = Following::seeking;
+  }
+  return following == Following::no;
+}
+
+/// What a new coordinator has to know, in the words in which this rank told the lost one.
+void Control::Impl::bring_all(net::Meeting&& meeting) {
+  ::dup3(meeting.socket.get(), socket.get(), O_CLOEXEC);
+  inbox = std::move(meeting.inbox);
+  inbox.set_limit(std::min<std::size_t>(
+      UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));
+  outbox.clear();
+  following = Following::gathering;
+  wire::Follow known{.loss = loss,
+                     .host_rank = host_rank,
+                     .host_text = host_text,
+                     .last_result = last_result,
+                     .deaths = {deaths.begin(), deaths.end()},
+                     .successors = successors,
+                     .verdicts = {verdicts.begin(), verdicts.end()}};
+  send(wire::follow_frame(known));
+  for (const wire::Frame& frame : wire::roster_frames(roster)) send(frame);
+  for (const auto& [key, group] : groups) {
+    send(Writer(Type::open_group).text(key).ranks(group.members).share());
+    for (const wire::Frame& frame : {group.last_call, group.last_message, group.ending}) {
+      if (frame) send(frame);
+    }
+    for (const wire::Frame& frame : group.notes_said) send(frame);
+    if (group.verdict) continue;
+    for (const wire::Frame& frame : group.claims) send(frame);
+    if (group.aborting) send(group.aborting);
+  }
+  for (const Finished& each : finished) {
+    constexpr std::size_t kBody = 5;  // behind the length and the type
+    const auto body = std::as_bytes(std::span(*each.asked)).subspan(kBody);
+    send(Writer(Type::exchange_done).u64(each.number).append(body).share());
+  }
+  for (const auto& [key, exchange] : exchanges) {
+    if (exchange.asked && !exchange.blobs && !exchange.failure) send(exchange.asked);
+  }
+  send(Writer(Type::followed).share());
+  if (farewell) send(farewell);
+  next_host_text = std::move(meeting.host_text);
+  hosting = meeting.hosting;
+}
+
+/// Why this rank has no coordinator any more; nothing if there is none, for anybody.
+std::optional<std::string> Control::Impl::why_lost(const std::string& why) const {
+  const std::string lost = fmt::format("the coordinator ({}) was lost: {}", host_text, loss_how);
+  if (too_few.second > 0) {
+    return fmt::format(
+        "the network is split, or too many ranks have ended at once: {}, and {} of the {} ranks "
+        "that were alive came to its successor; this is the smaller part, and ends: more than half "
+        "are needed to go on",
+        lost, too_few.first, too_few.second);
+  }
+  if (!why.empty()) return fmt::format("{}, and this rank has no other: {}", lost, why);
+  return std::nullopt;
+}
+
+}  // namespace chorus
