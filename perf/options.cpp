@@ -55,6 +55,7 @@ struct Raw {
   std::vector<std::string> transports = {"shm"};
   std::vector<std::string> clusters;
   std::string congestion;
+  std::vector<std::string> traffic;
   bool undescribed = false, tuned = false, cluster_table = false, host = false;
   bool random_clusters = false;
   std::vector<std::uint64_t> sizes;
@@ -228,6 +229,12 @@ void fit_into_job(const CLI::App& app, Raw& raw, Settings& settings) {
   if (app.count("--transport") == 0) raw.transports = {"auto"};
 }
 
+std::vector<Stream> streams_named(const std::vector<std::string>& names) {
+  std::vector<Stream> streams;
+  for (const std::string& name : names) streams.push_back(stream_named(name));
+  return streams;
+}
+
 void add_clusters(const Raw& raw, Settings& settings) {
   for (const std::string& cluster : raw.clusters) {
     const std::size_t at = cluster.find('@');
@@ -237,6 +244,7 @@ void add_clusters(const Raw& raw, Settings& settings) {
       place.described = !raw.undescribed;
       if (at != cluster.npos) place.order = parse_order(cluster.substr(at + 1));
       place.cables.congestion = raw.congestion;
+      place.cables.traffic = streams_named(raw.traffic);
       settings.clusters.push_back(std::move(place));
     }
   }
@@ -355,6 +363,12 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       ->excludes("--plan");
   app.add_option("--congestion", raw.congestion, "Congestion control on the clusters' hosts")
       ->needs("--cluster");
+  app.add_option("--traffic", raw.traffic,
+                 "A stream of others on the clusters, at so many GB/s: host0>host2:0.02; may be "
+                 "repeated; bounds do not count it")
+      ->expected(1)
+      ->take_all()
+      ->needs("--cluster");
   app.add_flag("--undescribed", raw.undescribed, "Chorus is not told the cluster's topology")
       ->needs("--cluster");
   app.add_flag(
@@ -462,7 +476,8 @@ CLI::Validator rank() {
           ""};
 }
 
-void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) {
+void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher,
+                 std::vector<std::string>& traffic) {
   CLI::App* cluster = app.add_subcommand(
       "cluster", "Emulate a cluster on this machine (network namespaces; as root)");
   cluster->require_subcommand(1);
@@ -489,6 +504,12 @@ void add_cluster(CLI::App& app, ClusterOptions& options, std::string& launcher) 
         ->capture_default_str();
     command->add_option("--congestion", options.cables.congestion,
                         "Congestion control of the hosts (default: this machine's)");
+    command
+        ->add_option("--traffic", traffic,
+                     "A stream of others at so many GB/s, host0>host2:0.02 or by another cable "
+                     "host0>host2/net1:0.02; may be repeated")
+        ->expected(1)
+        ->take_all();
     command->add_option("--queue", options.cables.queue_bytes, "Bytes queued in front of a cable")
         ->check(CLI::Range(1 << 16, 1 << 28))
         ->capture_default_str();
@@ -535,7 +556,7 @@ CommandLine parse_options(int argc, const char* const* argv, const std::vector<L
   show_app->add_flag("--markdown", raw.markdown, "Tables in Markdown");
   ClusterOptions cluster;
   std::string launcher = "ranks";
-  add_cluster(app, cluster, launcher);
+  add_cluster(app, cluster, launcher, raw.traffic);
   add_common_options(app);
   app.require_subcommand(0, 1);
 
@@ -551,6 +572,7 @@ CommandLine parse_options(int argc, const char* const* argv, const std::vector<L
       return show;
     }
     if (app.got_subcommand("cluster")) {
+      cluster.cables.traffic = streams_named(raw.traffic);
       if (launcher == "openmpi") cluster.launcher = ClusterOptions::Launcher::openmpi;
       if (launcher == "mpich") cluster.launcher = ClusterOptions::Launcher::mpich;
       return cluster;

@@ -19,7 +19,7 @@ class Draw {
   std::size_t below(std::size_t bound) { return random_() % bound; }
   /// [least, most]
   int from(int least, int most) {
-    return least + static_cast<int>(below(static_cast<std::size_t>(most - least + 1)));
+    return least + static_cast<int>(below(static_cast<std::size_t>(most - least) + 1));
   }
   bool one_in(int count) { return from(1, count) == 1; }
   template <class List>

@@ -146,6 +146,7 @@ Cluster::Cluster(Fabric fabric, const CableOptions& options)
     lay_cables();
     set_congestion_control();
     write_hosts_file();
+    traffic_ = Traffic(*this, options_.traffic);
   } catch (...) {
     tear_down();
     throw;
@@ -256,6 +257,7 @@ void Cluster::write_hosts_file() {
 }
 
 void Cluster::tear_down() noexcept {
+  traffic_ = {};
   alive_.reset();  // the guardian ends all that runs inside, the keepers too
   if (guardian_ > 0) {
     while (::waitpid(guardian_, nullptr, 0) < 0 && errno == EINTR) {

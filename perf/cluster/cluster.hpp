@@ -27,7 +27,8 @@ struct NotAllowed : Error {
 /// of this machine.
 class Cluster {
  public:
-  /// Throws NotAllowed without CAP_SYS_ADMIN and CAP_NET_ADMIN, Error if ip or tc fail (iproute2).
+  /// Throws NotAllowed without CAP_SYS_ADMIN and CAP_NET_ADMIN, Error if ip or tc fail (iproute2),
+  /// InputError for traffic between hosts that are not there.
   Cluster(Fabric fabric, const CableOptions& options);
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
@@ -54,7 +55,8 @@ class Cluster {
   const Scratch scratch_;
   std::string hosts_file_;
   std::vector<pid_t> keepers_;  // by host, then that of the switches
-  Fd alive_;                    // the guardian reads the other end
+  Traffic traffic_;
+  Fd alive_;  // the guardian reads the other end
   pid_t guardian_ = -1;
 };
 

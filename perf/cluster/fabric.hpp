@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
+#include "perf/cluster/traffic.hpp"
 
 namespace chorus::perf {
 
@@ -67,8 +68,9 @@ struct CableOptions {
   int mtu = 1500;
   /// Congestion control of the hosts' sockets unless they choose: "" for this machine's default.
   std::string congestion = {};
-  int queue_bytes = 1 << 20;  ///< of each direction; what does not fit is dropped
-  bool limited = true;        ///< else without token buckets: as fast as this machine's cores are
+  int queue_bytes = 1 << 20;         ///< of each direction; what does not fit is dropped
+  std::vector<Stream> traffic = {};  ///< of others, as long as the cluster stands
+  bool limited = true;  ///< else without token buckets: as fast as this machine's cores are
 };
 
 /// What `ip -batch` and `tc -batch` are told, by machine: in the namespace of each host and of the

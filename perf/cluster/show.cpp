@@ -34,7 +34,7 @@ std::string host_table(const Fabric& fabric) {
     cells.resize(table.header.size(), "-");
     for (const Fabric::Cable& cable : fabric.cables) {
       if (cable.a != h) continue;
-      cells[static_cast<std::size_t>(2 + cable.network)] =
+      cells[2 + static_cast<std::size_t>(cable.network)] =
           fmt::format("{} at sw{}", rates(cable), cable.b - hosts);
     }
     table.rows.push_back(std::move(cells));

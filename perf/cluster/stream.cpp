@@ -48,10 +48,11 @@ sockaddr_in address_of(const Cluster& cluster, int host, int network) {
 }
 
 [[noreturn]] void fail(const char* what) {
-  throw Error(fmt::format("checking cables: {}: {}", what, std::strerror(errno)));
+  throw Error(fmt::format("a stream between hosts: {}: {}", what, std::strerror(errno)));
 }
 
-/// A connection between two hosts: the sending end, the receiving end.
+}  // namespace
+
 std::pair<Fd, Fd> connect_hosts(const Cluster& cluster, int from, int to, int network) {
   Fd listener = socket_on(cluster, to);
   sockaddr_in address = address_of(cluster, to, network);
@@ -71,6 +72,8 @@ std::pair<Fd, Fd> connect_hosts(const Cluster& cluster, int from, int to, int ne
   ::setsockopt(receiver.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   return {std::move(sender), std::move(receiver)};
 }
+
+namespace {
 
 double measure(const Cluster& cluster, int from, int to, int network, double seconds) {
   auto [sender, receiver] = connect_hosts(cluster, from, to, network);

@@ -1,8 +1,10 @@
 // What the cables of an emulated cluster really carry.
 #pragma once
 
+#include <utility>
 #include <vector>
 
+#include "base/fd.hpp"
 #include "perf/cluster/cluster.hpp"
 
 namespace chorus::perf {
@@ -15,6 +17,11 @@ struct CableCheck {
   double measured_bytes_per_s = 0;
   int network = 0;
 };
+
+/// A connection from host to host by their cables to `network`: the sending end, the receiving
+/// end, both with a deadline of 5 s for each call. Throws Error.
+[[nodiscard]] std::pair<Fd, Fd> connect_hosts(const Cluster& cluster, int from, int to,
+                                              int network);
 
 /// Sends from every host to the next (the last to the first), one after the other and by each of
 /// the networks between them, which crosses

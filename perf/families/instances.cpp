@@ -264,7 +264,7 @@ std::string family_instance(std::string_view family, std::uint64_t seed, int ind
   mixed.bytes(family).stirred_word(seed).stirred_word(static_cast<std::uint64_t>(index));
   Draw draw(mixed.value());
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
-    const std::string name = generator->make(draw, most_ranks);
+    std::string name = generator->make(draw, most_ranks);
     const Topology topology = topology_from_name(name);
     const int ranks = topology.world_size();
     if (ranks >= kLeastRanks && ranks <= most_ranks && connected(topology)) return name;

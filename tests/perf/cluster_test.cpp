@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 
+#include "perf/cluster/command.hpp"
 #include "perf/cluster/start.hpp"
 #include "perf/cluster/stream.hpp"
 #include "topology/sources.hpp"
@@ -196,6 +197,66 @@ TEST(Cluster, AnUnknownCongestionControlIsRefused) {
   EXPECT_THROW((void)cluster_named("lan:2", {.congestion = "reno; reboot"}), InputError);
   const auto reno = cluster_named("lan:2", {.congestion = "reno"});
   EXPECT_EQ(output_of(on(*reno, 1, "cat /proc/sys/net/ipv4/tcp_congestion_control")), "reno\n");
+}
+
+std::int64_t received_bytes(const Cluster& cluster, int host, int network) {
+  const std::string file =
+      fmt::format("cat /sys/class/net/{}/statistics/rx_bytes", host_interface(network));
+  return std::stoll(output_of(on(cluster, host, file)));
+}
+
+TEST(Cluster, TrafficOfOthersFlowsWhereItIsToldAndEndsWithTheCluster) {
+  std::unique_ptr<Cluster> cluster;
+  try {
+    cluster =
+        std::make_unique<Cluster>(cluster_fabric("lan:3,cables=2,rate=0.05"),
+                                  CableOptions{.traffic = {stream_named("host0>host2/net1:0.02")}});
+  } catch (const NotAllowed& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const std::int64_t before = received_bytes(*cluster, 2, 1);
+  const auto begin = std::chrono::steady_clock::now();
+  std::int64_t got = 0;
+  double seconds = 0;
+  while (got < 4'000'000 && seconds < 60) {
+    got = received_bytes(*cluster, 2, 1) - before;
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  ASSERT_GE(got, 4'000'000);
+  // Cores that others use can only make it slower. What is caught up and in flight comes on top.
+  EXPECT_LT(static_cast<double>(got), 1.2 * 0.02e9 * seconds + 2e6);
+  EXPECT_LT(received_bytes(*cluster, 2, 0), 100'000);
+  EXPECT_LT(received_bytes(*cluster, 1, 1), 100'000);
+  const std::string inside = namespace_of(cluster->keeper(0));
+  cluster.reset();
+  EXPECT_FALSE(inhabited(inside));
+  int left = 0;
+  EXPECT_EQ(::waitpid(-1, &left, WNOHANG), -1) << "a sender or receiver is still our child";
+}
+
+TEST(Traffic, IsRefusedByColumnAndByWhatIsMissing) {
+  EXPECT_EQ(stream_named("host0>host12/net3:0.5"),
+            (Stream{.from = 0, .to = 12, .network = 3, .bytes_per_s = 0.5e9}));
+  const auto refused = [](const std::string& text) -> std::string {
+    try {
+      (void)stream_named(text);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(refused("node0>host1:1"), HasSubstr("column 1"));
+  EXPECT_THAT(refused("host0-host1:1"), HasSubstr("column 6"));
+  EXPECT_THAT(refused("host0>host:1"), HasSubstr("column 11"));
+  EXPECT_THAT(refused("host0>host1/eth0:1"), HasSubstr("column 12"));
+  for (const char* rate : {"", "fast", "0", "-1", "1x", "nan", "1e9"}) {
+    EXPECT_THAT(refused(fmt::format("host0>host1:{}", rate)), HasSubstr("column 13")) << rate;
+  }
+  CLUSTER_OR_SKIP(allowed, "lan:2");
+  for (const char* stream : {"host0>host2:1", "host0>host1/net1:1", "host1>host1:1"}) {
+    EXPECT_THROW(Cluster(cluster_fabric("lan:2"), {.traffic = {stream_named(stream)}}), InputError)
+        << stream;
+  }
 }
 
 }  // namespace

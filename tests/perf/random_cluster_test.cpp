@@ -58,7 +58,8 @@ TEST(RandomCluster, RunsACheckedAllReduceAndIsContinuedWhereItStopped) {
     ++saved;
     continued.before = report;
   };
-  const Report report = measure_all(settings, [](const Step&) {}, nullptr, continued);
+  const Report report = measure_all(
+      settings, [](const Step&) {}, nullptr, continued);
   ASSERT_EQ(report.rows.size(), 1U);
   const Row& row = report.rows.front();
   EXPECT_EQ(row.reason, "");
@@ -71,7 +72,8 @@ TEST(RandomCluster, RunsACheckedAllReduceAndIsContinuedWhereItStopped) {
   EXPECT_EQ(saved, 1);
   // All of it is there: no cluster is set up, and the row stays as it was.
   continued.save = [](const Report&) { FAIL() << "it was measured again"; };
-  const Report again = measure_all(settings, [](const Step&) {}, nullptr, continued);
+  const Report again = measure_all(
+      settings, [](const Step&) {}, nullptr, continued);
   EXPECT_EQ(again.rows, report.rows);
   EXPECT_EQ(again.peers, report.peers);
 }
@@ -89,7 +91,13 @@ bool inhabited(const std::string& wanted) {
 TEST(RandomCluster, LeavesNothingBehindWhenItIsInterrupted) {
   if (const std::string why = why_not_here(); !why.empty()) GTEST_SKIP() << why;
   Command command;
-  command.argv = {BIN_DIR "/chorus-perf", "cluster", "run", kSmall, "--", "sh", "-c",
+  command.argv = {BIN_DIR "/chorus-perf",
+                  "cluster",
+                  "run",
+                  kSmall,
+                  "--",
+                  "sh",
+                  "-c",
                   "echo \"<$(readlink /proc/self/ns/net)>\"; trap '' INT HUP; "
                   "setsid sleep 600 & sleep 600"};
   Child child(command);
@@ -103,8 +111,7 @@ TEST(RandomCluster, LeavesNothingBehindWhenItIsInterrupted) {
   }
   ASSERT_EQ(count(), 6) << child.output();
   const std::size_t begin = child.output().find('<') + 1;
-  const std::string inside =
-      child.output().substr(begin, child.output().find('>', begin) - begin);
+  const std::string inside = child.output().substr(begin, child.output().find('>', begin) - begin);
   ASSERT_THAT(inside, HasSubstr("net:["));
   EXPECT_TRUE(inhabited(inside));
   ::kill(child.pid(), SIGINT);
