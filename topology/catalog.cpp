@@ -352,8 +352,7 @@ std::vector<CatalogEntry> make_catalog() {
       {"islands", "lan:4x2x2 with two trunks of 200 Mb/s"},
       {"random:16", "random graph; degree= seed= spread= (the fastest cable over the slowest)"},
       {"switch-tree:16", "ranks at the switches of a random tree; switches= seed= spread="},
-      {"random-lan:7",
-       "an Ethernet cluster drawn by a seed; hosts= switches= cables= rate= ranks="},
+      {"random-lan:7", "an Ethernet cluster drawn by a seed; hosts= switches= cables= ring= rate="},
       {"hwloc:numa:2 core:4 pu:1", "a machine in hwloc's synthetic notation"},
   };
   entries.insert(entries.end(), std::begin(kOthers), std::end(kOthers));

@@ -30,6 +30,7 @@ struct Rates {
 struct Network {
   std::vector<std::optional<Rates>> cables;  ///< by host: nothing where it has no cable
   std::vector<Rates> trunks;                 ///< by rack, to its parent; the first has none
+  std::optional<Rates> closing;  ///< from the last rack to the first, if rings are asked
 };
 
 struct DrawnLan {
@@ -44,10 +45,12 @@ class LanDraw {
     // What is not asked for is drawn. An option that is, is drawn all the same: so it changes
     // nothing else.
     const int hosts = draw_.from(2, 12), cables = draw_.from(1, 3);
-    hosts_ = spec.integer("hosts", hosts, 2, kMostHosts);
+    closed_ = spec.yes_no("ring", false);
+    const int least = closed_ ? 3 : 1;
+    hosts_ = spec.integer("hosts", std::max(hosts, least), std::max(2, least), kMostHosts);
     cables_ = spec.integer("cables", cables, 1, kMostCables);
-    const int switches = draw_.from(1, std::min(hosts_, 5));
-    switches_ = spec.integer("switches", switches, 1, hosts_);
+    const int switches = draw_.from(least, std::min(hosts_, 5));
+    switches_ = spec.integer("switches", switches, least, hosts_);
     least_gb_s_ = spec.number("least", std::min(0.01, most_gb_s_), most_gb_s_);
   }
 
@@ -55,17 +58,20 @@ class LanDraw {
     DrawnLan lan;
     place(lan);
     for (int k = 0; k < cables_; ++k) lan.networks.push_back(network(lan, k));
+    if (!closed_) return lan;
+    for (Network& network : lan.networks) network.closing = both_ways(rate(most_gb_s_));
     return lan;
   }
 
  private:
-  /// Racks hang at earlier ones, or all at the first, which has no hosts then. Every other rack has
-  /// a host; their order is that of the racks or none.
+  /// Racks hang at earlier ones, in a ring each at the one before, or all at the first, which has
+  /// no hosts then. Every other rack has a host; their order is that of the racks or none.
   void place(DrawnLan& lan) {
     const bool core = switches_ > 2 && draw_.one_in(3);
     lan.parent.push_back(-1);
     for (int rack = 1; rack < switches_; ++rack) {
-      lan.parent.push_back(core ? 0 : static_cast<int>(draw_.below(lan.parent.size())));
+      const int drawn = core ? 0 : static_cast<int>(draw_.below(lan.parent.size()));
+      lan.parent.push_back(closed_ ? rack - 1 : drawn);
     }
     const int first = core ? 1 : 0;
     for (int rack = first; rack < switches_; ++rack) lan.rack.push_back(rack);
@@ -136,6 +142,7 @@ class LanDraw {
   Draw draw_;
   double most_gb_s_, least_gb_s_ = 0;
   int hosts_ = 0, cables_ = 0, switches_ = 0;
+  bool closed_ = false;
 };
 
 /// The ranks of a host, and what its cable into network `number` leaves from.
@@ -200,6 +207,7 @@ Topology make_random_lan(Spec& spec) {
       join(switches[rack], switches[static_cast<std::size_t>(lan.parent[rack])],
            network.trunks[rack], kSwitchHopUs);
     }
+    if (network.closing) join(switches.back(), switches.front(), *network.closing, kSwitchHopUs);
     for (std::size_t host = 0; host < lan.rack.size(); ++host) {
       if (!network.cables[host]) continue;
       const Rates& rates = *network.cables[host];

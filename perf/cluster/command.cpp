@@ -122,12 +122,12 @@ std::vector<std::string> cluster_names(const std::string& name) {
 
 Topology cluster_topology(const std::string& name, const std::vector<int>& order) {
   if (!std::filesystem::is_regular_file(name)) {
-    return reordered(topology_from_name(cluster_name(name)), order);
+    return reordered(spanned(topology_from_name(cluster_name(name))), order);
   }
   std::ifstream file(name, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file) throw InputError(fmt::format("{}: cannot be read", name));
-  return reordered(topology_from_json(text, name), order);
+  return reordered(spanned(topology_from_json(text, name)), order);
 }
 
 Fabric cluster_fabric(const std::string& name, const std::vector<int>& order) {

@@ -31,7 +31,7 @@ struct ClusterOptions {
 /// Throws InputError naming the column where the range is none, or of more than 1000 seeds.
 [[nodiscard]] std::vector<std::string> cluster_names(const std::string& name);
 
-/// The topology that a name or a file of Chorus JSON means. Throws InputError.
+/// The topology that a name or a file of Chorus JSON means, spanned(). Throws InputError.
 [[nodiscard]] Topology cluster_topology(const std::string& name, const std::vector<int>& order);
 
 /// The same as hosts, switches and cables: lan:4,cables=2 has its cables apart, which are one of

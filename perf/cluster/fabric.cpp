@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "chorus/error.hpp"
@@ -229,6 +231,26 @@ std::string shape(const std::string& device, double bytes_per_s, const CableOpti
                      bytes_per_s * 8, burst, options.queue_bytes);
 }
 
+/// Takes the links that `unwanted` names out of the topology and of its port groups.
+template <class Unwanted>
+void remove_links(Topology& topology, const Unwanted& unwanted) {
+  std::vector<int> number(topology.links.size(), -1);
+  std::vector<Topology::Link> kept;
+  for (std::size_t i = 0; i < topology.links.size(); ++i) {
+    if (unwanted(topology.links[i])) continue;
+    number[i] = static_cast<int>(kept.size());
+    kept.push_back(topology.links[i]);
+  }
+  topology.links = std::move(kept);
+  for (Topology::PortGroup& group : topology.port_groups) {
+    std::erase_if(group.links,
+                  [&](int link) { return number[static_cast<std::size_t>(link)] < 0; });
+    for (int& link : group.links) link = number[static_cast<std::size_t>(link)];
+  }
+  std::erase_if(topology.port_groups,
+                [](const Topology::PortGroup& group) { return group.links.empty(); });
+}
+
 }  // namespace
 
 std::string Fabric::address(int host, int network) const {
@@ -324,6 +346,43 @@ Topology reordered(Topology topology, const std::vector<int>& order) {
   for (std::size_t r = 0; r < order.size(); ++r) {
     topology.rank_nodes[r] = nodes[static_cast<std::size_t>(order[r])];
   }
+  return topology;
+}
+
+Topology spanned(Topology topology) {
+  // The trunks by their ends, and what they carry each way.
+  std::map<std::pair<int, int>, std::pair<double, double>> trunks;
+  const auto ends = [&](const Topology::Link& link) { return std::minmax(link.src, link.dst); };
+  const auto is_trunk = [&](const Topology::Link& link) {
+    return is_switch(topology, link.src) && is_switch(topology, link.dst);
+  };
+  for (const Topology::Link& link : topology.links) {
+    if (!is_trunk(link)) continue;
+    auto& [there, back] = trunks[ends(link)];
+    (link.src < link.dst ? there : back) += 1 / link.beta_s_per_byte;
+  }
+  std::vector<std::pair<double, std::pair<int, int>>> order;
+  for (const auto& [pair, rates] : trunks) {
+    order.emplace_back(std::min(rates.first, rates.second), pair);
+  }
+  std::ranges::stable_sort(order, std::greater<>(), [](const auto& trunk) { return trunk.first; });
+  std::vector<int> root(topology.nodes.size());
+  std::iota(root.begin(), root.end(), 0);
+  const auto top = [&](int node) {
+    while (root[static_cast<std::size_t>(node)] != node)
+      node = root[static_cast<std::size_t>(node)];
+    return node;
+  };
+  std::set<std::pair<int, int>> blocked;
+  for (const auto& [rate, pair] : order) {
+    const int a = top(pair.first), b = top(pair.second);
+    if (a == b) blocked.insert(pair);
+    root[static_cast<std::size_t>(a)] = b;
+  }
+  if (blocked.empty()) return topology;
+  remove_links(topology, [&](const Topology::Link& link) {
+    return is_trunk(link) && blocked.contains(ends(link));
+  });
   return topology;
 }
 

@@ -63,6 +63,11 @@ struct Fabric {
 /// permutation of the ranks; an empty one changes nothing.
 [[nodiscard]] Topology reordered(Topology topology, const std::vector<int>& order);
 
+/// `topology` as switches use it that block what would close a ring (a spanning tree): of the
+/// trunks between switches the fastest stay that join all that the trunks join, by the slower of
+/// their directions, of equals the first; links and port groups of the others are left out.
+[[nodiscard]] Topology spanned(Topology topology);
+
 /// How cables are made.
 struct CableOptions {
   int mtu = 1500;

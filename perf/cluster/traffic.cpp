@@ -65,9 +65,8 @@ struct StreamReader {
 /// Sends at the rate, and after a pause that others forced on it a little faster.
 [[noreturn]] void send_on(int socket, double bytes_per_s) {
   static char piece[kPiece];
-  const auto interval =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-          static_cast<double>(kPiece) / bytes_per_s));
+  const auto interval = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(static_cast<double>(kPiece) / bytes_per_s));
   Clock::time_point due = Clock::now();
   while (::send(socket, piece, kPiece, MSG_NOSIGNAL) > 0) {
     due = std::max(due, Clock::now() - kCatchUp) + interval;
@@ -105,11 +104,12 @@ void require(const Fabric& fabric, const Stream& stream) {
   const int hosts = static_cast<int>(fabric.hosts.size());
   for (const int host : {stream.from, stream.to}) {
     if (host >= hosts) {
-      throw InputError(fmt::format("--traffic: there is no host{}: the cluster has {}", host, hosts));
+      throw InputError(
+          fmt::format("--traffic: there is no host{}: the cluster has {}", host, hosts));
     }
     if (stream.network >= fabric.num_networks || !fabric.has_cable(host, stream.network)) {
-      throw InputError(fmt::format("--traffic: host{} has no {}", host,
-                                   host_interface(stream.network)));
+      throw InputError(
+          fmt::format("--traffic: host{} has no {}", host, host_interface(stream.network)));
     }
   }
   if (stream.from == stream.to) {

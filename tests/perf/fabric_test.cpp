@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "chorus/error.hpp"
 #include "perf/cluster/command.hpp"
 #include "perf/cluster/show.hpp"
@@ -13,9 +15,11 @@ namespace chorus::perf {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 
 Fabric fabric_named(const std::string& name) { return fabric_of(topology_from_name(name)); }
 
@@ -208,6 +212,61 @@ TEST(RandomClusters, MistakesAreRefusedWithTheirColumn) {
   EXPECT_THAT(refused("random"), HasSubstr("column 7"));
   EXPECT_THAT(refused("random:7x2"), HasSubstr("column 12"));
   EXPECT_THAT(refused("random:7,trunks=2"), AllOf(HasSubstr("column 14"), HasSubstr("switches")));
+}
+
+/// Trunks of a topology: MB/s by the names of their ends.
+std::map<std::string, double> trunks_of(const Topology& t) {
+  std::map<std::string, double> trunks;
+  for (const Topology::Link& link : t.links) {
+    const auto& src = t.nodes[static_cast<std::size_t>(link.src)];
+    const auto& dst = t.nodes[static_cast<std::size_t>(link.dst)];
+    if (src.kind == NodeKind::network_switch && dst.kind == NodeKind::network_switch) {
+      trunks[src.name + ">" + dst.name] += 1e-6 / link.beta_s_per_byte;
+    }
+  }
+  return trunks;
+}
+
+TEST(Rings, LoseTheirSlowestTrunkInTheEmulatorAndInItsBounds) {
+  Topology ring = topology_from_name("lan:1x1x1,trunk=0.1");
+  const auto node = [&](const char* name) {
+    for (std::size_t i = 0; i < ring.nodes.size(); ++i) {
+      if (ring.nodes[i].name == name) return static_cast<int>(i);
+    }
+    return -1;
+  };
+  ring.links.push_back({node("switch2"), node("switch0"), 0, 1 / 0.2e9, "ethernet"});
+  ring.links.push_back({node("switch0"), node("switch2"), 0, 1 / 0.15e9, "ethernet"});
+  ring.links[2].beta_s_per_byte = 1 / 0.05e9;  // from switch0 to switch1 slower than back
+  ring.port_groups.push_back({"last", {2, 8}, 1e-9});
+  ASSERT_EQ(trunks_of(ring).at("switch0>switch1"), 50);
+  const Topology tree = spanned(ring);
+  EXPECT_THAT(trunks_of(tree), ElementsAre(Pair("switch0>switch2", DoubleNear(150, 1e-6)),
+                                           Pair("switch1>switch2", DoubleNear(100, 1e-6)),
+                                           Pair("switch2>switch0", DoubleNear(200, 1e-6)),
+                                           Pair("switch2>switch1", DoubleNear(100, 1e-6))));
+  EXPECT_EQ(tree.links.size(), ring.links.size() - 2);
+  ASSERT_EQ(tree.port_groups.size(), 1U);
+  EXPECT_THAT(tree.port_groups[0].links, ElementsAre(6));  // two links before it are gone
+  EXPECT_NEAR(fabric_of(tree).rate(0, 1), 0.1e9, 1);
+  EXPECT_EQ(spanned(tree), tree);
+}
+
+TEST(Rings, AreDrawnWhereAskedForAndStillSound) {
+  for (int seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE(seed);
+    const std::string name = fmt::format("random:{},ring=yes", seed);
+    const Topology whole = topology_from_name("random-lan:" + name.substr(7));
+    const Fabric fabric = cluster_fabric(name);
+    expect_sound(fabric);
+    const auto switches = static_cast<std::size_t>(fabric.num_switches);
+    EXPECT_GE(switches, 3 * static_cast<std::size_t>(fabric.num_networks));
+    EXPECT_EQ(trunks_of(whole).size(), 2 * switches);  // as many trunks as switches
+    EXPECT_EQ(trunks_of(cluster_topology(name, {})).size(),
+              2 * (switches - static_cast<std::size_t>(fabric.num_networks)));
+  }
+  EXPECT_THROW((void)cluster_fabric("random:1,ring=yes,switches=2"), InputError);
+  EXPECT_THROW((void)cluster_fabric("random:1,ring=maybe"), InputError);
 }
 
 TEST(ShownCluster, NamesHostsCablesTrunksAndBounds) {
