@@ -37,8 +37,8 @@ constexpr milliseconds kFarewell{1'000}, kFarewellOfHost{11'000};
 constexpr milliseconds kFarewellElsewhere{4'000};
 /// And how much longer a verdict is waited for meanwhile.
 constexpr milliseconds kVerdictElsewhere{4'000};
-/// What a successor may be asked for again: this rank's part of its latest exchanges and notes.
-constexpr std::size_t kFinishedKept = 16, kNotesKept = 64;
+/// What may be said to a successor again.
+constexpr std::size_t kNotesKept = 64;
 
 bool contains(std::span<const Rank> members, Rank rank) {
   return std::find(members.begin(), members.end(), rank) != members.end();
@@ -90,19 +90,20 @@ void Control::Impl::on_disconnect(const std::string& how) {
   quiet_socket();
   if (following == Following::gathering) {  // the follower goes to the next
     following = Following::seeking;
-    return;
+    return wake_follower();
   }
   if (!may_follow()) return lose_for_good(how);
   loss = host_left ? wire::Loss::left : how == kSilent ? wire::Loss::silent : wire::Loss::closed;
   loss_how = how;
   following = Following::seeking;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(follower->wake.get(), &one, sizeof one);
+  newly_lost = true;
+  wake_follower();
 }
 
-/// fd() stays valid for those who poll it, but is not readable before there is a coordinator.
+/// fd() stays valid for those who poll it, but is not readable before there is a coordinator; but
+/// for a rank that leaves, which waits for just this.
 void Control::Impl::quiet_socket() const {
-  const int quiet = ::eventfd(0, EFD_CLOEXEC);
+  const int quiet = ::eventfd(farewell && goodbye ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (quiet >= 0) {
     ::dup3(quiet, socket.get(), O_CLOEXEC);
     ::close(quiet);
@@ -147,6 +148,8 @@ void Control::Impl::hear(Type type, wire::Reader body) {
     case Type::roster:
       roster.resize(static_cast<std::size_t>(world_size));
       return wire::read_roster(body, roster);
+    case Type::wanted:
+      return give_result(body.u64());
     case Type::goodbye:
       goodbye = true;
       return;
@@ -226,6 +229,7 @@ void Control::Impl::hear(Type type, wire::Reader body) {
 }
 
 void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
+  const auto whole = body.rest();
   const auto found = exchanges.find(body.text(wire::kMaxKey));
   if (found == exchanges.end()) return;  // given up
   if (type == Type::exchange_failed) {
@@ -245,9 +249,7 @@ void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
   body.end();
   found->second.blobs = std::move(blobs);
   last_result = std::max(last_result, number);
-  if (successors.empty()) return;
-  finished.push_back({number, found->second.asked});
-  if (finished.size() > kFinishedKept) finished.pop_front();
+  if (!successors.empty()) keep_result(number, found->second.asked, whole);
 }
 
 void Control::Impl::hear_verdict(wire::Reader& body) {
@@ -389,8 +391,10 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
     impl_->wait(lock, Impl::Clock::now() + kAnswerWithin,
                 [&] { return settled() || mine.missing; });
     if (!mine.blobs && !why) {
-      why = fmt::format("nothing from {} after {} ms",
-                        mine.missing ? *mine.missing : "the coordinator", timeout_ms);
+      why = fmt::format(
+          "nothing from {} after {} ms",
+          mine.missing ? *mine.missing : fmt::format("the coordinator ({})", impl_->host_text),
+          timeout_ms);
     }
   }
   Impl::Exchange result = std::move(mine);

@@ -55,6 +55,7 @@ struct Control::Impl {
   struct Finished {
     std::uint64_t number;  ///< of the result
     wire::Frame asked;
+    wire::Bytes result;  ///< as the coordinator told it
   };
 
   /// A group that this rank has left and others have not yet.
@@ -111,6 +112,7 @@ struct Control::Impl {
     gathering  ///< connected to one to which not enough ranks have come yet
   };
   Following following = Following::no;
+  bool newly_lost = false;  ///< the follower begins anew with the first
   wire::Loss loss = wire::Loss::closed;
   std::string next_host_text;  ///< as host_text, of the successor that ranks gather at
   std::string loss_how;        ///< of the coordinator's connection
@@ -123,6 +125,7 @@ struct Control::Impl {
   std::pair<std::uint32_t, std::uint32_t> too_few{};  ///< came, of how many alive
   std::uint64_t last_result = 0, last_note = 0;
   std::deque<Finished> finished;                             ///< the latest
+  std::size_t finished_bytes = 0;                            ///< of their results
   std::deque<std::pair<std::string, std::string>> verdicts;  ///< the latest, of all groups
   /// The thread that notices the loss of the coordinator though this rank computes.
   struct Follower {
@@ -131,6 +134,11 @@ struct Control::Impl {
     bool ended = false;
     std::atomic<bool> stop{false};
     net::Socket wake;
+    // Its own: the successors that it goes to in turn.
+    std::vector<wire::Successor> places;
+    std::size_t next = 0, round = 0;
+    std::string why;  ///< one refused
+    Time decided_by;  ///< while ranks gather
   };
   std::shared_ptr<Follower> follower;
 
@@ -194,12 +202,19 @@ struct Control::Impl {
   void be_ready(std::uint64_t session);
   void start_follower();
   void stop_follower();
+  void wake_follower() const;
   void follow_while_needed(Follower& own);
-  void find_successor(std::unique_lock<std::mutex>& lock, const Follower& own);
+  void wait_for_loss(Follower& own);
+  void seek(std::unique_lock<std::mutex>& lock, Follower& own);
+  void seek_again();
+  void wake_pollers() const;
   bool try_successor(const wire::Successor& place, std::unique_lock<std::mutex>& lock,
-                     const Follower& own, std::string& why);
+                     Follower& own);
   void bring_all(net::Meeting&& meeting);
   void hear_successors(wire::Reader& body);
+  void keep_result(std::uint64_t number, const wire::Frame& asked,
+                   std::span<const std::byte> result);
+  void give_result(std::uint64_t number);
   [[nodiscard]] std::optional<std::string> why_lost(const std::string& why) const;
 };
 

@@ -30,7 +30,11 @@ constexpr milliseconds kAnswersWithin{500};
 /// One that answered decides within this time of the last rank that came, or goes elsewhere.
 constexpr milliseconds kDecidesWithin{3'000};
 /// How often the successors are gone to in turn: ranks that were scattered over them meet.
-constexpr int kRounds = 2;
+constexpr std::size_t kRounds = 2;
+/// How soon a rank that computes answers while the others gather: its follower reads for it.
+constexpr milliseconds kReadsFor{20};
+/// Results that others may have missed are kept: so many, and of so many bytes but for the latest.
+constexpr std::size_t kFinishedKept = 16, kFinishedBytes = 1 << 20;
 
 }  // namespace
 
@@ -60,6 +64,24 @@ void Control::Impl::hear_successors(wire::Reader& body) {
   if (!successors.empty() && !follower && socket) start_follower();
 }
 
+void Control::Impl::keep_result(std::uint64_t number, const wire::Frame& asked,
+                                std::span<const std::byte> result) {
+  finished.push_back({number, asked, {result.begin(), result.end()}});
+  finished_bytes += result.size();
+  while (finished.size() > kFinishedKept ||
+         (finished.size() > 1 && finished_bytes > kFinishedBytes)) {
+    finished_bytes -= finished.front().result.size();
+    finished.pop_front();
+  }
+}
+
+void Control::Impl::give_result(std::uint64_t number) {
+  const auto found = std::find_if(finished.begin(), finished.end(),
+                                  [&](const Finished& each) { return each.number == number; });
+  if (found == finished.end()) return;
+  send(Writer(Type::exchange_held).append(found->result).share());
+}
+
 void Control::Impl::start_follower() {
   auto own = std::make_shared<Follower>();
   own->wake = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -83,28 +105,50 @@ void Control::Impl::start_follower() {
 void Control::Impl::stop_follower() {
   if (!follower || owner_generation != net::fork_generation()) return;
   follower->stop = true;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(follower->wake.get(), &one, sizeof one);
+  wake_follower();
   std::unique_lock lock(follower->mutex);
   follower->changed.wait(lock, [this] { return follower->ended; });
+}
+
+void Control::Impl::wake_follower() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(follower->wake.get(), &one, sizeof one);
 }
 
 Control::Impl::~Impl() { stop_follower(); }
 
 void Control::Impl::follow_while_needed(Follower& own) {
   while (!own.stop) {
-    // Data is for the rank to read, in its own time; only the end of the connection is not.
-    std::array<pollfd, 2> entries{pollfd{socket.get(), POLLRDHUP, 0},
-                                  pollfd{own.wake.get(), POLLIN, 0}};
-    ::poll(entries.data(), entries.size(), -1);
-    std::uint64_t drained = 0;
-    [[maybe_unused]] const auto got = ::read(own.wake.get(), &drained, sizeof drained);
+    wait_for_loss(own);
     if (own.stop) return;
     std::unique_lock lock(mutex);
-    if (entries[0].revents != 0) pump();
-    if (following == Following::seeking) find_successor(lock, own);
+    if (following == Following::gathering) pump();
+    if (following == Following::gathering && Clock::now() >= own.decided_by) seek_again();
+    if (following == Following::seeking) seek(lock, own);
     if (disconnected) return;
   }
+}
+
+/// Until the connection ends, or the successor should have decided. Data is for the rank to read,
+/// in its own time.
+void Control::Impl::wait_for_loss(Follower& own) {
+  short events = POLLRDHUP;
+  int wait_ms = -1;
+  {
+    const std::lock_guard lock(mutex);
+    if (following == Following::gathering) {
+      wait_ms = kReadsFor.count();
+    }
+    if (following != Following::seeking && !outbox.empty()) events |= POLLOUT;
+  }
+  std::array<pollfd, 2> entries{pollfd{socket.get(), events, 0}, pollfd{own.wake.get(), POLLIN, 0}};
+  ::poll(entries.data(), entries.size(), wait_ms);
+  std::uint64_t drained = 0;
+  [[maybe_unused]] const auto got = ::read(own.wake.get(), &drained, sizeof drained);
+  if (own.stop || entries[0].revents == 0) return;
+  const std::lock_guard lock(mutex);
+  if ((entries[0].revents & ~POLLOUT) != 0) return pump();
+  if (following != Following::seeking && !outbox.flush(socket.get())) outbox.clear();
 }
 
 // Following.
@@ -113,26 +157,49 @@ bool Control::Impl::may_follow() const {
   return joined && follower && !goodbye && !expelled && !last_word && !successors.empty();
 }
 
-void Control::Impl::find_successor(std::unique_lock<std::mutex>& lock, const Follower& own) {
-  too_few = {};
-  std::string why;
-  for (int round = 0; round < kRounds; ++round) {
-    const std::vector<wire::Successor> all = successors;
-    for (const wire::Successor& each : all) {
-      if (own.stop) return;
-      if (!has_died(each.rank) && try_successor(each, lock, own, why)) return;
+/// To the next successor that can be reached, in turn; without any this rank goes on alone.
+void Control::Impl::seek(std::unique_lock<std::mutex>& lock, Follower& own) {
+  if (newly_lost) {
+    newly_lost = false;
+    too_few = {};
+    own.places = successors;
+    own.why.clear();
+    own.next = 0;
+    own.round = 0;
+  }
+  for (; !own.stop; own.next = 0, ++own.round) {
+    while (own.next < own.places.size()) {
+      const wire::Successor place = own.places[own.next++];
+      if (has_died(place.rank) || !try_successor(place, lock, own)) continue;
+      own.decided_by = Clock::now() + kDecidesWithin;
+      return;
     }
-    if (too_few.second == 0) break;  // there is nobody to wait for
+    // Where no other rank was met there is nobody to wait for.
+    if (too_few.second == 0 || own.round + 1 == kRounds) break;
   }
   if (own.stop) return;
-  if (!last_word) last_word = why_lost(why);
+  if (!last_word) last_word = why_lost(own.why);
   hosting = false;
+  wake_pollers();
+  quiet_socket();
   lose_for_good(loss_how);
 }
 
-/// True when the job goes on with it.
+/// The connection is to be another one.
+void Control::Impl::seek_again() {
+  quiet_socket();
+  following = Following::seeking;
+}
+
+/// Those who poll fd() while there is no connection look again.
+void Control::Impl::wake_pollers() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(socket.get(), &one, sizeof one);
+}
+
+/// True if it can be reached and has been told everything.
 bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock<std::mutex>& lock,
-                                  const Follower& own, std::string& why) {
+                                  Follower& own) {
   net::Endpoint endpoint;
   if (!net::Endpoint::parse(place.address, place.port, endpoint)) return false;
   const net::Caller caller{rank, world_size, secret, began_us};
@@ -146,7 +213,7 @@ bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock
     meeting.socket = net::connect_to(endpoint, deadline, error);
     if (error == 0) end = net::shake_hands(meeting, caller, endpoint.text(), deadline, broken);
   } catch (const BootstrapError& refusal) {
-    why = refusal.what();
+    own.why = refusal.what();
   } catch (const wire::Malformed& malformed) {
     log(LogLevel::info, "",
         fmt::format("what listens at {} is no successor of the coordinator: {}", endpoint.text(),
@@ -155,17 +222,12 @@ bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock
   lock.lock();
   if (end != net::Handshake::done || own.stop) return false;
   bring_all(std::move(meeting));
-  const Time deadline = Clock::now() + kDecidesWithin;
-  wait(lock, deadline, [&] { return following != Following::gathering || own.stop; });
-  if (following == Following::gathering) {  // it has not decided
-    quiet_socket();
-    following = Following::seeking;
-  }
-  return following == Following::no;
+  return true;
 }
 
 /// What a new coordinator has to know, in the words in which this rank told the lost one.
 void Control::Impl::bring_all(net::Meeting&& meeting) {
+  wake_pollers();
   ::dup3(meeting.socket.get(), socket.get(), O_CLOEXEC);
   inbox = std::move(meeting.inbox);
   inbox.set_limit(std::min<std::size_t>(

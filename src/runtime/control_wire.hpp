@@ -43,6 +43,7 @@ enum class Type : std::uint8_t {
   listening,       ///< address, port: where this rank takes over if the coordinator is lost
   follow,          ///< Follow: what this rank knows of the job that goes on with a successor
   exchange_done,   ///< number of the result, then as exchange: this rank has that result
+  exchange_held,   ///< as exchange_result: what was wanted
   followed,        ///< what has come since `follow` is all that this rank had under way
   // From the coordinator.
   greeting = 64,
@@ -67,6 +68,7 @@ enum class Type : std::uint8_t {
   goodbye,          ///< the farewell was heard: what closes now is no loss
   succeeded,        ///< rank that hosts the coordinator from now on; this joining goes on
   elsewhere,        ///< how many came, and how many were alive: too few, try the next successor
+  wanted,           ///< number of a result that this rank has and others missed
   smaller_part,     ///< sentence: the network is split, and the job ends here
   // From both: of every rank what a successor has to know.
   roster = 127,  ///< first rank, then for each: who, identity of its process, whether it left
@@ -129,6 +131,8 @@ class Reader {
   std::vector<Rank> ranks(int world_size);
   /// Throws if anything is left.
   void end() const;
+  /// What has not been read.
+  [[nodiscard]] std::span<const std::byte> rest() const { return rest_; }
 
  private:
   std::span<const std::byte> take(std::size_t count);

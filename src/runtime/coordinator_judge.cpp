@@ -164,6 +164,8 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
       return on_roster(rank, body);
     case Type::exchange_done:
       return on_exchange_done(rank, body);
+    case Type::exchange_held:
+      return on_exchange_held(rank, body);
     case Type::followed:
       return on_followed(rank, now);
     default:

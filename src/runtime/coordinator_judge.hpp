@@ -150,6 +150,7 @@ class Judge {
     wire::Loss loss = wire::Loss::silent;
     Rank host_rank = -1;  ///< whose process held the coordinator
     std::string host_text;
+    std::optional<Time> results_by;  ///< that ranks were asked for
   };
   /// "My connection to this peer broke", until it is known why.
   struct Claim {
@@ -181,6 +182,7 @@ class Judge {
   void on_follow(Rank rank, wire::Reader& body, Time now);
   void on_roster(Rank rank, wire::Reader& body);
   void on_exchange_done(Rank rank, wire::Reader& body);
+  void on_exchange_held(Rank rank, wire::Reader& body);
   void on_followed(Rank rank, Time now);
 
   // Succession: coordinator_succession.cpp.
@@ -201,6 +203,11 @@ class Judge {
   [[nodiscard]] std::string did_not_come(std::chrono::milliseconds within) const;
   void host_has_gone(const Gathering& old, Time now);
   void close_seats_of(Rank rank, Time now);
+  [[nodiscard]] bool waits_for_results(Time now);
+  [[nodiscard]] bool asks_again(const Exchange& asked, std::size_t seat,
+                                std::uint64_t number) const;
+  [[nodiscard]] bool lacks_blobs(const std::string& key, std::uint64_t number,
+                                 const Exchange& finished) const;
   void answer_finished();
   void answer_finished(const std::string& key, std::uint64_t number, const Exchange& finished);
   void complete(const std::string& key);
@@ -246,6 +253,7 @@ class Judge {
   std::map<std::string, std::string> verdicts_;  ///< brought, on groups
   /// Of key and number: results that some ranks have, and others may have missed.
   std::map<std::pair<std::string, std::uint64_t>, Exchange> finished_;
+  std::map<std::uint64_t, std::string> wanted_;  ///< results asked for: number, key
   std::uint64_t num_results_ = 0;
   std::vector<Time> silenced_;  ///< deaths that may be the network's, the latest
   std::vector<Order> orders_;

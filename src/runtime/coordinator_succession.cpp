@@ -22,6 +22,8 @@ constexpr milliseconds kReadyWithin{500};
 constexpr milliseconds kGatherWithin{1'000};
 /// How often a successor looks which of the processes that it can see have ended, or are stopped.
 constexpr milliseconds kLookAtProcesses{100};
+/// How long a result is waited for that a rank has and is asked for.
+constexpr milliseconds kResultWithin{500};
 /// A process that runs and does not come is given up after this long; one that is stopped, never.
 constexpr milliseconds kComesWithin{10'000};
 /// TCP finds out within this time of each other that several machines are silent.
@@ -137,7 +139,8 @@ std::optional<std::string> Judge::follow(const wire::Hello& hello, Time now) {
                                  .next_look = now + kLookAtProcesses,
                                  .loss = wire::Loss::silent,
                                  .host_rank = -1,
-                                 .host_text = {}});
+                                 .host_text = {},
+                                 .results_by = {}});
   }
   member.state = State::joined;
   member.arriving = true;
@@ -226,6 +229,23 @@ void Judge::on_exchange_done(Rank rank, wire::Reader& body) {
                                                                            blob.end());
 }
 
+void Judge::on_exchange_held(Rank rank, wire::Reader& body) {
+  const std::string key = body.text(wire::kMaxKey);
+  const std::uint64_t number = body.u64();
+  const auto found = finished_.find({key, number});
+  if (wanted_.erase(number) == 0 || found == finished_.end()) return;  // too late, or it has not
+  Exchange& finished = found->second;
+  const auto seat = std::find(finished.members.begin(), finished.members.end(), rank);
+  if (seat == finished.members.end() || body.u32() != finished.members.size()) {
+    throw Malformed("a result of others");
+  }
+  for (auto& each : finished.blobs) {
+    const auto blob = body.blob(wire::kMaxBlob);
+    each.emplace(blob.begin(), blob.end());
+  }
+  body.end();
+}
+
 void Judge::on_followed(Rank rank, Time now) {
   Member& member = at(rank);
   if (!member.arriving) throw Malformed("it says twice that it has come");
@@ -268,7 +288,11 @@ void Judge::settle_gathering(Time now) {
     if (is_waited_for(rank)) waited_for.push_back(rank);
     if (state(rank) == State::joined && !at(rank).arriving) ++came;
   }
-  if (waited_for.empty()) return came > 0 || !hosts_.empty() ? take_over(now) : give_up(0, 0);
+  if (waited_for.empty()) {
+    if (came == 0 && hosts_.empty()) return give_up(0, 0);
+    if (!waits_for_results(now)) take_over(now);
+    return;
+  }
   if (now < gathering_->next_look) return;
   gathering_->next_look = now + kLookAtProcesses;
   std::size_t alive = came, unsure = 0;
@@ -279,8 +303,48 @@ void Judge::settle_gathering(Time now) {
   }
   const bool enough = 2 * came > alive;
   const bool late = now >= gathering_->last_came + kGatherWithin;
-  if (enough && (unsure == 0 || late)) return take_over(now);
-  if (late) give_up(came, alive);
+  if (enough && (unsure == 0 || late)) {
+    if (!waits_for_results(now)) take_over(now);
+  } else if (late) {
+    give_up(came, alive);
+  }
+}
+
+/// Whether that member has asked for this result again, not for a later one by the same name.
+bool Judge::asks_again(const Exchange& asked, std::size_t seat, std::uint64_t number) const {
+  return asked.blobs[seat] && at(asked.members[seat]).last_result < number;
+}
+
+/// Whether a rank missed the result, and what a dead one gave to it is known from those alone that
+/// have it.
+bool Judge::lacks_blobs(const std::string& key, std::uint64_t number,
+                        const Exchange& finished) const {
+  const auto found = exchanges_.find(key);
+  if (found == exchanges_.end() || found->second.members != finished.members) return false;
+  bool missed = false, lacks = false;
+  for (std::size_t i = 0; i < finished.members.size(); ++i) {
+    const bool again = asks_again(found->second, i, number);
+    missed = missed || (again && !finished.blobs[i]);
+    lacks = lacks || (!again && !finished.blobs[i]);
+  }
+  return missed && lacks;
+}
+
+/// Asks for them, once.
+bool Judge::waits_for_results(Time now) {
+  if (!gathering_->results_by) {
+    gathering_->results_by = now + kResultWithin;
+    gathering_->next_look = now + kResultWithin;
+    for (const auto& [of, finished] : finished_) {
+      if (!lacks_blobs(of.first, of.second, finished)) continue;
+      const auto holder = std::find_if(finished.blobs.begin(), finished.blobs.end(),
+                                       [](const auto& blob) { return blob.has_value(); });
+      send(finished.members[static_cast<std::size_t>(holder - finished.blobs.begin())],
+           Writer(Type::wanted).u64(of.second).share());
+      wanted_.emplace(of.second, of.first);
+    }
+  }
+  return !wanted_.empty() && now < *gathering_->results_by;
 }
 
 void Judge::give_up(std::size_t came, std::size_t alive) {
@@ -400,9 +464,11 @@ void Judge::answer_finished(const std::string& key, std::uint64_t number,
       result.blob(*finished.blobs[i]);
       continue;
     }
-    if (!asked.blobs[i] || at(finished.members[i]).last_result >= number) return;
+    if (!asks_again(asked, i, number)) return;
     result.blob(*asked.blobs[i]);
-    missed.push_back(i);
+  }
+  for (std::size_t i = 0; i < finished.members.size(); ++i) {
+    if (asks_again(asked, i, number)) missed.push_back(i);
   }
   const wire::Frame frame = result.share();
   for (const std::size_t i : missed) {

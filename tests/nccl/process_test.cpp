@@ -15,38 +15,50 @@
 namespace chorus::testing {
 namespace {
 
-TEST(Processes, SurvivorsOfAKilledRankShrinkAndGoOn) {
-  const auto statuses = run_processes(4, [](const ncclUniqueId& id, int rank) {
+/// Rank `dead` of four is killed; rank 0 made the id.
+void expect_survivors_to_go_on(int dead) {
+  const auto statuses = run_processes(4, [dead](const ncclUniqueId& id, int rank) {
     ncclComm_t comm = nullptr, rest = nullptr;
     ASSERT_OK(ncclCommInitRank(&comm, 4, id, rank));
     std::vector<int> x(100, 1);
     ncclResult_t state = ncclSuccess;
     while (state == ncclSuccess) {
       state = ncclAllReduce(x.data(), x.data(), 100, ncclInt, ncclSum, comm, nullptr);
-      if (rank == 2) ::raise(SIGKILL);  // others may be in the same call, or in the next
+      if (rank == dead) ::raise(SIGKILL);  // others may be in the same call, or in the next
     }
     EXPECT_EQ(state, ncclRemoteError);
-    EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("rank 2"), std::string::npos);
+    EXPECT_NE(std::string(ncclGetLastError(nullptr)).find(fmt::format("rank {}", dead)),
+              std::string::npos);
     EXPECT_OK(ncclCommGetAsyncError(comm, &state));
     EXPECT_EQ(state, ncclRemoteError);
-    int dead = 2;
-    EXPECT_REFUSED(ncclCommShrink(comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT),
+    int excluded = dead;
+    EXPECT_REFUSED(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT),
                    ncclRemoteError, "has failed before");
-    ASSERT_OK(ncclCommShrink(comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT));
+    ASSERT_OK(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT));
     int ranks = 0, mine = -1;
     EXPECT_OK(ncclCommCount(rest, &ranks));
     EXPECT_OK(ncclCommUserRank(rest, &mine));
     EXPECT_EQ(ranks, 3);
-    EXPECT_EQ(mine, rank == 3 ? 2 : rank);
+    EXPECT_EQ(mine, rank > dead ? rank - 1 : rank);
     x.assign(100, 1 << mine);
     ASSERT_OK(ncclAllReduce(x.data(), x.data(), 100, ncclInt, ncclSum, rest, nullptr));
     EXPECT_EQ(x, std::vector<int>(100, 7));
     EXPECT_OK(ncclCommDestroy(rest));
     EXPECT_OK(ncclCommAbort(comm));
   });
-  for (const int rank : {0, 1, 3}) EXPECT_EQ(statuses[static_cast<std::size_t>(rank)], 0) << rank;
-  EXPECT_TRUE(WIFSIGNALED(statuses[2]));
+  for (int rank = 0; rank < 4; ++rank) {
+    const int status = statuses[static_cast<std::size_t>(rank)];
+    if (rank == dead) {
+      EXPECT_TRUE(WIFSIGNALED(status));
+    } else {
+      EXPECT_EQ(status, 0) << rank;
+    }
+  }
 }
+
+TEST(Processes, SurvivorsOfAKilledRankShrinkAndGoOn) { expect_survivors_to_go_on(2); }
+
+TEST(Processes, SurvivorsOfTheRankThatMadeTheIdShrinkAndGoOn) { expect_survivors_to_go_on(0); }
 
 TEST(Processes, ARankThatDiesWhileOthersJoinIsNamed) {
   const auto statuses = run_processes(
