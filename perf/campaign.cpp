@@ -56,10 +56,10 @@ class Runner {
         place_(place),
         settings_(settings),
         scratch_(scratch),
-        reason_(
-            place.job != nullptr ? why_not_in_job(library, place.transport, hosts_of(*place.job))
-            : place.cluster == nullptr || !library.home.empty() ? why_not(library, place.transport)
-                                                                : ""),
+        reason_(place.job != nullptr
+                    ? why_not_in_job(library, place.transport, hosts_of(*place.job))
+                : place.cluster != nullptr ? why_not_on_cluster(library)
+                                           : why_not(library, place.transport)),
         given_up_(!reason_.empty()) {}
 
   [[nodiscard]] const std::string& name() const { return library_.name; }

@@ -217,15 +217,21 @@ Launch launch_for(const Library& library, std::string_view transport, int ranks,
   return launch;
 }
 
+std::string why_not_on_cluster(const Library& library) {
+  if (is_kind_of(library, "impi")) return "Intel MPI is measured inside one host only";
+  return {};
+}
+
 Launch launch_on(const Cluster& cluster, const Library& library, const std::string& topology_file,
                  const std::string& directory) {
   const std::vector<std::string> program = {library.worker};
-  const Variables files = {{"TMPDIR", directory}};
+  Variables files = places_of(library);
+  files.emplace_back("TMPDIR", directory);
   if (is_kind_of(library, "openmpi")) {
-    return {{openmpi_command(cluster, library.settings, program, files)}};
+    return {{openmpi_command(cluster, library.settings, program, files, library.home)}};
   }
   if (is_kind_of(library, "mpich")) {
-    return {{mpich_command(cluster, library.settings, program, files)}};
+    return {{mpich_command(cluster, library.settings, program, files, library.home)}};
   }
   Variables variables;
   if (is_kind_of(library, "chorus")) {

@@ -39,6 +39,9 @@ struct Library {
 [[nodiscard]] Launch launch_for(const Library& library, std::string_view transport, int ranks,
                                 const std::string& directory);
 
+/// Empty if `library` can be measured on an emulated cluster, else why not.
+[[nodiscard]] std::string why_not_on_cluster(const Library& library);
+
 /// The same on the hosts of an emulated cluster, one process per rank of its topology, over TCP.
 /// `topology_file` is what Chorus is told of the wiring; empty: nothing.
 [[nodiscard]] Launch launch_on(const Cluster& cluster, const Library& library,

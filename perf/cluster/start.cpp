@@ -98,6 +98,57 @@ void append(std::vector<std::string>& words, const std::vector<std::string>& mor
   words.insert(words.end(), more.begin(), more.end());
 }
 
+/// Open MPI 5 names the parts of its launcher otherwise, and finds itself by its prefix.
+Command openmpi5_command(const Cluster& cluster, const std::vector<std::string>& settings,
+                         const std::vector<std::string>& program, const Variables& variables,
+                         const std::string& home) {
+  Command command = launcher(cluster, variables);
+  command.environment.insert(command.environment.end(), {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                                         {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                                         {"PRTE_ALLOW_RUN_AS_ROOT", "1"},
+                                                         {"PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                                         {"LD_LIBRARY_PATH", home + "/lib"}});
+  command.argv = {home + "/bin/mpirun",
+                  "-n",
+                  std::to_string(cluster.fabric().host_of_rank.size()),
+                  "--host",
+                  host_list(cluster),
+                  "--prefix",
+                  home};
+  for (const auto& [name, value] : Variables{{"plm", "ssh"},
+                                             {"plm_ssh_agent", enter_program()},
+                                             {"prte_keep_fqdn_hostnames", "1"},
+                                             {"prte_if_include", kHostInterface}}) {
+    append(command.argv, {"--prtemca", name, value});
+  }
+  const auto [include, cables] = openmpi_cables(cluster);
+  append(command.argv, {"--map-by",
+                        "slot:OVERSUBSCRIBE",
+                        "--bind-to",
+                        "none",
+                        "-x",
+                        "LD_LIBRARY_PATH",
+                        "-x",
+                        "OPAL_PREFIX",
+                        "-x",
+                        "PMIX_PREFIX",
+                        "--mca",
+                        "pml",
+                        "ob1",
+                        "--mca",
+                        "btl",
+                        "self,sm,tcp",
+                        "--mca",
+                        include,
+                        cables,
+                        "--mca",
+                        "mpi_yield_when_idle",
+                        "1"});
+  append(command.argv, settings);
+  append(command.argv, program);
+  return command;
+}
+
 }  // namespace
 
 std::vector<Command> rank_commands(const Cluster& cluster, const std::vector<std::string>& program,
@@ -128,7 +179,9 @@ std::vector<Command> rank_commands(const Cluster& cluster, const std::vector<std
 }
 
 Command openmpi_command(const Cluster& cluster, const std::vector<std::string>& settings,
-                        const std::vector<std::string>& program, const Variables& variables) {
+                        const std::vector<std::string>& program, const Variables& variables,
+                        const std::string& home) {
+  if (!home.empty()) return openmpi5_command(cluster, settings, program, variables, home);
   Command command = launcher(cluster, variables);
   command.environment.insert(command.environment.end(), {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                                          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
@@ -165,11 +218,17 @@ Command openmpi_command(const Cluster& cluster, const std::vector<std::string>& 
 }
 
 Command mpich_command(const Cluster& cluster, const std::vector<std::string>& settings,
-                      const std::vector<std::string>& program, const Variables& variables) {
+                      const std::vector<std::string>& program, const Variables& variables,
+                      const std::string& home) {
   Command command = launcher(cluster, variables);
-  command.environment.emplace_back("UCX_TLS", "tcp,self");
-  command.environment.emplace_back("UCX_NET_DEVICES", common_interfaces(cluster));
-  command.argv = {"mpirun.mpich",
+  if (home.empty()) {
+    command.environment.emplace_back("UCX_TLS", "tcp,self");
+    command.environment.emplace_back("UCX_NET_DEVICES", common_interfaces(cluster));
+  } else {  // it comes with libfabric, which uses one interface
+    command.environment.emplace_back("FI_PROVIDER", "tcp");
+    command.environment.emplace_back("FI_TCP_IFACE", kHostInterface);
+  }
+  command.argv = {home.empty() ? "mpirun.mpich" : home + "/bin/mpiexec.hydra",
                   "-n",
                   std::to_string(cluster.fabric().host_of_rank.size()),
                   "-hosts",

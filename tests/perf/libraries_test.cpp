@@ -65,10 +65,11 @@ TEST_F(Peers, AreStartedByTheirOwnMpirun) {
   }
 }
 
-TEST_F(Peers, AreMeasuredInsideOneHostOnly) {
+TEST_F(Peers, AreMeasuredInsideOneHostAndTwoOfThemOnEmulatedClusters) {
   for (const char* name : {"openmpi5", "mpich5", "impi"}) {
     EXPECT_EQ(why_not(library(name), "shm"), "");
     EXPECT_THAT(why_not(library(name), "tcp"), HasSubstr("inside one host only"));
+    EXPECT_EQ(why_not_on_cluster(library(name)).empty(), std::string_view(name) != "impi") << name;
     EXPECT_THAT(why_not_in_job(library(name), "shm", {.list = "a:2", .ranks = 2, .one_host = true}),
                 HasSubstr("without a launcher"));
   }
