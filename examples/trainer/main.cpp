@@ -117,6 +117,7 @@ void compare(chorus::Communicator& world, Trainer<float>& trainer, const Argumen
   std::optional<PlanFigures> plan;
   if (a.compare_overlap > 0) overlap = compare_overlap(world, trainer, a.compare_overlap);
   if (a.compare_plan > 0) {
+    world.await_plan();
     plan = compare_plan(world, trainer, machine_of(world.topology()), a.compare_plan);
   }
   const bool speaks = world.rank() == 0;
@@ -132,6 +133,7 @@ void compare(chorus::Communicator& world, Trainer<float>& trainer, const Argumen
 
 /// Collective: the library's mapping of a layout that fits, as rank 0 sees the wiring.
 void map_axes(chorus::Communicator& world, Config& config) {
+  world.await_plan();  // the network is known then
   config.layout.ranks = mapped(config, world.topology());
   world.broadcast<int>(config.layout.ranks, 0);
 }

@@ -196,8 +196,15 @@ class CHORUS_API Communicator {
   /// SynthesisError naming the first fault of a wrong schedule, BootstrapError if ranks differ.
   void use(const Plan& plan);
 
-  /// Collective, with no call under way: measures the network between the hosts again, for about as
-  /// long as when the communicator was made, and synthesizes for what it finds. When collectives
+  /// Collective: waits until the schedules for the network between the hosts are made, and begins
+  /// with them. Otherwise calls run at once, by what is known, while the network is probed and
+  /// schedules are synthesized beside them (Options::probe_ms, synthesis_ms), and the better ones
+  /// begin with a call on which all ranks agree: for who measures, or decides by topology().
+  /// Returns at once where nothing is being made. Throws CollectiveError as a call does.
+  void await_plan();
+
+  /// Collective, with no call under way: measures the network between the hosts again, for some
+  /// seconds, and synthesizes for what it finds. When collectives
   /// take other times than they did, the log of rank 0 says that this is due. False, having done
   /// nothing, where the network was not probed: one host, a topology or a plan given, probing
   /// switched off. Throws InputError on all ranks, naming the one that has calls under way.
@@ -205,7 +212,7 @@ class CHORUS_API Communicator {
 
   /// What the ranks are taken to be wired by: described (Options::topology_file), probed, or
   /// assumed of the machines they are on; with a port group for cores that several hosts share.
-  /// Valid until use(), reprobe() or the end of this communicator.
+  /// Valid until the next collective call, use() or reprobe(), or the end of this communicator.
   [[nodiscard]] const Topology& topology() const;
 
   [[nodiscard]] Traffic traffic() const;

@@ -63,8 +63,9 @@ struct CHORUS_API Options {
   std::string topology_file;
   /// JSON file of a plan to load, or empty. CHORUS_PLAN
   std::string plan_file;
-  /// Where ranks are on several hosts and nobody described the topology: the longest that they
-  /// probe the network when the communicator is made, ms; 0: never. CHORUS_PROBE_MS
+  /// Where ranks are on several hosts and nobody described the topology: the longest that all
+  /// experiments take by which they probe the network, beside the first calls, ms; 0: never.
+  /// CHORUS_PROBE_MS
   int probe_ms = 5'000;
   /// Directory that keeps what was probed; empty: nowhere. Options::from_env(): the user's cache
   /// directory ($XDG_CACHE_HOME/chorus or ~/.cache/chorus). CHORUS_PROBE_CACHE
@@ -75,8 +76,11 @@ struct CHORUS_API Options {
   /// "off": assumed figures; else a file of `chorus probe --host -o`. CHORUS_HOST_PROBE
   std::string host_probe = "auto";
   /// Where the topology is described (topology_file) or probed and there is no plan: the longest
-  /// that rank 0 synthesizes one when the communicator is made, ms; 0: never. CHORUS_SYNTHESIS_MS
+  /// that rank 0 synthesizes one, beside the first calls, ms; 0: never. CHORUS_SYNTHESIS_MS
   int synthesis_ms = 5'000;
+  /// A communicator is made with the schedules for its network, as by await_plan(), and not before
+  /// them: for programs that measure and cannot be changed. CHORUS_AWAIT_PLAN (0 or 1)
+  bool await_plan = false;
   /// Folder where a rank writes its flight record when a collective fails; empty: nowhere. "auto":
   /// a private one, $XDG_STATE_HOME/chorus or else chorus-<user id> in $TMPDIR or /tmp, where old
   /// records are removed. CHORUS_FLIGHT_DIR

@@ -51,6 +51,7 @@ void run(const Arguments& arguments, const std::string& command) {
   if (first && !arguments.output.empty()) require_writable(arguments.output);
   const auto joined = Communicator::Impl::join(Options::from_env());
   Communicator::Impl& communicator = *joined;
+  communicator.await_plan();
   std::optional<Progress> progress;
   if (first) progress.emplace(stderr, "chorus-perf-selection");
   const std::vector<Point> points =

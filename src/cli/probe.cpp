@@ -161,14 +161,17 @@ std::string report_text(const Probed& probed) {
 Probed probe_several(Communicator::Impl& impl, const ProbeArguments& arguments) {
   std::optional<Progress> bar;
   if (impl.place.rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
-  return probe_together(*impl.control, *impl.wiring, *impl.engine, impl.place, impl.options,
-                        impl.layout, message_channel(),
-                        {.budget_ms = arguments.budget_ms,
-                         .use_cache = arguments.cached,
-                         .write_cache = arguments.keep,
-                         .progress = [&](int done, int total, const std::string& phase) {
-                           if (bar) bar->show(done, total, phase);
-                         }});
+  const HostList hosts = hosts_of(*impl.wiring);
+  Probed known = recall_network(*impl.control, impl.place, impl.options, hosts, arguments.cached);
+  if (known.cached) return known;
+  return measure_network(*impl.control, impl.place, impl.options, impl.layout, hosts,
+                         {.budget_ms = arguments.budget_ms,
+                          .write_cache = arguments.keep,
+                          .progress =
+                              [&](int done, int total, const std::string& phase) {
+                                if (bar) bar->show(done, total, phase);
+                              }},
+                         std::move(known));
 }
 
 /// The cores of this machine, and nothing of a job.

@@ -232,6 +232,11 @@ void Communicator::use(const Plan& plan) {
   impl().use(plan);
 }
 
+void Communicator::await_plan() {
+  impl().require_sound();
+  impl().await_plan();
+}
+
 bool Communicator::reprobe() {
   impl().require_sound();
   return impl().reprobe();
@@ -246,7 +251,10 @@ std::string Communicator::explain(const Call& call) const {
   const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
   return impl().selector->explain(
              kind, static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type)) +
-         impl().explain_buffers(call);
+         impl().explain_buffers(call) +
+         (impl().is_planning()
+              ? "  for now: schedules for the network are being made (await_plan())\n"
+              : "");
 }
 
 double Communicator::predicted_s(const Call& call) {

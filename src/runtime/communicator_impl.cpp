@@ -31,14 +31,14 @@ bool ends_together(CollectiveKind kind) {
          kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all;
 }
 
+}  // namespace
+
 void keep_up(Wiring& wiring) {
   try {
     wiring.progress();
   } catch (const LinkError&) {  // told where the link is used
   }
 }
-
-}  // namespace
 
 std::string who(const GroupPlace& place) {
   return fmt::format("[rank {}/{}]", place.rank, place.members.size());
@@ -53,6 +53,8 @@ std::string child_key(const std::string& parent, std::string_view suffix) {
 }
 
 Communicator::Impl::~Impl() {
+  end_planning();
+  survey.reset();
   leave();
   const std::string failure = engine->failure().value_or(
       fmt::format("rank {}: the communicator ended before the call was complete", place.rank));
@@ -285,6 +287,7 @@ void Communicator::Impl::run(const Call& call) {
 }
 
 Job& Communicator::Impl::prepare_collective(const Call& call) {
+  if (planner) follow_planner();
   const auto kind = static_cast<CollectiveKind>(call.kind);
   const auto n = static_cast<std::size_t>(place.members.size());
   const std::size_t blocks = num_blocks(kind, static_cast<int>(n)) == 1 ? 1 : n;

@@ -17,8 +17,9 @@
 #include "runtime/drift.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/flight_recorder.hpp"
-#include "runtime/probe.hpp"
+#include "runtime/planner.hpp"
 #include "runtime/selection.hpp"
+#include "runtime/survey.hpp"
 #include "runtime/wiring.hpp"
 
 namespace chorus {
@@ -41,9 +42,9 @@ struct Communicator::Impl {
   /// The same with what the environment would say; `keep_alive` lives as long as the communicator.
   static std::unique_ptr<Impl> join(const std::string& id, Rank rank, int world_size,
                                     std::shared_ptr<void> keep_alive, const Options& options);
-  /// `known`: what the communicator that this one is split from knows of the network.
+  /// `survey`: of the communicator that this one is split from.
   Impl(std::shared_ptr<void> keep_alive, std::shared_ptr<Control> control, GroupPlace place,
-       const Options& options, const Probed* known = nullptr);
+       const Options& options, std::shared_ptr<Survey> survey = nullptr);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -69,6 +70,12 @@ struct Communicator::Impl {
   [[nodiscard]] std::string explain_buffers(const Call& call) const;
   /// Collective: probes again and synthesizes for what is found. False where nothing was probed.
   [[nodiscard]] bool reprobe();
+  /// Collective: the plan that is being made begins with the next call.
+  void await_plan();
+  /// Whether one is being made.
+  [[nodiscard]] bool is_planning() const {
+    return planner && planner->state() == Planner::State::making;
+  }
   /// Some ranks of this communicator, this one among them, as a communicator of their own.
   /// `timeout_ms` 0: that of this one.
   [[nodiscard]] std::unique_ptr<Impl> part(GroupPlace members, int timeout_ms = 0) const;
@@ -100,8 +107,12 @@ struct Communicator::Impl {
   /// ScheduleByName.
   std::string schedule_name;
   std::optional<SharedMachine> shared_machine;  // where all ranks share memory
-  std::optional<Probed> probed;  // the network, where hosts are several and nobody described it
-  std::optional<Drift> drift;    // rank 0, where it was probed for this communicator
+  // The network, where hosts are several and nobody described it. Other threads split parts from
+  // this communicator meanwhile.
+  std::shared_ptr<Survey> survey;
+  mutable std::mutex survey_mutex;
+  std::unique_ptr<Planner> planner;  // while schedules are made beside calls
+  std::optional<Drift> drift;        // rank 0, where it was probed for this communicator
   FlightRecorder flight;
   std::string flight_job;  // of the records that this rank leaves
   int instances = 1;
@@ -119,6 +130,8 @@ struct Communicator::Impl {
   std::atomic<bool> visited{false};  // a thread is in a call (see Visit)
   int owner_generation = net::fork_generation();
   int plans = 0;
+  int planners = 0;
+  int surveys = 0;
 
   /// Control::exchange() among the members, during which links are kept up. It counts as a
   /// collective: `as` names it where others wait in another.
@@ -143,17 +156,25 @@ struct Communicator::Impl {
   void give_back(std::vector<Job*>& jobs);
   void leave() noexcept;
   void report_history();
-  void learn_network(const Probed* known);
-  void probe(bool use_cache);
+  void begin_survey(std::shared_ptr<Survey> known, bool use_cache);
+  [[nodiscard]] Topology surveyed(const Probed& network) const;
+  [[nodiscard]] Planned make_plan(const GroupPlace& as, Topology topology, bool was_probed,
+                                  const std::stop_token& stop) const;
+  void begin_planning(const Topology& topology);
+  void end_planning();
+  void follow_planner();
+  void adopt(Planned planned);
   void connect(const Topology& described, const Plan& plan);
   void listen_to_engine();
   void learn_machines();
   void use_machine();
-  void choose_first(Topology described, Plan plan, const Probed* known);
+  void choose_first(Topology described, Plan plan, std::shared_ptr<Survey> known);
   void tell_plan(const Plan& plan, const Topology& found) const;
   void tell_begin(const Job& job, const std::string& schedule, std::uint64_t size_bytes);
   void note_time(const Job& job);
   void choose_by(Topology topology, Plan plan);
+  [[nodiscard]] std::unique_ptr<Selector> make_selector(const GroupPlace& as, Topology topology,
+                                                        Plan plan) const;
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);
   struct Conversation;
@@ -238,6 +259,9 @@ class Visit {
  private:
   Communicator::Impl& communicator_;
 };
+
+/// Moves its links forward, for peers; what breaks is told where it is used.
+void keep_up(Wiring& wiring);
 
 /// "[rank 0/4]", for the log.
 [[nodiscard]] std::string who(const GroupPlace& place);

@@ -11,42 +11,103 @@
 #include "runtime/communicator_impl.hpp"
 #include "runtime/flight_recorder.hpp"
 #include "runtime/pacing.hpp"
+#include "runtime/probe.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/synthesize.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
 
-// A part of a network that is known need not be probed again.
-void Communicator::Impl::learn_network(const Probed* known) {
-  if (options.probe_ms == 0) return;
-  if (known != nullptr) {
-    const HostList hosts = hosts_of(*wiring);
-    Probed part;
-    part.network = probing::restricted(known->network, hosts.names);
-    part.parts = hosts.parts;
-    part.topology = probing::topology_of(part.network, part.parts);
-    part.cached = true;
-    probed = std::move(part);
-    return;
+// A part of a network that is known, or being probed, need not be probed again.
+void Communicator::Impl::begin_survey(std::shared_ptr<Survey> known, bool use_cache) {
+  const bool is_part = known != nullptr;
+  if (!is_part) {
+    const GroupPlace as{
+        .key = fmt::format("{}/survey{}-{:x}", place.key, surveys++, wiring->serial()),
+        .members = place.members,
+        .rank = place.rank};
+    known = std::make_shared<Survey>(control, as, options, layout, *wiring, use_cache);
+    if (place.rank == 0 && known->recalled() != nullptr) drift.emplace(false);
   }
-  probe(true);
+  engine->gate = known->recalled() == nullptr ? &known->gate() : nullptr;
+  const std::lock_guard lock(survey_mutex);
+  survey = std::move(known);
 }
 
-void Communicator::Impl::probe(bool use_cache) {
-  wiring->pace({});  // no faster than what an earlier one found it would find
-  probed = probe_together(*control, *wiring, *engine, place, options, layout, message_channel(),
-                          {.budget_ms = options.probe_ms, .use_cache = use_cache});
-  if (place.rank == 0) drift.emplace(!probed->cached);
-  if (place.rank == 0 && log_enabled(LogLevel::info)) {
-    log(LogLevel::info, who(place),
-        probed->cached
-            ? fmt::format("the network was probed before (CHORUS_PROBE_CACHE):\n{}",
-                          probing::describe(probed->network))
-            : fmt::format("probed the network in {:.0f} ms with {:.1f} MB:\n{}",
-                          probed->seconds * 1e3, static_cast<double>(probed->bytes) * 1e-6,
-                          probing::describe(probed->network)));
+Topology Communicator::Impl::surveyed(const Probed& network) const {
+  const HostList hosts = hosts_of(*wiring);
+  if (hosts.names == network.network.hosts) {
+    return probing::topology_of(network.network, hosts.parts);
   }
+  return probing::topology_of(probing::restricted(network.network, hosts.names), hosts.parts);
+}
+
+// Calls are chosen by what is known at once until this is done.
+void Communicator::Impl::begin_planning(const Topology& topology) {
+  const GroupPlace as{.key = fmt::format("{}/plan{}-{:x}", place.key, planners++, wiring->serial()),
+                      .members = place.members,
+                      .rank = place.rank};
+  const bool probed = survey && survey->recalled() == nullptr;
+  planner = std::make_unique<Planner>(control, as,
+                                      [this, as, topology, probed](const std::stop_token& stop) {
+                                        return make_plan(as, topology, probed, stop);
+                                      });
+}
+
+// In the planner's thread: reads nothing that calls change.
+Planned Communicator::Impl::make_plan(const GroupPlace& as, Topology topology, bool was_probed,
+                                      const std::stop_token& stop) const {
+  if (was_probed) {
+    const Probed* const found = survey->await(stop);
+    if (found == nullptr) throw BootstrapError("the network between the hosts is not known");
+    topology = surveyed(*found);
+    share_cores(topology, wiring->members());
+  }
+  Plan plan;
+  if (options.synthesis_ms > 0) {
+    plan = synthesize_together(*control, as, topology, options, stop);
+  }
+  return {.selector = make_selector(as, std::move(topology), std::move(plan)),
+          .probed = was_probed};
+}
+
+void Communicator::Impl::end_planning() {
+  planner.reset();
+  engine->gate = nullptr;
+}
+
+void Communicator::Impl::follow_planner() {
+  const bool due = planner->due(sequence + 1, [this] {
+    keep_up(*wiring);
+    engine->check();
+  });
+  if (due) {
+    adopt(planner->take());
+  } else if (planner->state() != Planner::State::nothing) {
+    if (engine->gate != nullptr) engine->gate->pass();
+    return;
+  }
+  end_planning();
+}
+
+void Communicator::Impl::adopt(Planned planned) {
+  forget_calls();
+  wiring->pace(paces(planned.selector->topology(), place.rank));
+  selector = std::move(planned.selector);
+  if (place.rank != 0) return;
+  if (planned.probed) drift.emplace(true);
+  log(LogLevel::info, who(place), fmt::format("the plan begins with call {}", sequence + 1));
+}
+
+void Communicator::Impl::await_plan() {
+  static_cast<void>(exchange("await_plan", "await_plan()", {}));
+  if (!planner) return;
+  const auto state = planner->await([this] {
+    keep_up(*wiring);
+    engine->check();
+  });
+  if (state == Planner::State::agreed) adopt(planner->take());
+  end_planning();
 }
 
 // Only rank 0's cache counts, and collectives that end together on all ranks show it enough.
@@ -60,6 +121,8 @@ void Communicator::Impl::note_time(const Job& job) {
   if (!job.drifts || job.predicted_s <= 0) return;
   const auto change = drift->note(job.predicted_s, taken.count());
   if (!change) return;
+  const Probed* const probed =
+      survey->recalled() != nullptr ? survey->recalled() : survey->await({});
   forget_probe(options.probe_cache, probed->key);
   log(LogLevel::warn, who(place),
       fmt::format("{} takes {:.2g} times what {}: the network has changed. What was known of it is "
@@ -132,27 +195,30 @@ bool Communicator::Impl::reprobe() {
           "rank {} cannot probe again: it has calls under way; wait for its requests first", r));
     }
   }
-  if (!probed || options.probe_ms == 0) return false;
-  probe(false);
-  Topology found = probed->topology;
-  share_cores(found, wiring->members());
-  Plan plan;
-  if (options.synthesis_ms > 0) plan = synthesize_together(*control, place, found, options);
-  choose_by(std::move(found), std::move(plan));
+  if (!survey) return false;
+  end_planning();
+  begin_survey(nullptr, false);
+  begin_planning(selector->topology());
+  await_plan();
   return true;
 }
 
 void Communicator::Impl::choose_by(Topology topology, Plan plan) {
   forget_calls();
   wiring->pace(paces(topology, place.rank));
-  selector = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
-                                        std::move(plan), place.rank, layout.guaranteed_slots(),
-                                        shared_machine ? &*shared_machine : nullptr);
-  if (place.members.size() < kCompactRanks) return;
-  const std::vector<std::byte> mine =
-      place.rank == 0 ? selector->decide() : std::vector<std::byte>();
-  selector->follow(
-      control->exchange(place.key + "/schedules", place.members, mine, options.join_timeout_ms)[0]);
+  selector = make_selector(place, std::move(topology), std::move(plan));
+}
+
+std::unique_ptr<Selector> Communicator::Impl::make_selector(const GroupPlace& as, Topology topology,
+                                                            Plan plan) const {
+  auto made = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
+                                         std::move(plan), place.rank, layout.guaranteed_slots(),
+                                         shared_machine ? &*shared_machine : nullptr);
+  if (place.members.size() < kCompactRanks) return made;
+  const std::vector<std::byte> mine = place.rank == 0 ? made->decide() : std::vector<std::byte>();
+  made->follow(control->exchange(as.key + "/schedules", as.members, mine, options.join_timeout_ms,
+                                 as.key)[0]);
+  return made;
 }
 
 void Communicator::Impl::use(const Plan& plan) {
@@ -166,6 +232,7 @@ void Communicator::Impl::use(const Plan& plan) {
                                        place.rank, r, mine, theirs));
     }
   }
+  end_planning();
   choose_by(selector->topology(), plan);
 }
 

@@ -64,7 +64,7 @@ bool Communicator::Impl::run_again(const Call& call) {
 
 // True if the job stays with the call that it ran.
 bool Communicator::Impl::keep_for_next(Job& job) {
-  if (!needs_no_memory(job.call) || job.timed || !schedule_name.empty()) return false;
+  if (!needs_no_memory(job.call) || job.timed || !schedule_name.empty() || planner) return false;
   const auto kind = static_cast<CollectiveKind>(job.call.kind);
   const auto blocks =
       num_blocks(kind, static_cast<int>(place.members.size())) == 1 ? 1 : place.members.size();

@@ -17,7 +17,6 @@
 #include "runtime/host_probe.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/options_env.hpp"
-#include "runtime/synthesize.hpp"
 
 namespace chorus {
 namespace {
@@ -83,7 +82,8 @@ Plan given_plan(const Options& options, std::size_t num_ranks, const Topology& d
 int message_channel() { return kMessageChannel; }
 
 Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> joined,
-                         GroupPlace position, const Options& settings, const Probed* known)
+                         GroupPlace position, const Options& settings,
+                         std::shared_ptr<Survey> known)
     : keep_alive(std::move(guard)),
       control(std::move(joined)),
       options(settings),
@@ -99,7 +99,7 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   connect(described, plan);
   engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
   listen_to_engine();
-  choose_first(std::move(described), std::move(plan), known);
+  choose_first(std::move(described), std::move(plan), std::move(known));
   conversations_.resize(2 * place.members.size());
 }
 
@@ -107,11 +107,11 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
 void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
   const std::string agreement = fmt::format(
       "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
-      "transports {}, synthesis {} ms, probing {} ms",
+      "transports {}, synthesis {} ms, probing {} ms{}",
       CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
       options.deterministic, layout.slots, options.slot_bytes, options.transports,
-      options.synthesis_ms, options.probe_ms);
+      options.synthesis_ms, options.probe_ms, options.await_plan ? ", plan awaited" : "");
   try {
     wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   } catch (const LinkError& error) {
@@ -127,7 +127,8 @@ void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
   }
 }
 
-void Communicator::Impl::choose_first(Topology described, Plan plan, const Probed* known) {
+void Communicator::Impl::choose_first(Topology described, Plan plan,
+                                      std::shared_ptr<Survey> known) {
   const auto& members = wiring->members();
   const std::size_t hosts = num_hosts(members);
   if (wiring->any_network()) instances = kNetworkInstances;
@@ -144,14 +145,21 @@ void Communicator::Impl::choose_first(Topology described, Plan plan, const Probe
   const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
   const bool planned = !options.plan_file.empty();
   if (options.topology_file.empty()) {
-    if (hosts > 1 && !planned && free_to_choose) learn_network(known);
-    described = probed ? probed->topology : assumed_topology(members, wiring->hosts_share_memory());
+    if (hosts > 1 && !planned && free_to_choose && options.probe_ms > 0) {
+      begin_survey(std::move(known), true);
+    }
+    described = survey && survey->recalled() != nullptr
+                    ? surveyed(*survey->recalled())
+                    : assumed_topology(members, wiring->hosts_share_memory());
   }
   if (planned && place.rank == 0) tell_plan(plan, described);
   share_cores(described, members);
-  if ((probed || !options.topology_file.empty()) && !planned && members.size() > 1) {
-    if (free_to_choose && options.synthesis_ms > 0) {
-      plan = synthesize_together(*control, place, described, options);
+  choose_by(described, std::move(plan));
+  if ((survey || !options.topology_file.empty()) && !planned && members.size() > 1) {
+    const bool to_be_probed = survey && survey->recalled() == nullptr;
+    if (free_to_choose && (options.synthesis_ms > 0 || to_be_probed)) {
+      begin_planning(described);
+      if (options.await_plan) await_plan();
     } else if (place.rank == 0) {
       log(LogLevel::info, who(place),
           fmt::format("no plan is synthesized: {} is set",
@@ -160,7 +168,6 @@ void Communicator::Impl::choose_first(Topology described, Plan plan, const Probe
                                                  : "CHORUS_SYNTHESIS_MS=0"));
     }
   }
-  choose_by(std::move(described), std::move(plan));
 }
 
 // As the first rank of each machine knows it: all choose by the same figures.
@@ -265,8 +272,14 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members,
   smaller.plan_file.clear();
   if (timeout_ms > 0) smaller.timeout_ms = timeout_ms;
   members.wakeups = wiring->wakeups();
-  return std::make_unique<Impl>(keep_alive, control, std::move(members), smaller,
-                                probed ? &*probed : nullptr);
+  std::shared_ptr<Survey> known;
+  {
+    const std::lock_guard lock(survey_mutex);
+    known = survey;
+  }
+  // What this one does not know its parts do not look for.
+  if (!known) smaller.probe_ms = 0;
+  return std::make_unique<Impl>(keep_alive, control, std::move(members), smaller, std::move(known));
 }
 
 }  // namespace chorus

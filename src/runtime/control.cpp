@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -62,7 +63,12 @@ void Control::Impl::pump() {
   for (;;) {
     // Before reading: the handshake may have read more than its own.
     try {
-      while (const auto item = inbox.next()) hear(item->type, wire::Reader(item->body));
+      bool heard = false;
+      while (const auto item = inbox.next()) {
+        hear(item->type, wire::Reader(item->body));
+        heard = true;
+      }
+      if (heard) wake_sleepers();
     } catch (const wire::Malformed& malformed) {
       return on_disconnect(fmt::format("it sent what no coordinator sends: {}", malformed.what()));
     }
@@ -79,10 +85,30 @@ void Control::Impl::pump() {
 
 void Control::Impl::sleep(std::unique_lock<std::mutex>& lock, Time deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-  pollfd entry{socket.get(), static_cast<short>(outbox.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+  // Without one (no descriptor is left) it looks again after a slice.
+  if (!doorbell) doorbell = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
+  std::array<pollfd, 2> entries{
+      {{socket.get(), static_cast<short>(outbox.empty() ? POLLIN : POLLIN | POLLOUT), 0},
+       {doorbell.get(), POLLIN, 0}}};
+  ++sleepers;
   lock.unlock();
-  ::poll(&entry, 1, static_cast<int>(std::clamp(left, milliseconds(1), kSlice).count()));
+  ::poll(entries.data(), entries.size(),
+         static_cast<int>(std::clamp(left, milliseconds(1), kSlice).count()));
   lock.lock();
+  --sleepers;
+  std::uint64_t rings = 0;
+  if (::read(doorbell.get(), &rings, sizeof rings) < 0) return;  // nobody rang
+}
+
+void Control::Impl::wake_sleepers() {
+  const std::uint64_t rings = sleepers;
+  if (rings == 0 || !doorbell) return;
+  if (::write(doorbell.get(), &rings, sizeof rings) < 0) return;  // rung often enough
+}
+
+void Control::wake() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->wake_sleepers();
 }
 
 void Control::Impl::on_disconnect(const std::string& how) {
@@ -271,7 +297,7 @@ void Control::Impl::hear_verdict(wire::Reader& body) {
 void Control::Impl::judge(Group& group, const std::string& sentence) {
   if (group.verdict) return;
   group.verdict = sentence;
-  if (!failure) failure = sentence;
+  if (!failure && !group.is_aside) failure = sentence;
 }
 
 void Control::Impl::judge_by_death(Group& group, const Death& death) {
@@ -386,31 +412,41 @@ std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
   impl_->send(mine.asked);
   std::optional<std::string> why;
   const auto settled = [&] { return impl_->settled(mine, members, group, why); };
-  if (!impl_->wait(lock, deadline, settled, meanwhile)) {
-    impl_->send(Writer(Type::exchange_query).text(key).share());
-    impl_->wait(lock, Impl::Clock::now() + kAnswerWithin,
-                [&] { return settled() || mine.missing; });
-    if (!mine.blobs && !why) {
-      why = fmt::format(
-          "nothing from {} after {} ms",
-          mine.missing ? *mine.missing : fmt::format("the coordinator ({})", impl_->host_text),
-          timeout_ms);
+  try {
+    if (!impl_->wait(lock, deadline, settled, meanwhile)) {
+      impl_->send(Writer(Type::exchange_query).text(key).share());
+      impl_->wait(lock, Impl::Clock::now() + kAnswerWithin,
+                  [&] { return settled() || mine.missing; });
+      if (!mine.blobs && !why) {
+        why = fmt::format(
+            "nothing from {} after {} ms",
+            mine.missing ? *mine.missing : fmt::format("the coordinator ({})", impl_->host_text),
+            timeout_ms);
+      }
     }
+  } catch (...) {  // of `meanwhile`, which is called without the lock
+    if (!lock.owns_lock()) lock.lock();
+    impl_->exchanges.erase(key);
+    impl_->send(Writer(Type::withdraw).text(key).share());
+    throw;
   }
   Impl::Exchange result = std::move(mine);
   impl_->exchanges.erase(key);
   if (result.blobs) return std::move(*result.blobs);
   why = fmt::format("{} (while exchanging '{}')", *why, key);
-  if (!impl_->failure) impl_->failure = why;
+  const auto own = impl_->groups.find(group);
+  const bool is_aside = own != impl_->groups.end() && own->second.is_aside;
+  if (!impl_->failure && !is_aside) impl_->failure = why;
   throw BootstrapError(*why);
 }
 
-void Control::open_group(const std::string& key, std::span<const Rank> members) {
+void Control::open_group(const std::string& key, std::span<const Rank> members, bool aside) {
   CHORUS_CHECK(!key.empty() && key.size() <= wire::kMaxKey, "the key of a group is short");
   const std::lock_guard lock(impl_->mutex);
   Impl::Group& group = impl_->groups[key];
   group = {};
   group.members.assign(members.begin(), members.end());
+  group.is_aside = aside;
   impl_->send(Writer(Type::open_group).text(key).ranks(members).share());
   // What happened before this rank came, in its order.
   const auto early = impl_->early.find(key);

@@ -87,12 +87,16 @@ class Control {
   /// BootstrapError naming the members still missing after timeout_ms, or the one that died, or
   /// with the verdict on `group` if one is given and it fails meanwhile. `meanwhile` is called
   /// every 50 ms or so: links of this rank may owe others something that keeps them from joining
-  /// in.
+  /// in. What it throws ends the exchange for this rank.
   std::vector<std::vector<std::byte>> exchange(const std::string& key,
                                                std::span<const Rank> members,
                                                std::span<const std::byte> blob, int timeout_ms,
                                                const std::string& group = {},
                                                const std::function<void()>& meanwhile = {});
+
+  /// As timeout_ms of exchange(): for what is done beside calls. Who is stuck is named by the calls
+  /// that wait for it.
+  static constexpr int kNoDeadlineMs = 1'000'000'000;
 
   // Notes: what one rank tells another of its group, in order, without either waiting.
 
@@ -108,7 +112,8 @@ class Control {
 
   // Failure. A "group" is a communicator: `key` names it, the same on all members.
 
-  void open_group(const std::string& key, std::span<const Rank> members);
+  /// `aside`: of something that the job can do without, whose failure is no reason to leave.
+  void open_group(const std::string& key, std::span<const Rank> members, bool aside = false);
   void close_group(const std::string& key);
 
   /// For who has made its last call in `group`, of `members`: waits a moment for the others to do
@@ -177,6 +182,10 @@ class Control {
   /// As await_verdict(), but only a member's death counts, and that of the coordinator: for what
   /// all members find out alike, and then leave because of, each at its own time.
   std::optional<std::string> await_death(const std::string& group, int grace_ms = kVerdictGraceMs);
+
+  /// Threads of this rank that are in a call here look again whether they shall go on
+  /// (`meanwhile` of exchange()).
+  void wake();
 
   /// Becomes readable when poll() has something to do. The same descriptor for all the life of
   /// this object.

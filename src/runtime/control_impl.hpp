@@ -44,6 +44,7 @@ struct Control::Impl {
     wire::Frame ending = {}, aborting = {};
     std::vector<wire::Frame> claims = {};
     std::deque<wire::Frame> notes_said = {};  ///< the latest
+    bool is_aside = false;                    ///< its failure is no reason to leave
   };
   struct Exchange {
     std::optional<std::vector<std::vector<std::byte>>> blobs;
@@ -104,6 +105,8 @@ struct Control::Impl {
   std::map<std::string, Verdict> early;  ///< verdicts on groups that are not open here yet
   std::map<std::string, Exchange> exchanges;
   std::vector<Parting> partings;  ///< oldest first
+  std::size_t sleepers = 0;       ///< threads in sleep()
+  net::Socket doorbell;           ///< what one of them reads for another, rung once for each
 
   // Succession: control_succession.cpp.
   enum class Following : std::uint8_t {
@@ -187,6 +190,9 @@ struct Control::Impl {
       lock.lock();
     }
   }
+
+  /// Those that sleep look again.
+  void wake_sleepers();
 
  private:
   void sleep(std::unique_lock<std::mutex>& lock, Time deadline);

@@ -45,6 +45,7 @@ enum class Type : std::uint8_t {
   exchange_done,   ///< number of the result, then as exchange: this rank has that result
   exchange_held,   ///< as exchange_result: what was wanted
   followed,        ///< what has come since `follow` is all that this rank had under way
+  withdraw,        ///< key: this rank no longer takes part in the exchange
   // From the coordinator.
   greeting = 64,
   refused,          ///< sentence

@@ -106,6 +106,21 @@ void Judge::complete(const std::string& key) {
   exchanges_.erase(found);
 }
 
+// What it said would else stand for what it says in a later exchange of the same key.
+void Judge::on_withdraw(Rank rank, wire::Reader& body) {
+  const std::string key = body.text(wire::kMaxKey);
+  body.end();
+  const auto found = exchanges_.find(key);
+  if (found == exchanges_.end()) return;
+  Exchange& exchange = found->second;
+  const auto seat = std::find(exchange.members.begin(), exchange.members.end(), rank);
+  if (seat == exchange.members.end()) return;
+  auto& slot = exchange.blobs[static_cast<std::size_t>(seat - exchange.members.begin())];
+  if (!slot) return;
+  slot.reset();
+  if (--exchange.arrived == 0) exchanges_.erase(found);
+}
+
 void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
   for (auto entry = exchanges_.begin(); entry != exchanges_.end();) {
     const Exchange& exchange = entry->second;

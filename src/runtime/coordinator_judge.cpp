@@ -127,6 +127,8 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
   switch (type) {
     case Type::exchange:
       return on_exchange(rank, body);
+    case Type::withdraw:
+      return on_withdraw(rank, body);
     case Type::exchange_query: {
       const std::string key = body.text(wire::kMaxKey);
       const auto found = exchanges_.find(key);

@@ -170,6 +170,7 @@ class Judge {
 
   void on_join_query(Rank rank);
   void on_exchange(Rank rank, wire::Reader& body);
+  void on_withdraw(Rank rank, wire::Reader& body);
   void on_open_group(Rank rank, wire::Reader& body);
   void on_close_group(Rank rank, wire::Reader& body, Time now);
   void on_lost(Rank rank, wire::Reader& body, Time now);

@@ -41,6 +41,7 @@ DeviceCommunicator::Impl::Impl(Communicator::Impl& communicator, int ordinal,
 }
 
 void DeviceCommunicator::Impl::set_up() {
+  base.await_plan();  // what is made for the GPU now stays
   world =
       std::make_unique<DeviceWorld>(*base.control, base.place, group, device, tuning, base.options);
   store = std::make_unique<ImageStore>(context.get());

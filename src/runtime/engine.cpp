@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "runtime/call.hpp"
 #include "runtime/call_number.hpp"
 #include "runtime/flight_recorder.hpp"
 
@@ -85,6 +86,7 @@ void Engine::enqueue(Job& job) {
 void Engine::complete(Job& job) {
   job.complete = true;
   job.running = false;
+  if (gate != nullptr && !is_message(job.call.kind)) gate->completed();
   if (on_complete) on_complete(job);
 }
 
@@ -180,6 +182,7 @@ bool Engine::progress() {
   } catch (const std::bad_alloc&) {
     out_of_memory(running_.empty() ? "its links" : running_.front()->describe());
   }
+  if (moved && gate != nullptr) gate->moved();
   return moved;
 }
 

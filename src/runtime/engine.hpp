@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/burst.hpp"
+#include "runtime/call_gate.hpp"
 #include "runtime/control.hpp"
 #include "runtime/direct_execution.hpp"
 #include "runtime/execution.hpp"
@@ -158,6 +159,8 @@ class Engine final : public Execution::Ports {
   std::function<void(const Job& job)> on_complete;
   /// Called once, with the failure and what was being waited for.
   std::function<void(const std::string& failure, const std::string& waiting)> on_failure;
+  /// Is told when calls move bytes, and when collectives are complete; null: nobody.
+  CallGate* gate = nullptr;
 
  private:
   void run(Job& job);

@@ -7,8 +7,11 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <exception>
 #include <map>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "base/blob.hpp"
 #include "base/counted.hpp"
@@ -17,6 +20,7 @@
 #include "chorus/error.hpp"
 #include "model/cost.hpp"
 #include "model/json.hpp"
+#include "runtime/engine.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/probe_flows.hpp"
 #include "transports/tcp_endpoint.hpp"
@@ -27,7 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using probing::Flow;
 
-// Nothing of a probe lasts this long unless a rank is stuck.
+// Nothing of an experiment lasts this long unless a rank is stuck.
 constexpr int kPatienceMs = 10'000;
 constexpr std::uint32_t kMostBatch = 1 << 16;
 
@@ -78,31 +82,39 @@ std::string key_of(const std::string& text) {
   return fmt::format("{:016x}", Fnv1a().bytes(text).value());
 }
 
+// Of the time since it began a job that computes and calls gives this share to experiments that
+// hold its calls, at first and once it has lasted: a job of seconds never gets back what a better
+// plan costs, one of a minute does.
+constexpr double kShareAtFirst = 0.01, kShareLater = 0.25, kLaterAfterS = 10;
+// And for each second of experiments so many without, which need the ranks' processors, too.
+constexpr double kPausesAtFirst = 9, kPausesLater = 2;
+// Calls that never rest leave nothing to measure.
+constexpr int kMostAttempts = 100;
+
 // One rank of each host asks and answers; rank 0 also thinks.
 class Session {
  public:
-  Session(Control& control, const GroupPlace& place, const HostList& hosts, FlowRunner& runner,
+  Session(Control& control, const GroupPlace& place, const HostList& hosts,
           const ProbeRequest& request, Probed& probed)
-      : control_(control),
-        place_(place),
-        runner_(runner),
-        request_(request),
-        probed_(probed),
-        start_(Clock::now()) {
+      : control_(control), place_(place), request_(request), probed_(probed), start_(Clock::now()) {
     for (std::size_t h = 0; h < hosts.parts.size(); ++h) {
-      leaders_.push_back(hosts.parts[h].ranks[0]);
-      leader_world_ranks_.push_back(place.members[static_cast<std::size_t>(leaders_.back())]);
-      if (leaders_.back() == place.rank) me_ = static_cast<int>(h);
-    }
-    // exchange() wants one order of members on all ranks, and rank 0 to be found in it.
-    for (std::size_t h = 0; h < leaders_.size(); ++h) {
-      if (leaders_[h] == 0) thinker_ = h;
+      const Rank leader = hosts.parts[h].ranks[0];
+      if (leader == place.rank) me_ = static_cast<int>(h);
+      // exchange() wants one order of members on all ranks, and rank 0 to be found in it.
+      if (leader == 0) thinker_ = h;
+      leaders_.push_back(place.members[static_cast<std::size_t>(leader)]);
+      ranks_.push_back(leader);
     }
   }
 
+  /// The ranks that measure, by host, as a group.
+  [[nodiscard]] GroupPlace leaders() const {
+    return {.key = place_.key + "/leaders", .members = leaders_, .rank = me_};
+  }
   [[nodiscard]] bool measures() const { return me_ >= 0; }
 
-  void run(probing::Prober* prober) {
+  void run(FlowRunner& runner, probing::Prober* prober) {
+    runner_ = &runner;
     prober_ = prober;
     while (true) {
       const Batch batch = next_batch();
@@ -111,8 +123,7 @@ class Session {
       for (std::size_t i = 0; i <= batch.flows.size(); ++i) {
         const bool go_on = share(mine, batch, i);
         if (i == batch.flows.size() || !go_on) break;
-        mine = batch.kinds[i] == Question::round_trip ? measure_trips(batch.flows[i])
-                                                      : measure_flows(batch.flows[i]);
+        mine = measure(batch.kinds[i], batch.flows[i]);
       }
     }
   }
@@ -120,8 +131,75 @@ class Session {
  private:
   using Answers = std::vector<Received>;
 
-  [[nodiscard]] bool time_left() const {
-    return Clock::now() - start_ < std::chrono::milliseconds(request_.budget_ms);
+  [[nodiscard]] bool time_left() const { return measuring_s_ * 1e3 < request_.budget_ms; }
+
+  void throw_if_stopped() const {
+    if (request_.stop.stop_requested()) throw ProbeStopped();
+  }
+
+  /// With the calls of these ranks at rest, if they make any.
+  Answers measure(Question kind, const std::vector<Flow>& flows) {
+    for (int attempt = 0; !is_quiet(); ++attempt) {
+      if (attempt == kMostAttempts) throw BootstrapError("the ranks' calls never come to rest");
+    }
+    const auto begin = Clock::now();
+    Answers answers = kind == Question::round_trip ? measure_trips(flows) : measure_flows(flows);
+    measuring_s_ += seconds_since(begin);
+    if (request_.gate != nullptr) request_.gate->open();
+    return answers;
+  }
+
+  /// Whether it is on all hosts at once.
+  bool is_quiet() {
+    if (request_.gate == nullptr) return true;
+    if (prober_ != nullptr) wait_for_turn();
+    static_cast<void>(exchange({}));  // hosts close their gates together
+    BlobWriter blob;
+    const bool rests = request_.gate->close(request_.stop);
+    throw_if_stopped();
+    blob.u32(rests ? 1 : 0);
+    blob.u64(std::bit_cast<std::uint64_t>(request_.gate->held_s()));
+    blob.u64(request_.gate->calls());
+    blob.u32(request_.gate->is_calling() ? 1 : 0);
+    bool all_rest = true;
+    bool is_calling = false;  // one that waits for a lost packet rests, but has to get on
+    double held_s = 0;
+    std::uint64_t calls = 0;
+    for (const auto& theirs : exchange(blob.view())) {
+      BlobReader reader(theirs);
+      all_rest = reader.u32() == 1 && all_rest;
+      held_s = std::max(held_s, std::bit_cast<double>(reader.u64()));
+      calls += reader.u64();
+      is_calling = reader.u32() == 1 || is_calling;
+      if (!reader.ok()) throw BootstrapError("a rank sent a malformed word on its calls");
+    }
+    if (!all_rest) request_.gate->open();
+    calls_are_made_ = calls != calls_ || is_calling;
+    calls_ = calls;
+    held_s_ = held_s;
+    return all_rest;
+  }
+
+  /// Rank 0: the others wait for it. Where nobody calls there is nothing to wait for; else
+  /// experiments take their share of the time at most.
+  void wait_for_turn() {
+    if (!calls_are_made_) return;
+    const auto begin = Clock::now();
+    const double pauses = seconds_since(start_) < kLaterAfterS ? kPausesAtFirst : kPausesLater;
+    const double pause_s = pauses * seconds_since(began_turn_);
+    for (auto now = begin;; now = Clock::now()) {
+      const double lasted_s = seconds_since(start_);
+      const double share_s =
+          kShareAtFirst * lasted_s + kShareLater * std::max(0.0, lasted_s - kLaterAfterS);
+      if (held_s_ <= share_s && seconds_since(begin) >= pause_s) break;
+      throw_if_stopped();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    began_turn_ = Clock::now();
+  }
+
+  static double seconds_since(Clock::time_point then) {
+    return std::chrono::duration<double>(Clock::now() - then).count();
   }
 
   Batch next_batch() {
@@ -186,11 +264,11 @@ class Session {
         const auto rate = std::bit_cast<double>(blob.u64());
         answers[h].push_back({rate, blob.u64()});
         if (!std::isfinite(rate) || rate < 0) {
-          throw BootstrapError(fmt::format("rank {} measured an impossible {}", leaders_[h], rate));
+          throw BootstrapError(fmt::format("rank {} measured an impossible {}", ranks_[h], rate));
         }
       }
       if (!blob.ok() || !blob.at_end() || answers[h].size() != expected) {
-        throw BootstrapError(fmt::format("rank {} sent malformed measurements", leaders_[h]));
+        throw BootstrapError(fmt::format("rank {} sent malformed measurements", ranks_[h]));
       }
     }
     std::vector<std::size_t> next(leaders_.size(), 0);
@@ -224,11 +302,11 @@ class Session {
     std::vector<Rank> to;
     std::vector<Rank> from;
     for (const Flow& flow : flows) {
-      if (flow.src == me_) to.push_back(leaders_[static_cast<std::size_t>(flow.dst)]);
-      if (flow.dst == me_) from.push_back(leaders_[static_cast<std::size_t>(flow.src)]);
+      if (flow.src == me_) to.push_back(flow.dst);
+      if (flow.dst == me_) from.push_back(flow.src);
     }
     if (to.empty() && from.empty()) return {};
-    return runner_.exchange(to, from, {});
+    return runner_->exchange(to, from, {});
   }
 
   Answers measure_trips(const std::vector<Flow>& flows) {
@@ -237,16 +315,15 @@ class Session {
       if (flow.src > flow.dst || (flow.src != me_ && flow.dst != me_)) continue;
       const bool first = flow.src == me_;
       const int peer = first ? flow.dst : flow.src;
-      const double alpha_s =
-          runner_.half_round_trip(leaders_[static_cast<std::size_t>(peer)], first);
+      const double alpha_s = runner_->half_round_trip(peer, first);
       if (first) answers.push_back({alpha_s, 0});
     }
     return answers;
   }
 
   std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> mine) {
-    return control_.exchange(fmt::format("{}/probe/{}", place_.key, exchanges_++),
-                             leader_world_ranks_, mine, kPatienceMs, place_.key);
+    return control_.exchange(fmt::format("{}/{}", place_.key, exchanges_++), leaders_, mine,
+                             Control::kNoDeadlineMs, place_.key, [this] { throw_if_stopped(); });
   }
 
  public:
@@ -255,15 +332,20 @@ class Session {
  private:
   Control& control_;
   const GroupPlace& place_;
-  FlowRunner& runner_;
   const ProbeRequest& request_;
   Probed& probed_;
   Clock::time_point start_;
+  Clock::time_point began_turn_ = Clock::now();
+  double measuring_s_ = 0;   // in experiments
+  double held_s_ = 0;        // calls were, on the rank where they were for longest
+  std::uint64_t calls_ = 0;  // of these ranks so far
+  bool calls_are_made_ = false;
+  FlowRunner* runner_ = nullptr;
   probing::Prober* prober_ = nullptr;  // rank 0 only
-  std::vector<Rank> leaders_;          // by host: group rank
-  std::vector<Rank> leader_world_ranks_;
-  std::size_t thinker_ = 0;  // the host of rank 0
-  int me_ = -1;              // this rank's host, if it is its leader
+  std::vector<Rank> leaders_;          // by host: world rank
+  std::vector<Rank> ranks_;            // the same, in the group
+  std::size_t thinker_ = 0;            // the host of rank 0
+  int me_ = -1;                        // this rank's host, if it is its leader
   int exchanges_ = 0;
   std::vector<probing::PairLatency> latencies_;
 };
@@ -295,12 +377,35 @@ std::string cache_key(Control& control, const GroupPlace& place, const HostList&
 
 std::int64_t unix_time_s() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
+// A group of ranks that do something the job can do without: whoever cannot go on tells the others.
+class Aside {
+ public:
+  Aside(Control& control, const GroupPlace& place) : control_(control), key_(place.key) {
+    control.open_group(key_, place.members, true);
+  }
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+  ~Aside() {
+    if (std::uncaught_exceptions() > exceptions_) control_.abort(key_, "it has given up");
+    control_.close_group(key_);
+  }
+
+ private:
+  Control& control_;
+  const std::string key_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
 // Rank 0 gives what it knows to all, who check that they make the same of it.
-void agree(Control& control, const GroupPlace& place, const HostList& hosts, int patience_ms,
-           Probed& probed) {
-  const std::string text = place.rank == 0 ? to_json(probed.network) : std::string();
-  const auto said = control.exchange(place.key + "/probe/result", place.members,
-                                     std::as_bytes(std::span(text)), patience_ms);
+void agree(Control& control, const GroupPlace& place, const HostList& hosts,
+           const std::stop_token& stop, Probed& probed) {
+  const auto meet = [&](const char* what, const std::string& mine) {
+    return control.exchange(fmt::format("{}/{}", place.key, what), place.members,
+                            std::as_bytes(std::span(mine)), Control::kNoDeadlineMs, place.key, [&] {
+                              if (stop.stop_requested()) throw ProbeStopped();
+                            });
+  };
+  const auto said = meet("result", place.rank == 0 ? to_json(probed.network) : std::string());
   const std::string_view theirs(reinterpret_cast<const char*>(said[0].data()), said[0].size());
   try {
     probed.network = probed_network_from_json(theirs, "what rank 0 probed");
@@ -312,8 +417,7 @@ void agree(Control& control, const GroupPlace& place, const HostList& hosts, int
   }
   probed.topology = probing::topology_of(probed.network, probed.parts);
   const std::string hash = fingerprint(probed.topology);
-  const auto hashes = control.exchange(place.key + "/probe/agreed", place.members,
-                                       std::as_bytes(std::span(hash)), patience_ms);
+  const auto hashes = meet("agreed", hash);
   for (std::size_t r = 0; r < hashes.size(); ++r) {
     const std::string other(reinterpret_cast<const char*>(hashes[r].data()), hashes[r].size());
     if (other != hash) {
@@ -324,13 +428,23 @@ void agree(Control& control, const GroupPlace& place, const HostList& hosts, int
   }
 }
 
-void measure(Control& control, const GroupPlace& place, const HostList& hosts, FlowRunner& runner,
-             const ProbeRequest& request, Probed& probed) {
-  Session session(control, place, hosts, runner, request, probed);
+// The ranks that measure have links of their own: those of the communicator may be in use.
+void measure(Control& control, const GroupPlace& place, const Options& options,
+             const SlotLayout& layout, const HostList& hosts, const ProbeRequest& request,
+             Probed& probed) {
+  Session session(control, place, hosts, request, probed);
   if (!session.measures()) return;
+  const GroupPlace leaders = session.leaders();
+  const Aside group(control, leaders);
+  SlotLayout one_channel = layout;
+  one_channel.data_channels = 1;
+  Wiring wiring(control, leaders, options, one_channel, "a probe", Wiring::Memory::of_links);
+  Engine engine(control, wiring, leaders, options, one_channel);
+  FlowRunner runner(control, wiring, engine, leaders, one_channel,
+                    std::min(options.timeout_ms, kPatienceMs), request.stop);
   std::optional<probing::Prober> prober;
   if (place.rank == 0) prober.emplace(static_cast<int>(hosts.parts.size()));
-  session.run(prober ? &*prober : nullptr);
+  session.run(runner, prober ? &*prober : nullptr);
   if (!prober) return;
   probed.network.tree = prober->tree();
   probed.network.measured_at_s = unix_time_s();
@@ -366,36 +480,48 @@ HostList hosts_of(const Wiring& wiring) {
   return hosts;
 }
 
-Probed probe_together(Control& control, Wiring& wiring, Engine& engine, const GroupPlace& place,
-                      const Options& options, const SlotLayout& layout, int channel,
-                      const ProbeRequest& request) {
-  const auto start = Clock::now();
-  const HostList hosts = hosts_of(wiring);
+Probed recall_network(Control& control, const GroupPlace& place, const Options& options,
+                      const HostList& hosts, bool use_cache) {
   Probed probed;
   probed.parts = hosts.parts;
   probed.network.hosts = hosts.names;
   probed.key = cache_key(control, place, hosts, options);
 
   // Only rank 0's cache counts: all must know the same.
-  std::uint32_t known = 0;
-  if (place.rank == 0 && request.use_cache) {
-    auto cached =
+  std::string known;
+  if (place.rank == 0 && use_cache) {
+    const auto cached =
         load_probe(options.probe_cache, probed.key, options.probe_max_age_s, unix_time_s());
-    if (cached && cached->hosts == hosts.names) {
-      probed.network = std::move(*cached);
-      known = 1;
-    }
+    if (cached && cached->hosts == hosts.names) known = to_json(*cached);
   }
-  const auto said = control.exchange(place.key + "/probe/cached", place.members,
-                                     std::as_bytes(std::span(&known, 1)), options.join_timeout_ms);
-  probed.cached = !said[0].empty() && said[0][0] != std::byte{0};
-  if (!probed.cached) {
-    FlowRunner runner(control, wiring, engine, place, layout, channel,
-                      std::min(options.timeout_ms, kPatienceMs));
-    measure(control, place, hosts, runner, request, probed);
+  const auto said =
+      control.exchange(place.key + "/probe/cached", place.members, std::as_bytes(std::span(known)),
+                       options.join_timeout_ms, place.key);
+  if (said[0].empty()) return probed;
+  const std::string_view theirs(reinterpret_cast<const char*>(said[0].data()), said[0].size());
+  try {
+    probed.network = probed_network_from_json(theirs, "what rank 0 has kept of a probe");
+  } catch (const InputError& error) {
+    throw BootstrapError(error.what());
   }
-  agree(control, place, hosts, options.join_timeout_ms + request.budget_ms + kPatienceMs, probed);
-  if (place.rank == 0 && !probed.cached && request.write_cache) {
+  if (probed.network.hosts != hosts.names) {
+    throw BootstrapError("rank 0 knows other hosts than this communicator has");
+  }
+  probed.topology = probing::topology_of(probed.network, probed.parts);
+  probed.cached = true;
+  return probed;
+}
+
+Probed measure_network(Control& control, const GroupPlace& place, const Options& options,
+                       const SlotLayout& layout, const HostList& hosts, const ProbeRequest& request,
+                       Probed recalled) {
+  const auto start = Clock::now();
+  Probed probed = std::move(recalled);
+  const GroupPlace all{.key = place.key + "/probe", .members = place.members, .rank = place.rank};
+  const Aside group(control, all);
+  measure(control, all, options, layout, hosts, request, probed);
+  agree(control, all, hosts, request.stop, probed);
+  if (place.rank == 0 && request.write_cache) {
     save_probe(options.probe_cache, probed.key, probed.network);
   }
   probed.seconds = std::chrono::duration<double>(Clock::now() - start).count();

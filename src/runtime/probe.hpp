@@ -3,13 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "chorus/options.hpp"
 #include "chorus/topology.hpp"
+#include "runtime/call_gate.hpp"
 #include "runtime/control.hpp"
-#include "runtime/engine.hpp"
 #include "runtime/wiring.hpp"
 #include "topology/probing/probed_network.hpp"
 #include "topology/probing/prober.hpp"
@@ -32,21 +33,14 @@ struct Probed {
 };
 
 struct ProbeRequest {
-  int budget_ms = 0;      ///< no question is asked after that
-  bool use_cache = true;  ///< what an earlier probe of these hosts found will do
+  int budget_ms = 0;  ///< no experiment is made after so much time in experiments
   bool write_cache = true;
+  /// Of calls that may be made meanwhile; null: there are none.
+  CallGate* gate = nullptr;
+  std::stop_token stop = {};  ///< no answer is needed any more
   /// Rank 0 only: experiments behind, foreseen, and what is being done.
   std::function<void(int done, int total, const std::string& phase)> progress = {};
 };
-
-/// Collective over a communicator of several hosts, which is not in use otherwise: one rank of each
-/// host measures, rank 0 infers and gives the result to all, who check that they have understood
-/// the same. `channel` is a data channel of `layout`. Throws CollectiveError or BootstrapError
-/// naming the rank that failed.
-[[nodiscard]] Probed probe_together(Control& control, Wiring& wiring, Engine& engine,
-                                    const GroupPlace& place, const Options& options,
-                                    const SlotLayout& layout, int channel,
-                                    const ProbeRequest& request);
 
 /// The hosts of the members, in an order that does not depend on that of the ranks, and who is on
 /// each. Names are the machines' own, made distinct.
@@ -56,6 +50,21 @@ struct HostList {
   std::vector<probing::HostPart> parts;  ///< one per host; ranks are group ranks
 };
 [[nodiscard]] HostList hosts_of(const Wiring& wiring);
+
+/// Collective over the ranks of several hosts, and brief: what an earlier probe of these hosts
+/// found (Probed::cached), as rank 0's cache has it; else all but the network and the topology.
+/// Throws BootstrapError.
+[[nodiscard]] Probed recall_network(Control& control, const GroupPlace& place,
+                                    const Options& options, const HostList& hosts, bool use_cache);
+
+/// Collective likewise: one rank of each host measures, over links of its own, rank 0 infers and
+/// gives the result to all, who check that they have understood the same. `recalled` by
+/// recall_network(). Throws CollectiveError or BootstrapError naming the rank that failed,
+/// ProbeStopped.
+[[nodiscard]] Probed measure_network(Control& control, const GroupPlace& place,
+                                     const Options& options, const SlotLayout& layout,
+                                     const HostList& hosts, const ProbeRequest& request,
+                                     Probed recalled);
 
 /// Where `declared` contradicts what was measured: the worst pair of hosts, as a sentence; empty if
 /// all agree within a third.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "chorus/error.hpp"
@@ -29,6 +30,7 @@ constexpr int kRoundTrips = 24;
 // The one that counts, from the fastest: most are spoilt where hosts share a machine.
 constexpr int kFastTrip = 2;
 constexpr std::size_t kSmall = 8;
+constexpr int kChannel = 0;
 
 }  // namespace
 
@@ -53,14 +55,14 @@ struct FlowRunner::Incoming {
 };
 
 FlowRunner::FlowRunner(Control& control, Wiring& wiring, Engine& engine, const GroupPlace& place,
-                       const SlotLayout& layout, int channel, int patience_ms)
+                       const SlotLayout& layout, int patience_ms, std::stop_token stop)
     : control_(control),
       wiring_(wiring),
       engine_(engine),
       place_(place),
       layout_(layout),
-      channel_(channel),
       patience_ms_(patience_ms),
+      stop_(std::move(stop)),
       source_(layout.slot_bytes),
       sink_(layout.slot_bytes) {
   // Not all alike, should something on the way compress.
@@ -115,10 +117,11 @@ void FlowRunner::drive(std::span<Link* const> links, const Rank& waiting_for,
         continue;
       }
       sleep(links, once);
+      if (stop_.stop_requested()) throw ProbeStopped();
       engine_.check_now_and_then();
       if (idle <= std::int64_t{patience_ms_} * 1'000'000) continue;
       const std::string reason =
-          fmt::format("probing: rank {} waits for rank {} to {}: nothing for {} ms", place_.rank,
+          fmt::format("probing: host {} waits for host {} to {}: nothing for {} ms", place_.rank,
                       waiting_for, what, patience_ms_);
       control_.abort(place_.key, reason);
       engine_.fail(control_.await_verdict(place_.key).value_or(reason));
@@ -134,11 +137,11 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
   std::vector<Incoming> ins;
   std::vector<Link*> links;
   for (const Rank peer : to) {
-    outs.push_back({.peer = peer, .port = &engine_.out(peer, channel_)});
+    outs.push_back({.peer = peer, .port = &engine_.out(peer, kChannel)});
     links.push_back(outs.back().port->link);
   }
   for (const Rank peer : from) {
-    ins.push_back({.peer = peer, .port = &engine_.in(peer, channel_), .samples = {}});
+    ins.push_back({.peer = peer, .port = &engine_.in(peer, kChannel), .samples = {}});
     links.push_back(ins.back().port->link);
   }
   std::sort(links.begin(), links.end());
@@ -166,7 +169,7 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     const std::size_t bytes = tag & ~kLast;
     if (bytes > layout_.slot_bytes) {
       control_.abort(place_.key,
-                     fmt::format("rank {} probes with a message of {} bytes", in.peer, bytes));
+                     fmt::format("host {} probes with a message of {} bytes", in.peer, bytes));
       engine_.check();
     }
     std::memcpy(sink_.data(), in.port->message(layout_), bytes);
@@ -199,8 +202,8 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
 }
 
 double FlowRunner::half_round_trip(Rank peer, bool first) {
-  OutPort& out = engine_.out(peer, channel_);
-  InPort& in = engine_.in(peer, channel_);
+  OutPort& out = engine_.out(peer, kChannel);
+  InPort& in = engine_.in(peer, kChannel);
   Link* const link[] = {out.link};
   const auto send = [&] {
     drive(link, peer, "take a message", [&](bool& done) {

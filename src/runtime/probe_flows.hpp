@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -26,13 +28,19 @@ struct Received {
   std::uint64_t bytes = 0;
 };
 
-/// Runs flows over the links of a communicator that is not in use otherwise. Every wait ends: a
-/// verdict of the coordinator, a broken connection or `patience_ms` without a byte throws
-/// CollectiveError naming the peer.
+/// Whoever asked for a probe has no more use for it.
+class ProbeStopped : public std::exception {
+ public:
+  [[nodiscard]] const char* what() const noexcept override { return "probing was stopped"; }
+};
+
+/// Runs flows over links that are not in use otherwise. Every wait ends: a verdict of the
+/// coordinator, a broken connection or `patience_ms` without a byte throws CollectiveError naming
+/// the peer; `stop` throws ProbeStopped.
 class FlowRunner {
  public:
   FlowRunner(Control& control, Wiring& wiring, Engine& engine, const GroupPlace& place,
-             const SlotLayout& layout, int channel, int patience_ms);
+             const SlotLayout& layout, int patience_ms, std::stop_token stop);
 
   /// Sends to all of `to` and receives from all of `from` at the same time; they call it too.
   ///
@@ -59,8 +67,8 @@ class FlowRunner {
   Engine& engine_;
   const GroupPlace& place_;
   SlotLayout layout_;
-  int channel_;
   int patience_ms_;
+  std::stop_token stop_;
   std::vector<std::byte> source_, sink_;
 };
 

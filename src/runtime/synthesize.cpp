@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -40,9 +41,10 @@ constexpr std::uint64_t kSizes[] = {64, 2 << 10, 64 << 10, 2 << 20, 64 << 20};
 /// parts again and again, and each would be planned for anew (0.4 s for 4 hosts).
 class PlanCache {
  public:
+  /// Never destroyed: a thread may be planning while the process exits.
   static PlanCache& get() {
-    static PlanCache cache;
-    return cache;
+    static auto* const cache = new PlanCache;
+    return *cache;
   }
 
   std::optional<std::string> find(const Topology& topology, int poll_us) {
@@ -73,12 +75,14 @@ class PlanCache {
   std::vector<Made> plans_;
 };
 
-/// Looks, while this rank synthesizes and all others wait for it, whether one of them has died.
+/// Looks, while this rank synthesizes, whether nobody needs it any more: one of the others has died
+/// or left, or this rank was told to stop.
 class Lookout {
  public:
-  Lookout(Control& control, const std::string& group)
+  Lookout(Control& control, const std::string& group, const std::stop_token& stop)
       : thread_(
-            [this, &control, &group](const std::stop_token& end) { watch(control, group, end); }) {}
+            [this, &control, &group](const std::stop_token& end) { watch(control, group, end); }),
+        on_stop_(stop, [this] { failed_ = true; }) {}
   [[nodiscard]] const std::atomic<bool>& failed() const { return failed_; }
 
  private:
@@ -95,14 +99,15 @@ class Lookout {
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;
   std::condition_variable_any ended_;
-  std::jthread thread_;  // last: it uses the others
+  std::jthread thread_;  // uses the others
+  std::stop_callback<std::function<void()>> on_stop_;
 };
 
 /// Empty if there is none, or the group has failed meanwhile.
 std::string plan_text(Control& control, const GroupPlace& place, const Topology& topology,
-                      const Options& options) {
+                      const Options& options, const std::stop_token& stop) {
   if (auto made = PlanCache::get().find(topology, options.poll_us)) return std::move(*made);
-  const Lookout lookout(control, place.key);
+  const Lookout lookout(control, place.key, stop);
   synth::Effort effort;
   effort.stop = &lookout.failed();
   const auto start = synth::Effort::Clock::now();
@@ -154,13 +159,15 @@ std::string plan_text(Control& control, const GroupPlace& place, const Topology&
 }  // namespace
 
 Plan synthesize_together(Control& control, const GroupPlace& place, const Topology& topology,
-                         const Options& options) {
+                         const Options& options, const std::stop_token& stop) {
   std::string text;
-  if (place.rank == 0) text = plan_text(control, place, topology, options);
-  const int patience_ms = options.join_timeout_ms + options.synthesis_ms;
+  if (place.rank == 0) text = plan_text(control, place, topology, options, stop);
   const auto from_rank0 = [&](const std::string& what, std::span<const std::byte> blob) {
     return control.exchange(fmt::format("{}/synthesis/{}", place.key, what), place.members,
-                            place.rank == 0 ? blob : std::span<const std::byte>(), patience_ms)[0];
+                            place.rank == 0 ? blob : std::span<const std::byte>(),
+                            Control::kNoDeadlineMs, place.key, [&] {
+                              if (stop.stop_requested()) throw Error("a plan is no longer needed");
+                            })[0];
   };
   std::uint64_t size = text.size();
   const std::vector<std::byte> said = from_rank0("size", std::as_bytes(std::span(&size, 1)));

@@ -121,7 +121,8 @@ const Variable table[] = {
           "Plan (JSON) to run; chorus synth TOPOLOGY -o FILE writes it."),
     number("CHORUS_PROBE_MS", &Options::probe_ms, "probe_ms", 0, 3'600'000,
            "Where ranks are on several hosts and nobody described the topology: the longest that "
-           "they probe the network when the communicator is made, ms; 0: never."),
+           "all experiments take by which they probe the network, beside the first calls, ms; 0: "
+           "never."),
     words("CHORUS_PROBE_CACHE", Kind::folder, &Options::probe_cache, "probe_cache",
           "Folder that keeps what was probed; empty: nowhere.", true,
           "$XDG_CACHE_HOME/chorus or ~/.cache/chorus"),
@@ -133,7 +134,14 @@ const Variable table[] = {
     number(
         "CHORUS_SYNTHESIS_MS", &Options::synthesis_ms, "synthesis_ms", 0, 3'600'000,
         "Where the topology is described or probed and there is no plan: the longest that rank 0 "
-        "synthesizes one when the communicator is made, ms; 0: never."),
+        "synthesizes one, beside the first calls, ms; 0: never."),
+    {.name = "CHORUS_AWAIT_PLAN",
+     .section = Section::options,
+     .type = Kind::flag,
+     .text = "1: a communicator is made with the schedules for its network, and not before them: "
+             "for programs that measure and cannot be changed.",
+     .field = &Options::await_plan,
+     .field_name = "await_plan"},
     words(
         "CHORUS_FLIGHT_DIR", Kind::folder, &Options::flight_dir, "flight_dir",
         "Folder where a rank writes its flight record when a call fails; empty: nowhere; auto: "

@@ -9,6 +9,7 @@
 
 #include "base/blob.hpp"
 #include "base/check.hpp"
+#include "base/clock.hpp"
 #include "base/cores.hpp"
 #include "base/descriptors.hpp"
 #include "base/host.hpp"
@@ -139,6 +140,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
 
   BlobWriter mine;
   mine.text(agreement);
+  mine.u64(static_cast<std::uint64_t>(steady_ns()));
   const std::string kernel = boot_id();  // one for all containers under it
   mine.text(host_name() + "/" + kernel);
   mine.text(options.machine.empty() ? kernel : options.machine);
@@ -161,6 +163,8 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
           "options, plan and version",
           rank_, peer, agreement, theirs));
     }
+    const std::uint64_t serial = reader.u64();
+    if (peer == 0) serial_ = serial;
     Member member{.world_rank = place.members[peer], .host = reader.text()};
     Machine& machine = machines[reader.text()];
     machine.members.push_back(peer);

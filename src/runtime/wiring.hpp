@@ -66,6 +66,8 @@ class Wiring {
          const SlotLayout& layout, const std::string& agreement, Memory memory = Memory::in_common);
 
   [[nodiscard]] Link& link(Rank peer);
+  /// Alike on all members, and unlike those of communicators that had the same name before.
+  [[nodiscard]] std::uint64_t serial() const { return serial_; }
   /// Link::pace of each peer's link, also of those that are yet to be made.
   void pace(std::vector<double> bytes_per_s);
   /// Link::leave_to_kernel of each link, also of those that are yet to be made.
@@ -107,6 +109,7 @@ class Wiring {
   void drop_unused_transports();
 
   Rank rank_ = 0;
+  std::uint64_t serial_ = 0;
   std::shared_ptr<Wakeups> wakeups_;
   bool any_network_ = false;
   bool hosts_share_memory_ = true;

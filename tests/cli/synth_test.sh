@@ -111,10 +111,14 @@ expect 0 "" synth -n 4 -b 1K,1M -o "$dir/here.json"
 expect 0 "here.json is the plan, made for this wiring" env CHORUS_LOG=info CHORUS_PLAN="$dir/here.json" "$chorus" run -n 4 -- "$example"
 grep -q "other wiring" "$dir/out" && fail "a plan for this wiring is called one for another"
 
-# Where the wiring is described and there is no plan, one is synthesized at start, or not if told so.
+# Where the wiring is described and there is no plan, one is synthesized beside the calls, or before them, or not if
+# told so.
 "$chorus" topo dgx1 --json >"$dir/dgx1.json"
 described=(env CHORUS_LOG=info CHORUS_SYNTHESIS_MS=20000 CHORUS_TOPOLOGY="$dir/dgx1.json")
-expect 0 "schedules for 'dgx1'" "${described[@]}" "$chorus" run -n 8 -- "$example"
+expect 0 "" "${described[@]}" "$chorus" run -n 8 -- "$example"
+grep -q "(plan)" "$dir/out" && fail "the first calls waited for a plan"
+expect 0 "schedules for 'dgx1'" "${described[@]}" CHORUS_AWAIT_PLAN=1 "$chorus" run -n 8 -- "$example"
+grep -q "(plan)" "$dir/out" || fail "the plan that was awaited serves no call"
 "${described[@]}" CHORUS_SYNTHESIS_MS=0 "$chorus" run -n 8 -- "$example" >"$dir/out" 2>&1 ||
   fail "CHORUS_SYNTHESIS_MS=0"
 grep -q "synthesized [0-9]* schedules" "$dir/out" && fail "synthesized though told not to"

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <latch>
+#include <utility>
+
 #include "base/index.hpp"
 #include "chorus/communicator.hpp"
 #include "control_harness.hpp"
@@ -184,6 +187,46 @@ TEST(Control, AnExchangeFailsWhenAMemberHasLeft) {
   });
   EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 2 ("), HasSubstr("has left")));
   EXPECT_THAT(errors[1], HasSubstr("has left"));
+}
+
+TEST(Control, WhatIsWithdrawnFromAnExchangeDoesNotStandForALaterOne) {
+  const std::string id = UniqueId::make(2).text;
+  std::latch waiting(1);
+  const auto errors = run_ranks(2, [&](Rank rank) {
+    const auto control = Control::join(id, rank, 2, kPatience_ms);
+    if (rank == 0) {
+      EXPECT_THROW((void)control->exchange("k", all_ranks(2), bytes_of("old"), kPatience_ms, {},
+                                           [] { throw InputError("no longer"); }),
+                   InputError);
+    }
+    (void)control->exchange("between", all_ranks(2), {}, kPatience_ms);
+    if (rank == 0) waiting.wait();
+    bool told = false;
+    const auto tell = [&] {
+      if (rank == 1 && !std::exchange(told, true)) waiting.count_down();
+    };
+    const auto all = control->exchange("k", all_ranks(2), bytes_of("new"), kPatience_ms, {}, tell);
+    tell();
+    EXPECT_EQ(text_of(all[0]), "new");
+    EXPECT_FALSE(control->reason_to_leave());
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(Control, AFailureAsideIsNoReasonToLeave) {
+  const std::string id = UniqueId::make(2).text;
+  const auto errors = run_ranks(2, [&](Rank rank) {
+    const auto control = Control::join(id, rank, 2, kPatience_ms);
+    control->open_group("aside", all_ranks(2), true);
+    (void)control->exchange("both", all_ranks(2), {}, kPatience_ms);
+    if (rank == 0) control->abort("aside", "it does not matter");
+    EXPECT_THROW((void)control->exchange("rank " + std::to_string(rank) + " alone", all_ranks(2),
+                                         {}, kPatience_ms, "aside"),
+                 BootstrapError);
+    EXPECT_FALSE(control->reason_to_leave()) << *control->reason_to_leave();
+    control->close_group("aside");
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
 TEST(Control, AnExchangeOfAGroupEndsWithItsVerdict) {

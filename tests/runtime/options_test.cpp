@@ -58,6 +58,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   set("CHORUS_JOIN_TIMEOUT_MS", "1234");
   set("CHORUS_TIMEOUT_MS", "2345");
   set("CHORUS_WARN_AFTER_MS", "0");
+  set("CHORUS_AWAIT_PLAN", "1");
   set("CHORUS_TRANSPORTS", "tcp");
   set("CHORUS_SOCKET_IFNAME", "eth7");
   set("CHORUS_TCP_SOCKETS", "16");
@@ -100,6 +101,7 @@ TEST_F(OptionsTest, EveryVariableReachesItsField) {
   EXPECT_EQ(options.slot_bytes, 65536u);
   EXPECT_EQ(options.slots, 2);
   EXPECT_TRUE(options.deterministic);
+  EXPECT_TRUE(options.await_plan);
   EXPECT_EQ(options.algorithm, "ring");
   EXPECT_EQ(options.topology_file, "t.json");
   EXPECT_EQ(options.plan_file, "p.json");

@@ -15,6 +15,7 @@
 
 #include "base/files.hpp"
 #include "chorus/error.hpp"
+#include "chorus/plan.hpp"
 #include "runtime/drift.hpp"
 #include "runtime/probe_cache.hpp"
 #include "world.hpp"
@@ -69,8 +70,18 @@ TEST_F(Probe, HostsThatNobodyDescribedAreProbedAndThenServed) {
       live_on_a_host_of_its_own(rank);
       Communicator communicator = Communicator::join(id, rank, 3, options);
       all_reduced(communicator);
+      EXPECT_EQ(communicator.topology().name == "3 hosts, probed", run > 0);
+      // It knows what the whole finds, whether that is before or after it is made.
       auto part = communicator.split(rank == 2 ? 1 : 0);
       all_reduced(*part);
+      communicator.await_plan();
+      all_reduced(communicator);
+      EXPECT_EQ(communicator.topology().name, "3 hosts, probed");
+      part->await_plan();
+      all_reduced(*part);
+      if (rank != 2) {
+        EXPECT_EQ(part->topology().name, "2 hosts, probed");
+      }
     }));
   }
   int kept = 0;
@@ -95,6 +106,8 @@ TEST_F(Probe, HostsThatShareCoresKnowIt) {
       Options options = tcp_only();
       if (!one_machine) options.machine = "virtual machine " + std::to_string(rank);
       Communicator communicator = Communicator::join(id, rank, 3, options);
+      all_reduced(communicator);
+      communicator.await_plan();
       all_reduced(communicator);
       const auto& groups = communicator.topology().port_groups;
       const bool knows = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
@@ -125,7 +138,10 @@ TEST_F(Probe, WhatNoLongerHoldsIsForgottenAndProbedAgain) {
       body(communicator);
     }));
   };
-  run([](Communicator& communicator) { all_reduced(communicator); });
+  run([](Communicator& communicator) {
+    communicator.await_plan();
+    all_reduced(communicator);
+  });
   const std::filesystem::path file = kept_in(directory);
   ASSERT_FALSE(file.empty());
   auto network = probed_network_from_json(read_file(file), "the cache");
@@ -148,6 +164,100 @@ TEST_F(Probe, WhatNoLongerHoldsIsForgottenAndProbedAgain) {
   const auto again = probed_network_from_json(read_file(file), "the cache");
   EXPECT_GT(again.tree.out[0], 1e6);
   std::filesystem::remove_all(directory);
+}
+
+/// Calls, each checked, until all ranks have seen what they wait for.
+void call_until_all(Communicator& communicator, const std::function<bool()>& seen) {
+  for (;;) {
+    all_reduced(communicator);
+    std::vector<int> have = {seen() ? 1 : 0};
+    communicator.all_reduce(std::span(have));
+    if (have[0] == communicator.world_size()) return;
+  }
+}
+
+TEST_F(Probe, CallsRunAtOnceAndThePlanBeginsAmongThem) {
+  const Options options = tcp_only();
+  World world{.size = 4, .ranks = Ranks::processes, .options = options};
+  expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    live_on_a_host_of_its_own(rank);
+    Communicator communicator = Communicator::join(id, rank, 4, options);
+    std::string before = communicator.topology().name;
+    EXPECT_EQ(before, "4 hosts x 1 rank");
+    EXPECT_NE(communicator.explain({.kind = Call::Kind::barrier}).find("await_plan()"),
+              std::string::npos);
+    // Requests under way when it begins keep the schedules that they began with.
+    std::vector<std::vector<int>> data(3, std::vector<int>(40'000));
+    call_until_all(communicator, [&] {
+      std::vector<Request> requests;
+      for (auto& each : data) {
+        std::fill(each.begin(), each.end(), rank);
+        requests.push_back(communicator.start({.kind = Call::Kind::all_reduce,
+                                               .input = each.data(),
+                                               .output = each.data(),
+                                               .count = each.size(),
+                                               .type = DataType::int32}));
+      }
+      for (Request& request : requests) request.wait();
+      for (const auto& each : data) {
+        EXPECT_EQ(std::count(each.begin(), each.end(), 6), 40'000);
+      }
+      return communicator.topology().name != before;
+    });
+    EXPECT_EQ(communicator.topology().name, "4 hosts, probed");
+    EXPECT_EQ(communicator.explain({.kind = Call::Kind::barrier}).find("await_plan()"),
+              std::string::npos);
+  }));
+}
+
+TEST_F(Probe, AJobMayEndBeforeItKnowsItsNetwork) {
+  const Options options = tcp_only();
+  for (int calls = 0; calls < 4; ++calls) {
+    World world{.size = 3, .ranks = Ranks::processes, .options = options, .timeout_s = 60};
+    expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+      live_on_a_host_of_its_own(rank);
+      Communicator communicator = Communicator::join(id, rank, 3, options);
+      for (int call = 0; call < calls; ++call) all_reduced(communicator);
+      // A part may outlive the whole, and wants to know the network all the same.
+      if (calls != 3) return;
+      auto part = communicator.split(0);
+      { const Communicator whole = std::move(communicator); }
+      part->await_plan();
+      all_reduced(*part);
+      EXPECT_EQ(part->topology().name, "3 hosts, probed");
+    }));
+  }
+}
+
+TEST_F(Probe, AGivenPlanTakesThePlaceOfTheOneThatIsBeingMade) {
+  const Options options = tcp_only();
+  World world{.size = 2, .ranks = Ranks::processes, .options = options};
+  expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    live_on_a_host_of_its_own(rank);
+    Communicator communicator = Communicator::join(id, rank, 2, options);
+    const std::string assumed = communicator.topology().name;
+    communicator.use(Plan{.world_size = 2});
+    communicator.await_plan();
+    all_reduced(communicator);
+    EXPECT_EQ(communicator.topology().name, assumed);
+    EXPECT_TRUE(communicator.reprobe());
+    all_reduced(communicator);
+    EXPECT_EQ(communicator.topology().name, "2 hosts, probed");
+  }));
+}
+
+TEST_F(Probe, NobodyProbesWhereThatIsSwitchedOff) {
+  Options options = tcp_only();
+  options.probe_ms = 0;
+  World world{.size = 2, .ranks = Ranks::processes, .options = options};
+  expect_all_well(run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    live_on_a_host_of_its_own(rank);
+    Communicator communicator = Communicator::join(id, rank, 2, options);
+    communicator.await_plan();
+    all_reduced(communicator);
+    EXPECT_EQ(communicator.topology().name, "2 hosts x 1 rank");
+    EXPECT_FALSE(communicator.reprobe());
+  }));
 }
 
 TEST_F(Probe, IsRefusedOnAllRanksWhileOneHasCallsUnderWay) {
@@ -190,9 +300,10 @@ TEST_F(Probe, ARankThatDiesMeanwhileIsNamed) {
         ::kill(::getpid(), SIGKILL);
       }).detach();
     }
-    Communicator::join(id, rank, 3, options);
+    Communicator communicator = Communicator::join(id, rank, 3, options);
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
-    throw CollectiveError("the probe was over before the end of the other");
+    communicator.await_plan();
+    throw CollectiveError("the plan was made without the other");
   });
   for (const Rank rank : {0, 2}) {
     EXPECT_NE(outcomes[static_cast<std::size_t>(rank)].find("rank 1"), std::string::npos)
@@ -213,9 +324,9 @@ TEST_F(Probe, ARankThatStallsMeanwhileIsNamedWithinTheDeadline) {
         ::kill(::getpid(), SIGSTOP);
       }).detach();
     }
-    Communicator::join(id, rank, 2, options);
+    Communicator communicator = Communicator::join(id, rank, 2, options);
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
-    throw CollectiveError("the probe was over before rank 1 stalled");
+    for (;;) all_reduced(communicator);
   });
   EXPECT_NE(outcomes[0].find("rank 1"), std::string::npos) << outcomes[0];
 }

@@ -1,0 +1,198 @@
+// Claim: whatever becomes of the plan, all ranks begin with it at the same call, or none does; and
+// no call waits for a rank that is still making it.
+#include "runtime/planner.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+
+#include "control_harness.hpp"
+#include "runtime/call_gate.hpp"
+
+namespace chorus::testing_control {
+namespace {
+
+using State = Planner::State;
+
+constexpr int kRanks = 3;
+
+/// Threads as ranks, each with a planner.
+class PlannerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    coordinator_ = std::make_unique<Coordinator>(kRanks, "", 0, Secret::random());
+    controls_ = join_all(coordinator_->id(), kRanks);
+    planners_.resize(kRanks);
+    for (auto& control : controls_) control->open_group("world", all_ranks(kRanks));
+  }
+  void TearDown() override {
+    run_ranks(kRanks, [&](Rank rank) { planners_[index(rank)].reset(); });
+    for (auto& control : controls_) {
+      if (!control) continue;
+      EXPECT_FALSE(control->reason_to_leave()) << *control->reason_to_leave();
+      control->close_group("world");
+    }
+    leave_all(controls_);
+  }
+
+  static std::size_t index(Rank rank) { return static_cast<std::size_t>(rank); }
+
+  void plan(Rank rank, Planner::Make make) {
+    planners_[index(rank)] = std::make_unique<Planner>(
+        controls_[index(rank)],
+        GroupPlace{.key = "world/plan0", .members = all_ranks(kRanks), .rank = rank},
+        std::move(make));
+  }
+  Planner& planner(Rank rank) { return *planners_[index(rank)]; }
+
+  /// Makes calls up to `last`; the first with the plan, or `last` + 1.
+  std::uint64_t call_until(Rank rank, std::uint64_t last) {
+    for (std::uint64_t call = 1; call <= last; ++call) {
+      if (planner(rank).due(call, [] {})) return call;
+    }
+    return last + 1;
+  }
+
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<std::shared_ptr<Control>> controls_;
+  std::vector<std::unique_ptr<Planner>> planners_;
+  std::latch ahead_{1};
+};
+
+TEST_F(PlannerTest, AllRanksBeginWithTheSameCallThoughOneIsFarAhead) {
+  std::vector<std::uint64_t> first(kRanks);
+  std::atomic<int> with_plan = 0;
+  const auto thrown = run_ranks(kRanks, [&](Rank rank) {
+    // Rank 0 has made its calls before the others are ready; then all call until all have it.
+    std::latch* const wait = &ahead_;
+    plan(rank, [rank, wait](const std::stop_token&) {
+      if (rank != 0) wait->wait();
+      return Planned{.selector = nullptr, .probed = rank == 2};
+    });
+    std::uint64_t call = 1;
+    for (; rank == 0 && call <= 1000; ++call) EXPECT_FALSE(planner(rank).due(call, [] {}));
+    if (rank == 0) ahead_.count_down();
+    while (!planner(rank).due(call, [] {})) ++call;
+    first[index(rank)] = call;
+    EXPECT_EQ(planner(rank).state(), State::agreed);
+    EXPECT_EQ(planner(rank).take().probed, rank == 2);
+    ++with_plan;
+  });
+  for (const std::string& what : thrown) EXPECT_EQ(what, "");
+  EXPECT_EQ(with_plan, kRanks);
+  EXPECT_GT(first[0], 1000U);
+  EXPECT_EQ(first[1], first[0]);
+  EXPECT_EQ(first[2], first[0]);
+}
+
+TEST_F(PlannerTest, WhereOneRankCannotPlanNobodyDoes) {
+  run_ranks(kRanks, [&](Rank rank) {
+    plan(rank, [rank](const std::stop_token&) -> Planned {
+      if (rank == 1) throw SynthesisError("of this rank alone");
+      return {};
+    });
+    EXPECT_EQ(planner(rank).await([] {}), State::nothing);
+    EXPECT_EQ(call_until(rank, 100), 101U);
+  });
+}
+
+TEST_F(PlannerTest, NoCallWaitsForARankThatIsStillPlanning) {
+  std::latch called(kRanks - 1);
+  run_ranks(kRanks, [&](Rank rank) {
+    plan(rank, [&, rank](const std::stop_token&) {
+      if (rank == 2) called.wait();
+      return Planned{};
+    });
+    if (rank != 2) {
+      EXPECT_EQ(call_until(rank, 10'000), 10'001U);
+      called.count_down();
+    }
+    EXPECT_EQ(planner(rank).await([] {}), State::agreed);
+  });
+  EXPECT_EQ(planner(0).from_call(), planner(1).from_call());
+  EXPECT_EQ(planner(0).from_call(), planner(2).from_call());
+  EXPECT_GT(planner(0).from_call(), 10'000U);
+}
+
+TEST_F(PlannerTest, ARankThatEndsMeanwhileEndsItForAll) {
+  std::latch planning(kRanks);
+  run_ranks(kRanks, [&](Rank rank) {
+    plan(rank, [&, rank](const std::stop_token& stop) {
+      planning.count_down();
+      // Rank 1 is still at it when it is told to stop.
+      std::atomic<bool> stopped = false;
+      const std::stop_callback on_stop(stop, [&] {
+        stopped = true;
+        stopped.notify_all();
+      });
+      if (rank == 1) stopped.wait(false);
+      return Planned{};
+    });
+    planning.wait();
+    if (rank == 1) planners_[1].reset();
+    if (rank != 1) {
+      EXPECT_EQ(planner(rank).await([] {}), State::nothing);
+    }
+  });
+}
+
+TEST_F(PlannerTest, ADeathMeanwhileIsNoPlanAndNoHang) {
+  std::latch planning(kRanks);
+  const std::vector<std::string> thrown = run_ranks(kRanks, [&](Rank rank) {
+    if (rank == 2) {
+      planning.count_down();
+      planning.wait();
+      controls_[2]->close_group("world");
+      controls_[2].reset();  // its farewell
+      return;
+    }
+    plan(rank, [](const std::stop_token&) { return Planned{}; });
+    planning.count_down();
+    EXPECT_EQ(planner(rank).await([] {}), State::nothing);
+  });
+  for (const std::string& what : thrown) EXPECT_EQ(what, "");
+}
+
+TEST(CallGate, HoldsCallsThatBeginWhileItIsClosed) {
+  CallGate gate;
+  gate.pass();
+  EXPECT_EQ(gate.held_s(), 0);
+  ASSERT_TRUE(gate.close({}));
+  std::atomic<bool> passed = false;
+  std::thread caller([&] {
+    gate.pass();
+    passed = true;
+  });
+  while (gate.calls() < 2) std::this_thread::yield();
+  EXPECT_FALSE(passed);
+  gate.open();
+  caller.join();
+  EXPECT_GT(gate.held_s(), 0);
+  EXPECT_EQ(gate.calls(), 2U);
+}
+
+TEST(CallGate, StaysOpenWhereCallsGoOnMovingBytes) {
+  CallGate gate;
+  std::jthread call([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      gate.moved();
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_FALSE(gate.close({}));
+  gate.pass();
+  EXPECT_EQ(gate.held_s(), 0);
+}
+
+TEST(CallGate, IsNotClosedForWhoIsToStop) {
+  CallGate gate;
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_FALSE(gate.close(stop.get_token()));
+  gate.pass();
+  EXPECT_EQ(gate.held_s(), 0);
+}
+
+}  // namespace
+}  // namespace chorus::testing_control
