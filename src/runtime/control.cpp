@@ -1,8 +1,8 @@
 #include "runtime/control.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/check.hpp"
@@ -85,15 +86,17 @@ void Control::Impl::pump() {
 
 void Control::Impl::sleep(std::unique_lock<std::mutex>& lock, Time deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  const bool sends = !outbox.empty() && socket;
   // Without one (no descriptor is left) it looks again after a slice.
   if (!doorbell) doorbell = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
-  std::array<pollfd, 2> entries{
-      {{socket.get(), static_cast<short>(outbox.empty() ? POLLIN : POLLIN | POLLOUT), 0},
-       {doorbell.get(), POLLIN, 0}}};
+  std::array<pollfd, 3> entries{pollfd{polled.get(), POLLIN, 0},
+                                pollfd{sends ? socket.get() : -1, POLLOUT, 0},
+                                pollfd{doorbell.get(), POLLIN, 0}};
   ++sleepers;
   lock.unlock();
   ::poll(entries.data(), entries.size(),
          static_cast<int>(std::clamp(left, milliseconds(1), kSlice).count()));
+  be_awake();
   lock.lock();
   --sleepers;
   std::uint64_t rings = 0;
@@ -113,7 +116,7 @@ void Control::wake() {
 
 void Control::Impl::on_disconnect(const std::string& how) {
   outbox.clear();
-  quiet_socket();
+  close_socket();
   if (following == Following::gathering) {  // the follower goes to the next
     following = Following::seeking;
     return wake_follower();
@@ -126,19 +129,46 @@ void Control::Impl::on_disconnect(const std::string& how) {
   wake_follower();
 }
 
-/// fd() stays valid for those who poll it, but is not readable before there is a coordinator; but
-/// for a rank that leaves, which waits for just this.
-void Control::Impl::quiet_socket() const {
-  const int quiet = ::eventfd(farewell && goodbye ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (quiet >= 0) {
-    ::dup3(quiet, socket.get(), O_CLOEXEC);
-    ::close(quiet);
+/// fd() is of both, so that those who poll it meanwhile do not wait for a connection that is gone.
+void Control::Impl::watch_socket() {
+  if (!polled) {
+    polled = net::Socket(::epoll_create1(EPOLL_CLOEXEC));
+    nudge = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!polled || !nudge) {
+      throw BootstrapError(fmt::format("cannot watch the coordinator: {}", std::strerror(errno)));
+    }
+    epoll_event event{.events = EPOLLIN, .data = {}};
+    ::epoll_ctl(polled.get(), EPOLL_CTL_ADD, nudge.get(), &event);
   }
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  ::epoll_ctl(polled.get(), EPOLL_CTL_ADD, socket.get(), &event);
+}
+
+void Control::Impl::close_socket() {
+  if (!socket) return;
+  ::epoll_ctl(polled.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  socket.reset();
+}
+
+/// Those who poll fd() look again: another thread has read what they wait for.
+void Control::Impl::wake_pollers() {
+  if (!nudge) return;
+  wake_sleepers();
+  nudged = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(nudge.get(), &one, sizeof one);
+}
+
+void Control::Impl::be_awake() {
+  if (!nudged.load(std::memory_order_relaxed) || !nudged.exchange(false)) return;
+  std::uint64_t drained = 0;
+  [[maybe_unused]] const auto got = ::read(nudge.get(), &drained, sizeof drained);
 }
 
 void Control::Impl::lose_for_good(const std::string& how) {
   disconnected = how;
   following = Following::no;
+  wake_pollers();
   if (goodbye) return;
   if (host_left && !last_word) {
     log(LogLevel::info, "", "the coordinator has left: failures are no longer noticed");
@@ -371,7 +401,7 @@ std::string Control::job() const {
   const std::string tag = secret().derive(fmt::format("job {}", impl_->began_us)).text();
   return flight_job(impl_->began_us, tag);
 }
-int Control::fd() const { return impl_->socket.get(); }
+int Control::fd() const { return impl_->polled.get(); }
 
 std::string Control::local_address() const { return impl_->address; }
 
@@ -472,6 +502,7 @@ void Control::close_group(const std::string& key) {
 }
 
 void Control::poll() {
+  impl_->be_awake();
   // If another thread holds the mutex, it is reading already.
   const std::unique_lock lock(impl_->mutex, std::try_to_lock);
   if (lock) impl_->pump();

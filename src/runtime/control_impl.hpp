@@ -73,8 +73,10 @@ struct Control::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  // Set by join(), constant afterwards; the socket's descriptor is, though not what it is of.
-  net::Socket socket;
+  // Set by join(), constant afterwards.
+  net::Socket polled;  ///< an epoll instance: readable when there is something to read
+  net::Socket nudge;   ///< in it: what was to be read has been, by another thread
+  std::atomic<bool> nudged{false};
   int owner_generation = net::fork_generation();
   Rank rank = 0;
   int world_size = 1;
@@ -86,6 +88,7 @@ struct Control::Impl {
   std::string host_text;  ///< the coordinator's process, "pid 12 on host"
   bool launcher = false;  ///< it lives in a launcher
   bool hosting = false;   ///< it lives in this process
+  net::Socket socket;     ///< none while there is no connection
   wire::Inbox inbox{wire::kMaxHandshake};
   wire::Outbox outbox;
   Rank host_rank = -1;  ///< lives in the coordinator's process; known once all have joined
@@ -146,6 +149,8 @@ struct Control::Impl {
   std::shared_ptr<Follower> follower;
 
   void meet(net::Meeting&& meeting);
+  /// For those who poll fd(), afterwards: wake_pollers() has had its effect.
+  void be_awake();
 
   // All of these with the mutex held.
 
@@ -199,7 +204,8 @@ struct Control::Impl {
   void hear_exchange(wire::Type type, wire::Reader& body);
   void hear_verdict(wire::Reader& body);
   void on_disconnect(const std::string& how);
-  void quiet_socket() const;
+  void watch_socket();
+  void close_socket();
   void lose_for_good(const std::string& how);
 
   // Succession.
@@ -213,7 +219,7 @@ struct Control::Impl {
   void wait_for_loss(Follower& own);
   void seek(std::unique_lock<std::mutex>& lock, Follower& own);
   void seek_again();
-  void wake_pollers() const;
+  void wake_pollers();
   bool try_successor(const wire::Successor& place, std::unique_lock<std::mutex>& lock,
                      Follower& own);
   void bring_all(net::Meeting&& meeting);

@@ -82,6 +82,7 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
 
 void Control::Impl::meet(net::Meeting&& meeting) {
   socket = std::move(meeting.socket);
+  watch_socket();
   inbox = std::move(meeting.inbox);
   host_text = std::move(meeting.host_text);
   launcher = meeting.launcher;

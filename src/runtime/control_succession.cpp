@@ -1,5 +1,4 @@
 // When the coordinator is lost: to a successor, with all that this rank knows and has under way.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
@@ -122,7 +121,10 @@ void Control::Impl::follow_while_needed(Follower& own) {
     wait_for_loss(own);
     if (own.stop) return;
     std::unique_lock lock(mutex);
-    if (following == Following::gathering) pump();
+    if (following == Following::gathering) {
+      pump();
+      wake_pollers();
+    }
     if (following == Following::gathering && Clock::now() >= own.decided_by) seek_again();
     if (following == Following::seeking) seek(lock, own);
     if (disconnected) return;
@@ -133,21 +135,25 @@ void Control::Impl::follow_while_needed(Follower& own) {
 /// in its own time.
 void Control::Impl::wait_for_loss(Follower& own) {
   short events = POLLRDHUP;
-  int wait_ms = -1;
+  int wait_ms = -1, watched = -1;
   {
     const std::lock_guard lock(mutex);
+    watched = socket.get();
     if (following == Following::gathering) {
       wait_ms = kReadsFor.count();
     }
     if (following != Following::seeking && !outbox.empty()) events |= POLLOUT;
   }
-  std::array<pollfd, 2> entries{pollfd{socket.get(), events, 0}, pollfd{own.wake.get(), POLLIN, 0}};
+  std::array<pollfd, 2> entries{pollfd{watched, events, 0}, pollfd{own.wake.get(), POLLIN, 0}};
   ::poll(entries.data(), entries.size(), wait_ms);
   std::uint64_t drained = 0;
   [[maybe_unused]] const auto got = ::read(own.wake.get(), &drained, sizeof drained);
   if (own.stop || entries[0].revents == 0) return;
   const std::lock_guard lock(mutex);
-  if ((entries[0].revents & ~POLLOUT) != 0) return pump();
+  if ((entries[0].revents & ~POLLOUT) != 0) {
+    pump();
+    return wake_pollers();
+  }
   if (following != Following::seeking && !outbox.flush(socket.get())) outbox.clear();
 }
 
@@ -180,21 +186,13 @@ void Control::Impl::seek(std::unique_lock<std::mutex>& lock, Follower& own) {
   if (own.stop) return;
   if (!last_word) last_word = why_lost(own.why);
   hosting = false;
-  wake_pollers();
-  quiet_socket();
   lose_for_good(loss_how);
 }
 
 /// The connection is to be another one.
 void Control::Impl::seek_again() {
-  quiet_socket();
+  close_socket();
   following = Following::seeking;
-}
-
-/// Those who poll fd() while there is no connection look again.
-void Control::Impl::wake_pollers() const {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(socket.get(), &one, sizeof one);
 }
 
 /// True if it can be reached and has been told everything.
@@ -227,8 +225,8 @@ bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock
 
 /// What a new coordinator has to know, in the words in which this rank told the lost one.
 void Control::Impl::bring_all(net::Meeting&& meeting) {
-  wake_pollers();
-  ::dup3(meeting.socket.get(), socket.get(), O_CLOEXEC);
+  socket = std::move(meeting.socket);
+  watch_socket();
   inbox = std::move(meeting.inbox);
   inbox.set_limit(std::min<std::size_t>(
       UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));
