@@ -75,7 +75,6 @@ Coordinator::Impl::Impl(int world_size, std::string_view interface_name, std::ui
     throw InputError(
         fmt::format("a world of {} ranks: must be in [0, {}]", world_size, wire::kMaxWorld));
   }
-  make_room_for_descriptors();
   listener_ = net::listen_on(net::local_endpoint(interface_name, port));
   id = {net::local_end(listener_.get()), known};
   epoll_ = net::Socket(::epoll_create1(EPOLL_CLOEXEC));
@@ -161,6 +160,7 @@ int Coordinator::Impl::wait_ms(Time now) const {
 // Strangers.
 
 void Coordinator::Impl::accept_all(Time now) {
+  make_room_for_descriptors();  // not before: a successor may never be needed
   for (int i = 0; i < 64; ++i) {
     net::Endpoint peer;
     socklen_t size = sizeof peer.storage;
