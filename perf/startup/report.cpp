@@ -138,7 +138,7 @@ std::vector<StartupRow> startup_rows(const std::string& text, const std::string&
 std::string startup_script(const StartupRecord& record, const std::string& svg) {
   std::string script = fmt::format(
       "set terminal svg size 1200,420 dynamic font 'Helvetica,12' background '#ffffff'\n"
-      "set output {}\nset encoding utf8\nset logscale xy\nset key left top\n"
+      "set output {}\nset encoding utf8\nset logscale xy\nset key right bottom\nset format y '%g'\n"
       "set border 3 lc rgb '#666666'\nset tics nomirror out textcolor rgb '#333333'\n"
       "set grid lc rgb '#dddddd' lw 1\nset xlabel 'ranks'\nset xtics (",
       quote(svg));
