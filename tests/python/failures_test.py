@@ -149,7 +149,14 @@ class Failed(unittest.TestCase):
                 gate.Recv(go, 0)
                 world.Send(go, 0)
                 return
-            waiting = threading.Thread(target=world.Recv, args=[go, 1])
+
+            def receive():
+                while True:  # until it is not the one that comes second
+                    try:
+                        return world.Recv(go, 1)
+                    except chorus.InputError as error:
+                        assert "two threads" in str(error), error
+            waiting = threading.Thread(target=receive)
             waiting.start()
             while True:  # until the other thread is inside
                 try:
