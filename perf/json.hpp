@@ -1,15 +1,12 @@
-// JSON as the programs of this folder write and read it.
+// What records of this folder have in common, as JSON.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "perf/machine.hpp"
+#include "perf/ordered_json.hpp"
 
 namespace chorus::perf {
-
-/// Ordered, so that a file reads as it is documented and diffs stay small.
-using Json = nlohmann::ordered_json;
 
 [[nodiscard]] inline Json machine_json(const Machine& machine) {
   return {{"cpu", machine.cpu},       {"cpus", machine.cpus},
