@@ -41,12 +41,6 @@ constexpr int kTimeColumn = 2;  // of the data; bandwidth follows
 
 using Panel = std::pair<std::string, std::string>;  // collective, transport
 
-std::string quote(std::string_view text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
-  return out + "'";
-}
-
 /// The panels worth drawing, in the order of the rows, and each one's points by library.
 struct Curves {
   std::vector<Panel> panels;
@@ -244,6 +238,12 @@ class PanelScript {
 };
 
 }  // namespace
+
+std::string quote(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
+  return out + "'";
+}
 
 std::string gnuplot_script(const Report& report, const std::string& svg_path) {
   const Curves curves = curves_of(report);

@@ -3,10 +3,14 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "perf/report.hpp"
 
 namespace chorus::perf {
+
+/// `text` as a string of gnuplot.
+[[nodiscard]] std::string quote(std::string_view text);
 
 /// The gnuplot commands that write `svg_path`: for every collective and transport with at least two
 /// sizes, time against size (both logarithmic) beside bus bandwidth against size, one line for each

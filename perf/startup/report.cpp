@@ -5,6 +5,7 @@
 #include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "perf/json.hpp"
+#include "perf/plot.hpp"
 #include "perf/startup/startup.hpp"
 
 namespace chorus::perf {
@@ -26,12 +27,6 @@ Json json_of(const Spread& spread) { return {{"mean", spread.mean}, {"most", spr
 
 Spread spread_from(const Json& json) {
   return {.mean = json.at("mean").get<double>(), .most = json.at("most").get<double>()};
-}
-
-std::string quote(std::string_view text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
-  return quoted + "'";
 }
 
 /// One column of figures against ranks, as inline data of gnuplot.

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -44,6 +45,27 @@ inline std::vector<std::byte> bytes_of(std::string_view text) {
 inline std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
+
+/// Between processes.
+struct Pipe {
+  Fd read, write;
+  Pipe() {
+    int ends[2];
+    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
+    read = Fd(ends[0]);
+    write = Fd(ends[1]);
+  }
+  void say(std::string_view text) const {
+    [[maybe_unused]] const auto written = ::write(write.get(), text.data(), text.size());
+  }
+  /// What is there now, or, if nothing is, what comes next; nothing once all writers are gone.
+  [[nodiscard]] std::string hear() const {
+    std::string text(4096, '\0');
+    const ssize_t size = ::read(read.get(), text.data(), text.size());
+    text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+    return text;
+  }
+};
 
 /// Runs body(rank) in one thread per rank; what each threw, or "".
 inline std::vector<std::string> run_ranks(int world_size, const std::function<void(Rank)>& body) {

@@ -38,16 +38,6 @@ std::int64_t now_us() {
       .count();
 }
 
-struct Pipe {
-  Fd read, write;
-  Pipe() {
-    int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
-    read = Fd(ends[0]);
-    write = Fd(ends[1]);
-  }
-};
-
 /// Joins, then exchanges and waits for each other like collectives do, until somebody fails.
 std::string life_of(const std::string& id, Rank rank) {
   try {

@@ -28,26 +28,6 @@ using wire::Writer;
 
 // Processes.
 
-struct Pipe {
-  Fd read, write;
-  Pipe() {
-    int ends[2];
-    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
-    read = Fd(ends[0]);
-    write = Fd(ends[1]);
-  }
-  void say(std::string_view text) const {
-    [[maybe_unused]] const auto written = ::write(write.get(), text.data(), text.size());
-  }
-  /// What is there now, or, if nothing is, what comes next; nothing once all writers are gone.
-  [[nodiscard]] std::string hear() const {
-    std::string text(4096, '\0');
-    const ssize_t size = ::read(read.get(), text.data(), text.size());
-    text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
-    return text;
-  }
-};
-
 /// What a rank is given.
 struct Seat {
   Rank rank;
