@@ -6,15 +6,7 @@
 # GCC takes a precompiled header only with the options that it was made with: one for what goes into
 # libraries, one for programs, one for tests. Targets and sources with options of their own go
 # without: where only -O differs, GCC 12 takes the header and ends with an internal error.
-function(chorus_targets_below directory result)
-  get_property(targets DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
-  get_property(subdirectories DIRECTORY ${directory} PROPERTY SUBDIRECTORIES)
-  foreach(subdirectory IN LISTS subdirectories)
-    chorus_targets_below(${subdirectory} more)
-    list(APPEND targets ${more})
-  endforeach()
-  set(${result} ${targets} PARENT_SCOPE)
-endfunction()
+include(ChorusTargets)
 
 function(chorus_precompile)
   set(source ${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp)
