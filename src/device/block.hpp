@@ -30,9 +30,9 @@ struct FoldJob {
   std::uint32_t num_wires;
   std::uint32_t divisor;
   Protocol protocol;
-  Source sources[kMostRanks];
-  std::uint64_t targets[kMostRanks];
-  Wire wires[kMostRanks];
+  Source sources[kMostOperands];
+  std::uint64_t targets[kMostOperands];
+  Wire wires[kMostOperands];
 };
 
 /// A lane of a call's instance, as far as it has come.

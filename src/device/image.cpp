@@ -168,9 +168,9 @@ class Flattening {
     out_.index(instruction.chunk + instruction.count - 1,
                static_cast<std::size_t>(program_.num_chunks), "the last chunk");
     entry.count = static_cast<std::uint32_t>(instruction.count);
-    out_.index(static_cast<int>(instruction.sources.size()) - 1, kMostRanks, "the last source");
+    out_.index(static_cast<int>(instruction.sources.size()) - 1, kMostOperands, "the last source");
     // One target is the destination.
-    out_.index(static_cast<int>(instruction.sends.size()), kMostRanks, "the number of sends");
+    out_.index(static_cast<int>(instruction.sends.size()), kMostOperands, "the number of sends");
     entry.num_sources = static_cast<std::uint32_t>(instruction.sources.size());
     entry.num_after = static_cast<std::uint32_t>(instruction.after.size());
     entry.num_sends = static_cast<std::uint32_t>(instruction.sends.size());
@@ -236,8 +236,8 @@ Image flatten(const DirectProgram& program) {
     }
   };
   for (const Move& move : program.moves) {
-    out.index(static_cast<int>(move.sources.size()) - 1, kMostRanks, "the last source");
-    out.index(static_cast<int>(move.destinations.size()), kMostRanks + 1,
+    out.index(static_cast<int>(move.sources.size()) - 1, kMostOperands, "the last source");
+    out.index(static_cast<int>(move.destinations.size()), kMostOperands + 1,
               "the number of destinations");
     out.index(move.chunk % per_block + move.count - 1, static_cast<std::size_t>(per_block),
               "the last chunk of a move within its block");
@@ -252,6 +252,26 @@ Image flatten(const DirectProgram& program) {
   head.words = out.size();
   out.at<ImageHead>(0) = head;
   return {out.take()};
+}
+
+bool has_room_for_operands(std::span<const Program> programs) {
+  const auto fits = [](const Instruction& one) {
+    return one.sources.size() <= kMostOperands && one.sends.size() < kMostOperands;
+  };
+  return std::ranges::all_of(programs, [&](const Program& program) {
+    return std::ranges::all_of(program.lanes, [&](const Lane& lane) {
+      return std::ranges::all_of(lane.instructions, fits);
+    });
+  });
+}
+
+bool has_room_for_operands(std::span<const DirectProgram> programs) {
+  const auto fits = [](const Move& move) {
+    return move.sources.size() <= kMostOperands && move.destinations.size() <= kMostOperands;
+  };
+  return std::ranges::all_of(programs, [&](const DirectProgram& program) {
+    return std::ranges::all_of(program.moves, fits);
+  });
 }
 
 namespace {

@@ -26,6 +26,11 @@ struct Image {
 [[nodiscard]] Image flatten(const Program& program);
 [[nodiscard]] Image flatten(const DirectProgram& program);
 
+/// Whether no instruction, or move, has more operands than a kernel has room for (kMostOperands).
+/// On so many ranks none does.
+[[nodiscard]] bool has_room_for_operands(std::span<const Program> programs);
+[[nodiscard]] bool has_room_for_operands(std::span<const DirectProgram> programs);
+
 /// Ports of each lane.
 [[nodiscard]] std::vector<std::uint32_t> lane_ports(const Image& image);
 /// Lanes of calls that run at once, as blocks take them in turn.

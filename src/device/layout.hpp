@@ -24,9 +24,10 @@ inline constexpr std::uint32_t kNumProtocols = 2;  ///< of slots: words and bulk
 
 inline constexpr std::uint32_t kMostSlots = 4;
 inline constexpr std::uint32_t kLineBytes = 128;
-inline constexpr std::uint32_t kMostRanks = 128;  ///< of one communicator: operands of one fold
-inline constexpr std::uint32_t kMostWorks = 64;   ///< lanes that one block takes in turn
-inline constexpr std::uint32_t kMostPorts = 384;  ///< of these lanes together
+inline constexpr std::uint32_t kMostRanks = 1024;      ///< of one communicator
+inline constexpr std::uint32_t kMostOperands = 128;    ///< of one fold: sources, and targets
+inline constexpr std::uint32_t kMostWorks = 64;        ///< lanes that one block takes in turn
+inline constexpr std::uint32_t kMostPorts = 384;       ///< of these lanes together
 inline constexpr std::uint32_t kProgressSlots = 4096;  ///< lanes of one phase
 inline constexpr std::uint32_t kFewCalls = 4;          ///< fit into 1 KiB of kernel arguments
 inline constexpr std::uint32_t kManyCalls = 200;       ///< into 32,764 bytes

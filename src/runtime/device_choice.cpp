@@ -8,9 +8,11 @@
 #include "base/counted.hpp"
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
+#include "device/image.hpp"
 #include "model/contract.hpp"
 #include "model/cost.hpp"
 #include "model/direct.hpp"
+#include "model/program.hpp"
 #include "topology/rates.hpp"
 
 namespace chorus {
@@ -90,6 +92,13 @@ void amend_direct(const Schedule& made, const Options& options, Candidate& candi
     most = std::max(most, moved);
   }
   candidate.price += {.beta_s_per_byte = most * chunk_bytes(made, 1) / (kBlocksGbS * 1e9)};
+}
+
+/// Of schedules for more ranks than a fold has operands.
+void amend_many(const Schedule& made, Candidate& candidate) {
+  if (device::has_room_for_operands(lower(made))) return;
+  candidate.why_not = fmt::format("some rank folds or sends to more than the {} that kernels take",
+                                  device::kMostOperands);
 }
 
 }  // namespace
@@ -214,7 +223,11 @@ const Considered& DeviceChoice::considered(CollectiveKind kind) {
     if (!routes_) routes_.emplace(topology_);
     rest = consider(kind, topology_, *routes_, levels_, options_, nullptr,
                     [this](const Schedule& made, Candidate& candidate) {
-                      if (all_reach_) amend_direct(made, options_, candidate);
+                      if (made.world_size > static_cast<int>(device::kMostOperands)) {
+                        amend_many(made, candidate);
+                      } else if (all_reach_) {
+                        amend_direct(made, options_, candidate);
+                      }
                     });
   }
   if (rest.entries.empty()) {

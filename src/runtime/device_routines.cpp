@@ -48,7 +48,7 @@ DeviceRoutine DeviceRoutines::make(const Schedule& schedule, ImageStore& store) 
                         .lane_ports = device::lane_ports(image),
                         .program = store.keep(image),
                         .hash = hash_of(schedule)};
-  if (proved.direct) {
+  if (proved.direct && device::has_room_for_operands(*proved.direct)) {
     routine.direct = store.keep(device::flatten((*proved.direct)[me]));
     routine.copy_in_place = (*proved.direct)[me].copy_in_place;
   }

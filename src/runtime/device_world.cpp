@@ -253,7 +253,7 @@ std::vector<std::string> DeviceWorld::reach_all(const std::vector<Facts>& all, b
       if (r == self) {
         arenas_[r] = arena_.get();
       } else if (!all[self].same_host(all[r])) {
-        reasons[r] = "they are on different hosts";
+        continue;  // as everybody knows
       } else if (!may_reach) {
         reasons[r] = "peer access is disabled";
       } else {
@@ -275,6 +275,11 @@ DeviceWorld::Reasons DeviceWorld::find_ways(Control& control, const GroupPlace& 
   DeviceProof proof(shape_, rank_, arena_.get(), timeout_ms * 1e-3);
   Reasons reasons =
       tell_all(control, place, key + "/reached", reach_all(all, may_reach, proof), timeout_ms);
+  for (std::size_t from = 0; from < n; ++from) {
+    for (std::size_t to = 0; to < n; ++to) {
+      if (!all[from].same_host(all[to])) reasons[from * n + to] = "they are on different hosts";
+    }
+  }
   if (one_device_) return reasons;
   std::vector<std::string> seen(n);
   for (std::size_t r = 0; r < n; ++r) {

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "collectives/algorithms.hpp"
+#include "device/image.hpp"
 #include "model/contract.hpp"
 #include "model/direct.hpp"
+#include "model/program.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -51,6 +53,19 @@ TEST(DeviceChoice, WhereAllReachAllEverySizeHasADirectForm) {
       for (const std::uint64_t size : {std::uint64_t{8}, std::uint64_t{1} << 20, kLarge}) {
         const auto kind = static_cast<CollectiveKind>(k);
         EXPECT_TRUE(direct(*one_host.choose(kind, size).schedule)) << name_of(kind) << " " << n;
+      }
+    }
+  }
+}
+
+// A fold takes kMostOperands at most: what has one from every rank serves no more ranks than that.
+TEST(DeviceChoice, MoreRanksThanAFoldHasOperandsFindSchedulesAllTheSame) {
+  for (const auto& [hosts, each] : {std::pair(1, 130), std::pair(33, 4)}) {
+    DeviceChoice many = choice(hosts, each);
+    for (int k = 0; k < static_cast<int>(CollectiveKind::barrier); ++k) {
+      for (const std::uint64_t size : {std::uint64_t{8}, kLarge}) {
+        const Schedule& chosen = *many.choose(static_cast<CollectiveKind>(k), size).schedule;
+        EXPECT_TRUE(device::has_room_for_operands(lower(chosen))) << chosen.name;
       }
     }
   }
