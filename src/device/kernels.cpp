@@ -30,34 +30,6 @@ cuda::Result launch_with(cuda::Function kernel, const LaunchHead& head, const Ca
   return cuda::driver().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
 }
 
-std::string why_not_loaded(cuda::Result result, cuda::Device device) {
-  if (!has_kernels()) {
-    return "this build of Chorus has no GPU kernels: it was built without nvcc (CHORUS_CUDA)";
-  }
-  const cuda::Api& api = cuda::driver();
-  if (result == cuda::kNoBinaryForGpu) {
-    int major = 0;
-    int minor = 0;
-    api.device_attribute(&major, cuda::kComputeMajor, device);
-    api.device_attribute(&minor, cuda::kComputeMinor, device);
-    return fmt::format(
-        "GPU {} has compute capability {}.{}, for which this build of Chorus has no kernels (it "
-        "has "
-        "them for {}): build it with CHORUS_CUDA_ARCHITECTURES={}{} and a toolkit that knows that",
-        device, major, minor, kernel_targets(), major, minor);
-  }
-  if (result == cuda::kInvalidImage || result == cuda::kUnsupportedPtx) {
-    int version = 0;
-    api.driver_version(&version);
-    return fmt::format(
-        "the driver, which is for CUDA {}.{}, does not take the GPU kernels (for {}): update it, "
-        "or "
-        "build Chorus with a toolkit as old as the driver",
-        version / 1000, version % 1000 / 10, kernel_targets());
-  }
-  return fmt::format("the GPU kernels cannot be loaded: {}", cuda::describe(result));
-}
-
 /// One context's kernels. The context is kept: they go with it.
 struct Loaded {
   cuda::PrimaryContext context;
@@ -73,6 +45,31 @@ unsigned long long id_of(cuda::Context context) {
 }
 
 }  // namespace
+
+std::string why_refused(cuda::Result result, cuda::Device device) {
+  const cuda::Api& api = cuda::driver();
+  if (result == cuda::kNoBinaryForGpu) {
+    int major = 0;
+    int minor = 0;
+    api.device_attribute(&major, cuda::kComputeMajor, device);
+    api.device_attribute(&minor, cuda::kComputeMinor, device);
+    return fmt::format(
+        "GPU {} has compute capability {}.{}, for which this build of Chorus has no kernels (it "
+        "has them for {}): build it with CHORUS_CUDA_ARCHITECTURES={}{} and a toolkit that knows "
+        "that",
+        device, major, minor, kernel_targets(), major, minor);
+  }
+  if (result == cuda::kInvalidImage || result == cuda::kUnsupportedPtx) {
+    int version = 0;
+    api.driver_version(&version);
+    return fmt::format(
+        "the driver, which is for CUDA {}.{}, does not take the GPU kernels (for {}): update it, "
+        "or "
+        "build Chorus with a toolkit as old as the driver",
+        version / 1000, version % 1000 / 10, kernel_targets());
+  }
+  return fmt::format("the GPU kernels cannot be loaded: {}", cuda::describe(result));
+}
 
 const Kernels& Kernels::of(cuda::Device device) {
   static std::mutex mutex;
@@ -96,7 +93,11 @@ Kernels::Kernels(cuda::Device device) {
   const cuda::Api& api = cuda::driver();
   cuda::Module module = nullptr;
   const cuda::Result result = api.module_load(&module, kernel_image().data());
-  if (result != cuda::kSuccess) throw DeviceError(why_not_loaded(result, device));
+  if (result != cuda::kSuccess) {
+    throw DeviceError(has_kernels() ? why_refused(result, device)
+                                    : "this build of Chorus has no GPU kernels: it was built "
+                                      "without nvcc (CHORUS_CUDA)");
+  }
   module_ = cuda::LoadedModule(module);
   const cuda::Stream stream = cuda::make_stream();
   const cuda::Memory memory = cuda::allocate(sizeof(std::uint64_t));

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "device/driver.hpp"
@@ -18,6 +19,8 @@ namespace chorus::device {
 /// The compute capabilities that it has them for, and the CUDA that built them: "80 90 of CUDA
 /// 13.0".
 [[nodiscard]] std::string_view kernel_targets();
+/// Why the driver refused kernels for a GPU, and what helps.
+[[nodiscard]] std::string why_refused(cuda::Result result, cuda::Device device);
 
 class Kernels {
  public:
