@@ -64,41 +64,43 @@ T wrapped(T a, T b, F&& f) {
   }
 }
 
-template <class T>
-bool compare(Compare how, T a, T b) {
-  bool unordered = false;
-  if constexpr (!kInteger<T>) unordered = std::isnan(a) || std::isnan(b);
+/// Calls f(compares) with how two values of type T compare.
+template <class T, class F>
+void with_comparison(Compare how, F&& f) {
+  const auto unordered = [](T a, T b) {
+    if constexpr (kInteger<T>) return false;
+    return std::isnan(a) || std::isnan(b);
+  };
   switch (how) {
     case Compare::eq:
-      return !unordered && a == b;
+      return f([](T a, T b) { return a == b; });
     case Compare::ne:
-      return !unordered && a != b;
+      return f([&](T a, T b) { return !unordered(a, b) && a != b; });
     case Compare::lt:
-      return a < b;
+      return f([](T a, T b) { return a < b; });
     case Compare::le:
-      return a <= b;
+      return f([](T a, T b) { return a <= b; });
     case Compare::gt:
-      return a > b;
+      return f([](T a, T b) { return a > b; });
     case Compare::ge:
-      return a >= b;
+      return f([](T a, T b) { return a >= b; });
     case Compare::equ:
-      return unordered || a == b;
+      return f([&](T a, T b) { return unordered(a, b) || a == b; });
     case Compare::neu:
-      return unordered || a != b;
+      return f([&](T a, T b) { return unordered(a, b) || a != b; });
     case Compare::ltu:
-      return unordered || a < b;
+      return f([&](T a, T b) { return unordered(a, b) || a < b; });
     case Compare::leu:
-      return unordered || a <= b;
+      return f([&](T a, T b) { return unordered(a, b) || a <= b; });
     case Compare::gtu:
-      return unordered || a > b;
+      return f([&](T a, T b) { return unordered(a, b) || a > b; });
     case Compare::geu:
-      return unordered || a >= b;
+      return f([&](T a, T b) { return unordered(a, b) || a >= b; });
     case Compare::num:
-      return !unordered;
+      return f([&](T a, T b) { return !unordered(a, b); });
     case Compare::nan:
-      return unordered;
+      return f([&](T a, T b) { return unordered(a, b); });
   }
-  return false;
 }
 
 std::uint64_t permuted(std::uint64_t low, std::uint64_t high, std::uint64_t select) {
@@ -166,8 +168,10 @@ void Execution::predicate(const Instruction& one) const {
   std::uint32_t bits = 0;
   with_type(one.type, [&](auto t) {
     using T = decltype(t);
-    each([&](std::uint32_t l) {
-      bits |= (compare(one.compare, from_bits<T>(x[l]), from_bits<T>(y[l])) ? 1U : 0U) << l;
+    with_comparison<T>(one.compare, [&](auto compares) {
+      each([&](std::uint32_t l) {
+        bits |= (compares(from_bits<T>(x[l]), from_bits<T>(y[l])) ? 1U : 0U) << l;
+      });
     });
   });
   if (one.combine == '&') bits &= condition(one.in[2]);
@@ -281,7 +285,9 @@ void typed(const Execution& on, const Instruction& one) {
 }  // namespace
 
 void Execution::arithmetic(const Instruction& one) const {
-  const auto source = [&](std::size_t i) -> const Lanes& { return in(one.in[i]); };
+  const Lanes& a = in(one.in[0]);
+  const Lanes& b = in(one.in[1]);
+  const Lanes& c = one.op == Op::selp ? a : in(one.in[2]);  // of selp it is a predicate
   const auto set = [&](auto&& f) {
     Lanes& d = out(one.out[0]);
     const std::uint64_t mask = size_of(one.type) == 8
@@ -304,43 +310,37 @@ void Execution::arithmetic(const Instruction& one) const {
       Lanes& d = out(one.out[0]);
       const std::uint64_t mask = size_of(one.type) == 2 ? 0xffffffff : ~std::uint64_t{0};
       return each([&](std::uint32_t l) {
-        std::uint64_t product = signed_or_not(source(0)[l]) * signed_or_not(source(1)[l]);
-        if (one.op == Op::mad_wide) product += source(2)[l];
+        std::uint64_t product = signed_or_not(a[l]) * signed_or_not(b[l]);
+        if (one.op == Op::mad_wide) product += c[l];
         d[l] = product & mask;
       });
     }
     case Op::mad:
-      return set([&](std::uint32_t l) { return source(0)[l] * source(1)[l] + source(2)[l]; });
+      return set([&](std::uint32_t l) { return a[l] * b[l] + c[l]; });
     case Op::fma:
       return set([&](std::uint32_t l) {
         if (one.type == Type::f64) {
-          return to_bits(std::fma(from_bits<double>(source(0)[l]), from_bits<double>(source(1)[l]),
-                                  from_bits<double>(source(2)[l])));
+          return to_bits(
+              std::fma(from_bits<double>(a[l]), from_bits<double>(b[l]), from_bits<double>(c[l])));
         }
-        return to_bits(std::fma(from_bits<float>(source(0)[l]), from_bits<float>(source(1)[l]),
-                                from_bits<float>(source(2)[l])));
+        return to_bits(
+            std::fma(from_bits<float>(a[l]), from_bits<float>(b[l]), from_bits<float>(c[l])));
       });
     case Op::selp: {
       const std::uint32_t chosen = condition(one.in[2]);
-      return set(
-          [&](std::uint32_t l) { return (chosen >> l & 1) != 0 ? source(0)[l] : source(1)[l]; });
+      return set([&](std::uint32_t l) { return (chosen >> l & 1) != 0 ? a[l] : b[l]; });
     }
     case Op::prmt:
-      return set(
-          [&](std::uint32_t l) { return permuted(source(0)[l], source(1)[l], source(2)[l]); });
+      return set([&](std::uint32_t l) { return permuted(a[l], b[l], c[l]); });
     case Op::bfi:
       return set([&](std::uint32_t l) {
-        return inserted(source(0)[l], source(1)[l], source(2)[l], source(3)[l],
-                        8 * size_of(one.type));
+        return inserted(a[l], b[l], c[l], in(one.in[3])[l], 8 * size_of(one.type));
       });
     case Op::bfe:
-      return set([&](std::uint32_t l) {
-        return extracted(signed_or_not(source(0)[l]), source(1)[l], source(2)[l], one.type);
-      });
+      return set(
+          [&](std::uint32_t l) { return extracted(signed_or_not(a[l]), b[l], c[l], one.type); });
     case Op::lop3:
-      return set([&](std::uint32_t l) {
-        return looked_up(source(0)[l], source(1)[l], source(2)[l], source(3)[l]);
-      });
+      return set([&](std::uint32_t l) { return looked_up(a[l], b[l], c[l], in(one.in[3])[l]); });
     default:
       with_type(one.type, [&](auto t) { typed<decltype(t)>(*this, one); });
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -39,6 +40,7 @@ void Engine::forget(std::uint64_t address, std::uint64_t bytes) {
 void Engine::run(const std::string& kernel, const void* parameters, std::size_t bytes,
                  std::uint32_t blocks, std::uint32_t threads, std::uint32_t device) {
   constexpr int kTurns = 2000;  // before another thread can begin a launch
+  constexpr std::uint32_t kMostIdle = 4;
   ++arriving_;
   std::unique_lock lock(mutex_);
   --arriving_;
@@ -59,9 +61,11 @@ void Engine::run(const std::string& kernel, const void* parameters, std::size_t 
       all_asleep = all_asleep && machine_.asleep();
     }
     turning_ = false;
+    idle_ = all_asleep ? std::min(idle_ + 1, kMostIdle) : 0;
+    const std::uint32_t idle = idle_;
     changed_.notify_all();
     lock.unlock();
-    if (all_asleep) ::usleep(20);
+    if (idle > 0) ::usleep(50U << idle);  // for a launch, the host or another process
     while (arriving_ > 0) std::this_thread::yield();
     lock.lock();
   }

@@ -34,6 +34,7 @@ class Engine {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool turning_ = false;
+  std::uint32_t idle_ = 0;  ///< times in a row that all warps only slept or waited
   std::atomic<int> arriving_{0};
   std::uint64_t launches_ = 0;
 };

@@ -31,6 +31,7 @@ struct Execution {
   template <class F>
   void each(F&& f) const {
     if (lanes == 0xffffffff) {
+#pragma GCC ivdep  // a lane's result depends on no other lane's
       for (std::uint32_t lane = 0; lane < kLanes; ++lane) f(lane);
     } else {
       for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
@@ -47,9 +48,18 @@ struct Execution {
   void misc(const Instruction& one) const;
 
  private:
-  [[nodiscard]] Lanes addresses(const Instruction& one, std::uint32_t bytes) const;
-  [[nodiscard]] bool is_own(std::uint64_t address) const;
+  /// Where the lanes' accesses lie.
+  struct Places {
+    Lanes at;
+    std::uint32_t shared = 0;  ///< lanes whose access others see: not of local memory
+    bool uniform = false;      ///< all at one address
+  };
+  [[nodiscard]] Places places(const Instruction& one, std::uint32_t bytes) const;
+  [[nodiscard]] bool is_own(std::uint64_t begin, std::uint64_t end) const;
+  [[nodiscard]] bool is_known(std::uint64_t begin, std::uint64_t end) const;
   void check(std::uint64_t address, std::uint32_t bytes, const Instruction& one) const;
+  template <class T>
+  void access(const Instruction& one, const Places& places) const;
 };
 
 }  // namespace ptx

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "parser.hpp"
 #include "text.hpp"
@@ -153,7 +154,33 @@ void Parser::instruction(std::string_view text, std::uint32_t line) {
   } else {
     operands(one, parts[0], split(rest, ','));
   }
-  function_->code.push_back(std::move(one));
+  append(std::move(one));
+}
+
+// The memory model has no access of several elements: a strong one of a vector is as many accesses,
+// and what others do may come between them.
+void Parser::append(Instruction one) {
+  if (one.order == Order::weak || one.width == 1) {
+    function_->code.push_back(std::move(one));
+    return;
+  }
+  const auto split = [&](auto Instruction::*values) {
+    const auto all = std::exchange(one.*values, {});
+    for (std::uint32_t i = 0; i < one.width; ++i) {
+      if (one.op == Op::load && all[i].slot == one.in[4].slot) fail("its address in a vector");
+      Instruction& element = function_->code.emplace_back(one);
+      (element.*values)[0] = all[i];
+      element.width = 1;
+      element.offset += i * size_of(one.type);
+    }
+  };
+  if (one.op == Op::load) {
+    split(&Instruction::out);
+  } else {
+    const Value address = one.in[4];
+    split(&Instruction::in);
+    for (std::uint32_t i = 0; i < one.width; ++i) (function_->code.end() - 1 - i)->in[4] = address;
+  }
 }
 
 void Parser::operands(Instruction& one, std::string_view name,

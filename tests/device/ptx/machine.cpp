@@ -82,6 +82,21 @@ void Machine::end(Launch& launch) {
   std::erase_if(launches_, [&](const auto& one) { return one.get() == &launch; });
 }
 
+void Polls::load(const Instruction& one, std::uint32_t lanes, const Lanes& at,
+                 const Lanes& values) {
+  constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15;
+  Found now{.where = one.index + 1, .what = 0};
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+    now.where = (now.where ^ at[lane]) * kFactor;
+    now.what = (now.what ^ values[lane]) * kFactor;
+  }
+  Found& before = found[now.where >> 58];
+  const bool same = before.where == now.where && before.what == now.what;
+  repeated = same ? repeated + 1 : 0;
+  before = now;
+}
+
 void Machine::set_ready(Warp& warp, bool ready) {
   if (ready == (warp.ready_at != 0)) return;
   if (ready) {
@@ -134,6 +149,11 @@ bool Machine::turn() {
   }
   const std::uint32_t most = (chance >> 16) % 8 == 0 ? 4 : 128;
   run_fragment(warp, choose_fragment(warp), 1 + static_cast<std::uint32_t>(chance >> 24) % most);
+  if (warp.block->polls.waits()) {
+    constexpr std::uint64_t kRounds = 8;  // of all that can run
+    asleep_ = true;
+    warp.sleeps_until = turns_ + kRounds * ready_.size();
+  }
   return true;
 }
 

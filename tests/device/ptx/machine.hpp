@@ -2,6 +2,7 @@
 // at random, the lanes of a warp apart where they branch apart.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -50,6 +51,21 @@ struct Warp {
   std::uint32_t ready_at = 0;      ///< index in the machine's list of those that can run, + 1
 };
 
+/// What a block's strong loads found. One that only finds again what it knows is waiting: it may
+/// sleep, as on a GPU whose other blocks run meanwhile.
+struct Polls {
+  struct Found {
+    std::uint64_t where = 0;  ///< hash of instruction and addresses
+    std::uint64_t what = 0;   ///< of the values
+  };
+  static constexpr std::uint32_t kPatience = 32;
+  std::array<Found, 64> found{};
+  std::uint32_t repeated = 0;  ///< loads in a row that told nothing new
+
+  void load(const Instruction& one, std::uint32_t lanes, const Lanes& at, const Lanes& values);
+  [[nodiscard]] bool waits() const { return repeated > kPatience; }
+};
+
 struct Launch;
 struct Block {
   Launch* launch = nullptr;
@@ -58,6 +74,7 @@ struct Block {
   std::uint32_t waiting = 0;  ///< of these, at a barrier
   std::vector<std::byte>* shared = nullptr;
   BlockClock clock;
+  Polls polls;
   std::vector<std::unique_ptr<Warp>> warps;
 };
 
@@ -97,7 +114,9 @@ class Machine {
 
   [[nodiscard]] std::uint64_t executed() const { return executed_; }  ///< instructions of threads
   [[nodiscard]] std::uint64_t turns() const { return turns_; }
-  [[nodiscard]] bool asleep() const { return asleep_; }  ///< the last turn only found one sleeping
+  [[nodiscard]] bool asleep() const {
+    return asleep_;
+  }  ///< the last turn found one that sleeps or waits
   Clocks& clocks() { return clocks_; }
   void found(const std::string& what) { settings_.found(what); }
   /// Whether instruction `index` has been executed; of those that order.

@@ -1,6 +1,7 @@
 // Loads, stores and atomic operations of the lanes of a warp.
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -17,31 +18,6 @@ T read(std::uint64_t address) {
 template <class T>
 void write(std::uint64_t address, std::uint64_t value) {
   __atomic_store_n(reinterpret_cast<T*>(address), static_cast<T>(value), __ATOMIC_RELEASE);
-}
-
-std::uint64_t read(std::uint64_t address, std::uint32_t bytes) {
-  switch (bytes) {
-    case 1:
-      return read<std::uint8_t>(address);
-    case 2:
-      return read<std::uint16_t>(address);
-    case 4:
-      return read<std::uint32_t>(address);
-    default:
-      return read<std::uint64_t>(address);
-  }
-}
-void write(std::uint64_t address, std::uint32_t bytes, std::uint64_t value) {
-  switch (bytes) {
-    case 1:
-      return write<std::uint8_t>(address, value);
-    case 2:
-      return write<std::uint16_t>(address, value);
-    case 4:
-      return write<std::uint32_t>(address, value);
-    default:
-      return write<std::uint64_t>(address, value);
-  }
 }
 
 std::uint64_t extended(std::uint64_t value, Type type) {
@@ -65,13 +41,28 @@ bool releases(Order order) { return order == Order::release || order == Order::a
 }  // namespace
 
 // Local memory, which no other thread sees.
-bool Execution::is_own(std::uint64_t address) const {
-  const auto begin = reinterpret_cast<std::uint64_t>(warp.stack.data());
-  return address - begin < warp.stack.size();
+bool Execution::is_own(std::uint64_t begin, std::uint64_t end) const {
+  const auto stack = reinterpret_cast<std::uint64_t>(warp.stack.data());
+  return begin >= stack && end <= stack + warp.stack.size();
 }
 
-Lanes Execution::addresses(const Instruction& one, std::uint32_t bytes) const {
-  Lanes found;
+// A kernel's memory is its own, its block's, its parameters, and what the settings say.
+bool Execution::is_known(std::uint64_t begin, std::uint64_t end) const {
+  if (is_own(begin, end)) return true;
+  const auto is_in = [&](std::uint64_t first, std::uint64_t last) {
+    return begin >= first && end <= last;
+  };
+  const Block& block = *warp.block;
+  for (const std::vector<std::byte>* memory : {block.shared, &block.launch->parameters}) {
+    const auto first = reinterpret_cast<std::uint64_t>(memory->data());
+    if (is_in(first, first + memory->size())) return true;
+  }
+  return std::any_of(machine.ranges_.begin(), machine.ranges_.end(),
+                     [&](const Range& range) { return is_in(range.first, range.second); });
+}
+
+Execution::Places Execution::places(const Instruction& one, std::uint32_t bytes) const {
+  Places found;
   const Lanes& base = in(one.in[4]);
   std::uint64_t offset = static_cast<std::uint64_t>(one.offset);
   const Block& block = *warp.block;
@@ -79,28 +70,40 @@ Lanes Execution::addresses(const Instruction& one, std::uint32_t bytes) const {
   if (one.space == Space::param) {
     offset += reinterpret_cast<std::uint64_t>(block.launch->parameters.data());
   }
+  std::uint64_t lowest = ~std::uint64_t{0};
+  std::uint64_t highest = 0;
+  std::uint64_t bits = 0;
   each([&](std::uint32_t l) {
-    found[l] = base[l] + offset;
-    check(found[l], bytes, one);
+    const std::uint64_t at = base[l] + offset;
+    found.at[l] = at;
+    bits |= at;
+    lowest = std::min(lowest, at);
+    highest = std::max(highest, at);
   });
+  found.uniform = lowest == highest;
+  const bool one_block = bits % bytes == 0 && is_known(lowest, highest + bytes);
+  if (!one_block) {
+    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+      check(found.at[static_cast<std::uint32_t>(std::countr_zero(rest))], bytes, one);
+    }
+  }
+  if (one.space == Space::param || one.space == Space::local) return found;
+  if (one_block) {
+    found.shared = is_own(lowest, highest + bytes) ? 0 : lanes;
+  } else {
+    each([&](std::uint32_t l) {
+      found.shared |= is_own(found.at[l], found.at[l] + bytes) ? 0 : 1U << l;
+    });
+  }
   return found;
 }
 
-// A kernel's memory is its own, its block's, its parameters, and what the settings say.
 void Execution::check(std::uint64_t address, std::uint32_t bytes, const Instruction& one) const {
   if (address % bytes != 0) {
     machine.found("misaligned: " + machine.module_.describe(one));
     throw std::runtime_error("misaligned address");
   }
-  if (is_own(address) || !machine.settings_.memory) return;
-  for (const Range& range : machine.ranges_) {
-    if (address >= range.first && address + bytes <= range.second) return;
-  }
-  const Block& block = *warp.block;
-  const auto within = [&](const std::vector<std::byte>& memory) {
-    return address - reinterpret_cast<std::uint64_t>(memory.data()) + bytes <= memory.size();
-  };
-  if (within(*block.shared) || within(block.launch->parameters)) return;
+  if (!machine.settings_.memory || is_known(address, address + bytes)) return;
   const Range range = machine.settings_.memory(address);
   if (address < range.first || address + bytes > range.second) {
     machine.found("outside of memory: " + machine.module_.describe(one));
@@ -110,45 +113,65 @@ void Execution::check(std::uint64_t address, std::uint32_t bytes, const Instruct
   machine.ranges_.push_back(range);
 }
 
+template <class T>
+void Execution::access(const Instruction& one, const Places& places) const {
+  for (std::uint32_t i = 0; i < one.width; ++i) {
+    const std::uint64_t offset = i * sizeof(T);
+    if (one.op == Op::store) {
+      const Lanes& from = in(one.in[i]);
+      each([&](std::uint32_t l) { write<T>(places.at[l] + offset, from[l]); });
+      continue;
+    }
+    Lanes& to = out(one.out[i]);
+    if (places.uniform) {
+      const auto first = static_cast<std::uint32_t>(std::countr_zero(lanes));
+      const std::uint64_t value = extended(read<T>(places.at[first] + offset), one.type);
+      each([&](std::uint32_t l) { to[l] = value; });
+    } else {
+      each([&](std::uint32_t l) { to[l] = extended(read<T>(places.at[l] + offset), one.type); });
+    }
+  }
+}
+
 void Execution::memory(const Instruction& one) const {
   const std::uint32_t bytes = size_of(one.type);
   const bool loads = one.op == Op::load;
-  const Lanes at = addresses(one, bytes * one.width);
+  const Places at = places(one, bytes * one.width);
   BlockClock& clock = warp.block->clock;
-  const bool checked =
-      machine.settings_.races && one.space != Space::param && one.space != Space::local;
-  std::uint32_t shared = 0;  // lanes whose access others see
-  if (checked) {
-    each([&](std::uint32_t l) { shared |= is_own(at[l]) ? 0 : 1U << l; });
-    if (shared != 0) {
-      machine.clocks_.access(clock, warp.first_thread, shared, at, bytes * one.width, one, !loads);
-    }
+  const std::uint32_t shared = machine.settings_.races ? at.shared : 0;
+  if (shared != 0) {
+    machine.clocks_.access(clock, warp.first_thread, shared, at.at, bytes * one.width, one, !loads);
+  }
+  switch (bytes) {
+    case 1:
+      access<std::uint8_t>(one, at);
+      break;
+    case 2:
+      access<std::uint16_t>(one, at);
+      break;
+    case 4:
+      access<std::uint32_t>(one, at);
+      break;
+    default:
+      access<std::uint64_t>(one, at);
   }
   const auto ordered = [&](bool wanted, auto&& f) {
     for (std::uint32_t rest = wanted ? shared : 0; rest != 0; rest &= rest - 1) {
       const auto l = static_cast<std::uint32_t>(std::countr_zero(rest));
-      f(clock, warp.first_thread + l, at[l], one);
+      f(clock, warp.first_thread + l, at.at[l], one);
     }
   };
   if (loads) {
-    each([&](std::uint32_t l) {
-      for (std::uint32_t i = 0; i < one.width; ++i) {
-        out(one.out[i])[l] = extended(read(at[l] + i * bytes, bytes), one.type);
-      }
-    });
     ordered(acquires(one.order), [&](auto&&... given) { machine.clocks_.acquire(given...); });
+    if (one.order != Order::weak) warp.block->polls.load(one, lanes, at.at, out(one.out[0]));
   } else {
-    each([&](std::uint32_t l) {
-      for (std::uint32_t i = 0; i < one.width; ++i)
-        write(at[l] + i * bytes, bytes, in(one.in[i])[l]);
-    });
     ordered(releases(one.order), [&](auto&&... given) { machine.clocks_.release(given...); });
   }
 }
 
 void Execution::atomic(const Instruction& one) const {
   if (size_of(one.type) != 8) throw std::runtime_error("PTX: an atomic of another size than 8");
-  const Lanes at = addresses(one, 8);
+  const Lanes at = places(one, 8).at;
   Block& block = *warp.block;
   each([&](std::uint32_t l) {
     const std::uint32_t thread = warp.first_thread + l;

@@ -37,6 +37,7 @@ class Parser {
 
   // One instruction: instruction.cpp.
   void instruction(std::string_view text, std::uint32_t line);
+  void append(Instruction one);
   void operands(Instruction& one, std::string_view name,
                 const std::vector<std::string_view>& given);
   void memory(Instruction& one, const std::vector<std::string_view>& given);
