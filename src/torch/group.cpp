@@ -56,6 +56,12 @@ std::string named(const std::vector<int>& ranks, const char* one, const char* se
   return text;
 }
 
+// Tools tell the loss of a peer from an error of the program by Gloo's words for it.
+bool tells_of_a_lost_peer(const std::string& sentence) {
+  return sentence.find(" died") != std::string::npos ||
+         sentence.find("called the end of the communicator") != std::string::npos;
+}
+
 // Groups live until they have left: whoever drops the last reference may hold Python's lock, or be
 // the group's own thread, and must not wait for that.
 struct Registry {
@@ -166,7 +172,7 @@ std::string Group::did_not_come(const std::vector<int>& ranks) const {
   std::vector<int> names;
   for (const int rank : ranks) names.push_back(name_of(rank));
   return named(names, "rank ", "ranks ") + " of " + std::to_string(size_) + " did not come to " +
-         meeting_.call + " within " + ms(timeout());
+         meeting_.call + ": timeout after " + std::to_string(timeout().count()) + "ms";
 }
 
 // On rank 0: a place of this meeting alone, into which the others come; each is answered under the
@@ -318,6 +324,7 @@ std::string Group::amended(std::string sentence) {
   } catch (const std::exception&) {
     // The store went with its host; the sentence stands without it.
   }
+  if (tells_of_a_lost_peer(sentence)) sentence += " (Connection closed by peer)";
   return sentence;
 }
 

@@ -248,7 +248,7 @@ class Failures(unittest.TestCase):
                 start(rank, size, meeting, timeout_s=SHORT_S)
         results = run(3, body, init=False)
         self.assertEqual(results[1], "")
-        self.each_says([results[0], results[2]], "rank 1 of 3 did not come", TORCHS_OWN)
+        self.each_says([results[0], results[2]], "rank 1 of 3 did not come", f"timeout after {SHORT_S}000ms", TORCHS_OWN)
 
     def test_a_rank_0_that_never_comes_is_named(self):
         def body(rank, size, meeting):
@@ -304,7 +304,7 @@ class Failures(unittest.TestCase):
                 os.kill(os.getpid(), 9)
             dist.all_reduce(torch.ones(4))
         results = run(3, body)
-        self.each_says([results[0], results[2]], TORCHS_OWN, "rank 1", "died")
+        self.each_says([results[0], results[2]], TORCHS_OWN, "rank 1", "died", "Connection closed by peer")
 
     def test_monitored_barrier_names_every_rank_that_is_missing(self):
         raised = multiprocessing.Event()

@@ -145,7 +145,7 @@ class Recovery(unittest.TestCase):
                 sentence, took = said_by(dist.shrink_group, [0], part) if rank == 1 else ("rank 2", 0)
                 assert "rank 2" in sentence and took < 30, sentence
                 if rank == 1:
-                    assert "of 2 did not come to shrink_group within 3000 ms" in sentence, sentence
+                    assert "of 2 did not come to shrink_group: timeout after 3000ms" in sentence, sentence
             dist.barrier()
 
         self.assertEqual(run(3, body), [""] * 3)
