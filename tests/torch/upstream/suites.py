@@ -1,31 +1,28 @@
-"""Runs test suites of projects that use torch.distributed, as installed beside this Python's torch, with Gloo and with
-Chorus in its place, and prints what passed with which as Markdown.
+"""Runs test suites of torch and of projects that use torch.distributed, as installed for this Python, with Gloo and with
+Chorus in its place, and prints as Markdown what passed with which.
 
-    PYTHONPATH=build/release/python python3 tests/torch/upstream/suites.py torchft accelerate
-    python3 tests/torch/upstream/suites.py deepspeed --sources ~/DeepSpeed --keep results/
+    PYTHONPATH=build/release/python python3 tests/torch/upstream/suites.py torch-3 --only 'all_reduce|monitored'
+    python3 tests/torch/upstream/suites.py dtensor deepspeed --sources SOURCES --keep results/
 
-Each needs its project (pip install torchft-nightly accelerate deepspeed, and pytest with pytest-timeout). Ends with 1
-if something passes with Gloo and not with Chorus, unless KNOWN says why it cannot.
+torch-N is torch's own distributed_test.py on N ranks. The others need their projects (pip install accelerate deepspeed
+lightning torchft-nightly, and pytest with pytest-timeout and expecttest); tests that no package has, SOURCES/pytorch and
+SOURCES/DeepSpeed. Ends with 1 if something passes with Gloo and not with Chorus, unless KNOWN says why it cannot;
+with 77 if this torch has no tests. table.py makes the whole table of docs/pytorch.md.
 """
 
 import argparse
+import glob
 import importlib.util
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+import running
+
 # Tests that pass with Gloo and cannot with Chorus, by regular expressions on "SUITE NAME".
 KNOWN = {
-    r"^torchft .*with_resiliency": "the test takes only the words of Gloo and NCCL for a failure; Chorus names the rank "
-                                   "that has left the group",
-    r"^torchft .*test_gloo_timeout": "the test looks for Gloo's words; Chorus says which rank did not come, and within "
-                                     "what time",
+    r"^torch-\d test_ddp_logging_data_cpu$": "DistributedDataParallel's log reads what only an object of Gloo's has where "
+                                             "a group says it is one, so Chorus's do not",
 }
 
 
@@ -36,162 +33,123 @@ def installed(package, *parts):
     return os.path.join(os.path.dirname(found.origin), *parts)
 
 
-def environment(backend, **more):
-    variables = dict(os.environ, OMP_NUM_THREADS="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0",
-                     PYTHONHASHSEED="0", **more)  # some name their tests in the order of a set
-    variables.setdefault("CHORUS_FLIGHT_DIR", "")
-    folders = [os.path.join(HERE, "stand_in"), os.environ.get("PYTHONPATH", "")]
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    variables["CHORUS_AS_GLOO"] = "1" if backend == "chorus" else "0"
-    return variables
+def sources(options, *parts):
+    if not options.sources:
+        raise SystemExit(f"suites: the tests are in {parts[0]}'s sources alone: --sources FOLDER with {parts[0]} in it")
+    path = os.path.join(options.sources, *parts)
+    if not glob.glob(path):
+        raise SystemExit(f"suites: there is no {path}")
+    return path
 
 
-def descendants(process):
-    """Of a process, itself first: torchrun's workers have sessions of their own."""
-    children = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat") as file:
-                children.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
-        except OSError:
-            pass  # it has ended
-    found = [process]
-    for one in found:
-        found += children.get(one, [])
-    return found
-
-
-def run(command, variables, limit_s, folder):
-    """(exit status or None where it took longer, what it said); nothing of it is left behind."""
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, env=variables, stdout=said, stderr=said, cwd=folder, start_new_session=True)
-        try:
-            status = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            status = None
-            for one in descendants(process.pid):
-                try:
-                    os.kill(one, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-        process.wait()
-        said.seek(0)
-        return status, said.read()
-
-
-def last_words(text):
-    """The exception that ended a rank, rather than torchrun's, which only says that one did."""
-    lines = re.findall(r"^(?:\[rank\d+\]: )?([\w.]*(?:Error|Exception): +\S.*)", text, re.M)
-    return (lines or text.strip().splitlines() or [""])[-1]
-
-
-def of_pytest(backend, options, folder, file, select="", more=(), **variables):
-    """{test: (outcome, why)} of one file."""
-    report = os.path.join(folder, "report.xml")
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "--tb=native", "-p", "no:cacheprovider", "--timeout", str(options.limit_s),
-               "--junitxml", report, *more, *(["-k", select] if select else []), file]
-    status, said = run(command, environment(backend, **variables), 3600, folder)
-    if not os.path.exists(report):
-        raise SystemExit(f"suites: {file} could not be run: {last_words(said)}")
-    results = {}
-    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
-        kind = (case.get("classname") or "collection").split(".")[-1]
-        name = f"{os.path.basename(file)}: {kind}.{case.get('name')}"
-        outcome, why = "ok", ""
-        for child in case:
-            if child.tag == "skipped":
-                outcome, why = "skip", child.get("message") or ""
-            elif child.tag in ("failure", "error"):
-                message = (child.get("message") or "").strip() or last_words(child.text or "")
-                outcome, why = ("hang" if "from pytest-timeout" in message else "fail"), message
-        results[name] = (outcome, why)
-    return results
-
-
-def of_scripts(backend, options, folder, scripts, **variables):
-    """The same of scripts that torchrun starts on two ranks: each is a test."""
-    results = {}
-    for script in scripts:
-        command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script]
-        status, said = run(command, environment(backend, **variables), options.limit_s * 3, folder)
-        outcome = {0: "ok", None: "hang"}.get(status, "fail")
-        results[os.path.basename(script)] = (outcome, last_words(said) if outcome == "fail" else "")
-    return results
-
-
-def torchft(backend, options, folder):
+def torchft(backend, options):
     # Groups in a child process ("baby") are the same over again, with limits of 10 s in which a busy machine starts none.
     file = installed("torchft", "process_group_test.py")
-    return of_pytest(backend, options, folder, file, "not nccl and not baby")
+    return running.of_pytest(backend, options, file, "not nccl and not baby")
 
 
-def accelerate(backend, options, folder):
-    names = ("test_script", "test_ops", "test_sync", "test_distributed_data_loop")
-    scripts = [installed("accelerate", "test_utils", "scripts", f"{name}.py") for name in names]
-    return of_scripts(backend, options, folder, scripts, ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
+def accelerate(backend, options):
+    results = {}
+    for name in ("test_script", "test_ops", "test_sync", "test_distributed_data_loop"):
+        script = installed("accelerate", "test_utils", "scripts", f"{name}.py")
+        results |= running.of_script(backend, options, script, ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="")
+    return results
 
 
-def deepspeed(backend, options, folder):
-    if not options.sources:
-        raise SystemExit("suites: DeepSpeed's tests are in its sources alone: --sources FOLDER")
-    tests = os.path.join(options.sources, "tests")
+def lightning(backend, options):
+    installed("lightning")
+    return running.of_script(backend, options, os.path.join(running.HERE, "lightning_script.py"), CUDA_VISIBLE_DEVICES="")
+
+
+def deepspeed(backend, options):
+    tests = sources(options, "DeepSpeed", "tests")
     results = {}
     for file in ("comm/test_dist.py", "runtime/comm/test_coalesced_collectives.py"):
-        results |= of_pytest(backend, options, folder, os.path.join(tests, "unit", file),
-                             more=["--rootdir", tests, "--confcutdir", tests], DS_ACCELERATOR="cpu",
-                             DS_UNITTEST_FILE_STORE_DIR=folder)
+        results |= running.of_pytest(backend, options, os.path.join(tests, "unit", file),
+                                     more=["--rootdir", tests, "--confcutdir", tests], DS_ACCELERATOR="cpu",
+                                     DS_UNITTEST_FILE_STORE_DIR="{folder}")
     return results
 
 
-SUITES = {"torchft": torchft, "accelerate": accelerate, "deepspeed": deepspeed}
-
-
-def results_of(suite, backend, options):
-    path = options.keep and os.path.join(options.keep, f"{suite}-{backend}.json")
-    if path and os.path.exists(path):
-        with open(path) as file:
-            return {name: tuple(result) for name, result in json.load(file).items()}
-    with tempfile.TemporaryDirectory(prefix="chorus-suites-") as folder:
-        results = SUITES[suite](backend, options, folder)
-    if path:
-        with open(path, "w") as file:
-            json.dump(results, file, indent=1)
+def of_files(backend, options, patterns, leave_out, devices):
+    results = {}
+    for pattern in patterns:
+        for file in sorted(glob.glob(sources(options, "pytorch", "test", "distributed", pattern))):
+            if not re.search(leave_out, file):
+                results |= running.of_pytest(backend, options, file, devices=devices)
     return results
+
+
+def dtensor(backend, options):
+    # Left out: those that communicate with nobody or compile for GPUs.
+    return of_files(backend, options, ("_tensor/test_*.py", "tensor/test_*.py", "tensor/parallel/test_*.py"),
+                    "xla|compile|attention|dtensor_ops|micro_pipeline|op_strategy|common_rules|export|fake", 4)
+
+
+def fsdp2(backend, options):
+    # Left out: those of a GPU's memory, its streams' times and its compiler.
+    return of_files(backend, options, ("_composable/fsdp/test_fully_shard_*.py",), "memory|overlap|compile|logging", 2)
+
+
+SUITES = {f"torch-{ranks}": lambda backend, options, ranks=ranks: running.of_torch(backend, options, ranks)
+          for ranks in (2, 3, 4)}
+SUITES |= {"dtensor": dtensor, "fsdp2": fsdp2, "torchft": torchft, "accelerate": accelerate, "lightning": lightning,
+           "deepspeed": deepspeed}
 
 
 def counts(results):
-    return " / ".join(str(sum(outcome == kind for outcome, _ in results.values()))
-                      for kind in ("ok", "fail", "hang", "skip"))
+    return " / ".join(str(sum(outcome == kind for outcome, _ in results.values())) for kind in running.OUTCOMES)
 
 
 def cell(text):
     return " ".join(text.split()).replace("|", "\\|")[:200]
 
 
+def differences(suite, gloo, chorus):
+    """(rows of a table of what is not ok or skipped with both, how many of them nobody has explained)"""
+    rows, unknown = [], 0
+    for name in {**gloo, **chorus}:
+        (before, why), (after, why_after) = (results.get(name, ("missing", "")) for results in (gloo, chorus))
+        if before == after and before in ("ok", "skip"):
+            continue
+        known = next((reason for pattern, reason in KNOWN.items() if re.search(pattern, f"{suite} {name}")), "")
+        unknown += before == "ok" and not known
+        reason = known if before == "ok" and known else why_after if before == "ok" else why
+        rows.append(f"| {suite} | {name} | {before} | {after} | {cell(reason)} |")
+    return rows, unknown
+
+
+def table(suites, options):
+    """(Markdown, differences that nobody has explained)"""
+    rows, different, unknown = [], [], 0
+    for suite in suites:
+        gloo, chorus = (SUITES[suite](backend, options) for backend in ("gloo", "chorus"))
+        if not gloo:
+            raise SystemExit(f"suites: {suite} has no test of that name")
+        rows.append(f"| {suite} | {len(gloo)} | {counts(gloo)} | {counts(chorus)} |")
+        more, unexplained = differences(suite, gloo, chorus)
+        different += more
+        unknown += unexplained
+    kinds = " / ".join(running.OUTCOMES)
+    text = "\n".join([f"| suite | tests | Gloo: {kinds} | Chorus: {kinds} |", "| --- | --- | --- | --- |", *rows])
+    if different:
+        text += "\n\n" + "\n".join(["| suite | test | Gloo | Chorus | why |", "| --- | --- | --- | --- | --- |", *different])
+    return text, unknown
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("suites", nargs="+", choices=sorted(SUITES))
-    arguments.add_argument("--sources", help="of DeepSpeed")
+    arguments.add_argument("suites", nargs="+", choices=SUITES)
+    arguments.add_argument("--sources", type=os.path.abspath, help="a folder with pytorch and DeepSpeed")
+    arguments.add_argument("--only", default="", help="what names of tests contain; of torch-N a regular expression")
     arguments.add_argument("--limit-s", type=int, default=60, help="after which a test hangs")
-    arguments.add_argument("--keep", help="a folder for what each test gave; what is there is not run again")
+    arguments.add_argument("--keep", type=os.path.abspath,
+                           help="a folder for what each file or test gave; what is there is not run again")
     options = arguments.parse_args()
     if options.keep:
         os.makedirs(options.keep, exist_ok=True)
-    differences, unknown = [], 0
-    print("| suite | tests | Gloo: ok / fail / hang / skip | Chorus: ok / fail / hang / skip |\n| --- | --- | --- | --- |")
-    for suite in options.suites:
-        gloo, chorus = (results_of(suite, backend, options) for backend in ("gloo", "chorus"))
-        print(f"| {suite} | {len(gloo)} | {counts(gloo)} | {counts(chorus)} |", flush=True)
-        for name in {**gloo, **chorus}:
-            (before, why), (after, why_after) = (results.get(name, ("missing", "")) for results in (gloo, chorus))
-            if before == after == "ok" or before == after == "skip":
-                continue
-            known = next((reason for pattern, reason in KNOWN.items() if re.search(pattern, f"{suite} {name}")), "")
-            unknown += before == "ok" and not known
-            reason = known or (f"Gloo: {why} Chorus: {why_after}" if before == after else why or why_after)
-            differences.append(f"| {suite} | {name} | {before} | {after} | {cell(reason)} |")
-    print("\n| suite | test | Gloo | Chorus | why |\n| --- | --- | --- | --- | --- |")
-    print("\n".join(differences))
+    text, unknown = table(options.suites, options)
+    print(text)
     return 1 if unknown else 0
 
 

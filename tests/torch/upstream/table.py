@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Makes the table of suites in docs/pytorch.md: a virtual environment with torch and the projects from PyPI, the wheel of
+this checkout built and installed there, every suite of suites.py with Gloo and with Chorus.
+
+    tests/torch/upstream/table.py --torch 2.15 --sources SOURCES --write
+
+Takes two hours on two cores; all is kept in build/upstream, so the same command goes on where it was stopped. Ends
+with 1 if something passes with Gloo alone that nobody has explained. SOURCES/pytorch and SOURCES/DeepSpeed are these
+projects' sources, as `apt-get source pytorch` and `git clone` bring them; without --sources the suites that only
+they have are left out, and the table says so.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+DOCUMENT = ROOT / "docs" / "pytorch.md"
+BEGIN, END = "<!-- what table.py writes -->\n", "<!-- until here -->\n"
+TOOLS = ["numpy", "setuptools>=70.1", "ninja", "pytest", "pytest-timeout", "expecttest", "hypothesis",
+         "parameterized"]
+PROJECTS = ["accelerate", "deepspeed", "lightning", "torchft-nightly"]
+SUITES = ["torch-2", "torch-3", "torch-4", "torchft", "accelerate", "lightning"]
+OF_SOURCES = ["dtensor", "fsdp2", "deepspeed"]
+
+
+def run(*command, **options):
+    print("+", *command, file=sys.stderr, flush=True)
+    subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr, **options)
+
+
+def environment(folder, torch):
+    """A Python with that torch and the projects; what is there already stays."""
+    python = folder / "venv" / "bin" / "python"
+    if not (folder / "installed").exists():
+        run(sys.executable, "-m", "venv", folder / "venv")
+        run(python, "-m", "pip", "install", "-q", f"torch=={torch}.*", *TOOLS)
+        run(python, "-m", "pip", "install", "-q", *PROJECTS, env={**os.environ, "DS_BUILD_OPS": "0"})
+        (folder / "installed").touch()
+    return python
+
+
+def install_wheel(python, folder):
+    for old in folder.glob("dist/*.whl"):
+        old.unlink()
+    run(python, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", folder / "dist", ROOT / "src" / "torch")
+    (wheel,) = folder.glob("dist/*.whl")
+    run(python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", wheel)
+
+
+def versions(python):
+    said = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True)
+    return ", ".join(f"{name} {version}" for name, version in re.findall(r"^(\S+)==(\S+)$", said.stdout, re.M)
+                     if name in ["torch", *PROJECTS])
+
+
+def commit():
+    said = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT, check=True,
+                          capture_output=True, text=True)
+    return said.stdout.strip()
+
+
+def written(document, text):
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"table: {DOCUMENT} has not the lines {BEGIN.strip()} and {END.strip()}")
+    return before + BEGIN + text + END + after
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--torch", default="2.15", help="its version on PyPI")
+    arguments.add_argument("--sources", help="a folder with pytorch and DeepSpeed")
+    arguments.add_argument("--suites", nargs="+", default=[], help="some of those of suites.py instead of all")
+    arguments.add_argument("--folder", type=Path, help="where all is kept, in place of build/upstream")
+    arguments.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(ROOT)}, too")
+    options = arguments.parse_args()
+    folder = (options.folder or ROOT / "build" / "upstream").resolve() / options.torch
+    folder.mkdir(parents=True, exist_ok=True)
+    python = environment(folder, options.torch)
+    install_wheel(python, folder)
+    state = commit()
+    suites = options.suites or SUITES + (OF_SOURCES if options.sources else [])
+    more = ["--sources", options.sources] if options.sources else []
+    said = subprocess.run([python, HERE / "suites.py", *suites, "--keep", folder / f"results-{state}", *more],
+                          stdout=subprocess.PIPE, text=True)
+    if said.returncode not in (0, 1) or not said.stdout:
+        return said.returncode or 1
+    text = f"With {versions(python)}; commit {state}.\n\n{said.stdout}"
+    if left := [suite for suite in SUITES + OF_SOURCES if suite not in suites]:
+        text += f"\nNot run: {', '.join(left)}.\n"
+    print(text)
+    (folder / "table.md").write_text(text)
+    if options.write:
+        DOCUMENT.write_text(written(DOCUMENT.read_text(), text))
+    return said.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
