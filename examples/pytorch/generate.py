@@ -1,10 +1,11 @@
 """Tensor-parallel inference on CPUs: a small Llama of random weights, divided by transformers' own plan (tp_plan="auto"),
 writes text that nobody wants. Two all-reduces a layer and token, of a few KiB each, that nothing can hide.
 
-    torchrun --standalone --nproc_per_node=2 generate.py [chorus | gloo | none] [--layers 48] [--tokens 64]
+    torchrun --standalone --nproc_per_node=2 generate.py [chorus | gloo | deepspeed | none] [--layers 48] [--tokens 64]
 
 "none" leaves communication out (wrong tokens, the same arithmetic): what is left is what the others wait for. With
-CHORUS_DETERMINISTIC=1 the logits have the same bits whatever the ranks are connected by.
+CHORUS_DETERMINISTIC=1 the logits have the same bits whatever the ranks are connected by. "deepspeed": all-reduces by
+DeepSpeed's operation in shared memory, the rest by Gloo.
 """
 
 import argparse
@@ -19,10 +20,8 @@ import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM, logging  # from 5 on
 from transformers.distributed import DistributedConfig
 
-import chorus_torch  # registers the backend "chorus"
-
 arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-arguments.add_argument("backend", nargs="?", default="chorus", choices=["chorus", "gloo", "none"])
+arguments.add_argument("backend", nargs="?", default="chorus", choices=["chorus", "gloo", "deepspeed", "none"])
 arguments.add_argument("--layers", type=int, default=48)
 arguments.add_argument("--hidden", type=int, default=256)
 arguments.add_argument("--batch", type=int, default=1)
@@ -44,7 +43,13 @@ if options.backend == "none":
     dist.init_process_group("fake", store=FakeStore(), rank=int(os.environ["RANK"]),
                             world_size=int(os.environ["WORLD_SIZE"]))
 else:
-    dist.init_process_group(options.backend)
+    if options.backend == "chorus":
+        import chorus_torch  # noqa: F401: registers it, where no package did
+    dist.init_process_group("gloo" if options.backend == "deepspeed" else options.backend)
+if options.backend == "deepspeed":
+    import deepspeed_op
+
+    deepspeed_op.replace_all_reduce()
 rank, size = dist.get_rank(), dist.get_world_size()
 model = LlamaForCausalLM.from_pretrained(weights.name, distributed_config=DistributedConfig(tp_plan="auto"))
 weights.cleanup()
@@ -67,8 +72,9 @@ result = generate(options.tokens)
 wall, cpu = time.perf_counter() - began, cpu_s() - cpu
 with torch.profiler.profile() as profile:
     generate(1)
-calls = sum(event.count for event in profile.key_averages() if event.key in ("c10d::allreduce_", "c10d::_allgather_base_",
-                                                                             "c10d::allgather_into_tensor_coalesced_"))
+COLLECTIVES = ("c10d::allreduce_", "c10d::_allgather_base_", "c10d::allgather_into_tensor_coalesced_",
+               "deepspeed::inference_all_reduce_")
+calls = sum(event.count for event in profile.key_averages() if event.key in COLLECTIVES)
 bits = hashlib.sha256(torch.stack(result.logits).contiguous().numpy().tobytes()).hexdigest()
 if options.backend != "none":
     every = [None] * size

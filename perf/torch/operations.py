@@ -1,13 +1,16 @@
 """The same operations of torch.distributed through Gloo and Chorus, in one run, every result checked.
 
-    torchrun --standalone --nproc_per_node=2 perf/torch/operations.py [--json FILE] [--note TEXT]
+    torchrun --standalone --nproc_per_node=2 perf/torch/operations.py [--deepspeed] [--json FILE] [--note TEXT]
 
-Blocks of the two backends alternate; a figure is the median over all iterations of the slowest rank.
+Blocks of the backends alternate; a figure is the median over all iterations of the slowest rank. --deepspeed adds
+DeepSpeed's all-reduce in shared memory (examples/pytorch/deepspeed_op.py).
 """
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -16,11 +19,13 @@ import chorus_torch
 from record import save
 
 BACKENDS = ["gloo", "chorus"]
-SIZES = [4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20]
+SIZES = [4, 64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 4 << 20, 64 << 20]
 
 
-def operations(group, rank, size, count):
-    """Name -> (what to run, whether its result is right); inputs are set before each run."""
+def operations(group, rank, size, count, in_place=None):
+    """Name -> (what to run, whether its result is right); inputs are set before each run. `in_place`: an all-reduce to
+    take in place of torch's."""
+    in_place = in_place or (lambda data: dist.all_reduce(data, group=group))
     ones = torch.ones(count)
     data = torch.ones(count)
     block = max(count // size, 1)
@@ -31,7 +36,7 @@ def operations(group, rank, size, count):
 
     def all_reduce():
         data.copy_(ones)
-        dist.all_reduce(data, group=group)
+        in_place(data)
 
     def all_gather():
         dist.all_gather(parts, mine, group=group)
@@ -72,36 +77,47 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json")
     parser.add_argument("--note", default="")
-    parser.add_argument("--max", type=int, default=64 << 20)
+    parser.add_argument("--largest", type=int, default=64 << 20)
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--budget-ms", type=float, default=40)
+    parser.add_argument("--deepspeed", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     groups = {"gloo": dist.group.WORLD, "chorus": dist.new_group(backend="chorus")}
+    deepspeed = None
+    if options.deepspeed:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "pytorch"))
+        import deepspeed_op
+
+        deepspeed = deepspeed_op.load()
     rows = []
     for name in operations(groups["gloo"], rank, size, 1):
-        for bytes_ in (b for b in SIZES if b <= options.max):
+        for bytes_ in (b for b in SIZES if b <= options.largest):
             row = {"operation": name, "bytes": bytes_, "ranks": size}
-            times = {backend: [] for backend in BACKENDS}
             try:
                 runs = {b: operations(groups[b], rank, size, bytes_ // 4)[name] for b in BACKENDS}
-                for backend in BACKENDS:
+                if deepspeed and name == "all_reduce":
+                    runs["deepspeed"] = operations(None, rank, size, bytes_ // 4, deepspeed)[name]
+                times = {backend: [] for backend in runs}
+                for backend in runs:
                     timed(runs[backend][0], 3)
-                once = torch.tensor([max(statistics.median(timed(runs[b][0], 3)) for b in BACKENDS)])
+                once = torch.tensor([max(statistics.median(timed(run, 3)) for run, _ in runs.values())])
                 dist.all_reduce(once, dist.ReduceOp.MAX)
                 iterations = max(3, min(300, int(options.budget_ms * 1000 / once.item())))
                 for _ in range(options.blocks):
-                    for backend in BACKENDS:
+                    for backend in runs:
                         dist.barrier()
                         mine = torch.tensor(timed(runs[backend][0], iterations))
                         assert runs[backend][1](), f"{name} through {backend} is wrong"
                         dist.all_reduce(mine, dist.ReduceOp.MAX)
                         times[backend] += mine.tolist()
-                for backend in BACKENDS:
+                for backend in runs:
                     row[backend + "_us"] = round(statistics.median(times[backend]), 2)
                 row["ratio"] = round(row["chorus_us"] / row["gloo_us"], 3)
+                if "deepspeed_us" in row:
+                    row["to_deepspeed"] = round(row["chorus_us"] / row["deepspeed_us"], 3)
             except RuntimeError as error:  # Gloo of torch 1.13 has no all_to_all, for example
                 row["error"] = str(error).splitlines()[0]
             rows.append(row)
