@@ -6,7 +6,7 @@
 #   libchorus-dev          headers, pkg-config, CMake, examples
 #   chorus-tools           the commands, their manual pages and completions, the documents
 #   chorus-perf-peers      chorus-perf's workers for Open MPI, MPICH and Gloo
-#   chorus-trainer         train, which chorus plan asks
+#   chorus-trainer         train, which chorus layout asks
 #   python3-chorus         the module chorus, for Debian's Python
 #   python3-chorus-torch   the backend of torch.distributed, for Debian's torch
 #

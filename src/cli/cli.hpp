@@ -29,7 +29,7 @@ void add_doctor(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_flight(CLI::App& app, int& exit_code);
-void add_plan(CLI::App& app, int& exit_code);
+void add_layout(CLI::App& app, int& exit_code);
 void add_probe(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_schedule(CLI::App& app, int& exit_code);

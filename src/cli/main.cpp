@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "base/exhausted.hpp"
 #include "base/printable.hpp"
@@ -22,7 +23,7 @@ namespace {
 constexpr std::array kSubcommands = {
     AddSubcommand{add_algorithms}, AddSubcommand{add_convert},  AddSubcommand{add_doctor},
     AddSubcommand{add_env},        AddSubcommand{add_explain},  AddSubcommand{add_flight},
-    AddSubcommand{add_plan},       AddSubcommand{add_probe},    AddSubcommand{add_run},
+    AddSubcommand{add_layout},     AddSubcommand{add_probe},    AddSubcommand{add_run},
     AddSubcommand{add_schedule},   AddSubcommand{add_simulate}, AddSubcommand{add_synth},
     AddSubcommand{add_topo},       AddSubcommand{add_verify},
 };
@@ -53,6 +54,10 @@ void complain(const CLI::App& app, const std::exception& error) {
 int run(CLI::App& app, int argc, char** argv) {
   int exit_code = exit_well;
   describe(app, exit_code);
+  // Its name up to 0.1.
+  if (argc > 1 && std::string_view(argv[1]) == "plan") {
+    throw InputError("`chorus plan` is now `chorus layout`: a plan is what `chorus synth` writes");
+  }
   const auto leave = read_command_line(app, argc, argv);  // runs the subcommand
   if (!leave) return exit_code;
   if (leave->exit_code == exit_well) {

@@ -90,7 +90,7 @@ fi
 
 if [ -x "$prefix/bin/train" ]; then
   expect 0 "step" chorus run -n 2 -- train --preset tiny --dp 2 --steps 1
-  expect 0 "sequences" chorus plan ring:4 --preset tiny --gflops 10
+  expect 0 "sequences" chorus layout ring:4 --preset tiny --gflops 10
 fi
 modules=$prefix/lib/python3/dist-packages
 if [ -d "$modules/chorus" ]; then

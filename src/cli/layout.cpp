@@ -1,4 +1,4 @@
-// chorus plan: the best layouts of a training run, by the trainer's planner.
+// chorus layout: the best layouts of a training run, by the trainer's planner.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct PlanOptions {
+struct LayoutArguments {
   std::string topology;
   std::vector<std::string> rest;
 };
@@ -32,35 +32,35 @@ std::string trainer() {
 
 /// The planner knows the model's arithmetic, which the library does not: it belongs to the trainer.
 /// Becomes that process.
-void run_plan(const PlanOptions& options) {
+void run_layout(const LayoutArguments& arguments) {
   const std::string program = trainer();
-  std::vector<std::string> words{program, "--plan", options.topology};
-  words.insert(words.end(), options.rest.begin(), options.rest.end());
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execvp(program.c_str(), arguments.data());
+  std::vector<std::string> words{program, "--plan", arguments.topology};
+  words.insert(words.end(), arguments.rest.begin(), arguments.rest.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execvp(program.c_str(), argv.data());
   throw InputError(
-      "chorus plan needs the bundled trainer, `train`, beside it or on the PATH: build it "
-      "(libopenblas-dev)");
+      "chorus layout needs the bundled trainer, `train`, next to it or on the PATH: install "
+      "chorus-trainer, or build it (libopenblas-dev)");
 }
 
 }  // namespace
 
-void add_plan(CLI::App& app, int& /*exit_code*/) {
-  auto options = std::make_shared<PlanOptions>();
+void add_layout(CLI::App& app, int& /*exit_code*/) {
+  auto arguments = std::make_shared<LayoutArguments>();
   CLI::App* command = app.add_subcommand(
-      "plan", "Find the fastest way to lay a model's training out over the ranks of a topology");
-  command->add_option("TOPOLOGY", options->topology,
+      "layout", "Find the fastest parallel layout of a model's training on a topology");
+  command->add_option("TOPOLOGY", arguments->topology,
                       "A file of Chorus JSON or a name (chorus topo --list); this machine if \"\"");
   command->prefix_command();
   command->footer(
       "What follows TOPOLOGY goes to the trainer: the model, --sequences per step, --gflops and\n"
       "--memory-gb of a rank (train --help).\n"
-      "Example: chorus plan '2*dgx-a100' --preset 13B --gflops 150000 --memory-gb 80");
-  command->callback([command, options] {
-    options->rest = command->remaining();
-    run_plan(*options);
+      "Example: chorus layout '2*dgx-a100' --preset 13B --gflops 150000 --memory-gb 80");
+  command->callback([command, arguments] {
+    arguments->rest = command->remaining();
+    run_layout(*arguments);
   });
 }
 
