@@ -20,30 +20,15 @@ using Kind = Call::Kind;
   throw InputError(fmt::format("{}: {}", signature(call), why));
 }
 
-bool needs_input(const Call& call, Rank rank) {
-  switch (call.kind) {
-    case Kind::barrier:
-    case Kind::recv:
-      return false;
-    case Kind::broadcast:
-    case Kind::scatter:
-      return rank == call.peer;
-    default:
-      return true;
-  }
+/// Blocks of the buffers that a call of this rank uses; 0 where it uses none. Not of all_to_all_v.
+int blocks_in(const Call& call, Rank rank, int world_size) {
+  if (is_message(call.kind)) return call.kind == Kind::send ? 1 : 0;
+  return call.kind == Kind::barrier ? 0 : input_blocks(collective_of(call), world_size, rank);
 }
 
-bool needs_output(const Call& call, Rank rank) {
-  switch (call.kind) {
-    case Kind::barrier:
-    case Kind::send:
-      return false;
-    case Kind::reduce:
-    case Kind::gather:
-      return rank == call.peer;
-    default:
-      return true;
-  }
+int blocks_out(const Call& call, Rank rank, int world_size) {
+  if (is_message(call.kind)) return call.kind == Kind::recv ? 1 : 0;
+  return call.kind == Kind::barrier ? 0 : output_blocks(collective_of(call), world_size, rank);
 }
 
 /// Bytes of memory, [begin, end).
@@ -63,33 +48,8 @@ Range range_of(const void* memory, std::size_t count, DataType type) {
 
 // Where a result lands on input that is still needed, it depends on sizes, transports and timing
 // what comes out.
-void check_overlap(const Call& call, Rank rank, std::size_t world_size) {
-  const bool root = call.peer == rank;
-  std::size_t in_blocks = 1;
-  std::size_t out_blocks = 1;
-  switch (call.kind) {
-    case Kind::all_reduce:
-      break;
-    case Kind::all_gather:
-      out_blocks = world_size;
-      break;
-    case Kind::reduce_scatter:
-      in_blocks = world_size;
-      break;
-    case Kind::all_to_all:
-      in_blocks = out_blocks = world_size;
-      break;
-    case Kind::broadcast:
-    case Kind::reduce:
-    case Kind::gather:
-    case Kind::scatter:
-      if (!root) return;
-      if (call.kind == Kind::gather) out_blocks = world_size;
-      if (call.kind == Kind::scatter) in_blocks = world_size;
-      break;
-    default:
-      return;
-  }
+void check_overlap(const Call& call, Rank rank, std::size_t in_blocks, std::size_t out_blocks) {
+  if (in_blocks == 0 || out_blocks == 0) return;
   const Range in = range_of(call.input, in_blocks * call.count, call.type);
   const Range out = range_of(call.output, out_blocks * call.count, call.type);
   if (!in.overlaps(out)) return;
@@ -98,9 +58,9 @@ void check_overlap(const Call& call, Rank rank, std::size_t world_size) {
   const std::uintptr_t output_at = out.begin + (out_blocks > in_blocks ? own : 0);
   if (input_at == output_at) return;
   refuse(call, in_blocks == out_blocks
-                   ? "input and output overlap: let them be the same or apart"
-                   : fmt::format("input and output overlap: let the smaller one be block {} of the "
-                                 "larger one, or apart",
+                   ? "input and output overlap: pass one buffer for both, or disjoint buffers"
+                   : fmt::format("input and output overlap: the smaller one must be block {} of "
+                                 "the larger one, or disjoint from it",
                                  rank));
 }
 
@@ -146,8 +106,8 @@ void check_all_to_all_v(const Call& call, std::size_t me, std::size_t world_size
   for (std::size_t i = 1; i < received.size(); ++i) {
     if (received[i - 1].overlaps(received[i])) {
       refuse(call,
-             "what two ranks send lands in the same place: let the pieces of the output not "
-             "overlap");
+             "data of two ranks would be received into the same place: pass pieces of the output "
+             "that do not overlap");
     }
   }
   // Pieces of the input may be the same; so the one that reaches farthest counts, not the last.
@@ -158,7 +118,9 @@ void check_all_to_all_v(const Call& call, std::size_t me, std::size_t world_size
       reach = std::max(reach, sent[next].end);
     }
     if (reach > range.begin) {
-      refuse(call, "input and output overlap, and it cannot work in place: let them be apart");
+      refuse(
+          call,
+          "input and output overlap; this collective has no in-place form: pass disjoint buffers");
     }
   }
 }
@@ -177,7 +139,7 @@ void check_call(const Call& call, Rank rank, int world_size, bool on_gpu) {
   const Reduction reduction = reduction_of(call);
   if (static_cast<int>(reduction.op) >= kNumReduceOps) refuse(call, "unknown operation");
   if (!applies(reduction.op, call.type)) {
-    refuse(call, fmt::format("{} combines the bits of integers, and {} is none",
+    refuse(call, fmt::format("{} combines the bits of integers, and {} is not an integer type",
                              name_of(reduction.op), name_of(call.type)));
   }
   if (on_gpu && is_bitwise(reduction.op)) {
@@ -201,9 +163,11 @@ void check_call(const Call& call, Rank rank, int world_size, bool on_gpu) {
     return;
   }
   if (call.count == 0) return;
-  if (needs_input(call, rank) && call.input == nullptr) refuse(call, "the input is null");
-  if (needs_output(call, rank) && call.output == nullptr) refuse(call, "the output is null");
-  check_overlap(call, rank, static_cast<std::size_t>(world_size));
+  const int in = blocks_in(call, rank, world_size);
+  const int out = blocks_out(call, rank, world_size);
+  if (in > 0 && call.input == nullptr) refuse(call, "the input is null");
+  if (out > 0 && call.output == nullptr) refuse(call, "the output is null");
+  check_overlap(call, rank, static_cast<std::size_t>(in), static_cast<std::size_t>(out));
 }
 
 }  // namespace chorus

@@ -8,7 +8,6 @@
 #include "base/blob.hpp"
 #include "base/counted.hpp"
 #include "base/hash.hpp"
-#include "model/contract.hpp"
 #include "runtime/call.hpp"
 #include "runtime/communicator_impl.hpp"
 
@@ -28,8 +27,8 @@ Communicator::Impl& Communicator::impl() const {
   if (impl_) [[likely]]
     return *impl_;
   throw InputError(
-      "this communicator has been moved from: use the one it was moved to, or give it another one "
-      "to hold");
+      "this communicator has been moved from: use the one it was moved to, or assign another one "
+      "to it");
 }
 
 Communicator::~Communicator() {
@@ -114,7 +113,7 @@ Communicator Communicator::group(std::span<const Rank> members, std::string_view
   }
   if (part.rank < 0) {
     throw InputError(
-        fmt::format("group '{}': rank {} calls it, but is no member", name, place.rank));
+        fmt::format("group '{}': rank {} calls it, but is not a member", name, place.rank));
   }
   return Communicator(mine.part(std::move(part), timeout_ms));
 }
@@ -129,10 +128,11 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
                                    rank, world_size() - 1));
     }
     if (rank == place.rank || leaves[static_cast<std::size_t>(rank)]) {
-      throw InputError(fmt::format("rank {} is {}", rank,
-                                   rank == place.rank
-                                       ? "excluded but calls shrink(): only those that stay do"
-                                       : "excluded twice"));
+      throw InputError(
+          fmt::format("rank {} is {}", rank,
+                      rank == place.rank
+                          ? "excluded but calls shrink(), which only the remaining ranks may call"
+                          : "excluded twice"));
     }
     leaves[static_cast<std::size_t>(rank)] = true;
   }
@@ -247,10 +247,7 @@ std::string Communicator::explain(const Call& call) const {
   if (call.kind > Call::Kind::barrier) {
     return fmt::format("{} goes straight to its peers\n", signature(call));
   }
-  const auto kind = static_cast<CollectiveKind>(call.kind);
-  const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
-  return impl().selector->explain(
-             kind, static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type)) +
+  return impl().selector->explain(collective_of(call).kind, size_bytes_of(call, world_size())) +
          impl().explain_buffers(call) +
          (impl().is_planning()
               ? "  for now: schedules for the network are being made (await_plan())\n"
@@ -261,10 +258,7 @@ double Communicator::predicted_s(const Call& call) {
   check_kind(call);
   if (call.kind > Call::Kind::barrier) return 0;
   check_call(call, rank(), world_size());
-  const auto kind = static_cast<CollectiveKind>(call.kind);
-  const auto blocks = num_blocks(kind, world_size()) == 1 ? 1 : world_size();
-  const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * call.count * size_of(call.type);
-  return impl().selector->predicted_s(kind, bytes);
+  return impl().selector->predicted_s(collective_of(call).kind, size_bytes_of(call, world_size()));
 }
 
 // A call that is refused takes its group with it: left open by whoever catches this, the group

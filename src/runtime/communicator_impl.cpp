@@ -121,10 +121,10 @@ void Communicator::Impl::learn_failure() noexcept {
 
 void Communicator::Impl::require_own_process() const {
   if (of_this_process()) return;
-  throw InputError(fmt::format(
-      "this process was forked from rank {} and has no part in its communicator: only the process "
-      "that joined may use it",
-      place.rank));
+  throw InputError(
+      fmt::format("this process was forked from rank {} and cannot use its communicator: only the "
+                  "process that joined may",
+                  place.rank));
 }
 
 void Communicator::Impl::require_sound() {
@@ -288,11 +288,10 @@ void Communicator::Impl::run(const Call& call) {
 
 Job& Communicator::Impl::prepare_collective(const Call& call) {
   if (planner) follow_planner();
-  const auto kind = static_cast<CollectiveKind>(call.kind);
-  const auto n = static_cast<std::size_t>(place.members.size());
-  const std::size_t blocks = num_blocks(kind, static_cast<int>(n)) == 1 ? 1 : n;
-  const Collective collective{.kind = kind, .root = peer_of(call)};
-  const std::uint64_t bytes = blocks * call.count * size_of(call.type);
+  const auto n = static_cast<int>(place.members.size());
+  const Collective collective = collective_of(call);
+  const CollectiveKind kind = collective.kind;
+  const std::uint64_t bytes = size_bytes_of(call, n);
   const Selector::Choice& choice = schedule_name.empty()
                                        ? selector->choose(collective, bytes)
                                        : selector->choose(collective, schedule_name);
@@ -314,14 +313,12 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
             .count = call.count,
             .type = call.type,
             .op = reduction.op,
-            .divisor = reduction.op == ReduceOp::avg ? static_cast<int>(n) : 1,
+            .divisor = reduction.op == ReduceOp::avg ? n : 1,
             .tag = history_,
             .instances = instances};
   if (kind == CollectiveKind::barrier) work.count = 0;
-  prepare_input(
-      job, work, call,
-      static_cast<std::size_t>(input_blocks(collective, static_cast<int>(n), place.rank)),
-      static_cast<std::size_t>(output_blocks(collective, static_cast<int>(n), place.rank)));
+  prepare_input(job, work, call, static_cast<std::size_t>(input_blocks(collective, n, place.rank)),
+                static_cast<std::size_t>(output_blocks(collective, n, place.rank)));
   Commons* const commons = wiring->commons();
   if (choice.routine->direct != nullptr && commons != nullptr &&
       DirectExecution::fits(*choice.routine->direct, work, *commons)) {
@@ -336,12 +333,8 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
 std::string Communicator::Impl::explain_buffers(const Call& call) const {
   Commons* const commons = wiring->commons();
   if (commons == nullptr || call.kind == Call::Kind::barrier) return {};
-  const auto kind = static_cast<CollectiveKind>(call.kind);
-  const Rank root = peer_of(call);
-  const int blocks = num_blocks(kind, static_cast<int>(place.members.size()));
-  const std::uint64_t bytes =
-      (blocks == 1 ? 1 : place.members.size()) * call.count * size_of(call.type);
-  const Selector::Choice& choice = selector->choose({kind, root}, bytes);
+  const Selector::Choice& choice = selector->choose(
+      collective_of(call), size_bytes_of(call, static_cast<int>(place.members.size())));
   const Work work{.count = call.count, .type = call.type};
   const DirectRoutine* const direct = choice.routine->direct.get();
   if (direct == nullptr || !DirectExecution::fits(*direct, work, *commons)) return {};

@@ -116,7 +116,7 @@ void Communicator::Impl::note_time(const Job& job) {
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - job.begun;
   if (tells_calls) {
     log(LogLevel::debug, who(place),
-        fmt::format("call {} {} took {:.2f} us, predicted were {:.2f}", job.sequence,
+        fmt::format("call {} {} took {:.2f} us, {:.2f} were predicted", job.sequence,
                     signature(job.call), taken.count() * 1e6, job.predicted_s * 1e6));
   }
   if (!job.drifts || job.predicted_s <= 0) return;
@@ -126,8 +126,8 @@ void Communicator::Impl::note_time(const Job& job) {
       survey->recalled() != nullptr ? survey->recalled() : survey->await({});
   forget_probe(options.probe_cache, probed->key);
   log(LogLevel::warn, who(place),
-      fmt::format("{} takes {:.2g} times what {}: the network has changed. What was known of it is "
-                  "forgotten; reprobe(), or the next job, measures it again",
+      fmt::format("{} takes {:.2g} times what {}: the network has changed. What was measured of it "
+                  "is discarded; reprobe(), or the next job, measures it again",
                   signature(job.call), *change,
                   probed->cached ? "an earlier probe promises" : "it did after probing"));
 }
@@ -169,9 +169,9 @@ void Communicator::Impl::tell_plan(const Plan& plan, const Topology& found) cons
                            plan.topology_fingerprint));
   }
   log(LogLevel::warn, who(place),
-      fmt::format("{} is a plan for other wiring than is found here: {}; it is used all the same, "
-                  "right but perhaps slow. Set CHORUS_TOPOLOGY to the file that it was made for if "
-                  "that describes these ranks better",
+      fmt::format("{} is a plan for another topology than is found here: {}; it is used all the "
+                  "same: results are right, but it may be slow. Set CHORUS_TOPOLOGY to the file "
+                  "that it was made for if that describes these ranks better",
                   options.plan_file, difference(plan.topology, found)));
 }
 

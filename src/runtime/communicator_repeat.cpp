@@ -2,7 +2,6 @@
 // again and again; one of a few bytes takes less time than finding out what runs it.
 #include <cstring>
 
-#include "model/contract.hpp"
 #include "runtime/call.hpp"
 #include "runtime/call_tag.hpp"
 #include "runtime/communicator_impl.hpp"
@@ -65,11 +64,8 @@ bool Communicator::Impl::run_again(const Call& call) {
 // True if the job stays with the call that it ran.
 bool Communicator::Impl::keep_for_next(Job& job) {
   if (!needs_no_memory(job.call) || job.timed || !schedule_name.empty() || planner) return false;
-  const auto kind = static_cast<CollectiveKind>(job.call.kind);
-  const auto blocks =
-      num_blocks(kind, static_cast<int>(place.members.size())) == 1 ? 1 : place.members.size();
   const Selector::Choice& choice = selector->choose(
-      {.kind = kind, .root = peer_of(job.call)}, blocks * job.call.count * size_of(job.call.type));
+      collective_of(job.call), size_bytes_of(job.call, static_cast<int>(place.members.size())));
   Repeated& known = repeated_[oldest_repeated_++ % repeated_.size()];
   if (known.job != nullptr) free_jobs_.push_back(known.job);
   known = {.job = &job,

@@ -215,7 +215,7 @@ std::string Control::Impl::disconnection(const std::vector<Rank>* members) const
   }
   if (!joined) {
     return fmt::format(
-        "the process that made the id, mostly rank 0's ({}), died before all ranks had joined: {}",
+        "the process that made the id, usually rank 0's ({}), died before all ranks had joined: {}",
         host_text, *disconnected);
   }
   if (members == nullptr) {

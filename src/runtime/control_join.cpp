@@ -47,34 +47,34 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
         if (end == net::Handshake::done) return impl.meet(std::move(meeting));
         if (end == net::Handshake::later) later = why;
       } catch (const wire::Malformed& malformed) {
-        throw BootstrapError(fmt::format("what listens at {} is no Chorus coordinator: {}",
+        throw BootstrapError(fmt::format("what listens at {} is not a Chorus coordinator: {}",
                                          impl.coordinator, malformed.what()));
       }
     } else {
       why = std::strerror(error);
     }
     if (error == ECONNREFUSED && later.empty() && Clock::now() - last_listened > kRefusedFor) {
-      throw BootstrapError(fmt::format(
-          "rank {}: nobody listens at {} (any more): the process that made the id, mostly "
-          "rank 0's, has ended",
-          impl.rank, impl.coordinator));
+      throw BootstrapError(
+          fmt::format("rank {}: nothing listens at {}: the process that made the id, usually rank "
+                      "0's, has ended",
+                      impl.rank, impl.coordinator));
     }
     if (error == ENETUNREACH && endpoint.is_loopback()) {
-      throw BootstrapError(
-          fmt::format("rank {}: no way to {}: the loopback interface is down (ip link set lo up)",
-                      impl.rank, impl.coordinator));
+      throw BootstrapError(fmt::format(
+          "rank {}: cannot reach {}: the loopback interface is down (ip link set lo up)", impl.rank,
+          impl.coordinator));
     }
     std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);
   if (!later.empty()) {
     throw BootstrapError(fmt::format(
-        "rank {}: not let in at {} for {} ms: {}{}; is another job still running there?", impl.rank,
-        impl.coordinator, timeout_ms, later,
+        "rank {}: not admitted at {} for {} ms: {}{}; is another job still running there?",
+        impl.rank, impl.coordinator, timeout_ms, later,
         why == later ? "" : fmt::format("; in the end: {}", why)));
   }
   throw BootstrapError(
       fmt::format("rank {}: no coordinator at {} after {} ms: {}; is the process that made the id, "
-                  "mostly rank 0's, still running and within reach?",
+                  "usually rank 0's, still running and reachable?",
                   impl.rank, impl.coordinator, timeout_ms, why));
 }
 

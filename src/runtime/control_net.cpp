@@ -147,10 +147,10 @@ Id Id::parse(std::string_view text) {
   const auto bad = [&](std::string_view why) {
     // The secret stays out of messages: what follows the last colon is not repeated.
     const std::string_view shown = text.substr(0, std::min<std::size_t>(text.rfind(':'), 80));
-    return InputError(fmt::format(
-        "'{}{}' is no Chorus id: {}; an id looks like chorus:127.0.0.1:4000:<32 hex digits> or "
-        "chorus:[::1]:4000:<32 hex digits>",
-        shown, shown.size() < text.size() ? ":..." : "", why));
+    return InputError(
+        fmt::format("'{}{}' is not a Chorus id: {}; an id looks like chorus:127.0.0.1:4000:<32 hex "
+                    "digits> or chorus:[::1]:4000:<32 hex digits>",
+                    shown, shown.size() < text.size() ? ":..." : "", why));
   };
   constexpr std::string_view kPrefix = "chorus:";
   if (!text.starts_with(kPrefix)) throw bad("it does not begin with chorus:");
@@ -172,12 +172,12 @@ Id Id::parse(std::string_view text) {
   const auto [end, error] =
       std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
   if (error != std::errc() || end != port_text.data() + port_text.size() || port == 0) {
-    throw bad("its port is no number in [1, 65535]");
+    throw bad("its port is not a number in [1, 65535]");
   }
   Id id;
   if (!Endpoint::parse(host, port, id.endpoint) ||
       (id.endpoint.storage.ss_family == AF_INET6) != brackets) {
-    throw bad("its address is no IPv4 or IPv6 address");
+    throw bad("its address is not an IPv4 or IPv6 address");
   }
   try {
     id.secret = Secret::parse(secret);
@@ -211,8 +211,9 @@ Endpoint local_endpoint(std::string_view interface_name, std::uint16_t port) {
       return found;
     }
   }
-  throw BootstrapError(fmt::format("'{}' is no interface or address of this machine; there are {}",
-                                   interface_name, fmt::join(names, ", ")));
+  throw BootstrapError(
+      fmt::format("'{}' is not an interface or address of this machine; there are {}",
+                  interface_name, fmt::join(names, ", ")));
 }
 
 Endpoint default_route_endpoint() {

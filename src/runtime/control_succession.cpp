@@ -214,7 +214,7 @@ bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock
     own.why = refusal.what();
   } catch (const wire::Malformed& malformed) {
     log(LogLevel::info, "",
-        fmt::format("what listens at {} is no successor of the coordinator: {}", endpoint.text(),
+        fmt::format("what listens at {} is not a successor of the coordinator: {}", endpoint.text(),
                     malformed.what()));
   }
   lock.lock();

@@ -343,7 +343,7 @@ void Coordinator::Impl::settle(Time now) {
       if (order.close) {
         found->second.closing = true;
       } else if (found->second.outbox.size_bytes() > kMaxUnread) {
-        lose(token, "it reads nothing of what it is told", now);
+        lose(token, "it does not read what it is sent", now);
         continue;
       } else {
         add(found->second, order.frame);

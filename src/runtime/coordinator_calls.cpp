@@ -86,7 +86,8 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   } else if (exchange.members != members) {
     std::vector<Rank> all = exchange.members;
     if (std::find(all.begin(), all.end(), rank) == all.end()) all.push_back(rank);
-    return fail(all, fmt::format("{} exchanges among other ranks than the others", name(rank)));
+    return fail(
+        all, fmt::format("{} names other ranks for this exchange than the others do", name(rank)));
   }
   auto& slot = exchange.blobs[static_cast<std::size_t>(seat - members.begin())];
   if (!slot) ++exchange.arrived;
@@ -149,8 +150,9 @@ void Judge::on_open_group(Rank rank, wire::Reader& body) {
     group.seats.resize(members.size());
     group.members = std::move(members);
   } else if (group.members != members) {
-    decide(key, group,
-           fmt::format("{} makes this communicator of other ranks than the others", name(rank)));
+    decide(
+        key, group,
+        fmt::format("{} names other ranks for this communicator than the others do", name(rank)));
   }
   const auto seat = group.seat_of(rank);
   if (!seat) throw Malformed("a group of others");
@@ -369,7 +371,7 @@ std::string Judge::not_in_call(const Group& group, std::uint64_t call) const {
     if (each.closed) {
       text += " has left this communicator";
     } else if (stopped) {
-      text += " is stopped (kill -CONT lets it go on)";
+      text += " is stopped (kill -CONT resumes it)";
     } else if (!each.message.empty()) {
       text += fmt::format(" has not reported it: it last waited in {}", each.message);
     } else if (each.reported) {

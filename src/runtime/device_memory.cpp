@@ -187,7 +187,8 @@ void DeviceCommunicator::free(void* memory, int device) {
   cuda::CurrentOnDemand here(context.get());
   const MemoryPlace place = ask_place(memory, here);
   if (place.kind != MemoryKind::device || place.device != device) {
-    throw InputError(fmt::format("{} is no memory of GPU {}, or was freed before", memory, device));
+    throw InputError(
+        fmt::format("{} is not memory of GPU {}, or was freed before", memory, device));
   }
   cuda::check(cuda::driver().free(address_of(memory)), "freeing GPU memory");
 }

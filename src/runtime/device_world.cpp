@@ -32,7 +32,7 @@ std::vector<std::string> tell_all(Control& control, const GroupPlace& place, con
     BlobReader reader(blobs[from]);
     for (std::size_t of = 0; of < mine.size(); ++of) all.push_back(reader.text());
     if (!reader.ok()) {
-      throw BootstrapError(fmt::format("what rank {} says of its GPU cannot be read", from));
+      throw BootstrapError(fmt::format("malformed GPU description from rank {}", from));
     }
   }
   return all;
@@ -87,7 +87,7 @@ struct DeviceWorld::Facts {
     copy(facts.handle);
     facts.exported = blob.u32() != 0;
     if (!well || !blob.ok() || !blob.at_end()) {
-      throw BootstrapError(fmt::format("what rank {} says of its GPU cannot be read", rank));
+      throw BootstrapError(fmt::format("malformed GPU description from rank {}", rank));
     }
     return facts;
   }

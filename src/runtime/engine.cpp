@@ -406,7 +406,7 @@ void Engine::lost(Rank peer, const std::string& why) {
 }
 
 void Engine::out_of_memory(const std::string& what) {
-  lost(-1, fmt::format("no memory for what {} takes beside its buffers", what));
+  lost(-1, fmt::format("out of memory: {} needs more than its buffers", what));
 }
 
 void Engine::mismatched(const Job& job) {

@@ -35,7 +35,7 @@ Visit::Visit(Communicator::Impl& communicator) : communicator_(communicator) {
   if (communicator.visited.load(std::memory_order_relaxed)) {
     throw InputError(
         "two threads use one communicator at the same time: give each a communicator of its own "
-        "(split()), or let them take turns");
+        "(split()), or let only one call at a time");
   }
   communicator.visited.store(true, std::memory_order_relaxed);
 }

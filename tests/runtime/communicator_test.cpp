@@ -246,7 +246,7 @@ TEST(Communicator, MembersAloneMakeAGroupWhateverTheOthersDo) {
         }
         return "accepted";
       };
-      EXPECT_THAT(refusal({1}), HasSubstr("is no member"));
+      EXPECT_THAT(refusal({1}), HasSubstr("is not a member"));
       EXPECT_THAT(refusal({comm.rank(), 4}), HasSubstr("rank 4 does not exist"));
       EXPECT_THAT(refusal({comm.rank(), comm.rank()}), HasSubstr("is named twice"));
       comm.all_reduce<int>(waited);

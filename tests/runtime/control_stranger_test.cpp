@@ -284,7 +284,7 @@ TEST(FakeCoordinator, AnotherServerIsNamedAsNone) {
     [[maybe_unused]] const auto sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
   });
   EXPECT_THAT(join_error(fake.id().text(), 0, 2, kPatience_ms),
-              HasSubstr("is no Chorus coordinator"));
+              HasSubstr("is not a Chorus coordinator"));
 }
 
 TEST(FakeCoordinator, OneThatSaysNothingOrHangsUpCostsNoMoreThanTheDeadline) {

@@ -163,7 +163,7 @@ TEST(Control, TheListenerMayBeBusyButNotAbsent) {
   }
   const auto start = Clock::now();
   EXPECT_THAT(join_error(id.text(), 1, 2, kPatience_ms),
-              AllOf(HasSubstr("nobody listens at 127.0.0.1:"), HasSubstr("rank 0")));
+              AllOf(HasSubstr("nothing listens at 127.0.0.1:"), HasSubstr("rank 0")));
   EXPECT_LT(Clock::now() - start, milliseconds(1'900));
 }
 
@@ -415,7 +415,7 @@ TEST(Place, WhatTheCoordinatorSaidLastIsKeptThoughItIsGone) {
   if (child == 0) {  // another process, as identities tell
     const std::string why = join_error(id, 1, 2, 1'500);
     const bool kept =
-        why.find("not let in at 127.0.0.1:") != std::string::npos &&
+        why.find("not admitted at 127.0.0.1:") != std::string::npos &&
         why.find("holds the place for an earlier joining of 2 ranks") != std::string::npos &&
         why.find("in the end: Connection refused") != std::string::npos;
     if (!kept) std::fprintf(stderr, "%s\n", why.c_str());

@@ -328,7 +328,7 @@ TEST_F(JudgeTest, OneOfThoseWhoWaitSpeaksAndNamesWhoIsStopped) {
             "rank 1 (pid 101 on h) has never waited for long, so it has reported no call: it "
             "computes, or stands still");
   stopped = true;
-  EXPECT_EQ(wait(0, 1254).first, "rank 1 (pid 101 on h) is stopped (kill -CONT lets it go on)");
+  EXPECT_EQ(wait(0, 1254).first, "rank 1 (pid 101 on h) is stopped (kill -CONT resumes it)");
 }
 
 TEST_F(JudgeTest, ListsAreShort) {
