@@ -33,10 +33,10 @@ constexpr Compact kNone{};
 WhyNot no_compact_form(const Compact& compact, const AlgorithmInput& input) {
   if (!input.compact || (compact.kinds & bit(input.kind)) != 0) return std::nullopt;
   if ((compact.at_powers_of_two & bit(input.kind)) == 0) {
-    return fmt::format("names too many transfers for {} ranks", input.world_size);
+    return fmt::format("would list too many transfers for {} ranks", input.world_size);
   }
   if (input.world_size == floor_power_of_two(input.world_size)) return std::nullopt;
-  return fmt::format("names too many transfers for {} ranks, which are no power of two",
+  return fmt::format("would list too many transfers for {} ranks, which is not a power of two",
                      input.world_size);
 }
 
@@ -45,7 +45,7 @@ template <Compact kForms, CollectiveKind... kKinds>
 WhyNot only(const AlgorithmInput& input) {
   if (input.world_size < 1) return fmt::format("world size {} is below 1", input.world_size);
   if (((input.kind == kKinds) || ...)) return no_compact_form(kForms, input);
-  return fmt::format("has no form for {}", name_of(input.kind));
+  return fmt::format("does not implement {}", name_of(input.kind));
 }
 
 /// Serves these kinds where the group has at least two levels.
@@ -107,11 +107,10 @@ constexpr std::array kAlgorithms{
               "distances 1, 2, 4, … around the circle of ranks: ceil(log2 n) steps per phase at "
               "any world size (Bruck et al. 1997)",
               only<kEvery, all_reduce, all_gather, reduce_scatter, all_to_all>, make_bruck},
-    Algorithm{
-        "two_hop",
-        "a block goes by one rank in between, so that each rank has some 2√n partners in place "
-        "of n−1 (Bruck et al. 1997, in base √n)",
-        only<kEvery, all_to_all>, make_two_hop},
+    Algorithm{"two_hop",
+              "a block goes by one rank in between, so that each rank has about 2√n partners "
+              "instead of n−1 (Bruck et al. 1997, in base √n)",
+              only<kEvery, all_to_all>, make_two_hop},
     Algorithm{"pairwise",
               "n−1 exchanges with one rank each, nothing relayed (Thakur, Rabenseifner & Gropp "
               "2005)",

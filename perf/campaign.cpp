@@ -274,11 +274,11 @@ Row empty_row(const Settings& s, const Place& place, Kind kind, std::uint64_t by
 
 void check(const Settings& s, int ranks) {
   if (s.libraries.empty()) {
-    throw InputError("no library to measure was found beside chorus-perf; build its workers");
+    throw InputError("no library to measure was found next to chorus-perf; build its workers");
   }
   if (ranks < 2) throw InputError("at least two ranks are needed; use --ranks 2 or more");
   if (s.root < 0 || s.root >= ranks) {
-    throw InputError(fmt::format("--root {} is no rank of {}", s.root, ranks));
+    throw InputError(fmt::format("--root {} is not a rank of {}", s.root, ranks));
   }
   for (const Kind kind : s.kinds) {
     if (!benchmark(kind).reduces) continue;
@@ -293,7 +293,7 @@ void check(const Settings& s, int ranks) {
 std::vector<std::uint64_t> sizes_between(std::uint64_t begin, std::uint64_t end, double factor) {
   if (begin == 0 || begin > end) {
     throw InputError(
-        fmt::format("sizes from {} to {} are none; use 0 < --begin <= --end", begin, end));
+        fmt::format("there are no sizes from {} to {}; use 0 < --begin <= --end", begin, end));
   }
   if (!(factor > 1)) throw InputError("--factor must be greater than 1");
   std::vector<std::uint64_t> sizes;

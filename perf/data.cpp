@@ -227,8 +227,8 @@ Mismatches compare(const void* buffer, DataType type, std::size_t count, MakeVal
 
 std::string why_uncheckable(const Pattern& pattern) {
   if (pattern.reduced && !applies(pattern.op, pattern.type)) {
-    return fmt::format("{} combines the bits of integers, and {} is none", name_of(pattern.op),
-                       name_of(pattern.type));
+    return fmt::format("{} combines the bits of integers, and {} is not an integer type",
+                       name_of(pattern.op), name_of(pattern.type));
   }
   if (value_count(pattern) >= 2) return {};
   return fmt::format("{} over {} ranks has no exact test data in {}; choose a wider type",

@@ -15,7 +15,7 @@ int explain(const ExplainOptions& options) {
   std::vector<std::string> program = {beside_driver("chorus-perf-selection")};
   if (::access(program[0].c_str(), X_OK) != 0) {
     throw InputError(
-        "--explain: there is no chorus-perf-selection beside chorus-perf: build or install it");
+        "--explain: there is no chorus-perf-selection next to chorus-perf: build or install it");
   }
   for (const Kind kind : options.kinds) {
     program.emplace_back(benchmark(kind).name);

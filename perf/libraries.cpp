@@ -364,7 +364,7 @@ std::vector<Absent> absent_from(const std::vector<Library>& chosen) {
         {.library = name,
          .reason =
              std::ranges::none_of(found, named)
-                 ? fmt::format("there is no chorus-perf-worker-{} beside chorus-perf: {}", name,
+                 ? fmt::format("there is no chorus-perf-worker-{} next to chorus-perf: {}", name,
                                known.by_script ? "perf/peers.sh makes it"
                                                : "it was not installed where Chorus was built")
              : name == "nccl" ? "its buffers are on GPUs: --transport gpu"

@@ -122,7 +122,7 @@ std::vector<Library> libraries_named(const Raw& raw, std::vector<Library> availa
                                     [&](const Library& library) { return library.name == name; });
     if (found == available.end()) {
       throw InputError(fmt::format(
-          "--library {}: there is no chorus-perf-worker-{} beside chorus-perf", name, name));
+          "--library {}: there is no chorus-perf-worker-{} next to chorus-perf", name, name));
     }
     if (std::ranges::find(chosen, name, &Library::name) != chosen.end()) {
       throw InputError(fmt::format("--library {}: it is named twice", name));

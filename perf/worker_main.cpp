@@ -43,7 +43,7 @@ Fd connect_over_network(const std::string& control) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (::getaddrinfo(host.c_str(), control.substr(colon + 1).c_str(), &hints, &found) != 0) {
-    throw InputError(control + " is no address of a driver");
+    throw InputError(control + " is not an address of a driver");
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> address(found, ::freeaddrinfo);
   Fd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));

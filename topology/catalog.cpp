@@ -388,8 +388,8 @@ std::vector<std::string_view> machine_names() {
   std::vector<std::string_view> names = machine_names();
   names.emplace_back("hwloc");
   names.insert(names.end(), generator_names().begin(), generator_names().end());
-  spec.fail(spec.name_at, fmt::format("{} is no known machine or generator; {}known: {}", spec.name,
-                                      hint(spec.name, names), fmt::join(names, ", ")));
+  spec.fail(spec.name_at, fmt::format("{} is not a known machine or generator; {}known: {}",
+                                      spec.name, hint(spec.name, names), fmt::join(names, ", ")));
 }
 
 }  // namespace

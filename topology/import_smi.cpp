@@ -137,7 +137,8 @@ class SmiReader {
       }
     }
     fail(line,
-         fmt::format("\"{}\" is no connection: X, NV#, PIX, PXB, PHB, NODE and SYS are", word));
+         fmt::format("\"{}\" is not a connection: known are X, NV#, PIX, PXB, PHB, NODE and SYS",
+                     word));
   }
 
   void read_row(std::size_t at) {

@@ -283,7 +283,7 @@ std::string contradiction(const NvmlReport& report) {
       }
     }
     if (!gpu.peers.empty() && gpu.peers.size() != report.gpus.size()) {
-      return fmt::format("GPU {} tells of its ways to {} of {} GPUs", i, gpu.peers.size(),
+      return fmt::format("GPU {} reports its paths to {} of {} GPUs", i, gpu.peers.size(),
                          report.gpus.size());
     }
     if (!gpu.instances.empty() && !gpu.mig) {

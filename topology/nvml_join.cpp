@@ -26,7 +26,7 @@ std::string_view reason(PeerAccess access) {
     case PeerAccess::bridge:
       return "the I/O hub does not pass it on";
     case PeerAccess::broken:
-      return "what is sent there arrives damaged or not at all (see chorus doctor: acs, iommu)";
+      return "data sent there arrives damaged or not at all (see chorus doctor: acs, iommu)";
     case PeerAccess::disabled:
       return "the driver's settings forbid it";
     default:

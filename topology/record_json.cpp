@@ -37,7 +37,7 @@ template <class Enum, std::size_t count>
 Enum one_of(const Node& node, const std::array<std::string_view, count>& names) {
   const auto found = std::find(names.begin(), names.end(), node.text());
   if (found == names.end()) {
-    node.fail(fmt::format("\"{}\" is none of {}", node.text(), fmt::join(names, ", ")));
+    node.fail(fmt::format("\"{}\" is not one of {}", node.text(), fmt::join(names, ", ")));
   }
   return static_cast<Enum>(found - names.begin());
 }

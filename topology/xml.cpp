@@ -25,26 +25,27 @@ struct Depth : pugi::xml_tree_walker {
 
 XmlFile::XmlFile(std::string_view text, std::string_view where) : text_(text), where_(where) {
   if (text.size() > kMostInputBytes) {
-    throw InputError(fmt::format("{}: larger than {} MiB: no topology is; is it the right file?",
-                                 where_, kMostInputBytes >> 20));
+    throw InputError(
+        fmt::format("{}: larger than {} MiB, which no topology is: is it the right file?", where_,
+                    kMostInputBytes >> 20));
   }
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw InputError(
-        fmt::format("{}: a zero byte: the file is binary or was damaged; write it anew",
+        fmt::format("{}: a zero byte: the file is binary or was damaged; write it again",
                     place(static_cast<std::ptrdiff_t>(nul))));
   }
   refuse_entities();
   const pugi::xml_parse_result result =
       document_.load_buffer(text.data(), text.size(), pugi::parse_default, pugi::encoding_utf8);
   if (!result) {
-    throw InputError(fmt::format("{}: malformed or truncated XML ({}): write the file anew",
+    throw InputError(fmt::format("{}: malformed or truncated XML ({}): write the file again",
                                  place(result.offset), result.description()));
   }
   Depth depth;
   document_.traverse(depth);
   if (depth.most > kMostDepth) {
-    throw InputError(
-        fmt::format("{}: elements nested more than {} deep: no topology is", where_, kMostDepth));
+    throw InputError(fmt::format("{}: elements nested more than {} deep, which no topology needs",
+                                 where_, kMostDepth));
   }
 }
 

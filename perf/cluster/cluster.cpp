@@ -228,7 +228,8 @@ void Cluster::set_congestion_control() {
   if (options_.congestion.empty()) return;
   if (options_.congestion.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789") !=
       std::string::npos) {
-    throw InputError(fmt::format("\"{}\" is no congestion control", options_.congestion));
+    throw InputError(
+        fmt::format("\"{}\" is not a congestion control algorithm", options_.congestion));
   }
   for (std::size_t h = 0; h < fabric_.hosts.size(); ++h) {
     Command command;

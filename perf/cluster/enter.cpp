@@ -32,7 +32,7 @@ struct Host {
 
 Host find_host(const std::string& wanted) {
   const char* path = std::getenv("CHORUS_PERF_CLUSTER");
-  if (path == nullptr) fail("CHORUS_PERF_CLUSTER is not set: chorus-perf cluster tells it");
+  if (path == nullptr) fail("CHORUS_PERF_CLUSTER is not set: chorus-perf cluster prints it");
   std::ifstream file(path);
   for (Host host; file >> host.name >> host.address >> host.keeper >> host.directory;) {
     if (host.name == wanted || host.address == wanted) return host;

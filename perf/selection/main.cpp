@@ -76,8 +76,8 @@ void run(const Arguments& arguments, const std::string& command) {
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "Measure every schedule that could run beside the one that would.\nExit code: 0 well, "
-      "1 a failure, 2 bad input or usage.",
+      "Measure every schedule that could run, next to the one that would.\nExit code: 0 well, 1 a "
+      "failure, 2 bad input or usage.",
       "chorus-perf-selection");
   Arguments arguments;
   app.add_option("collectives", arguments.kinds, "all_reduce, all_gather, …")

@@ -191,7 +191,7 @@ CLI::App* add_families(CLI::App& app, FamilyWishes& wishes, FamilyRecord& record
   command->add_option("--most-ranks", wishes.most_ranks, "of a wiring")
       ->capture_default_str()
       ->check(CLI::Range(8, 1024));
-  command->add_option("--topology", wishes.names, "plan for these names in place of drawn ones");
+  command->add_option("--topology", wishes.names, "plan for these names instead of drawn ones");
   command->add_option("-b,--bytes", wishes.sizes, "sizes, ascending; as in 1M")
       ->delimiter(',')
       ->allow_extra_args(false)

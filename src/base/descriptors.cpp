@@ -37,9 +37,8 @@ std::string why_no_descriptor(int error) {
   ::getrlimit(RLIMIT_NOFILE, &limit);
   const bool hard = limit.rlim_cur == limit.rlim_max;
   return fmt::format(
-      "{}: {} are the most that this process may have{}, and it needs more: raise their limit "
-      "(ulimit {}-n {})",
-      std::strerror(error), limit.rlim_cur, hard ? ", its hard limit" : "", hard ? "-H " : "",
+      "{}: this process may have {}{} and needs more: raise the limit (ulimit {}-n {})",
+      std::strerror(error), limit.rlim_cur, hard ? ", its hard limit," : "", hard ? "-H " : "",
       2 * limit.rlim_cur);
 }
 

@@ -81,7 +81,7 @@ Secret Secret::random() {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       throw BootstrapError(
-          fmt::format("no random numbers for a secret: getrandom: {}", std::strerror(errno)));
+          fmt::format("cannot get random bytes for a secret: getrandom: {}", std::strerror(errno)));
     }
     have += static_cast<std::size_t>(got);
   }

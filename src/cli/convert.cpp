@@ -38,10 +38,9 @@ Format target(const ConvertArguments& arguments) {
   if (!arguments.to.empty()) return formats::parse_format(arguments.to);
   if (ends_with(arguments.out, ".xml")) return Format::msccl_xml;
   if (ends_with(arguments.out, ".json")) return Format::schedule;
-  throw InputError(
-      fmt::format("the name '{}' does not tell the format: add --to chorus, msccl-xml, "
-                  "sccl or mscclpp",
-                  arguments.out));
+  throw InputError(fmt::format(
+      "the name '{}' does not show the format: add --to chorus, msccl-xml, sccl or mscclpp",
+      arguments.out));
 }
 
 /// The one schedule to write; a plan may hold several.

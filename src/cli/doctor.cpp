@@ -168,7 +168,7 @@ void add_doctor(CLI::App& app, int& exit_code) {
       app.add_subcommand("doctor", "Find what will slow jobs on this machine down, or stop them");
   command->add_option("--root", options->root,
                       "Examine the proc, sys, dev, etc and usr below this directory, and its "
-                      "nvml.json, in place of this machine");
+                      "nvml.json, instead of this machine");
   command->add_flag("--json", options->json, "Print JSON for scripts");
   command->footer(
       "Exit code: 0 nothing worse than notes, 1 a fault, 3 warnings, 2 bad usage.\n"

@@ -28,13 +28,12 @@ struct Heading {
 constexpr Heading kHeadings[] = {
     {Section::options, "Options",
      "Each sets a field of `chorus::Options` (include/chorus/options.hpp)."},
-    {Section::job, "The job", "How ranks meet, and what libnccl.so.2 hands on."},
+    {Section::job, "The job", "How ranks meet, and what libnccl.so.2 passes on."},
     {Section::nccl, "NCCL's",
-     "Heeded by programs that load Chorus as libnccl.so.2. They are read from the environment, "
-     "then "
-     "from NCCL_CONF_FILE or ~/.nccl.conf, then from /etc/nccl.conf. The variable of Chorus that "
-     "one stands for wins over it."},
-    {Section::surroundings, "Of launchers and the system", "Read, and set by others."},
+     "Read by programs that load Chorus as libnccl.so.2. They are read from the environment, then "
+     "from NCCL_CONF_FILE or ~/.nccl.conf, then from /etc/nccl.conf. Where Chorus has a variable "
+     "for the same thing, that one takes precedence."},
+    {Section::surroundings, "Set by launchers and the system", "Read by Chorus, set by others."},
 };
 
 /// A variable as it is now.

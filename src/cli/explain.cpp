@@ -179,7 +179,7 @@ void add_explain(CLI::App& app, int& exit_code) {
       ->transform(byte_size());
   command
       ->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host,
-                   "so many processes on each of some hosts like this one")
+                   "ranks on each host, hosts being like this one")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   command->add_option("--hosts", arguments->shape.hosts, "how many of them")

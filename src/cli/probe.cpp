@@ -244,20 +244,21 @@ void add_probe(CLI::App& app, int& exit_code) {
   command->add_option("--svg", arguments->svg, "Draw it to this file (- for standard output)");
   command
       ->add_option("--compare", arguments->compare,
-                   "Topology that somebody declared: exit with 1 and say where it is wrong")
+                   "Compare with this declared topology: exit with 1 if it is wrong, and say where")
       ->type_name("SOURCE");
-  command->add_option("--budget-ms", arguments->budget_ms, "Ask nothing more after that")
+  command->add_option("--budget-ms", arguments->budget_ms, "Stop measuring after this long")
       ->check(CLI::Range(1, 3'600'000))
       ->capture_default_str();
   CLI::Option* const host =
       command->add_flag("--host", arguments->host,
-                        "Measure the cores of this machine instead: how fast they tell and copy "
-                        "each other what; -o writes it for CHORUS_HOST_PROBE");
+                        "Measure the cores of this machine instead: how fast they signal each "
+                        "other and copy; -o writes it for CHORUS_HOST_PROBE");
   for (const char* other : {"--svg", "--compare", "--budget-ms"}) {
     host->excludes(command->get_option(other));
   }
-  command->add_flag("--cached", arguments->cached, "Be content with what an earlier probe found");
-  command->add_flag("!--no-cache", arguments->keep, "Do not keep what is found");
+  command->add_flag("--cached", arguments->cached,
+                    "Use what an earlier probe found, if there is one");
+  command->add_flag("!--no-cache", arguments->keep, "Do not cache the result");
   command->add_flag("--json", arguments->json, "Print figures, traffic and every measurement");
   command->footer(
       "Started as the ranks of a job; rank 0 writes. Examples:\n"

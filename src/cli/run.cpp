@@ -251,10 +251,10 @@ class LocalJob {
   /// The others wait for it, and nothing would say why.
   void stopped(int rank, int signal) {
     const pid_t pid = pids_[static_cast<std::size_t>(rank)];
-    say(fmt::format("rank {} (pid {}) is stopped by {}: {}kill -CONT {} lets it go on", rank, pid,
+    say(fmt::format("rank {} (pid {}) is stopped by {}: {}kill -CONT {} resumes it", rank, pid,
                     describe_signal(signal),
                     signal == SIGTTIN || signal == SIGTTOU
-                        ? "ranks have no terminal; after that is mended, "
+                        ? "ranks have no terminal to read from; once it no longer does, "
                         : "",
                     pid));
   }

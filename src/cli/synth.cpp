@@ -317,7 +317,7 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->transform(byte_size());
   command
       ->add_option("-n,--ranks-per-host", arguments->shape.ranks_per_host,
-                   "instead of a topology: so many processes on hosts like this one")
+                   "instead of a topology: number of ranks, on hosts like this one")
       ->check(CLI::Range(1, 4096));
   command->add_option("--hosts", arguments->shape.hosts, "with -n")
       ->check(CLI::Range(1, 4096))

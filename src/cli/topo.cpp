@@ -101,8 +101,8 @@ void add_topo(CLI::App& app, int& /*exit_code*/) {
       ->excludes("SOURCE");
   command
       ->add_flag("--probe-gpus", options->probe_gpus,
-                 "Measure every pair of GPUs first, prove that what one sends the other arrives, "
-                 "and avoid pairs where it does not")
+                 "Measure every pair of GPUs first, check that data arrives intact, and avoid "
+                 "pairs where it does not")
       ->excludes("SOURCE");
   command->add_flag("--json", options->json, "Print Chorus JSON, which every command reads");
   command->add_flag("--list", options->list, "List the machines and generators known by name")

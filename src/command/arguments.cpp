@@ -51,10 +51,10 @@ std::uint64_t parse_size(std::string_view text) {
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   const int shift = shift_of(std::string(rest, end));
   if (error == std::errc::invalid_argument || shift < 0) {
-    throw InputError(fmt::format("\"{:.40}\" is no size: 4, 64K, 16M and 2G are some", text));
+    throw InputError(fmt::format("\"{:.40}\" is not a size: write it as 4, 64K, 16M or 2G", text));
   }
   if (error == std::errc::result_out_of_range || value > kMostBytes >> shift) {
-    throw InputError(fmt::format("{:.40} is more than a size can be, 1024G", text));
+    throw InputError(fmt::format("{:.40} is too large: a size is at most 1024G", text));
   }
   return value << shift;
 }
@@ -76,7 +76,7 @@ CLI::Validator whole_number() {
     std::uint64_t value = 0;
     const auto [stop, error] = std::from_chars(text.data(), end, value);
     if (error == std::errc() && stop == end) return std::string();
-    return fmt::format("{:.40} is no whole number from 0 to 2^64 - 1", text);
+    return fmt::format("{:.40} is not a whole number from 0 to 2^64 - 1", text);
   });
 }
 
@@ -88,7 +88,7 @@ CLI::Validator number_within(double low, double high) {
             if (error == std::errc() && stop == end && value >= low && value <= high) {
               return std::string();
             }
-            return fmt::format("{:.40} is no number in [{}, {}]", text, low, high);
+            return fmt::format("{:.40} is not a number in [{}, {}]", text, low, high);
           },
           fmt::format("in [{}, {}]", low, high)};
 }

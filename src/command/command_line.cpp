@@ -136,7 +136,7 @@ const CLI::App& deepest_read(const CLI::App& app) {
 
 /// What no option and no argument takes.
 std::string surplus(const CLI::App& app, const std::string& word) {
-  if (!is_option(word)) return fmt::format("'{:.40}' is one word too many", word);
+  if (!is_option(word)) return fmt::format("'{:.40}' is not expected", word);
   const std::string name = word.substr(0, word.find('='));
   const Words names = options_of(app);
   const auto meant = nearest_word(name, views_of(names));
@@ -170,11 +170,11 @@ std::string command_read(const CLI::App& app) {
 
 void add_common_options(CLI::App& app) {
   app.set_version_flag("--version", fmt::format("{} {}", app.get_name(), CHORUS_VERSION),
-                       "Print the version and leave");
+                       "Print the version and exit");
   // Thrown from a callback as CLI11 itself does for --version: nothing else has to be given.
   app.add_flag_callback(
       "--man", [&app] { throw CLI::CallForVersion(manual_page(app), 0); },
-      "Print the manual page (to read it: --man | man -l -) and leave");
+      "Print the manual page (to read it: --man | man -l -) and exit");
   app.add_option_function<std::string>(
          "--completion",
          [&app](const std::string& shell) {
@@ -182,7 +182,7 @@ void add_common_options(CLI::App& app) {
                                      0);
          },
          "Print the completion for a shell (in bash: source <(" + app.get_name() +
-             " --completion bash)) and leave")
+             " --completion bash)) and exit")
       ->type_name("SHELL")
       ->trigger_on_parse()
       ->check(CLI::IsMember({"bash", "zsh"}));

@@ -427,7 +427,7 @@ MscclAlgo msccl_programs(const Schedule& schedule, const MscclXmlOptions& option
     throw InputError(fmt::format("'{}' is wrong and is not written: {}", schedule.name, *fault));
   }
   if (schedule.collective.kind == CollectiveKind::barrier) {
-    throw InputError(fmt::format("'{}' is a barrier, which MSCCL cannot say", schedule.name));
+    throw InputError(fmt::format("'{}' is a barrier, which MSCCL cannot express", schedule.name));
   }
   // Receiving and sending in one step can close a circle of ranks that all wait for room. Then it
   // is given up where the circle is.

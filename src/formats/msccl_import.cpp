@@ -46,10 +46,9 @@ Schedule outline_of(const MscclAlgo& algo, Collective collective, std::string_vi
   const int blocks = num_blocks(collective.kind, n);
   const int larger = blocks == 1 ? 1 : n;  // blocks of the larger buffer
   if (algo.chunks % larger != 0) {
-    throw InputError(
-        fmt::format("{}:{}: <algo> has nchunksperloop=\"{}\", which is no multiple of the {} "
-                    "blocks of {}",
-                    where, algo.line, algo.chunks, larger, name_of(collective.kind)));
+    throw InputError(fmt::format(
+        "{}:{}: <algo> has nchunksperloop=\"{}\", which is not a multiple of the {} blocks of {}",
+        where, algo.line, algo.chunks, larger, name_of(collective.kind)));
   }
   long long places = 0;
   for (const MscclGpu& gpu : algo.gpus) places += 2LL * algo.chunks + gpu.scratch_chunks;
@@ -145,10 +144,10 @@ class Import {
     if (const auto levels = earliest_levels(count, data)) return of_moves(*levels);
     count = static_cast<int>(trace_.moves.size());
     if (const auto levels = earliest_levels(count, versions_.ordering)) return *levels;
-    throw ProgramFault(fmt::format(
-        "{}:{}: ranks keep several values of a chunk side by side in a circle; a schedule has one "
-        "value per rank and chunk and cannot say this",
-        where_, algo_.line));
+    throw ProgramFault(
+        fmt::format("{}:{}: ranks keep several values of a chunk side by side in a circle; a "
+                    "schedule has one value per rank and chunk and cannot express this",
+                    where_, algo_.line));
   }
 
   std::vector<int> of_moves(const std::vector<int>& levels) const {
@@ -214,10 +213,10 @@ Schedule custom(const MscclAlgo& algo, std::string_view where) {
   try {
     return first_kept(algo, candidates, where);
   } catch (const Error& error) {
-    throw ProgramFault(fmt::format(
-        "{}:{}: <algo> has coll=\"custom\" and keeps the promise of no collective that Chorus "
-        "knows (as all_reduce: {})",
-        where, algo.line, error.what()));
+    throw ProgramFault(
+        fmt::format("{}:{}: <algo> has coll=\"custom\" and fulfils the contract of no collective "
+                    "that Chorus knows (as all_reduce: {})",
+                    where, algo.line, error.what()));
   }
 }
 

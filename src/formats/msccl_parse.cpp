@@ -95,7 +95,7 @@ class Element {
       if (child.type() == pugi::node_comment) continue;
       const Element element(child, *lines_, where_);
       if (child.type() != pugi::node_element) {
-        fail(fmt::format("holds text ('{:.20}') where only elements belong", child.value()));
+        fail(fmt::format("holds text ('{:.20}') where only elements are allowed", child.value()));
       }
       if (std::find(known.begin(), known.end(), child.name()) == known.end()) {
         element.fail(

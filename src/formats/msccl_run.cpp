@@ -138,7 +138,7 @@ MscclRun::MscclRun(const MscclAlgo& algo, std::vector<Connection> connections, i
         if (step.waits_block < 0) continue;
         if (blocks_[rank][step.waits_block].signal_at[step.waits_step] >= 0) continue;
         throw ProgramFault(fmt::format(
-            "{} waits for ever for threadblock {} step {}: neither it nor a later step there has "
+            "{} waits forever for threadblock {} step {}: neither it nor a later step there has "
             "hasdep=\"1\"",
             describe(algo, {static_cast<Rank>(rank), static_cast<int>(b), static_cast<int>(s)},
                      where),

@@ -175,7 +175,7 @@ Versions versions(const MscclAlgo& algo, const Schedule& outline, const Trace& t
                        where);
     throw ProgramFault(fmt::format(
         "{}: rank {} keeps two values of chunk {} side by side (one it passes on, one it goes on "
-        "reducing); a schedule has one value per rank and chunk and cannot say this",
+        "reducing); a schedule has one value per rank and chunk and cannot express this",
         subject, rank, key.second));
   }
   return result;

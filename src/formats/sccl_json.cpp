@@ -230,7 +230,7 @@ Step read_step(const json::Node& node, const Contract& contract) {
     Transfer t{.src = send.item(1).integer(0, n - 1),
                .dst = send.item(2).integer(0, n - 1),
                .chunk = contract.chunk(send.item(0).integer(0, kMostAddresses))};
-    if (t.chunk < 0) send.item(0).fail("is no address of the collective's chunks");
+    if (t.chunk < 0) send.item(0).fail("is not an address of the collective's chunks");
     if (t.src == t.dst) send.fail("leads from a rank to itself");
     step.push_back(t);
   }
@@ -402,7 +402,7 @@ void refuse_losing_copies(const Schedule& schedule) {
       if (t.action == Action::reduce || holdings.contains(t.chunk, t.src, t.dst)) continue;
       throw InputError(
           fmt::format("'{}' step {}: rank {} overwrites what it holds of chunk {} by less, which "
-                      "SCCL's sends cannot say",
+                      "SCCL's sends cannot express",
                       schedule.name, s, t.dst, t.chunk));
     }
     holdings.play(schedule.steps[s]);
@@ -418,7 +418,7 @@ std::string to_sccl_json(const Schedule& schedule) {
   }
   const CollectiveKind kind = schedule.collective.kind;
   if (kind == CollectiveKind::barrier) {
-    throw InputError(fmt::format("'{}' is a barrier, which SCCL cannot say", schedule.name));
+    throw InputError(fmt::format("'{}' is a barrier, which SCCL cannot express", schedule.name));
   }
   refuse_losing_copies(schedule);
   const int n = schedule.world_size;

@@ -99,7 +99,7 @@ std::string topology_to_sccl_json(const Topology& topology, const ScclLinks& lin
     int& known = rank_of[topology.rank_nodes[rank]];
     if (known >= 0) {
       throw InputError(
-          fmt::format("{}: ranks {} and {} share a place, which SCCL's topologies cannot say",
+          fmt::format("{}: ranks {} and {} share a place, which SCCL's topologies cannot express",
                       topology.name, known, rank));
     }
     known = rank;

@@ -83,13 +83,13 @@ class Reader {
     if (root_.has("links")) {
       for (const char* name : {"node_betas_list", "node_invbws_list"}) {
         if (root_.has(name))
-          root_.member(name).fail("is there beside 'links': give one or the other");
+          root_.member(name).fail("is given together with 'links': give one or the other");
       }
       wire_matrix();
       return;
     }
     for (const char* name : {"betas", "invbws"}) {
-      if (root_.has(name)) root_.member(name).fail("needs 'links' beside it");
+      if (root_.has(name)) root_.member(name).fail("needs 'links' with it");
     }
     const json::Node betas = root_.member("node_betas_list");
     const json::Node sums = root_.member("node_invbws_list");

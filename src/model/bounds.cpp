@@ -198,7 +198,7 @@ double Bound::algbw_gb_s() const {
 Bound lower_bound(const Topology& topology, Collective collective) {
   const int n = topology.world_size();
   if (is_rooted(collective.kind) && (collective.root < 0 || collective.root >= n)) {
-    throw InputError(fmt::format("root {} is no rank of '{}', which has {}; give one below {}",
+    throw InputError(fmt::format("root {} is not a rank of '{}', which has {}; give one below {}",
                                  collective.root, topology.name, n, n));
   }
   if (!is_rooted(collective.kind)) collective.root = 0;

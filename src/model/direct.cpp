@@ -227,7 +227,7 @@ std::optional<std::string> first_fault(std::span<const DirectProgram> programs) 
     const Rank end = one < 0 ? schedule.world_size : one + 1;
     for (Rank rank = std::max(one, 0); rank < end; ++rank) {
       if (place_of(rank, chunk) == 0) {
-        return fmt::format("nobody brings chunk {} to rank {}", chunk, rank);
+        return fmt::format("no rank stores chunk {} at rank {}", chunk, rank);
       }
     }
   }

@@ -71,7 +71,7 @@ class Builder : public nlohmann::json_sax<Library> {
     // Every format has few members; a file that has many is none of ours, and looking each up
     // would take quadratic time.
     if (object.size() >= most_members_) {
-      throw InputError(fmt::format("{}: {}: more than {} members: this is no file of Chorus",
+      throw InputError(fmt::format("{}: {}: more than {} members: this is not a Chorus file",
                                    where_, path(), most_members_));
     }
     object.emplace_back(std::move(name), Value());
@@ -102,7 +102,7 @@ class Builder : public nlohmann::json_sax<Library> {
   bool open(Value value) {
     if (open_.size() == kMostLevels) {
       throw InputError(
-          fmt::format("{}: {}: nested deeper than {} levels: this is no file of Chorus", where_,
+          fmt::format("{}: {}: nested deeper than {} levels: this is not a Chorus file", where_,
                       path(), kMostLevels));
     }
     // Values under construction do not move: only the innermost container grows.
@@ -280,9 +280,9 @@ double Node::figure(double most) const {
     fail(fmt::format("{} where a number is expected", kind()));
   }
   if (!std::isfinite(number) || number < 0) {
-    fail(fmt::format("{} is no finite number that is 0 or more", number));
+    fail(fmt::format("{} is not a finite number of 0 or more", number));
   }
-  if (number > most) fail(fmt::format("{} is more than any wiring has: at most {}", number, most));
+  if (number > most) fail(fmt::format("{} is too large: at most {}", number, most));
   return number;
 }
 

@@ -54,8 +54,7 @@ std::string header(std::string_view format) {
 }
 
 void refuse(const char* what, const std::optional<std::string>& fault) {
-  if (fault)
-    throw InputError(fmt::format("a {} that is unsound cannot be saved: {}", what, *fault));
+  if (fault) throw InputError(fmt::format("an invalid {} cannot be saved: {}", what, *fault));
 }
 
 std::string collective_members(const Collective& collective, int indent) {

@@ -268,9 +268,10 @@ Fault left_over(std::span<const Program> programs, const AbstractRun& run) {
     for (std::size_t i = 0; i < program.outgoing.size(); ++i) {
       const int pending = run.pending(program.rank, static_cast<int>(i));
       if (pending == 0) continue;
-      return fmt::format("nobody takes {} message{} from rank {} to rank {} on channel {}", pending,
-                         pending == 1 ? "" : "s", program.rank, program.outgoing[i].peer,
-                         program.outgoing[i].channel);
+      return fmt::format(
+          "no instruction receives {} message{} from rank {} to rank {} on channel {}", pending,
+          pending == 1 ? "" : "s", program.rank, program.outgoing[i].peer,
+          program.outgoing[i].channel);
     }
   }
   return std::nullopt;

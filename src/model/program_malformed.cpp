@@ -55,7 +55,7 @@ class ProgramParts {
     std::set<std::pair<Rank, int>> seen;
     for (const Port& port : ports) {
       if (port.peer < 0 || port.peer >= program_.world_size || port.peer == program_.rank) {
-        return fmt::format("{} port of rank {}, which is no peer", direction, port.peer);
+        return fmt::format("{} port of rank {}, which is not a peer", direction, port.peer);
       }
       if (port.channel < 0 || port.channel >= program_.num_channels) {
         return fmt::format("{} port on channel {}, not in [0, {})", direction, port.channel,

@@ -79,20 +79,21 @@ std::optional<std::string> malformed_symmetry(const Schedule& schedule) {
   if (schedule.symmetry.empty()) return std::nullopt;
   const auto kind = schedule.collective.kind;
   if (is_rooted(kind) || kind == CollectiveKind::barrier) {
-    return fmt::format("symmetry is given, but {} has none between ranks", name_of(kind));
+    return fmt::format("a symmetry is given, but {} cannot have one", name_of(kind));
   }
   long long cells = 1;
   for (const int radix : schedule.symmetry) {
-    if (radix < 2) return fmt::format("a symmetry of {} is none: radices are 2 or more", radix);
+    if (radix < 2)
+      return fmt::format("a radix of {} in the symmetry: radices are 2 or more", radix);
     cells *= radix;
     if (cells > schedule.world_size) break;
   }
   if (schedule.world_size % cells != 0) {
-    return fmt::format("the {} ranks are no multiple of the cells of the symmetry",
+    return fmt::format("{} ranks are not a multiple of the number of cells of the symmetry",
                        schedule.world_size);
   }
   if (schedule.num_chunks % schedule.world_size != 0) {
-    return fmt::format("{} chunks of a symmetric schedule are no multiple of the {} ranks",
+    return fmt::format("{} chunks of a symmetric schedule are not a multiple of the {} ranks",
                        schedule.num_chunks, schedule.world_size);
   }
   return std::nullopt;

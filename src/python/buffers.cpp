@@ -241,7 +241,7 @@ chorus::Reduction Buffer::reduction(ReduceOp op) const {
   if (element_ == Element::boolean) {
     if (op == ReduceOp::sum) return ReduceOp::max;
     if (op == ReduceOp::prod) return ReduceOp::min;
-    if (op == ReduceOp::avg) refuse("there is no average of truth values");
+    if (op == ReduceOp::avg) refuse("booleans have no average");
   }
   if (element_ == Element::complex && op != ReduceOp::sum && op != ReduceOp::avg) {
     refuse("of complex numbers there are sums and averages alone, not " + std::string(name_of(op)));

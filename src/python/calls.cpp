@@ -26,7 +26,7 @@ void require_times(const char* rule, const Buffer& in, std::size_t times, const 
 ReduceOp op_of(const Arguments& arguments, std::size_t place) {
   const int op = arguments.integer(place, static_cast<int>(ReduceOp::sum));
   if (op < 0 || op >= chorus::kNumReduceOps)
-    refuse("op is none of SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR");
+    refuse("op is not one of SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR");
   return static_cast<ReduceOp>(op);
 }
 

@@ -101,7 +101,8 @@ long integer_of(const char* what, PyObject* number) {
     }
     throw Raised{};
   }
-  if (value < INT_MIN || value > INT_MAX) refuse(std::string(what) + " is no rank, count or color");
+  if (value < INT_MIN || value > INT_MAX)
+    refuse(std::string(what) + " is not a rank, count or color");
   return value;
 }
 

@@ -58,7 +58,7 @@ void require_sensible(const Topology& topology, Collective collective) {
   if (is_rooted(collective.kind) &&
       (collective.root < 0 || collective.root >= topology.world_size())) {
     throw InputError(
-        fmt::format("root {} is none of the {} ranks", collective.root, topology.world_size()));
+        fmt::format("root {} is not one of the {} ranks", collective.root, topology.world_size()));
   }
 }
 
@@ -110,8 +110,7 @@ class Synthesizer::Impl {
   [[nodiscard]] Result solve(const Instance& instance, const Effort& effort, unsigned work) {
     if (instance.chunks < 1 || instance.steps < 1 || instance.rounds < 1) {
       throw InputError(
-          fmt::format("({}, {}, {}) is no instance: chunks, steps and rounds are "
-                      "positive",
+          fmt::format("({}, {}, {}) is not an instance: chunks, steps and rounds are positive",
                       instance.chunks, instance.steps, instance.rounds));
     }
     Result result = collective_.kind == CollectiveKind::all_reduce

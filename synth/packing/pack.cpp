@@ -210,7 +210,7 @@ std::optional<TreePacking> pack_trees(const Topology& topology, Direction direct
                                       const PackingOptions& options, const Effort& effort) {
   const int n = topology.world_size();
   if (options.root && (*options.root < 0 || *options.root >= n)) {
-    throw InputError(fmt::format("root {} is no rank of the topology '{}', which has {}",
+    throw InputError(fmt::format("root {} is not a rank of the topology '{}', which has {}",
                                  *options.root, topology.name, n));
   }
   return Packer(topology, direction, options, effort).pack();

@@ -69,14 +69,14 @@ expect 2 "" "$chorus" explain all_reduce -n 0
 
 # Numbers that are none, or beyond all use.
 for number in nan inf -1 0 1e308 1x; do
-  expect 2 "is no number in" "$chorus" convert dgx1 - --topology --to sccl --link-gb-s="$number"
-  expect 2 "is no number in" "$chorus" synth ring:4 -o "$dir/never.json" --time-limit="$number"
-  expect 2 "is no number in" "$chorus" run -n 1 --timeout="$number" -- true
+  expect 2 "is not a number in" "$chorus" convert dgx1 - --topology --to sccl --link-gb-s="$number"
+  expect 2 "is not a number in" "$chorus" synth ring:4 -o "$dir/never.json" --time-limit="$number"
+  expect 2 "is not a number in" "$chorus" run -n 1 --timeout="$number" -- true
 done
-expect 2 "is no size" "$chorus" explain all_reduce -n 2 -- -1
-expect 2 "is no size" "$chorus" simulate "$dir/ring.json" -t ring:4 --bytes=-4K
-expect 2 "more than a size can be" "$chorus" explain all_reduce 99999999999999999999999
-expect 2 "is no whole number" "$chorus" synth ring:4 --seed=-1
+expect 2 "is not a size" "$chorus" explain all_reduce -n 2 -- -1
+expect 2 "is not a size" "$chorus" simulate "$dir/ring.json" -t ring:4 --bytes=-4K
+expect 2 "is too large: a size is at most 1024G" "$chorus" explain all_reduce 99999999999999999999999
+expect 2 "is not a whole number" "$chorus" synth ring:4 --seed=-1
 
 # Lists by blanks and by commas, in every command that takes one.
 for sizes in "4 64K 1M" "4,64K,1M" "4,64K 1M"; do
@@ -126,7 +126,7 @@ expect 0 '"experiments": 0' "$chorus" run -n 1 -- "$chorus" probe --json
 expect 2 "nothing is measured to compare" "$chorus" run -n 2 -- "$chorus" probe --compare ring:2
 
 # Usage errors name the command, and what was meant.
-for command in algorithms convert doctor explain flight plan probe run schedule simulate synth topo \
+for command in algorithms convert doctor explain flight layout probe run schedule simulate synth topo \
   verify; do
   expect 0 "xample" "$chorus" "$command" --help
   "$chorus" "$command" --help >"$dir/help"
@@ -135,6 +135,7 @@ done
 expect 2 "chorus synth: there is no option --byte; did you mean --bytes? See chorus synth --help" \
   "$chorus" synth --byte 4
 expect 2 "chorus synth: " "$chorus" synth "$dir/no/such.json"
+expect 2 "is now \`chorus layout\`" "$chorus" plan dgx1
 expect 2 "did you mean verify?" "$chorus" verfiy
 expect 2 "did you mean topo?" "$chorus" TOPO
 expect 2 "did you mean dgx-a100?" "$chorus" topo DGX-A100

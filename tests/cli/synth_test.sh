@@ -42,7 +42,7 @@ done
 expect 2 "'gredy' is not a strategy: did you mean greedy?" synth dgx1 --only gredy
 expect 2 "exchange, repeated, gateways, trees" synth dgx1 --only gredy  # each name once
 expect 2 "give it or -n, not both" synth dgx1 -n 4
-expect 2 "no known machine" synth dgx77
+expect 2 "not a known machine" synth dgx77
 expect 2 "cannot be written" "$chorus" synth --cache "$dir/new" dgx1 -b 1K -o "$dir/no/plan.json"
 [ -e "$dir/new" ] && fail "it was said after the work"
 cat >"$dir/apart.json" <<'JSON'
@@ -90,7 +90,7 @@ cat >"$dir/turns.json" <<'JSON'
              [[0, 1, 0, "copy"], [0, 2, 0, "copy"], [0, 3, 0, "copy"]]]}}]}
 JSON
 expect 0 "proved" "$chorus" verify "$dir/turns.json"
-expect 0 "turns.json is a plan for other wiring than is found here" env CHORUS_PLAN="$dir/turns.json" "$chorus" run -n 4 -- "$example"
+expect 0 "turns.json is a plan for another topology than is found here" env CHORUS_PLAN="$dir/turns.json" "$chorus" run -n 4 -- "$example"
 expect 0 "runs turns: the plan has it from 0 bytes on; predicted" \
   env CHORUS_LOG=debug CHORUS_PLAN="$dir/turns.json" "$chorus" run -n 4 -- "$example"
 grep -q "the plan has no such collective for this size, so built-in schedules serve" "$dir/out" ||

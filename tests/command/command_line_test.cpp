@@ -77,8 +77,8 @@ TEST(CommandLine, TakesListsByCommasByBlanksAndByBoth) {
 TEST(CommandLine, EndsAListAtTheFirstWordOfAnotherKind) {
   Program program;
   EXPECT_THAT(program.refused({"synth", "ring:4", "-b", "1K", "1Q"}),
-              HasSubstr("'1Q' is one word too many"));
-  EXPECT_THAT(Program().refused({"synth", "-b", "1Q"}), HasSubstr("\"1Q\" is no size"));
+              HasSubstr("'1Q' is not expected"));
+  EXPECT_THAT(Program().refused({"synth", "-b", "1Q"}), HasSubstr("\"1Q\" is not a size"));
   // A value that is missing is not the next option.
   EXPECT_THAT(Program().refused({"synth", "-b", "-c", "all_reduce"}), HasSubstr("prog synth: "));
 }

@@ -82,7 +82,7 @@ const BadInput kBadInputs[] = {
     {"i_chunks=\"1\"", "i_chunks=\"2\"",
      "f.xml:2: <gpu> has i_chunks=\"2\" and o_chunks=\"0\", but all_reduce in 2 ranks has 1 and 1"},
     {"coll=\"allreduce\"", "coll=\"allgather\"",
-     "f.xml:1: <algo> has nchunksperloop=\"1\", which is no multiple of the 2 blocks of "
+     "f.xml:1: <algo> has nchunksperloop=\"1\", which is not a multiple of the 2 blocks of "
      "all_gather"},
     {"s_chunks=\"1\"", "s_chunks=\"1048576\"", ""},
 };

@@ -75,7 +75,7 @@ TEST(MscclProgram, ACustomProgramIsTheCollectiveItKeeps) {
   // One rank hears nothing: neither this nor that.
   const std::string nothing =
       algo("custom", 2, 2, gpu(0, 1, 2, 0, "") + gpu(1, 1, 2, 0, ""), "inplace=\"0\"");
-  EXPECT_THAT(fault(nothing), HasSubstr("keeps the promise of no collective that Chorus knows"));
+  EXPECT_THAT(fault(nothing), HasSubstr("fulfils the contract of no collective that Chorus knows"));
 }
 
 TEST(MscclProgram, TheRootIsFound) {
@@ -110,7 +110,7 @@ TEST(MscclProgram, AMissingDependencyIsARace) {
                                     HasSubstr("which nothing has written"))));
   // Waiting for the send alone does not order the receive either.
   EXPECT_THAT(fault(exchange_by_scratch("0.0", false)),
-              HasSubstr("waits for ever for threadblock 0 step 0"));
+              HasSubstr("waits forever for threadblock 0 step 0"));
 }
 
 TEST(MscclProgram, AWaitForAnEarlierStepIsMetByTheNextThatTells) {

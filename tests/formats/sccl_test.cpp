@@ -92,8 +92,9 @@ TEST(Sccl, WrongAlgorithmsAreNamed) {
               HasSubstr("f.json: rank 1 never receives chunk 0"));
   EXPECT_THAT(complaint(replaced(gather, "[0, 0, 1]", "[0, 1, 0]")),
               HasSubstr("f.json: step 0: rank 1 sends chunk 0 to rank 0 but does not hold it"));
-  EXPECT_THAT(complaint(replaced(gather, "[0, 0, 1]", "[7, 0, 1]")),
-              HasSubstr("f.json: /steps/0/sends/0/0: is no address of the collective's chunks"));
+  EXPECT_THAT(
+      complaint(replaced(gather, "[0, 0, 1]", "[7, 0, 1]")),
+      HasSubstr("f.json: /steps/0/sends/0/0: is not an address of the collective's chunks"));
   EXPECT_THAT(complaint(replaced(gather, "[0, 0, 1]", "[0, 0, 2]")),
               HasSubstr("f.json: /steps/0/sends/0/2: 2 is not in [0, 1]"));
   EXPECT_THAT(complaint(replaced(gather, "[0, 0, 1]", "[0, 1, 1]")),

@@ -238,7 +238,7 @@ TEST(ProgramFault, NamesTheBrokenPart) {
       {"the programs of ranks 0 and 1 are of different collectives",
        [](auto& p) { p[1].num_channels = 2; }},
       {"world size 0 is not", [](auto& p) { p[0].world_size = 0; }},
-      {"rank 0: incoming port of rank 0, which is no peer",
+      {"rank 0: incoming port of rank 0, which is not a peer",
        [](auto& p) { p[0].incoming[0].peer = 0; }},
       {"rank 0: outgoing port on channel 1, not in [0, 1)",
        [](auto& p) { p[0].outgoing[0].channel = 1; }},
@@ -277,7 +277,7 @@ TEST(ProgramFault, NamesTheBrokenPart) {
          p[0].lanes[0].instructions[1].chunk = 0;
          p[0].lanes[0].instructions[1].sources[0].local.index = 0;
        }},
-      {"nobody takes 2 messages from rank 0 to rank 1 on channel 0",
+      {"no instruction receives 2 messages from rank 0 to rank 1 on channel 0",
        [](auto& p) {
          p[1].lanes[0].instructions.pop_back();
          p[1].outgoing = p[0].outgoing, p[1].outgoing[0].peer = 0;

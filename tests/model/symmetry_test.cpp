@@ -219,13 +219,13 @@ TEST(Symmetry, IsKeptInFiles) {
 TEST(Symmetry, WhatNoCollectiveCanHaveIsRefused) {
   const auto fault_of = [](Schedule schedule) { return first_fault(schedule).value_or("none"); };
   EXPECT_EQ(fault_of({"", {broadcast, 0}, 4, 4, {}, {2}}),
-            "symmetry is given, but broadcast has none between ranks");
+            "a symmetry is given, but broadcast cannot have one");
   EXPECT_EQ(fault_of({"", {all_gather, 0}, 6, 6, {}, {4}}),
-            "the 6 ranks are no multiple of the cells of the symmetry");
+            "6 ranks are not a multiple of the number of cells of the symmetry");
   EXPECT_EQ(fault_of({"", {all_gather, 0}, 6, 6, {}, {2, -3}}),
-            "a symmetry of -3 is none: radices are 2 or more");
+            "a radix of -3 in the symmetry: radices are 2 or more");
   EXPECT_EQ(fault_of({"", {all_reduce, 0}, 6, 3, {}, {2}}),
-            "3 chunks of a symmetric schedule are no multiple of the 6 ranks");
+            "3 chunks of a symmetric schedule are not a multiple of the 6 ranks");
   EXPECT_EQ(fault_of({"", {all_gather, 0}, 4, 4, {{{0, 1, 3}}}, {4}}),
             "step 0: chunk 3 is not in [0, 1), the chunks of cell 0");
 }

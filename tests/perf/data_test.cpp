@@ -190,7 +190,8 @@ TEST(Pattern, HasBitsOfIntegersAlone) {
   EXPECT_EQ(why_uncheckable(integers), "");
   const Pattern floats{
       .type = DataType::float64, .op = ReduceOp::band, .reduced = true, .world_size = 4};
-  EXPECT_EQ(why_uncheckable(floats), "band combines the bits of integers, and float64 is none");
+  EXPECT_EQ(why_uncheckable(floats),
+            "band combines the bits of integers, and float64 is not an integer type");
 }
 
 TEST(Pattern, ShowsAShareThatIsMissing) {

@@ -58,7 +58,7 @@ class Refused(unittest.TestCase):
         self.refuses("recvbuf 4 of float32", self.world.Allreduce, x, np.ones(4, "f"))
         self.refuses("2 entries for 1 ranks", self.world.Reduce_scatter, x, x, [2, 2])
         self.refuses("[2, 6)", self.world.Alltoallv, [x, ([4], [2])], [x, [4]])
-        self.refuses("op is none of", self.world.Allreduce, x, x, 99)
+        self.refuses("op is not one of", self.world.Allreduce, x, x, 99)
         self.refuses("integers", self.world.Allreduce, x, np.ones(4), chorus.BOR)
         self.refuses("no average", self.world.Allreduce, IN_PLACE, np.ones(1, bool), chorus.AVG)
         self.refuses("complex", self.world.Allreduce, IN_PLACE, np.ones(1, complex), chorus.MAX)

@@ -206,8 +206,9 @@ TEST(Communicator, RefusesWhatCannotBeRightAndGoesOn) {
                 }),
                 HasSubstr("only sums"));
     std::vector<float> reals(3);
-    EXPECT_THAT(refusal([&] { comm.all_reduce<float>(reals, ReduceOp::bxor); }),
-                HasSubstr("bxor combines the bits of integers, and float32 is none"));
+    EXPECT_THAT(
+        refusal([&] { comm.all_reduce<float>(reals, ReduceOp::bxor); }),
+        HasSubstr("bxor combines the bits of integers, and float32 is not an integer type"));
     EXPECT_THAT(refusal([&] { comm.group_end(); }), HasSubstr("group_start"));
     EXPECT_THAT(refusal([&] {
                   comm.start({.kind = Call::Kind::all_reduce, .count = 3, .type = DataType::int32});

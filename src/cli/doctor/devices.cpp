@@ -57,8 +57,8 @@ void check_acs(const Scene& scene, Findings& findings) {
     findings.push_back(
         {"acs", Severity::warning,
          fmt::format("Access Control Services redirect at {}", fmt::join(redirecting, ", ")),
-         "what GPUs and adapters below one PCIe switch tell each other makes a detour through the "
-         "processor, or is lost",
+         "traffic between GPUs and adapters below one PCIe switch goes through the processor, or "
+         "is lost",
          fmt::format(
              "setpci -s {} ECAP_ACS+0x6.w=0000 (each, after every boot), or off in the BIOS; "
              "not where virtual machines are given the devices",
@@ -132,14 +132,14 @@ void check_gpus(const Scene& scene, Findings& findings) {
   if (idle.empty() && scene.nvml.gpus.empty() && scene.files.has("proc/driver/nvidia/version")) {
     findings.push_back({"nvml", Severity::warning,
                         "the kernel has NVIDIA's driver, and its library lists no GPU",
-                        "in a container the library and the devices must be handed in",
+                        "a container must be given the library and the devices",
                         "docker run --gpus all (NVIDIA's container toolkit); nvidia-smi"});
   }
   Box nothing;
   nothing.numa_nodes.resize(1);
   for (const std::string& remark : add_nvml(nothing, scene.nvml)) {
-    findings.push_back({"gpu", Severity::warning, remark,
-                        "NVML and the machine's other GPUs let one expect more", ""});
+    findings.push_back(
+        {"gpu", Severity::warning, remark, "NVML and the machine's other GPUs suggest more", ""});
   }
 }
 

@@ -176,7 +176,7 @@ void check_processors(const Scene& scene, Findings& findings) {
         {"load", Severity::warning,
          fmt::format("{} processes want {} processors (load average)", load[0], processors),
          "ranks wait for each other actively; one that is not running holds up all",
-         "top shows who runs; start fewer ranks or give the host to one job"});
+         "top shows what runs; start fewer ranks or give the host to one job"});
   }
   const std::string clock =
       scene.files.line("sys/devices/system/clocksource/clocksource0/current_clocksource");

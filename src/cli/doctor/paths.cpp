@@ -73,27 +73,25 @@ std::vector<Finding> PathCheck::findings(std::span<const std::string> names) con
   const auto name = [&](int host) { return names[static_cast<std::size_t>(host)]; };
   for (const Peer& peer : peers_) {
     if (peer.connected || peer.host < host_) continue;  // the lower host connects, and tells
-    found.push_back({.check = "tcp",
-                     .severity = Severity::fault,
-                     .seen = fmt::format("no connection to {}: {}", name(peer.host), peer.failure),
-                     .why = "ranks of these hosts cannot exchange anything over TCP",
-                     .remedy =
-                         "a firewall, or an interface that leads elsewhere: CHORUS_SOCKET_IFNAME "
-                         "names the one to use",
-                     .hosts = {}});
+    found.push_back(
+        {.check = "tcp",
+         .severity = Severity::fault,
+         .seen = fmt::format("no connection to {}: {}", name(peer.host), peer.failure),
+         .why = "ranks of these hosts cannot exchange anything over TCP",
+         .remedy = "check the firewall, or name the interface to use in CHORUS_SOCKET_IFNAME",
+         .hosts = {}});
   }
   for (const LostPath& lost : hub_->lost()) {
     if (lost.peer < host_) continue;
-    found.push_back(
-        {.check = "cable-path",
-         .severity = Severity::warning,
-         .seen = fmt::format("{} ({}) does not reach {} at {}: {}", lost.interface, lost.own,
-                             name(lost.peer), lost.peers, lost.why),
-         .why = "their addresses are of one network; every job waits a second for such a "
-                "path and then does without",
-         .remedy = "look at cable, switch and firewall, give networks that are apart addresses "
-                   "of their own, or name the interfaces to use in CHORUS_SOCKET_IFNAME",
-         .hosts = {}});
+    found.push_back({.check = "cable-path",
+                     .severity = Severity::warning,
+                     .seen = fmt::format("{} ({}) does not reach {} at {}: {}", lost.interface,
+                                         lost.own, name(lost.peer), lost.peers, lost.why),
+                     .why = "their addresses are on one network; every job waits a second for such "
+                            "a path and then goes on without it",
+                     .remedy = "check cable, switch and firewall; give separate networks separate "
+                               "addresses; or name the interfaces to use in CHORUS_SOCKET_IFNAME",
+                     .hosts = {}});
   }
   return found;
 }

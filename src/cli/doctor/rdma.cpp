@@ -137,7 +137,7 @@ void check_gpu_direct(const Scene& scene, Findings& findings) {
   } else if (!takes_dmabufs(release)) {
     findings.push_back({"peer-memory", Severity::warning,
                         fmt::format("Linux {} does not let adapters register dma-bufs", release),
-                        effect, "a kernel from 5.12 on"});
+                        effect, "use Linux 5.12 or later"});
   }
 }
 
@@ -189,7 +189,7 @@ bool check_state(const Scene& scene, const Port& port, Findings& findings) {
   findings.push_back(
       {"rdma-port", Severity::warning,
        fmt::format("{} is {}{}", port.name, state, physical.empty() ? "" : " (" + physical + ")"),
-       waits ? "the cable is well, but nobody gave the port an address" : "nothing goes over it",
+       waits ? "the link is up, but the port has no address" : "nothing goes over it",
        std::move(remedy)});
   return false;
 }
@@ -243,7 +243,7 @@ void check_packets(const Scene& scene, const std::vector<Port>& all, Findings& f
          fmt::format("RoCE ports disagree: MTU {} on {}, {} on {}", by_mtu.begin()->first,
                      fmt::join(by_mtu.begin()->second, " and "), by_mtu.rbegin()->first,
                      fmt::join(by_mtu.rbegin()->second, " and ")),
-         "a connection takes the lesser of its two ends; larger packets vanish",
+         "a connection uses the smaller MTU of its two ends; larger packets vanish",
          "ip link set dev NAME mtu 9000 on all of them, here and elsewhere"});
   } else if (by_mtu.begin()->first < kWhole) {
     findings.push_back({"roce-mtu", Severity::note,
