@@ -26,7 +26,7 @@ def build(name, targets, arguments, environment=None):
         extra.append("-DCHORUS_CUDA=OFF")  # kernels take nvcc minutes
     subprocess.run(
         ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-         "-DCHORUS_BUILD_TESTS=OFF", "-DCHORUS_BUILD_TOOLS=OFF", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+         "-DCHORUS_BUILD_TESTS=OFF", "-DCHORUS_BUILD_TOOLS=OFF", "-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN",
          f"-DCHORUS_PYTHON={sys.executable}", *arguments, *extra],
         check=True, env=environment)
     subprocess.run(["cmake", "--build", folder, "--target", *targets], check=True)
