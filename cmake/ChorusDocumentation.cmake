@@ -45,3 +45,11 @@ function(chorus_install_documentation)
     chorus_document(train trainer describe-train)
   endif()
 endfunction()
+
+# The API reference, by whoever asks for it.
+find_program(DOXYGEN doxygen)
+if(DOXYGEN)
+  add_custom_target(reference
+    COMMAND ${CMAKE_COMMAND} -E env CHORUS_REFERENCE=${PROJECT_BINARY_DIR} ${DOXYGEN} docs/Doxyfile
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+endif()

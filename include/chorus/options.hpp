@@ -82,7 +82,7 @@ struct CHORUS_API Options {
   /// them: for programs that measure and cannot be changed. CHORUS_AWAIT_PLAN (0 or 1)
   bool await_plan = false;
   /// Folder where a rank writes its flight record when a collective fails; empty: nowhere. "auto":
-  /// a private one, $XDG_STATE_HOME/chorus or else chorus-<user id> in $TMPDIR or /tmp, where old
+  /// a private one, $XDG_STATE_HOME/chorus or else `chorus-UID` in $TMPDIR or /tmp, where old
   /// records are removed. CHORUS_FLIGHT_DIR
   std::string flight_dir = "auto";
   /// How long a waiting rank spins (or, where ranks outnumber cores, yields) before it sleeps, µs.

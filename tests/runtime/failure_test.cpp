@@ -327,8 +327,7 @@ TEST(Failure, ARankWithoutMemoryForItsCallIsNamed) {
       comm.all_to_all<std::int8_t>(data, data);
     });
     for (const std::string& outcome : outcomes) {
-      EXPECT_THAT(outcome, HasSubstr("rank 1 aborted: out of memory: all_to_all("))
-          << transports;
+      EXPECT_THAT(outcome, HasSubstr("rank 1 aborted: out of memory: all_to_all(")) << transports;
     }
   }
 }
