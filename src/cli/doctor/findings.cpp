@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/doctor/checks.hpp"
-#include "model/json_reader.hpp"
 
 namespace chorus::doctor {
 
@@ -61,31 +62,20 @@ std::string text_of(const std::vector<Finding>& findings) {
                             counted(Severity::note));
 }
 
-namespace {
-
-std::string hosts_json(const std::vector<std::string>& hosts) {
-  if (hosts.empty()) return {};
-  std::vector<std::string> names;
-  for (const std::string& host : hosts) names.push_back(json::quote(host));
-  return fmt::format(",\n     \"hosts\": [{}]", fmt::join(names, ", "));
-}
-
-}  // namespace
-
 std::string json_of(const std::vector<Finding>& findings) {
-  std::string text = "{\n  \"format\": \"chorus-doctor\",\n  \"version\": 1,\n  \"findings\": [";
-  bool first = true;
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
   for (const Finding& one : findings) {
-    fmt::format_to(std::back_inserter(text),
-                   "{}\n    {{\"check\": {}, \"severity\": \"{}\",\n     \"seen\": {},\n     "
-                   "\"why\": {},\n     "
-                   "\"remedy\": {}{}}}",
-                   first ? "" : ",", json::quote(one.check), name_of(one.severity),
-                   json::quote(one.seen), json::quote(one.why), json::quote(one.remedy),
-                   hosts_json(one.hosts));
-    first = false;
+    Json& entry = list.emplace_back(Json{{"check", one.check},
+                                         {"severity", name_of(one.severity)},
+                                         {"seen", one.seen},
+                                         {"why", one.why},
+                                         {"remedy", one.remedy}});
+    if (!one.hosts.empty()) entry["hosts"] = one.hosts;
   }
-  return text + (first ? "]\n}\n" : "\n  ]\n}\n");
+  const Json whole{{"format", "chorus-doctor"}, {"version", 1}, {"findings", std::move(list)}};
+  // Files of a copied machine may hold anything, other text than UTF-8, too.
+  return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace chorus::doctor
