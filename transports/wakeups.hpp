@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "base/foreign_file.hpp"
 
 namespace chorus {
 
@@ -63,10 +64,5 @@ class Wakeups {
   std::vector<int> beside_;   ///< descriptors of other threads that sleep
   std::map<std::pair<int, std::uint64_t>, std::weak_ptr<const Fd>> peers_;  ///< by pid and inode
 };
-
-/// Opens descriptor `fd` of process `pid` if it is the file that we were told of; else nothing, and
-/// why in `reason`, as a clause. `kind`: S_IFREG or S_IFIFO.
-[[nodiscard]] Fd open_foreign(int pid, int fd, unsigned kind, std::uint64_t inode, int flags,
-                              std::string& reason);
 
 }  // namespace chorus

@@ -47,6 +47,7 @@ class BlobReader {
   }
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] bool at_end() const { return rest_.empty(); }
+  [[nodiscard]] std::size_t left() const { return rest_.size(); }
 
  private:
   std::span<const std::byte> take(std::size_t size) {

@@ -69,9 +69,8 @@ Communicator::Impl::~Impl() {
       place.key, place.members, [kept] { keep_up(*kept); }, options.join_timeout_ms);
 }
 
-std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::string& what,
-                                                                 std::string_view as,
-                                                                 std::span<const std::byte> mine) {
+Table Communicator::Impl::exchange(const std::string& what, std::string_view as,
+                                   std::span<const std::byte> mine) {
   using std::chrono::milliseconds;
   using std::chrono::steady_clock;
   ++sequence;
@@ -100,9 +99,8 @@ std::vector<std::vector<std::byte>> Communicator::Impl::exchange(const std::stri
   }
 }
 
-std::vector<std::vector<std::byte>> Communicator::Impl::meet(
-    const std::string& what, std::span<const std::byte> mine,
-    const std::function<void()>& meanwhile) {
+Table Communicator::Impl::meet(const std::string& what, std::span<const std::byte> mine,
+                               const std::function<void()>& meanwhile) {
   return control->exchange(place.key + "/" + what, place.members, mine, options.join_timeout_ms,
                            place.key, [&] {
                              keep_up(*wiring);

@@ -135,8 +135,7 @@ struct Communicator::Impl {
 
   /// Control::exchange() among the members, during which links are kept up. It counts as a
   /// collective: `as` names it where others wait in another.
-  std::vector<std::vector<std::byte>> exchange(const std::string& what, std::string_view as,
-                                               std::span<const std::byte> mine);
+  Table exchange(const std::string& what, std::string_view as, std::span<const std::byte> mine);
 
   Request::Impl* open_requests = nullptr;  // that refer to this communicator
 
@@ -148,8 +147,8 @@ struct Communicator::Impl {
   [[nodiscard]] bool of_this_process() const { return owner_generation == net::fork_generation(); }
 
  private:
-  std::vector<std::vector<std::byte>> meet(const std::string& what, std::span<const std::byte> mine,
-                                           const std::function<void()>& meanwhile = {});
+  Table meet(const std::string& what, std::span<const std::byte> mine,
+             const std::function<void()>& meanwhile = {});
   void learn_failure() noexcept;
   void launch_judged(const Call& call, std::vector<Job*>& jobs);
   Job& take_job(const Call& call, std::size_t resource);

@@ -40,7 +40,7 @@ bool contains(std::span<const Rank> members, Rank rank) {
 
 // What the coordinator says.
 
-void Control::Impl::hear(Type type, wire::Reader body) {
+void Control::Impl::hear(Type type, wire::Reader body, std::shared_ptr<const void> owner) {
   switch (type) {
     case Type::joined:
       host_rank = body.i32();
@@ -89,7 +89,9 @@ void Control::Impl::hear(Type type, wire::Reader body) {
       return;
     case Type::exchange_result:
     case Type::exchange_failed:
-      return hear_exchange(type, body);
+      return hear_exchange(type, body, std::move(owner));
+    case Type::shared:
+      return hear_shared(body);
     case Type::missing: {
       const std::string key = body.text(wire::kMaxKey);
       std::string who = body.text();
@@ -145,8 +147,9 @@ void Control::Impl::hear(Type type, wire::Reader body) {
   }
 }
 
-void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
-  const auto whole = body.rest();
+void Control::Impl::hear_exchange(Type type, wire::Reader& body,
+                                  std::shared_ptr<const void> owner) {
+  auto whole = body.rest();
   const auto found = exchanges.find(body.text(wire::kMaxKey));
   if (found == exchanges.end()) return;  // given up
   if (type == Type::exchange_failed) {
@@ -154,19 +157,36 @@ void Control::Impl::hear_exchange(Type type, wire::Reader& body) {
     return;
   }
   const std::uint64_t number = body.u64();
-  const std::uint32_t count = body.u32();
-  if (count > static_cast<std::uint32_t>(world_size)) {
+  auto table = body.rest();
+  if (owner == nullptr) {  // the inbox's memory is for what comes next
+    const auto own = std::make_shared<const wire::Bytes>(whole.begin(), whole.end());
+    whole = *own;
+    table = whole.last(table.size());
+    owner = own;
+  }
+  Table blobs(owner, table);
+  if (blobs.size() > static_cast<std::size_t>(world_size)) {
     throw wire::Malformed("an exchange of more than all ranks");
   }
-  std::vector<std::vector<std::byte>> blobs(count);
-  for (auto& blob : blobs) {
-    const auto bytes = body.blob(wire::kMaxBlob);
-    blob.assign(bytes.begin(), bytes.end());
-  }
-  body.end();
   found->second.blobs = std::move(blobs);
   last_result = std::max(last_result, number);
-  if (!successors.empty()) keep_result(number, found->second.asked, whole);
+  if (!successors.empty()) {
+    keep_result({number, found->second.asked, std::move(owner), whole});
+  }
+}
+
+/// Where it cannot be opened it comes again, as any frame.
+void Control::Impl::hear_shared(const wire::Reader& body) {
+  SharedFrame::Opened opened = SharedFrame::open(body);
+  const bool is_here = opened.owner != nullptr;
+  if (!is_here) {
+    log(LogLevel::debug, fmt::format("[rank {}/{}]", rank, world_size),
+        fmt::format("a table is read through the connection: {}", opened.why_not));
+  }
+  send(Writer(Type::shared_read).u64(opened.number).u8(is_here ? 1 : 0).share());
+  if (!is_here) return;
+  if (opened.type != Type::exchange_result) throw wire::Malformed("a shared frame of another type");
+  hear(opened.type, wire::Reader(opened.body), opened.owner);
 }
 
 void Control::Impl::hear_verdict(wire::Reader& body) {
@@ -283,18 +303,16 @@ bool Control::Impl::settled(const Exchange& exchange, std::span<const Rank> memb
   return why.has_value();
 }
 
-std::vector<std::vector<std::byte>> Control::exchange(const std::string& key,
-                                                      std::span<const Rank> members,
-                                                      std::span<const std::byte> blob,
-                                                      int timeout_ms, const std::string& group,
-                                                      const std::function<void()>& meanwhile) {
+Table Control::exchange(const std::string& key, std::span<const Rank> members,
+                        std::span<const std::byte> blob, int timeout_ms, const std::string& group,
+                        const std::function<void()>& meanwhile) {
   CHORUS_CHECK(!key.empty() && key.size() <= wire::kMaxKey, "the key of an exchange is short");
   CHORUS_CHECK(contains(members, rank()), "a rank exchanges among others");
   if (blob.size() > wire::kMaxBlob) {
     throw BootstrapError(fmt::format("exchange of '{}': {} bytes, at most {} are allowed", key,
                                      blob.size(), wire::kMaxBlob));
   }
-  if (members.size() == 1) return {{blob.begin(), blob.end()}};
+  if (members.size() == 1) return Table(blob);
   std::unique_lock lock(impl_->mutex);
   const auto deadline = Impl::Clock::now() + milliseconds(timeout_ms);
   Impl::Exchange& mine = impl_->exchanges[key];

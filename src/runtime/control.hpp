@@ -14,6 +14,7 @@
 
 #include "base/secret.hpp"
 #include "chorus/communicator.hpp"
+#include "runtime/control_table.hpp"
 
 namespace chorus {
 
@@ -88,11 +89,9 @@ class Control {
   /// with the verdict on `group` if one is given and it fails meanwhile. `meanwhile` is called
   /// every 50 ms or so: links of this rank may owe others something that keeps them from joining
   /// in. What it throws ends the exchange for this rank.
-  std::vector<std::vector<std::byte>> exchange(const std::string& key,
-                                               std::span<const Rank> members,
-                                               std::span<const std::byte> blob, int timeout_ms,
-                                               const std::string& group = {},
-                                               const std::function<void()>& meanwhile = {});
+  Table exchange(const std::string& key, std::span<const Rank> members,
+                 std::span<const std::byte> blob, int timeout_ms, const std::string& group = {},
+                 const std::function<void()>& meanwhile = {});
 
   /// As timeout_ms of exchange(): for what is done beside calls. Who is stuck is named by the calls
   /// that wait for it.

@@ -47,7 +47,7 @@ struct Control::Impl {
     bool is_aside = false;                    ///< its failure is no reason to leave
   };
   struct Exchange {
-    std::optional<std::vector<std::vector<std::byte>>> blobs;
+    std::optional<Table> blobs;
     std::optional<Verdict> failure;
     std::optional<std::string> missing;  ///< answer to a query
     wire::Frame asked;                   ///< what this rank gave
@@ -56,7 +56,8 @@ struct Control::Impl {
   struct Finished {
     std::uint64_t number;  ///< of the result
     wire::Frame asked;
-    wire::Bytes result;  ///< as the coordinator told it
+    std::shared_ptr<const void> owner;   ///< of the result
+    std::span<const std::byte> result;  ///< as the coordinator told it
   };
 
   /// A group that this rank has left and others have not yet.
@@ -157,8 +158,9 @@ struct Control::Impl {
   void send(const wire::Frame& frame);
   /// Sends and receives what can be without blocking.
   void pump();
-  /// Takes in a message of the coordinator's. Throws wire::Malformed.
-  void hear(wire::Type type, wire::Reader body);
+  /// Takes in a message of the coordinator's. Throws wire::Malformed. `owner`: of the body, where
+  /// it stays.
+  void hear(wire::Type type, wire::Reader body, std::shared_ptr<const void> owner = nullptr);
   void wait_for_all(Time deadline, int timeout_ms, int warn_after_ms);
   void ask_for_missing(std::unique_lock<std::mutex>& lock);
   void say_farewell(std::unique_lock<std::mutex>& lock);
@@ -201,7 +203,8 @@ struct Control::Impl {
 
  private:
   void sleep(std::unique_lock<std::mutex>& lock, Time deadline);
-  void hear_exchange(wire::Type type, wire::Reader& body);
+  void hear_exchange(wire::Type type, wire::Reader& body, std::shared_ptr<const void> owner);
+  void hear_shared(const wire::Reader& body);
   void hear_verdict(wire::Reader& body);
   void on_disconnect(const std::string& how);
   void watch_socket();
@@ -224,8 +227,7 @@ struct Control::Impl {
                      Follower& own);
   void bring_all(net::Meeting&& meeting);
   void hear_successors(wire::Reader& body);
-  void keep_result(std::uint64_t number, const wire::Frame& asked,
-                   std::span<const std::byte> result);
+  void keep_result(Finished result);
   void give_result(std::uint64_t number);
   [[nodiscard]] std::optional<std::string> why_lost(const std::string& why) const;
 };

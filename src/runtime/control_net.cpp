@@ -320,10 +320,8 @@ namespace {
 /// "R", "T", "Z", ... as the kernel says; 0 if there is no such process; nothing if it cannot be
 /// seen from here.
 std::optional<char> process_state(const std::string& identity) {
-  // But for the pid identities of one pid namespace are alike.
-  const std::string own = process_identity();
-  const std::size_t slash = own.rfind('/') + 1;
-  if (identity.substr(0, slash) != own.substr(0, slash)) return std::nullopt;
+  if (!sees_processes_of(identity)) return std::nullopt;
+  const std::size_t slash = identity.rfind('/') + 1;
   std::ifstream status(fmt::format("/proc/{}/stat", identity.substr(slash)));
   std::string line;
   std::getline(status, line);
@@ -333,6 +331,13 @@ std::optional<char> process_state(const std::string& identity) {
 }
 
 }  // namespace
+
+bool sees_processes_of(const std::string& identity) {
+  // But for the pid identities of one pid namespace are alike.
+  const std::string own = process_identity();
+  const std::size_t slash = own.rfind('/') + 1;
+  return identity.substr(0, slash) == own.substr(0, slash);
+}
 
 bool is_stopped(const std::string& identity) {
   const auto state = process_state(identity);

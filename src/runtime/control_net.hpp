@@ -91,6 +91,8 @@ Socket listen_on(const Endpoint& endpoint);
 /// Equal for equal processes of this and other machines and containers.
 [[nodiscard]] std::string process_identity();
 
+/// Whether the process of that identity is of this machine, and of the same namespace of processes.
+[[nodiscard]] bool sees_processes_of(const std::string& identity);
 /// Whether the process of that identity is one that this process can see, and is stopped (SIGSTOP,
 /// Ctrl-Z, a debugger).
 [[nodiscard]] bool is_stopped(const std::string& identity);

@@ -63,10 +63,9 @@ void Control::Impl::hear_successors(wire::Reader& body) {
   if (!successors.empty() && !follower && socket) start_follower();
 }
 
-void Control::Impl::keep_result(std::uint64_t number, const wire::Frame& asked,
-                                std::span<const std::byte> result) {
-  finished.push_back({number, asked, {result.begin(), result.end()}});
-  finished_bytes += result.size();
+void Control::Impl::keep_result(Finished result) {
+  finished_bytes += result.result.size();
+  finished.push_back(std::move(result));
   while (finished.size() > kFinishedKept ||
          (finished.size() > 1 && finished_bytes > kFinishedBytes)) {
     finished_bytes -= finished.front().result.size();

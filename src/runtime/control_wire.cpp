@@ -13,6 +13,8 @@ namespace chorus::wire {
 namespace {
 
 constexpr std::size_t kHeader = 4;
+/// Of an Inbox between large frames.
+constexpr std::size_t kKept = 128 * 1024;
 
 void store_u32(std::byte* to, std::uint32_t value) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
@@ -76,9 +78,11 @@ Writer& Writer::append(std::span<const std::byte> body) {
   return *this;
 }
 
-Writer& Writer::ranks(std::span<const Rank> value) {
-  u32(static_cast<std::uint32_t>(value.size()));
-  for (const Rank rank : value) i32(rank);
+Writer& Writer::ranks(const RankList& value) {
+  u32(static_cast<std::uint32_t>(value.runs().size()));
+  for (std::size_t r = 0; r < value.runs().size(); ++r) {
+    i32(value.runs()[r].first).u32(value.length(r));
+  }
   return *this;
 }
 
@@ -125,19 +129,29 @@ std::array<std::uint8_t, 16> Reader::raw16() {
   return value;
 }
 
-std::vector<Rank> Reader::ranks(int world_size) {
-  const std::uint32_t count = u32();
-  if (count == 0 || count > static_cast<std::uint32_t>(world_size)) {
-    throw Malformed(fmt::format("a group of {} ranks in a world of {}", count, world_size));
+RankList Reader::ranks(int world_size) {
+  const auto world = static_cast<std::uint32_t>(world_size);
+  const std::uint32_t runs = u32();
+  if (runs == 0 || runs > world) {
+    throw Malformed(fmt::format("a group of {} runs of ranks in a world of {}", runs, world_size));
   }
-  std::vector<Rank> ranks(count);
-  std::vector<bool> seen(static_cast<std::size_t>(world_size));
-  for (Rank& rank : ranks) {
-    rank = i32();
-    if (rank < 0 || rank >= world_size || seen[static_cast<std::size_t>(rank)]) {
-      throw Malformed(fmt::format("a group with a bad or repeated rank {}", rank));
+  RankList ranks;
+  std::vector<std::pair<Rank, std::uint32_t>> sorted;
+  for (std::uint32_t i = 0; i < runs; ++i) {
+    const Rank first = i32();
+    const std::uint32_t count = u32();
+    if (first < 0 || count == 0 || count > world ||
+        static_cast<std::uint32_t>(first) > world - count) {
+      throw Malformed(fmt::format("a group with bad ranks: {} from {} on", count, first));
     }
-    seen[static_cast<std::size_t>(rank)] = true;
+    ranks.add(first, count);
+    sorted.emplace_back(first, count);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i - 1].first + static_cast<Rank>(sorted[i - 1].second) > sorted[i].first) {
+      throw Malformed(fmt::format("a group with a repeated rank {}", sorted[i].first));
+    }
   }
   return ranks;
 }
@@ -150,6 +164,8 @@ void Inbox::add(std::span<const std::byte> bytes) {
   if (begin_ > 0 && begin_ == bytes_.size()) {
     bytes_.clear();
     begin_ = 0;
+    // One large result is no reason to keep its memory for ever.
+    if (bytes_.capacity() > kKept) bytes_ = Bytes();
   } else if (begin_ > bytes_.size() / 2) {
     bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(begin_));
     begin_ = 0;

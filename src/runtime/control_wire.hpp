@@ -19,6 +19,7 @@
 
 #include "base/secret.hpp"
 #include "chorus/schedule.hpp"
+#include "runtime/rank_list.hpp"
 
 namespace chorus::wire {
 
@@ -46,13 +47,14 @@ enum class Type : std::uint8_t {
   exchange_held,   ///< as exchange_result: what was wanted
   followed,        ///< what has come since `follow` is all that this rank had under way
   withdraw,        ///< key: this rank no longer takes part in the exchange
+  shared_read,     ///< number of a shared frame, whether it could be opened
   // From the coordinator.
   greeting = 64,
   refused,          ///< sentence
   welcome,          ///< proof, who hosts the coordinator
   joined,           ///< rank that hosts the coordinator or -1, when this joining began (unix us)
   job_failed,       ///< sentence: the ranks will never all meet
-  exchange_result,  ///< key, its number among all results, blobs
+  exchange_result,  ///< key, its number among all results, Table::write()
   exchange_failed,  ///< key, sentence
   missing,          ///< key (empty: the join), sentence; for the join: who was refused meanwhile,
                     ///< whether this rank is the one that logs it
@@ -71,6 +73,7 @@ enum class Type : std::uint8_t {
   elsewhere,        ///< how many came, and how many were alive: too few, try the next successor
   wanted,           ///< number of a result that this rank has and others missed
   smaller_part,     ///< sentence: the network is split, and the job ends here
+  shared,           ///< SharedFrame::reference(): where the frame is that stands here
   // From both: of every rank what a successor has to know.
   roster = 127,  ///< first rank, then for each: who, identity of its process, whether it left
 };
@@ -87,7 +90,7 @@ constexpr std::size_t kMaxFromRank = kMaxBlob + 4 * kMaxWorld + kMaxKey + 64;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 5;
+constexpr std::uint32_t kProtocol = 6;
 /// "0.2.0 (control protocol 5)"
 [[nodiscard]] std::string version();
 
@@ -108,7 +111,8 @@ class Writer {
   Writer& blob(std::span<const std::byte> value);
   Writer& raw(std::span<const std::uint8_t> value);
   Writer& append(std::span<const std::byte> body);  ///< fields of another frame, as they are
-  Writer& ranks(std::span<const Rank> value);
+  Writer& ranks(const RankList& value);
+  Writer& ranks(std::span<const Rank> value) { return ranks(RankList(value)); }
   /// The finished frame, its length filled in.
   [[nodiscard]] Bytes take();
   [[nodiscard]] Frame share() { return std::make_shared<const Bytes>(take()); }
@@ -129,7 +133,7 @@ class Reader {
   std::span<const std::byte> blob(std::size_t limit);
   std::array<std::uint8_t, 16> raw16();
   /// Distinct ranks of a world of `world_size`.
-  std::vector<Rank> ranks(int world_size);
+  RankList ranks(int world_size);
   /// Throws if anything is left.
   void end() const;
   /// What has not been read.

@@ -271,6 +271,9 @@ void Coordinator::Impl::expel(std::uint64_t token, Connection& connection, const
 void Coordinator::Impl::hear(std::uint64_t token, Connection& connection,
                              const wire::Inbox::Item& item, Time now) {
   if (connection.session != nullptr) {
+    if (item.type == wire::Type::shared_read) {
+      return hear_of_shared(token, connection, wire::Reader(item.body), now);
+    }
     // After its farewell a rank says nothing that matters.
     if (connection.session->judge.state(connection.rank) != Judge::State::joined) return;
     connection.session->judge.received(connection.rank, item.type, wire::Reader(item.body), now);
@@ -283,6 +286,36 @@ void Coordinator::Impl::hear(std::uint64_t token, Connection& connection,
 void Coordinator::Impl::add(Connection& connection, const wire::Frame& frame) {
   if (connection.closing) return;
   connection.outbox.add(frame);
+}
+
+/// Processes of this machine read a large frame where it is: one copy for all of them.
+void Coordinator::Impl::add_shared(Connection& connection, const wire::Frame& frame,
+                                   Shared& shared) {
+  if (!connection.shares || connection.closing || frame->size() < SharedFrame::kWorthBytes) {
+    return add(connection, frame);
+  }
+  const auto [entry, is_new] = shared.try_emplace(frame.get());
+  if (is_new) entry->second = SharedFrame::make(frame);
+  if (!entry->second) return add(connection, frame);
+  connection.referred.push_back({++num_referred_, entry->second, frame});
+  add(connection, entry->second->reference(num_referred_));
+}
+
+void Coordinator::Impl::hear_of_shared(std::uint64_t token, Connection& connection,
+                                       wire::Reader body, Time now) {
+  const std::uint64_t number = body.u64();
+  const bool was_read = body.u8() != 0;
+  body.end();
+  // In the order in which it was referred to them.
+  if (connection.referred.empty() || connection.referred.front().number != number) {
+    throw wire::Malformed("it has read what it was not referred to");
+  }
+  if (!was_read) {
+    connection.shares = false;
+    add(connection, connection.referred.front().frame);
+    flush(token, now);
+  }
+  connection.referred.pop_front();
 }
 
 void Coordinator::Impl::flush(std::uint64_t token, Time now) {
@@ -336,6 +369,7 @@ void Coordinator::Impl::settle(Time now) {
   for (const auto& session : sessions_) {
     session->judge.tick(now);
     std::vector<std::uint64_t> touched;
+    Shared shared;
     for (const Judge::Order& order : session->judge.take_orders()) {
       const std::uint64_t token = session->connections[static_cast<std::size_t>(order.to)];
       const auto found = connections_.find(token);
@@ -346,7 +380,7 @@ void Coordinator::Impl::settle(Time now) {
         lose(token, "it does not read what it is sent", now);
         continue;
       } else {
-        add(found->second, order.frame);
+        add_shared(found->second, order.frame, shared);
       }
       touched.push_back(token);
     }

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "runtime/call_number.hpp"
+#include "runtime/control_table.hpp"
 #include "runtime/coordinator_judge.hpp"
 
 namespace chorus {
@@ -24,12 +25,6 @@ constexpr std::size_t kCallsRemembered = 64;
 constexpr std::size_t kMaxOpen = 65536;  ///< groups, and exchanges
 
 }  // namespace
-
-std::optional<std::size_t> Judge::Group::seat_of(Rank rank) const {
-  const auto found = std::find(members.begin(), members.end(), rank);
-  if (found == members.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - members.begin());
-}
 
 std::optional<std::size_t> Judge::Group::never_begins(std::size_t seat, std::uint64_t call) const {
   if (!MessageNumber::is_message(call)) return std::nullopt;
@@ -60,36 +55,39 @@ std::string Judge::seat_name(const Group& group, std::size_t seat, bool with_who
 
 void Judge::on_exchange(Rank rank, wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
-  const std::vector<Rank> members = body.ranks(rules_.world_size);
+  const RankList members = body.ranks(rules_.world_size);
   const auto blob = body.blob(wire::kMaxBlob);
   body.end();
-  const auto seat = std::find(members.begin(), members.end(), rank);
-  if (seat == members.end()) throw Malformed("an exchange among others");
-  const auto fail = [&](const std::vector<Rank>& whom, const std::string& why) {
+  const auto seat = members.index_of(rank);
+  if (!seat) throw Malformed("an exchange among others");
+  const auto fail = [&](const RankList& whom, const std::string& why) {
     send_members(whom, Writer(Type::exchange_failed).text(key).text(why).share());
     exchanges_.erase(key);
   };
-  // Of a death every rank learns by itself; nothing to collect for.
-  const auto is = [&](State wanted) {
-    return std::find_if(members.begin(), members.end(),
-                        [&](Rank other) { return state(other) == wanted; });
-  };
-  if (is(State::dead) != members.end()) return;
-  if (const auto left = is(State::left); left != members.end()) {
-    return fail({rank}, at(*left).farewell);
+  const auto known = exchanges_.find(key);
+  if (known == exchanges_.end()) {  // else nobody has died or left since: that ends an exchange
+    // Of a death every rank learns by itself; nothing to collect for.
+    const auto is = [&](State wanted) {
+      return members.find_if([&](Rank other) { return state(other) == wanted; });
+    };
+    if (is(State::dead)) return;
+    if (const auto left = is(State::left)) {
+      return send(rank,
+                  Writer(Type::exchange_failed).text(key).text(at(*left).farewell).share());
+    }
+    if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
+  } else if (known->second.members != members) {
+    RankList all = known->second.members;
+    if (!all.contains(rank)) all.add(rank, 1);
+    return fail(
+        all, fmt::format("{} names other ranks for this exchange than the others do", name(rank)));
   }
-  if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
   Exchange& exchange = exchanges_[key];
   if (exchange.members.empty()) {
     exchange.members = members;
     exchange.blobs.resize(members.size());
-  } else if (exchange.members != members) {
-    std::vector<Rank> all = exchange.members;
-    if (std::find(all.begin(), all.end(), rank) == all.end()) all.push_back(rank);
-    return fail(
-        all, fmt::format("{} names other ranks for this exchange than the others do", name(rank)));
   }
-  auto& slot = exchange.blobs[static_cast<std::size_t>(seat - members.begin())];
+  auto& slot = exchange.blobs[*seat];
   if (!slot) ++exchange.arrived;
   slot.emplace(blob.begin(), blob.end());
   // Of a rank that arrives at a successor it may be one whose result others have: first that.
@@ -100,9 +98,11 @@ void Judge::complete(const std::string& key) {
   const auto found = exchanges_.find(key);
   if (found == exchanges_.end() || found->second.arrived < found->second.members.size()) return;
   const Exchange& exchange = found->second;
+  std::vector<std::span<const std::byte>> blobs;
+  for (const auto& each : exchange.blobs) blobs.emplace_back(*each);
   Writer result(Type::exchange_result);
-  result.text(key).u64(++num_results_).u32(static_cast<std::uint32_t>(exchange.members.size()));
-  for (const auto& each : exchange.blobs) result.blob(*each);
+  result.text(key).u64(++num_results_);
+  Table::write(result, blobs);
   send_members(exchange.members, result.share());
   exchanges_.erase(found);
 }
@@ -114,9 +114,9 @@ void Judge::on_withdraw(Rank rank, wire::Reader& body) {
   const auto found = exchanges_.find(key);
   if (found == exchanges_.end()) return;
   Exchange& exchange = found->second;
-  const auto seat = std::find(exchange.members.begin(), exchange.members.end(), rank);
-  if (seat == exchange.members.end()) return;
-  auto& slot = exchange.blobs[static_cast<std::size_t>(seat - exchange.members.begin())];
+  const auto seat = exchange.members.index_of(rank);
+  if (!seat) return;
+  auto& slot = exchange.blobs[*seat];
   if (!slot) return;
   slot.reset();
   if (--exchange.arrived == 0) exchanges_.erase(found);
@@ -125,8 +125,7 @@ void Judge::on_withdraw(Rank rank, wire::Reader& body) {
 void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
   for (auto entry = exchanges_.begin(); entry != exchanges_.end();) {
     const Exchange& exchange = entry->second;
-    if (std::find(exchange.members.begin(), exchange.members.end(), rank) ==
-        exchange.members.end()) {
+    if (!exchange.members.contains(rank)) {
       ++entry;
       continue;
     }
@@ -142,7 +141,7 @@ void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
 
 void Judge::on_open_group(Rank rank, wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
-  std::vector<Rank> members = body.ranks(rules_.world_size);
+  RankList members = body.ranks(rules_.world_size);
   body.end();
   if (groups_.size() >= kMaxOpen) throw Malformed("too many groups at once");
   Group& group = groups_[key];

@@ -18,6 +18,7 @@
 #include "base/log.hpp"
 #include "runtime/control.hpp"
 #include "runtime/control_net.hpp"
+#include "runtime/control_table.hpp"
 #include "runtime/control_wire.hpp"
 #include "runtime/coordinator_judge.hpp"
 
@@ -44,6 +45,14 @@ struct Coordinator::Impl {
     wire::Outbox outbox;
     bool closing = false;  ///< when the outbox is empty
     bool wants_output = false;
+    bool shares = false;  ///< its process can open what this one has open
+    /// What it was referred to and has not answered yet.
+    struct Referred {
+      std::uint64_t number;
+      std::shared_ptr<const SharedFrame> shared;
+      wire::Frame frame;
+    };
+    std::deque<Referred> referred;
   };
 
   /// The end of the thread, which outlives the rest of the coordinator by a moment.
@@ -89,6 +98,10 @@ struct Coordinator::Impl {
   void refuse_secret(Connection& connection, const wire::Hello& hello);
   void expel(std::uint64_t token, Connection& connection, const std::string& why, Time now);
   void add(Connection& connection, const wire::Frame& frame);
+  /// Frames that have memory of their own already, in one round of settle().
+  using Shared = std::map<const wire::Bytes*, std::shared_ptr<const SharedFrame>>;
+  void add_shared(Connection& connection, const wire::Frame& frame, Shared& shared);
+  void hear_of_shared(std::uint64_t token, Connection& connection, wire::Reader body, Time now);
   void flush(std::uint64_t token, Time now);
   void lose(std::uint64_t token, std::string_view how, Time now);
   void take_reports(Time now);
@@ -100,6 +113,7 @@ struct Coordinator::Impl {
   net::Socket reserve_;  ///< a descriptor for the time when there are no more
   std::map<std::uint64_t, Connection> connections_;
   std::uint64_t next_token_ = 2;
+  std::uint64_t num_referred_ = 0;
   std::size_t num_strangers_ = 0;
   std::deque<std::pair<Time, std::uint64_t>> expelled_;  ///< to be gone by then, oldest first
   int num_wrong_secrets_ = 0;

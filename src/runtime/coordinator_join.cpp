@@ -204,6 +204,7 @@ void Coordinator::Impl::let_in(std::uint64_t token, Connection& connection,
                                const wire::Hello& hello, Session& session) {
   connection.session = &session;
   connection.rank = hello.rank;
+  connection.shares = net::sees_processes_of(hello.identity);
   connection.inbox.set_limit(wire::kMaxFromRank);
   session.connections[static_cast<std::size_t>(hello.rank)] = token;
   --num_strangers_;

@@ -72,10 +72,10 @@ void Judge::send_all(const wire::Frame& frame) {
   }
 }
 
-void Judge::send_members(const std::vector<Rank>& members, const wire::Frame& frame) {
-  for (const Rank rank : members) {
+void Judge::send_members(const RankList& members, const wire::Frame& frame) {
+  members.for_each([&](Rank rank) {
     if (state(rank) == State::joined) send(rank, frame);
-  }
+  });
 }
 
 std::vector<Judge::Order> Judge::take_orders() { return std::exchange(orders_, {}); }

@@ -129,18 +129,20 @@ class Judge {
       std::string signature;
       std::size_t seat;
     };
-    std::vector<Rank> members;
+    RankList members;
     std::vector<Seat> seats;                ///< [members]
     std::map<std::uint64_t, Called> calls;  ///< first report of the latest calls
     std::optional<std::string> verdict;
 
-    [[nodiscard]] std::optional<std::size_t> seat_of(Rank rank) const;
+    [[nodiscard]] std::optional<std::size_t> seat_of(Rank rank) const {
+      return members.index_of(rank);
+    }
     /// The seat that will never begin its part of message `call`, which `seat` waits for.
     [[nodiscard]] std::optional<std::size_t> never_begins(std::size_t seat,
                                                           std::uint64_t call) const;
   };
   struct Exchange {
-    std::vector<Rank> members;
+    RankList members;
     std::vector<std::optional<wire::Bytes>> blobs;  ///< [members]
     std::size_t arrived = 0;
   };
@@ -166,7 +168,7 @@ class Judge {
   }
   void send(Rank to, const wire::Frame& frame) { orders_.push_back({to, frame, false}); }
   void send_all(const wire::Frame& frame);
-  void send_members(const std::vector<Rank>& members, const wire::Frame& frame);
+  void send_members(const RankList& members, const wire::Frame& frame);
 
   void on_join_query(Rank rank);
   void on_exchange(Rank rank, wire::Reader& body);

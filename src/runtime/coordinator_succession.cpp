@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/counted.hpp"
+#include "runtime/control_table.hpp"
 #include "runtime/coordinator_judge.hpp"
 
 namespace chorus {
@@ -214,19 +215,18 @@ void Judge::on_exchange_done(Rank rank, wire::Reader& body) {
   if (!at(rank).arriving) throw Malformed("a result that nobody asked for");
   const std::uint64_t number = body.u64();
   const std::string key = body.text(wire::kMaxKey);
-  const std::vector<Rank> members = body.ranks(rules_.world_size);
+  const RankList members = body.ranks(rules_.world_size);
   const auto blob = body.blob(wire::kMaxBlob);
   body.end();
-  const auto seat = std::find(members.begin(), members.end(), rank);
-  if (seat == members.end()) throw Malformed("an exchange among others");
+  const auto seat = members.index_of(rank);
+  if (!seat) throw Malformed("an exchange among others");
   Exchange& finished = finished_[{key, number}];
   if (finished.members.empty()) {
     finished.members = members;
     finished.blobs.resize(members.size());
   }
   if (finished.members != members) return;
-  finished.blobs[static_cast<std::size_t>(seat - members.begin())].emplace(blob.begin(),
-                                                                           blob.end());
+  finished.blobs[*seat].emplace(blob.begin(), blob.end());
 }
 
 void Judge::on_exchange_held(Rank rank, wire::Reader& body) {
@@ -235,15 +235,13 @@ void Judge::on_exchange_held(Rank rank, wire::Reader& body) {
   const auto found = finished_.find({key, number});
   if (wanted_.erase(number) == 0 || found == finished_.end()) return;  // too late, or it has not
   Exchange& finished = found->second;
-  const auto seat = std::find(finished.members.begin(), finished.members.end(), rank);
-  if (seat == finished.members.end() || body.u32() != finished.members.size()) {
+  const Table table(nullptr, body.rest());
+  if (!finished.members.contains(rank) || table.size() != finished.members.size()) {
     throw Malformed("a result of others");
   }
-  for (auto& each : finished.blobs) {
-    const auto blob = body.blob(wire::kMaxBlob);
-    each.emplace(blob.begin(), blob.end());
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    finished.blobs[i].emplace(table[i].begin(), table[i].end());
   }
-  body.end();
 }
 
 void Judge::on_followed(Rank rank, Time now) {
@@ -456,17 +454,15 @@ void Judge::answer_finished(const std::string& key, std::uint64_t number,
   const auto found = exchanges_.find(key);
   if (found == exchanges_.end() || found->second.members != finished.members) return;
   Exchange& asked = found->second;
-  Writer result(Type::exchange_result);
-  result.text(key).u64(number).u32(static_cast<std::uint32_t>(finished.members.size()));
-  std::vector<std::size_t> missed;
+  std::vector<std::span<const std::byte>> blobs;
   for (std::size_t i = 0; i < finished.members.size(); ++i) {
-    if (finished.blobs[i]) {
-      result.blob(*finished.blobs[i]);
-      continue;
-    }
-    if (!asks_again(asked, i, number)) return;
-    result.blob(*asked.blobs[i]);
+    if (!finished.blobs[i] && !asks_again(asked, i, number)) return;
+    blobs.emplace_back(finished.blobs[i] ? *finished.blobs[i] : *asked.blobs[i]);
   }
+  Writer result(Type::exchange_result);
+  result.text(key).u64(number);
+  Table::write(result, blobs);
+  std::vector<std::size_t> missed;
   for (std::size_t i = 0; i < finished.members.size(); ++i) {
     if (asks_again(asked, i, number)) missed.push_back(i);
   }

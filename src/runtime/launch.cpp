@@ -10,6 +10,8 @@
 
 #include "chorus/error.hpp"
 #include "runtime/options_env.hpp"
+#include "runtime/pmi.hpp"
+#include "runtime/pmix.hpp"
 
 namespace chorus {
 namespace {
@@ -59,12 +61,21 @@ Launch by_chorus() {
   return launch;
 }
 
+/// How long a launcher has to say which rank this is.
+constexpr int kAnswersWithinMs = 30'000;
+
 Launch by_pmi() {
   Launch launch;
   launch.launcher = "pmi";
   require_equal("PMI_RANK", "PMIX_RANK");
-  launch.rank = required("PMI_RANK", 0, "PMI_FD");
-  launch.world_size = required("PMI_SIZE", 1, "PMI_FD");
+  if (env("PMI_FD")) {
+    launch.rank = required("PMI_RANK", 0, "PMI_FD");
+    launch.world_size = required("PMI_SIZE", 1, "PMI_FD");
+  } else {
+    const PmiPlace place = place_by_pmi(kAnswersWithinMs);
+    launch.rank = place.rank;
+    launch.world_size = place.world_size;
+  }
   launch.local_rank =
       first_number({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}, 0).value_or(0);
   launch.local_world_size = first_number({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}, 1).value_or(0);
@@ -78,12 +89,7 @@ Launch by_pmix() {
   launch.rank = required("PMIX_RANK", 0, "PMIX_NAMESPACE");
   const auto world_size = first_number(
       {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}, 1);
-  if (!world_size) {
-    throw InputError(
-        "PMIX_RANK is set but neither OMPI_COMM_WORLD_SIZE nor SLURM_NTASKS says how many ranks "
-        "there are: start with mpirun or srun");
-  }
-  launch.world_size = *world_size;
+  launch.world_size = world_size ? *world_size : job_size_by_pmix();
   launch.local_rank = first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}, 0).value_or(0);
   launch.local_world_size = number("OMPI_COMM_WORLD_LOCAL_SIZE", 1).value_or(0);
   return launch;
@@ -135,11 +141,7 @@ Launch find() {
   if (env("PMI_FD")) return by_pmi();
   if (env("PMIX_NAMESPACE")) return by_pmix();
   if (started_by_torchrun()) return by_torchrun();
-  if (env("PMI_PORT")) {
-    throw BootstrapError(
-        "PMI_PORT is set but PMI_FD is not: this launcher speaks PMI over a port, which Chorus "
-        "does not; start with the Hydra of MPICH, or with chorus run");
-  }
+  if (env("PMI_PORT")) return by_pmi();
   refuse_bare_slurm();
   Launch single;
   single.launcher = "single";

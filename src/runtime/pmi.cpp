@@ -6,13 +6,17 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "chorus/error.hpp"
+#include "runtime/control_meet.hpp"
 #include "runtime/control_net.hpp"
 #include "runtime/options_env.hpp"
 
@@ -27,8 +31,14 @@ constexpr std::size_t kMaxLine = 4096;
 /// One request, one answer, each a line "cmd=word key=value key=value".
 class Pmi {
  public:
-  Pmi(int fd, int timeout_ms) : fd_(fd) {
+  /// Over the descriptor that the launcher left open, or to the port where it listens.
+  explicit Pmi(int timeout_ms) {
     set_deadline(timeout_ms);
+    if (const auto fd = env_integer("PMI_FD", 0, 1 << 20)) {
+      fd_ = static_cast<int>(*fd);
+    } else {
+      connect();
+    }
     ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init");
     kvs_ = field(ask("cmd=get_my_kvsname", "my_kvsname"), "kvsname");
   }
@@ -50,13 +60,49 @@ class Pmi {
     ask(fmt::format("cmd=put kvsname={} key={} value={}", kvs_, key, value), "put_result");
   }
   void barrier() { ask("cmd=barrier_in", "barrier_out"); }
+  /// As the launcher says over a port; nothing over a descriptor, where variables say it.
+  [[nodiscard]] const std::optional<PmiPlace>& place() const { return place_; }
   std::string get(const std::string& key) {
     return field(ask(fmt::format("cmd=get kvsname={} key={}", kvs_, key), "get_result"), "value");
   }
 
  private:
   [[noreturn]] static void fail(std::string_view what) {
-    throw BootstrapError(fmt::format("PMI (PMI_FD={}): {}", env("PMI_FD").value_or(""), what));
+    const char* name = env("PMI_FD") ? "PMI_FD" : "PMI_PORT";
+    throw BootstrapError(fmt::format("PMI ({}={}): {}", name, env(name).value_or(""), what));
+  }
+
+  /// "PMI_PORT=host:port", where this process is known by PMI_ID. The launcher's first answer is
+  /// followed by one line each for the number of ranks, this one's, and a level of messages.
+  void connect() {
+    const std::string place = env("PMI_PORT").value_or("");
+    const std::string id = env("PMI_ID").value_or("");
+    const std::size_t colon = place.rfind(':');
+    std::uint16_t port = 0;
+    const char* const end = place.data() + place.size();
+    if (colon == std::string::npos || id.empty() ||
+        std::from_chars(place.data() + colon + 1, end, port).ptr != end || port == 0) {
+      fail(fmt::format("needs host:port, and PMI_ID (now '{}')", id));
+    }
+    int error = 0;
+    socket_ = net::connect_to(net::resolve(place.substr(0, colon), port), deadline_, error);
+    if (error != 0) fail(fmt::format("the launcher cannot be reached: {}", std::strerror(error)));
+    fd_ = socket_.get();
+    const std::string request = fmt::format("cmd=initack pmiid={}", id);
+    ask(request, "initack");
+    PmiPlace place_there{.rank = -1, .world_size = 0};
+    for (int line = 0; line < 3; ++line) {
+      const std::string said = read_line(request);
+      if (const auto size = field(said, "size"); !size.empty()) {
+        place_there.world_size = std::atoi(size.c_str());
+      } else if (const auto rank = field(said, "rank"); !rank.empty()) {
+        place_there.rank = std::atoi(rank.c_str());
+      }
+    }
+    if (place_there.rank < 0 || place_there.world_size <= place_there.rank) {
+      fail("the launcher does not say which of how many ranks this is");
+    }
+    place_ = place_there;
   }
 
   static std::string field(std::string_view line, std::string_view name) {
@@ -110,30 +156,56 @@ class Pmi {
     }
   }
 
-  int fd_;
+  int fd_ = -1;
+  net::Socket socket_;  ///< of a port
+  std::optional<PmiPlace> place_;
   int owner_generation_ = net::fork_generation();
   std::string kvs_, pending_;
   Clock::time_point deadline_;
 };
 
+struct PmiConnection {
+  std::mutex mutex;
+  std::unique_ptr<Pmi> pmi;  // ends with the process: PMI cannot be initialised twice
+  int joinings = 0;
+};
+
+/// With its mutex held.
+Pmi& connected(PmiConnection& connection, int timeout_ms) {
+  if (!connection.pmi) {
+    if (!env("PMI_FD") && !env("PMI_PORT")) {
+      throw BootstrapError("neither PMI_FD nor PMI_PORT is set: no PMI launcher to ask");
+    }
+    connection.pmi = std::make_unique<Pmi>(timeout_ms);
+  }
+  connection.pmi->set_deadline(timeout_ms);
+  return *connection.pmi;
+}
+
+PmiConnection& pmi_connection() {
+  static PmiConnection connection;
+  return connection;
+}
+
 }  // namespace
 
+PmiPlace place_by_pmi(int timeout_ms) {
+  PmiConnection& connection = pmi_connection();
+  const std::lock_guard lock(connection.mutex);
+  const auto& place = connected(connection, timeout_ms).place();
+  if (!place) throw BootstrapError("PMI_FD: PMI_RANK and PMI_SIZE say which rank this is");
+  return *place;
+}
+
 std::string publish_by_pmi(int rank, const std::string& value, int timeout_ms) {
-  static std::mutex mutex;
-  static std::unique_ptr<Pmi> pmi;  // ends with the process: PMI cannot be initialised twice
-  static int joinings = 0;
-  const std::lock_guard lock(mutex);
-  if (!pmi) {
-    const auto fd = env_integer("PMI_FD", 0, 1 << 20);
-    if (!fd) throw BootstrapError("PMI_FD is not set: no PMI launcher to ask");
-    pmi = std::make_unique<Pmi>(static_cast<int>(*fd), timeout_ms);
-  }
-  pmi->set_deadline(timeout_ms);
+  PmiConnection& connection = pmi_connection();
+  const std::lock_guard lock(connection.mutex);
+  Pmi& pmi = connected(connection, timeout_ms);
   // Keys cannot be written twice.
-  const std::string key = fmt::format("chorus-id-{}", joinings++);
-  if (rank == 0) pmi->put(key, value);
-  pmi->barrier();
-  return pmi->get(key);
+  const std::string key = fmt::format("chorus-id-{}", connection.joinings++);
+  if (rank == 0) pmi.put(key, value);
+  pmi.barrier();
+  return pmi.get(key);
 }
 
 }  // namespace chorus

@@ -115,6 +115,20 @@ class Pmix {
     check(fence->status, "PMIx_Fence");
   }
 
+  int job_size() {
+    pmix_proc_t all{};
+    std::memcpy(all.nspace, me_.nspace, sizeof all.nspace);
+    all.rank = PMIX_RANK_WILDCARD;
+    pmix_value_t* value = nullptr;
+    check(api_.get(&all, PMIX_JOB_SIZE, nullptr, 0, &value), "PMIx_Get");
+    if (value == nullptr || value->type != PMIX_UINT32) {
+      throw BootstrapError("PMIx_Get: the launcher does not say how many ranks there are");
+    }
+    const auto size = static_cast<int>(value->data.uint32);
+    std::free(value);
+    return size;
+  }
+
   std::string get(const std::string& key) {
     pmix_proc_t root = me_;
     root.rank = 0;
@@ -141,18 +155,35 @@ class Pmix {
   pmix_info_t collect_{};  // read by the library until the fence ends
 };
 
+struct PmixConnection {
+  std::mutex mutex;
+  std::unique_ptr<Pmix> pmix;  // ends with the process
+  int joinings = 0;
+};
+
+PmixConnection& pmix_connection() {
+  static PmixConnection connection;
+  return connection;
+}
+
 }  // namespace
 
+int job_size_by_pmix() {
+  PmixConnection& connection = pmix_connection();
+  const std::lock_guard lock(connection.mutex);
+  if (!connection.pmix) connection.pmix = std::make_unique<Pmix>();
+  return connection.pmix->job_size();
+}
+
 std::string publish_by_pmix(const std::string& value, int timeout_ms) {
-  static std::mutex mutex;
-  static std::unique_ptr<Pmix> pmix;  // ends with the process
-  static int joinings = 0;
-  const std::lock_guard lock(mutex);
-  if (!pmix) pmix = std::make_unique<Pmix>();
-  const std::string key = fmt::format("chorus-id-{}", joinings++);
-  if (pmix->first()) pmix->put(key, value);
-  pmix->fence(timeout_ms);
-  return pmix->get(key);
+  PmixConnection& connection = pmix_connection();
+  const std::lock_guard lock(connection.mutex);
+  if (!connection.pmix) connection.pmix = std::make_unique<Pmix>();
+  Pmix& pmix = *connection.pmix;
+  const std::string key = fmt::format("chorus-id-{}", connection.joinings++);
+  if (pmix.first()) pmix.put(key, value);
+  pmix.fence(timeout_ms);
+  return pmix.get(key);
 }
 
 }  // namespace chorus

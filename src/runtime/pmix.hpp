@@ -9,4 +9,7 @@ namespace chorus {
 /// the machine has no libpmix.so.2.
 std::string publish_by_pmix(const std::string& value, int timeout_ms);
 
+/// How many ranks the job has, where no variable says it. Throws BootstrapError.
+int job_size_by_pmix();
+
 }  // namespace chorus

@@ -251,7 +251,7 @@ class Session {
   }
 
   // Rank 0: from everybody's answers to the prober's.
-  void take(const std::vector<std::vector<std::byte>>& blobs, Question kind,
+  void take(const Table& blobs, Question kind,
             const std::vector<Flow>& flows) {
     std::vector<std::vector<Received>> answers(leaders_.size());
     for (std::size_t h = 0; h < leaders_.size(); ++h) {
@@ -321,7 +321,7 @@ class Session {
     return answers;
   }
 
-  std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> mine) {
+  Table exchange(std::span<const std::byte> mine) {
     return control_.exchange(fmt::format("{}/{}", place_.key, exchanges_++), leaders_, mine,
                              Control::kNoDeadlineMs, place_.key, [this] { throw_if_stopped(); });
   }
@@ -368,7 +368,7 @@ std::string cache_key(Control& control, const GroupPlace& place, const HostList&
                                     std::as_bytes(std::span(mine)), options.join_timeout_ms);
   std::string text = options.transports + "/" + std::to_string(options.tcp_sockets);
   for (std::size_t h = 0; h < hosts.parts.size(); ++h) {
-    const auto& interface = all[static_cast<std::size_t>(hosts.parts[h].ranks[0])];
+    const auto interface = all[static_cast<std::size_t>(hosts.parts[h].ranks[0])];
     text += "\n" + hosts.identities[h] + " ";
     text.append(reinterpret_cast<const char*>(interface.data()), interface.size());
   }

@@ -148,14 +148,15 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   mine.bytes(std::as_bytes(std::span(cores)));
   mine.u32(static_cast<std::uint32_t>(transports_.size()));
   for (const auto& transport : transports_) mine.bytes(transport->address());
-  const auto blobs = control.exchange(place.key + "/wiring", place.members, mine.view(),
-                                      options.join_timeout_ms, place.key);
+  table_ = control.exchange(place.key + "/wiring", place.members, mine.view(),
+                            options.join_timeout_ms, place.key);
+  for (std::size_t t = 0; t < transports_.size(); ++t) order_.push_back(t);
 
   std::map<std::string, std::set<int>> cores_of_host;
   std::map<std::string, Machine> machines;
   std::span<const std::byte> cores_before;
-  for (std::size_t peer = 0; peer < blobs.size(); ++peer) {
-    BlobReader reader(blobs[peer]);
+  for (std::size_t peer = 0; peer < table_.size(); ++peer) {
+    BlobReader reader(table_[peer]);
     const std::string theirs = reader.text();
     if (theirs != agreement) {
       throw BootstrapError(fmt::format(
@@ -180,12 +181,9 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
       machine.cores.insert(core);
     }
     const std::uint32_t count = reader.u32();
-    auto& addresses = addresses_.emplace_back();
-    for (std::uint32_t i = 0; i < count && reader.ok(); ++i) {
-      const auto address = reader.bytes();
-      addresses.emplace_back(address.begin(), address.end());
-    }
-    if (!reader.ok() || addresses.size() != transports_.size()) {
+    addresses_.push_back(static_cast<std::uint32_t>(table_[peer].size() - reader.left()));
+    for (std::uint32_t i = 0; i < count && reader.ok(); ++i) (void)reader.bytes();
+    if (!reader.ok() || count != transports_.size()) {
       throw BootstrapError(fmt::format("rank {} sent a malformed address", peer));
     }
     members_.push_back(std::move(member));
@@ -204,6 +202,13 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   choose(control, place, options);
   drop_unused_transports();
   if (memory == Memory::in_common) open_commons();
+}
+
+std::span<const std::byte> Wiring::address(Rank peer, std::size_t transport) const {
+  const auto of_peer = static_cast<std::size_t>(peer);
+  BlobReader reader(table_[of_peer].subspan(addresses_[of_peer]));
+  for (std::size_t before = 0; before < order_[transport]; ++before) (void)reader.bytes();
+  return reader.bytes();
 }
 
 void Wiring::make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
@@ -256,7 +261,7 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     if (peer == own) continue;
     if (members_[like_own].host != members_[own].host) like_own = peer;
     for (std::size_t t = 0; t < transports_.size(); ++t) {
-      const auto reason = transports_[t]->why_not(addresses_[peer][t]);
+      const auto reason = transports_[t]->why_not(address(static_cast<Rank>(peer), t));
       if (!reason) each[peer].usable |= 1U << t;
       if (!reason) continue;
       each[peer].why_not +=
@@ -392,7 +397,7 @@ void Wiring::drop_unused_transports() {
   for (int t = static_cast<int>(transports_.size()) - 1; t >= 0; --t) {
     if (std::find(chosen_.begin(), chosen_.end(), t) != chosen_.end()) continue;
     transports_.erase(transports_.begin() + t);
-    for (auto& addresses : addresses_) addresses.erase(addresses.begin() + t);
+    order_.erase(order_.begin() + t);
     for (int& chosen : chosen_) chosen -= chosen > t ? 1 : 0;
   }
 }
@@ -403,7 +408,10 @@ void Wiring::open_commons() {
   const std::size_t other = rank_ == 0 ? 1 : 0;
   const auto transport = static_cast<std::size_t>(chosen_[other]);
   std::vector<std::vector<std::byte>> addresses;
-  for (const auto& of_peer : addresses_) addresses.push_back(of_peer[transport]);
+  for (Rank peer = 0; peer < static_cast<Rank>(n); ++peer) {
+    const auto of_peer = address(peer, transport);
+    addresses.emplace_back(of_peer.begin(), of_peer.end());
+  }
   commons_ = transports_[transport]->open_commons(addresses);
 }
 
@@ -411,8 +419,7 @@ Link& Wiring::link(Rank peer) {
   auto& link = links_[static_cast<std::size_t>(peer)];
   if (!link) {
     const auto transport = static_cast<std::size_t>(chosen_[static_cast<std::size_t>(peer)]);
-    link = transports_[transport]->connect(peer,
-                                           addresses_[static_cast<std::size_t>(peer)][transport]);
+    link = transports_[transport]->connect(peer, address(peer, transport));
     link->leave_to_kernel(to_kernel_);
     if (!paces_.empty()) link->pace(paces_[static_cast<std::size_t>(peer)]);
   }

@@ -106,6 +106,7 @@ class Wiring {
              const Reach& back, std::vector<Served>& served);
   void tell(const std::vector<Served>& served, LogLevel level) const;
   void open_commons();
+  [[nodiscard]] std::span<const std::byte> address(Rank peer, std::size_t transport) const;
   void drop_unused_transports();
 
   Rank rank_ = 0;
@@ -115,7 +116,9 @@ class Wiring {
   bool hosts_share_memory_ = true;
   std::vector<Member> members_;
   std::vector<std::unique_ptr<Transport>> transports_;
-  std::vector<std::vector<std::vector<std::byte>>> addresses_;  // [peer][transport]
+  Table table_;                          // what each said of itself
+  std::vector<std::uint32_t> addresses_;  // [peer]: where in that its addresses begin
+  std::vector<std::size_t> order_;        // [transport]: which of its addresses
   std::vector<int> chosen_;                                     // [peer]: index of transport
   std::unique_ptr<Commons> commons_;
   std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed

@@ -163,7 +163,7 @@ TEST(LyingRank, IsNamedForEachImpossibleMessage) {
       Writer(Type::hello).share(),
       Writer(Type::open_group).text("g").ranks(outside).share(),
       Writer(Type::open_group).text("g").ranks(twice).share(),
-      Writer(Type::open_group).text("g").ranks({}).share(),
+      Writer(Type::open_group).text("g").ranks(RankList()).share(),
       Writer(Type::open_group).text("h").ranks(others).share(),
       Writer(Type::open_group).text("g").u32(0xffffffff).share(),
       Writer(Type::open_group).text(long_key).share(),

@@ -100,7 +100,7 @@ std::vector<Rank> ranks_from(Rank first, int world_size) {
   return ranks;
 }
 
-std::string all_of(const std::vector<std::vector<std::byte>>& blobs) {
+std::string all_of(const Table& blobs) {
   std::string text;
   for (const auto& blob : blobs) text += text_of(blob);
   return text;
@@ -427,10 +427,7 @@ TEST_F(SuccessorTest, GivesAResultThatOneRankHasToTheOneThatMissedIt) {
     wire::Reader reader(frame);
     std::string text = reader.text();
     reader.u64();
-    for (std::uint32_t i = reader.u32(); i > 0; --i) {
-      const auto blob = reader.blob(wire::kMaxBlob);
-      text += " " + text_of({blob.begin(), blob.end()});
-    }
+    for (const auto blob : Table(nullptr, reader.rest())) text += " " + text_of(blob);
     return text;
   };
   EXPECT_EQ(read(*two), "k one two");
@@ -453,16 +450,18 @@ TEST_F(SuccessorTest, AsksARankForAResultToWhichTheDeadOneGave) {
   const wire::Bytes wanted = next(*one, Type::wanted);
   EXPECT_EQ(wire::Reader(wanted).u64(), 5U);
   Writer held(Type::exchange_held);
-  held.text("k").u64(5).u32(3);
-  for (const char* blob : {"zero", "one", "two"}) held.blob(bytes_of(blob));
+  held.text("k").u64(5);
+  const auto zero = bytes_of("zero"), first = bytes_of("one"), second = bytes_of("two");
+  const std::span<const std::byte> blobs[] = {zero, first, second};
+  Table::write(held, blobs);
   one->send(held.share());
   const wire::Bytes result = next(*two, Type::exchange_result);
   wire::Reader reader(result);
   EXPECT_EQ(reader.text(), "k");
   EXPECT_EQ(reader.u64(), 5U);
-  EXPECT_EQ(reader.u32(), 3U);
-  const auto zero = reader.blob(wire::kMaxBlob);
-  EXPECT_EQ(text_of({zero.begin(), zero.end()}), "zero");
+  const Table given(nullptr, reader.rest());
+  ASSERT_EQ(given.size(), 3U);
+  EXPECT_EQ(text_of(given[0]), "zero");
   const wire::Bytes death = next(*two, Type::death);  // and not before
   wire::Reader dead(death);
   EXPECT_EQ(wire::read_death(dead, 3).rank, 0);
