@@ -79,7 +79,7 @@ std::vector<std::string> Allocation::exchange(const std::string& blob) {
                                             if (part_) part_->drain();
                                           });
   std::vector<std::string> texts;
-  for (const std::vector<std::byte>& answer : answers) {
+  for (const auto answer : answers) {
     texts.emplace_back(reinterpret_cast<const char*>(answer.data()), answer.size());
   }
   return texts;

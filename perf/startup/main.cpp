@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <new>
 #include <string>
@@ -18,16 +19,21 @@
 #include "perf/plot.hpp"
 #include "perf/process.hpp"
 #include "perf/session.hpp"
+#include "perf/startup/simulation.hpp"
 #include "perf/startup/startup.hpp"
 
 namespace chorus::perf {
 namespace {
 
 constexpr int kBadInput = 2;
+/// Ranks of a job that is started.
+constexpr int kMostReal = 2048;
 
 struct Arguments {
   std::vector<int> ranks = {2, 16, 64, 256};
   std::string json, svg;
+  bool simulate = false, direct = false;
+  int ranks_per_host = 8;
 };
 
 void keep(const Arguments& arguments, const std::string& command, std::vector<StartupRow> rows) {
@@ -99,6 +105,33 @@ void measure_jobs(const Arguments& arguments, const std::string& command) {
   keep(arguments, command, std::move(rows));
 }
 
+/// Jobs that no machine holds. Exit code.
+int simulate_jobs(const Arguments& arguments, const std::string& command) {
+  for (const std::string& path : {arguments.json, arguments.svg}) {
+    if (!path.empty()) require_writable(path);
+  }
+  const bool told = !one_is_standard_output({arguments.json, arguments.svg});
+  if (told) fmt::print("{}", simulation_header());
+  std::vector<SimulatedJoin> joins;
+  std::size_t wrong = 0;
+  for (const int ranks : arguments.ranks) {
+    joins.push_back(simulate_join({.ranks = ranks,
+                                   .ranks_per_host = arguments.ranks_per_host,
+                                   .by_relay = !arguments.direct}));
+    wrong += joins.back().wrong;
+    if (told) fmt::print("{}", simulation_line(joins.back()));
+    std::fflush(stdout);
+  }
+  if (!arguments.json.empty()) {
+    write_output(arguments.json, simulation_json(joins, {}, kCommit, command));
+  }
+  if (!arguments.svg.empty()) {
+    draw_svg([&](const std::string& picture) { return simulation_script(joins, picture); },
+             arguments.svg);
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
 int run(int argc, char** argv, std::chrono::steady_clock::time_point began) {
   CLI::App app(
       "Start jobs of some ranks on this machine, and measure what joining and the first calls "
@@ -108,11 +141,19 @@ int run(int argc, char** argv, std::chrono::steady_clock::time_point began) {
   Arguments arguments;
   app.add_option("-n,--ranks", arguments.ranks, "Ranks of each job: 2,16,64,256")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 1 << 17))
       ->capture_default_str();
   app.add_option("--json", arguments.json, "Write all figures to this file; - for standard output");
   app.add_option("--svg", arguments.svg,
                  "Draw time and memory against ranks (needs gnuplot); - for standard output");
+  app.add_flag("--simulate", arguments.simulate,
+               "Join on simulated connections instead, with the real coordinator and relays: any "
+               "number of ranks");
+  app.add_option("--ranks-per-host", arguments.ranks_per_host, "In the simulation")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  app.add_flag("--direct", arguments.direct,
+               "In the simulation: every rank connects to the coordinator, without relays");
   app.footer("Example: chorus-perf-startup -n 2,16,64,256,1024 --svg startup.svg");
   add_common_options(app);
   if (const auto leave = read_command_line(app, argc, argv)) {
@@ -121,6 +162,11 @@ int run(int argc, char** argv, std::chrono::steady_clock::time_point began) {
   }
   std::string command = "chorus-perf-startup";
   for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  if (arguments.simulate) return simulate_jobs(arguments, command);
+  if (*std::max_element(arguments.ranks.begin(), arguments.ranks.end()) > kMostReal) {
+    throw InputError(
+        fmt::format("more than {} ranks are simulated alone: add --simulate", kMostReal));
+  }
   if (chorus::Launch::from_env().world_size > 1) return measure_job(arguments, command, began);
   measure_jobs(arguments, command);
   return 0;

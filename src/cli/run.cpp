@@ -17,12 +17,12 @@
 
 #include "base/cores.hpp"
 #include "base/counted.hpp"
-#include "base/descriptors.hpp"
 #include "base/fd.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/rank_output.hpp"
 #include "cli/rank_process.hpp"
+#include "cli/run_needs.hpp"
 #include "runtime/control.hpp"
 
 namespace chorus {
@@ -59,9 +59,7 @@ class LocalJob {
 
   int run() {
     block_signals();
-    if (options_.rank_prefix) {
-      allow_descriptors(3 * static_cast<std::size_t>(options_.num_ranks) + 1024);
-    }
+    require_room(static_cast<std::size_t>(options_.num_ranks), options_.rank_prefix);
     Guard guard;
     guard_ = &guard;
     Coordinator coordinator(options_.num_ranks, "", 0, Secret::random(),

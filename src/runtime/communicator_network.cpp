@@ -217,8 +217,9 @@ std::unique_ptr<Selector> Communicator::Impl::make_selector(const GroupPlace& as
                                          shared_machine ? &*shared_machine : nullptr);
   if (place.members.size() < kCompactRanks) return made;
   const std::vector<std::byte> mine = place.rank == 0 ? made->decide() : std::vector<std::byte>();
-  made->follow(control->exchange(as.key + "/schedules", as.members, mine, options.join_timeout_ms,
-                                 as.key)[0]);
+  const Table all =
+      control->exchange(as.key + "/schedules", as.members, mine, options.join_timeout_ms, as.key);
+  made->follow(all[0]);
   return made;
 }
 

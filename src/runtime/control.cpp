@@ -46,6 +46,7 @@ void Control::Impl::hear(Type type, wire::Reader body, std::shared_ptr<const voi
       host_rank = body.i32();
       began_us = body.u64();
       joined = true;
+      if (by_relay && !follower && socket) start_follower();
       inbox.set_limit(std::min<std::size_t>(
           UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));
       return;
@@ -76,9 +77,9 @@ void Control::Impl::hear(Type type, wire::Reader body, std::shared_ptr<const voi
       following = Following::no;
       host_left = false;
       log(LogLevel::info, fmt::format("[rank {}/{}]", rank, world_size),
-          fmt::format("the coordinator is now {}'s process ({})",
-                      host_rank < 0 ? "a successor" : fmt::format("rank {}", host_rank),
-                      host_text));
+          host_rank < 0
+              ? fmt::format("this rank is connected to the coordinator ({}) again", host_text)
+              : fmt::format("the coordinator is now rank {}'s process ({})", host_rank, host_text));
       return;
     case Type::elsewhere:
       too_few.first = body.u32();
@@ -275,6 +276,10 @@ void Control::Impl::say_farewell(std::unique_lock<std::mutex>& lock) {
   });
 }
 
+bool Control::carries_others() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->relay != nullptr;
+}
 Rank Control::rank() const { return impl_->rank; }
 int Control::world_size() const { return impl_->world_size; }
 const Secret& Control::secret() const { return impl_->secret; }

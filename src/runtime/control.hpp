@@ -69,12 +69,17 @@ class Control {
   /// missing ranks, or the ranks that came with another world size or another Chorus version, or
   /// the rank that died meanwhile. One of those who wait names the others in the log after
   /// `warn_after_ms` (Options).
+  /// In worlds of more than `most_direct` ranks a relay of each host carries its ranks'
+  /// connections; 0: as many as is good where the coordinator is.
   static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
-                                       int timeout_ms, int warn_after_ms = 30'000);
+                                       int timeout_ms, int warn_after_ms = 30'000,
+                                       int most_direct = 0);
   /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
   /// have too, where this process holds the coordinator.
   ~Control();
 
+  /// Whether the relay that carries the connections of others is in this process.
+  [[nodiscard]] bool carries_others() const;
   [[nodiscard]] Rank rank() const;  ///< in the world
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const Secret& secret() const;

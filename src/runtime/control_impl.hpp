@@ -15,6 +15,7 @@
 #include "runtime/control.hpp"
 #include "runtime/control_meet.hpp"
 #include "runtime/control_net.hpp"
+#include "runtime/control_relay.hpp"
 #include "runtime/control_wire.hpp"
 
 namespace chorus {
@@ -56,7 +57,7 @@ struct Control::Impl {
   struct Finished {
     std::uint64_t number;  ///< of the result
     wire::Frame asked;
-    std::shared_ptr<const void> owner;   ///< of the result
+    std::shared_ptr<const void> owner;  ///< of the result
     std::span<const std::byte> result;  ///< as the coordinator told it
   };
 
@@ -84,11 +85,14 @@ struct Control::Impl {
   Secret secret;
   std::string address;      ///< of this end
   std::string coordinator;  ///< its address
+  int most_direct = 0;      ///< join()
+  bool by_relay = false;    ///< a relay of this host carries the connection
 
   std::mutex mutex;       ///< guards what follows, and reading and writing the socket
   std::string host_text;  ///< the coordinator's process, "pid 12 on host"
   bool launcher = false;  ///< it lives in a launcher
   bool hosting = false;   ///< it lives in this process
+  net::Endpoint place;    ///< of the coordinator
   net::Socket socket;     ///< none while there is no connection
   wire::Inbox inbox{wire::kMaxHandshake};
   wire::Outbox outbox;
@@ -148,8 +152,12 @@ struct Control::Impl {
     Time decided_by;  ///< while ranks gather
   };
   std::shared_ptr<Follower> follower;
+  /// Of other ranks of this host, where this one was the first to look for one.
+  std::unique_ptr<Relay> relay;
 
   void meet(net::Meeting&& meeting);
+  /// To the coordinator, or a relay that carries the connection there; throws what keeps it away.
+  void go_to_coordinator(Time deadline, int timeout_ms);
   /// For those who poll fd(), afterwards: wake_pollers() has had its effect.
   void be_awake();
 
@@ -223,9 +231,9 @@ struct Control::Impl {
   void seek(std::unique_lock<std::mutex>& lock, Follower& own);
   void seek_again();
   void wake_pollers();
-  bool try_successor(const wire::Successor& place, std::unique_lock<std::mutex>& lock,
+  bool try_successor(const wire::Successor& successor, std::unique_lock<std::mutex>& lock,
                      Follower& own);
-  void bring_all(net::Meeting&& meeting);
+  void bring_all(net::Meeting&& meeting, const net::Endpoint& from);
   void hear_successors(wire::Reader& body);
   void keep_result(Finished result);
   void give_result(std::uint64_t number);

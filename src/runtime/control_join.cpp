@@ -29,27 +29,45 @@ constexpr milliseconds kAnswer{500};
 /// How often those who wait for others look whether that is worth a word.
 constexpr milliseconds kLook{100};
 
-void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint, Time deadline,
-                             int timeout_ms) {
+/// Why the coordinator at `place` was not met, in the end.
+[[noreturn]] void give_up(Rank rank, const std::string& place, int timeout_ms,
+                          const std::string& later, const std::string& why) {
+  if (!later.empty()) {
+    throw BootstrapError(fmt::format(
+        "rank {}: not admitted at {} for {} ms: {}{}; is another job still running there?", rank,
+        place, timeout_ms, later, why == later ? "" : fmt::format("; in the end: {}", why)));
+  }
+  throw BootstrapError(
+      fmt::format("rank {}: no coordinator at {} after {} ms: {}; is the process that made the id, "
+                  "usually rank 0's, still running and reachable?",
+                  rank, place, timeout_ms, why));
+}
+
+/// Until the coordinator at `endpoint`, or the relay to which it sends a relay on, is met.
+net::Meeting rise(net::Endpoint endpoint, net::Caller caller, Time deadline, int timeout_ms,
+                  net::Socket* others) {
+  const net::Endpoint first = endpoint;
+  const std::string place = endpoint.text();
   Time last_listened = Clock::now();
   std::string later;  // what a coordinator there said, another job's perhaps: ours comes after it
   std::string why = "nobody answers";
   do {
     int error = 0;
     net::Meeting meeting;
+    net::Handshake end = net::Handshake::broken;
     meeting.socket = net::connect_to(endpoint, deadline, error);
     if (error == 0) {
       last_listened = Clock::now();
+      net::listen_beside(meeting.socket, caller, others);
       try {
-        const net::Caller caller{impl.rank, impl.world_size, impl.secret, 0};
-        const net::Handshake end = net::shake_hands(
-            meeting, caller, impl.coordinator, std::min(deadline, Clock::now() + kHandshake), why);
-        if (end == net::Handshake::done) return impl.meet(std::move(meeting));
-        if (end == net::Handshake::later) later = why;
+        end = net::shake_hands(meeting, caller, place,
+                               std::min(deadline, Clock::now() + kHandshake), why, endpoint);
       } catch (const wire::Malformed& malformed) {
         throw BootstrapError(fmt::format("what listens at {} is not a Chorus coordinator: {}",
-                                         impl.coordinator, malformed.what()));
+                                         endpoint.text(), malformed.what()));
       }
+      if (end == net::Handshake::done) return meeting;
+      if (end == net::Handshake::later) later = why;
     } else {
       why = std::strerror(error);
     }
@@ -57,28 +75,37 @@ void connect_and_shake_hands(Control::Impl& impl, const net::Endpoint& endpoint,
       throw BootstrapError(
           fmt::format("rank {}: nothing listens at {}: the process that made the id, usually rank "
                       "0's, has ended",
-                      impl.rank, impl.coordinator));
+                      caller.rank, endpoint.text()));
     }
     if (error == ENETUNREACH && endpoint.is_loopback()) {
       throw BootstrapError(fmt::format(
-          "rank {}: cannot reach {}: the loopback interface is down (ip link set lo up)", impl.rank,
-          impl.coordinator));
+          "rank {}: cannot reach {}: the loopback interface is down (ip link set lo up)",
+          caller.rank, place));
     }
+    if (end == net::Handshake::elsewhere) continue;
+    endpoint = first;
     std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);
-  if (!later.empty()) {
-    throw BootstrapError(fmt::format(
-        "rank {}: not admitted at {} for {} ms: {}{}; is another job still running there?",
-        impl.rank, impl.coordinator, timeout_ms, later,
-        why == later ? "" : fmt::format("; in the end: {}", why)));
-  }
-  throw BootstrapError(
-      fmt::format("rank {}: no coordinator at {} after {} ms: {}; is the process that made the id, "
-                  "usually rank 0's, still running and reachable?",
-                  impl.rank, impl.coordinator, timeout_ms, why));
+  give_up(caller.rank, place, timeout_ms, later, why);
 }
 
 }  // namespace
+
+void Control::Impl::go_to_coordinator(Time deadline, int timeout_ms) {
+  const net::Caller caller{.rank = rank, .world_size = world_size, .secret = secret};
+  const net::Rise until_met = [&](net::Caller as, net::Socket* others) {
+    return rise(place, std::move(as), deadline, timeout_ms, others);
+  };
+  by_relay = most_direct > 0 ? world_size > most_direct : net::goes_by_relay(place, world_size);
+  if (!by_relay) return meet(until_met(caller, nullptr));
+  std::unique_ptr<Relay> own;
+  auto meeting = net::through_relay(place, caller, deadline, until_met, own);
+  if (own) relay = std::move(own);
+  if (!meeting) {
+    give_up(rank, coordinator, timeout_ms, "", "the relay of this host does not answer");
+  }
+  meet(std::move(*meeting));
+}
 
 void Control::Impl::meet(net::Meeting&& meeting) {
   socket = std::move(meeting.socket);
@@ -87,6 +114,8 @@ void Control::Impl::meet(net::Meeting&& meeting) {
   host_text = std::move(meeting.host_text);
   launcher = meeting.launcher;
   hosting = meeting.hosting;
+  address = std::move(meeting.address);
+  inbox.set_limit(2 * wire::kMaxText);
 }
 
 void Control::Impl::ask_for_missing(std::unique_lock<std::mutex>& lock) {
@@ -98,10 +127,17 @@ void Control::Impl::ask_for_missing(std::unique_lock<std::mutex>& lock) {
 
 void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_ms) {
   std::unique_lock lock(mutex);
-  const auto settled = [&] { return joined || join_failure || disconnected; };
+  const auto settled = [&] { return joined || join_failure || (disconnected && !by_relay); };
   const Time start = Clock::now();
   Lateness lateness(warn_after_ms);
   while (!wait(lock, std::min(deadline, Clock::now() + kLook), settled)) {
+    if (disconnected) {  // its relay is gone, perhaps with the rank that ends the joining
+      disconnected.reset();
+      lock.unlock();
+      go_to_coordinator(deadline, timeout_ms);
+      lock.lock();
+      continue;
+    }
     const bool over = Clock::now() >= deadline;
     const auto late_s = lateness.due(std::chrono::nanoseconds(Clock::now() - start).count());
     if (late_s || over) ask_for_missing(lock);
@@ -126,7 +162,7 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_m
 }
 
 std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int world_size,
-                                       int timeout_ms, int warn_after_ms) {
+                                       int timeout_ms, int warn_after_ms, int most_direct) {
   const net::Id parsed = net::Id::parse(id);
   if (world_size < 1 || world_size > wire::kMaxWorld || rank < 0 || rank >= world_size) {
     throw InputError(fmt::format("rank {} of {}: the world size must be in [1, {}], the rank below",
@@ -138,9 +174,9 @@ std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int wor
   impl->world_size = world_size;
   impl->secret = parsed.secret;
   impl->coordinator = parsed.endpoint.text();
-  connect_and_shake_hands(*impl, parsed.endpoint, deadline, timeout_ms);
-  impl->address = net::local_end(impl->socket.get()).host();
-  impl->inbox.set_limit(2 * wire::kMaxText);
+  impl->place = parsed.endpoint;
+  impl->most_direct = most_direct;
+  impl->go_to_coordinator(deadline, timeout_ms);
   impl->wait_for_all(deadline, timeout_ms, warn_after_ms);
   return std::shared_ptr<Control>(new Control(std::move(impl)));
 }

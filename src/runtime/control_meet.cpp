@@ -75,7 +75,7 @@ Socket connect_to(const Endpoint& endpoint, Deadline deadline, int& error) {
 }
 
 Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string& place,
-                      Deadline deadline, std::string& why) {
+                      Deadline deadline, std::string& why, Endpoint& elsewhere) {
   why = "the connection is closed before the coordinator has answered";
   const auto greeting_frame = next_frame(meeting.socket.get(), meeting.inbox, deadline);
   if (!greeting_frame) return Handshake::broken;
@@ -91,6 +91,8 @@ Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string&
   hello.identity = process_identity();
   hello.may_succeed = true;
   hello.session = caller.session;
+  hello.relay_address = caller.relay_address;
+  hello.relay_port = caller.relay_port;
   wire::Outbox outbox;
   outbox.add(wire::hello_frame(hello, greeting.nonce, caller.secret));
   if (!outbox.flush(meeting.socket.get())) return Handshake::broken;
@@ -100,6 +102,15 @@ Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string&
   if (answer->first == Type::later) {
     why = reader.text();
     return Handshake::later;
+  }
+  if (answer->first == Type::full) return Handshake::full;
+  if (answer->first == Type::go_to) {
+    const std::string address = reader.text(64);
+    const std::uint32_t port = reader.u32();
+    if (port > 65535 || !Endpoint::parse(address, static_cast<std::uint16_t>(port), elsewhere)) {
+      throw wire::Malformed("it sends a relay nowhere");
+    }
+    return Handshake::elsewhere;
   }
   if (answer->first == Type::refused) {
     throw BootstrapError(fmt::format("the coordinator at {} refused rank {}: {}", place,
@@ -113,6 +124,8 @@ Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string&
   meeting.host_text = reader.text();
   meeting.launcher = reader.u8() != 0;
   meeting.hosting = reader.u8() != 0;
+  const bool carried = !reader.rest().empty();
+  meeting.address = carried ? reader.text(64) : local_end(meeting.socket.get()).host();
   return Handshake::done;
 }
 

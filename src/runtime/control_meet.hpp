@@ -3,11 +3,18 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "base/secret.hpp"
 #include "runtime/control_net.hpp"
 #include "runtime/control_wire.hpp"
+
+namespace chorus {
+class Relay;
+}  // namespace chorus
 
 namespace chorus::net {
 
@@ -22,6 +29,9 @@ struct Caller {
   int world_size = 1;
   Secret secret;
   std::uint64_t session = 0;  ///< wire::Hello::session
+  // Of a relay: where other relays find it.
+  std::string relay_address = {};
+  std::uint16_t relay_port = 0;
 };
 
 /// A connection over which both have proved the secret.
@@ -31,14 +41,42 @@ struct Meeting {
   std::string host_text;  ///< the coordinator's process, "pid 12 on host"
   bool launcher = false;  ///< it lives in a launcher
   bool hosting = false;   ///< it lives in this process
+  std::string address;    ///< of this end, or where a relay carries it, of that
 };
 
-enum class Handshake : std::uint8_t { done, broken, later };
+enum class Handshake : std::uint8_t {
+  done,
+  broken,
+  later,
+  full,      ///< of a relay, which carries as many as it can
+  elsewhere  ///< for a relay: it is to go to `elsewhere`
+};
 
 /// Over the connection `meeting.socket` to the coordinator at `place`. `why` says why one has to
 /// try again: it broke before the answer, or the answer is to come later. Throws wire::Malformed;
 /// BootstrapError if the coordinator refuses this rank, or does not know the secret.
 Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string& place,
-                      Deadline deadline, std::string& why);
+                      Deadline deadline, std::string& why, Endpoint& elsewhere);
+
+/// Makes a connection up: as `as`, with a listener in `others` for other relays where it is one's.
+using Rise = std::function<Meeting(Caller as, Socket* others)>;
+
+/// Listens where `socket` ends, for a relay that is to speak over it: `caller` says so. Without
+/// `others` it is none.
+void listen_beside(const Socket& socket, Caller& caller, Socket* others);
+
+/// One attempt, for a relay also on to where it is sent. Throws BootstrapError saying why it
+/// failed, wire::Malformed.
+Meeting rise_once(Endpoint endpoint, Caller caller, Deadline deadline, Socket* others);
+
+/// Whether a rank of such a world reaches the coordinator over a relay of its host: where they are
+/// many, and on several hosts.
+[[nodiscard]] bool goes_by_relay(const Endpoint& coordinator, int world_size);
+
+/// To the coordinator at `endpoint` over a relay of this host. The first to look for it becomes it,
+/// by `rise`: `own`. Nothing if none answers by the deadline. Throws as `rise`.
+std::optional<Meeting> through_relay(const Endpoint& endpoint, const Caller& caller,
+                                     Deadline deadline, const Rise& rise,
+                                     std::unique_ptr<Relay>& own);
 
 }  // namespace chorus::net

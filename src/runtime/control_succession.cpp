@@ -159,7 +159,8 @@ void Control::Impl::wait_for_loss(Follower& own) {
 // Following.
 
 bool Control::Impl::may_follow() const {
-  return joined && follower && !goodbye && !expelled && !last_word && !successors.empty();
+  return joined && follower && !goodbye && !expelled && !last_word &&
+         (by_relay || !successors.empty());
 }
 
 /// To the next successor that can be reached, in turn; without any this rank goes on alone.
@@ -168,14 +169,18 @@ void Control::Impl::seek(std::unique_lock<std::mutex>& lock, Follower& own) {
     newly_lost = false;
     too_few = {};
     own.places = successors;
+    // Perhaps only the relay is gone.
+    if (by_relay && !host_left) {
+      own.places.insert(own.places.begin(), {host_rank, place.host(), place.port()});
+    }
     own.why.clear();
     own.next = 0;
     own.round = 0;
   }
   for (; !own.stop; own.next = 0, ++own.round) {
     while (own.next < own.places.size()) {
-      const wire::Successor place = own.places[own.next++];
-      if (has_died(place.rank) || !try_successor(place, lock, own)) continue;
+      const wire::Successor next = own.places[own.next++];
+      if (has_died(next.rank) || !try_successor(next, lock, own)) continue;
       own.decided_by = Clock::now() + kDecidesWithin;
       return;
     }
@@ -195,20 +200,21 @@ void Control::Impl::seek_again() {
 }
 
 /// True if it can be reached and has been told everything.
-bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock<std::mutex>& lock,
-                                  Follower& own) {
+bool Control::Impl::try_successor(const wire::Successor& successor,
+                                  std::unique_lock<std::mutex>& lock, Follower& own) {
   net::Endpoint endpoint;
-  if (!net::Endpoint::parse(place.address, place.port, endpoint)) return false;
+  if (!net::Endpoint::parse(successor.address, successor.port, endpoint)) return false;
   const net::Caller caller{rank, world_size, secret, began_us};
-  net::Meeting meeting;
-  net::Handshake end = net::Handshake::broken;
+  std::optional<net::Meeting> meeting;
+  std::unique_ptr<Relay> next_relay;
   lock.unlock();
+  const Time deadline = Clock::now() + kAnswersWithin;
   try {
-    const Time deadline = Clock::now() + kAnswersWithin;
-    int error = 0;
-    std::string broken;
-    meeting.socket = net::connect_to(endpoint, deadline, error);
-    if (error == 0) end = net::shake_hands(meeting, caller, endpoint.text(), deadline, broken);
+    const net::Rise once = [&](net::Caller as, net::Socket* others) {
+      return net::rise_once(endpoint, std::move(as), deadline, others);
+    };
+    meeting = by_relay ? net::through_relay(endpoint, caller, deadline, once, next_relay)
+                       : once(caller, nullptr);
   } catch (const BootstrapError& refusal) {
     own.why = refusal.what();
   } catch (const wire::Malformed& malformed) {
@@ -217,13 +223,15 @@ bool Control::Impl::try_successor(const wire::Successor& place, std::unique_lock
                     malformed.what()));
   }
   lock.lock();
-  if (end != net::Handshake::done || own.stop) return false;
-  bring_all(std::move(meeting));
+  if (next_relay) relay = std::move(next_relay);
+  if (!meeting || own.stop) return false;
+  bring_all(std::move(*meeting), endpoint);
   return true;
 }
 
 /// What a new coordinator has to know, in the words in which this rank told the lost one.
-void Control::Impl::bring_all(net::Meeting&& meeting) {
+void Control::Impl::bring_all(net::Meeting&& meeting, const net::Endpoint& from) {
+  place = from;
   socket = std::move(meeting.socket);
   watch_socket();
   inbox = std::move(meeting.inbox);

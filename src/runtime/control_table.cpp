@@ -54,7 +54,7 @@ Table::Table(std::shared_ptr<const void> owner, std::span<const std::byte> body)
   if (before != blobs_.size()) throw wire::Malformed("a table of another size than its blobs");
 }
 
-std::span<const std::byte> Table::operator[](std::size_t member) const {
+std::span<const std::byte> Table::operator[](std::size_t member) const& {
   const std::size_t begin = member == 0 ? 0 : end_of(ends_, member - 1);
   return blobs_.subspan(begin, end_of(ends_, member) - begin);
 }
@@ -70,8 +70,7 @@ std::shared_ptr<const SharedFrame> SharedFrame::make(const wire::Frame& frame) {
   Fd memory(::memfd_create("chorus-table", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return nullptr;
   for (std::size_t written = 0; written < frame->size();) {
-    const ssize_t now =
-        ::write(memory.get(), frame->data() + written, frame->size() - written);
+    const ssize_t now = ::write(memory.get(), frame->data() + written, frame->size() - written);
     if (now <= 0) return nullptr;
     written += static_cast<std::size_t>(now);
   }

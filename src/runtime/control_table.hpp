@@ -26,7 +26,9 @@ class Table {
 
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] bool empty() const { return size_ == 0; }
-  [[nodiscard]] std::span<const std::byte> operator[](std::size_t member) const;
+  /// As long as a table of these bytes is there.
+  [[nodiscard]] std::span<const std::byte> operator[](std::size_t member) const&;
+  std::span<const std::byte> operator[](std::size_t member) const&& = delete;
 
   class Iterator {
    public:

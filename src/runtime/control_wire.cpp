@@ -33,6 +33,7 @@ Bytes hello_message(const Hello& hello, const Nonce& server_nonce) {
   writer.i32(hello.rank).i32(hello.world_size).u32(hello.pid);
   writer.text(hello.host).text(hello.identity);
   writer.u8(hello.may_succeed ? 1 : 0).u64(hello.session);
+  writer.text(hello.relay_address).u32(hello.relay_port);
   return writer.take();
 }
 
@@ -90,6 +91,17 @@ Bytes Writer::take() {
   CHORUS_CHECK(bytes_.size() - kHeader <= UINT32_MAX, "a control frame is below 4 GiB");
   store_u32(bytes_.data(), static_cast<std::uint32_t>(bytes_.size() - kHeader));
   return std::move(bytes_);
+}
+
+Frame Writer::share(std::size_t behind) {
+  const std::size_t size = bytes_.size() - kHeader + behind;
+  CHORUS_CHECK(size <= UINT32_MAX, "a control frame is below 4 GiB");
+  store_u32(bytes_.data(), static_cast<std::uint32_t>(size));
+  return std::make_shared<const Bytes>(std::move(bytes_));
+}
+
+std::span<const std::byte> content_of(const Bytes& frame) {
+  return std::span(frame).subspan(kHeader);
 }
 
 std::span<const std::byte> Reader::take(std::size_t count) {
@@ -186,29 +198,29 @@ std::optional<Inbox::Item> Inbox::next() {
   return Item{static_cast<Type>(frame[0]), {frame + 1, size - 1}};
 }
 
-void Outbox::add(Frame frame) {
-  size_bytes_ += frame->size();
-  frames_.push_back(std::move(frame));
+void Outbox::add(std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  size_bytes_ += bytes.size();
+  parts_.push_back({bytes, std::move(owner)});
 }
 
 bool Outbox::flush(int fd) {
-  while (!frames_.empty()) {
-    const Bytes& frame = *frames_.front();
+  while (!parts_.empty()) {
+    const std::span<const std::byte> part = parts_.front().bytes;
     const ssize_t sent =
-        ::send(fd, frame.data() + offset_, frame.size() - offset_, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ::send(fd, part.data() + offset_, part.size() - offset_, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
     offset_ += static_cast<std::size_t>(sent);
-    if (offset_ < frame.size()) continue;
-    size_bytes_ -= frame.size();
-    frames_.pop_front();
+    if (offset_ < part.size()) continue;
+    size_bytes_ -= part.size();
+    parts_.pop_front();
     offset_ = 0;
   }
   return true;
 }
 
 void Outbox::clear() {
-  frames_.clear();
+  parts_.clear();
   offset_ = 0;
   size_bytes_ = 0;
 }
@@ -232,6 +244,7 @@ Frame hello_frame(Hello hello, const Nonce& server_nonce, const Secret& secret) 
   writer.i32(hello.rank).i32(hello.world_size).u32(hello.pid);
   writer.text(hello.host).text(hello.identity);
   writer.u8(hello.may_succeed ? 1 : 0).u64(hello.session);
+  writer.text(hello.relay_address).u32(hello.relay_port);
   writer.raw(prove(secret, hello_message(hello, server_nonce)));
   return writer.share();
 }
@@ -249,6 +262,10 @@ Hello read_hello(std::span<const std::byte> body) {
   hello.identity = reader.text(256);
   hello.may_succeed = reader.u8() != 0;
   hello.session = reader.u64();
+  hello.relay_address = reader.text(64);
+  const std::uint32_t port = reader.u32();
+  if (port > 65535) throw Malformed("a relay at no port");  // the proof is of the lower half
+  hello.relay_port = static_cast<std::uint16_t>(port);
   hello.proof = reader.raw16();
   reader.end();
   return hello;

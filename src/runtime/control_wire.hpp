@@ -48,6 +48,11 @@ enum class Type : std::uint8_t {
   followed,        ///< what has come since `follow` is all that this rank had under way
   withdraw,        ///< key: this rank no longer takes part in the exchange
   shared_read,     ///< number of a shared frame, whether it could be opened
+  // From a relay, which carries the connections of many ranks.
+  arrive = 32,  ///< as hello: a rank that has proved the secret to a relay
+  carried,      ///< rank, then the type and the body of what it says
+  gone,         ///< rank, how its connection closed
+  scattered,    ///< identity and host of another relay's process, how that ended, ranks it carried
   // From the coordinator.
   greeting = 64,
   refused,          ///< sentence
@@ -74,6 +79,11 @@ enum class Type : std::uint8_t {
   wanted,           ///< number of a result that this rank has and others missed
   smaller_part,     ///< sentence: the network is split, and the job ends here
   shared,           ///< SharedFrame::reference(): where the frame is that stands here
+  carry,            ///< to a relay: ranks, then the type and the body of what they are told
+  admitted,         ///< to a relay, for a rank: as welcome, without the proof
+  dismissed,        ///< to a relay, for a rank: its connection is to be closed
+  go_to,            ///< to a relay: address and port of the one to which it connects instead
+  full,             ///< from a relay: it carries as many as it can; there is another
   // From both: of every rank what a successor has to know.
   roster = 127,  ///< first rank, then for each: who, identity of its process, whether it left
 };
@@ -84,9 +94,10 @@ constexpr std::size_t kMaxBlob = 1 << 20;
 constexpr std::size_t kMaxKey = 256;
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxNote = 256;
-/// Largest world: what one coordinator keeps connections to.
-constexpr int kMaxWorld = 65536;
-constexpr std::size_t kMaxFromRank = kMaxBlob + 4 * kMaxWorld + kMaxKey + 64;
+/// Largest world.
+constexpr int kMaxWorld = 1 << 17;
+constexpr std::size_t kMaxFromRank = kMaxBlob + 8 * kMaxWorld + kMaxKey + 64;
+constexpr std::size_t kMaxFromRelay = kMaxFromRank + 16;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
@@ -116,10 +127,15 @@ class Writer {
   /// The finished frame, its length filled in.
   [[nodiscard]] Bytes take();
   [[nodiscard]] Frame share() { return std::make_shared<const Bytes>(take()); }
+  /// The same of a frame that goes on, by `behind` bytes, in another place.
+  [[nodiscard]] Frame share(std::size_t behind);
 
  private:
   Bytes bytes_;
 };
+
+/// Type and body of a whole frame.
+[[nodiscard]] std::span<const std::byte> content_of(const Bytes& frame);
 
 /// Reads a body; every form throws Malformed rather than read past the end.
 class Reader {
@@ -166,16 +182,22 @@ class Inbox {
 /// Frames on their way out of a non-blocking socket.
 class Outbox {
  public:
-  void add(Frame frame);
+  void add(const Frame& frame) { add(*frame, frame); }
+  /// The same of bytes that go on as those before them.
+  void add(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
   /// Sends what the socket takes. False when the connection is broken (errno says why).
   [[nodiscard]] bool flush(int fd);
-  [[nodiscard]] bool empty() const { return frames_.empty(); }
+  [[nodiscard]] bool empty() const { return parts_.empty(); }
   [[nodiscard]] std::size_t size_bytes() const { return size_bytes_; }
   void clear();
 
  private:
-  std::deque<Frame> frames_;
-  std::size_t offset_ = 0;  ///< of frames_.front() already sent
+  struct Part {
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+  };
+  std::deque<Part> parts_;
+  std::size_t offset_ = 0;  ///< of parts_.front() already sent
   std::size_t size_bytes_ = 0;
 };
 
@@ -199,6 +221,9 @@ struct Hello {
   std::string identity;       ///< of the process, for comparing (process_identity())
   bool may_succeed = false;   ///< it can hold the coordinator if the first one is lost
   std::uint64_t session = 0;  ///< the joining that it follows to a successor; 0: it joins
+  // Of a relay, for which the rank speaks in whose process it is.
+  std::string relay_address;     ///< where other relays find it
+  std::uint16_t relay_port = 0;  ///< 0: this is no relay
   Proof proof;
 };
 

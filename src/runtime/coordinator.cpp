@@ -1,51 +1,98 @@
-// The coordinator's thread: connections in and out; who is to blame is Judge's business.
+// The coordinator: a thread, its connections, and what goes in and out over them. Who is to blame
+// is Judge's business.
 #include <fmt/format.h>
 #include <pthread.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <thread>
 
-#include "base/descriptors.hpp"
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "runtime/coordinator_impl.hpp"
 
 namespace chorus {
-namespace {
 
-using std::chrono::milliseconds;
-/// A connection that has not proved the secret by then is closed.
-constexpr milliseconds kHelloDeadline{5'000};
-/// More such connections at once, and the oldest are closed to make room.
-constexpr std::size_t kMaxStrangers = 256;
-/// Descriptors may come free by themselves; ranks that find none for longer than this are told.
-constexpr auto kDescriptorPatience = std::chrono::seconds(1);
-constexpr std::size_t kReadAtOnce = 256 * 1024;
-/// A rank that lets more than this pile up is broken.
-constexpr std::size_t kMaxUnread = 64 << 20;
-constexpr std::uint64_t kListenerToken = 0, kWakeToken = 1;
-
-std::string why_closed(int error) {
-  if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH) {
-    return std::string(kSilent);
-  }
-  return "its connection closed";
+WireThread::WireThread(const char* name, SocketWires& wires) : wires_(wires) {
+  // Signals belong to the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  // Detached, because one that ends by itself may never be joined: the process just ends.
+  std::thread([this, name, end = end_] {
+    ::pthread_setname_np(::pthread_self(), name);
+    wires_.run(stop_);
+    const std::lock_guard lock(end->mutex);
+    end->reached = true;
+    end->changed.notify_all();
+  }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-}  // namespace
+WireThread::~WireThread() {
+  stop_ = true;
+  wires_.wake();
+  std::unique_lock lock(end_->mutex);
+  end_->changed.wait(lock, [this] { return end_->reached; });
+}
+
+/// Besides the end of the connections: what the launcher reports, and what others ask.
+struct Coordinator::Impl final : WireEnd {
+  Impl(int world_size, const Secret& secret, Coordinator::Host host)
+      : coordinator(world_size, secret, host), wires(*this) {
+    coordinator.speak_over(wires);
+  }
+
+  void opened(Token from, Time now) override { coordinator.opened(from, now); }
+  void heard(Token from, wire::Type type, std::span<const std::byte> body, Time now) override {
+    coordinator.heard(from, type, body, now);
+  }
+  void closed(Token from, std::string_view how, Time now) override {
+    coordinator.closed(from, how, now);
+  }
+  void malformed(Token from, const std::string& what, Time now) override {
+    coordinator.malformed(from, what, now);
+  }
+  void cannot_take(const std::string& why, Time now) override { coordinator.cannot_take(why, now); }
+  void settle(Time now) override {
+    std::vector<std::pair<Rank, std::string>> taken;
+    {
+      const std::lock_guard lock(mutex);
+      taken.swap(reports);
+    }
+    for (const auto& [rank, how] : taken) coordinator.ended(rank, how, now);
+    coordinator.settle(now);
+    wires.expect(static_cast<std::size_t>(coordinator.world_size()));
+    finished = coordinator.finished();
+  }
+  [[nodiscard]] std::optional<Time> deadline() const override { return coordinator.deadline(); }
+  [[nodiscard]] bool over() const override { return coordinator.over(); }
+
+  net::Id id;
+  int owner_generation = net::fork_generation();
+  std::atomic<bool> finished{false};
+  std::mutex mutex;  ///< guards reports
+  std::vector<std::pair<Rank, std::string>> reports;
+  CoordinatorEnd coordinator;
+  SocketWires wires;
+  std::optional<WireThread> thread;
+};
 
 Coordinator::Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
-                         const Secret& secret, Host host)
-    : impl_(std::make_unique<Impl>(world_size, interface_name, port, secret, host)) {}
+                         const Secret& secret, Host host) {
+  if (world_size < 0 || world_size > wire::kMaxWorld) {
+    throw InputError(
+        fmt::format("a world of {} ranks: must be in [0, {}]", world_size, wire::kMaxWorld));
+  }
+  impl_ = std::make_unique<Impl>(world_size, secret, host);
+  net::Socket listener = net::listen_on(net::local_endpoint(interface_name, port));
+  impl_->id = {net::local_end(listener.get()), secret};
+  impl_->wires.expect(static_cast<std::size_t>(world_size));
+  impl_->wires.listen(std::move(listener));
+  impl_->thread.emplace("chorus-coord", impl_->wires);
+}
 
 Coordinator::Coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
                          const Secret& secret)
@@ -63,337 +110,216 @@ void Coordinator::report_death(Rank rank, std::string_view how) {
     const std::lock_guard lock(impl_->mutex);
     impl_->reports.emplace_back(rank, how);
   }
-  impl_->wake();
+  impl_->wires.wake();
 }
 
 bool Coordinator::finished() const { return impl_->finished.load(); }
 
-Coordinator::Impl::Impl(int world_size, std::string_view interface_name, std::uint16_t port,
-                        const Secret& known, Host kind)
-    : world_size_(world_size), host_(kind) {
-  if (world_size < 0 || world_size > wire::kMaxWorld) {
-    throw InputError(
-        fmt::format("a world of {} ranks: must be in [0, {}]", world_size, wire::kMaxWorld));
-  }
-  listener_ = net::listen_on(net::local_endpoint(interface_name, port));
-  id = {net::local_end(listener_.get()), known};
-  epoll_ = net::Socket(::epoll_create1(EPOLL_CLOEXEC));
-  wake_ = net::Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  reserve_ = net::Socket(::eventfd(0, EFD_CLOEXEC));
-  if (!epoll_ || !wake_ || !reserve_) {
-    throw BootstrapError(fmt::format("cannot start a coordinator: {}", std::strerror(errno)));
-  }
-  watch(listener_.get(), kListenerToken, EPOLLIN, EPOLL_CTL_ADD);
-  watch(wake_.get(), kWakeToken, EPOLLIN, EPOLL_CTL_ADD);
-  // Signals belong to the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  // Detached, because one that ends by itself may never be joined: the process just ends.
-  std::thread([this, end = end_] {
-    run();
-    const std::lock_guard lock(end->mutex);
-    end->reached = true;
-    end->changed.notify_all();
-  }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-Coordinator::Impl::~Impl() {
-  stop_ = true;
-  wake();
-  std::unique_lock lock(end_->mutex);
-  end_->changed.wait(lock, [this] { return end_->reached; });
-}
-
-void Coordinator::Impl::wake() const {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
-}
-
-void Coordinator::Impl::watch(int fd, std::uint64_t token, std::uint32_t events,
-                              int operation) const {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = token;
-  ::epoll_ctl(epoll_.get(), operation, fd, &event);
-}
-
-void Coordinator::Impl::run() {
-  ::pthread_setname_np(::pthread_self(), "chorus-coord");
-  std::array<epoll_event, 64> events{};
-  while (!stop_) {
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                   wait_ms(Clock::now()));
-    const Time now = Clock::now();
-    // In the order in which they became ready: who died first is heard first.
-    for (int i = 0; i < count; ++i) {
-      const std::uint64_t token = events[static_cast<std::size_t>(i)].data.u64;
-      if (token == kListenerToken) {
-        accept_all(now);
-      } else if (token == kWakeToken) {
-        std::uint64_t drained = 0;
-        [[maybe_unused]] const auto got = ::read(wake_.get(), &drained, sizeof drained);
-      } else {
-        handle(token, events[static_cast<std::size_t>(i)].events, now);
-      }
-    }
-    take_reports(now);
-    settle(now);
-    if (!host_.joined_often && finished && connections_.size() == num_strangers_) break;
-  }
-  connections_.clear();
-  listener_.reset();
-}
-
-int Coordinator::Impl::wait_ms(Time now) const {
-  Time next = now + std::chrono::seconds(60);
-  for (const auto& session : sessions_) {
-    if (const auto deadline = session->judge.deadline()) next = std::min(next, *deadline);
-  }
-  if (!expelled_.empty()) next = std::min(next, expelled_.front().first);
-  if (num_strangers_ > 0) next = std::min(next, now + milliseconds(500));
-  const auto wait = std::chrono::duration_cast<milliseconds>(next - now).count() + 1;
-  return static_cast<int>(std::clamp<long long>(wait, 0, 60'000));
-}
-
-// Strangers.
-
-void Coordinator::Impl::accept_all(Time now) {
-  make_room_for_descriptors();  // not before: a successor may never be needed
-  for (int i = 0; i < 64; ++i) {
-    net::Endpoint peer;
-    socklen_t size = sizeof peer.storage;
-    const int fd = ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer.storage), &size,
-                             SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) {
-      if (lacks_descriptors(errno)) wait_for_descriptors(errno, now);
-      return;
-    }
-    if (num_strangers_ >= kMaxStrangers) drop_oldest_stranger();
-    const std::uint64_t token = next_token_++;
-    Connection& connection = connections_[token];
-    connection.socket = net::Socket(fd);
-    connection.peer = peer.text();
-    connection.nonce = wire::random_nonce();
-    connection.since = now;
-    ++num_strangers_;
-    net::tune(fd);
-    watch(fd, token, EPOLLIN, EPOLL_CTL_ADD);
-    add(connection, wire::greeting_frame(connection.nonce));
-    flush(token, now);
-  }
-}
-
-void Coordinator::Impl::make_room_for_descriptors() const {
-  allow_descriptors(static_cast<std::size_t>(world_size_) + kMaxStrangers + 256);
-}
-
-// Whoever cannot come in may be a rank, which would wait out its time to join without a cause.
-void Coordinator::Impl::wait_for_descriptors(int error, Time now) {
-  drop_oldest_stranger();
-  if (now - refused_last_ > kDescriptorPatience) refusing_since_ = now;
-  refused_last_ = now;
-  if (now - refusing_since_ > kDescriptorPatience) {
-    const std::string why =
-        fmt::format("the coordinator (pid {} on {}) can take no more connections: {}", ::getpid(),
-                    host_name(), why_no_descriptor(error));
-    if (sessions_.empty() && !any_session_over_ && world_size_ > 0) open_session(now);
-    for (const auto& session : sessions_) session->judge.fail_join(why, now);
-    reserve_ = net::Socket();  // those who wait outside come in one by one, to be told
-    refusing_since_ = now;
-  }
-  std::this_thread::sleep_for(milliseconds(10));
-}
-
-void Coordinator::Impl::drop_oldest_stranger() {
-  for (auto entry = connections_.begin(); entry != connections_.end(); ++entry) {
-    if (entry->second.session != nullptr) continue;
-    connections_.erase(entry);
-    --num_strangers_;
-    return;
-  }
-}
-
 // Connections.
 
-void Coordinator::Impl::handle(std::uint64_t token, std::uint32_t events, Time now) {
-  const auto found = connections_.find(token);
-  if (found == connections_.end()) return;
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0 &&
-      !read(token, found->second, now)) {
-    return;
-  }
-  flush(token, now);
+void CoordinatorEnd::opened(Token from, Time) {
+  Connection& connection = connections_[from];
+  connection.nonce = wire::random_nonce();
+  wires_->send(from, wire::greeting_frame(connection.nonce));
 }
 
-/// False when the connection is gone.
-bool Coordinator::Impl::read(std::uint64_t token, Connection& connection, Time now) {
-  thread_local std::array<std::byte, 64 * 1024> buffer;
-  int error = 0;
-  bool closed = false;
-  try {
-    for (std::size_t total = 0; total < kReadAtOnce && !closed;) {
-      const ssize_t got = ::recv(connection.socket.get(), buffer.data(), buffer.size(), 0);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      error = got < 0 ? errno : 0;
-      closed = got <= 0;
-      if (closed) break;
-      total += static_cast<std::size_t>(got);
-      if (connection.closing) continue;
-      connection.inbox.add(std::span(buffer).first(static_cast<std::size_t>(got)));
-      while (const auto item = connection.inbox.next()) {
-        hear(token, connection, *item, now);
-        if (connection.closing) break;
-      }
-    }
-  } catch (const wire::Malformed& malformed) {
-    if (connection.session == nullptr) {
-      lose(token, "", now);
-      return false;
-    }
-    expel(token, connection, fmt::format("it sent what no rank sends: {}", malformed.what()), now);
+void CoordinatorEnd::heard(Token from, wire::Type type, std::span<const std::byte> body, Time now) {
+  Connection& connection = connections_[from];
+  if (connection.relay) return hear_relay(from, connection, type, wire::Reader(body), now);
+  if (connection.session != nullptr) {
+    return hear_rank(*connection.session, connection.rank, type, wire::Reader(body), now);
   }
-  if (closed) lose(token, why_closed(error), now);
-  return !closed;
+  if (type != wire::Type::hello) throw wire::Malformed("no hello");
+  greet(from, connection, wire::read_hello(body), now);
+}
+
+void CoordinatorEnd::hear_rank(Session& session, Rank rank, wire::Type type, wire::Reader body,
+                               Time now) {
+  // After its farewell a rank says nothing that matters.
+  if (session.judge.state(rank) != Judge::State::joined) return;
+  session.judge.received(rank, type, body, now);
+}
+
+void CoordinatorEnd::hear_relay(Token token, Connection& connection, wire::Type type,
+                                wire::Reader body, Time now) {
+  Session& session = *connection.session;
+  if (type == wire::Type::arrive) {
+    const wire::Hello hello = wire::read_hello(body.rest());
+    return greet_proven({token, connection, hello, true}, now);
+  }
+  if (type == wire::Type::scattered) {
+    Connection lost;
+    lost.session = &session;
+    lost.identity = body.text();
+    lost.host = body.text();
+    const std::string how = body.text();
+    std::vector<Rank> ranks;
+    body.ranks(world_size_).for_each([&](Rank rank) {
+      if (session.connections[static_cast<std::size_t>(rank)] == token) ranks.push_back(rank);
+    });
+    return lose_relay(lost, token, ranks, how, now);
+  }
+  const Rank rank = body.i32();
+  if (rank < 0 || rank >= world_size_) throw wire::Malformed("a rank outside the world");
+  Token& reached = session.connections[static_cast<std::size_t>(rank)];
+  if (reached != token) return;  // it has come another way since
+  if (type == wire::Type::gone) {
+    reached = 0;
+    return session.judge.closed(rank, body.text(), now);
+  }
+  if (type != wire::Type::carried) throw wire::Malformed("what no relay sends");
+  const auto inner = static_cast<wire::Type>(body.u8());
+  try {
+    hear_rank(session, rank, inner, body, now);
+  } catch (const wire::Malformed& malformed) {
+    expel(session, rank, fmt::format("it sent what no rank sends: {}", malformed.what()), now);
+  }
+}
+
+void CoordinatorEnd::malformed(Token from, const std::string& what, Time now) {
+  Connection& connection = connections_[from];
+  const std::string why = fmt::format("it sent what no rank sends: {}", what);
+  if (!connection.relay) return expel(*connection.session, connection.rank, why, now);
+  wires_->finish(from);
+  closed(from, why, now);
 }
 
 /// The rank is told why before its connection closes; what else it sends is not read.
-void Coordinator::Impl::expel(std::uint64_t token, Connection& connection, const std::string& why,
-                              Time now) {
-  add(connection, wire::Writer(wire::Type::expelled).text(why).share());
-  connection.closing = true;
-  connection.session->judge.expelled(connection.rank, why, now);
-  expelled_.emplace_back(now + kHelloDeadline, token);
+void CoordinatorEnd::expel(Session& session, Rank rank, const std::string& why, Time now) {
+  send(session, rank, wire::Writer(wire::Type::expelled).text(why).share());
+  session.judge.expelled(rank, why, now);
+  dismiss(session, rank);
 }
 
-void Coordinator::Impl::hear(std::uint64_t token, Connection& connection,
-                             const wire::Inbox::Item& item, Time now) {
-  if (connection.session != nullptr) {
-    if (item.type == wire::Type::shared_read) {
-      return hear_of_shared(token, connection, wire::Reader(item.body), now);
-    }
-    // After its farewell a rank says nothing that matters.
-    if (connection.session->judge.state(connection.rank) != Judge::State::joined) return;
-    connection.session->judge.received(connection.rank, item.type, wire::Reader(item.body), now);
-    return;
-  }
-  if (item.type != wire::Type::hello) throw wire::Malformed("no hello");
-  greet(token, connection, wire::read_hello(item.body), now);
-}
-
-void Coordinator::Impl::add(Connection& connection, const wire::Frame& frame) {
-  if (connection.closing) return;
-  connection.outbox.add(frame);
-}
-
-/// Processes of this machine read a large frame where it is: one copy for all of them.
-void Coordinator::Impl::add_shared(Connection& connection, const wire::Frame& frame,
-                                   Shared& shared) {
-  if (!connection.shares || connection.closing || frame->size() < SharedFrame::kWorthBytes) {
-    return add(connection, frame);
-  }
-  const auto [entry, is_new] = shared.try_emplace(frame.get());
-  if (is_new) entry->second = SharedFrame::make(frame);
-  if (!entry->second) return add(connection, frame);
-  connection.referred.push_back({++num_referred_, entry->second, frame});
-  add(connection, entry->second->reference(num_referred_));
-}
-
-void Coordinator::Impl::hear_of_shared(std::uint64_t token, Connection& connection,
-                                       wire::Reader body, Time now) {
-  const std::uint64_t number = body.u64();
-  const bool was_read = body.u8() != 0;
-  body.end();
-  // In the order in which it was referred to them.
-  if (connection.referred.empty() || connection.referred.front().number != number) {
-    throw wire::Malformed("it has read what it was not referred to");
-  }
-  if (!was_read) {
-    connection.shares = false;
-    add(connection, connection.referred.front().frame);
-    flush(token, now);
-  }
-  connection.referred.pop_front();
-}
-
-void Coordinator::Impl::flush(std::uint64_t token, Time now) {
-  const auto found = connections_.find(token);
+void CoordinatorEnd::closed(Token from, std::string_view how, Time now) {
+  const auto found = connections_.find(from);
   if (found == connections_.end()) return;
-  Connection& connection = found->second;
-  if (!connection.outbox.flush(connection.socket.get())) {
-    // What it said before it died is read first: perhaps a farewell.
-    connection.outbox.clear();
-    if (connection.closing) lose(token, "its connection closed", now);
-    return;
-  }
-  if (connection.closing && connection.outbox.empty()) return lose(token, "", now);
-  const bool wants = !connection.outbox.empty();
-  if (wants == connection.wants_output) return;
-  connection.wants_output = wants;
-  watch(connection.socket.get(), token, wants ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
-}
-
-void Coordinator::Impl::lose(std::uint64_t token, std::string_view how, Time now) {
-  const auto found = connections_.find(token);
-  if (found == connections_.end()) return;
-  Session* session = found->second.session;
-  const Rank rank = found->second.rank;
+  const Connection connection = std::move(found->second);
   connections_.erase(found);
-  if (session == nullptr) {
-    --num_strangers_;
-    return;
+  if (connection.session == nullptr) return;
+  Session& session = *connection.session;
+  if (!connection.relay) {
+    Token& reached = session.connections[static_cast<std::size_t>(connection.rank)];
+    if (reached != from) return;  // it has come another way since
+    reached = 0;
+    return session.judge.closed(connection.rank, how, now);
   }
-  session->connections[static_cast<std::size_t>(rank)] = 0;
-  session->judge.closed(rank, how, now);
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < world_size_; ++rank) {
+    if (session.connections[static_cast<std::size_t>(rank)] == from) ranks.push_back(rank);
+  }
+  lose_relay(connection, from, ranks, how, now);
 }
 
-void Coordinator::Impl::take_reports(Time now) {
-  std::vector<std::pair<Rank, std::string>> taken;
-  {
-    const std::lock_guard lock(mutex);
-    taken.swap(reports);
+/// Ranks of the process that carried the others are dead with it, and where its machine fell
+/// silent, those of the machine. The others have lost no more than their connection.
+void CoordinatorEnd::lose_relay(const Connection& relay, Token token, std::span<const Rank> ranks,
+                                std::string_view how, Time now) {
+  Session& session = *relay.session;
+  const auto is_dead = [&](Rank rank) {
+    return session.judge.identity(rank) == relay.identity ||
+           (how == kSilent && session.judge.host(rank) == relay.host);
+  };
+  for (const Rank rank : ranks) {
+    session.connections[static_cast<std::size_t>(rank)] = 0;
+    if (is_dead(rank)) session.judge.closed(rank, how, now);
   }
-  for (const auto& [rank, how] : taken) {
-    if (rank < 0 || rank >= world_size_) continue;
-    gone_[rank] = how;
-    if (sessions_.empty() && !any_session_over_) open_session(now);
-    for (const auto& session : sessions_) {
-      if (session->judge.state(rank) != Judge::State::dead) session->judge.ended(rank, how, now);
+  for (const Rank rank : ranks) {
+    if (!is_dead(rank)) session.judge.scattered(rank, now);
+  }
+  log(LogLevel::info, "",
+      fmt::format("a relay of {} ranks has ended ({}): {}", ranks.size(), token, how));
+}
+
+void CoordinatorEnd::cannot_take(const std::string& reason, Time now) {
+  const std::string why =
+      fmt::format("the coordinator (pid {} on {}) can take no more connections: {}", ::getpid(),
+                  host_name(), reason);
+  if (sessions_.empty() && !any_session_over_ && world_size_ > 0) open_session(now);
+  for (const auto& session : sessions_) session->judge.fail_join(why, now);
+}
+
+void CoordinatorEnd::ended(Rank rank, const std::string& how, Time now) {
+  if (rank < 0 || rank >= world_size_) return;
+  gone_[rank] = how;
+  if (sessions_.empty() && !any_session_over_) open_session(now);
+  for (const auto& session : sessions_) {
+    if (session->judge.state(rank) != Judge::State::dead) session->judge.ended(rank, how, now);
+  }
+}
+
+// What the Judge says.
+
+namespace {
+
+/// `frame` for those ranks, over their relay.
+void carry(Wires& wires, Wires::Token token, const RankList& ranks, const wire::Frame& frame) {
+  const std::span<const std::byte> content = wire::content_of(*frame);
+  wires.send(token, wire::Writer(wire::Type::carry).ranks(ranks).share(content.size()), content,
+             frame);
+}
+
+const wire::Frame& dismissed() {
+  static const wire::Frame frame = wire::Writer(wire::Type::dismissed).share();
+  return frame;
+}
+
+}  // namespace
+
+void CoordinatorEnd::send(Session& session, Rank rank, const wire::Frame& frame) {
+  const Token token = session.connections[static_cast<std::size_t>(rank)];
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  if (!found->second.relay) return wires_->send(token, frame);
+  carry(*wires_, token, RankList(std::span(&rank, 1)), frame);
+}
+
+void CoordinatorEnd::dismiss(Session& session, Rank rank) {
+  const Token token = std::exchange(session.connections[static_cast<std::size_t>(rank)], 0);
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  if (found->second.relay) {
+    return carry(*wires_, token, RankList(std::span(&rank, 1)), dismissed());
+  }
+  wires_->finish(token);
+  connections_.erase(found);
+}
+
+/// What many ranks behind one relay are told goes there once.
+void CoordinatorEnd::carry_orders(Session& session) {
+  struct Bundle {
+    RankList ranks;
+    wire::Frame frame;
+  };
+  std::map<Token, Bundle> bundles;
+  for (const Judge::Order& order : session.judge.take_orders()) {
+    Token& token = session.connections[static_cast<std::size_t>(order.to)];
+    const auto found = connections_.find(token);
+    if (found == connections_.end()) continue;
+    if (!found->second.relay) {
+      if (order.close) {
+        dismiss(session, order.to);
+      } else {
+        wires_->send(token, order.frame);
+      }
+      continue;
     }
+    const wire::Frame& frame = order.close ? dismissed() : order.frame;
+    Bundle& bundle = bundles[token];
+    if (bundle.frame != frame) {
+      if (bundle.frame) carry(*wires_, token, bundle.ranks, bundle.frame);
+      bundle = {{}, frame};
+    }
+    bundle.ranks.add(order.to, 1);
+    if (order.close) token = 0;
   }
+  for (const auto& [token, bundle] : bundles) carry(*wires_, token, bundle.ranks, bundle.frame);
 }
 
-void Coordinator::Impl::settle(Time now) {
+void CoordinatorEnd::settle(Time now) {
   for (const auto& session : sessions_) {
     session->judge.tick(now);
-    std::vector<std::uint64_t> touched;
-    Shared shared;
-    for (const Judge::Order& order : session->judge.take_orders()) {
-      const std::uint64_t token = session->connections[static_cast<std::size_t>(order.to)];
-      const auto found = connections_.find(token);
-      if (found == connections_.end()) continue;
-      if (order.close) {
-        found->second.closing = true;
-      } else if (found->second.outbox.size_bytes() > kMaxUnread) {
-        lose(token, "it does not read what it is sent", now);
-        continue;
-      } else {
-        add_shared(found->second, order.frame, shared);
-      }
-      touched.push_back(token);
-    }
-    for (const std::uint64_t token : touched) flush(token, now);
-  }
-  for (auto entry = connections_.begin(); num_strangers_ > 0 && entry != connections_.end();) {
-    const bool late =
-        entry->second.session == nullptr && entry->second.since + kHelloDeadline < now;
-    if (late) --num_strangers_;
-    entry = late ? connections_.erase(entry) : std::next(entry);
-  }
-  for (; !expelled_.empty() && expelled_.front().first <= now; expelled_.pop_front()) {
-    lose(expelled_.front().second, "", now);  // it does not even read why
+    carry_orders(*session);
   }
   while (!sessions_.empty() && sessions_.front()->judge.over(now)) {
     const Session* ended = sessions_.front().get();
@@ -405,7 +331,18 @@ void Coordinator::Impl::settle(Time now) {
     any_session_over_ = any_session_over_ || !ended->judge.gave_up();
     sessions_.erase(sessions_.begin());
   }
-  finished = sessions_.empty() && any_session_over_;
+  finished_ = sessions_.empty() && any_session_over_;
 }
+
+std::optional<WireEnd::Time> CoordinatorEnd::deadline() const {
+  std::optional<Time> next;
+  for (const auto& session : sessions_) {
+    const auto deadline = session->judge.deadline();
+    if (deadline) next = next ? std::min(*next, *deadline) : *deadline;
+  }
+  return next;
+}
+
+bool CoordinatorEnd::over() const { return !host_.joined_often && finished_; }
 
 }  // namespace chorus

@@ -22,6 +22,8 @@ constexpr milliseconds kClaimHold{300};
 /// has arrived.
 constexpr milliseconds kLeftHold{500};
 constexpr std::size_t kCallsRemembered = 64;
+/// To one rank, which may have lost them with its relay.
+constexpr std::size_t kNotesForReturn = 64;
 constexpr std::size_t kMaxOpen = 65536;  ///< groups, and exchanges
 
 }  // namespace
@@ -72,8 +74,7 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
     };
     if (is(State::dead)) return;
     if (const auto left = is(State::left)) {
-      return send(rank,
-                  Writer(Type::exchange_failed).text(key).text(at(*left).farewell).share());
+      return send(rank, Writer(Type::exchange_failed).text(key).text(at(*left).farewell).share());
     }
     if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
   } else if (known->second.members != members) {
@@ -97,13 +98,14 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
 void Judge::complete(const std::string& key) {
   const auto found = exchanges_.find(key);
   if (found == exchanges_.end() || found->second.arrived < found->second.members.size()) return;
-  const Exchange& exchange = found->second;
+  Exchange& exchange = found->second;
   std::vector<std::span<const std::byte>> blobs;
   for (const auto& each : exchange.blobs) blobs.emplace_back(*each);
   Writer result(Type::exchange_result);
   result.text(key).u64(++num_results_);
   Table::write(result, blobs);
   send_members(exchange.members, result.share());
+  if (relayed_) keep_finished(key, num_results_, std::move(exchange));
   exchanges_.erase(found);
 }
 
@@ -334,9 +336,16 @@ void Judge::on_note(Rank rank, wire::Reader& body) {
   const Group& group = found->second;
   const auto seat = group.seat_of(rank);
   if (!seat || to >= group.members.size()) throw Malformed("a note outside the group");
-  if (group.seats[to].closed || state(group.members[to]) != State::joined) return;
-  send(group.members[to],
-       Writer(Type::noted).text(key).i32(static_cast<Rank>(*seat)).blob(blob).u64(number).share());
+  Group::Seat& other = found->second.seats[to];
+  const State there = state(group.members[to]);
+  if (other.closed || (there != State::joined && there != State::awaited)) return;
+  const wire::Frame frame =
+      Writer(Type::noted).text(key).i32(static_cast<Rank>(*seat)).blob(blob).u64(number).share();
+  if (relayed_) {
+    other.notes.push_back(frame);
+    if (other.notes.size() > kNotesForReturn) other.notes.pop_front();
+  }
+  if (there == State::joined) send(group.members[to], frame);
 }
 
 // Of those who wait in one collective the lowest tells people; of a message's two ends, who waits.

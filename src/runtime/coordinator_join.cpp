@@ -8,7 +8,7 @@
 #include "base/counted.hpp"
 #include "base/host.hpp"
 #include "base/log.hpp"
-#include "runtime/coordinator_impl.hpp"
+#include "runtime/coordinator_end.hpp"
 
 namespace chorus {
 namespace {
@@ -30,29 +30,44 @@ std::uint64_t unix_time_us() {
 
 }  // namespace
 
-void Coordinator::Impl::refuse(Connection& connection, const std::string& sentence,
-                               LogLevel level) {
+/// `last`: its connection is closed behind it.
+void CoordinatorEnd::answer(const Caller& caller, const wire::Frame& frame, bool last) {
+  if (caller.carried) {
+    const Rank rank = caller.hello.rank;
+    const auto content = wire::content_of(*frame);
+    const RankList ranks(std::span(&rank, 1));
+    return wires_->send(caller.token,
+                        wire::Writer(wire::Type::carry).ranks(ranks).share(content.size()), content,
+                        frame);
+  }
+  wires_->send(caller.token, frame);
+  if (!last) return;
+  wires_->finish(caller.token);
+  connections_.erase(caller.token);
+}
+
+void CoordinatorEnd::refuse(const Caller& caller, const std::string& sentence, LogLevel level) {
   if (level <= LogLevel::warn && ++num_warnings_ > kMostWarnings) level = LogLevel::info;
-  log(level, "", fmt::format("refused {}: {}", connection.peer, sentence));
-  add(connection, wire::Writer(wire::Type::refused).text(sentence).share());
-  connection.closing = true;
+  log(level, "", fmt::format("refused {}: {}", wires_->peer(caller.token), sentence));
+  answer(caller, wire::Writer(wire::Type::refused).text(sentence).share(), true);
 }
 
 /// Whatever such a hello says is unproved: it is told, and it fails nobody's job.
-void Coordinator::Impl::refuse_secret(Connection& connection, const wire::Hello& hello) {
+void CoordinatorEnd::refuse_secret(const Caller& caller) {
+  const wire::Hello& hello = caller.hello;
   ++num_wrong_secrets_;
   refusals_ = fmt::format("{} with another secret {} refused, the last from {} as rank {} of {}",
                           num_wrong_secrets_, num_wrong_secrets_ == 1 ? "was" : "were",
-                          connection.peer, hello.rank, hello.world_size);
+                          wires_->peer(caller.token), hello.rank, hello.world_size);
   for (const auto& session : sessions_) session->judge.note_refusals(refusals_);
-  refuse(connection,
+  refuse(caller,
          fmt::format("{} has another secret than the coordinator ({}): give all ranks the same id, "
                      "or the same CHORUS_SECRET, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RUN_ID",
                      name_of(hello), this_process()),
          LogLevel::warn);
 }
 
-std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hello, Time now) {
+std::optional<std::string> CoordinatorEnd::why_refused(const wire::Hello& hello, Time now) {
   const std::string who = name_of(hello);
   std::optional<std::string> why;
   if (hello.version != wire::version()) {
@@ -63,7 +78,6 @@ std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hel
                        counted(hello.world_size, "rank"), wire::kMaxWorld);
   } else if (world_size_ == 0) {
     world_size_ = hello.world_size;
-    make_room_for_descriptors();
   }
   if (!why && hello.world_size != world_size_) {
     why = fmt::format(
@@ -91,7 +105,7 @@ std::optional<std::string> Coordinator::Impl::why_refused(const wire::Hello& hel
 /// A place that outlives its first job (MASTER_PORT) is found by the early ranks of the next one
 /// while this process still ends. It serves further joinings that this process itself begins. While
 /// its ranks are all there, or still come, there is no next job yet: who does not fit is mistaken.
-bool Coordinator::Impl::comes_too_early(const wire::Hello& hello) const {
+bool CoordinatorEnd::comes_too_early(const wire::Hello& hello) const {
   if (!host_.joined_often || host_.launcher || hello.identity == net::process_identity() ||
       (sessions_.empty() && !any_session_over_)) {
     return false;
@@ -114,7 +128,7 @@ bool Coordinator::Impl::comes_too_early(const wire::Hello& hello) const {
   return !awaited && (joins_again || !mistaken);
 }
 
-Coordinator::Impl::Session& Coordinator::Impl::open_session(Time now) {
+CoordinatorEnd::Session& CoordinatorEnd::open_session(Time now) {
   sessions_.push_back(std::make_unique<Session>(
       Session{Judge({.world_size = world_size_,
                      .launcher = host_.launcher,
@@ -124,96 +138,166 @@ Coordinator::Impl::Session& Coordinator::Impl::open_session(Time now) {
                      .began_us = host_.succeeds.value_or(unix_time_us()),
                      .successor = host_.succeeds.has_value(),
                      .is_running = net::is_running}),
-              std::vector<std::uint64_t>(static_cast<std::size_t>(world_size_))}));
+              std::vector<Token>(static_cast<std::size_t>(world_size_))}));
   sessions_.back()->judge.note_refusals(refusals_);
   for (const auto& [rank, how] : gone_) sessions_.back()->judge.ended(rank, how, now);
   return *sessions_.back();
 }
 
-Coordinator::Impl::Session* Coordinator::Impl::session_for(Rank rank) {
+CoordinatorEnd::Session* CoordinatorEnd::session_for(Rank rank) {
   for (const auto& session : sessions_) {
     if (session->judge.state(rank) == Judge::State::absent) return session.get();
   }
   const bool first = sessions_.empty() && !any_session_over_;
-  return first || host_.joined_often ? &open_session(Clock::now()) : nullptr;
+  return first || host_.joined_often ? &open_session(Wires::Clock::now()) : nullptr;
 }
 
-void Coordinator::Impl::greet(std::uint64_t token, Connection& connection, const wire::Hello& hello,
-                              Time now) {
-  if (!wire::proven(hello, connection.nonce, id.secret)) {
-    if (hello.version == wire::version()) return refuse_secret(connection, hello);
+/// The joining that a rank, or a relay, which has lost its connection belongs to.
+CoordinatorEnd::Session* CoordinatorEnd::session_of(const wire::Hello& hello) {
+  if (host_.succeeds) {
+    if (hello.session != host_.succeeds || any_session_over_) return nullptr;
+    return sessions_.empty() ? &open_session(Wires::Clock::now()) : sessions_.front().get();
+  }
+  for (const auto& session : sessions_) {
+    if (session->judge.began_us() == hello.session) return session.get();
+  }
+  return nullptr;
+}
+
+void CoordinatorEnd::greet(Token token, Connection& connection, const wire::Hello& hello,
+                           Time now) {
+  const Caller caller{token, connection, hello, false};
+  if (!wire::proven(hello, connection.nonce, secret_)) {
+    if (hello.version == wire::version()) return refuse_secret(caller);
     return refuse(
-        connection,
-        fmt::format("it has Chorus {}, the coordinator {}", hello.version, wire::version()),
+        caller, fmt::format("it has Chorus {}, the coordinator {}", hello.version, wire::version()),
         LogLevel::warn);
   }
-  if (hello.session != 0 || host_.succeeds) return greet_follower(token, connection, hello, now);
+  if (hello.relay_port != 0) return greet_relay(caller, now);
+  greet_proven(caller, now);
+}
+
+void CoordinatorEnd::greet_proven(const Caller& caller, Time now) {
+  const wire::Hello& hello = caller.hello;
+  if (hello.session != 0 || host_.succeeds) return greet_follower(caller, now);
   if (comes_too_early(hello)) {
     const std::string why = fmt::format(
         "{} holds the place for an earlier joining of {} ranks, and has not joined again",
         this_process(), world_size_);
     log(LogLevel::debug, "", fmt::format("{} is to come later: {}", name_of(hello), why));
-    add(connection, wire::Writer(wire::Type::later).text(why).share());
-    connection.closing = true;
-    return;
+    return answer(caller, wire::Writer(wire::Type::later).text(why).share(), true);
   }
   if (const auto why = why_refused(hello, now)) {
     // Where the job fails by it, its ranks say so.
     const bool runs = std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) {
       return !session->judge.join_failed();
     });
-    return refuse(connection, *why, runs ? LogLevel::warn : LogLevel::info);
+    return refuse(caller, *why, runs ? LogLevel::warn : LogLevel::info);
   }
-  Session* session = session_for(hello.rank);
-  if (session == nullptr) {
-    return refuse(connection,
+  Session* session = caller.carried ? caller.connection.session : session_for(hello.rank);
+  if (session == nullptr || session->judge.state(hello.rank) != Judge::State::absent) {
+    return refuse(caller,
                   fmt::format("rank {} has joined with this id before; make a new id", hello.rank),
                   LogLevel::info);
   }
   if (const auto why = session->judge.admit(hello, now)) {
-    return refuse(connection, *why, LogLevel::info);
+    return refuse(caller, *why, LogLevel::info);
   }
-  let_in(token, connection, hello, *session);
+  let_in(caller, *session);
 }
 
-/// A rank that lost its coordinator, at the place of the one that is to take over.
-void Coordinator::Impl::greet_follower(std::uint64_t token, Connection& connection,
-                                       const wire::Hello& hello, Time now) {
+/// A rank that lost its coordinator, or the relay that carried its connection.
+void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
+  const wire::Hello& hello = caller.hello;
   const std::string who = name_of(hello);
+  const bool fits = hello.version == wire::version() && hello.world_size == world_size_ &&
+                    hello.rank >= 0 && hello.rank < world_size_;
   std::optional<std::string> why;
   if (hello.session == 0) {
     why = fmt::format(
         "{} comes with the id of a job that has begun: {} takes in those alone that were in it; "
         "start a job of its own",
         who, this_process());
-  } else if (hello.session != host_.succeeds || hello.version != wire::version() ||
-             hello.world_size != world_size_ || hello.rank < 0 || hello.rank >= world_size_) {
-    why = fmt::format("{} lost the coordinator of another job than the one that {} takes over", who,
-                      this_process());
-  } else if (any_session_over_) {
+  } else if (host_.succeeds && hello.session == host_.succeeds && fits && any_session_over_) {
     why = fmt::format("{} comes too late: the job has ended", who);
+  } else if (Session* session = fits ? session_of(hello) : nullptr; session == nullptr) {
+    why = fmt::format("{} lost the coordinator of another job than the one that {} {}", who,
+                      this_process(), host_.succeeds ? "takes over" : "has");
   } else {
-    Session& session = sessions_.empty() ? open_session(now) : *sessions_.front();
-    why = session.judge.follow(hello, now);
-    if (!why) return let_in(token, connection, hello, session);
+    // It may have noticed before this end has that its relay is gone.
+    const bool returns = !host_.succeeds &&
+                         session->judge.state(hello.rank) == Judge::State::joined &&
+                         session->judge.identity(hello.rank) == hello.identity;
+    if (returns) {
+      session->connections[static_cast<std::size_t>(hello.rank)] = 0;
+      session->judge.scattered(hello.rank, now);
+    }
+    why = session->judge.follow(hello, now);
+    if (!why) return let_in(caller, *session);
   }
-  refuse(connection, *why, LogLevel::warn);
+  refuse(caller, *why, LogLevel::warn);
 }
 
-void Coordinator::Impl::let_in(std::uint64_t token, Connection& connection,
-                               const wire::Hello& hello, Session& session) {
-  connection.session = &session;
+void CoordinatorEnd::let_in(const Caller& caller, Session& session) {
+  const bool hosting = caller.hello.identity == net::process_identity();
+  session.connections[static_cast<std::size_t>(caller.hello.rank)] = caller.token;
+  wire::Writer said(caller.carried ? wire::Type::admitted : wire::Type::welcome);
+  if (!caller.carried) {
+    caller.connection.session = &session;
+    caller.connection.rank = caller.hello.rank;
+    wires_->trust(caller.token, wire::kMaxFromRank, net::sees_processes_of(caller.hello.identity));
+    said.raw(wire::server_proof(secret_, caller.connection.nonce, caller.hello.nonce));
+  }
+  said.text(this_process()).u8(host_.launcher ? 1 : 0).u8(hosting ? 1 : 0);
+  answer(caller, said.share(), false);
+}
+
+/// Many of them go on to one that is here: a tree, in which nobody has too many connections.
+void CoordinatorEnd::greet_relay(const Caller& caller, Time now) {
+  const wire::Hello& hello = caller.hello;
+  const bool follows = hello.session != 0 || host_.succeeds;
+  if (!follows && comes_too_early(hello)) {
+    return answer(caller,
+                  wire::Writer(wire::Type::later)
+                      .text(fmt::format("{} holds the place for an earlier joining of {} ranks",
+                                        this_process(), world_size_))
+                      .share(),
+                  true);
+  }
+  const auto why = follows ? std::optional<std::string>() : why_refused(hello, now);
+  Session* const session = why ? nullptr : follows ? session_of(hello) : session_for(hello.rank);
+  if (session == nullptr) {
+    return refuse(caller,
+                  why.value_or(fmt::format("{} carries ranks of no joining that {} has",
+                                           name_of(hello), this_process())),
+                  LogLevel::info);
+  }
+  Connection* least = nullptr;
+  std::size_t relays = 0;
+  for (auto& [token, connection] : connections_) {
+    if (!connection.relay || connection.session != session) continue;
+    ++relays;
+    if (least == nullptr || connection.sent_there < least->sent_there) least = &connection;
+  }
+  if (relays >= kRelays) {
+    ++least->sent_there;
+    return answer(caller,
+                  wire::Writer(wire::Type::go_to).text(least->address).u32(least->port).share(),
+                  true);
+  }
+  session->judge.note_relays();
+  Connection& connection = caller.connection;
+  connection.relay = true;
+  connection.session = session;
   connection.rank = hello.rank;
-  connection.shares = net::sees_processes_of(hello.identity);
-  connection.inbox.set_limit(wire::kMaxFromRank);
-  session.connections[static_cast<std::size_t>(hello.rank)] = token;
-  --num_strangers_;
+  connection.identity = hello.identity;
+  connection.host = hello.host;
+  connection.address = hello.relay_address;
+  connection.port = hello.relay_port;
+  wires_->trust(caller.token, wire::kMaxFromRelay, false);
   wire::Writer welcome(wire::Type::welcome);
-  welcome.raw(wire::server_proof(id.secret, connection.nonce, hello.nonce));
-  welcome.text(this_process());
-  welcome.u8(host_.launcher ? 1 : 0);
-  welcome.u8(hello.identity == net::process_identity() ? 1 : 0);
-  add(connection, welcome.share());
+  welcome.raw(wire::server_proof(secret_, connection.nonce, hello.nonce)).text(this_process());
+  answer(caller, welcome.u8(host_.launcher ? 1 : 0).u8(0).share(), false);
 }
 
 }  // namespace chorus

@@ -238,6 +238,23 @@ void Judge::closed(Rank rank, std::string_view how, Time now) {
   if (std::find(dying_.begin(), dying_.end(), rank) == dying_.end()) dying_.push_back(rank);
 }
 
+void Judge::scattered(Rank rank, Time now) {
+  Member& member = at(rank);
+  if (member.state != State::joined || member.disconnected) return;
+  for (auto& [key, group] : groups_) {
+    if (const auto seat = group.seat_of(rank)) group.seats[*seat].opened = false;
+  }
+  if (!all_joined_) {  // it joins again
+    --num_joined_;
+    member.state = State::absent;
+    return;
+  }
+  member.state = State::awaited;
+  member.arriving = false;
+  member.scattered_at = now;
+  if (look_again_ == Time{}) look_again_ = now;
+}
+
 void Judge::expelled(Rank rank, std::string_view why, Time now) {
   Member& member = at(rank);
   if (member.state != State::joined || member.disconnected) return;
@@ -258,15 +275,14 @@ void Judge::ended(Rank rank, std::string_view how, Time now) {
   }
   // What it said last, perhaps its farewell, may still be on its way: its connection decides.
   member.dead_at = member.disconnected ? now : now + kConnectionHold;
+  ended_.push_back(rank);
 }
 
 void Judge::settle_deaths(Time now) {
-  for (Rank rank = 0; rules_.launcher && rank < rules_.world_size; ++rank) {
+  std::erase_if(ended_, [&](Rank rank) { return state(rank) != State::joined; });
+  for (const Rank rank : ended_) {
     const Member& member = at(rank);
-    if (member.state == State::joined && member.how_ended && !member.disconnected &&
-        member.dead_at <= now) {
-      closed(rank, *member.how_ended, now);
-    }
+    if (!member.disconnected && member.dead_at <= now) closed(rank, *member.how_ended, now);
   }
   // In the order of closing: the first to die is the cause, whoever the launcher reaps first.
   while (!dying_.empty() && at(dying_.front()).dead_at <= now) {
@@ -351,11 +367,7 @@ std::optional<Judge::Time> Judge::deadline() const {
   std::optional<Time> next;
   const auto consider = [&](Time time) { next = next ? std::min(*next, time) : time; };
   if (!dying_.empty()) consider(at(dying_.front()).dead_at);
-  for (const Member& member : members_) {
-    if (rules_.launcher && member.state == State::joined && member.how_ended) {
-      consider(member.dead_at);
-    }
-  }
+  for (const Rank rank : ended_) consider(at(rank).dead_at);
   for (const Claim& claim : claims_) consider(claim.due);
   if (appointing_until_ && !all_joined_) consider(*appointing_until_);
   if (appoint_again_at_) consider(*appoint_again_at_);
@@ -378,13 +390,13 @@ bool Judge::complete() const {
 
 bool Judge::over(Time now) const {
   if (gave_up_) return true;
+  if (forming()) return false;
   if (!hosts_.empty()) return false;
-  bool gone = true, any_absent = false;
+  bool any_absent = false;
   for (const Member& member : members_) {
-    gone = gone && member.state != State::joined && member.state != State::awaited;
+    if (member.state == State::joined || member.state == State::awaited) return false;
     any_absent = any_absent || member.state == State::absent;
   }
-  if (!gone) return false;
   return any_absent ? failed_at_ && *failed_at_ + kFailureMemory <= now : true;
 }
 

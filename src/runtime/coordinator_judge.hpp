@@ -54,10 +54,15 @@ class Judge {
   void closed(Rank rank, std::string_view how, Time now);
   /// The coordinator disconnects `rank`, whatever its process does. `why`: "it sent ...".
   void expelled(Rank rank, std::string_view why, Time now);
+  /// The connection of `rank` was carried by a relay, and that is gone: it comes again, unless its
+  /// process has ended as well.
+  void scattered(Rank rank, Time now);
   /// The launcher saw the process of `rank` end. `how`: "killed by signal 9 (SIGKILL)".
   void ended(Rank rank, std::string_view how, Time now);
   /// The ranks will never all meet. No effect once they have.
   void fail_join(const std::string& sentence, Time now);
+  /// Ranks come over relays: what they are told last is kept.
+  void note_relays() { relayed_ = true; }
   /// Who was not let in meanwhile: told with whom the ranks waited for in vain.
   void note_refusals(std::string sentence) { refusals_ = std::move(sentence); }
   /// Lets deadlines pass. To be called after the others, and at deadline().
@@ -87,6 +92,8 @@ class Judge {
   /// "rank 3 (pid 12 on host)"
   [[nodiscard]] std::string name(Rank rank) const;
   [[nodiscard]] const std::string& identity(Rank rank) const { return at(rank).identity; }
+  [[nodiscard]] const std::string& host(Rank rank) const { return at(rank).host; }
+  [[nodiscard]] std::uint64_t began_us() const { return rules_.began_us; }
 
  private:
   struct Member {
@@ -110,7 +117,8 @@ class Judge {
     bool arriving = false;                 ///< at this successor, and has not said all it knows
     bool has_followed = true;              ///< it has said what it was told elsewhere
     std::size_t deaths_told = 0;           ///< of deaths_
-    std::uint64_t last_result = 0;         ///< that it brought here
+    std::uint64_t last_result = 0;         ///< that it has
+    Time scattered_at{};                   ///< when its relay was lost
   };
   struct Group {
     struct Seat {
@@ -119,6 +127,7 @@ class Judge {
       bool reported = false, closed = false;
       bool opened = false;
       Time closed_at{};
+      std::deque<wire::Frame> notes = {};  ///< to it, where a relay could lose them: the latest
       struct Messages {
         std::uint32_t sent = 0, received = 0;
       };
@@ -203,6 +212,8 @@ class Judge {
   void welcome(Rank rank);
   [[nodiscard]] std::optional<bool> is_running(Rank rank) const;
   [[nodiscard]] bool is_stopped(Rank rank) const;
+  void keep_finished(const std::string& key, std::uint64_t number, Exchange&& exchange);
+  void tell_notes(Rank rank);
   [[nodiscard]] std::string did_not_come(std::chrono::milliseconds within) const;
   void host_has_gone(const Gathering& old, Time now);
   void close_seats_of(Rank rank, Time now);
@@ -242,6 +253,7 @@ class Judge {
   std::map<std::string, Exchange> exchanges_;
   std::vector<Claim> claims_;
   std::vector<Rank> dying_;  ///< in the order in which connections closed
+  std::vector<Rank> ended_;  ///< in the launcher's words, and not dead yet
   std::vector<Rank> hosts_;  ///< local ranks that left and wait for the others
   bool host_let_go_ = false;
   // Succession.
@@ -256,6 +268,7 @@ class Judge {
   std::map<std::string, std::string> verdicts_;  ///< brought, on groups
   /// Of key and number: results that some ranks have, and others may have missed.
   std::map<std::pair<std::string, std::uint64_t>, Exchange> finished_;
+  bool relayed_ = false;  ///< a rank has come over a relay: what is told it may be lost
   std::map<std::uint64_t, std::string> wanted_;  ///< results asked for: number, key
   std::uint64_t num_results_ = 0;
   std::vector<Time> silenced_;  ///< deaths that may be the network's, the latest

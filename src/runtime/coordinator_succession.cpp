@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/counted.hpp"
-#include "runtime/control_table.hpp"
 #include "runtime/coordinator_judge.hpp"
 
 namespace chorus {
@@ -23,8 +22,6 @@ constexpr milliseconds kReadyWithin{500};
 constexpr milliseconds kGatherWithin{1'000};
 /// How often a successor looks which of the processes that it can see have ended, or are stopped.
 constexpr milliseconds kLookAtProcesses{100};
-/// How long a result is waited for that a rank has and is asked for.
-constexpr milliseconds kResultWithin{500};
 /// A process that runs and does not come is given up after this long; one that is stopped, never.
 constexpr milliseconds kComesWithin{10'000};
 /// TCP finds out within this time of each other that several machines are silent.
@@ -135,7 +132,7 @@ std::optional<std::string> Judge::follow(const wire::Hello& hello, Time now) {
   if (member.state != State::awaited || gave_up_) {
     return fmt::format("rank {} ({}) has been here before", hello.rank, who);
   }
-  if (took_over_ == Time{} && !gathering_) {
+  if (rules_.successor && took_over_ == Time{} && !gathering_) {
     gathering_.emplace(Gathering{.last_came = now,
                                  .next_look = now + kLookAtProcesses,
                                  .loss = wire::Loss::silent,
@@ -211,39 +208,6 @@ void Judge::on_roster(Rank rank, wire::Reader& body) {
   }
 }
 
-void Judge::on_exchange_done(Rank rank, wire::Reader& body) {
-  if (!at(rank).arriving) throw Malformed("a result that nobody asked for");
-  const std::uint64_t number = body.u64();
-  const std::string key = body.text(wire::kMaxKey);
-  const RankList members = body.ranks(rules_.world_size);
-  const auto blob = body.blob(wire::kMaxBlob);
-  body.end();
-  const auto seat = members.index_of(rank);
-  if (!seat) throw Malformed("an exchange among others");
-  Exchange& finished = finished_[{key, number}];
-  if (finished.members.empty()) {
-    finished.members = members;
-    finished.blobs.resize(members.size());
-  }
-  if (finished.members != members) return;
-  finished.blobs[*seat].emplace(blob.begin(), blob.end());
-}
-
-void Judge::on_exchange_held(Rank rank, wire::Reader& body) {
-  const std::string key = body.text(wire::kMaxKey);
-  const std::uint64_t number = body.u64();
-  const auto found = finished_.find({key, number});
-  if (wanted_.erase(number) == 0 || found == finished_.end()) return;  // too late, or it has not
-  Exchange& finished = found->second;
-  const Table table(nullptr, body.rest());
-  if (!finished.members.contains(rank) || table.size() != finished.members.size()) {
-    throw Malformed("a result of others");
-  }
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    finished.blobs[i].emplace(table[i].begin(), table[i].end());
-  }
-}
-
 void Judge::on_followed(Rank rank, Time now) {
   Member& member = at(rank);
   if (!member.arriving) throw Malformed("it says twice that it has come");
@@ -255,6 +219,7 @@ void Judge::on_followed(Rank rank, Time now) {
   close_seats_of(rank, now);
   answer_finished();
   welcome(rank);
+  tell_notes(rank);
 }
 
 // The decision.
@@ -306,43 +271,6 @@ void Judge::settle_gathering(Time now) {
   } else if (late) {
     give_up(came, alive);
   }
-}
-
-/// Whether that member has asked for this result again, not for a later one by the same name.
-bool Judge::asks_again(const Exchange& asked, std::size_t seat, std::uint64_t number) const {
-  return asked.blobs[seat] && at(asked.members[seat]).last_result < number;
-}
-
-/// Whether a rank missed the result, and what a dead one gave to it is known from those alone that
-/// have it.
-bool Judge::lacks_blobs(const std::string& key, std::uint64_t number,
-                        const Exchange& finished) const {
-  const auto found = exchanges_.find(key);
-  if (found == exchanges_.end() || found->second.members != finished.members) return false;
-  bool missed = false, lacks = false;
-  for (std::size_t i = 0; i < finished.members.size(); ++i) {
-    const bool again = asks_again(found->second, i, number);
-    missed = missed || (again && !finished.blobs[i]);
-    lacks = lacks || (!again && !finished.blobs[i]);
-  }
-  return missed && lacks;
-}
-
-/// Asks for them, once.
-bool Judge::waits_for_results(Time now) {
-  if (!gathering_->results_by) {
-    gathering_->results_by = now + kResultWithin;
-    gathering_->next_look = now + kResultWithin;
-    for (const auto& [of, finished] : finished_) {
-      if (!lacks_blobs(of.first, of.second, finished)) continue;
-      const auto holder = std::find_if(finished.blobs.begin(), finished.blobs.end(),
-                                       [](const auto& blob) { return blob.has_value(); });
-      send(finished.members[static_cast<std::size_t>(holder - finished.blobs.begin())],
-           Writer(Type::wanted).u64(of.second).share());
-      wanted_.emplace(of.second, of.first);
-    }
-  }
-  return !wanted_.empty() && now < *gathering_->results_by;
 }
 
 void Judge::give_up(std::size_t came, std::size_t alive) {
@@ -436,54 +364,19 @@ void Judge::welcome(Rank rank) {
   send(rank, wire::successors_frame(successors()));
 }
 
-/// A result that some ranks have, to those that ask for it again: what all its members gave is
-/// known from the ones or the others. Then what was under way may end.
-void Judge::answer_finished() {
-  for (const auto& [of, finished] : finished_) answer_finished(of.first, of.second, finished);
-  if (std::none_of(members_.begin(), members_.end(),
-                   [](const Member& member) { return member.state == State::awaited; })) {
-    finished_.clear();
-  }
-  std::vector<std::string> keys;
-  for (const auto& [key, exchange] : exchanges_) keys.push_back(key);
-  for (const std::string& key : keys) complete(key);
-}
-
-void Judge::answer_finished(const std::string& key, std::uint64_t number,
-                            const Exchange& finished) {
-  const auto found = exchanges_.find(key);
-  if (found == exchanges_.end() || found->second.members != finished.members) return;
-  Exchange& asked = found->second;
-  std::vector<std::span<const std::byte>> blobs;
-  for (std::size_t i = 0; i < finished.members.size(); ++i) {
-    if (!finished.blobs[i] && !asks_again(asked, i, number)) return;
-    blobs.emplace_back(finished.blobs[i] ? *finished.blobs[i] : *asked.blobs[i]);
-  }
-  Writer result(Type::exchange_result);
-  result.text(key).u64(number);
-  Table::write(result, blobs);
-  std::vector<std::size_t> missed;
-  for (std::size_t i = 0; i < finished.members.size(); ++i) {
-    if (asks_again(asked, i, number)) missed.push_back(i);
-  }
-  const wire::Frame frame = result.share();
-  for (const std::size_t i : missed) {
-    send(finished.members[i], frame);
-    asked.blobs[i].reset();
-    --asked.arrived;
-  }
-  if (asked.arrived == 0) exchanges_.erase(found);
-}
-
-/// Processes that are there and have not come: stopped, mostly.
+/// Processes that are there and have not come: stopped, mostly. Those that nobody can see have a
+/// moment to come again where it was their relay that was lost.
 void Judge::settle_awaited(Time now) {
   if (look_again_ == Time{} || now < look_again_) return;
   bool any = false;
   for (Rank rank = 0; rank < rules_.world_size; ++rank) {
     if (state(rank) != State::awaited) continue;
-    if (is_running(rank) != true) {
-      die(rank, "its connection closed", now);
-    } else if (now > took_over_ + kComesWithin && !is_stopped(rank)) {
+    const Time since = std::max(took_over_, at(rank).scattered_at);
+    const auto runs = is_running(rank);
+    const bool may_come = runs ? *runs : now < at(rank).scattered_at + kGatherWithin;
+    if (!may_come) {
+      die(rank, at(rank).how_ended.value_or("its connection closed"), now);
+    } else if (now > since + kComesWithin && !is_stopped(rank)) {
       die(rank, did_not_come(kComesWithin), now);
     } else {
       any = true;

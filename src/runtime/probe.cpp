@@ -251,8 +251,7 @@ class Session {
   }
 
   // Rank 0: from everybody's answers to the prober's.
-  void take(const Table& blobs, Question kind,
-            const std::vector<Flow>& flows) {
+  void take(const Table& blobs, Question kind, const std::vector<Flow>& flows) {
     std::vector<std::vector<Received>> answers(leaders_.size());
     for (std::size_t h = 0; h < leaders_.size(); ++h) {
       BlobReader blob(blobs[h]);

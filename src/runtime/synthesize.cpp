@@ -163,11 +163,13 @@ Plan synthesize_together(Control& control, const GroupPlace& place, const Topolo
   std::string text;
   if (place.rank == 0) text = plan_text(control, place, topology, options, stop);
   const auto from_rank0 = [&](const std::string& what, std::span<const std::byte> blob) {
-    return control.exchange(fmt::format("{}/synthesis/{}", place.key, what), place.members,
-                            place.rank == 0 ? blob : std::span<const std::byte>(),
-                            Control::kNoDeadlineMs, place.key, [&] {
-                              if (stop.stop_requested()) throw Error("a plan is no longer needed");
-                            })[0];
+    const Table all =
+        control.exchange(fmt::format("{}/synthesis/{}", place.key, what), place.members,
+                         place.rank == 0 ? blob : std::span<const std::byte>(),
+                         Control::kNoDeadlineMs, place.key, [&] {
+                           if (stop.stop_requested()) throw Error("a plan is no longer needed");
+                         });
+    return std::vector<std::byte>(all[0].begin(), all[0].end());
   };
   std::uint64_t size = text.size();
   const std::vector<std::byte> said = from_rank0("size", std::as_bytes(std::span(&size, 1)));

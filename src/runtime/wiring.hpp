@@ -116,10 +116,10 @@ class Wiring {
   bool hosts_share_memory_ = true;
   std::vector<Member> members_;
   std::vector<std::unique_ptr<Transport>> transports_;
-  Table table_;                          // what each said of itself
+  Table table_;                           // what each said of itself
   std::vector<std::uint32_t> addresses_;  // [peer]: where in that its addresses begin
   std::vector<std::size_t> order_;        // [transport]: which of its addresses
-  std::vector<int> chosen_;                                     // [peer]: index of transport
+  std::vector<int> chosen_;               // [peer]: index of transport
   std::unique_ptr<Commons> commons_;
   std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed
   std::vector<double> paces_;                 // [peer], bytes per second; empty: no limits

@@ -81,6 +81,27 @@ bool within(milliseconds limit, Condition condition) {
   return condition();
 }
 
+// Not at rank 700, with 699 that have to be ended.
+TEST(Run, StartsNothingWhereFilesOrProcessesAreTooFew) {
+  const std::string started =
+      std::filesystem::temp_directory_path() / fmt::format("chorus-run-test-{}", ::getpid());
+  const std::string touch = fmt::format("-n 700 -- touch {}", started);
+  const auto [files, files_status] = run(touch, "ulimit -n 600");
+  EXPECT_EQ(files_status, 2);
+  EXPECT_THAT(files, HasSubstr("700 ranks need 732 open files in the launcher, and its hard limit "
+                               "is 600: raise it (ulimit -Hn 732), or start fewer; nothing was"));
+  const auto [more, more_status] = run("--rank-prefix " + touch, "ulimit -n 1100");
+  EXPECT_EQ(more_status, 2);
+  EXPECT_THAT(more, HasSubstr("700 ranks need 2132 open files in the launcher"));
+  if (::geteuid() != 0) {  // no such limit holds for root
+    const auto [processes, status] = run(touch, "ulimit -u 500");
+    EXPECT_EQ(status, 2);
+    EXPECT_THAT(processes,
+                HasSubstr("700 ranks need as many processes, and this user may have 500"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(started));
+}
+
 TEST(Run, StartsRanksThatMeet) {
   const auto [output, status] = run("-n 5 -- " + probe());
   EXPECT_EQ(status, 0) << output;

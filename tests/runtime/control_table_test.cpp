@@ -61,7 +61,8 @@ TEST(Table, RefusesWhatIsNone) {
   const wire::Bytes sound = body_of(blobs);
   EXPECT_FALSE(refused(sound));
   for (std::size_t size = 0; size < sound.size(); ++size) {
-    EXPECT_TRUE(refused({sound.begin(), sound.begin() + static_cast<std::ptrdiff_t>(size)})) << size;
+    EXPECT_TRUE(refused({sound.begin(), sound.begin() + static_cast<std::ptrdiff_t>(size)}))
+        << size;
   }
   wire::Bytes longer = sound;
   longer.push_back({});
@@ -144,18 +145,21 @@ class SharingTest : public ::testing::Test {
 };
 
 TEST_F(SharingTest, ATableIsReadWhereItIsAndThenLetGo) {
-  const std::size_t before = open_descriptors();
-  const wire::Bytes body = begin();
-  {
-    const auto opened = SharedFrame::open(wire::Reader(body));
-    ASSERT_NE(opened.owner, nullptr) << opened.why_not;
-    expect_table(opened.body);
-    raw_.send(Writer(Type::shared_read).u64(opened.number).u8(1).share());
+  std::size_t before = 0;
+  for (int round = 0; round < 2; ++round) {
+    const wire::Bytes body = begin();
+    {
+      const auto opened = SharedFrame::open(wire::Reader(body));
+      ASSERT_NE(opened.owner, nullptr) << opened.why_not;
+      expect_table(opened.body);
+      raw_.send(Writer(Type::shared_read).u64(opened.number).u8(1).share());
+    }
+    thread_.join();
+    // The coordinator has heard it once it answers the next question.
+    raw_.send(Writer(Type::exchange_query).text("k").share());
+    next(Type::missing);
+    if (round == 0) before = open_descriptors();  // what stays for the next exchanges is there
   }
-  thread_.join();
-  // The coordinator has heard it once it answers the next question.
-  raw_.send(Writer(Type::exchange_query).text("k").share());
-  next(Type::missing);
   EXPECT_EQ(open_descriptors(), before);
 }
 
@@ -173,8 +177,9 @@ TEST_F(SharingTest, WhoCannotOpenItReadsItThroughTheConnection) {
 TEST_F(SharingTest, WhoHasReadWhatNobodyReferredItToIsDisconnected) {
   control_->open_group("g", all_ranks(2));
   raw_.send(Writer(Type::shared_read).u64(1).u8(1).share());
-  EXPECT_THAT(verdict_within(*control_, "g", kPatience_ms),
-              HasSubstr("was disconnected: it sent what no rank sends: it has read what it was not"));
+  EXPECT_THAT(
+      verdict_within(*control_, "g", kPatience_ms),
+      HasSubstr("was disconnected: it sent what no rank sends: it has read what it was not"));
 }
 
 }  // namespace

@@ -197,6 +197,107 @@ TEST_F(LaunchTest, RanksOfOpenMpiMeet) {
   }
 }
 
+/// What those say that are on several nodes, where each is another local rank.
+void expect_all_meet(const std::pair<std::string, int>& result, const std::string& launcher,
+                     int n) {
+  const auto& [output, status] = result;
+  EXPECT_EQ(status, 0) << output;
+  for (int rank = 0; rank < n; ++rank) {
+    EXPECT_THAT(output, HasSubstr(fmt::format("launcher {} rank {} of {} ", launcher, rank, n)));
+  }
+  const int sum = n * (n + 1) / 2;
+  std::size_t met = 0;
+  const std::string sums = fmt::format(" sums {} {}", sum, sum);
+  for (std::size_t at = 0; (at = output.find(sums, at)) != std::string::npos; ++at) ++met;
+  EXPECT_EQ(met, static_cast<std::size_t>(n)) << output;
+}
+
+TEST_F(LaunchTest, RanksOfHydraMeetOverItsPort) {
+  if (!installed("mpirun.mpich")) GTEST_SKIP() << "mpirun.mpich is not installed";
+  for (const int n : {1, 3}) {
+    expect_all_met(shell(fmt::format("timeout 60 mpirun.mpich -pmi-port -n {} {}", n, probe())),
+                   "pmi", n);
+  }
+  const std::string nobody =
+      complaint<BootstrapError>({{"PMI_PORT", "127.0.0.1:1"}, {"PMI_ID", "0"}});
+  EXPECT_THAT(nobody, HasSubstr("PMI (PMI_PORT=127.0.0.1:1): the launcher cannot be reached: "));
+  EXPECT_THAT(complaint<BootstrapError>({{"PMI_PORT", "here"}, {"PMI_ID", "0"}}),
+              HasSubstr("needs host:port, and PMI_ID (now '0')"));
+}
+
+/// Where perf/peers.sh has put the MPIs of PyPI. Read before a test takes the variable away.
+const std::string g_peers = ::getenv("CHORUS_PEERS") == nullptr ? std::string(CHORUS_PEERS_FOLDER)
+                                                                : ::getenv("CHORUS_PEERS");
+
+/// Empty if it is not there.
+std::string peer(const std::string& program) {
+  const std::string path = g_peers + "/" + program;
+  return ::access(path.c_str(), X_OK) == 0 ? path : "";
+}
+#define REQUIRE_PEER(path, program)       \
+  const std::string path = peer(program); \
+  if (path.empty())                       \
+  GTEST_SKIP() << program                 \
+               << " is not there: perf/peers.sh fetches it, and CHORUS_PEERS says where it is"
+
+TEST_F(LaunchTest, RanksOfHydra5Meet) {
+  REQUIRE_PEER(mpiexec, "mpich5/bin/mpiexec");
+  for (const char* option : {"", "-pmi-port"}) {
+    expect_all_met(shell(fmt::format("timeout 60 {} {} -n 4 {}", mpiexec, option, probe())), "pmi",
+                   4);
+  }
+}
+
+TEST_F(LaunchTest, RanksOfIntelsHydraMeet) {
+  REQUIRE_PEER(mpiexec, "impi/bin/mpiexec.hydra");
+  const std::string libraries = mpiexec.substr(0, mpiexec.rfind("/bin/")) + "/lib";
+  expect_all_met(
+      shell(fmt::format("LD_LIBRARY_PATH={} timeout 60 {} -n 4 {}", libraries, mpiexec, probe())),
+      "pmi", 4);
+}
+
+TEST_F(LaunchTest, RanksOfPrrteMeet) {
+  REQUIRE_PEER(prterun, "openmpi5/bin/prterun");
+  const std::string prefix = prterun.substr(0, prterun.rfind("/bin/"));
+  const std::string start = fmt::format(
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 "
+      "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 OPAL_PREFIX={0} PMIX_PREFIX={0} PRTE_PREFIX={0} "
+      "LD_LIBRARY_PATH={0}/lib timeout 60 ",
+      prefix);
+  // As Open MPI 5 starts its programs, and without a word of Open MPI.
+  expect_all_meet(
+      shell(start + fmt::format("{}/bin/mpirun --map-by :OVERSUBSCRIBE -n 4 {}", prefix, probe())),
+      "pmix", 4);
+  expect_all_meet(shell(start + fmt::format("{} --personality prte --map-by :OVERSUBSCRIBE -n 4 {}",
+                                            prterun, probe())),
+                  "pmix", 4);
+}
+
+/// In a Slurm of its own, of so many nodes; skipped where there is none.
+std::pair<std::string, int> in_slurm(int nodes, const std::string& command) {
+  return shell(
+      fmt::format("timeout 100 {}/launchers/slurm.sh {} {}", CHORUS_TESTS, nodes, command));
+}
+
+TEST_F(LaunchTest, RanksOfSlurmMeetByPmi2OnTwoNodes) {
+  const auto result = in_slurm(2, "srun --mpi=pmi2 -N 2 -n 4 --overcommit " + probe());
+  if (result.second == 77) GTEST_SKIP() << result.first;
+  expect_all_meet(result, "pmi", 4);
+}
+
+TEST_F(LaunchTest, RanksOfSlurmMeetByPmix) {
+  const auto result = in_slurm(1, "srun --mpi=pmix -n 4 --overcommit " + probe());
+  if (result.second == 77) GTEST_SKIP() << result.first;
+  expect_all_meet(result, "pmix", 4);
+}
+
+TEST_F(LaunchTest, RanksOfSlurmWithoutPmiAreToldWhatToDo) {
+  const auto result = in_slurm(1, "srun --mpi=none -n 2 --overcommit " + probe());
+  if (result.second == 77) GTEST_SKIP() << result.first;
+  EXPECT_NE(result.second, 0);
+  EXPECT_THAT(result.first, HasSubstr("srun started 2 tasks but gave them no way to meet"));
+}
+
 /// Free now, and below the range from which the kernel gives ports to whoever asks for any: so that
 /// none of the tests beside this one is given it meanwhile.
 std::uint16_t free_port() {

@@ -1,0 +1,99 @@
+// The way up: to the coordinator, over a relay of this host where ranks are many.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <thread>
+
+#include "chorus/error.hpp"
+#include "runtime/control_meet.hpp"
+#include "runtime/control_relay.hpp"
+
+namespace chorus::net {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+/// Larger worlds do not all connect to one process.
+constexpr int kDirect = 64;
+/// And not even those that are all on one host, where connections are cheap.
+constexpr int kDirectOnOneHost = 1000;
+constexpr milliseconds kAnswersIn{5'000};
+constexpr milliseconds kAgainAfter{5};
+/// From relay to relay, on the way to one that takes another.
+constexpr int kMostHops = 16;
+
+}  // namespace
+
+bool goes_by_relay(const Endpoint& coordinator, int world_size) {
+  return world_size > (coordinator.is_loopback() ? kDirectOnOneHost : kDirect);
+}
+
+void listen_beside(const Socket& socket, Caller& caller, Socket* others) {
+  if (others == nullptr || *others) return;
+  Endpoint here = local_end(socket.get());
+  here.set_port(0);
+  *others = listen_on(here);
+  caller.relay_address = here.host();
+  caller.relay_port = local_end(others->get()).port();
+}
+
+Meeting rise_once(Endpoint endpoint, Caller caller, Deadline deadline, Socket* others) {
+  for (int hop = 0; hop < kMostHops; ++hop) {
+    int error = 0;
+    Meeting meeting;
+    meeting.socket = connect_to(endpoint, deadline, error);
+    if (error != 0)
+      throw BootstrapError(fmt::format("{}: {}", endpoint.text(), std::strerror(error)));
+    listen_beside(meeting.socket, caller, others);
+    std::string why;
+    switch (shake_hands(meeting, caller, endpoint.text(), deadline, why, endpoint)) {
+      case Handshake::done:
+        return meeting;
+      case Handshake::elsewhere:
+        continue;
+      default:
+        throw BootstrapError(fmt::format("{}: {}", endpoint.text(), why));
+    }
+  }
+  throw BootstrapError(fmt::format("{}: the last of {} relays", endpoint.text(), kMostHops));
+}
+
+std::optional<Meeting> through_relay(const Endpoint& endpoint, const Caller& caller,
+                                     Deadline deadline, const Rise& rise,
+                                     std::unique_ptr<Relay>& own) {
+  for (int index = 0; Clock::now() < deadline;) {
+    const std::string name = Relay::name(caller.secret, endpoint, caller.session, index);
+    Meeting meeting;
+    meeting.socket = Relay::connect(name);
+    if (!meeting.socket) {
+      Socket listener = Relay::listen(name);
+      if (listener) {
+        Socket others;
+        try {
+          Meeting up = rise(caller, &others);
+          own = std::make_unique<Relay>(std::move(listener), std::move(others), std::move(up),
+                                        caller.world_size, caller.secret);
+        } catch (const BootstrapError& error) {  // the others of this host need not find out again
+          const Relay tells(std::move(listener), error.what(), caller.world_size, caller.secret);
+          throw;
+        }
+      } else {
+        std::this_thread::sleep_for(kAgainAfter);
+      }
+      continue;
+    }
+    std::string why;
+    Endpoint elsewhere;
+    const Handshake end =
+        shake_hands(meeting, caller, endpoint.text(), std::min(deadline, Clock::now() + kAnswersIn),
+                    why, elsewhere);
+    if (end == Handshake::done) return meeting;
+    if (end == Handshake::full) ++index;
+    if (end == Handshake::broken || end == Handshake::later)
+      std::this_thread::sleep_for(kAgainAfter);
+  }
+  return std::nullopt;
+}
+
+}  // namespace chorus::net
