@@ -19,8 +19,8 @@ using Kind = Call::Kind;
 
 constexpr int kRanks = static_cast<int>(device::kMostOperands) + 2;
 
-World many_ranks() {
-  World world = device_world_of(kRanks);
+World many_ranks(int ranks) {
+  World world = device_world_of(ranks);
   world.options.slot_bytes = 1024;  // arenas of all ranks are in this process
   return world;
 }
@@ -30,7 +30,7 @@ constexpr int kBlocks = 3;
 
 TEST(DeviceManyRanks, EveryRankReducesGathersExchangesAndSends) {
   fake_cuda_multiprocessors(kRanks / 2 * kBlocks * 2 / kFakeBlocksPerMultiprocessor);
-  expect_all_well(run_devices(many_ranks(), Gpus::two, {}, [](DeviceRank& rank) {
+  expect_all_well(run_devices(many_ranks(kRanks), Gpus::two, {}, [](DeviceRank& rank) {
     const auto n = static_cast<std::size_t>(kRanks);
     const Rank me = rank.comm().rank();
     float* const one = floats(rank, 1, 1.0F);
@@ -71,22 +71,26 @@ TEST(DeviceManyRanks, EveryRankReducesGathersExchangesAndSends) {
 
 // A lane that no block has room for would never run, and others would wait for it.
 TEST(DeviceManyRanks, ACallWhoseLanesNoBlockHoldsIsRefusedByAllRanks) {
+  constexpr int kMoreThanLanes = static_cast<int>(device::kMostWorks) + 6;
   DeviceTuning tuning;
   tuning.blocks = 1;
-  fake_cuda_multiprocessors(kRanks / 2);
-  const Outcomes outcomes = run_devices(many_ranks(), Gpus::two, tuning, [](DeviceRank& rank) {
-    float* const data = floats(rank, static_cast<std::size_t>(kRanks), 1.0F);
-    DeviceCall call = sum(data, data, 1, rank.stream());
-    call.call.kind = Kind::all_to_all;
-    std::string why;
-    try {
-      rank.device().enqueue(call);
-    } catch (const InputError& error) {
-      why = error.what();
-    }
-    rank.finish();
-    if (why.find("need more than the 1 blocks") == why.npos) throw std::runtime_error(why);
-  });
+  fake_cuda_multiprocessors(kMoreThanLanes / 2);
+  const Outcomes outcomes =
+      run_devices(many_ranks(kMoreThanLanes), Gpus::two, tuning, [](DeviceRank& rank) {
+        float* const data = floats(rank, kMoreThanLanes, 1.0F);
+        DeviceCall call = sum(data, data, 1, rank.stream());
+        call.call.kind = Kind::all_to_all;
+        call.schedule = "one_shot";  // a lane for each other rank
+        std::string why;
+        try {
+          rank.device().enqueue(call);
+        } catch (const InputError& error) {
+          why = error.what();
+        }
+        if (why.find("need more than the 1 blocks") == why.npos) {
+          throw std::runtime_error("not refused for its lanes, but: " + why);
+        }
+      });
   fake_cuda_multiprocessors(0);
   expect_all_well(outcomes);
 }
