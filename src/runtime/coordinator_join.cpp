@@ -213,6 +213,7 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
   const bool fits = hello.version == wire::version() && hello.world_size == world_size_ &&
                     hello.rank >= 0 && hello.rank < world_size_;
   std::optional<std::string> why;
+  bool has_left = false;  // its relay was gone before it had heard that its farewell was
   if (hello.session == 0) {
     why = fmt::format(
         "{} comes with the id of a job that has begun: {} takes in those alone that were in it; "
@@ -232,10 +233,11 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
       session->connections[static_cast<std::size_t>(hello.rank)] = 0;
       session->judge.scattered(hello.rank, now);
     }
+    has_left = session->judge.state(hello.rank) == Judge::State::left;
     why = session->judge.follow(hello, now);
     if (!why) return let_in(caller, *session);
   }
-  refuse(caller, *why, LogLevel::warn);
+  refuse(caller, *why, has_left ? LogLevel::info : LogLevel::warn);
 }
 
 void CoordinatorEnd::let_in(const Caller& caller, Session& session) {
