@@ -211,11 +211,15 @@ Bound lower_bound(const Topology& topology, Collective collective) {
   if (collective.kind != CollectiveKind::barrier && !one_node) {
     bandwidth_bound(topology, collective, bound);
     const CollectiveKind kind = collective.kind;
+    const Network network(topology, Direction::forward);
     const bool gathers = kind == CollectiveKind::all_gather;
     const bool scatters = kind == CollectiveKind::reduce_scatter;
     if (gathers || scatters || kind == CollectiveKind::all_reduce) {
-      bound.crossings =
-          bounds::crossings(Network(topology, Direction::forward), !gathers, !scatters);
+      bound.crossings = bounds::crossings(network, !gathers, !scatters);
+    }
+    if (bound.seconds_per_byte > 0) {
+      bound.crossings.push_back(
+          {.alpha_s = bounds::least_hop_s(network), .pairs_s_per_byte = bound.seconds_per_byte});
     }
   }
   return bound;

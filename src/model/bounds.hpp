@@ -47,8 +47,9 @@ struct Bound {
     double after_s = 0;
     int ranks = 1;
   };
-  /// Small sizes: a message that crosses a cut brings what could be combined before it left to
-  /// those that it can be handed on to afterwards, and both take time (docs/bounds.md).
+  /// Small and middle sizes: a message that crosses a cut brings what could be combined before it
+  /// left to those that it can be handed on to afterwards, and both take time (docs/bounds.md). Or,
+  /// without ranks: what moves at all has the latency of a first hop before it.
   struct Crossing {
     double alpha_s = 0;                ///< of the shortest hop across
     double pairs_s_per_byte = 0;       ///< to bring each far rank's share to each near rank alone
@@ -59,7 +60,7 @@ struct Bound {
     /// What `size_bytes` takes at least.
     [[nodiscard]] double seconds(double size_bytes) const;
   };
-  /// all_reduce, all_gather and reduce_scatter.
+  /// Across cuts: of all_reduce, all_gather and reduce_scatter alone.
   std::vector<Crossing> crossings = {};
   /// No schedule is faster: the largest of latency, bytes over bandwidth, and the crossings.
   [[nodiscard]] double seconds(double size_bytes) const;

@@ -42,10 +42,6 @@ void each_separating_pair(const Network& network, Visit visit) {
   }
 }
 
-/// That P who each know something all know everything takes 2·(P - 1) one-way messages (Harary &
-/// Schwenk 1974), here of every byte, each leaving one part and entering another.
-double messages(const Partition& partition) { return 2.0 * (partition.parts - 1); }
-
 std::string words_of(const Partition& partition, const Network& network, bool leaving) {
   const bool single = partition.parts == static_cast<int>(network.terminals.size());
   return fmt::format("{} all {} {} together", leaving ? "out of" : "into", partition.parts,
@@ -84,7 +80,7 @@ Rate by_cuts_and_volumes(const Network& network, const std::vector<Volume>& volu
   const Rate cut = least_cut(network);
   Rate least{.gb_s = kNoLimit, .method = "volume"};
   for (const Volume& volume : volumes) {
-    const double gb_s = network.crossing(volume.arcs) / messages(*volume.partition);
+    const double gb_s = network.crossing(volume.arcs) / volume.partition->messages();
     if (gb_s >= least.gb_s * (1 - 1e-10)) continue;
     least.gb_s = gb_s;
     least.arcs = volume.arcs;
@@ -97,7 +93,7 @@ Rate by_cutting_planes(const Network& network, const std::vector<Volume>& volume
   CarryProgram program(network);
   std::vector<int> requirements;
   for (const Volume& volume : volumes) {
-    requirements.push_back(program.require(volume.arcs, messages(*volume.partition)));
+    requirements.push_back(program.require(volume.arcs, volume.partition->messages()));
   }
   for (int part = 0; part < volumes.front().partition->parts; ++part) {  // every terminal's exit
     program.require_cut(volumes.front().partition->side(part), 1);

@@ -98,6 +98,25 @@ std::vector<double> distances(const Network& network, const std::vector<int>& so
   return reached;
 }
 
+Side turned(Side side) {
+  for (char& one : side) one = static_cast<char>(one == 0 ? 1 : 0);
+  return side;
+}
+
+/// The least alpha of a hop from the ranks of `outside` to the others.
+double hop_across_s(const Network& network, const Side& outside) {
+  std::vector<int> sources;
+  for (const int node : network.terminals) {
+    if (outside[at(node)] != 0) sources.push_back(node);
+  }
+  const std::vector<double> reached = distances(network, sources, /*backwards=*/false);
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const int node : network.terminals) {
+    if (outside[at(node)] == 0) least_s = std::min(least_s, reached[at(node)]);
+  }
+  return least_s;
+}
+
 /// The most ranks that any rank can reach (be reached from) within a time, itself among them.
 std::vector<Bound::Reached> profile(const Network& network, bool backwards) {
   std::set<double> times;
@@ -131,42 +150,56 @@ std::vector<Bound::Reached> at_most(std::vector<Bound::Reached> steps, int ranks
 
 }  // namespace
 
+double least_hop_s(const Network& network) {
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const int node : network.representatives) {
+    const std::vector<double> reached = distances(network, {node}, /*backwards=*/false);
+    for (const int other : network.terminals) {
+      if (other != node) least_s = std::min(least_s, reached[at(other)]);
+    }
+  }
+  return least_s;
+}
+
 std::vector<Bound::Crossing> crossings(const Network& network, bool combines, bool spreads) {
   std::vector<Side> sides;
+  std::vector<Bound::Crossing> volumes;
   for (const Partition& partition : natural_partitions(network)) {
     std::set<int> parts;
     for (const int node : network.representatives) {
       if (partition.part_of[at(node)] >= 0) parts.insert(partition.part_of[at(node)]);
     }
-    for (const int part : parts) sides.push_back(partition.side(part));
+    double alpha_s = std::numeric_limits<double>::infinity();  // of the shortest hop into a part
+    for (const int part : parts) {
+      sides.push_back(partition.side(part));
+      if (combines && spreads) {
+        alpha_s = std::min(alpha_s, hop_across_s(network, turned(sides.back())));
+      }
+    }
+    if (!combines || !spreads) continue;
+    const double gb_s = std::min(network.crossing(partition.arcs(network, /*leaving=*/true)),
+                                 network.crossing(partition.arcs(network, /*leaving=*/false)));
+    if (gb_s > 2 * network.total) continue;  // a link without a limit leads across
+    volumes.push_back(
+        {.alpha_s = alpha_s, .pairs_s_per_byte = partition.messages() / (gb_s * 1e9)});
   }
   for (Side& side : block_sides(network)) sides.push_back(std::move(side));
   const std::size_t given = sides.size();
-  for (std::size_t i = 0; i < given; ++i) {
-    Side others = sides[i];
-    for (char& side : others) side = static_cast<char>(side == 0 ? 1 : 0);
-    sides.push_back(std::move(others));
-  }
+  for (std::size_t i = 0; i < given; ++i) sides.push_back(turned(sides[i]));
   const std::vector<Bound::Reached> reached_from = profile(network, /*backwards=*/true);
   const std::vector<Bound::Reached> reaching = profile(network, /*backwards=*/false);
   std::vector<Bound::Crossing> result;
   for (const Side& outside : sides) {  // crossed from there to the rest
-    std::vector<int> sources;
     int far = 0, near = 0;
     for (const int node : network.terminals) {
       const auto ranks = static_cast<int>(network.ranks_on[at(node)].size());
       (outside[at(node)] != 0 ? far : near) += ranks;
-      if (outside[at(node)] != 0) sources.push_back(node);
     }
     if (far == 0 || near == 0) continue;
     const double gb_s = network.crossing(outside);
     if (gb_s > 2 * network.total) continue;  // a link without a limit leads across
-    const std::vector<double> reached = distances(network, sources, /*backwards=*/false);
     Bound::Crossing crossing;
-    crossing.alpha_s = std::numeric_limits<double>::infinity();
-    for (const int node : network.terminals) {
-      if (outside[at(node)] == 0) crossing.alpha_s = std::min(crossing.alpha_s, reached[at(node)]);
-    }
+    crossing.alpha_s = hop_across_s(network, outside);
     const double share = combines && spreads ? 1.0 : 1.0 / network.topology.world_size();
     crossing.pairs_s_per_byte = share * far * near / (gb_s * 1e9);
     if (combines) crossing.before = at_most(reached_from, far);
@@ -180,6 +213,7 @@ std::vector<Bound::Crossing> crossings(const Network& network, bool combines, bo
     });
     if (!known) result.push_back(std::move(crossing));
   }
+  result.insert(result.end(), volumes.begin(), volumes.end());
   return result;
 }
 

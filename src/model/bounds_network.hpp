@@ -96,7 +96,11 @@ struct Rate {
 /// The largest z at which the root's node can send weight·z to every other terminal at once.
 [[nodiscard]] Rate scatter_rate(const Network& network, int root_node);
 
-/// What crosses each natural cut, both ways. Forward networks.
+/// The least alpha of a hop from one terminal to another: before it no byte has moved.
+[[nodiscard]] double least_hop_s(const Network& network);
+
+/// What crosses each natural cut, both ways; for what combines and spreads also the volume that
+/// moves between the parts of natural_partitions(). Forward networks.
 [[nodiscard]] std::vector<Bound::Crossing> crossings(const Network& network, bool combines,
                                                      bool spreads);
 

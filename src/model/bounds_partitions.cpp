@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
 
 namespace chorus::bounds {
@@ -41,6 +42,20 @@ std::vector<int> own_labels(const Network& network) {
   std::vector<int> labels(at(network.num_nodes()));
   std::iota(labels.begin(), labels.end(), 0);
   return labels;
+}
+
+/// Ranks, and what lies between them and the first switch on their way out, by that switch: leaves,
+/// islands, routers with what hangs on them.
+Partition by_switches(const Network& network) {
+  const auto is_switch = [&](int node) {
+    const NodeKind kind = network.topology.nodes[at(network.node_of[at(node)])].kind;
+    return kind == NodeKind::gpu_switch || kind == NodeKind::network_switch;
+  };
+  DisjointSets sets(at(network.num_nodes()));
+  for (const Network::Arc& arc : network.arcs) {
+    if (!is_switch(arc.src) || !is_switch(arc.dst)) sets.join(arc.src, arc.dst);
+  }
+  return from_labels(network, sets.sets());
 }
 
 /// Sets that overlap become one part.
@@ -102,6 +117,7 @@ std::vector<Partition> natural_partitions(const Network& network) {
     }
     add(from_labels(network, labels));
   }
+  add(by_switches(network));
   add(from_sets(network, tight_sets(network)));
   return found;
 }

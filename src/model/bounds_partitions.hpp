@@ -16,11 +16,14 @@ struct Partition {
   /// Arcs that leave (or enter) a part.
   [[nodiscard]] std::vector<int> arcs(const Network& network, bool leaving) const;
   [[nodiscard]] std::vector<char> side(int part) const;
+  /// That P who each know something all know everything takes 2·(P - 1) one-way messages (Harary &
+  /// Schwenk 1974), for an all_reduce of every byte, each leaving one part and entering another.
+  [[nodiscard]] double messages() const { return 2.0 * (parts - 1); }
 };
 
 /// Every terminal by itself; the parts by physical containment at each depth (the machines of a
-/// cluster, their sockets); the parts that tight_sets() make. Which ones are looked at decides how
-/// sharp a bound is, never whether it holds.
+/// cluster, their sockets); by the switch that ranks hang on; the parts that tight_sets() make.
+/// Which ones are looked at decides how sharp a bound is, never whether it holds.
 [[nodiscard]] std::vector<Partition> natural_partitions(const Network& network);
 
 /// Terminals one by one, then what is joined most strongly merged, step by step, into one: of these

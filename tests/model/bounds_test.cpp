@@ -153,6 +153,15 @@ TEST(Bounds, OfAllReduceCountWhatLeavesEveryMachineOfACluster) {
   EXPECT_THAT(bound.cut, HasSubstr("out of all 8 parts together: 64 infiniband, 3200 GB/s"));
 }
 
+TEST(Bounds, OfAllReduceCountWhatLeavesEverySwitch) {
+  // Four leaves of two ranks, uplinks of 2/3 GB/s and one of three quarters of that: six messages
+  // leave them together.
+  const Bound bound = lower_bound(topology_from_name("fat-tree:4x2,over=3,slow=switch1-core:0.75"),
+                                  {CollectiveKind::all_reduce});
+  EXPECT_NEAR(bound.seconds_per_byte * 1e9, 6 / 2.5, 1e-9) << bound.cut;
+  EXPECT_EQ(bound.method, "volume");
+}
+
 TEST(Bounds, OfAllReduceTellWhatSwitchesThatReduceCouldDo) {
   const Bound box = lower_bound(topology_from_name("dgx-h100"), {CollectiveKind::all_reduce});
   EXPECT_NEAR(1e-9 / box.switches_reducing, 450, 1e-6) << "every GPU sends and receives it once";
@@ -487,6 +496,17 @@ TEST(Crossings, LetWhatIsNotCombinedCrossInFull) {
   EXPECT_LT(bound.seconds(16384), 1.7e-6 + 8 * 16384 / 25e9);
   EXPECT_GT(bound.seconds(16384), 2.4e-6);
   EXPECT_NEAR(bound.seconds(0), bound.latency_s, 1e-15);
+}
+
+TEST(Crossings, TheLatencyOfAHopComesBeforeAllBytes) {
+  constexpr double kMiB = 1 << 20;
+  const Bound box = lower_bound(topology_from_name("dgx-a100"), {CollectiveKind::all_reduce});
+  EXPECT_NEAR(box.seconds(kMiB), box.latency_s + box.seconds_per_byte * kMiB, 1e-12);
+  // What limits here is what leaves the hosts, so the hop is one between hosts.
+  const Bound hosts = lower_bound(topology_from_name("3*ndv2"), {CollectiveKind::all_reduce});
+  EXPECT_GE(hosts.seconds(kMiB), 1.7e-6 + hosts.seconds_per_byte * kMiB * (1 - 1e-9));
+  const Bound exchange = lower_bound(topology_from_name("dgx1"), {CollectiveKind::all_to_all});
+  EXPECT_GT(exchange.seconds(kMiB), exchange.seconds_per_byte * kMiB);
 }
 
 TEST(Crossings, OfAnAllGatherHandOnButNeverCombine) {
