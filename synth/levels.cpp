@@ -1,11 +1,13 @@
 #include "synth/levels.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
 
 namespace chorus::synth {
@@ -15,22 +17,11 @@ constexpr double kClearGap = 4.0 / 3.0;
 
 /// For every rank the least rank of its connected part over edges of at most `alpha_s`.
 std::vector<Rank> parts_within(const Network& network, double alpha_s) {
-  std::vector<Rank> leader(at(network.world_size()));
-  std::iota(leader.begin(), leader.end(), 0);
-  const auto find = [&](Rank rank) {
-    while (leader[at(rank)] != rank) {
-      rank = leader[at(rank)] = leader[at(leader[at(rank)])];
-    }
-    return rank;
-  };
+  DisjointSets parts(at(network.world_size()));
   for (const Edge& edge : network.edges()) {
-    if (edge.alpha_s > alpha_s) continue;
-    const Rank a = find(edge.src);
-    const Rank b = find(edge.dst);
-    leader[at(std::max(a, b))] = std::min(a, b);
+    if (edge.alpha_s <= alpha_s) parts.join(edge.src, edge.dst);
   }
-  for (Rank rank = 0; rank < network.world_size(); ++rank) leader[at(rank)] = find(rank);
-  return leader;
+  return parts.sets();
 }
 
 /// Ranks per part if all parts have equally many.
@@ -45,7 +36,25 @@ std::optional<int> equal_size(const std::vector<Rank>& leader) {
 
 }  // namespace
 
-Levels::Levels(const Network& network) {
+Levels::Levels(const Network& network) : rank_at_(at(network.world_size())) {
+  std::iota(rank_at_.begin(), rank_at_.end(), 0);
+  if (network.folded()) {
+    from_cells(network.cells());
+  } else {
+    from_latencies(network);
+  }
+  position_.resize(rank_at_.size());
+  for (std::size_t i = 0; i < rank_at_.size(); ++i) {
+    position_[at(rank_at_[i])] = static_cast<int>(i);
+  }
+}
+
+void Levels::from_cells(const Cells& cells) {
+  if (cells.size() > 1) sizes_.push_back(cells.size());
+  sizes_.insert(sizes_.end(), cells.radices().begin(), cells.radices().end());
+}
+
+void Levels::from_latencies(const Network& network) {
   std::vector<double> alphas;
   for (const Edge& edge : network.edges()) alphas.push_back(edge.alpha_s);
   std::sort(alphas.begin(), alphas.end());
@@ -62,12 +71,10 @@ Levels::Levels(const Network& network) {
     if (last) std::fill(leader.begin(), leader.end(), 0);
     partitions.push_back(std::move(leader));
     part_sizes.push_back(last ? network.world_size() : *size);
-    alpha_s_.push_back(alphas[i]);
   }
   if (partitions.empty()) {  // one rank, or none connected
     partitions.emplace_back(at(network.world_size()), 0);
     part_sizes.push_back(network.world_size());
-    alpha_s_.push_back(0);
   }
   int below = 1;
   for (const int size : part_sizes) {
@@ -76,8 +83,6 @@ Levels::Levels(const Network& network) {
   }
   // Outermost part first, then the next, then the rank: consecutive ranks of that order share
   // their inner parts.
-  rank_at_.resize(at(network.world_size()));
-  std::iota(rank_at_.begin(), rank_at_.end(), 0);
   std::stable_sort(rank_at_.begin(), rank_at_.end(), [&](Rank a, Rank b) {
     for (std::size_t level = partitions.size(); level-- > 0;) {
       const Rank x = partitions[level][at(a)];
@@ -86,21 +91,27 @@ Levels::Levels(const Network& network) {
     }
     return a < b;
   });
-  position_.resize(rank_at_.size());
-  for (std::size_t i = 0; i < rank_at_.size(); ++i)
-    position_[at(rank_at_[i])] = static_cast<int>(i);
+}
+
+int Levels::units(int first, int last) const {
+  return std::accumulate(sizes_.begin() + first, sizes_.begin() + last, 1, std::multiplies<>());
 }
 
 int Levels::digit(Rank rank, int level) const {
-  int position = position_[at(rank)];
-  for (int i = 0; i < level; ++i) position /= sizes_[at(i)];
-  return position % sizes_[at(level)];
+  return position_[at(rank)] / units(0, level) % sizes_[at(level)];
 }
 
 Rank Levels::with_digit(Rank rank, int level, int digit) const {
-  int stride = 1;
-  for (int i = 0; i < level; ++i) stride *= sizes_[at(i)];
-  return rank_at_[at(position_[at(rank)] + (digit - this->digit(rank, level)) * stride)];
+  return rank_at_[at(position_[at(rank)] + (digit - this->digit(rank, level)) * units(0, level))];
+}
+
+Rank Levels::moved(Rank rank, int first, int by) const {
+  for (int level = first; by > 0; ++level) {
+    const int size = sizes_[at(level)];
+    rank = with_digit(rank, level, (digit(rank, level) + by) % size);
+    by /= size;
+  }
+  return rank;
 }
 
 std::vector<Rank> Levels::inner_part(Rank rank) const {

@@ -14,7 +14,7 @@ class Levels {
   /// Groups ranks by latency: as the longest alpha an edge may have grows, the connected parts of
   /// the network merge; every set of equal parts that a clear gap in alpha (a third or more)
   /// separates from the next is a level. One level if there is no such gap or the parts are
-  /// unequal.
+  /// unequal. Those of a folded network are its cell and what cells are moved by.
   explicit Levels(const Network& network);
 
   /// Innermost first; the product is the world size. Never empty.
@@ -23,16 +23,20 @@ class Levels {
   [[nodiscard]] int digit(Rank rank, int level) const;
   /// The rank that differs from `rank` in the digit of `level` alone.
   [[nodiscard]] Rank with_digit(Rank rank, int level, int digit) const;
+  /// Units of level `first` in one of level `last`.
+  [[nodiscard]] int units(int first, int last) const;
+  /// The digits of `by` added to those of `rank` from level `first` on, each wrapping.
+  [[nodiscard]] Rank moved(Rank rank, int first, int by) const;
+  /// Ranks in the order of their digits, level 0 least significant.
+  [[nodiscard]] const std::vector<Rank>& ranks() const { return rank_at_; }
   /// The ranks of the innermost part that `rank` is in, by their digit 0.
   [[nodiscard]] std::vector<Rank> inner_part(Rank rank) const;
-  /// The longest alpha of an edge inside parts of `level`.
-  [[nodiscard]] double alpha_s(int level) const {
-    return alpha_s_[static_cast<std::size_t>(level)];
-  }
 
  private:
+  void from_cells(const Cells& cells);
+  void from_latencies(const Network& network);
+
   std::vector<int> sizes_;
-  std::vector<double> alpha_s_;
   std::vector<int> position_;  // by rank: the number its digits make, level 0 least significant
   std::vector<Rank> rank_at_;  // the inverse
 };

@@ -104,7 +104,7 @@ Resource resource_of(const Topology& topology, bool is_group, int index) {
 }
 
 Network::Network(const Topology& topology, Direction direction)
-    : world_size_(topology.world_size()) {
+    : world_size_(topology.world_size()), cells_(world_size_, {}) {
   const Routes routes(topology);
   std::vector<char> carries_rank(topology.nodes.size(), 0);
   for (const int node : topology.rank_nodes) carries_rank[at(node)] = 1;
@@ -129,7 +129,13 @@ Network::Network(const Topology& topology, Direction direction)
 }
 
 Network::Network(int world_size, std::vector<Edge> edges, std::vector<Resource> resources)
-    : world_size_(world_size), edges_(std::move(edges)), resources_(std::move(resources)) {
+    : Network(Cells(world_size, {}), std::move(edges), std::move(resources)) {}
+
+Network::Network(Cells cells, std::vector<Edge> edges, std::vector<Resource> resources)
+    : world_size_(cells.count() * cells.size()),
+      cells_(std::move(cells)),
+      edges_(std::move(edges)),
+      resources_(std::move(resources)) {
   sort_edges();
 }
 
@@ -169,6 +175,11 @@ std::span<const int> Network::in(Rank rank) const {
 }
 
 std::optional<int> Network::edge(Rank src, Rank dst) const {
+  if (folded()) {
+    dst = cells_.minus(cells_.cell_of(dst), cells_.cell_of(src)) * cells_.size() +
+          dst % cells_.size();
+    src %= cells_.size();
+  }
   const std::span<const int> leaving = out(src);
   const auto found =
       std::lower_bound(leaving.begin(), leaving.end(), dst,

@@ -8,6 +8,7 @@
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus::synth {
 
@@ -37,10 +38,14 @@ struct Edge {
 ///
 /// Reversed: every edge turned round (resources kept), so that a schedule that spreads over it is,
 /// read backwards, one that combines over the topology.
+///
+/// Folded (synth/repeated_network.hpp): edges leave the ranks of cell 0 alone, and each stands for
+/// its images under every move of the cells.
 class Network {
  public:
   explicit Network(const Topology& topology, Direction direction = Direction::forward);
   Network(int world_size, std::vector<Edge> edges, std::vector<Resource> resources);
+  Network(Cells cells, std::vector<Edge> edges, std::vector<Resource> resources);
 
   /// Every edge turned round, resources kept.
   [[nodiscard]] Network reversed() const;
@@ -48,19 +53,23 @@ class Network {
   [[nodiscard]] Network restricted_to(std::span<const char> keep) const;
 
   [[nodiscard]] int world_size() const { return world_size_; }
+  /// One cell of all ranks unless the network is folded.
+  [[nodiscard]] const Cells& cells() const { return cells_; }
+  [[nodiscard]] bool folded() const { return cells_.count() > 1; }
   /// Sorted by (src, dst).
   [[nodiscard]] const std::vector<Edge>& edges() const { return edges_; }
   [[nodiscard]] const std::vector<Resource>& resources() const { return resources_; }
   /// Indices into edges() of the edges that leave (enter) `rank`, ascending.
   [[nodiscard]] std::span<const int> out(Rank rank) const;
   [[nodiscard]] std::span<const int> in(Rank rank) const;
-  /// The edge from `src` to `dst`, if there is one.
+  /// The edge from `src` to `dst`, or that of which it is an image, if there is one.
   [[nodiscard]] std::optional<int> edge(Rank src, Rank dst) const;
 
  private:
   void sort_edges();
 
   int world_size_ = 0;
+  Cells cells_;
   std::vector<Edge> edges_;
   std::vector<Resource> resources_;
   std::vector<int> out_, in_;                // edge indices, grouped by rank

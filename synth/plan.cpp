@@ -18,7 +18,6 @@
 #include "model/json.hpp"
 #include "model/symmetry.hpp"
 #include "synth/predict.hpp"
-#include "synth/repeated.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {
@@ -92,7 +91,7 @@ class Planner {
         effort_(effort),
         forward_(topology),
         symmetric_(symmetric(topology)) {
-    if (forward_.repeated() == nullptr) require_connected(topology, forward_.network());
+    if (!forward_.network().folded()) require_connected(topology, forward_.network());
     if (!symmetric_) backward_.emplace(reversed(topology));
     // What all_reduce is composed of is made as well.
     for (const CollectiveKind kind : options.kinds) {
@@ -150,7 +149,7 @@ class Planner {
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       for (const Strategy& strategy : strategies_) {
         if (calls_left_ > 0) --calls_left_;
-        if (forward_.repeated() != nullptr && !strategy.folds) continue;
+        if (forward_.network().folded() && !strategy.folds) continue;
         if (mirror_known && !strategy.combines) continue;
         if (good_enough(kind, s)) continue;
         if (effort_.spent()) {
@@ -163,7 +162,7 @@ class Planner {
   }
 
   static Task task_on(const Wiring& wiring, CollectiveKind kind, double size) {
-    return {wiring.topology(), wiring.network(), {kind, 0}, size, wiring.repeated()};
+    return {wiring.topology(), wiring.network(), {kind, 0}, size};
   }
 
   void ask(const Strategy& strategy, CollectiveKind kind, std::size_t size_index) {
@@ -215,7 +214,7 @@ class Planner {
     if (entry == pool.end()) {
       if (options_.accepts && !options_.accepts(schedule)) return;
       // Of the many that a folded wiring allows only those that win are worth a proof.
-      if (forward_.repeated() != nullptr && !wins(schedule, size_index)) return;
+      if (forward_.network().folded() && !wins(schedule, size_index)) return;
       if (const auto fault = first_fault(schedule)) {
         CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
                                         name_of(collective.kind), *fault)
@@ -268,7 +267,7 @@ class Planner {
   /// Infinite seconds for a large schedule that cannot become the best: predicting it takes long.
   [[nodiscard]] Prediction predict_if_best(const Schedule& schedule, double best_s,
                                            double size) const {
-    if (num_transfers(schedule) > kMostSimulated && forward_.repeated() == nullptr) {
+    if (num_transfers(schedule) > kMostSimulated && !forward_.network().folded()) {
       const auto least = least_seconds(schedule, forward_.network(), size);
       if (least && *least >= best_s) return {kNever, Method::replayed};
     }
@@ -299,7 +298,7 @@ class Planner {
 
   /// Of the schedules that are predicted as fast as `best`, one with the fewest streams on a link.
   [[nodiscard]] const Pooled* fewest_streams(const Pooled* best, std::size_t size_index) const {
-    if (best == nullptr || forward_.repeated() != nullptr) return best;
+    if (best == nullptr || forward_.network().folded()) return best;
     const auto streams = [&](const Pooled& entry) {
       return most_streams(
           entry.schedule.symmetry.empty() ? entry.schedule : expanded(entry.schedule),

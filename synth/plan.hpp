@@ -26,12 +26,11 @@ namespace chorus::synth {
 /// What a strategy is asked for.
 struct Task {
   const Topology& topology;
-  const Network& network;  ///< of `topology`
+  /// Of `topology`. Folded where there are too many ranks to list their edges, but the wiring
+  /// repeats itself: strategies that fold are asked alone, and return symmetric schedules.
+  const Network& network;
   Collective collective;
   double size_bytes = 0;  ///< counted as PlanEntry does
-  /// Not null: the wiring has too many ranks to list their edges (`network` is empty), but repeats
-  /// itself; strategies that fold it are asked alone, and return symmetric schedules.
-  const RepeatedNetwork* repeated = nullptr;
 };
 
 /// One way to make schedules. A strategy that serves only collectives which copy (all_gather,
@@ -44,7 +43,7 @@ struct Strategy {
   bool combines = false;  ///< also asked for reduce_scatter, reduce and all_reduce themselves
   bool every_size =
       true;            ///< false: asked once per collective, its schedules do not depend on size
-  bool folds = false;  ///< serves tasks that have a repeated network
+  bool folds = false;  ///< serves folded networks
 };
 
 /// Those that need no solver: in every program that links the library.
@@ -89,11 +88,7 @@ class Wiring {
   explicit Wiring(const Topology& topology);
 
   [[nodiscard]] const Topology& topology() const { return topology_; }
-  /// Empty if the wiring is folded.
   [[nodiscard]] const Network& network() const { return network_; }
-  [[nodiscard]] const RepeatedNetwork* repeated() const {
-    return repeated_ ? &*repeated_ : nullptr;
-  }
   /// Throws InputError for a schedule without symmetry if the wiring is folded.
   [[nodiscard]] Prediction predict(const Schedule& schedule, double size_bytes) const;
 

@@ -37,7 +37,7 @@ Topology stand_in(const Network& network) {
 /// The transfers of a schedule as jobs. What a rank holds of a chunk goes through versions, one for
 /// each step in which something arrives: instants that wait for the arrivals and the version
 /// before.
-std::optional<JobGraph> jobs_of(const Schedule& schedule, const EdgeOf& edge_of) {
+std::optional<JobGraph> jobs_of(const Schedule& schedule, const Network& network) {
   JobGraph graph;
   std::unordered_map<std::int64_t, int> held;  // (rank, chunk) to its newest version
   const auto place = [&](Rank rank, ChunkId chunk) {
@@ -47,7 +47,7 @@ std::optional<JobGraph> jobs_of(const Schedule& schedule, const EdgeOf& edge_of)
     const Step& step = schedule.steps[s];
     std::vector<int> jobs;
     for (const Transfer& transfer : step) {
-      const std::optional<int> edge = edge_of(transfer.src, transfer.dst);
+      const std::optional<int> edge = network.edge(transfer.src, transfer.dst);
       if (!edge) return std::nullopt;
       jobs.push_back(graph.add({*edge, {-static_cast<double>(s), 0, 0}}));
       const auto before = held.find(place(transfer.src, transfer.chunk));
@@ -123,13 +123,8 @@ std::optional<double> least_seconds(const Schedule& schedule, const Network& net
 
 std::optional<double> replayed_seconds(const Schedule& schedule, const Network& network,
                                        double size_bytes) {
-  return replayed_seconds(schedule, network, size_bytes,
-                          [&](Rank src, Rank dst) { return network.edge(src, dst); });
-}
-
-std::optional<double> replayed_seconds(const Schedule& schedule, const Network& network,
-                                       double size_bytes, const EdgeOf& edge) {
-  std::optional<JobGraph> jobs = jobs_of(schedule, edge);
+  if (schedule.symmetry != network.cells().radices()) return std::nullopt;
+  std::optional<JobGraph> jobs = jobs_of(schedule, network);
   if (!jobs) return std::nullopt;
   const double bytes = chunk_bytes(schedule, size_bytes);
   prefer_long_ways(*jobs, network, bytes);

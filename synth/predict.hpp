@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
 
 #include "chorus/schedule.hpp"
@@ -31,15 +30,10 @@ class Predictor {
 
 /// For schedules too large to simulate: a discrete-event replay in which every link and port group
 /// serves one transfer at a time, earlier steps first, in place of fair sharing. Time grows with
-/// n·log n in the number of transfers. Nothing if a transfer is no edge of the network.
+/// n·log n in the number of transfers. On a folded network images do at the same time what they are
+/// images of. Nothing if a transfer is no edge of the network, or its symmetry another.
 [[nodiscard]] std::optional<double> replayed_seconds(const Schedule& schedule,
                                                      const Network& network, double size_bytes);
-
-/// The same where edges are found otherwise: `edge` gives an index into network.edges().
-using EdgeOf = std::function<std::optional<int>(Rank src, Rank dst)>;
-[[nodiscard]] std::optional<double> replayed_seconds(const Schedule& schedule,
-                                                     const Network& network, double size_bytes,
-                                                     const EdgeOf& edge);
 
 /// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
 /// replay or simulation is faster. Nothing if a transfer is no edge of the network.

@@ -75,7 +75,7 @@ class Orbits {
   }
 
   /// Fills in what `edges`, in the order of add(), cross.
-  Network network(int world_size, std::vector<Edge> edges) const {
+  Network network(const Cells& cells, std::vector<Edge> edges) const {
     std::vector<int> least(numbers_.size(), std::numeric_limits<int>::max());
     for (const auto& load : loads_) {
       for (const auto& [resource, times] : load)
@@ -97,7 +97,7 @@ class Orbits {
       resources[i].beta_s_per_byte *= least[i];
       resources[i].message_s *= least[i];
     }
-    return {world_size, std::move(edges), std::move(resources)};
+    return {cells, std::move(edges), std::move(resources)};
   }
 
   /// A link for every resource, followed by one for the messages of each; routes over them.
@@ -163,23 +163,23 @@ std::optional<RepeatedNetwork> RepeatedNetwork::of(const Topology& topology) {
       edges.push_back({src, dst, route.alpha_s, 0, {}});
     }
   }
-  RepeatedNetwork result(repetition.cells);
+  std::vector<Route> routes = orbits.routes(edges);  // sorted as the network's edges are
+  RepeatedNetwork result(orbits.network(repetition.cells, std::move(edges)));
   result.orbits_ = orbits.topology();
-  result.routes_ = orbits.routes(edges);  // sorted as the network's are: by source, destination
-  result.folded_ = orbits.network(topology.world_size(), std::move(edges));
+  result.routes_ = std::move(routes);
   return result;
 }
 
 std::optional<double> RepeatedNetwork::simulated_seconds(const Schedule& schedule,
                                                          double size_bytes) const {
-  if (schedule.symmetry != cells_.radices()) return std::nullopt;
+  if (schedule.symmetry != cells().radices()) return std::nullopt;
   for (const Step& step : schedule.steps) {
     for (const Transfer& transfer : step) {
-      if (!edge(transfer.src, transfer.dst)) return std::nullopt;
+      if (!folded_.edge(transfer.src, transfer.dst)) return std::nullopt;
     }
   }
   return chorus::simulated_seconds(
-      schedule, orbits_, routes_, [&](Rank src, Rank dst) { return at(*edge(src, dst)); },
+      schedule, orbits_, routes_, [&](Rank src, Rank dst) { return at(*folded_.edge(src, dst)); },
       size_bytes);
 }
 

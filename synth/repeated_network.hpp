@@ -19,25 +19,17 @@ class RepeatedNetwork {
   /// alike from cell to cell.
   static std::optional<RepeatedNetwork> of(const Topology& topology);
 
-  [[nodiscard]] const Cells& cells() const { return cells_; }
+  [[nodiscard]] const Cells& cells() const { return folded_.cells(); }
   /// World size is that of the topology; only ranks of cell 0 have edges that leave them.
   [[nodiscard]] const Network& folded() const { return folded_; }
-  /// Index into folded().edges() of the edge that stands for the one from `src` to `dst`.
-  [[nodiscard]] std::optional<int> edge(Rank src, Rank dst) const {
-    const int by = cells_.cell_of(src);
-    return folded_.edge(src % cells_.size(), cells_.minus(cells_.cell_of(dst), by) * cells_.size() +
-                                                 dst % cells_.size());
-  }
-
   /// What simulate() gives for the whole of a schedule with this symmetry, but for the order of
   /// what happens at the same time. Nothing if a transfer is no edge, or the symmetry another.
   [[nodiscard]] std::optional<double> simulated_seconds(const Schedule& schedule,
                                                         double size_bytes) const;
 
  private:
-  explicit RepeatedNetwork(Cells cells) : cells_(std::move(cells)), folded_(0, {}, {}) {}
+  explicit RepeatedNetwork(Network folded) : folded_(std::move(folded)) {}
 
-  Cells cells_;
   Network folded_;
   Topology orbits_;            // a link for each orbit, and one for its messages if they cost
   std::vector<Route> routes_;  // by edge: orbits, each as often as a member is crossed

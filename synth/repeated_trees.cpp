@@ -11,8 +11,11 @@
 namespace chorus::synth {
 namespace {
 
-constexpr int kRepeatedPatience = 4;  // rounds without progress
-constexpr double kMostLooks = 2e9;    // at edges, of all rounds together
+constexpr int kRepeatedPatience = 4;                // rounds without progress
+constexpr double kMostLooks = 2e9;                  // at edges, of all rounds together
+constexpr std::size_t kMostRepeatedHops = 600'000;  // of cell 0's chunks
+constexpr int kMostTreeCells = 2048;       // cells; beyond, looking for trees takes minutes
+constexpr double kSmallestTree = 1 << 12;  // bytes of one tree's data
 constexpr double kDeep =
     1e-3;  // of the mean cost of an edge: what one hop more from the root costs
 constexpr float kUnreachable = std::numeric_limits<float>::infinity();
@@ -27,8 +30,8 @@ using Tree = std::vector<TreeHop>;
 
 class RepeatedPacker {
  public:
-  RepeatedPacker(const RepeatedNetwork& network, int trees_per_rank, std::uint64_t seed)
-      : network_(network.folded()),
+  RepeatedPacker(const Network& network, int trees_per_rank, std::uint64_t seed)
+      : network_(network),
         cells_(network.cells()),
         n_(at(network_.world_size())),
         trees_(at(cells_.size()) * at(trees_per_rank)),
@@ -183,7 +186,7 @@ class RepeatedPacker {
 
 }  // namespace
 
-std::optional<RepeatedTrees> pack_repeated_trees(const RepeatedNetwork& network, int trees_per_rank,
+std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int trees_per_rank,
                                                  const Effort& effort) {
   RepeatedPacker packer(network, trees_per_rank, effort.seed);
   if (!packer.build(effort)) return std::nullopt;
@@ -194,6 +197,47 @@ std::optional<RepeatedTrees> pack_repeated_trees(const RepeatedNetwork& network,
     for (const TreeHop& hop : tree) hops.push_back({hop.src, hop.dst, 0});
   }
   return result;
+}
+
+std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
+                                     const Effort& effort) {
+  const Cells& cells = network.cells();
+  const int n = network.world_size();
+  const double block = size_bytes / n;
+  double least_alpha = std::numeric_limits<double>::infinity(), beta = 0;
+  for (const Edge& edge : network.edges()) {
+    least_alpha = std::min(least_alpha, edge.alpha_s);
+    beta = std::max(beta, edge.beta_s_per_byte);
+  }
+  if (cells.count() > kMostTreeCells || block * beta < least_alpha / 8) return {};
+  const std::size_t hops_of_one = at(n - 1) * at(cells.size());
+  const auto too_many = [&](int per_rank) {
+    return hops_of_one * at(per_rank) > kMostRepeatedHops || block / per_rank < kSmallestTree;
+  };
+  std::optional<RepeatedTrees> best;
+  for (const int trees : {1, 2, 4, 8}) {
+    if (trees > 1 && too_many(trees)) break;
+    std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, effort);
+    if (!found) break;
+    const double gain =
+        best ? best->load_s_per_byte / best->trees_per_rank / (found->load_s_per_byte / trees) : 2;
+    if (gain > 1.01) best = std::move(found);
+  }
+  std::vector<Schedule> schedules;
+  for (int pieces = 1; best && pieces <= 64; pieces *= 4) {
+    if (effort.spent() && !schedules.empty()) break;
+    const int per_rank = best->trees_per_rank * pieces;
+    if (pieces > 1 && too_many(per_rank)) break;
+    Spread spread{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
+    for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
+      for (int piece = 0; piece < pieces; ++piece) {
+        const auto chunk = static_cast<ChunkId>(tree) * pieces + piece;
+        for (const Hop& hop : best->trees[tree]) spread.hops.push_back({hop.src, hop.dst, chunk});
+      }
+    }
+    schedules.push_back(in_order("trees", network, spread, block / per_rank));
+  }
+  return schedules;
 }
 
 }  // namespace chorus::synth

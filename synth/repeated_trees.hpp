@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "synth/effort.hpp"
-#include "synth/repeated_network.hpp"
+#include "synth/network.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {
@@ -20,14 +20,19 @@ struct RepeatedTrees {
   double load_s_per_byte = 0;
 };
 
-/// Trees that load the most loaded orbit as little as was found, by prices as rerouted() has them.
-/// What is dear (a NIC that a box shares) so is crossed once per tree and box, and inside a box
-/// trees go whichever way its links are least loaded.
+/// Trees of a folded network that load the most loaded orbit as little as was found, by prices as
+/// rerouted() has them. What is dear (a NIC that a box shares) so is crossed once per tree and box,
+/// and inside a box trees go whichever way its links are least loaded.
 ///
 /// Deterministic by effort.seed. Nothing if the edges do not join all ranks, or the effort is spent
 /// before all trees are there.
-[[nodiscard]] std::optional<RepeatedTrees> pack_repeated_trees(const RepeatedNetwork& network,
+[[nodiscard]] std::optional<RepeatedTrees> pack_repeated_trees(const Network& network,
                                                                int trees_per_rank,
                                                                const Effort& effort);
+
+/// Symmetric all_gathers of `size_bytes` over such trees: what suits large sizes whatever the
+/// inside of a cell is like. None where latency counts more than bytes, or cells are too many.
+[[nodiscard]] std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
+                                                   const Effort& effort);
 
 }  // namespace chorus::synth

@@ -1,5 +1,4 @@
-// Schedules under a sketch (model/sketch.hpp): routes are found under it, then put in order, then
-// timed exactly where that pays.
+// Schedules under a sketch (model/sketch.hpp): routes are found under it, then put in order.
 #pragma once
 
 #include <optional>
@@ -11,7 +10,6 @@
 #include "synth/effort.hpp"
 #include "synth/network.hpp"
 #include "synth/plan.hpp"
-#include "synth/sketch/window.hpp"
 
 namespace chorus::synth {
 
@@ -30,20 +28,19 @@ namespace chorus::synth {
 [[nodiscard]] std::vector<Sketch> inferred_sketches(const Network& network);
 
 /// A schedule "sketched" for `size_bytes` (PlanEntry's counting): ways under the sketch, one per
-/// chunk and equal for what the symmetry maps onto each other, ordered by list scheduling, then
-/// window by window by `exact`, if given; whatever simulates faster stays.
+/// chunk and equal for what the symmetry maps onto each other, ordered by list scheduling; whatever
+/// simulates faster stays.
 ///
 /// all_gather, broadcast, all_to_all; reduce_scatter and reduce as mirror images on the links
 /// turned round; nothing for others, for one rank, or where the effort is spent at once.
 /// Deterministic unless it is spent. Throws InputError as logical_network() does.
 [[nodiscard]] std::optional<Schedule> sketched(const Network& network, const Sketch& sketch,
                                                Collective collective, double size_bytes,
-                                               const Effort& effort,
-                                               const WindowSolver& exact = nullptr);
+                                               const Effort& effort);
 
 /// For the planner: with the sketches inferred, cut into as many chunks as suits the size.
-[[nodiscard]] Strategy sketched_strategy(WindowSolver exact = nullptr);
+[[nodiscard]] Strategy sketched_strategy();
 /// With this sketch alone, its links never used backwards.
-[[nodiscard]] Strategy sketched_strategy(const Sketch& sketch, WindowSolver exact = nullptr);
+[[nodiscard]] Strategy sketched_strategy(const Sketch& sketch);
 
 }  // namespace chorus::synth

@@ -26,7 +26,11 @@ struct Hop {
 struct Spread {
   Collective collective = {};
   int num_chunks = 0;
+  /// On a folded network those of cell 0's chunks.
   std::vector<Hop> hops;
+  /// So many chunks that follow each other are pieces of one, sent one by one, the first pieces of
+  /// all before the second of any; 1: what fits is sent together.
+  int pieces = 1;
 };
 
 /// Puts the hops of `spread` in order in time and numbers the steps, by list scheduling on
@@ -36,7 +40,8 @@ struct Spread {
 /// most ranks still to reach, then the lower chunk. Deterministic.
 ///
 /// Steps: a hop's is after that of the hop that brought its chunk, and not before those of the hops
-/// that its source began earlier: so the order in which a rank sends is that of the steps.
+/// that its source began earlier: so the order in which a rank sends is that of the steps. On a
+/// folded network the schedule has its symmetry.
 [[nodiscard]] Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
                                 double chunk_bytes);
 

@@ -4,13 +4,12 @@
 #include <utility>
 
 #include "base/index.hpp"
-#include "synth/exchange.hpp"
 #include "synth/gateways.hpp"
 #include "synth/greedy.hpp"
 #include "synth/hierarchical.hpp"
 #include "synth/packing.hpp"
 #include "synth/plan.hpp"
-#include "synth/repeated.hpp"
+#include "synth/repeated_trees.hpp"
 #include "synth/routing.hpp"
 #include "synth/spread.hpp"
 
@@ -22,22 +21,17 @@ using enum CollectiveKind;
 constexpr int kMostMatched = 128;  // ranks; beyond, minutes for all sizes
 constexpr int kMostRouted = 300;   // ranks; n² blocks each find a way
 constexpr int kMostPacked = 160;   // ranks; packing more takes minutes
-constexpr int kMostPriced = 320;   // ranks; the same with one tree each and no cuts
-constexpr int kMostSpanned = 512;  // ranks; a few dozen trees in all
+constexpr int kMostPriced = 1024;  // ranks; the same with one tree each and no cuts
+// Ranks times edges: what a round of prices looks at. So many have 320 and 512 ranks behind
+// switches, where every pair has an edge, and wirings of cables up to the number above.
+constexpr double kMostPricedLooks = 35e6;
+constexpr double kMostSpannedLooks = 135e6;
+constexpr double kOrderedFor = 1 << 30;  // bytes: where trees of many ranks are at their best
 
 std::vector<Schedule> one(std::optional<Schedule> schedule) {
   std::vector<Schedule> schedules;
   if (schedule) schedules.push_back(*std::move(schedule));
   return schedules;
-}
-
-std::vector<Schedule> repeated(const Task& task, const Effort& effort) {
-  if (task.repeated == nullptr) return {};
-  return repeated_schedules(*task.repeated, task.collective.kind, task.size_bytes, effort);
-}
-
-std::vector<Schedule> reduced(const Task& task, const Effort& effort) {
-  return task.collective.kind == all_reduce ? repeated(task, effort) : std::vector<Schedule>{};
 }
 
 /// Measured rates are no multiples of each other: to pack them by cuts takes many trees and,
@@ -48,13 +42,20 @@ bool is_measured(const Topology& topology) {
   });
 }
 
-/// Many ranks: cuts, and pieces that flow, take minutes. One tree from each rank, by prices.
+double looks(const Network& network) {
+  return static_cast<double>(network.edges().size()) * network.world_size();
+}
+
+/// Many ranks: cuts, and pieces that flow, take minutes. One tree from each rank, by prices, the
+/// same for all sizes.
 std::vector<Schedule> packed_by_prices(const Task& task, const Effort& effort) {
-  if (task.collective.kind != all_gather || task.network.world_size() > kMostPriced) return {};
+  const int n = task.network.world_size();
+  if (task.collective.kind != all_gather || n <= kMostPacked || n > kMostPriced) return {};
+  if (looks(task.network) > kMostPricedLooks) return {};
   const auto packing =
       pack_trees(task.topology, Direction::forward, {.trees = 1, .by_prices_alone = true}, effort);
   if (!packing) return {};
-  Spread spread{task.collective, task.network.world_size(), {}};
+  Spread spread{task.collective, n, {}};
   for (std::size_t tree = 0; tree < packing->trees.size(); ++tree) {
     const std::vector<Rank>& parent = packing->trees[tree].parent;
     for (const Rank rank : from_root(packing->trees[tree])) {
@@ -62,13 +63,17 @@ std::vector<Schedule> packed_by_prices(const Task& task, const Effort& effort) {
       spread.hops.push_back({parent[at(rank)], rank, static_cast<ChunkId>(tree)});
     }
   }
-  return {in_order("trees", task.network, spread, task.size_bytes / spread.num_chunks)};
+  return {in_order("trees", task.network, spread, kOrderedFor / n)};
 }
 
 std::vector<Schedule> packed(const Task& task, const Effort& effort) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_gather && kind != broadcast) return {};
-  if (task.network.world_size() > kMostPacked) return packed_by_prices(task, effort);
+  if (task.network.folded()) {
+    return kind == all_gather ? repeated_trees(task.network, task.size_bytes, effort)
+                              : std::vector<Schedule>{};
+  }
+  if (task.network.world_size() > kMostPacked) return {};
   return one(
       trees(task.topology, task.collective, task.size_bytes, effort, is_measured(task.topology)));
 }
@@ -77,9 +82,9 @@ std::vector<Schedule> packed(const Task& task, const Effort& effort) {
 /// lose by the order in which contributions come.
 std::vector<Schedule> combined(const Task& task, const Effort& effort) {
   const CollectiveKind kind = task.collective.kind;
-  const int most = kind == all_reduce ? kMostSpanned : kMostPacked;
   if (kind != all_reduce && kind != reduce_scatter && kind != reduce) return {};
-  if (task.network.world_size() > most) return {};
+  if (task.network.world_size() > (kind == all_reduce ? kMostPriced : kMostPacked)) return {};
+  if (looks(task.network) > kMostSpannedLooks) return {};
   return one(
       trees(task.topology, task.collective, task.size_bytes, effort, is_measured(task.topology)));
 }
@@ -102,13 +107,16 @@ std::vector<Schedule> matched(const Task& task, const Effort& effort) {
 
 std::vector<Strategy> built_in_strategies() {
   return {
-      {.name = "hierarchical", .make = hierarchical},
-      {.name = "exchange", .make = exchanging, .combines = true, .every_size = false},
-      {.name = "repeated", .make = repeated, .combines = false, .every_size = true, .folds = true},
-      {.name = "repeated", .make = reduced, .combines = true, .every_size = false, .folds = true},
+      {.name = "hierarchical", .make = hierarchical, .folds = true},
+      {.name = "hierarchical",
+       .make = exchanging,
+       .combines = true,
+       .every_size = false,
+       .folds = true},
       {.name = "gateways", .make = gateways},
       {.name = "gateways", .make = reduced_over_gateways, .combines = true},
-      {.name = "trees", .make = packed},
+      {.name = "trees", .make = packed, .folds = true},
+      {.name = "trees", .make = packed_by_prices, .every_size = false},
       {.name = "trees", .make = combined, .combines = true},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},

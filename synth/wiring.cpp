@@ -12,13 +12,21 @@
 #include "model/symmetry.hpp"
 #include "synth/plan.hpp"
 #include "synth/predict.hpp"
-#include "synth/repeated.hpp"
 
 namespace chorus::synth {
 namespace {
 
 constexpr double kLittleLost = 1.1;
-constexpr std::size_t kMostFolded = 600'000;  // transfers of one cell that are still simulated
+constexpr std::size_t kMostSharing = 300'000'000;  // transfers times those under way together
+constexpr std::size_t kMostFolded = 600'000;       // transfers of one cell that are still simulated
+
+/// True if that takes a few seconds at most: whenever a transfer ends the shares of all that are
+/// under way change.
+bool quickly_simulated(const Schedule& schedule) {
+  const std::size_t transfers = num_transfers(schedule);
+  const std::size_t together = transfers / std::max<std::size_t>(schedule.steps.size(), 1);
+  return transfers <= kMostSimulated && transfers * together <= kMostSharing;
+}
 
 /// What identifies a link among its likes, whichever way it is turned.
 auto identity(const Topology::Link& link, bool turned) {
@@ -62,7 +70,7 @@ bool symmetric(const Topology& topology) {
 Wiring::Wiring(const Topology& topology)
     : topology_(topology),
       repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology) : std::nullopt),
-      network_(repeated_ ? Network(topology.world_size(), {}, {}) : Network(topology)) {
+      network_(repeated_ ? repeated_->folded() : Network(topology)) {
   if (!repeated_) routes_.emplace(topology_);
 }
 
@@ -70,7 +78,7 @@ Prediction Wiring::predict(const Schedule& schedule, double size_bytes) const {
   if (repeated_) {
     const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostFolded;
     const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
-                               : replayed_seconds(schedule, *repeated_, size_bytes);
+                               : replayed_seconds(schedule, network_, size_bytes);
     if (!seconds) {
       throw InputError(
           fmt::format("'{}' on {} ranks has not the symmetry of '{}': schedules of so many ranks "
@@ -79,7 +87,7 @@ Prediction Wiring::predict(const Schedule& schedule, double size_bytes) const {
     }
     return {*seconds, quick ? Method::simulated : Method::replayed};
   }
-  if (num_transfers(schedule) <= kMostSimulated) {
+  if (quickly_simulated(schedule)) {
     return {simulate(schedule, topology_, *routes_, size_bytes).seconds, Method::simulated};
   }
   if (!schedule.symmetry.empty()) return predict(expanded(schedule), size_bytes);

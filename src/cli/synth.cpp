@@ -27,7 +27,6 @@
 #include "model/timeline.hpp"
 #include "runtime/host_probe.hpp"
 #include "runtime/options_env.hpp"
-#include "runtime/strategies.hpp"
 #include "synth/plan.hpp"
 #include "synth/sketch.hpp"
 #include "topology/sources.hpp"
@@ -90,19 +89,12 @@ Topology topology_of(const SynthArguments& arguments, const std::optional<Sketch
   return job_topology(shape);
 }
 
-/// Those that are asked by default, and those that --only names besides.
-std::vector<synth::Strategy> nameable_strategies() {
-  std::vector<synth::Strategy> all = all_strategies();
-  for (synth::Strategy& strategy : decompositions()) all.push_back(std::move(strategy));
-  return all;
-}
-
 std::vector<synth::Strategy> strategies_of(const SynthArguments& arguments) {
   if (arguments.only.empty()) return all_strategies();
   std::vector<synth::Strategy> chosen;
   for (const std::string& name : arguments.only) {
     // Several may go by one name: one that sends and one that reduces.
-    for (synth::Strategy& strategy : nameable_strategies()) {
+    for (synth::Strategy& strategy : all_strategies()) {
       if (strategy.name == name) chosen.push_back(std::move(strategy));
     }
   }
@@ -122,7 +114,7 @@ std::vector<synth::Strategy> sketched_alone(const SynthArguments& arguments,
     throw InputError(fmt::format("{}: {}", arguments.sketch, error.what()));
   }
   if (arguments.sizes.empty() && sketch.size_bytes) options.sizes = {*sketch.size_bytes};
-  return {sketched_strategy(&sketch)};
+  return {synth::sketched_strategy(sketch)};
 }
 
 // What decides the result, as the name of a file.
@@ -298,7 +290,7 @@ void add_synth(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<SynthArguments>();
   CLI::App* command = app.add_subcommand(
       "synth", "Synthesize proved schedules for a topology and write them as a plan");
-  const std::vector<std::string> strategies = names_of(nameable_strategies());
+  const std::vector<std::string> strategies = names_of(all_strategies());
   command->add_option("topology", arguments->topology, kTopologyHelp);
   command->add_option("-o,--output", arguments->output,
                       "plan file to write; - for standard output");

@@ -15,7 +15,6 @@
 #include "runtime/strategies.hpp"
 #ifdef CHORUS_HAVE_Z3
 #include "synth/exact/strategies.hpp"
-#include "synth/exact/windows.hpp"
 #endif
 
 namespace chorus {
@@ -71,6 +70,11 @@ std::string crossing_text(const Bound& bound, double size_bytes) {
     }
   }
   if (most == nullptr || most->seconds(size_bytes) <= simple_s * 1.001) return "";
+  if (most->far_ranks == 0) {
+    return fmt::format(
+        "; {:.0f} bytes: {:.2f} us, by the latency of a hop before all that must move", size_bytes,
+        most->seconds(size_bytes) * 1e6);
+  }
   return fmt::format(
       "; {:.0f} bytes: {:.2f} us, by the crossing from {} ranks to {}: what is combined before it "
       "or "
@@ -101,20 +105,11 @@ std::string share_of_limit(double limit_s, double seconds) {
 std::vector<synth::Strategy> all_strategies() {
   std::vector<synth::Strategy> all = {classic_strategy()};
   for (synth::Strategy& strategy : synth::built_in_strategies()) all.push_back(std::move(strategy));
-  all.push_back(sketched_strategy(nullptr));
+  all.push_back(synth::sketched_strategy());
 #ifdef CHORUS_HAVE_Z3
   for (synth::Strategy& strategy : synth::exact::strategies()) all.push_back(std::move(strategy));
 #endif
   return all;
-}
-
-synth::Strategy sketched_strategy(const Sketch* sketch) {
-  synth::WindowSolver solver;
-#ifdef CHORUS_HAVE_Z3
-  solver = synth::exact::solve_window;
-#endif
-  return sketch != nullptr ? synth::sketched_strategy(*sketch, std::move(solver))
-                           : synth::sketched_strategy(std::move(solver));
 }
 
 std::vector<std::string> names_of(const std::vector<synth::Strategy>& strategies) {

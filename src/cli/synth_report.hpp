@@ -18,8 +18,6 @@ namespace chorus {
 [[nodiscard]] std::vector<synth::Strategy> all_strategies();
 /// "classic", "hierarchical", …: each once.
 [[nodiscard]] std::vector<std::string> names_of(const std::vector<synth::Strategy>& strategies);
-/// By this sketch, or by inferred ones; timed exactly where there is a solver.
-[[nodiscard]] synth::Strategy sketched_strategy(const Sketch* sketch);
 
 /// "4K", "1536", "32M"
 [[nodiscard]] std::string size_text(std::uint64_t bytes);

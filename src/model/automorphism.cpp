@@ -10,6 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
 #include "model/ways.hpp"
 
@@ -219,21 +220,13 @@ Repetition repetition_of(const Topology& topology) {
 }
 
 std::vector<int> orbits(std::size_t count, std::span<const std::vector<int>* const> maps) {
-  std::vector<int> least(count);
-  std::iota(least.begin(), least.end(), 0);
-  const auto find = [&](int thing) {
-    while (least[at(thing)] != thing) thing = least[at(thing)] = least[at(least[at(thing)])];
-    return thing;
-  };
+  DisjointSets sets(count);
   for (const std::vector<int>* map : maps) {
     for (std::size_t thing = 0; thing < count; ++thing) {
-      const int a = find(static_cast<int>(thing));
-      const int b = find((*map)[thing]);
-      least[at(std::max(a, b))] = std::min(a, b);
+      sets.join(static_cast<int>(thing), (*map)[thing]);
     }
   }
-  for (std::size_t thing = 0; thing < count; ++thing) least[thing] = find(static_cast<int>(thing));
-  return least;
+  return sets.sets();
 }
 
 }  // namespace chorus

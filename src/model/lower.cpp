@@ -7,11 +7,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <numeric>
 #include <tuple>
 #include <unordered_map>
 
 #include "base/check.hpp"
+#include "base/disjoint_sets.hpp"
+#include "base/index.hpp"
 #include "model/abstract_run.hpp"
 #include "model/contract.hpp"
 #include "model/delivery.hpp"
@@ -38,23 +39,6 @@ struct Placed {
   Rank peer = -1;     // breaks ties between sends of one chunk
   int delivery = -1;  // arrivals: which
   Instruction instruction;
-};
-
-/// Disjoint sets of small integers.
-class Sets {
- public:
-  int find(int i) {
-    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
-    return i;
-  }
-  int add() {
-    parent_.push_back(static_cast<int>(parent_.size()));
-    return parent_.back();
-  }
-  void join(int a, int b) { parent_[find(a)] = find(b); }
-
- private:
-  std::vector<int> parent_;
 };
 
 bool copies(const Schedule& schedule) {
@@ -301,10 +285,9 @@ class Lowering {
 
   /// Instructions that share a port share a lane; those without any share one, too.
   static std::vector<int> lanes_of(const Program& program, std::span<const Placed> items) {
-    Sets sets;
     const auto num_incoming = static_cast<int>(program.incoming.size());
     const auto num_ports = num_incoming + static_cast<int>(program.outgoing.size());
-    for (int i = 0; i <= num_ports; ++i) sets.add();  // the last: no port
+    DisjointSets sets(at(num_ports) + 1);  // the last: no port
     const auto key = [&](const Instruction& instruction) {
       int first = -1;
       const auto with = [&](int port) {

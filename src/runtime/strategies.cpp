@@ -1,8 +1,6 @@
 #include "runtime/strategies.hpp"
 
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "collectives/algorithms.hpp"
 #include "synth/levels.hpp"
@@ -54,27 +52,6 @@ std::vector<Schedule> make_classic(const synth::Task& task, const synth::Effort&
 }
 
 }  // namespace
-
-std::vector<synth::Strategy> decompositions() {
-  const auto alone = [](std::string name, std::string_view algorithm_name) {
-    return synth::Strategy{.name = std::move(name),
-                           .make =
-                               [algorithm_name](const synth::Task& task, const synth::Effort&) {
-                                 const AlgorithmInput input{
-                                     .kind = task.collective.kind,
-                                     .world_size = task.network.world_size(),
-                                     .levels = levels_in_rank_order(task.network)};
-                                 const Algorithm& chosen = algorithm(algorithm_name);
-                                 std::vector<Schedule> schedules;
-                                 if (!chosen.why_not(input))
-                                   schedules.push_back(chosen.make(input));
-                                 return schedules;
-                               },
-                           .combines = true,
-                           .every_size = false};
-  };
-  return {alone("blueconnect", "blueconnect"), alone("plink", "two_level")};
-}
 
 synth::Strategy classic_strategy() {
   return {.name = "classic", .make = make_classic, .combines = true, .every_size = false};

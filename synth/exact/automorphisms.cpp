@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
 #include "base/check.hpp"
+#include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
 
 namespace chorus::synth::exact {
@@ -96,23 +96,12 @@ std::vector<std::uint64_t> sorted(Colors colors) {
 }
 
 /// Which orbit each rank is in, under the permutations added so far.
-class Orbits {
+class Orbits : public DisjointSets {
  public:
-  explicit Orbits(int size) : parent_(at(size)) { std::iota(parent_.begin(), parent_.end(), 0); }
-  int find(int x) {
-    while (parent_[at(x)] != x) x = parent_[at(x)] = parent_[at(parent_[at(x)])];
-    return x;
-  }
+  using DisjointSets::DisjointSets;
   void add(const Permutation& permutation) {
-    for (std::size_t i = 0; i < permutation.size(); ++i) {
-      const int a = find(static_cast<int>(i));
-      const int b = find(permutation[i]);
-      parent_[at(std::max(a, b))] = std::min(a, b);
-    }
+    for (std::size_t i = 0; i < permutation.size(); ++i) join(static_cast<int>(i), permutation[i]);
   }
-
- private:
-  std::vector<int> parent_;
 };
 
 class Search {
@@ -130,7 +119,7 @@ class Search {
 
   Automorphisms run() {
     Automorphisms result;
-    Orbits orbits(network_.world_size);
+    Orbits orbits(at(network_.world_size));
     // From the last base point to the first: what was found then fixes the points before.
     for (std::size_t level = base_.size(); level-- > 0;) {
       const Rank point = base_[level];

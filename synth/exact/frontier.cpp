@@ -44,7 +44,7 @@ class Walker {
   Frontier run() {
     double best = std::numeric_limits<double>::infinity();
     int idle = 0;
-    for (int steps = std::max(1, facts_.least_steps); !reached(best) && !effort_.spent(); ++steps) {
+    for (int steps = std::max(1, facts_.least_steps); !reached(best) && !given_up(); ++steps) {
       if (walk_.most_steps > 0 && steps > walk_.most_steps) break;
       // More steps than a bandwidth-optimal schedule of these chunks has rounds cannot help.
       if (steps > most_rounds()) break;
@@ -63,6 +63,10 @@ class Walker {
   }
 
  private:
+  [[nodiscard]] bool given_up() const {
+    return effort_.spent() || (walk_.most_unanswered > 0 && unanswered_ >= walk_.most_unanswered);
+  }
+
   [[nodiscard]] bool reached(double best) const {
     return best <= facts_.least_rounds_per_chunk + kSlack ||
            (facts_.least_rounds_per_chunk == 0 && !frontier_.points.empty());
@@ -111,7 +115,7 @@ class Walker {
         proof = proof == Proof::none ? Proof::none : Proof::unsatisfiable;
         continue;
       }
-      if (effort_.spent()) return best;
+      if (given_up()) return best;
       effort_.say(fmt::format("{}: frontier at {}, {} for {}", what_, counted(steps, "step"),
                               counted(instance.rounds, "round"),
                               counted(instance.chunks, "chunk")));
@@ -122,6 +126,7 @@ class Walker {
         if (proof != Proof::none) proof = std::max(proof, result.proof);
       } else {
         proof = Proof::none;
+        ++unanswered_;
       }
     }
     return best;
@@ -151,6 +156,7 @@ class Walker {
   const std::function<Result(const Instance&)>& solve_;
   Frontier frontier_;
   std::vector<Instance> refuted_;
+  int unanswered_ = 0;
 };
 
 }  // namespace

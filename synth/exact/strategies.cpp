@@ -1,6 +1,5 @@
 #include "synth/exact/strategies.hpp"
 
-#include <chrono>
 #include <utility>
 
 #include "synth/exact/exact.hpp"
@@ -14,14 +13,13 @@ constexpr int kMostRanksInExchange = 10;
 constexpr int kMostRanksDirect = 9;
 constexpr int kMostChunks = 8;
 constexpr unsigned kWorkPerQuestion = 10'000'000;  // about a second per question
-constexpr auto kMostCpuTime = std::chrono::seconds(10);
+constexpr int kMostUnanswered = 2;                 // after that most others have no answer either
 
-std::vector<Schedule> frontier_of(const Task& task, const Effort& given, int most_chunks) {
-  Effort effort = given;
-  effort.cpu = CpuLimit(kMostCpuTime);
+std::vector<Schedule> frontier_of(const Task& task, const Effort& effort, int most_chunks) {
   Synthesizer synthesizer(task.topology, task.collective);
-  Frontier frontier =
-      synthesizer.pareto(effort, {.most_chunks = most_chunks, .work = kWorkPerQuestion});
+  Frontier frontier = synthesizer.pareto(
+      effort,
+      {.most_chunks = most_chunks, .work = kWorkPerQuestion, .most_unanswered = kMostUnanswered});
   std::vector<Schedule> schedules;
   for (Point& point : frontier.points) {
     schedules.push_back(std::move(point.schedule));

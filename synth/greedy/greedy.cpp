@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
 #include "model/contract.hpp"
 #include "synth/greedy/run.hpp"
@@ -178,29 +178,22 @@ GreedyGround::GreedyGround(const Network& net) : network(net), over(net.resource
         edges.push_back(static_cast<int>(i));
     }
   }
-  cluster.resize(at(net.world_size()));
-  std::iota(cluster.begin(), cluster.end(), 0);
   std::sort(betas.begin(), betas.end());
   double slow = 0;  // edges from here on are slow
   for (std::size_t i = 1; i < betas.size() && slow == 0; ++i) {
     if (betas[i] > betas[i - 1] * kMuchSlower) slow = betas[i];
   }
-  const auto find = [&](int rank) {
-    while (cluster[at(rank)] != rank) rank = cluster[at(rank)] = cluster[at(cluster[at(rank)])];
-    return rank;
-  };
+  DisjointSets clusters(at(net.world_size()));
   for (const Edge& edge : net.edges()) {
-    if (slow > 0 && edge.beta_s_per_byte >= slow) continue;
-    cluster[at(find(edge.dst))] = find(edge.src);
+    if (slow == 0 || edge.beta_s_per_byte < slow) clusters.join(edge.src, edge.dst);
   }
-  std::vector<int> number(at(net.world_size()), -1);
+  cluster = clusters.sets();
+  std::vector<int> number(cluster.size(), -1);
   num_clusters = 0;
-  std::vector<int> roots(at(net.world_size()));
-  for (Rank rank = 0; rank < net.world_size(); ++rank) roots[at(rank)] = find(rank);
-  for (Rank rank = 0; rank < net.world_size(); ++rank) {
-    int& its = number[at(roots[at(rank)])];
+  for (int& of : cluster) {
+    int& its = number[at(of)];
     if (its < 0) its = num_clusters++;
-    cluster[at(rank)] = its;
+    of = its;
   }
 }
 

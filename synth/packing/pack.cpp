@@ -27,7 +27,8 @@ class Packer {
          const Effort& effort)
       : network_(topology, direction),
         graph_(topology, direction),
-        routes_(topology, Routes(topology), direction),
+        topology_(topology),
+        direction_(direction),
         options_(options),
         effort_(effort),
         n_(topology.world_size()) {
@@ -95,10 +96,11 @@ class Packer {
   std::optional<TreePacking> by_cuts() {
     effort_.say("trees: looking for the best rate");
     Size size = best_size();
+    const RoutePieces routes(topology_, Routes(topology_), direction_);
     for (int attempt = 0; attempt < 12 && size.share > 0 && !effort_.spent(); ++attempt) {
       effort_.say(
           fmt::format("trees: {} per root at {:.1f} % of the limit", size.trees, 100 * size.share));
-      if (auto pairs = without_switches(graph_, routes_, demand(size), effort_)) {
+      if (auto pairs = without_switches(graph_, routes, demand(size), effort_)) {
         std::vector<int> supply;
         for (const int node : graph_.terminals) supply.push_back(weights_[at(node)] * size.trees);
         if (const auto grown = grow_trees(*pairs, supply, effort_)) {
@@ -181,7 +183,8 @@ class Packer {
 
   const Network network_;
   const CapacityGraph graph_;
-  const RoutePieces routes_;
+  const Topology& topology_;
+  Direction direction_;
   const PackingOptions& options_;
   const Effort& effort_;
   int n_;

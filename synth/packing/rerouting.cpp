@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <queue>
 #include <random>
 #include <utility>
 
@@ -15,6 +17,9 @@ namespace chorus::synth {
 namespace {
 
 constexpr int kReroutingPatience = 12;  // rounds without progress
+// Looks at edges in all rounds together, and after how many of them prices are set anew.
+constexpr std::size_t kMostReroutingLooks = 2'000'000'000;
+constexpr std::size_t kLooksRepriced = 50'000'000;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class Rerouting {
@@ -23,6 +28,9 @@ class Rerouting {
       : trees_(std::move(trees)), resources_(trees_.front().network->resources()), random_(seed) {
     load_.assign(resources_.size(), 0);
     price_.assign(resources_.size(), 0);
+    std::size_t looks = 0;
+    for (const PlacedTree& placed : trees_) looks += placed.network->edges().size();
+    stride_ = 1 + looks / kLooksRepriced;
     for (const PlacedTree& placed : trees_) {
       if (!placed.tree.parent.empty()) change_load(placed, 1);
     }
@@ -40,6 +48,8 @@ class Rerouting {
     return sum > 0 ? sum / (loaded * worst()) : 1;
   }
   [[nodiscard]] const std::vector<PlacedTree>& trees() const { return trees_; }
+  /// At edges, so far.
+  [[nodiscard]] std::size_t looks() const { return looks_; }
 
   /// Trees that are not there yet, in an order in which no root is served first.
   bool build_missing(const Effort& effort) {
@@ -129,6 +139,9 @@ class Rerouting {
   }
 
   void set_prices(const Network& network, double steepness) {
+    if (priced_ == &network && ++since_priced_ < stride_) return;
+    priced_ = &network;
+    since_priced_ = 0;
     double top = worst();
     for (const Resource& resource : resources_) {
       top = std::max(top, resource.beta_s_per_byte);
@@ -159,29 +172,30 @@ class Rerouting {
     std::vector<double> offer(n, kInfinity);
     std::vector<Rank> from(n, -1);
     std::vector<int> depth(n, 0);
-    Rank newest = tree.root;
-    for (std::size_t size = 1;; ++size) {
-      inside[at(newest)] = 1;
+    using Offer = std::pair<double, Rank>;
+    std::priority_queue<Offer, std::vector<Offer>, std::greater<>> offers;
+    offers.push({0, tree.root});
+    std::size_t reached = 0;
+    while (!offers.empty()) {
+      const Rank newest = offers.top().second;
+      offers.pop();
+      if (std::exchange(inside[at(newest)], 1) != 0) continue;
+      ++reached;
       if (newest != tree.root) {
         tree.parent[at(newest)] = from[at(newest)];
         depth[at(newest)] = depth[at(from[at(newest)])] + 1;
       }
-      if (size == n) break;
       for (const int index : network.out(newest)) {
         const Rank dst = network.edges()[at(index)].dst;
         const double cost = cost_[at(index)] + deep_ * (depth[at(newest)] + 1);
-        if (inside[at(dst)] == 0 && cost < offer[at(dst)]) {
-          offer[at(dst)] = cost;
-          from[at(dst)] = newest;
-        }
+        if (inside[at(dst)] != 0 || cost >= offer[at(dst)]) continue;
+        offer[at(dst)] = cost;
+        from[at(dst)] = newest;
+        offers.push({cost, dst});
       }
-      newest = -1;
-      for (std::size_t rank = 0; rank < n; ++rank) {
-        if (inside[rank] != 0 || offer[rank] == kInfinity) continue;
-        if (newest < 0 || offer[rank] < offer[at(newest)]) newest = static_cast<Rank>(rank);
-      }
-      CHORUS_CHECK(newest >= 0, "a connected network has a spanning tree from every rank");
     }
+    CHORUS_CHECK(reached == n, "a connected network has a spanning tree from every rank");
+    looks_ += network.edges().size();
     rehang(network, tree);
     change_load(placed, 1);
   }
@@ -212,6 +226,10 @@ class Rerouting {
   std::vector<double> price_;               // by resource
   std::vector<double> cost_;                // by edge
   double deep_ = 0;                         // the cost of one hop more from the root
+  std::size_t stride_ = 1;                  // trees that go by the same prices
+  std::size_t since_priced_ = 0;
+  const Network* priced_ = nullptr;  // whose edges cost_ is of
+  std::size_t looks_ = 0;
   std::mt19937_64 random_;
 };
 
@@ -234,7 +252,8 @@ std::vector<PlacedTree> rerouted(std::vector<PlacedTree> trees, double goal, con
   if (!rerouting.build_missing(effort)) return {};
   double least = rerouting.worst();
   double steepness = 16;
-  for (int idle = 0; idle < kReroutingPatience && least > goal * (1 + 1e-9) && !effort.spent();
+  for (int idle = 0; idle < kReroutingPatience && least > goal * (1 + 1e-9) &&
+                     rerouting.looks() < kMostReroutingLooks && !effort.spent();
        ++idle) {
     rerouting.round(steepness, effort);
     if (rerouting.worst() < least * (1 - 1e-9)) {

@@ -1,4 +1,4 @@
-// Routing, ordering and timing under a sketch, and the strategies made of them.
+// Routing and ordering under a sketch, and the strategies made of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,6 @@
 #include "synth/predict.hpp"
 #include "synth/sketch.hpp"
 #include "synth/sketch/logical.hpp"
-#include "synth/sketch/timing.hpp"
 #include "synth/sketch/ways.hpp"
 
 namespace chorus::synth {
@@ -30,7 +29,6 @@ constexpr double kSwitchWorth = 0.1;
 constexpr std::size_t kFewHops = 1'200;
 constexpr std::uint64_t kSeeds = 3;
 constexpr std::size_t kMostSimulatedHops = 40'000;  // simulated
-constexpr std::size_t kMostExactHops = 600;         // timed exactly
 constexpr int kMostSketchRanks = 64;
 constexpr int kChunksPerBlock[] = {1, 2, 4, 8, 16};
 constexpr double kLeastSketchChunkBytes = 4096;  // smaller ones are not worth a pipeline
@@ -78,19 +76,6 @@ class Sketching {
     return best;
   }
 
-  /// Of a candidate of so many chunks per block.
-  void time_exactly(Candidate& candidate, int pieces, const WindowSolver& exact) {
-    set_pieces(pieces);
-    if (candidate.spread.hops.size() > kMostExactHops || effort_.spent()) return;
-    Timing timing(logical_.network(), candidate.spread, bytes_);
-    if (!timing.improve(exact, effort_)) return;
-    Schedule schedule = timing.schedule(candidate.schedule.name);
-    const double seconds = predictor_.seconds(schedule, size_bytes_);
-    if (seconds >= candidate.seconds) return;
-    candidate.seconds = seconds;
-    candidate.schedule = std::move(schedule);
-  }
-
  private:
   void set_pieces(int pieces) {
     const int n = logical_.network().world_size();
@@ -104,8 +89,7 @@ class Sketching {
       Candidate candidate{ways.find(taste, effort_.seed + seed, effort_), {}, 0, 0};
       if (candidate.spread.hops.size() > kMostSimulatedHops) return;
       if (!best || candidate.spread.hops != best->spread.hops) {
-        candidate.schedule =
-            Timing(logical_.network(), candidate.spread, bytes_).schedule("sketched");
+        candidate.schedule = in_order("sketched", logical_.network(), candidate.spread, bytes_);
         candidate.seconds = predictor_.seconds(candidate.schedule, size_bytes_);
         candidate.score = candidate.seconds * (1 + kSwitchWorth * misused(ways.switch_links()));
         if (!best || candidate.score < best->score) best = std::move(candidate);
@@ -134,8 +118,7 @@ class Sketching {
   double bytes_ = 0;
 };
 
-std::vector<Schedule> with_inferred(const Task& task, const WindowSolver& exact,
-                                    const Effort& effort) {
+std::vector<Schedule> with_inferred(const Task& task, const Effort& effort) {
   const CollectiveKind kind = task.collective.kind;
   const bool exchange = kind == all_to_all;
   if (kind != all_gather && kind != broadcast && !exchange) return {};
@@ -143,7 +126,6 @@ std::vector<Schedule> with_inferred(const Task& task, const WindowSolver& exact,
   if (n > kMostSketchRanks || n < 2) return {};
   const double block_bytes = task.size_bytes / (kind == broadcast ? 1 : n);
   std::optional<Candidate> best;
-  std::optional<std::pair<Sketch, int>> from;
   for (const Sketch& sketch : inferred_sketches(task.network)) {
     const Logical logical(task.network, sketch);
     Sketching sketching(logical, sketch, task.collective, task.size_bytes, effort);
@@ -158,30 +140,20 @@ std::vector<Schedule> with_inferred(const Task& task, const WindowSolver& exact,
       std::optional<Candidate> found = sketching.run(pieces);
       if (!found) break;
       const double seconds = found->seconds;
-      if (!best || seconds < best->seconds) {
-        best = std::move(found);
-        from = {sketch, pieces};
-      }
+      if (!best || seconds < best->seconds) best = std::move(found);
       if (seconds > before_s * kWorthMoreChunks) break;
       before_s = seconds;
     }
   }
-  if (!best) return {};
-  std::vector<Schedule> schedules = {best->schedule};
-  if (exact) {
-    const Logical logical(task.network, from->first);
-    Sketching sketching(logical, from->first, task.collective, task.size_bytes, effort);
-    sketching.time_exactly(*best, from->second, exact);
-    if (schedules.front() != best->schedule) schedules.push_back(std::move(best->schedule));
-  }
+  std::vector<Schedule> schedules;
+  if (best) schedules.push_back(std::move(best->schedule));
   return schedules;
 }
 
 }  // namespace
 
 std::optional<Schedule> sketched(const Network& network, const Sketch& sketch,
-                                 Collective collective, double size_bytes, const Effort& effort,
-                                 const WindowSolver& exact) {
+                                 Collective collective, double size_bytes, const Effort& effort) {
   const Logical forward(network, sketch);  // refuses before anything else
   const bool combines = collective.kind == reduce_scatter || collective.kind == reduce;
   Collective spreads = collective;
@@ -195,24 +167,18 @@ std::optional<Schedule> sketched(const Network& network, const Sketch& sketch,
   Sketching sketching(logical, sketch, spreads, size_bytes, effort);
   std::optional<Candidate> best = sketching.run(sketch.chunks_per_block);
   if (!best) return std::nullopt;
-  if (exact) sketching.time_exactly(*best, sketch.chunks_per_block, exact);
   return combines ? mirrored(best->schedule) : std::move(best->schedule);
 }
 
-Strategy sketched_strategy(WindowSolver exact) {
-  return {.name = "sketched",
-          .make = [exact = std::move(exact)](const Task& task, const Effort& effort) {
-            return with_inferred(task, exact, effort);
-          }};
-}
+Strategy sketched_strategy() { return {.name = "sketched", .make = with_inferred}; }
 
-Strategy sketched_strategy(const Sketch& sketch, WindowSolver exact) {
+Strategy sketched_strategy(const Sketch& sketch) {
   return {.name = "sketched",
           .make =
-              [sketch, exact = std::move(exact)](const Task& task, const Effort& effort) {
+              [sketch](const Task& task, const Effort& effort) {
                 std::vector<Schedule> schedules;
-                if (auto schedule = sketched(task.network, sketch, task.collective, task.size_bytes,
-                                             effort, exact)) {
+                if (auto schedule =
+                        sketched(task.network, sketch, task.collective, task.size_bytes, effort)) {
                   schedules.push_back(*std::move(schedule));
                 }
                 return schedules;

@@ -13,6 +13,7 @@
 #include "base/check.hpp"
 #include "base/index.hpp"
 #include "model/contract.hpp"
+#include "synth/routing/paths.hpp"
 #include "synth/shuffle.hpp"
 
 namespace chorus::synth {
@@ -117,27 +118,18 @@ double Ways::price(int edge, const Taste& taste) {
   return price;
 }
 
-/// Dijkstra over what data of `origin` may cross.
+/// Over what data of `origin` may cross.
 void Ways::measure_distances(Rank origin) {
   std::vector<double>& distance = distances_s_[at(origin)];
   if (!distance.empty()) return;
-  distance.assign(at(network_.world_size()), kUnconnected);
-  using Entry = std::pair<double, Rank>;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  distance[at(origin)] = 0;
-  queue.emplace(0, origin);
-  while (!queue.empty()) {
-    const auto [so_far, rank] = queue.top();
-    queue.pop();
-    if (so_far > distance[at(rank)]) continue;
-    for (const int e : network_.out(rank)) {
-      const Edge& edge = network_.edges()[at(e)];
-      if (!logical_.permitted(origin, edge)) continue;
-      const double there = so_far + time_s_[at(e)];
-      if (there >= distance[at(edge.dst)]) continue;
-      distance[at(edge.dst)] = there;
-      queue.emplace(there, edge.dst);
-    }
+  std::vector<double> cost = time_s_;
+  for (std::size_t e = 0; e < cost.size(); ++e) {
+    if (!logical_.permitted(origin, network_.edges()[e])) cost[e] = kUnconnected;
+  }
+  CheapestPaths paths(network_);
+  paths.run(origin, cost);
+  for (Rank rank = 0; rank < network_.world_size(); ++rank) {
+    distance.push_back(paths.distance(rank));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "chorus/error.hpp"
 #include "model/bounds.hpp"
 #include "model/cost.hpp"
+#include "model/symmetry.hpp"
 #include "synth/packing/rings.hpp"
 #include "topology/sources.hpp"
 
@@ -56,12 +57,6 @@ INSTANTIATE_TEST_SUITE_P(Catalog, Machine,
                                          "dgx-a100", "2*dgx-a100", "dgx-h100", "2*dgx-h100",
                                          "4*dgx-h100", "2*ndv2", "4*ndv2", "nvl72", "pcie8",
                                          "fat-tree:4x8"));
-
-std::size_t num_transfers(const Schedule& schedule) {
-  std::size_t sum = 0;
-  for (const Step& step : schedule.steps) sum += step.size();
-  return sum;
-}
 
 /// Simulated time over what the bound allows; 0 if there is no schedule or it is wrong.
 double simulated_ratio(const Topology& topology, Collective collective, double size_bytes) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <limits>
 #include <map>
+#include <thread>
 
 #include "chorus/error.hpp"
 #include "model/bounds.hpp"
@@ -64,8 +65,9 @@ TEST(Hierarchical, EveryShapeDeliversEverything) {
   for (const Shape inner : {Shape::star, Shape::ring}) {
     for (const Shape outer : {Shape::star, Shape::ring}) {
       for (const CollectiveKind kind : {all_gather, broadcast}) {
-        const Spread spread = level_by_level(network, {kind, 0}, {inner, outer}, 2);
-        const Schedule schedule = in_order("levels", network, spread, 1e6);
+        const auto spread = level_by_level(network, {kind, 0}, {{1, 2, outer}, {0, 1, inner}}, 2);
+        ASSERT_TRUE(spread);
+        const Schedule schedule = in_order("levels", network, *spread, 1e6);
         EXPECT_EQ(first_fault(schedule), std::nullopt) << name_of(kind);
       }
     }
@@ -146,6 +148,42 @@ TEST(MakePlan, IsNeverWorseThanTheClassicSchedules) {
   const Planned best = make_plan(topology, four_collectives(), all(), {});
   for (std::size_t i = 0; i < best.choices.size(); ++i) {
     EXPECT_LE(best.choices[i].seconds, classic.choices[i].seconds);
+  }
+}
+
+TEST(MakePlan, IsTheSameBesideOtherWork) {
+  const Topology topology = topology_from_name("3*z52");
+  const std::string alone = to_json(make_plan(topology, four_collectives(), all(), Effort{}).plan);
+  std::vector<std::jthread> others;
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back([](const std::stop_token& end) {
+      while (!end.stop_requested()) continue;
+    });
+  }
+  EXPECT_EQ(alone, to_json(make_plan(topology, four_collectives(), all(), Effort{}).plan));
+}
+
+TEST(MakePlan, IsNoWorseForMoreTime) {
+  for (const char* name : {"2*dgx1", "mesh:3x4", "islands"}) {
+    const Topology topology = topology_from_name(name);
+    std::map<std::pair<CollectiveKind, std::uint64_t>, double> best;
+    for (const int most : {0, 3, 6, 12, 24, 48, 1000}) {  // questions to strategies
+      std::atomic<bool> stop = false;
+      Effort effort;
+      effort.stop = &stop;
+      PlanOptions options = four_collectives();
+      int asked = 0;
+      options.progress = [&](int, int) { stop = stop || ++asked > most; };
+      for (const Choice& choice : make_plan(topology, options, all(), effort).choices) {
+        double& known =
+            best.try_emplace({choice.kind, choice.size_bytes}, choice.seconds).first->second;
+        // Of schedules that are alike the one with the fewest streams is taken.
+        EXPECT_LE(choice.seconds, 1.02 * known)
+            << name << ", " << name_of(choice.kind) << " of " << choice.size_bytes << " after "
+            << most << " questions";
+        known = std::min(known, choice.seconds);
+      }
+    }
   }
 }
 

@@ -1,6 +1,4 @@
 // Wirings that repeat themselves: found, folded, and timed as the whole would be.
-#include "synth/repeated.hpp"
-
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -11,6 +9,7 @@
 #include "model/bounds.hpp"
 #include "model/cost.hpp"
 #include "model/symmetry.hpp"
+#include "synth/hierarchical.hpp"
 #include "synth/plan.hpp"
 #include "synth/repeated_trees.hpp"
 #include "synth/spread.hpp"
@@ -52,6 +51,16 @@ TEST(Repetition, IsMadeOfMapsThatKeepEveryLink) {
   }
 }
 
+std::vector<Schedule> folded_schedules(const Task& task) {
+  std::vector<Schedule> all = hierarchical(task, {});
+  for (Schedule& schedule : exchanging(task, {})) all.push_back(std::move(schedule));
+  if (task.collective.kind != all_gather) return all;
+  for (Schedule& schedule : repeated_trees(task.network, task.size_bytes, {})) {
+    all.push_back(std::move(schedule));
+  }
+  return all;
+}
+
 TEST(Repeated, SchedulesAreRightAndTimedAsTheWholeIs) {
   for (const std::string name : {"8*dgx-h100,leaf=4,over=2", "4*dgx-a100", "3*ndv2", "2*dgx2"}) {
     const Topology topology = topology_from_name(name);
@@ -62,7 +71,8 @@ TEST(Repeated, SchedulesAreRightAndTimedAsTheWholeIs) {
       for (const double size : {1024.0, 1048576.0, 1073741824.0}) {
         double best_s = 1e9;
         double simulated_s = 1e9;
-        for (const Schedule& schedule : repeated_schedules(*network, kind, size, {})) {
+        for (const Schedule& schedule :
+             folded_schedules({topology, network->folded(), {kind, 0}, size})) {
           ASSERT_EQ(first_fault(schedule), std::nullopt) << name;
           const double seconds = network->simulated_seconds(schedule, size).value_or(0);
           if (seconds >= best_s) continue;
@@ -106,7 +116,7 @@ TEST(RepeatedTrees, ReachEveryRankFromEveryRankOfACell) {
   for (const std::string name : {"3*ndv2", "5*z52", "4*dgx-a100", "2*mi250"}) {
     const auto network = RepeatedNetwork::of(topology_from_name(name));
     ASSERT_TRUE(network) << name;
-    const auto packed = pack_repeated_trees(*network, 2, Effort{});
+    const auto packed = pack_repeated_trees(network->folded(), 2, Effort{});
     ASSERT_TRUE(packed) << name;
     const int n = network->folded().world_size();
     ASSERT_EQ(packed->trees.size(), 2 * static_cast<std::size_t>(network->cells().size()));
@@ -116,7 +126,7 @@ TEST(RepeatedTrees, ReachEveryRankFromEveryRankOfACell) {
       for (const Hop& hop : packed->trees[tree]) {
         EXPECT_EQ(holds[static_cast<std::size_t>(hop.src)], 1) << name;
         EXPECT_EQ(std::exchange(holds[static_cast<std::size_t>(hop.dst)], 1), 0) << name;
-        EXPECT_TRUE(network->edge(hop.src, hop.dst)) << name;
+        EXPECT_TRUE(network->folded().edge(hop.src, hop.dst)) << name;
       }
       EXPECT_EQ(std::accumulate(holds.begin(), holds.end(), 0), n) << name;
     }

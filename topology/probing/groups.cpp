@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
 #include "topology/probing/fit.hpp"
 
@@ -27,37 +28,21 @@ std::vector<double> best_rates(int hosts, std::span<const Experiment> experiment
   return best;
 }
 
-// Hosts in sets that can be joined.
-class Parts {
- public:
-  explicit Parts(int hosts) : parent_(at(hosts)) { std::iota(parent_.begin(), parent_.end(), 0); }
-
-  int find(int host) {
-    while (parent_[at(host)] != host) host = parent_[at(host)] = parent_[at(parent_[at(host)])];
-    return host;
-  }
-  void join(int a, int b) {
-    const int first = find(a);
-    const int second = find(b);
-    parent_[at(std::max(first, second))] = std::min(first, second);
-  }
-  std::vector<Hosts> list() {
-    std::vector<Hosts> parts;
-    std::vector<int> index(parent_.size(), -1);
-    for (int h = 0; h < static_cast<int>(parent_.size()); ++h) {
-      int& part = index[at(find(h))];
-      if (part < 0) {
-        part = static_cast<int>(parts.size());
-        parts.emplace_back();
-      }
-      parts[at(part)].push_back(h);
+// Hosts in sets that were joined.
+std::vector<Hosts> parts_of(DisjointSets& sets) {
+  std::vector<Hosts> parts;
+  const std::vector<int> of = sets.sets();
+  std::vector<int> index(of.size(), -1);
+  for (std::size_t host = 0; host < of.size(); ++host) {
+    int& part = index[at(of[host])];
+    if (part < 0) {
+      part = static_cast<int>(parts.size());
+      parts.emplace_back();
     }
-    return parts;
+    parts[at(part)].push_back(static_cast<int>(host));
   }
-
- private:
-  std::vector<int> parent_;
-};
+  return parts;
+}
 
 // How near hosts are, by how close their flows come to what the tree says; clustered by average
 // linkage. Every cluster that forms on the way.
@@ -187,19 +172,19 @@ std::vector<std::vector<int>> near_hosts(int hosts, std::span<const Experiment> 
     return best[i * n + j] > 0 && best[i * n + j] >= kSame * std::max(out[i], out[j]) &&
            best[i * n + j] >= kSame * std::max(in[i], in[j]);
   };
-  Parts parts(hosts);
+  DisjointSets parts(at(hosts));
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = i + 1; j < n; ++j) {
       if (near(i, j) && near(j, i)) parts.join(static_cast<int>(i), static_cast<int>(j));
     }
   }
-  return parts.list();
+  return parts_of(parts);
 }
 
 std::vector<std::vector<int>> nested_groups(int hosts, std::span<const Experiment> experiments) {
   const auto n = at(hosts);
   const std::vector<double> best = best_rates(hosts, experiments);
-  Parts parts(hosts);
+  DisjointSets parts(at(hosts));
   std::vector<Hosts> groups;
   const auto note = [&](const std::vector<Hosts>& list) {
     for (const Hosts& part : list) {
@@ -212,7 +197,7 @@ std::vector<std::vector<int>> nested_groups(int hosts, std::span<const Experimen
     for (const int host : part) parts.join(part[0], host);
   }
   while (true) {
-    const std::vector<Hosts> list = parts.list();
+    const std::vector<Hosts> list = parts_of(parts);
     note(list);
     if (list.size() == 1) break;
     double fastest = 0;
