@@ -77,8 +77,9 @@ def main():
     arguments.add_argument("--torch", default="2.15", help="its version on PyPI")
     arguments.add_argument("--sources", help="a folder with pytorch and DeepSpeed")
     arguments.add_argument("--suites", nargs="+", default=[], help="some of those of suites.py instead of all")
+    arguments.add_argument("--limit-s", type=int, default=60, help="after which a test hangs; more on a busy machine")
     arguments.add_argument("--folder", type=Path, help="where all is kept, in place of build/upstream")
-    arguments.add_argument("--write", action="store_true", help=f"into {DOCUMENT.relative_to(ROOT)}, too")
+    arguments.add_argument("--write", action="store_true", help="into docs/pytorch.md, too")
     options = arguments.parse_args()
     folder = (options.folder or ROOT / "build" / "upstream").resolve() / options.torch
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,8 @@ def main():
     state = commit()
     suites = options.suites or SUITES + (OF_SOURCES if options.sources else [])
     more = ["--sources", options.sources] if options.sources else []
-    said = subprocess.run([python, HERE / "suites.py", *suites, "--keep", folder / f"results-{state}", *more],
+    said = subprocess.run([python, HERE / "suites.py", *suites, "--limit-s", str(options.limit_s),
+                           "--keep", folder / f"results-{state}", *more],
                           stdout=subprocess.PIPE, text=True)
     if said.returncode not in (0, 1) or not said.stdout:
         return said.returncode or 1
