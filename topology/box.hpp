@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "chorus/topology.hpp"
+#include "topology/cpu_place.hpp"
 
 namespace chorus {
 
@@ -82,6 +84,8 @@ struct Box {
   std::string detail;                 ///< of the host
   std::vector<std::string> packages;  ///< their models
   std::vector<NumaNode> numa_nodes;
+  /// By the kernel's numbers; NUMA nodes and packages are indices into the lists here.
+  std::map<int, CpuPlace> units;
   double socket_gb_s = 10;  ///< between NUMA nodes
   /// One direction each: a cable is two of them. Several between the same ends add up.
   std::vector<GpuLink> gpu_links;

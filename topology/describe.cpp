@@ -187,7 +187,7 @@ std::string_view name_of(Provenance provenance) {
     case Provenance::declared:
       return "declared";
     case Provenance::table:
-      return "table";
+      return "assumed";
     case Provenance::measured:
       return "measured";
   }

@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "model/json.hpp"
+#include "topology/discovered_host.hpp"
 #include "topology/hwloc_live.hpp"
 #include "topology/sources.hpp"
 
@@ -71,26 +72,66 @@ void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces) {
   }
 }
 
-Topology discover() { return discover(nvml_report()); }
+namespace {
 
-Topology discover(const NvmlReport& gpus) {
+Box box_here(const NvmlReport& gpus) {
   bool is_here = false;
   Box box = box_of(hwloc_machine(host_name(), is_here));
   if (is_here) {
     add_interfaces(box, linux_interfaces("/sys"));
     for (const std::string& remark : add_nvml(box, gpus)) log(LogLevel::warn, "", remark);
   }
-  return sound(topology_of(std::move(box)), "this machine");
+  return box;
 }
 
-Topology topology_from_synthetic(std::string_view description) {
+}  // namespace
+
+Topology discover() { return discover(nvml_report()); }
+
+Topology discover(const NvmlReport& gpus) {
+  return sound(topology_of(box_here(gpus)), "this machine");
+}
+
+DiscoveredHost host_of(Box box, std::string machine, const NvmlReport& gpus) {
+  DiscoveredHost host{
+      .machine = std::move(machine), .units = std::move(box.units), .topology = {}, .gpus = {}};
+  host.topology = sound(topology_of(std::move(box)), host.machine);
+  for (const int rank : host.topology.rank_nodes) {
+    const Topology::Node& node = host.topology.nodes[static_cast<std::size_t>(rank)];
+    if (node.kind != NodeKind::gpu) break;
+    // Its detail begins with its address (topology_of()).
+    const auto same = std::ranges::find_if(
+        gpus.gpus, [&](const NvmlGpu& gpu) { return node.detail.starts_with(gpu.address.text()); });
+    host.gpus.push_back(same == gpus.gpus.end() ? "" : same->uuid);
+  }
+  return host;
+}
+
+DiscoveredHost discover_host(std::string machine) {
+  const NvmlReport gpus = nvml_report();
+  return host_of(box_here(gpus), std::move(machine), gpus);
+}
+
+namespace {
+
+Box synthetic_box(std::string_view description) {
   constexpr long kMostUnits = 1 << 16;
   const std::string text(description);
   if (text.size() > 512 || units_of(text) > kMostUnits) {
     throw InputError(
         fmt::format("the synthetic topology describes more than {} processing units", kMostUnits));
   }
-  return topology_of(box_of(hwloc_synthetic(text, "hwloc:" + text)));
+  return box_of(hwloc_synthetic(text, "hwloc:" + text));
+}
+
+}  // namespace
+
+Topology topology_from_synthetic(std::string_view description) {
+  return topology_of(synthetic_box(description));
+}
+
+DiscoveredHost host_from_synthetic(std::string_view description) {
+  return host_of(synthetic_box(description), fmt::format("hwloc:{}", description));
 }
 
 }  // namespace chorus

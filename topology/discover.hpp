@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "topology/box.hpp"
+#include "topology/discovered_host.hpp"
 #include "topology/linux_net.hpp"
 #include "topology/nvml.hpp"
 
@@ -17,8 +18,14 @@ namespace chorus {
 /// Puts the kernel's speeds and states on the box's interfaces, and adds those it lacks.
 void add_interfaces(Box& box, const std::vector<NetInterface>& interfaces);
 
+/// What `box` says, for every process on the machine of this name; `gpus` tells how its GPUs are
+/// called.
+[[nodiscard]] DiscoveredHost host_of(Box box, std::string machine, const NvmlReport& gpus = {});
+
 /// A machine in hwloc's synthetic notation ("numa:2 core:4 pu:2"), named "hwloc:…".
 /// Throws InputError.
 [[nodiscard]] Topology topology_from_synthetic(std::string_view description);
+/// The same as discover_host() would have it; its machine is called "hwloc:…".
+[[nodiscard]] DiscoveredHost host_from_synthetic(std::string_view description);
 
 }  // namespace chorus

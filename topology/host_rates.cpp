@@ -12,11 +12,12 @@
 namespace chorus {
 namespace {
 
-constexpr int kHostRatesVersion = 2;
+constexpr int kHostRatesVersion = 3;
 constexpr double kMostSampleSeconds = 1e3;
 constexpr double kMostTogether = 1e3;
 constexpr std::size_t kMostSamples = 64;
-constexpr std::string_view kDistances[] = {"siblings", "cache", "package", "packages"};
+// By Distance.
+constexpr std::string_view kDistances[kNumDistances] = {"siblings", "cache", "package", "packages"};
 constexpr auto kEpochEnd = std::uint64_t{1} << 40;
 
 double gb_s(std::uint64_t bytes, double seconds) {
@@ -69,7 +70,25 @@ HostRates::Pair pair_from(const json::Node& node) {
   return pair;
 }
 
+HostRates::Loopback loopback_from(const json::Node& node) {
+  node.expect_members({"latency_s", "message_s", "byte_s"});
+  return {.latency_s = duration(node.member("latency_s")),
+          .message_s = duration(node.member("message_s")),
+          .byte_s = duration(node.member("byte_s"))};
+}
+
+std::string text_of(const HostRates::Loopback& loopback) {
+  return fmt::format("  \"loopback\": {{\"latency_s\": {}, \"message_s\": {}, \"byte_s\": {}}},\n",
+                     loopback.latency_s, loopback.message_s, loopback.byte_s);
+}
+
 }  // namespace
+
+const HostRates::Loopback& loopback_of(const HostRates& rates) {
+  static constexpr HostRates::Loopback kAssumed{
+      .latency_s = 5e-6, .message_s = 5.5e-6, .byte_s = 1 / 3e9};
+  return rates.loopback ? *rates.loopback : kAssumed;
+}
 
 const HostRates& assumed_host_rates() {
   static const HostRates rates{
@@ -85,8 +104,17 @@ const HostRates& assumed_host_rates() {
   return rates;
 }
 
-double seconds(const HostRates& rates, double HostRates::Sample::*way, double bytes) {
-  const std::vector<HostRates::Sample>& samples = rates.pairs.back().samples;
+const HostRates::Pair& pair_at(const HostRates& rates, Distance distance) {
+  for (const HostRates::Pair& pair : rates.pairs) {
+    const auto number = std::ranges::find(kDistances, pair.distance) - std::begin(kDistances);
+    if (number >= static_cast<std::ptrdiff_t>(distance)) return pair;
+  }
+  return rates.pairs.back();
+}
+
+double seconds(const HostRates& rates, double HostRates::Sample::*way, double bytes,
+               Distance distance) {
+  const std::vector<HostRates::Sample>& samples = pair_at(rates, distance).samples;
   auto after = std::ranges::find_if(
       samples, [&](const auto& sample) { return static_cast<double>(sample.bytes) >= bytes; });
   if (after == samples.end()) --after;
@@ -99,22 +127,26 @@ double seconds(const HostRates& rates, double HostRates::Sample::*way, double by
   return low.*way + slope * (bytes - static_cast<double>(low.bytes));
 }
 
-double seconds_together(const HostRates& rates, double HostRates::Sample::*way, double bytes) {
-  const std::vector<HostRates::Sample>& samples = rates.pairs.back().samples;
+double seconds_together(const HostRates& rates, double HostRates::Sample::*way, double bytes,
+                        Distance distance) {
+  const std::vector<HostRates::Sample>& samples = pair_at(rates, distance).samples;
   auto sample = std::ranges::find_if(
       samples, [&](const auto& each) { return static_cast<double>(each.bytes) >= bytes; });
   if (sample == samples.end()) --sample;
-  return sample->together * seconds(rates, way, bytes);
+  return sample->together * seconds(rates, way, bytes, distance);
 }
 
-double least_seconds_per_byte(const HostRates& rates, double HostRates::Sample::*way) {
+double least_seconds_per_byte(const HostRates& rates, double HostRates::Sample::*way,
+                              Distance distance) {
+  const std::vector<HostRates::Sample>& samples = pair_at(rates, distance).samples;
   double least = std::numeric_limits<double>::infinity();
-  for (const HostRates::Sample& sample : rates.pairs.back().samples) {
+  for (const HostRates::Sample& sample : samples) {
     if (sample.*way > 0) least = std::min(least, sample.*way / static_cast<double>(sample.bytes));
   }
   // Nor do larger sizes than were sampled take less.
-  const double last = static_cast<double>(rates.pairs.back().samples.back().bytes);
-  const double beyond = seconds(rates, way, 2 * last) - seconds(rates, way, last);
+  const auto last = static_cast<double>(samples.back().bytes);
+  const double beyond =
+      seconds(rates, way, 2 * last, distance) - seconds(rates, way, last, distance);
   return std::isfinite(least) && beyond > 0 ? std::min(least, beyond / last) : least;
 }
 
@@ -122,9 +154,9 @@ std::string to_json(const HostRates& rates) {
   std::string text = "{\n  \"format\": \"chorus-host\",\n";
   text += fmt::format(
       "  \"version\": {},\n  \"machine\": {},\n  \"measured_at_s\": {},\n  \"turn_s\": {},\n"
-      "  \"system_call_s\": {},\n  \"wake_s\": {},\n  \"pairs\": [",
+      "  \"system_call_s\": {},\n  \"wake_s\": {},\n{}  \"pairs\": [",
       kHostRatesVersion, json::quote(rates.machine), rates.measured_at_s, rates.turn_s,
-      rates.system_call_s, rates.wake_s);
+      rates.system_call_s, rates.wake_s, rates.loopback ? text_of(*rates.loopback) : "");
   for (std::size_t i = 0; i < rates.pairs.size(); ++i) {
     const HostRates::Pair& pair = rates.pairs[i];
     text += fmt::format(
@@ -148,7 +180,8 @@ HostRates host_rates_from_json(std::string_view text, std::string_view where) {
   const json::Node root(value, where);
   json::expect_format(root, "chorus-host", kHostRatesVersion);
   root.expect_members({"format", "version", "machine", "measured_at_s", "turn_s", "system_call_s",
-                       "wake_s", "pairs"});
+                       "wake_s", "pairs"},
+                      {"loopback"});
   HostRates rates;
   rates.machine = root.member("machine").text();
   if (rates.machine.empty()) root.member("machine").fail("must name the machine");
@@ -156,9 +189,18 @@ HostRates host_rates_from_json(std::string_view text, std::string_view where) {
   rates.turn_s = duration(root.member("turn_s"));
   rates.system_call_s = duration(root.member("system_call_s"));
   rates.wake_s = duration(root.member("wake_s"));
+  if (root.has("loopback")) rates.loopback = loopback_from(root.member("loopback"));
   const json::Node pairs = root.member("pairs");
   if (pairs.size() < 1 || pairs.size() > std::size(kDistances)) pairs.fail("must be 1 to 4");
-  for (std::size_t i = 0; i < pairs.size(); ++i) rates.pairs.push_back(pair_from(pairs.item(i)));
+  std::ptrdiff_t last = -1;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    rates.pairs.push_back(pair_from(pairs.item(i)));
+    const auto here =
+        std::ranges::find(kDistances, rates.pairs.back().distance) - std::begin(kDistances);
+    if (here <= last)
+      pairs.item(i).member("distance").fail("comes after one as far: nearest first");
+    last = here;
+  }
   return rates;
 }
 
@@ -168,6 +210,11 @@ std::string describe(const HostRates& rates) {
   text +=
       fmt::format("a system call {:.2f} us, a wake-up {:.1f} us, a turn of the core {:.2f} us\n",
                   rates.system_call_s * 1e6, rates.wake_s * 1e6, rates.turn_s * 1e6);
+  const HostRates::Loopback& loopback = loopback_of(rates);
+  text +=
+      fmt::format("TCP within the host{}: {:.1f} us one way, {:.1f} us of a core, {:.2f} GB/s\n",
+                  rates.loopback ? "" : " (assumed)", loopback.latency_s * 1e6,
+                  loopback.message_s * 1e6, 1e-9 / loopback.byte_s);
   for (const HostRates::Pair& pair : rates.pairs) {
     text += fmt::format("cores {} and {} ({}): a line in {:.0f} ns; GB/s:\n", pair.cores[0],
                         pair.cores[1], pair.distance, pair.line_s * 1e9);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "topology/cpu_place.hpp"
 
 namespace chorus {
 
@@ -31,12 +34,22 @@ struct HostRates {
     bool operator==(const Pair&) const = default;
   };
 
+  /// Between two ranks that have a TCP connection within the machine.
+  struct Loopback {
+    double latency_s = 0;  ///< until what one sends has been received
+    double message_s = 0;  ///< of a core, at either end, per message
+    double byte_s = 0;     ///< while one sends and the other one receives
+
+    bool operator==(const Loopback&) const = default;
+  };
+
   std::string machine;             ///< boot id, kernel and processor; empty: assumed
   std::int64_t measured_at_s = 0;  ///< Unix time
   double turn_s = 0;               ///< until a rank that waits for the core of another one has it
   double system_call_s = 0;        ///< of one that does nothing
   double wake_s = 0;               ///< until a sleeping thread runs
   std::vector<Pair> pairs;         ///< nearest first; not empty
+  std::optional<Loopback> loopback = std::nullopt;  ///< nothing: not to be had, so assumed
 
   [[nodiscard]] bool is_measured() const { return !machine.empty(); }
   [[nodiscard]] bool kernel_copies() const { return pairs.back().samples.back().kernel_s > 0; }
@@ -47,15 +60,24 @@ struct HostRates {
 /// Where nothing can be measured: of a processor of 2024. The kernel copies nothing.
 [[nodiscard]] const HostRates& assumed_host_rates();
 
-/// Seconds for `bytes` between the cores farthest apart: lines from nothing through the samples,
-/// the last one prolonged.
-[[nodiscard]] double seconds(const HostRates& rates, double HostRates::Sample::*way, double bytes);
+/// As measured, or assumed.
+[[nodiscard]] const HostRates::Loopback& loopback_of(const HostRates& rates);
+
+/// The cores that tell of this distance: the nearest that are as far apart; where none are, the
+/// farthest.
+[[nodiscard]] const HostRates::Pair& pair_at(const HostRates& rates, Distance distance);
+
+/// Seconds for `bytes` between cores of this distance: lines from nothing through the samples, the
+/// last one prolonged.
+[[nodiscard]] double seconds(const HostRates& rates, double HostRates::Sample::*way, double bytes,
+                             Distance distance = Distance::packages);
 /// The same while other cores copy as much, too.
 [[nodiscard]] double seconds_together(const HostRates& rates, double HostRates::Sample::*way,
-                                      double bytes);
+                                      double bytes, Distance distance = Distance::packages);
 /// Between the same cores, alone, at the size at which that is least; infinite for what the kernel
 /// forbids.
-[[nodiscard]] double least_seconds_per_byte(const HostRates& rates, double HostRates::Sample::*way);
+[[nodiscard]] double least_seconds_per_byte(const HostRates& rates, double HostRates::Sample::*way,
+                                            Distance distance = Distance::packages);
 
 /// Format: docs/probing.md. Same value, same text.
 [[nodiscard]] std::string to_json(const HostRates& rates);

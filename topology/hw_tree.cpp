@@ -149,6 +149,14 @@ class TreeReader {
       ++l3_[numa].first;
       l3_[numa].second = object.bytes;
     }
+    // The outermost cache is the last one.
+    const int cache = object.type == Type::cache && here_.cache < 0 ? caches_++ : here_.cache;
+    const int core = object.type == Type::core ? cores_++ : here_.core;
+    const CpuPlace before =
+        std::exchange(here_, {.core = core, .cache = cache, .numa = numa, .package = package});
+    if (object.type == Type::pu && object.unit >= 0 && numa >= 0) {
+      box_.units.emplace(object.unit, here_);
+    }
     const bool pushed = object.type == Type::cache && object.cache_level < 3;
     if (pushed)
       private_caches_.push_back(fmt::format("L{} {}", object.cache_level, size_text(object.bytes)));
@@ -156,6 +164,7 @@ class TreeReader {
     if (numa >= 0 && object.type == Type::pu) ++units_[numa];
     read_processors(object, package, numa);
     if (pushed) private_caches_.pop_back();
+    here_ = before;
   }
 
   int add_package(const HwObject& package) {
@@ -204,6 +213,9 @@ class TreeReader {
     }
     box_.numa_nodes = std::move(kept);
     for (auto& [object, numa] : numa_of_) numa = index[numa];
+    for (auto& [unit, place] : box_.units) {
+      place.numa = index[static_cast<std::size_t>(place.numa)];
+    }
   }
 
   /// The NUMA node of an object, or of the first one below it; -1 if there is none.
@@ -279,6 +291,9 @@ class TreeReader {
   std::map<int, std::pair<int, std::uint64_t>> l3_;  // caches and bytes of one, by NUMA node
   std::map<int, int> units_;                         // processing units by NUMA node
   std::vector<std::string> private_caches_;          // from the outermost
+  CpuPlace here_;                                    // of the object that is read
+  int caches_ = 0;                                   // so far
+  int cores_ = 0;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@ struct HwObject {
   Type type = Type::other;
   std::uint64_t id = 0;     ///< unique within the machine
   std::uint64_t bytes = 0;  ///< of a cache or a NUMA node's memory
+  int unit = -1;            ///< of a processing unit: the kernel's number; -1: not given
   int cache_level = 0;
   PciAddress address;      ///< of a PCI device, or a bridge that is one
   unsigned pci_class = 0;  ///< 0x0302

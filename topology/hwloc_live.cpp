@@ -77,6 +77,7 @@ void read_attributes(hwloc_obj_t source, HwObject& object) {
       return;
     case HWLOC_OBJ_PU:
       object.type = HwObject::Type::pu;
+      object.unit = static_cast<int>(source->os_index);
       return;
     case HWLOC_OBJ_BRIDGE:
       object.type = HwObject::Type::bridge;

@@ -76,7 +76,10 @@ class HwlocXmlReader {
     if (type.empty()) file_.fail(node, "an <object> without type");
     if (type == "Package" || type == "Socket") object.type = Type::package;
     if (type == "Core") object.type = Type::core;
-    if (type == "PU") object.type = Type::pu;
+    if (type == "PU") {
+      object.type = Type::pu;
+      object.unit = static_cast<int>(file_.integer(node, "os_index", -1, -1, 1 << 20));
+    }
     if (type == "NUMANode") {
       object.type = Type::numa;
       object.bytes =

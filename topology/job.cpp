@@ -37,6 +37,8 @@ HostMemory memory_of(const JobShape& shape, std::size_t host) {
                     .is_shared = shape.shared_memory,
                     .for_limits = shape.for_limits};
   if (!shape.rates.empty()) memory.rates = shape.rates[std::min(host, shape.rates.size() - 1)];
+  if (!shape.places.empty()) memory.places = shape.places[std::min(host, shape.places.size() - 1)];
+  if (host < shape.adapter_numas.size()) memory.adapter_numa = shape.adapter_numas[host];
   return memory;
 }
 
@@ -44,8 +46,8 @@ HostMemory memory_of(const JobShape& shape, std::size_t host) {
 
 Topology job_topology(const JobShape& shape) {
   check(shape);
-  const Wire inner{shape.network_gb_s, 0, "sockets", Provenance::declared};
-  const Wire outer{shape.network_gb_s, kEthernetPathUs / 2, "ethernet", Provenance::declared};
+  const Wire inner{shape.network_gb_s, 0, "sockets", shape.network};
+  const Wire outer{shape.network_gb_s, kEthernetPathUs / 2, "ethernet", shape.network};
 
   TopologyBuilder builder(
       fmt::format("{} x {}", counted(shape.hosts, "host"), counted(shape.ranks_per_host, "rank")));
@@ -53,18 +55,17 @@ Topology job_topology(const JobShape& shape) {
   for (int h = 0; h < shape.hosts; ++h) {
     const std::string name = fmt::format("host{}", h);
     const int host = builder.node(name, NodeKind::host);
-    std::vector<int> ranks;
-    for (int r = 0; r < shape.ranks_per_host; ++r) {
-      ranks.push_back(builder.node(fmt::format("{}/rank{}", name, r), NodeKind::core, host));
-      builder.rank(ranks.back());
-    }
-    add_memory(builder, name, host, ranks, memory_of(shape, static_cast<std::size_t>(h)));
+    std::vector<std::string> ranks;
+    for (int r = 0; r < shape.ranks_per_host; ++r)
+      ranks.push_back(fmt::format("{}/rank{}", name, r));
+    const HostMemory memory = memory_of(shape, static_cast<std::size_t>(h));
+    const HostNodes nodes = add_memory(builder, name, host, ranks, memory);
+    for (const int rank : nodes.ranks) builder.rank(rank);
     if (network < 0) continue;
-    const int nic = builder.node(name + "/nic", NodeKind::nic, host);
-    const auto [to_nic, from_nic] = builder.both_ways(host, nic, inner);
-    builder.both_ways(nic, network, outer);
-    builder.group(name + "/sockets", {to_nic, from_nic}, 2 * shape.network_gb_s,
-                  kSocketMessageUs / shape.cores_per_host);
+    const Adapter nic = add_adapter(builder, name, nodes, memory, inner, inner);
+    builder.both_ways(nic.node, network, outer);
+    builder.group(name + "/sockets", {nic.to, nic.from}, 2 * shape.network_gb_s,
+                  loopback_of(memory.rates).message_s * 1e6 / shape.cores_per_host);
   }
   return builder.take();
 }

@@ -16,12 +16,6 @@ inline constexpr double kGpuLinkUs = 0.7;  ///< GPU to GPU, also through a GPU s
 /// One core copying through shared memory, of hosts elsewhere: HostRates has what is measured.
 inline constexpr double kCoreGbS = 8;
 inline constexpr double kCoreHopUs = 0.15;
-/// One host's loopback: a core's rate, a hop to or from it, a message's core time per end.
-inline constexpr double kLoopbackGbS = 3;
-inline constexpr double kLoopbackHopUs = 2.5;
-inline constexpr double kSocketMessageUs = 5.5;
-/// The same from one container to another of a machine, through virtual cables and a bridge.
-inline constexpr double kContainerMessageUs = 6;
 inline constexpr double kInterfaceUnknownGbS = 1.25;  ///< 10 Gb/s
 inline constexpr double kInfinibandPathUs = 1.7;      ///< host to host, NICs included
 inline constexpr double kEthernetPathUs = 15;

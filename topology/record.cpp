@@ -44,7 +44,11 @@ void record_machine(const std::string& directory, const NvmlReport& gpus) {
   write(to / kNvmlFile, to_json(gpus));
 }
 
-Topology topology_from_record(const std::string& directory) {
+namespace {
+
+/// What `made_of` makes of what was recorded in `directory`: the box, and NVML's report.
+template <typename MadeOf>
+auto from_record(const std::string& directory, const MadeOf& made_of) {
   const fs::path from(directory);
   const std::string hwloc = (from / kHwlocFile).string();
   const std::string host = (from / kHostFile).string();
@@ -65,10 +69,24 @@ Topology topology_from_record(const std::string& directory) {
     Box box = box_of(machine);
     add_interfaces(box, recorded.interfaces);
     for (const std::string& remark : add_nvml(box, report)) log(LogLevel::warn, "", remark);
-    return sound(topology_of(std::move(box)), directory);
+    return made_of(std::move(box), report);
   } catch (const TopologyError& fault) {
     throw InputError(fmt::format("{}:1: {}", hwloc, fault.what()));
   }
+}
+
+}  // namespace
+
+Topology topology_from_record(const std::string& directory) {
+  return from_record(directory, [&](Box box, const NvmlReport&) {
+    return sound(topology_of(std::move(box)), directory);
+  });
+}
+
+DiscoveredHost host_from_record(const std::string& directory) {
+  return from_record(directory, [&](Box box, const NvmlReport& gpus) {
+    return host_of(std::move(box), directory, gpus);
+  });
 }
 
 }  // namespace chorus

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "topology/discovered_host.hpp"
 #include "topology/linux_net.hpp"
 #include "topology/nvml.hpp"
 
@@ -39,5 +40,7 @@ void record_machine(const std::string& directory, const NvmlReport& gpus);
 /// What discover() would find on the machine that was recorded in `directory`; what is wrong with
 /// the machine is logged as discover() does. Throws InputError.
 [[nodiscard]] Topology topology_from_record(const std::string& directory);
+/// Likewise what discover_host() would find; its machine is called `directory`.
+[[nodiscard]] DiscoveredHost host_from_record(const std::string& directory);
 
 }  // namespace chorus

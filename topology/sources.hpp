@@ -39,12 +39,16 @@ struct JobShape {
   int hosts = 1;
   int ranks_per_host = 1;
   int cores_per_host = 1;
-  double network_gb_s = 1.25;  ///< per host and direction
+  double network_gb_s = 1.25;              ///< per host and direction
+  Provenance network = Provenance::table;  ///< of the network's rate
   /// Ranks of one host exchange through its memory; otherwise through its loopback interface.
   bool shared_memory = true;
   /// What copying costs on each host; those beyond the last are like that one. Empty: assumed.
   std::vector<HostRates> rates = {};
-  bool for_limits = false;  ///< HostMemory::for_limits
+  /// Where the ranks of each host are; of hosts beyond the last as of that one. Empty: not known.
+  std::vector<std::vector<CpuPlace>> places = {};
+  std::vector<int> adapter_numas = {};  ///< HostMemory::adapter_numa of each host; empty: not known
+  bool for_limits = false;              ///< HostMemory::for_limits
 };
 [[nodiscard]] Topology job_topology(const JobShape& shape);
 

@@ -1,24 +1,26 @@
 // `chorus explain`: what would run, at what predicted cost, how far from the limit, and why not the
 // others.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/counted.hpp"
 #include "base/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/synth_report.hpp"
+#include "cli/this_host.hpp"
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
-#include "runtime/host_probe.hpp"
+#include "runtime/device_wiring.hpp"
 #include "runtime/selection.hpp"
 #include "topology/sources.hpp"
 
@@ -36,8 +38,38 @@ struct ExplainArguments {
 constexpr double kFar = 1e15;  // bytes: of the line on which prices end
 
 std::string memory_text(const SharedMachine& machine) {
-  return fmt::format("memory of the host {}: chorus probe --host --cached",
-                     machine.rates.is_measured() ? "as measured" : "assumed, not measured");
+  const bool placed = std::ranges::any_of(
+      machine.places, [](const CpuPlace& place) { return place != CpuPlace{}; });
+  return fmt::format("memory of the host {}: chorus probe --host --cached\nranks {}",
+                     machine.rates.is_measured() ? "as measured" : "assumed, not measured",
+                     placed
+                         ? fmt::format("by cache, package and host: {}",
+                                       fmt::join(levels_inside(machine.places), " x "))
+                         : "run anywhere, or where is not known: taken as far apart as cores are");
+}
+
+/// Which kinds of links have figures that nobody measured or declared.
+std::string assumed_text(const Topology& topology) {
+  std::set<std::string> types;
+  for (const Topology::Link& link : topology.links) {
+    if (link.provenance == Provenance::table) types.insert(link.type);
+  }
+  if (types.empty()) return {};
+  return fmt::format("assumed, not measured: links of {}\n", fmt::join(types, ", "));
+}
+
+/// Then kernels reach the memory of all.
+bool are_gpus_of_a_host(const Topology& topology) {
+  const auto host_of = [&](int node) {
+    while (topology.nodes[static_cast<std::size_t>(node)].parent >= 0) {
+      node = topology.nodes[static_cast<std::size_t>(node)].parent;
+    }
+    return node;
+  };
+  return std::ranges::all_of(topology.rank_nodes, [&](int node) {
+    return topology.nodes[static_cast<std::size_t>(node)].kind == NodeKind::gpu &&
+           host_of(node) == host_of(topology.rank_nodes.front());
+  });
 }
 
 // For people: the fastest schedule by size, then each asked size in full.
@@ -46,6 +78,7 @@ void print_text(const Considered& considered, const Topology& topology, const Bo
                 const SharedMachine* shared) {
   std::string text = fmt::format("{}: {}\n", printable_name(topology.name),
                                  counted(topology.world_size(), "rank"));
+  text += assumed_text(topology);
   if (shared != nullptr) text += memory_text(*shared) + "\n";
   text += fmt::format("limit of {}: {:.2f} us + bytes / {:.3f} GB/s by {}{}{}\n", name_of(kind),
                       bound.latency_s * 1e6, bound.algbw_gb_s(), bound.method,
@@ -135,25 +168,29 @@ void run_explain(const ExplainArguments& arguments) {
     return;
   }
   const CollectiveKind kind = parse_collective_kind(arguments.collective);
-  JobShape shape = arguments.shape;
-  if (shape.cores_per_host == 0) {
-    shape.cores_per_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-  }
   const Options options = Options::from_env();
-  if (arguments.topology.empty()) {
-    shape.rates = {find_host_rates(options.host_probe, options.probe_cache)};
-  }
+  JobShape shape = arguments.shape;
+  if (arguments.topology.empty()) shape = on_this_host(shape, options);
   const Topology topology =
       arguments.topology.empty() ? job_topology(shape) : topology_from_argument(arguments.topology);
   std::vector<int> levels;
-  if (arguments.topology.empty()) levels = {shape.ranks_per_host, shape.hosts};
+  if (arguments.topology.empty()) {
+    levels = levels_inside(shape.places[0]);
+    levels.push_back(shape.hosts);
+  }
   // What one host's ranks do: they reach each other's memory.
   const bool shared = arguments.topology.empty() && shape.hosts == 1 && shape.ranks_per_host > 1;
   SharedMachine machine{.cores = shape.cores_per_host,
                         .slot_bytes = static_cast<double>(options.slot_bytes)};
-  if (!shape.rates.empty()) machine.rates = shape.rates[0];
+  if (shared) {
+    machine.rates = shape.rates[0];
+    machine.places = shape.places[0];
+  }
+  Pricing pricing;
+  if (shared) pricing.shared = &machine;
+  if (are_gpus_of_a_host(topology)) pricing = gpu_pricing(true, options);
   const Considered considered =
-      consider(kind, topology, Routes(topology), levels, options, shared ? &machine : nullptr);
+      consider(kind, topology, Routes(topology), levels, options, pricing);
   JobShape at_best = shape;
   at_best.for_limits = true;
   const Bound bound = lower_bound(shared ? job_topology(at_best) : topology, {.kind = kind});
@@ -185,16 +222,18 @@ void add_explain(CLI::App& app, int& exit_code) {
   command->add_option("--hosts", arguments->shape.hosts, "how many of them")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_option("--network", arguments->shape.network_gb_s, "GB/s per host and direction")
-      ->check(number_within(kLeastGbS, kMostGbS))
-      ->capture_default_str();
+  CLI::Option* const network =
+      command->add_option("--network", arguments->shape.network_gb_s, "GB/s per host and direction")
+          ->check(number_within(kLeastGbS, kMostGbS))
+          ->capture_default_str();
   command
       ->add_option("-t,--topology", arguments->topology,
                    "file, catalog name or generator string instead of hosts like this one")
       ->excludes("--ranks-per-host", "--hosts", "--network");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer("Example: chorus explain all_reduce 4 64K 16M -n 8");
-  command->callback([arguments, &exit_code] {
+  command->callback([arguments, network, &exit_code] {
+    if (network->count() > 0) arguments->shape.network = Provenance::declared;
     if (arguments->sizes.empty()) arguments->sizes = {4, 64 << 10, 16 << 20};
     run_explain(*arguments);
     exit_code = 0;

@@ -21,11 +21,11 @@
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "cli/synth_report.hpp"
+#include "cli/this_host.hpp"
 #include "formats/sketch_json.hpp"
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "model/timeline.hpp"
-#include "runtime/host_probe.hpp"
 #include "runtime/options_env.hpp"
 #include "synth/plan.hpp"
 #include "synth/sketch.hpp"
@@ -82,11 +82,7 @@ Topology topology_of(const SynthArguments& arguments, const std::optional<Sketch
     throw InputError("a topology has its own ranks: give it or -n, not both");
   }
   if (arguments.shape.ranks_per_host == 0) return discover();
-  JobShape shape = arguments.shape;
-  shape.cores_per_host = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-  const Options options = Options::from_env();
-  shape.rates = {find_host_rates(options.host_probe, options.probe_cache)};
-  return job_topology(shape);
+  return job_topology(on_this_host(arguments.shape, Options::from_env()));
 }
 
 std::vector<synth::Strategy> strategies_of(const SynthArguments& arguments) {

@@ -11,12 +11,6 @@
 #include "device/pattern.hpp"
 
 namespace chorus::cuda {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr std::size_t kBytes = std::size_t{16} << 20;
-constexpr std::size_t kProvenBytes = std::size_t{4} << 20;
 
 std::string uuid_text(const Uuid& uuid) {
   std::string text = "GPU-";
@@ -26,6 +20,13 @@ std::string uuid_text(const Uuid& uuid) {
   }
   return text;
 }
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kBytes = std::size_t{16} << 20;
+constexpr std::size_t kProvenBytes = std::size_t{4} << 20;
 
 /// A GPU with memory to send from and to receive into.
 struct Gpu {

@@ -8,6 +8,9 @@
 
 namespace chorus::cuda {
 
+/// As NVML writes it: "GPU-…".
+[[nodiscard]] std::string uuid_text(const Uuid& uuid);
+
 /// What happens when GPU `from` writes into the memory of GPU `to`.
 struct PeerWay {
   int from = 0;  ///< the driver's numbers
@@ -21,7 +24,7 @@ struct PeerWay {
 };
 
 struct PeerSurvey {
-  std::vector<std::string> uuids;  ///< by number, as NVML writes them: "GPU-…"
+  std::vector<std::string> uuids;  ///< by number: uuid_text()
   std::vector<PeerWay> ways;       ///< ordered by from, to
 };
 

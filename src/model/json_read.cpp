@@ -10,6 +10,7 @@
 #include "model/json.hpp"
 #include "model/json_names.hpp"
 #include "model/json_reader.hpp"
+#include "model/json_topology.hpp"
 
 namespace chorus {
 namespace {
@@ -196,8 +197,6 @@ std::string read_fingerprint(const Node& node) {
   node.fail("a fingerprint is 16 hex digits in lower case, as in `chorus topo --json`");
 }
 
-/// The members of a topology, those of the file around it left to the caller. `where`: the file and
-/// the path in it.
 Topology read_topology(const Node& root, std::string_view where) {
   Topology topology;
   topology.name = root.member("name").text();
@@ -214,14 +213,18 @@ Topology read_topology(const Node& root, std::string_view where) {
 }
 
 void read_wiring(const Node& node, std::string_view where, Plan& plan) {
-  node.expect_members({"name", "nodes", "links", "port_groups", "ranks"});
-  plan.topology = read_topology(node, fmt::format("{}: /wiring", where));
+  plan.topology = topology_from_members(node, fmt::format("{}: /wiring", where));
   if (fingerprint(plan.topology) != plan.topology_fingerprint) {
     node.fail("is not the topology of the plan's fingerprint: remove it, or make the plan again");
   }
 }
 
 }  // namespace
+
+Topology topology_from_members(const Node& node, std::string_view where) {
+  node.expect_members({"name", "nodes", "links", "port_groups", "ranks"});
+  return read_topology(node, where);
+}
 
 Topology topology_from_json(std::string_view text, std::string_view where) {
   const json::Value value = json::parse(text, where);

@@ -10,6 +10,7 @@
 #include "model/json.hpp"
 #include "model/json_names.hpp"
 #include "model/json_reader.hpp"
+#include "model/json_topology.hpp"
 
 namespace chorus {
 namespace {
@@ -141,9 +142,6 @@ std::string program_text(const Program& program) {
 
 }  // namespace
 
-namespace {
-
-/// The members of a topology, those of the file around it left to the caller.
 std::string topology_members(const Topology& topology, int indent) {
   const auto name = [&](int node) { return quote(topology.nodes[node].name); };
   const auto node = [&](const Topology::Node& n) {
@@ -175,8 +173,6 @@ std::string topology_members(const Topology& topology, int indent) {
       lines(topology.links, indent, link), lines(topology.port_groups, indent, group),
       row(topology.rank_nodes, name));
 }
-
-}  // namespace
 
 std::string to_json(const Topology& topology) {
   refuse("topology", malformed(topology));

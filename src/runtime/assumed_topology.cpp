@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "topology/rates.hpp"
 #include "topology/sources.hpp"
 
 namespace chorus {
@@ -26,6 +25,13 @@ std::vector<std::vector<Rank>> by_host(const std::vector<Member>& members) {
   return hosts;
 }
 
+std::vector<CpuPlace> places_of(const std::vector<Member>& members,
+                                const std::vector<Rank>& ranks) {
+  std::vector<CpuPlace> places;
+  for (const Rank rank : ranks) places.push_back(members[static_cast<std::size_t>(rank)].place);
+  return places;
+}
+
 }  // namespace
 
 std::size_t num_hosts(const std::vector<Member>& members) { return by_host(members).size(); }
@@ -41,7 +47,10 @@ Topology assumed_topology(const std::vector<Member>& members, bool hosts_share_m
     shape.ranks_per_host = std::max(shape.ranks_per_host, static_cast<int>(host.size()));
     shape.cores_per_host =
         std::min(shape.cores_per_host, members[static_cast<std::size_t>(host[0])].host_cores);
-    shape.rates.push_back(*members[static_cast<std::size_t>(host[0])].rates);
+    const Member& first = members[static_cast<std::size_t>(host[0])];
+    shape.rates.push_back(*first.rates);
+    shape.adapter_numas.push_back(first.adapter_numa);
+    shape.places.push_back(places_of(members, host));
   }
   Topology topology = job_topology(shape);
   // job_topology numbers ranks host by host; put each where it really is.
@@ -68,33 +77,38 @@ void share_cores(Topology& topology, const std::vector<Member>& members) {
       several_hosts = several_hosts || members[r].host != member.host;
     }
     if (!several_hosts) continue;  // then the topology knows
+    // Virtual cables between containers cost a core about what the loopback does.
+    const HostRates::Loopback& loopback = loopback_of(*member.rates);
     Topology::PortGroup cores{.name = fmt::format("cores of rank {}'s machine", first),
                               .links = {},
-                              .beta_s_per_byte = 1 / (member.machine_cores * kLoopbackGbS * 1e9),
-                              .message_s = kContainerMessageUs * 1e-6 / member.machine_cores};
+                              .beta_s_per_byte = loopback.byte_s / member.machine_cores,
+                              .message_s = loopback.message_s / member.machine_cores};
     for (std::size_t i = 0; i < topology.links.size(); ++i) {
       Topology::Link& link = topology.links[i];
       if (!nodes.contains(link.src) && !nodes.contains(link.dst)) continue;
       cores.links.push_back(static_cast<int>(i));
       // What a link of the topology takes per message was mostly this; it is not counted twice.
-      link.alpha_s = std::max(0.0, link.alpha_s - kContainerMessageUs * 1e-6);
+      link.alpha_s = std::max(0.0, link.alpha_s - loopback.message_s);
     }
     if (!cores.links.empty()) topology.port_groups.push_back(std::move(cores));
   }
 }
 
-// The hierarchy that the hierarchical schedules may use: hosts of equal size, numbered host by
-// host.
 std::vector<int> levels_of(const std::vector<Member>& members) {
   const auto hosts = by_host(members);
+  std::vector<int> levels = levels_inside(places_of(members, hosts[0]));
   Rank expected = 0;
   for (const auto& host : hosts) {
     if (host.size() != hosts[0].size()) return {};
     for (const Rank rank : host) {
       if (rank != expected++) return {};
     }
+    if (levels_inside(places_of(members, host)) != levels) {
+      levels = {static_cast<int>(host.size())};
+    }
   }
-  return {static_cast<int>(hosts[0].size()), static_cast<int>(hosts.size())};
+  levels.push_back(static_cast<int>(hosts.size()));
+  return levels;
 }
 
 }  // namespace chorus

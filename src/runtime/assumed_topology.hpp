@@ -1,4 +1,4 @@
-// What a communicator takes its wiring to be when nobody described it.
+// What a communicator takes its wiring to be when nobody described or probed it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@ namespace chorus {
 /// Machines that the members run on.
 [[nodiscard]] std::size_t num_hosts(const std::vector<Member>& members);
 
-/// The members' machines on one network, each rank where it really is.
+/// The members' machines as they were measured and discovered (Member), each rank where it really
+/// is. What lies between machines is assumed: one network.
 [[nodiscard]] Topology assumed_topology(const std::vector<Member>& members,
                                         bool hosts_share_memory);
 
@@ -22,7 +23,8 @@ namespace chorus {
 void share_cores(Topology& topology, const std::vector<Member>& members);
 
 /// The hierarchy that hierarchical schedules may use (AlgorithmInput::levels): hosts of equal size,
-/// ranks numbered host by host. Empty if the members are placed otherwise.
+/// ranks numbered host by host, and inside them, if ranks are so numbered there, too, caches and
+/// packages. Empty if the members are placed otherwise.
 [[nodiscard]] std::vector<int> levels_of(const std::vector<Member>& members);
 
 }  // namespace chorus

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 
 #include "base/counted.hpp"
 #include "base/log.hpp"
@@ -14,7 +13,7 @@
 #include "runtime/assumed_topology.hpp"
 #include "runtime/communicator_impl.hpp"
 #include "runtime/file.hpp"
-#include "runtime/host_probe.hpp"
+#include "runtime/host_facts.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/options_env.hpp"
 
@@ -138,9 +137,13 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
                     members.size() == 1 ? "rank" : "ranks", hosts, hosts == 1 ? "host" : "hosts",
                     options.transports, reduce_instruction_set()));
   }
-  if (wiring->hosts_share_memory() && hosts < members.size()) {  // else there are no copies
+  // Else nothing goes from one rank of a machine to another.
+  const bool shared = std::ranges::any_of(members, [&](const Member& member) {
+    return &members[static_cast<std::size_t>(member.neighbor)] != &member;
+  });
+  if (shared) {
     learn_machines();
-    use_machine();
+    if (wiring->hosts_share_memory()) use_machine();
   }
   const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
   const bool planned = !options.plan_file.empty();
@@ -170,28 +173,13 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
   }
 }
 
-// As the first rank of each machine knows it: all choose by the same figures.
+// As the first rank of each machine and host knows it: all choose by the same figures.
 void Communicator::Impl::learn_machines() {
-  const auto& members = wiring->members();
-  std::string mine;
-  if (members[static_cast<std::size_t>(place.rank)].neighbor == place.rank) {
-    const HostRates rates = find_host_rates(options.host_probe, options.probe_cache);
-    if (rates.is_measured()) mine = to_json(rates);
-  }
-  const auto all = control->exchange(place.key + "/machines", place.members,
-                                     std::as_bytes(std::span(mine)), options.join_timeout_ms);
-  std::map<Rank, std::shared_ptr<const HostRates>> measured;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].empty() || members[r].neighbor != static_cast<Rank>(r)) continue;
-    const std::string_view text(reinterpret_cast<const char*>(all[r].data()), all[r].size());
-    try {
-      measured[static_cast<Rank>(r)] = std::make_shared<HostRates>(
-          host_rates_from_json(text, fmt::format("rank {}'s machine", r)));
-    } catch (const InputError& error) {
-      throw BootstrapError(error.what());
-    }
-  }
-  wiring->know_machines(measured);
+  const auto said = control->exchange(
+      place.key + "/machines", place.members,
+      machine_facts(wiring->members(), place.rank, control->local_address(), options),
+      options.join_timeout_ms);
+  learn(wiring->members(), said);
 }
 
 // Within this rank's machine: which messages the kernel copies, and what calls cost.
@@ -200,9 +188,13 @@ void Communicator::Impl::use_machine() {
   const Member& own = members[static_cast<std::size_t>(place.rank)];
   const auto ranks = std::ranges::count(members, own.host, &Member::host);
   if (ranks < 2) return;
-  const SharedMachine machine{.cores = own.host_cores,
-                              .rates = *own.rates,
-                              .slot_bytes = static_cast<double>(layout.slot_bytes)};
+  SharedMachine machine{.cores = own.host_cores,
+                        .rates = *own.rates,
+                        .places = {},
+                        .slot_bytes = static_cast<double>(layout.slot_bytes)};
+  for (const Member& member : members) {
+    if (member.host == own.host) machine.places.push_back(member.place);
+  }
   if (wiring->commons() != nullptr) {
     shared_machine = machine;
     shared_calls_.machine = &*shared_machine;

@@ -47,9 +47,10 @@ void DeviceCommunicator::Impl::set_up() {
   store = std::make_unique<ImageStore>(context.get());
   const auto n = static_cast<int>(base.place.members.size());
   routines = std::make_unique<DeviceRoutines>(
-      DeviceChoice(base.selector->plan(), world->places(), base.selector->topology(), base.options,
-                   tuning.one_shot_bytes),
-      n, base.place.rank, static_cast<int>(world->shape().slots));
+      Selection(gpu_topology(world->places(), base.selector->topology()),
+                gpu_levels(world->places()), base.options, base.selector->plan(),
+                gpu_pricing(world->places().all_reach(), base.options)),
+      base.place.rank, static_cast<int>(world->shape().slots));
   // All ranks cut a call alike.
   limits = {.blocks = world->blocks(),
             .instances = static_cast<std::uint32_t>(std::max(0, tuning.instances)),

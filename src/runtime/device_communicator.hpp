@@ -60,9 +60,6 @@ struct DeviceTuning {
   /// Calls on at least so many bytes fold straight from and into the users' buffers, where all
   /// ranks reach those of all.
   std::size_t direct_bytes = 256 * 1024;
-  /// Reductions of at most so many bytes times ranks take one step and others two, whatever the
-  /// GPUs' wiring. Unset: the schedule that is cheapest on it.
-  std::optional<std::size_t> one_shot_bytes = std::nullopt;
   /// False: no rank touches another's GPU memory, messages go through host memory and the links of
   /// the communicator, as they do between hosts and between GPUs without peer access.
   bool reach = true;

@@ -57,17 +57,18 @@ DeviceRoutine DeviceRoutines::make(const Schedule& schedule, ImageStore& store) 
 
 const DeviceRoutine& DeviceRoutines::choose(Collective collective, std::uint64_t size_bytes,
                                             ImageStore& store) {
-  const auto [schedule, index] = choice_.choose(collective.kind, size_bytes);
+  const std::size_t index = selection_.entry_for(collective.kind, size_bytes);
   const Rank root = is_rooted(collective.kind) ? collective.root : 0;
   const auto key = std::tuple(collective.kind, root, index);
   const auto found = collectives_.find(key);
   if (found != collectives_.end()) return found->second;
   if (rank_ == 0 && log_enabled(LogLevel::info)) {
-    const std::string why = choice_.explain(collective.kind, size_bytes);
-    log(LogLevel::info, fmt::format("[rank 0/{}]", world_size_),
+    const std::string why = selection_.explain(collective.kind, size_bytes);
+    log(LogLevel::info, fmt::format("[rank 0/{}]", selection_.topology().world_size()),
         "on GPUs, " + why.substr(0, why.find('\n')));
   }
-  return collectives_.emplace(key, make(root == 0 ? *schedule : rotated(*schedule, root), store))
+  const Schedule& chosen = selection_.considered(collective.kind).entries[index].schedule;
+  return collectives_.emplace(key, make(root == 0 ? chosen : rotated(chosen, root), store))
       .first->second;
 }
 
@@ -76,7 +77,7 @@ const DeviceRoutine& DeviceRoutines::choose(Collective collective, const std::st
   const Rank root = is_rooted(collective.kind) ? collective.root : 0;
   const auto key = std::tuple(collective.kind, root, name);
   if (const auto found = named_.find(key); found != named_.end()) return found->second;
-  const Schedule schedule = choice_.by_name(collective.kind, name);
+  const Schedule schedule = selection_.named(collective.kind, name);
   return named_.emplace(key, make(root == 0 ? schedule : rotated(schedule, root), store))
       .first->second;
 }
@@ -84,7 +85,7 @@ const DeviceRoutine& DeviceRoutines::choose(Collective collective, const std::st
 const DeviceRoutine& DeviceRoutines::message(Rank peer, bool sending, ImageStore& store) {
   const auto found = messages_.find({peer, sending});
   if (found != messages_.end()) return found->second;
-  const Program program = message_program(world_size_, rank_, peer, sending);
+  const Program program = message_program(selection_.topology().world_size(), rank_, peer, sending);
   const device::Image image = device::flatten(program);
   DeviceRoutine routine{.name = program.name,
                         .figures = {},

@@ -10,7 +10,7 @@
 
 #include "device/driver.hpp"
 #include "device/image.hpp"
-#include "runtime/device_choice.hpp"
+#include "runtime/selection.hpp"
 
 namespace chorus {
 
@@ -48,8 +48,8 @@ class ImageStore {
 /// The programs of the schedules that are chosen, the same on all ranks.
 class DeviceRoutines {
  public:
-  DeviceRoutines(DeviceChoice choice, int world_size, Rank rank, int slots)
-      : choice_(std::move(choice)), world_size_(world_size), rank_(rank), slots_(slots) {}
+  DeviceRoutines(Selection selection, Rank rank, int slots)
+      : selection_(std::move(selection)), rank_(rank), slots_(slots) {}
 
   /// `size_bytes` counted as PlanEntry does. Throws SynthesisError if a schedule is wrong.
   [[nodiscard]] const DeviceRoutine& choose(Collective collective, std::uint64_t size_bytes,
@@ -60,16 +60,16 @@ class DeviceRoutines {
                                             ImageStore& store);
   /// One message to or from `peer`.
   [[nodiscard]] const DeviceRoutine& message(Rank peer, bool sending, ImageStore& store);
+  [[nodiscard]] Selection& selection() { return selection_; }
 
  private:
   [[nodiscard]] DeviceRoutine make(const Schedule& schedule, ImageStore& store) const;
 
-  DeviceChoice choice_;
-  int world_size_;
+  Selection selection_;
   Rank rank_;
   int slots_;
-  /// By kind, root and DeviceChoice::Chosen::index.
-  std::map<std::tuple<CollectiveKind, Rank, int>, DeviceRoutine> collectives_;
+  /// By kind, root and Selection::entry_for().
+  std::map<std::tuple<CollectiveKind, Rank, std::size_t>, DeviceRoutine> collectives_;
   std::map<std::tuple<CollectiveKind, Rank, std::string>, DeviceRoutine> named_;
   std::map<std::pair<Rank, bool>, DeviceRoutine> messages_;
 };

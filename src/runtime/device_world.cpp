@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "device/image.hpp"
+#include "device/peer_probe.hpp"
 #include "transports/host_identity.hpp"
 
 namespace chorus {
@@ -127,10 +128,9 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
         "parts",
         device::kMostRanks, n));
   }
-  mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {} {}", options.slot_bytes,
-                              tuning.words_bytes, tuning.direct_bytes,
-                              tuning.one_shot_bytes ? std::to_string(*tuning.one_shot_bytes) : "-",
-                              tuning.blocks, tuning.instances, tuning.reach);
+  mine.settings = fmt::format("slots of {} bytes, tuning {} {} {} {} {}", options.slot_bytes,
+                              tuning.words_bytes, tuning.direct_bytes, tuning.blocks,
+                              tuning.instances, tuning.reach);
   const auto tell = [&](void (DeviceWorld::*step)(Facts&), const char* what) {
     try {
       (this->*step)(mine);
@@ -141,6 +141,7 @@ DeviceWorld::DeviceWorld(Control& control, const GroupPlace& place, const std::s
   };
   std::vector<Facts> all = tell(&DeviceWorld::find_gpu, "/gpus");
   look_around(all);
+  learn_wiring(control, place, key, all, options);
   choose_blocks(all, tuning);
   // Between hosts a thread carries the messages, and looks at every connection.
   const bool carried = places_.num_hosts() > 1 || !tuning.reach;
@@ -210,6 +211,23 @@ void DeviceWorld::look_around(const std::vector<Facts>& all) {
     places_.host.push_back(number < places_.host.size() ? places_.host[number]
                                                         : places_.num_hosts());
   }
+}
+
+// As the first rank of each host finds it.
+void DeviceWorld::learn_wiring(Control& control, const GroupPlace& place, const std::string& key,
+                               const std::vector<Facts>& all, const Options& options) {
+  const int own = places_.host[static_cast<std::size_t>(rank_)];
+  const bool is_first = std::ranges::find(places_.host, own) - places_.host.begin() == rank_;
+  const std::string mine = is_first ? gpu_facts(options) : "";
+  const auto blobs = control.exchange(key + "/wiring", place.members,
+                                      std::as_bytes(std::span(mine)), options.join_timeout_ms);
+  std::vector<std::string> uuids;
+  std::vector<std::string> said;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    uuids.push_back(cuda::uuid_text(all[r].uuid));
+    said.emplace_back(reinterpret_cast<const char*>(blobs[r].data()), blobs[r].size());
+  }
+  learn_gpus(places_, uuids, said);
 }
 
 // The peer's arena as this rank's GPU reaches it. Throws TopologyError or DeviceError with the

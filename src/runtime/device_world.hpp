@@ -10,10 +10,10 @@
 #include "device/kernels.hpp"
 #include "device/layout.hpp"
 #include "runtime/control.hpp"
-#include "runtime/device_choice.hpp"
 #include "runtime/device_communicator.hpp"
 #include "runtime/device_proof.hpp"
 #include "runtime/device_relay.hpp"
+#include "runtime/device_wiring.hpp"
 #include "runtime/wiring.hpp"
 
 namespace chorus {
@@ -65,6 +65,8 @@ class DeviceWorld {
   void make_arena(Facts& mine);
   [[nodiscard]] std::size_t arena_bytes() const;
   void look_around(const std::vector<Facts>& all);
+  void learn_wiring(Control& control, const GroupPlace& place, const std::string& key,
+                    const std::vector<Facts>& all, const Options& options);
   std::uint64_t reach(const Facts& peer, Rank rank);
   /// Why one rank does not reach another, [from * ranks + to]; empty where it does.
   using Reasons = std::vector<std::string>;

@@ -1,10 +1,12 @@
 #include "runtime/direct_cost.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
 #include "model/contract.hpp"
+#include "model/symmetry.hpp"
 
 namespace chorus {
 namespace {
@@ -21,10 +23,43 @@ struct CopyTimes {
   double kernel_s = 0;  ///< by the kernel, if it allows it
 };
 
-/// `seconds` or seconds_together(), but nothing for no bytes, which the kernel is not asked for.
-template <typename Seconds>
-double time_of(Seconds seconds, const HostRates& rates, double Sample::*way, double bytes) {
-  return bytes > 0 ? seconds(rates, way, bytes) : 0;
+/// seconds(), or seconds_together(), per way, of what ranks move.
+class LoadTimes {
+ public:
+  /// `unit_bytes`: of what loads are given in.
+  LoadTimes(const SharedMachine& machine, bool together, double unit_bytes)
+      : rates_(machine.rates),
+        span_(span_of(machine.places)),
+        together_(together),
+        unit_bytes_(unit_bytes) {}
+
+  /// Between the ranks farthest apart.
+  [[nodiscard]] double of(double Sample::*way, double units) const { return of(way, units, span_); }
+  [[nodiscard]] double of(double Sample::*way,
+                          const std::array<double, kNumDistances>& units) const {
+    double sum = 0;
+    for (std::size_t d = 0; d < kNumDistances; ++d) {
+      sum += of(way, units[d], static_cast<Distance>(d));
+    }
+    return sum;
+  }
+
+ private:
+  // Nothing for no bytes, which the kernel is not asked for.
+  [[nodiscard]] double of(double Sample::*way, double units, Distance distance) const {
+    if (units <= 0) return 0;
+    return (together_ ? seconds_together : seconds)(rates_, way, units * unit_bytes_, distance);
+  }
+
+  const HostRates& rates_;
+  const Distance span_;
+  const bool together_;
+  const double unit_bytes_;
+};
+
+/// Between the ranks farthest apart.
+double line_seconds(const SharedMachine& machine) {
+  return pair_at(machine.rates, span_of(machine.places)).line_s;
 }
 
 /// Of one rank.
@@ -59,18 +94,27 @@ CopyTimes copy_times(const SharedMachine& machine, std::size_t num_ranks, double
   const double first = most_bytes > machine.slot_bytes ? machine.slot_bytes / most_bytes : 1;
   return {.staged_s = std::max(staged_most, first * stage_most + end_most),
           // Who is read has to wait until the others are done.
-          .kernel_s = kernel_most + machine.rates.pairs.back().line_s};
+          .kernel_s = kernel_most + line_seconds(machine)};
+}
+
+Distance distance_between(std::span<const CpuPlace> places, Rank a, Rank b) {
+  if (places.empty()) return Distance::packages;
+  return distance(places[static_cast<std::size_t>(a)], places[static_cast<std::size_t>(b)]);
 }
 
 double most_read(std::span<const RankLoad> loads) {
   double most = 0;
-  for (const RankLoad& load : loads) most = std::max({most, load.staged, load.fetched});
+  for (const RankLoad& load : loads) {
+    most = std::max(
+        {most, load.staged, std::accumulate(load.fetched.begin(), load.fetched.end(), 0.0)});
+  }
   return most;
 }
 
 }  // namespace
 
-std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs) {
+std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs,
+                               std::span<const CpuPlace> places) {
   std::vector<RankLoad> loads(programs.size());
   std::set<std::pair<Rank, int>> staged;
   for (const DirectProgram& program : programs) {
@@ -80,7 +124,8 @@ std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs) {
       for (const Place& place : move.sources) {
         if (place.rank == program.rank) continue;
         reads = true;
-        mine.fetched += move.count;
+        mine.fetched[static_cast<std::size_t>(
+            distance_between(places, program.rank, place.rank))] += move.count;
         if (!staged.insert({place.rank, place.index}).second) continue;  // read by several
         loads[static_cast<std::size_t>(place.rank)].staged += move.count;
       }
@@ -101,25 +146,25 @@ std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs) {
 bool kernel_copies_pay(const SharedMachine& machine, std::span<const RankLoad> loads,
                        double unit_bytes) {
   if (!machine.rates.kernel_copies()) return false;
-  const auto time = [&](double Sample::*way, double units) {
-    return time_of(seconds, machine.rates, way, units * unit_bytes);
-  };
+  const LoadTimes time(machine, false, unit_bytes);
   const CopyTimes times =
       copy_times(machine, loads.size(), most_read(loads) * unit_bytes, [&](std::size_t i) {
-        return RankTimes{.stage_s = time(&Sample::stage_s, loads[i].staged),
-                         .fetch_s = time(&Sample::fetch_s, loads[i].fetched),
-                         .kernel_s = time(&Sample::kernel_s, loads[i].fetched)};
+        return RankTimes{.stage_s = time.of(&Sample::stage_s, loads[i].staged),
+                         .fetch_s = time.of(&Sample::fetch_s, loads[i].fetched),
+                         .kernel_s = time.of(&Sample::kernel_s, loads[i].fetched)};
       });
   return times.kernel_s < times.staged_s;
 }
 
 MessageSizes kernel_message_sizes(const SharedMachine& machine, int ranks) {
   const auto slot_bytes = static_cast<std::size_t>(machine.slot_bytes);
+  const Distance span = span_of(machine.places);
   const auto pays = [&](std::size_t bytes) {
     SharedMachine whole = machine;  // a message is not divided into tiles
     whole.slot_bytes = static_cast<double>(bytes);
     std::vector<RankLoad> loads(static_cast<std::size_t>(std::max(ranks, 2)));
-    loads[0].staged = loads[1].fetched = whole.slot_bytes;
+    loads[0].staged = whole.slot_bytes;
+    loads[1].fetched[static_cast<std::size_t>(span)] = whole.slot_bytes;
     return kernel_copies_pay(whole, loads);
   };
   MessageSizes sizes;
@@ -131,14 +176,45 @@ MessageSizes kernel_message_sizes(const SharedMachine& machine, int ranks) {
     }
   }
   // What is longer than a slot comes in slots, one of which is filled while another is emptied.
-  const double in_turn_s = std::max(seconds(machine.rates, &Sample::stage_s, machine.slot_bytes),
-                                    seconds(machine.rates, &Sample::fetch_s, machine.slot_bytes));
-  if (sizes.at_least > 0 &&
-      seconds(machine.rates, &Sample::kernel_s, machine.slot_bytes) < in_turn_s) {
+  const auto of_a_slot = [&](double Sample::*way) {
+    return seconds(machine.rates, way, machine.slot_bytes, span);
+  };
+  const double in_turn_s = std::max(of_a_slot(&Sample::stage_s), of_a_slot(&Sample::fetch_s));
+  if (sizes.at_least > 0 && of_a_slot(&Sample::kernel_s) < in_turn_s) {
     sizes.less_than = slot_bytes + 1;
   }
   return sizes;
 }
+
+namespace {
+
+/// `alpha_s`, and the copies of `loads`, in chunks of `chunk` bytes of one byte in all, at every
+/// size: lines between sizes so near to each other that the samples of any machine show.
+Price price_of(double alpha_s, std::span<const RankLoad> loads, double chunk,
+               const SharedMachine& machine) {
+  const auto at = [&](double size_bytes) {
+    const LoadTimes time(machine, machine.cores > 1, chunk * size_bytes);
+    const CopyTimes copies = copy_times(
+        machine, loads.size(), most_read(loads) * chunk * size_bytes, [&](std::size_t i) {
+          const RankLoad& load = loads[i];
+          return RankTimes{.stage_s = time.of(&Sample::stage_s, load.staged),
+                           .fetch_s = time.of(&Sample::fetch_s, load.fetched),
+                           .kernel_s = time.of(&Sample::kernel_s, load.fetched),
+                           .rest_s = time.of(&Sample::stage_s, load.placed) +
+                                     time.of(&Sample::fetch_s, load.collected)};
+        });
+    return alpha_s + (machine.rates.kernel_copies() ? std::min(copies.kernel_s, copies.staged_s)
+                                                    : copies.staged_s);
+  };
+  std::vector<Price::Point> points = {{.bytes = 0, .seconds = at(0)}};
+  constexpr double kMostBytes = 1 << 30;
+  for (double bytes = 1024; bytes <= kMostBytes; bytes *= 2) {
+    points.push_back({.bytes = bytes, .seconds = at(bytes)});
+  }
+  return Price(std::move(points));
+}
+
+}  // namespace
 
 Price direct_price(std::span<const DirectProgram> programs, const SharedMachine& machine) {
   const auto n = static_cast<int>(programs.size());
@@ -148,11 +224,9 @@ Price direct_price(std::span<const DirectProgram> programs, const SharedMachine&
                        .num_chunks = programs[0].num_chunks,
                        .steps = {}};
   const HostRates& rates = machine.rates;
-  const double line_s = rates.pairs.back().line_s;
-  const auto seconds_in_use = machine.cores > 1 ? seconds_together : seconds;
+  const double line_s = line_seconds(machine);
   const bool crowded = n > machine.cores;
-  const std::vector<RankLoad> loads = loads_of(programs);
-  const double chunk = chunk_bytes(whole, 1.0);  // of one byte in all
+  const std::vector<RankLoad> loads = loads_of(programs, machine.places);
   const bool collects =
       std::ranges::any_of(loads, [](const RankLoad& load) { return load.collected > 0; });
   const int hand_offs = collects ? 2 : 1;
@@ -163,29 +237,27 @@ Price direct_price(std::span<const DirectProgram> programs, const SharedMachine&
   const double alpha_s = rates.system_call_s +
                          std::max(hand_offs * kLinesOfHandOff * line_s, turns_s) +
                          line_s / kLinesAtOnce * std::max(0, n - 2);
-  const auto at = [&](double size_bytes) {
-    const auto time = [&](double Sample::*way, double chunks) {
-      return time_of(seconds_in_use, rates, way, chunks * chunk * size_bytes);
-    };
-    const CopyTimes copies = copy_times(
-        machine, loads.size(), most_read(loads) * chunk * size_bytes, [&](std::size_t i) {
-          const RankLoad& load = loads[i];
-          return RankTimes{.stage_s = time(&Sample::stage_s, load.staged),
-                           .fetch_s = time(&Sample::fetch_s, load.fetched),
-                           .kernel_s = time(&Sample::kernel_s, load.fetched),
-                           .rest_s = time(&Sample::stage_s, load.placed) +
-                                     time(&Sample::fetch_s, load.collected)};
-        });
-    return alpha_s +
-           (rates.kernel_copies() ? std::min(copies.kernel_s, copies.staged_s) : copies.staged_s);
-  };
-  // Lines between sizes so near to each other that the samples of any machine show.
-  std::vector<Price::Point> points = {{.bytes = 0, .seconds = at(0)}};
-  constexpr double kMostBytes = 1 << 30;
-  for (double bytes = 1024; bytes <= kMostBytes; bytes *= 2) {
-    points.push_back({.bytes = bytes, .seconds = at(bytes)});
+  return price_of(alpha_s, loads, chunk_bytes(whole, 1.0), machine);
+}
+
+Price message_price(const Schedule& schedule, double alpha_s, const SharedMachine& machine) {
+  const Cells cells = cells_of(schedule);
+  std::vector<RankLoad> loads(static_cast<std::size_t>(schedule.world_size));
+  for (const Step& step : schedule.steps) {
+    for (const Transfer& transfer : step) {
+      for (int by = 0; by < cells.count(); ++by) {
+        const Rank src = cells.moved(transfer.src, by);
+        const Rank dst = cells.moved(transfer.dst, by);
+        const Distance apart = distance_between(machine.places, src, dst);
+        loads[static_cast<std::size_t>(src)].staged += 1;
+        loads[static_cast<std::size_t>(dst)].fetched[static_cast<std::size_t>(apart)] += 1;
+      }
+    }
   }
-  return Price(std::move(points));
+  // Every step is as much work of its own as a call is.
+  const auto steps = static_cast<double>(schedule.steps.size());
+  return price_of(alpha_s + steps * machine.rates.system_call_s, loads, chunk_bytes(schedule, 1.0),
+                  machine);
 }
 
 }  // namespace chorus

@@ -1,37 +1,39 @@
 // What calls and messages cost ranks that share memory.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
 
 #include "model/direct.hpp"
 #include "model/price.hpp"
+#include "topology/cpu_place.hpp"
 #include "topology/host_rates.hpp"
 #include "transports/link.hpp"
 
 namespace chorus {
 
-/// Ranks up to which each may look at the offers of all others: beyond, that takes longer than the
-/// logarithmic number of messages of a tree.
-inline constexpr int kMostFlat = 16;
-
 /// The machine that all ranks of a communicator share.
 struct SharedMachine {
   int cores = 1;  ///< that the ranks may run on, together
   HostRates rates = assumed_host_rates();
-  double slot_bytes = 131'072;  ///< of one tile of a collective
+  std::vector<CpuPlace> places = {};  ///< by rank, as far as they are known; empty: nowhere
+  double slot_bytes = 131'072;        ///< of one tile of a collective
 };
 
 /// What one rank moves in a call: in bytes, or in chunks of its schedule.
 struct RankLoad {
-  double staged = 0;     ///< of its input, that others read
-  double fetched = 0;    ///< of others' inputs
+  double staged = 0;  ///< of its input, that others read
+  /// Of others' inputs, by Distance.
+  std::array<double, kNumDistances> fetched = {};
   double placed = 0;     ///< copied from its own memory: to itself, and into slots for others
   double collected = 0;  ///< of its output, that others left in slots
 };
-/// Of the direct form of a schedule, one program per rank: by rank, in chunks.
-[[nodiscard]] std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs);
+/// Of the direct form of a schedule, one program per rank: by rank, in chunks. `places` as
+/// SharedMachine.
+[[nodiscard]] std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs,
+                                             std::span<const CpuPlace> places);
 
 /// Whether a call ends earlier if ranks read each other's ordinary buffers by the kernel than if
 /// each stages what others read; what is copied either way does not count. `unit_bytes`: of what
@@ -48,5 +50,10 @@ struct RankLoad {
 /// outnumber the cores, the copies of all ranks over the cores.
 [[nodiscard]] Price direct_price(std::span<const DirectProgram> programs,
                                  const SharedMachine& machine);
+
+/// Of a schedule that runs as messages, ordinary buffers likewise: `alpha_s`, what its steps take
+/// of the Topology (cost()), and the copies of the busiest rank, near and far.
+[[nodiscard]] Price message_price(const Schedule& schedule, double alpha_s,
+                                  const SharedMachine& machine);
 
 }  // namespace chorus

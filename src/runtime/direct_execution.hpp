@@ -37,7 +37,9 @@ struct DirectRoutine {
   std::vector<Rank> partners;   ///< others whose input it reads or whose output it stores into
   std::vector<RankLoad> loads;  ///< by rank, in chunks
 };
-[[nodiscard]] DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank);
+/// `places` as SharedMachine.
+[[nodiscard]] DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank,
+                                                std::span<const CpuPlace> places = {});
 
 /// What the calls that go through a Commons have in common. One per Commons.
 struct DirectCount {

@@ -32,10 +32,11 @@ void add(std::vector<DirectRoutine::Run>& runs, const DirectRoutine::Run& run, i
 
 }  // namespace
 
-DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank) {
+DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank,
+                                  std::span<const CpuPlace> places) {
   DirectRoutine routine;
   routine.program = programs[static_cast<std::size_t>(rank)];
-  routine.loads = loads_of(programs);
+  routine.loads = loads_of(programs, places);
   const Collective collective = routine.program.collective;
   const int n = routine.program.world_size;
   const int k = routine.program.num_chunks / num_blocks(collective.kind, n);

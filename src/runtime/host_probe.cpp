@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -16,7 +15,6 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
-#include <functional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -25,6 +23,7 @@
 #include "base/cores.hpp"
 #include "base/host.hpp"
 #include "base/kernel_text.hpp"
+#include "runtime/host_probe_cores.hpp"
 
 namespace chorus {
 namespace {
@@ -37,12 +36,9 @@ constexpr std::size_t kTiles = 4;          // of Commons::kSlots
 constexpr std::size_t kProbedSizes[] = {4 << 10, 16 << 10, 64 << 10, 256 << 10,
                                         1 << 20, 4 << 20,  16 << 20};
 constexpr milliseconds kWholeProbe{100};
+constexpr milliseconds kOfLoopback{8};  // of these, and of all that is no copy
 constexpr int kLeastRuns = 2;
 constexpr int kMostRuns = 32;
-
-double seconds_since(Moment::time_point begin) {
-  return std::chrono::duration<double>(Moment::now() - begin).count();
-}
 
 /// What two looks at the clock take by themselves.
 double clock_cost() {
@@ -52,13 +48,6 @@ double clock_cost() {
     least = std::min(least, seconds_since(begin));
   }
   return least;
-}
-
-bool pin_to(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(core), &set);
-  return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
 }
 
 /// Private memory, there when it is made.
@@ -83,43 +72,6 @@ class Block {
 
 /// Two cores that take turns at something take twice as long; more was somebody else's work.
 constexpr double kMostTogether = 4;
-
-/// Two threads that take turns. A turn is an odd number for the writer, an even one for the reader.
-struct Turns {
-  alignas(128) std::atomic<std::uint32_t> turn{0};
-
-  void await(std::uint32_t number) {
-    for (int spins = 0; turn.load(std::memory_order_acquire) != number; ++spins) {
-      if (spins > 10'000) ::sched_yield();  // the other one may have been given this core
-    }
-  }
-  void pass(std::uint32_t number) { turn.store(number, std::memory_order_release); }
-};
-
-/// Runs `writer` on one core and `reader` on another. False if either core is not to be had.
-bool on_cores(const int (&cores)[2], const std::function<void(Turns&)>& writer,
-              const std::function<void(Turns&)>& reader) {
-  Turns turns;
-  std::atomic<int> ready{0};
-  std::atomic<bool> failed{false};
-  const auto run = [&](int core, const std::function<void(Turns&)>& work) {
-    if (!pin_to(core)) failed = true;
-    ++ready;
-    while (ready.load() < 2) ::sched_yield();
-    if (!failed) work(turns);
-  };
-  std::thread other([&] { run(cores[0], writer); });
-  std::thread one;
-  try {
-    one = std::thread([&] { run(cores[1], reader); });
-  } catch (const std::system_error&) {
-    failed = true;
-    ready = 2;
-  }
-  other.join();
-  if (one.joinable()) one.join();
-  return !failed;
-}
 
 double probe_line(const int (&cores)[2], int round_trips) {
   constexpr int kBatches = 8;
@@ -423,9 +375,11 @@ std::string machine_identity() {
   utsname kernel{};
   ::uname(&kernel);
   const std::string model = value_in(kernel_text("/proc/cpuinfo"), "model name");
-  return fmt::format("{}, {} processors, Linux {}, boot {}",
+  std::string online = kernel_text("/sys/devices/system/cpu/online");  // they may change meanwhile
+  while (!online.empty() && online.back() == '\n') online.pop_back();
+  return fmt::format("{}, processors {}, Linux {}, boot {}",
                      model.empty() ? "processor of unknown name" : model,
-                     ::sysconf(_SC_NPROCESSORS_ONLN), kernel.release, boot_id());
+                     online.empty() ? "unknown" : online, kernel.release, boot_id());
 }
 
 namespace {
@@ -440,7 +394,7 @@ HostRates measure() {
   std::size_t done = 0;
   std::erase_if(rates.pairs, [&](HostRates::Pair& pair) {
     const auto spent = std::chrono::duration_cast<milliseconds>(Moment::now() - begin);
-    const auto share = (kWholeProbe - spent) / static_cast<int>(number - done++);
+    const auto share = (kWholeProbe - kOfLoopback - spent) / static_cast<int>(number - done++);
     return !probe_pair(pair, ways, std::max(share, milliseconds(5)));
   });
   if (rates.pairs.empty()) return assumed_host_rates();
@@ -448,6 +402,7 @@ HostRates measure() {
   rates.turn_s = probe_turn(cores[0]);
   rates.system_call_s = probe_system_call();
   rates.wake_s = probe_wake(cores);
+  rates.loopback = probe_loopback(cores);
   if (rates.turn_s <= 0 || rates.wake_s <= 0) return assumed_host_rates();
   rates.machine = machine_identity();
   rates.measured_at_s = static_cast<std::int64_t>(std::time(nullptr));
@@ -455,6 +410,14 @@ HostRates measure() {
 }
 
 }  // namespace
+
+double look_at_line(const HostRates::Pair& cores) {
+  try {
+    return probe_line(cores.cores, 40);
+  } catch (const std::system_error&) {  // no thread is to be had
+    return 0;
+  }
+}
 
 HostRates probe_host() {
   try {

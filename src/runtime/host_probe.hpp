@@ -1,13 +1,16 @@
 // Measures what moving bytes between the cores of this machine costs, once per machine.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 
+#include "topology/discovered_host.hpp"
 #include "topology/host_rates.hpp"
 
 namespace chorus {
 
-/// What makes figures those of this machine: boot id, kernel, processor, number of processors.
+/// What makes figures those of this machine: boot id, kernel, processor, processors on line.
 [[nodiscard]] std::string machine_identity();
 
 /// Two cores of every distance that this process may run on, at most 100 ms in all. Threads of its
@@ -15,11 +18,31 @@ namespace chorus {
 /// Each figure is the least of several, so that what else runs here seldom changes it.
 [[nodiscard]] HostRates probe_host();
 
+/// A moment's look at HostRates::Pair::line_s of these two cores, under a millisecond; 0 if they
+/// are not to be had.
+[[nodiscard]] double look_at_line(const HostRates::Pair& cores);
+
+/// Whether what was measured once no longer holds: a line takes less than half, or more than twice,
+/// of what it did. Virtual processors move: today they are siblings, tomorrow cores far apart.
+/// `look`: as look_at_line(); several are asked for before more is believed, since other work only
+/// ever makes it more.
+[[nodiscard]] bool is_stale(const HostRates& rates,
+                            const std::function<double(const HostRates::Pair&)>& look);
+
 /// What `wanted` (Options::host_probe) says: "off": assumed_host_rates(); "auto": what this process
-/// knows, else what `directory` (Options::probe_cache) keeps of this machine, else probe_host(),
-/// which is kept there; anything else: the file of this name. Throws InputError for a file that
-/// cannot be read.
-[[nodiscard]] HostRates find_host_rates(const std::string& wanted, const std::string& directory);
+/// knows, else what `directory` (Options::probe_cache) keeps of this machine and is not stale, else
+/// probe_host(), which is kept there; anything else: the file of this name. Throws InputError for a
+/// file that cannot be read.
+[[nodiscard]] HostRates find_host_rates(
+    const std::string& wanted, const std::string& directory,
+    const std::function<double(const HostRates::Pair&)>& look = look_at_line);
+
+/// Where the processing units, GPUs and adapters of this machine are: what this process knows, else
+/// what `directory` keeps, if that knows `units`, else discover_host(), which is kept there. Knows
+/// nothing if `wanted` is "off" or nothing can be discovered.
+[[nodiscard]] DiscoveredHost find_discovered_host(const std::string& wanted,
+                                                  const std::string& directory,
+                                                  std::span<const int> units);
 
 /// Keeps `rates` in `directory`, atomically; what goes wrong is logged at info.
 void save_host_rates(const std::string& directory, const HostRates& rates);

@@ -462,7 +462,10 @@ HostList hosts_of(const Wiring& wiring) {
     part.ranks.push_back(static_cast<Rank>(r));
     part.memory = {.cores = members[r].host_cores,
                    .is_shared = wiring.hosts_share_memory(),
-                   .rates = *members[r].rates};
+                   .rates = *members[r].rates,
+                   .places = std::move(part.memory.places),
+                   .adapter_numa = members[r].adapter_numa};
+    part.memory.places.push_back(members[r].place);
   }
   HostList hosts;
   std::map<std::string, int> used;

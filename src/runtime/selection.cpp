@@ -13,8 +13,6 @@
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
 #include "runtime/direct_cost.hpp"
-#include "runtime/direct_execution.hpp"
-#include "runtime/proved.hpp"
 
 namespace chorus {
 namespace {
@@ -40,6 +38,32 @@ std::string reason_against(const Algorithm& algorithm, const AlgorithmInput& inp
     return "does not fold in the order of ranks (CHORUS_DETERMINISTIC)";
   }
   return {};
+}
+
+/// `forms`: that run it without messages, or null.
+Price price_of(const Schedule& schedule, const std::vector<DirectProgram>* forms,
+               const Topology& topology, const Routes& routes, const SharedMachine* shared) {
+  if (forms != nullptr) return direct_price(*forms, *shared);
+  const Cost messages = cost(schedule, topology, routes);
+  return shared != nullptr ? message_price(schedule, messages.alpha_s, *shared) : Price(messages);
+}
+
+/// Where all ranks are as near to each other, a relay copies no less than what goes straight: it
+/// has to take less time for no bytes at all. `straight`: by candidate.
+void drop_relays(std::vector<Candidate>& candidates, const std::vector<bool>& straight,
+                 std::string_view asked_for) {
+  double least_s = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (straight[i] && candidates[i].why_not.empty()) {
+      least_s = std::min(least_s, candidates[i].price.seconds(0));
+    }
+  }
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Candidate& candidate = candidates[i];
+    if (straight[i] || !candidate.why_not.empty() || candidate.name == asked_for) continue;
+    if (candidate.price.seconds(0) < least_s) continue;
+    candidate.why_not = "relays, but all ranks reach each other's memory";
+  }
 }
 
 /// Sizes from `from` on, up to the next range's, of which one candidate is the cheapest.
@@ -133,10 +157,11 @@ std::vector<PlanEntry> lower_envelope(const std::vector<Candidate>& candidates,
 
 Considered consider(CollectiveKind kind, const Topology& topology, const Routes& routes,
                     const std::vector<int>& levels, const Options& options,
-                    const SharedMachine* shared,
-                    const std::function<void(const Schedule&, Candidate&)>& amend) {
+                    const Pricing& pricing) {
+  const SharedMachine* const shared = pricing.shared;
   Considered considered;
   std::vector<Schedule> schedules;
+  std::vector<bool> straight;
   const AlgorithmInput input = input_for(kind, topology.world_size(), levels);
   bool named_one_can = false;
   if (!options.algorithm.empty()) {
@@ -146,6 +171,7 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
     Candidate candidate{.name = std::string(algorithm.name),
                         .why_not = reason_against(algorithm, input, options)};
     Schedule schedule;
+    bool is_direct = false;
     if (candidate.why_not.empty() && named_one_can && algorithm.name != options.algorithm) {
       candidate.why_not = fmt::format("CHORUS_ALGORITHM={}", options.algorithm);
     }
@@ -155,6 +181,7 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
       try {
         const bool may_be_direct = shared != nullptr && (!input.compact || algorithm.all_pairs);
         const auto forms = may_be_direct ? direct(schedule) : std::nullopt;
+        is_direct = forms.has_value();
         const bool asked_for = options.deterministic || algorithm.name == options.algorithm;
         const bool few_others_serve = is_rooted(kind) || kind == CollectiveKind::all_to_all;
         if (input.compact && algorithm.all_pairs && !forms && !asked_for &&
@@ -162,14 +189,9 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
           candidate.why_not =
               fmt::format("connects every rank with {} others", input.world_size - 1);
         }
-        if (shared != nullptr && !forms && topology.world_size() <= kMostFlat &&
-            algorithm.name != options.algorithm) {
-          candidate.why_not = "relays, but all ranks reach each other's memory";
-        }
         if (candidate.why_not.empty()) {
-          candidate.price =
-              forms ? direct_price(*forms, *shared) : Price(cost(schedule, topology, routes));
-          if (amend) amend(schedule, candidate);
+          candidate.price = price_of(schedule, forms ? &*forms : nullptr, topology, routes, shared);
+          if (pricing.amend) pricing.amend(schedule, candidate);
         }
       } catch (const TopologyError& error) {
         candidate.why_not = error.what();
@@ -177,6 +199,10 @@ Considered consider(CollectiveKind kind, const Topology& topology, const Routes&
     }
     considered.candidates.push_back(std::move(candidate));
     schedules.push_back(std::move(schedule));
+    straight.push_back(is_direct);
+  }
+  if (shared != nullptr && levels_inside(shared->places).size() < 2) {
+    drop_relays(considered.candidates, straight, options.algorithm);
   }
   considered.entries = lower_envelope(considered.candidates, schedules);
   return considered;
@@ -193,9 +219,11 @@ double predicted_s(const Considered& considered, const PlanEntry& entry, double 
 }
 
 std::string explain(const Considered& considered, CollectiveKind kind, double size_bytes) {
-  const auto chosen = std::find_if(
-      considered.entries.begin(), considered.entries.end(),
-      [&](const PlanEntry& entry) { return size_bytes <= static_cast<double>(entry.max_bytes); });
+  const auto chosen = std::find_if(considered.entries.begin(), considered.entries.end(),
+                                   [&](const PlanEntry& entry) {
+                                     return size_bytes >= static_cast<double>(entry.min_bytes) &&
+                                            size_bytes <= static_cast<double>(entry.max_bytes);
+                                   });
   std::string text;
   if (chosen == considered.entries.end()) {
     text = fmt::format("{}: no schedule serves this\n", name_of(kind));
@@ -232,17 +260,15 @@ std::string explain(const Considered& considered, CollectiveKind kind, double si
   return text;
 }
 
-Selector::Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan,
-                   Rank rank, int guaranteed_slots, const SharedMachine* shared)
+Selection::Selection(Topology topology, std::vector<int> levels, const Options& options, Plan plan,
+                     Pricing pricing)
     : topology_(std::move(topology)),
       levels_(std::move(levels)),
       options_(options),
       plan_(std::move(plan)),
-      rank_(rank),
-      guaranteed_slots_(guaranteed_slots),
-      shared_(shared) {}
+      pricing_(std::move(pricing)) {}
 
-Selector::PerKind& Selector::prepare(CollectiveKind kind) {
+Selection::PerKind& Selection::prepare(CollectiveKind kind) {
   PerKind& per_kind = kinds_[static_cast<std::size_t>(kind)];
   if (per_kind.considered) return per_kind;
   Considered considered;
@@ -264,19 +290,17 @@ Selector::PerKind& Selector::prepare(CollectiveKind kind) {
                               std::make_move_iterator(classic.entries.begin()),
                               std::make_move_iterator(classic.entries.end()));
   }
-  const std::size_t roots = is_rooted(kind) ? static_cast<std::size_t>(topology_.world_size()) : 1;
-  per_kind.choices.assign(roots, std::vector<Choice>(considered.entries.size()));
   per_kind.considered = std::move(considered);
-  if (rank_ == 0 && log_enabled(LogLevel::info)) tell(kind, per_kind);
+  if (pricing_.tells && log_enabled(LogLevel::info)) tell(kind, per_kind);
   return per_kind;
 }
 
 // The classic schedules of one kind: as rank 0 has decided for a large group, or by their prices.
-Considered Selector::decided(CollectiveKind kind) {
+Considered Selection::decided(CollectiveKind kind) {
   const auto& decisions = decisions_[static_cast<std::size_t>(kind)];
   if (decisions.empty()) {
     if (!routes_) routes_.emplace(topology_);
-    return consider(kind, topology_, *routes_, levels_, options_, shared_);
+    return consider(kind, topology_, *routes_, levels_, options_, pricing_);
   }
   Considered considered;
   const AlgorithmInput input = input_for(kind, topology_.world_size(), levels_);
@@ -288,7 +312,7 @@ Considered Selector::decided(CollectiveKind kind) {
   return considered;
 }
 
-std::vector<std::byte> Selector::decide() {
+std::vector<std::byte> Selection::decide() {
   BlobWriter blob;
   for (int k = 0; k < kNumCollectiveKinds; ++k) {
     const Considered classic = decided(static_cast<CollectiveKind>(k));
@@ -306,7 +330,7 @@ std::vector<std::byte> Selector::decide() {
   return {view.begin(), view.end()};
 }
 
-void Selector::follow(std::span<const std::byte> decisions) {
+void Selection::follow(std::span<const std::byte> decisions) {
   BlobReader blob(decisions);
   for (int k = 0; k < kNumCollectiveKinds; ++k) {
     const auto kind = static_cast<CollectiveKind>(k);
@@ -333,7 +357,7 @@ void Selector::follow(std::span<const std::byte> decisions) {
   if (!blob.ok()) throw BootstrapError("rank 0 sent a malformed choice of schedules");
 }
 
-void Selector::tell(CollectiveKind kind, const PerKind& per_kind) const {
+void Selection::tell(CollectiveKind kind, const PerKind& per_kind) const {
   std::string list;
   std::size_t i = 0;
   for (const PlanEntry& entry : per_kind.considered->entries) {
@@ -345,16 +369,16 @@ void Selector::tell(CollectiveKind kind, const PerKind& per_kind) const {
 }
 
 // Entries of a plan come first; the classic ones cover every size.
-std::size_t Selector::entry_for(const PerKind& per_kind, std::uint64_t size_bytes) {
-  const auto& entries = per_kind.considered->entries;
+std::size_t Selection::entry_for(CollectiveKind kind, std::uint64_t size_bytes) {
+  const auto& entries = prepare(kind).considered->entries;
   std::size_t i = 0;
   while (size_bytes < entries[i].min_bytes || size_bytes > entries[i].max_bytes) ++i;
   return i;
 }
 
-double Selector::predicted_s(CollectiveKind kind, std::uint64_t size_bytes) {
+double Selection::predicted_s(CollectiveKind kind, std::uint64_t size_bytes) {
   const PerKind& per_kind = prepare(kind);
-  const std::size_t chosen = entry_for(per_kind, size_bytes);
+  const std::size_t chosen = entry_for(kind, size_bytes);
   const PlanEntry& entry = per_kind.considered->entries[chosen];
   const auto bytes = static_cast<double>(size_bytes);
   if (chosen < per_kind.of_plan) {
@@ -364,24 +388,14 @@ double Selector::predicted_s(CollectiveKind kind, std::uint64_t size_bytes) {
   return chorus::predicted_s(*per_kind.considered, entry, bytes);
 }
 
-const Selector::Choice& Selector::choose(Collective collective, std::uint64_t size_bytes) {
-  PerKind& per_kind = prepare(collective.kind);
-  const std::size_t i = entry_for(per_kind, size_bytes);
-  const auto& entries = per_kind.considered->entries;
-  const Rank root = is_rooted(collective.kind) ? collective.root : 0;
-  Choice& choice = per_kind.choices[static_cast<std::size_t>(root)][i];
-  if (!choice.routine) choice = make_choice(entries[i].schedule, root);
-  return choice;
-}
-
-const PlanEntry* Selector::planned(CollectiveKind kind, std::string_view name) const {
+const PlanEntry* Selection::planned(CollectiveKind kind, std::string_view name) const {
   for (const PlanEntry& entry : plan_.entries) {
     if (entry.schedule.collective.kind == kind && entry.schedule.name == name) return &entry;
   }
   return nullptr;
 }
 
-std::optional<std::string> Selector::why_not(CollectiveKind kind, std::string_view name) const {
+std::optional<std::string> Selection::why_not(CollectiveKind kind, std::string_view name) const {
   if (planned(kind, name) != nullptr) return std::nullopt;
   const AlgorithmInput input = input_for(kind, topology_.world_size(), levels_);
   try {
@@ -394,52 +408,15 @@ std::optional<std::string> Selector::why_not(CollectiveKind kind, std::string_vi
   }
 }
 
-const Selector::Choice& Selector::choose(Collective collective, std::string_view name) {
-  const Rank root = is_rooted(collective.kind) ? collective.root : 0;
-  const auto key = std::tuple(collective.kind, root, std::string(name));
-  if (const auto found = named_.find(key); found != named_.end()) return found->second;
-  if (const auto reason = why_not(collective.kind, name)) throw InputError(*reason);
-  const PlanEntry* const entry = planned(collective.kind, name);
-  const AlgorithmInput input = input_for(collective.kind, topology_.world_size(), levels_);
-  const Schedule schedule = entry != nullptr ? entry->schedule : algorithm(name).make(input);
-  return named_.emplace(key, make_choice(schedule, root)).first->second;
+Schedule Selection::named(CollectiveKind kind, std::string_view name) const {
+  if (const auto reason = why_not(kind, name)) throw InputError(*reason);
+  if (const PlanEntry* const entry = planned(kind, name)) return entry->schedule;
+  return algorithm(name).make(input_for(kind, topology_.world_size(), levels_));
 }
 
-Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) const {
-  const Schedule mine = root == 0 ? schedule : rotated(schedule, root);
-  if (mine.world_size >= kCompactRanks) return make_choice_alone(mine);
-  Proved proved = prove(mine, guaranteed_slots_, shared_ != nullptr);
-  std::vector<Program>& programs = proved.programs;
-  int longest = 1;
-  for (const Program& program : programs) longest = std::max(longest, max_message_chunks(program));
-  std::shared_ptr<const DirectRoutine> shared;
-  if (proved.direct) {
-    shared = std::make_shared<const DirectRoutine>(make_direct_routine(*proved.direct, rank_));
-  }
-  return {.routine = make_routine(std::move(programs[static_cast<std::size_t>(rank_)]), longest,
-                                  hash_of(mine), std::move(shared)),
-          .name = mine.name};
-}
-
-// In time and memory that grow with what this rank does: programs that ranks lower alone fit
-// together, and cannot wait in a circle (lower_alone()).
-Selector::Choice Selector::make_choice_alone(const Schedule& schedule) const {
-  require_correct(schedule);
-  std::shared_ptr<const DirectRoutine> shared;
-  if (shared_ != nullptr) {
-    if (const auto forms = proved_direct(schedule)) {
-      shared = std::make_shared<const DirectRoutine>(make_direct_routine(*forms, rank_));
-    }
-  }
-  LoweredAlone alone = lower_alone(schedule, rank_);
-  return {.routine = make_routine(std::move(alone.program), alone.longest_message,
-                                  hash_of(schedule), std::move(shared)),
-          .name = schedule.name};
-}
-
-std::string Selector::why(CollectiveKind kind, std::uint64_t size_bytes) {
+std::string Selection::why(CollectiveKind kind, std::uint64_t size_bytes) {
   const PerKind& per_kind = prepare(kind);
-  const std::size_t chosen = entry_for(per_kind, size_bytes);
+  const std::size_t chosen = entry_for(kind, size_bytes);
   const PlanEntry& entry = per_kind.considered->entries[chosen];
   const std::string range =
       entry.max_bytes == kNoLimit
@@ -471,11 +448,11 @@ std::string Selector::why(CollectiveKind kind, std::uint64_t size_bytes) {
                              next->price.seconds(bytes) * 1e6);
 }
 
-std::string Selector::explain(CollectiveKind kind, std::uint64_t size_bytes) {
+std::string Selection::explain(CollectiveKind kind, std::uint64_t size_bytes) {
   const Considered* considered = &*prepare(kind).considered;
   Considered priced;
   if (!decisions_[static_cast<std::size_t>(kind)].empty()) {  // rank 0 alone knows the others
-    priced = consider(kind, topology_, Routes(topology_), levels_, options_, shared_);
+    priced = consider(kind, topology_, Routes(topology_), levels_, options_, pricing_);
     priced.entries = considered->entries;
     considered = &priced;
   }

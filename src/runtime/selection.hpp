@@ -40,14 +40,21 @@ struct Considered {
   std::vector<PlanEntry> entries;     ///< the lower envelope of their costs
 };
 
-/// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput. `shared`: the
-/// machine whose memory all ranks share, if they do. Then schedules with a direct form
-/// (model/direct.hpp) are priced by what that moves, and up to kMostFlat ranks only those are
-/// considered. `amend` may add to the cost of a candidate that could run, or say why not.
-[[nodiscard]] Considered consider(
-    CollectiveKind kind, const Topology& topology, const Routes& routes,
-    const std::vector<int>& levels, const Options& options, const SharedMachine* shared = nullptr,
-    const std::function<void(const Schedule&, Candidate&)>& amend = {});
+/// What prices count besides the Topology.
+struct Pricing {
+  /// The machine whose memory all ranks share, if they do, which outlives this. Then schedules are
+  /// priced by what each rank copies, those with a direct form (model/direct.hpp) by what that
+  /// does.
+  const SharedMachine* shared = nullptr;
+  /// May add to the price of a candidate that could run, or say why not.
+  std::function<void(const Schedule&, Candidate&)> amend = {};
+  bool tells = false;  ///< the log, at info, what serves which sizes
+};
+
+/// Prices every algorithm for `kind` on `topology`. `levels` as AlgorithmInput.
+[[nodiscard]] Considered consider(CollectiveKind kind, const Topology& topology,
+                                  const Routes& routes, const std::vector<int>& levels,
+                                  const Options& options, const Pricing& pricing = {});
 
 /// Of one of its entries: by the schedule's price, or by the entry's line where that is not known.
 [[nodiscard]] double predicted_s(const Considered& considered, const PlanEntry& entry,
@@ -57,50 +64,44 @@ struct Considered {
 [[nodiscard]] std::string explain(const Considered& considered, CollectiveKind kind,
                                   double size_bytes);
 
-/// Keeps, per communicator, the routines of the schedules in use: made, proved and lowered at their
-/// first call.
-class Selector {
+/// Which schedule serves which collective and size: the plan's, or the cheapest on the Topology.
+/// The same on all ranks.
+class Selection {
  public:
-  /// `shared` as consider(), and outlives this.
-  Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan, Rank rank,
-           int guaranteed_slots, const SharedMachine* shared = nullptr);
+  Selection(Topology topology, std::vector<int> levels, const Options& options, Plan plan,
+            Pricing pricing = {});
 
-  struct Choice {
-    std::shared_ptr<const Routine> routine;
-    std::string name;
-  };
   /// For groups of kCompactRanks and more, where pricing looks at routes between all ranks: rank 0
-  /// decides for all which classic schedule serves which size, and the others follow. Before the
-  /// first choose(). follow() throws BootstrapError if what it is given makes no sense.
+  /// decides for all which classic schedule serves which size, and the others follow. Before
+  /// anything is chosen. follow() throws BootstrapError if what it is given makes no sense.
   [[nodiscard]] std::vector<std::byte> decide();
   void follow(std::span<const std::byte> decisions);
 
-  /// Throws SynthesisError if a schedule (of a plan file, say) turns out wrong.
-  [[nodiscard]] const Choice& choose(Collective collective, std::uint64_t size_bytes);
+  /// Everything that serves, a plan's entries first. Throws SynthesisError if nothing does.
+  [[nodiscard]] const Considered& considered(CollectiveKind kind) {
+    return *prepare(kind).considered;
+  }
+  /// The first of its entries that serves this size, counted as PlanEntry does.
+  [[nodiscard]] std::size_t entry_for(CollectiveKind kind, std::uint64_t size_bytes);
   /// The schedule of this name: the plan's, or that algorithm's. Throws InputError, as why_not()
   /// says.
-  [[nodiscard]] const Choice& choose(Collective collective, std::string_view name);
+  [[nodiscard]] Schedule named(CollectiveKind kind, std::string_view name) const;
   /// Why no schedule of this name serves `kind`; nothing if one does.
   [[nodiscard]] std::optional<std::string> why_not(CollectiveKind kind,
                                                    std::string_view name) const;
   [[nodiscard]] std::string explain(CollectiveKind kind, std::uint64_t size_bytes);
-  /// Why choose() chooses it: by which plan or option, or how much dearer the next is.
+  /// Why what serves this size does: by which plan or option, or how much dearer the next is.
   [[nodiscard]] std::string why(CollectiveKind kind, std::uint64_t size_bytes);
-  /// Of what choose() chooses.
+  /// Of what serves this size.
   [[nodiscard]] double predicted_s(CollectiveKind kind, std::uint64_t size_bytes);
   [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
-  /// Everything that choose() chooses from. Throws SynthesisError if nothing serves `kind`.
-  [[nodiscard]] const Considered& considered(CollectiveKind kind) {
-    return *prepare(kind).considered;
-  }
+  [[nodiscard]] const Pricing& pricing() const { return pricing_; }
 
  private:
   struct PerKind {
     std::optional<Considered> considered;
     std::size_t of_plan = 0;  ///< entries that are the plan's: the first
-    // [root][entry], made when first used; empty routine until then.
-    std::vector<std::vector<Choice>> choices;
   };
   /// A classic schedule by name, with its range and price; the schedule itself is made when needed.
   struct Decision {
@@ -110,9 +111,6 @@ class Selector {
   PerKind& prepare(CollectiveKind kind);
   [[nodiscard]] Considered decided(CollectiveKind kind);
   void tell(CollectiveKind kind, const PerKind& per_kind) const;
-  [[nodiscard]] static std::size_t entry_for(const PerKind& per_kind, std::uint64_t size_bytes);
-  [[nodiscard]] Choice make_choice(const Schedule& schedule, Rank root) const;
-  [[nodiscard]] Choice make_choice_alone(const Schedule& schedule) const;
   [[nodiscard]] const PlanEntry* planned(CollectiveKind kind, std::string_view name) const;
 
   Topology topology_;
@@ -121,10 +119,35 @@ class Selector {
   std::vector<int> levels_;
   const Options& options_;
   Plan plan_;
+  Pricing pricing_;
+  std::array<PerKind, kNumCollectiveKinds> kinds_;
+};
+
+/// Keeps, per communicator, the routines of the schedules in use on host memory: made, proved and
+/// lowered at their first call.
+class Selector : public Selection {
+ public:
+  /// `shared` as Pricing.
+  Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan, Rank rank,
+           int guaranteed_slots, const SharedMachine* shared = nullptr);
+
+  struct Choice {
+    std::shared_ptr<const Routine> routine;
+    std::string name;
+  };
+  /// Throws SynthesisError if a schedule (of a plan file, say) turns out wrong.
+  [[nodiscard]] const Choice& choose(Collective collective, std::uint64_t size_bytes);
+  /// named(). Throws InputError as that does.
+  [[nodiscard]] const Choice& choose(Collective collective, std::string_view name);
+
+ private:
+  [[nodiscard]] Choice make_choice(const Schedule& schedule, Rank root) const;
+  [[nodiscard]] Choice make_choice_alone(const Schedule& schedule) const;
+
   Rank rank_;
   int guaranteed_slots_;
-  const SharedMachine* shared_;  ///< of ranks that all share memory; else null
-  std::array<PerKind, kNumCollectiveKinds> kinds_;
+  /// [kind][root][entry], made when first used; empty routine until then.
+  std::array<std::vector<std::vector<Choice>>, kNumCollectiveKinds> choices_;
   std::map<std::tuple<CollectiveKind, Rank, std::string>, Choice> named_;
 };
 

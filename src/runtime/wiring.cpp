@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -15,6 +16,7 @@
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
+#include "runtime/cpu_quota.hpp"
 
 namespace chorus {
 namespace {
@@ -23,6 +25,7 @@ namespace {
 struct Machine {
   std::vector<std::size_t> members;
   std::set<int> cores;
+  std::set<std::string> hosts = {};
 };
 
 /// Of all peers of one rank. Most are alike, so each answer is kept and sent once, with the number
@@ -142,10 +145,12 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   mine.text(agreement);
   mine.u64(static_cast<std::uint64_t>(steady_ns()));
   const std::string kernel = boot_id();  // one for all containers under it
-  mine.text(host_name() + "/" + kernel);
+  const std::string own_host = host_name() + "/" + kernel;
+  mine.text(own_host);
   mine.text(options.machine.empty() ? kernel : options.machine);
   const std::vector<int> cores = usable_cores();
   mine.bytes(std::as_bytes(std::span(cores)));
+  mine.u32(static_cast<std::uint32_t>(std::ceil(std::min(cpu_quota(), 1e6))));
   mine.u32(static_cast<std::uint32_t>(transports_.size()));
   for (const auto& transport : transports_) mine.bytes(transport->address());
   table_ = control.exchange(place.key + "/wiring", place.members, mine.view(),
@@ -154,6 +159,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
 
   std::map<std::string, std::set<int>> cores_of_host;
   std::map<std::string, Machine> machines;
+  std::map<std::string, int> quotas;  // of hosts that have one, whole cores
   std::span<const std::byte> cores_before;
   for (std::size_t peer = 0; peer < table_.size(); ++peer) {
     BlobReader reader(table_[peer]);
@@ -174,12 +180,23 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
     const bool again = peer > 0 && members_.back().host == member.host &&
                        std::ranges::equal(cores_seen, cores_before);
     cores_before = cores_seen;
+    if (member.host == own_host) {
+      member.units.resize(cores_seen.size() / sizeof(int));
+      std::memcpy(member.units.data(), cores_seen.data(), member.units.size() * sizeof(int));
+    }
     for (std::size_t i = 0; !again && i + sizeof(int) <= cores_seen.size(); i += sizeof(int)) {
       int core = 0;
       std::memcpy(&core, cores_seen.data() + i, sizeof core);
       cores_of_host[member.host].insert(core);
       machine.cores.insert(core);
     }
+    // Ranks of a host are in one control group, most often; of several the smallest counts.
+    const auto quota = static_cast<int>(std::min(reader.u32(), std::uint32_t{1'000'000}));
+    if (quota > 0) {
+      const auto [known, is_new] = quotas.try_emplace(member.host, quota);
+      known->second = std::min(known->second, quota);
+    }
+    machine.hosts.insert(member.host);
     const std::uint32_t count = reader.u32();
     addresses_.push_back(static_cast<std::uint32_t>(table_[peer].size() - reader.left()));
     for (std::uint32_t i = 0; i < count && reader.ok(); ++i) (void)reader.bytes();
@@ -188,14 +205,21 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
     }
     members_.push_back(std::move(member));
   }
-  for (Member& member : members_) {
-    member.host_cores = std::max(1, static_cast<int>(cores_of_host[member.host].size()));
-  }
+  const auto allowed = [&](const std::string& host) {
+    const auto cores_there = static_cast<int>(cores_of_host[host].size());
+    const auto quota = quotas.find(host);
+    return quota == quotas.end() ? cores_there : std::min(cores_there, quota->second);
+  };
+  for (Member& member : members_) member.host_cores = std::max(1, allowed(member.host));
   for (const auto& [name, machine] : machines) {
+    int together = 0;
+    for (const std::string& host : machine.hosts) together += allowed(host);
+    const int machine_cores =
+        std::clamp(together, 1, std::max(1, static_cast<int>(machine.cores.size())));
     for (const std::size_t i : machine.members) {
       members_[i].neighbor = static_cast<Rank>(machine.members.front());
-      members_[i].machine_cores = std::max(1, static_cast<int>(machine.cores.size()));
-      members_[i].crowded = machine.members.size() > machine.cores.size();
+      members_[i].machine_cores = machine_cores;
+      members_[i].crowded = static_cast<int>(machine.members.size()) > machine_cores;
     }
   }
   links_.resize(members_.size());
@@ -438,13 +462,6 @@ void Wiring::leave_to_kernel(MessageSizes sizes) {
   to_kernel_ = sizes;
   for (const auto& link : links_) {
     if (link) link->leave_to_kernel(sizes);
-  }
-}
-
-void Wiring::know_machines(const std::map<Rank, std::shared_ptr<const HostRates>>& rates) {
-  for (Member& member : members_) {
-    const auto known = rates.find(member.neighbor);
-    if (known != rates.end()) member.rates = known->second;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "chorus/options.hpp"
 #include "runtime/control.hpp"
 #include "runtime/ports.hpp"
+#include "topology/cpu_place.hpp"
 #include "topology/host_rates.hpp"
 #include "transports/commons.hpp"
 #include "transports/transports.hpp"
@@ -27,8 +28,11 @@ struct Member {
   /// Lowest member on the same machine: under the same kernel, in whatever container, or as
   /// CHORUS_MACHINE says.
   Rank neighbor = 0;
-  int machine_cores = 1;  ///< that the members on that machine may run on, together
-  bool crowded = false;   ///< those members outnumber these cores
+  int machine_cores = 1;        ///< that the members on that machine may run on, together
+  bool crowded = false;         ///< those members outnumber these cores
+  std::vector<int> units = {};  ///< that it may run on; of ranks of other hosts not kept
+  CpuPlace place = {};          ///< where these are
+  int adapter_numa = -1;        ///< CpuPlace::numa beside the adapter of its host
   /// What copying costs on that machine; not null.
   std::shared_ptr<const HostRates> rates{std::shared_ptr<void>(), &assumed_host_rates()};
 };
@@ -73,8 +77,8 @@ class Wiring {
   /// Link::leave_to_kernel of each link, also of those that are yet to be made.
   void leave_to_kernel(MessageSizes sizes);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
-  /// Sets Member::rates of the machines whose lowest members these are.
-  void know_machines(const std::map<Rank, std::shared_ptr<const HostRates>>& rates);
+  /// What is found out of the members' machines.
+  [[nodiscard]] std::vector<Member>& members() { return members_; }
   /// What wakes this rank: for communicators that are split from this one.
   [[nodiscard]] const std::shared_ptr<Wakeups>& wakeups() const { return wakeups_; }
   /// "shm", "rdma" or "tcp"; "self" for this rank.

@@ -24,6 +24,7 @@ struct Way {
   Ranks ranks = Ranks::threads;
   Gpus gpus = Gpus::one;
   std::string transports = "shm,tcp";
+  std::string algorithm = {};  ///< where it serves
 };
 
 constexpr std::size_t kAll = std::size_t{1} << 40;
@@ -31,8 +32,10 @@ constexpr std::size_t kAll = std::size_t{1} << 40;
 std::vector<Way> ways() {
   return {
       {"Words", {.words_bytes = kAll, .direct_bytes = kAll}},
-      {"Slots", {.words_bytes = 0, .direct_bytes = kAll, .one_shot_bytes = 0}},
-      {"Direct", {.words_bytes = 0, .direct_bytes = 0, .one_shot_bytes = 0}},
+      {.name = "Slots",
+       .tuning = {.words_bytes = 0, .direct_bytes = kAll},
+       .algorithm = "two_shot"},
+      {.name = "Direct", .tuning = {.words_bytes = 0, .direct_bytes = 0}, .algorithm = "two_shot"},
       {"Chosen", {}},
       {"Processes", {}, Ranks::processes},
       {"TwoGpus", {.direct_bytes = 64}, Ranks::threads, Gpus::two},
@@ -56,6 +59,7 @@ bool skipped_type(DataType type) {
 World world_of(const Way& way, int size) {
   World world{.size = size, .ranks = way.ranks};
   world.options.transports = way.transports;
+  world.options.algorithm = way.algorithm;
   world.options.timeout_ms = 60'000;
   world.options.flight_dir.clear();
   world.options.slot_bytes = 1024;  // small data crosses many slots

@@ -7,7 +7,7 @@
 
 #include "collectives/algorithms.hpp"
 #include "model/cost.hpp"
-#include "topology/rates.hpp"
+#include "topology/host_rates.hpp"
 
 namespace chorus {
 namespace {
@@ -40,7 +40,7 @@ TEST(ShareCores, MessagesOfContainersTakeCoresThatTheyShare) {
   ASSERT_EQ(together.port_groups.size(), apart.port_groups.size() + 1);
   const Topology::PortGroup& cores = together.port_groups.back();
   EXPECT_EQ(cores.links.size(), 8U) << "both directions of each host's cable, not the trunk's";
-  EXPECT_DOUBLE_EQ(cores.message_s, kContainerMessageUs * 1e-6 / 2);
+  EXPECT_DOUBLE_EQ(cores.message_s, loopback_of(assumed_host_rates()).message_s / 2);
   EXPECT_LT(together.links[0].alpha_s, apart.links[0].alpha_s) << "core time counts once";
 
   EXPECT_LT(alpha_s("one_shot", apart), alpha_s("binomial_tree", apart)) << "one step beats four";

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 
+#include "base/cores.hpp"
 #include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "runtime/direct_cost.hpp"
@@ -30,7 +31,7 @@ HostRates recorded(const char* name) {
 }
 
 std::vector<RankLoad> loads(double staged, double fetched) {
-  return {{staged, fetched}, {staged, fetched}};
+  return {{staged, {fetched}}, {staged, {fetched}}};
 }
 
 SharedMachine machine(const HostRates& rates, int cores = 2, double slot_bytes = 131'072) {
@@ -50,7 +51,9 @@ TEST(HostRates, AreRefusedByTheirPlace) {
       {[](HostRates& r) { r.turn_s = 0; }, "/turn_s: takes more than no time"},
       {[](HostRates& r) { r.wake_s = 1e4; }, "/wake_s"},
       {[](HostRates& r) { r.pairs.clear(); }, "/pairs: must be 1 to 4"},
+      {[](HostRates& r) { r.loopback->byte_s = 0; }, "/loopback/byte_s: takes more than no time"},
       {[](HostRates& r) { r.pairs[0].distance = "far"; }, "/pairs/0/distance: must be siblings"},
+      {[](HostRates& r) { r.pairs.push_back(r.pairs[0]); }, "/pairs/1/distance: comes after one"},
       {[](HostRates& r) { r.pairs[0].samples[3].together = 0.5; },
        "/pairs/0/samples/3/together: is at least 1"},
       {[](HostRates& r) { r.pairs[0].samples.resize(1); }, "/pairs/0/samples: must be 2 to 64"},
@@ -115,7 +118,7 @@ TEST(HostRates, WhatOverlapsAndWhatTakesTurnsIsCounted) {
   rates.pairs[0].line_s = 1e-9;
   rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1.5e-6, 1e-6}, {1 << 20, 1e-3, 1e-3, 1.5e-3, 1e-3}};
   const double bytes = 1 << 20;
-  const std::vector<RankLoad> broadcast = {{bytes, 0}, {0, bytes}};
+  const std::vector<RankLoad> broadcast = {{bytes, {}}, {0, {bytes}}};
   EXPECT_TRUE(
       kernel_copies_pay(machine(rates, 2, bytes), broadcast));  // one tile: one after another
   EXPECT_FALSE(kernel_copies_pay(machine(rates, 2, bytes / 16), broadcast));  // at the same time
@@ -147,6 +150,9 @@ TEST(HostRates, OfAnAmdEpycLeaveEverythingToSlots) {
   EXPECT_EQ(kernel_message_sizes(machine(rates), 2).less_than, 0u);
 }
 
+/// Figures that still hold.
+double as_measured(const HostRates::Pair& pair) { return pair.line_s; }
+
 /// Runs `body` in a process of its own, which what is known to this one is not known to.
 void alone(const std::function<bool()>& body) {
   EXPECT_EXIT(::_exit(body() ? 0 : 1), ::testing::ExitedWithCode(0), "");
@@ -163,6 +169,10 @@ TEST(HostProbe, MeasuresThisMachine) {
   if (!rates.is_measured()) GTEST_SKIP() << "one core: nothing can be measured between two";
   EXPECT_EQ(rates.machine, machine_identity());
   EXPECT_THAT(describe(rates), HasSubstr("from slots"));
+  ASSERT_TRUE(rates.loopback) << "TCP with itself";
+  EXPECT_GT(rates.loopback->latency_s, rates.loopback->message_s);
+  EXPECT_LT(rates.loopback->message_s, 1);
+  EXPECT_LT(rates.loopback->byte_s, 1e-6);
 }
 
 TEST(HostProbe, SaysWhereTheKernelForbidsToReadProcesses) {
@@ -192,7 +202,93 @@ class HostCache : public ::testing::Test {
 
 TEST_F(HostCache, IsBelievedForThisMachine) {
   write(to_json(known_));
-  alone([&] { return find_host_rates("auto", folder_) == known_; });
+  alone([&] { return find_host_rates("auto", folder_, as_measured) == known_; });
+}
+
+// Virtual processors move within a boot: siblings become cores far apart, and the other way round.
+TEST(HostRates, AreStaleWhenALineTakesAnotherTime) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    const HostRates rates = drawn_rates(seed, 1 + static_cast<int>(seed % 4));
+    const auto takes = [&](double times) {
+      return [times](const HostRates::Pair& pair) { return times * pair.line_s; };
+    };
+    for (const double times : {0.1, 0.4, 2.5, 8.0}) EXPECT_TRUE(is_stale(rates, takes(times)));
+    for (const double times : {0.6, 1.0, 1.9}) EXPECT_FALSE(is_stale(rates, takes(times)));
+    EXPECT_FALSE(is_stale(rates, takes(0))) << "the cores are not to be had";
+  }
+}
+
+TEST(HostRates, AreNotStaleForAMomentsOtherWork) {
+  const HostRates rates = drawn_rates(4);
+  int looks = 0;
+  const auto disturbed_twice = [&](const HostRates::Pair& pair) {
+    return (++looks < 3 ? 50 : 1) * pair.line_s;
+  };
+  EXPECT_FALSE(is_stale(rates, disturbed_twice));
+  EXPECT_EQ(looks, 3);
+}
+
+TEST_F(HostCache, IsRenewedWhenItIsStale) {
+  if (!probe_host().is_measured()) GTEST_SKIP() << "one core: nothing can be measured between two";
+  write(to_json(known_));
+  alone([&] {
+    return find_host_rates("auto", folder_,
+                           [](const HostRates::Pair& pair) { return 5 * pair.line_s; }) != known_;
+  });
+  EXPECT_NE(kept(), known_);
+  EXPECT_EQ(kept().machine, machine_identity());
+}
+
+class DiscoveredCache : public HostCache {
+ protected:
+  DiscoveredCache() { file_ = folder_ + "/machine.json"; }
+  [[nodiscard]] DiscoveredHost kept_host() const {
+    return discovered_host_from_json(read_file(file_), file_);
+  }
+  /// This machine, as nobody would discover it.
+  DiscoveredHost strange_ = [] {
+    DiscoveredHost host{.machine = machine_identity(),
+                        .units = {},
+                        .topology = find_topology("ring:2"),
+                        .gpus = {}};
+    for (const int unit : usable_cores()) host.units[unit] = {.core = 77, .cache = unit};
+    return host;
+  }();
+};
+
+TEST_F(DiscoveredCache, IsBelievedForThisMachineAndItsUnits) {
+  write(to_json(strange_));
+  alone([&] { return find_discovered_host("auto", folder_, usable_cores()) == strange_; });
+}
+
+TEST_F(DiscoveredCache, OfAnotherMachineDamagedOrOfOtherUnitsIsMadeAnew) {
+  DiscoveredHost other = strange_;
+  other.machine = "another machine";
+  DiscoveredHost smaller = strange_;
+  smaller.units.erase(smaller.units.begin());
+  for (const std::string& text :
+       {to_json(other), to_json(smaller), to_json(strange_).substr(0, 100), std::string()}) {
+    write(text);
+    alone([&] {
+      const DiscoveredHost found = find_discovered_host("auto", folder_, usable_cores());
+      return found.machine == machine_identity() && found.units.contains(usable_cores().front()) &&
+             found.topology.world_size() > 0;
+    });
+    EXPECT_EQ(kept_host().machine, machine_identity());
+    EXPECT_NE(kept_host(), strange_);
+  }
+}
+
+TEST_F(DiscoveredCache, ThatCannotBeWrittenIsDoneWithout) {
+  alone([] {
+    return find_discovered_host("auto", "/proc/no/such/folder", usable_cores()).machine ==
+           machine_identity();
+  });
+}
+
+TEST_F(DiscoveredCache, NothingIsDiscoveredWhereThatIsSwitchedOff) {
+  write(to_json(strange_));
+  EXPECT_EQ(find_discovered_host("off", folder_, usable_cores()), DiscoveredHost{});
 }
 
 TEST_F(HostCache, OfAnotherMachineOrDamagedIsMadeAnew) {
@@ -202,7 +298,7 @@ TEST_F(HostCache, OfAnotherMachineOrDamagedIsMadeAnew) {
   for (const std::string& text : {to_json(other), to_json(known_).substr(0, 200), std::string()}) {
     write(text);
     alone([&] {
-      const HostRates found = find_host_rates("auto", folder_);
+      const HostRates found = find_host_rates("auto", folder_, as_measured);
       return found != other && found != known_ && found.machine == machine_identity();
     });
     EXPECT_EQ(kept().machine, machine_identity());

@@ -9,6 +9,8 @@
 #include "collectives/algorithms.hpp"
 #include "model/bounds.hpp"
 #include "model/contract.hpp"
+#include "model/direct.hpp"
+#include "model/symmetry.hpp"
 #include "runtime/selection.hpp"
 #include "tests/runtime/drawn_rates.hpp"
 #include "topology/sources.hpp"
@@ -25,20 +27,23 @@ struct Host {
 
   explicit Host(std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    HostRates rates = drawn_rates(seed);
+    HostRates rates = drawn_rates(seed, 1 + static_cast<int>(random() % 4));
     if (random() % 3 == 0) {
-      for (HostRates::Sample& sample : rates.pairs[0].samples) sample.kernel_s = 0;
+      for (HostRates::Pair& pair : rates.pairs) {
+        for (HostRates::Sample& sample : pair.samples) sample.kernel_s = 0;
+      }
     }
     const int ranks = 2 + static_cast<int>(random() % 7);
     shape = {.ranks_per_host = ranks,
              .cores_per_host = 1 + static_cast<int>(random() % (2 * static_cast<unsigned>(ranks))),
-             .rates = {rates}};
+             .rates = {rates},
+             .places = {drawn_places(seed, ranks)}};
     topology = job_topology(shape);
-    machine = {.cores = shape.cores_per_host, .rates = rates};
+    machine = {.cores = shape.cores_per_host, .rates = rates, .places = shape.places[0]};
   }
   [[nodiscard]] Considered consider(CollectiveKind kind) const {
-    return chorus::consider(kind, topology, Routes(topology), {shape.ranks_per_host, 1}, {},
-                            &machine);
+    return chorus::consider(kind, topology, Routes(topology), levels_inside(machine.places), {},
+                            {.shared = &machine});
   }
 };
 
@@ -92,6 +97,91 @@ TEST_P(Prices, ChooseTheCheapestAtEverySize) {
   }
   if (GetParam() == CollectiveKind::all_reduce) {
     EXPECT_GT(several, 10);
+  }
+}
+
+/// Packages of some cores with a common cache each, a rank bound to every core, in order. What lies
+/// in another package takes `times` as long.
+struct Packages {
+  int packages;
+  int cores;
+  HostRates rates = assumed_host_rates();
+  std::vector<CpuPlace> places = {};
+
+  Packages(int num_packages, int cores_of_each, double times)
+      : packages(num_packages), cores(cores_of_each) {
+    rates.machine = "drawn";
+    rates.pairs[0].distance = "cache";
+    HostRates::Pair far = rates.pairs[0];
+    far.distance = "packages";
+    far.line_s *= times;
+    for (HostRates::Sample& sample : far.samples) {
+      sample.stage_s *= times;
+      sample.fetch_s *= times;
+    }
+    rates.pairs.push_back(far);
+    for (int core = 0; core < ranks(); ++core) {
+      places.push_back(
+          {.core = core, .cache = core / cores, .numa = core / cores, .package = core / cores});
+    }
+  }
+  [[nodiscard]] int ranks() const { return packages * cores; }
+  [[nodiscard]] Topology topology() const {
+    return job_topology({.ranks_per_host = ranks(),
+                         .cores_per_host = ranks(),
+                         .rates = {rates},
+                         .places = {places}});
+  }
+  /// How often the data of a whole call crosses between packages.
+  [[nodiscard]] double crossing(const Schedule& schedule) const {
+    double chunks = 0;
+    for (const Step& step : expanded(schedule).steps) {
+      for (const Transfer& t : step) chunks += t.src / cores != t.dst / cores ? 1 : 0;
+    }
+    return chunks / schedule.num_chunks;
+  }
+};
+
+// Of two and eight packages: what crosses between them crosses once, where that is dear, and the
+// simulation of both says that it pays.
+TEST(ManyCores, LargeReductionsFollowThePackages) {
+  constexpr double kBytes = 16 << 20;
+  for (const auto& [packages, cores] : {std::pair(2, 8), std::pair(8, 4), std::pair(8, 8)}) {
+    const Packages host(packages, cores, 12);
+    const Topology topology = host.topology();
+    const Routes routes(topology);
+    const SharedMachine machine{.cores = host.ranks(), .rates = host.rates, .places = host.places};
+    const std::vector<int> levels = levels_inside(host.places);
+    ASSERT_EQ(levels, (std::vector<int>{cores, packages}));
+    const Considered considered =
+        consider(CollectiveKind::all_reduce, topology, routes, levels, {}, {.shared = &machine});
+    const auto entry = std::ranges::find_if(considered.entries, [](const PlanEntry& e) {
+      return kBytes <= static_cast<double>(e.max_bytes);
+    });
+    ASSERT_NE(entry, considered.entries.end());
+    const Schedule flat =
+        algorithm("two_shot")
+            .make({.kind = CollectiveKind::all_reduce, .world_size = host.ranks(), .levels = {}});
+    EXPECT_LT(host.crossing(entry->schedule), host.crossing(flat) / 2)
+        << entry->schedule.name << " on " << packages << " packages of " << cores;
+    EXPECT_LT(simulate(expanded(entry->schedule), topology, routes, kBytes).seconds,
+              simulate(flat, topology, routes, kBytes).seconds)
+        << entry->schedule.name << " on " << packages << " packages of " << cores;
+  }
+}
+
+// Where all cores are as near to each other, nothing is gained by a detour: up to the ranks of a
+// small host every byte goes straight.
+TEST(ManyCores, OfOnePackageGoStraight) {
+  for (const int cores : {2, 4, 8}) {
+    const Packages host(1, cores, 1);
+    const SharedMachine machine{.cores = cores, .rates = host.rates, .places = host.places};
+    const Topology topology = host.topology();
+    const Considered considered = consider(CollectiveKind::all_reduce, topology, Routes(topology),
+                                           levels_inside(host.places), {}, {.shared = &machine});
+    for (const PlanEntry& entry : considered.entries) {
+      EXPECT_TRUE(direct(entry.schedule)) << entry.schedule.name << " on " << cores << " cores";
+    }
   }
 }
 

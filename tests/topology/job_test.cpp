@@ -18,7 +18,7 @@ TEST(JobTopology, RanksOfOneHostExchangeThroughItsMemory) {
   EXPECT_EQ(t.world_size(), 4);
   // Four ranks on two cores: the receiver waits for a core.
   EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[3]], rates.turn_s, kNearly);
-  EXPECT_NEAR(t.port_groups[0].message_s, rates.pairs[0].line_s / 2, kNearly);
+  EXPECT_NEAR(t.port_groups[0].message_s, rates.turn_s / 2, kNearly) << "or rather a turn";
   ASSERT_EQ(t.port_groups.size(), 1U);
   EXPECT_EQ(t.port_groups[0].links.size(), 4U) << "into ranks";
   for (const Topology::Node& node : t.nodes) EXPECT_NE(node.kind, NodeKind::nic);
@@ -59,7 +59,23 @@ TEST(JobTopology, RanksThatShareNoMemoryUseTheLoopback) {
   const Topology t =
       job_topology({.hosts = 1, .ranks_per_host = 2, .cores_per_host = 2, .shared_memory = false});
   EXPECT_EQ(t.links[0].type, "loopback");
+  EXPECT_EQ(t.links[0].provenance, Provenance::table);
   EXPECT_GT(t.port_groups[0].message_s, 1e-6) << "a system call at each end";
+}
+
+TEST(JobTopology, TheLoopbackIsAsFastAsItWasMeasured) {
+  HostRates rates = assumed_host_rates();
+  rates.loopback = {.latency_s = 8e-6, .message_s = 3e-6, .byte_s = 0.5e-9};
+  const Topology t = job_topology({.hosts = 1,
+                                   .ranks_per_host = 2,
+                                   .cores_per_host = 2,
+                                   .shared_memory = false,
+                                   .rates = {rates}});
+  EXPECT_EQ(t.links[0].provenance, Provenance::measured);
+  EXPECT_NEAR(test::alpha_from(t, t.rank_nodes[0])[t.rank_nodes[1]], 8e-6, kNearly);
+  EXPECT_NEAR(gb_s(t.links[0].beta_s_per_byte), 2, 1e-9);
+  EXPECT_NEAR(t.port_groups[0].message_s, 1.5e-6, kNearly) << "of two cores";
+  EXPECT_NEAR(gb_s(t.port_groups[0].beta_s_per_byte), 4, 1e-9);
 }
 
 TEST(JobTopology, HostsMeetInANetworkAtItsRate) {

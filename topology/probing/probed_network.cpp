@@ -30,21 +30,19 @@ int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostP
              std::vector<int>& rank_nodes) {
   const std::string& name = network.hosts[at(part.host)];
   const int host = builder.node(name, NodeKind::host);
-  std::vector<int> ranks;
-  for (const Rank rank : part.ranks) {
-    ranks.push_back(builder.node(fmt::format("{}/rank{}", name, rank), NodeKind::core, host));
-    rank_nodes[at(rank)] = ranks.back();
+  std::vector<std::string> names;
+  for (const Rank rank : part.ranks) names.push_back(fmt::format("{}/rank{}", name, rank));
+  const HostNodes nodes = add_memory(builder, name, host, names, part.memory);
+  for (std::size_t i = 0; i < part.ranks.size(); ++i) {
+    rank_nodes[at(part.ranks[i])] = nodes.ranks[i];
   }
-  add_memory(builder, name, host, ranks, part.memory);
-
-  const int nic = builder.node(name + "/nic", NodeKind::nic, host);
   const double out = network.tree.out[at(part.host)];
   const double in = network.tree.in[at(part.host)];
-  const int to_nic = builder.one_way(host, nic, wire_of(out, 0, "sockets"));
-  const int from_nic = builder.one_way(nic, host, wire_of(in, 0, "sockets"));
-  builder.group(name + "/sockets", {to_nic, from_nic}, (out + in) * 1e-9,
-                kSocketMessageUs / part.memory.cores);
-  return nic;
+  const Adapter nic = add_adapter(builder, name, nodes, part.memory, wire_of(out, 0, "sockets"),
+                                  wire_of(in, 0, "sockets"));
+  builder.group(name + "/sockets", {nic.to, nic.from}, (out + in) * 1e-9,
+                loopback_of(part.memory.rates).message_s * 1e6 / part.memory.cores);
+  return nic.node;
 }
 
 }  // namespace
@@ -123,7 +121,8 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
                                   ? network.cable_alpha_s[at(part.host)]
                                   : kEthernetPathUs * 1e-6 / 2;
     // The hop between rank and host is part of what was measured.
-    const double alpha_s = std::max(0.0, measured_s - part.memory.rates.pairs.back().line_s);
+    const double alpha_s =
+        std::max(0.0, measured_s - pair_at(part.memory.rates, span_of(part.memory.places)).line_s);
     const int up =
         builder.one_way(nic, above, wire_of(tree.out[at(part.host)], alpha_s, "ethernet"));
     builder.one_way(above, nic, wire_of(tree.in[at(part.host)], alpha_s, "ethernet"));
