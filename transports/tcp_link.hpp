@@ -12,6 +12,7 @@
 #include "transports/mapping.hpp"
 #include "transports/tcp_dial.hpp"
 #include "transports/tcp_hub.hpp"
+#include "transports/tcp_pace.hpp"
 #include "transports/tcp_paths.hpp"
 #include "transports/tcp_stream.hpp"
 
@@ -160,6 +161,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   void look_at_rate(std::size_t data_stream, std::size_t backlog_bytes);
   void count_burst(std::size_t size_bytes);
   void pace_streams(double bytes_per_s);
+  [[nodiscard]] std::uint64_t acknowledged_data() const;
   /// Those, of the first, that carry no data.
   [[nodiscard]] std::size_t express_streams() const {
     return paths_.front().num_sockets > 1 ? 1 : 0;
@@ -248,8 +250,9 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::vector<StreamLoad> loads_;  // of those that stand
   std::vector<std::size_t> load_streams_;
   std::uint64_t turn_ = 0;
-  double pace_ = 0;                 // bytes per second
+  Pace pace_;
   bool paced_ = false;              // the streams are, just now
+  double paced_at_ = 0;             // as pace() was told
   double burst_bytes_ = 0;          // put and, at pace_, not yet gone
   std::int64_t burst_at_ns_ = 0;    // when that was
   std::vector<Outgoing> outgoing_;  // [num_channels]
