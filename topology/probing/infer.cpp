@@ -13,7 +13,7 @@ namespace {
 // A limit is believed if some flows would be this much faster without it.
 constexpr double kNeeded = 1.25;
 // Figures of one kind that differ by less are one figure, measured several times.
-constexpr double kPooled = 1.06;
+constexpr double kPooled = 1.03;
 // The largest rate of one host, unless it is doubtful and stands alone.
 struct Fastest {
   double certain = 0, first = 0, second = 0;
