@@ -179,7 +179,9 @@ void Communicator::Impl::learn_machines() {
       place.key + "/machines", place.members,
       machine_facts(wiring->members(), place.rank, control->local_address(), options),
       options.join_timeout_ms);
-  learn(wiring->members(), said);
+  std::vector<std::span<const std::byte>> each;
+  for (std::size_t r = 0; r < said.size(); ++r) each.emplace_back(said[r]);
+  learn(wiring->members(), each);
 }
 
 // Within this rank's machine: which messages the kernel copies, and what calls cost.

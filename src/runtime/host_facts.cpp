@@ -76,7 +76,7 @@ std::vector<std::byte> machine_facts(const std::vector<Member>& members, Rank ra
   return {view.begin(), view.end()};
 }
 
-void learn(std::vector<Member>& members, std::span<const std::vector<std::byte>> said) {
+void learn(std::vector<Member>& members, std::span<const std::span<const std::byte>> said) {
   for (std::size_t r = 0; r < said.size(); ++r) {
     if (said[r].empty()) continue;
     BlobReader blob(said[r]);

@@ -20,6 +20,6 @@ namespace chorus {
 
 /// Sets Member::rates, place and adapter_numa. `said`: machine_facts(), by rank. Throws
 /// BootstrapError naming the rank that said something malformed.
-void learn(std::vector<Member>& members, std::span<const std::vector<std::byte>> said);
+void learn(std::vector<Member>& members, std::span<const std::span<const std::byte>> said);
 
 }  // namespace chorus
