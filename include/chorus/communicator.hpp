@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "chorus/error.hpp"
 #include "chorus/export.hpp"
@@ -117,11 +118,32 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
+/// What deaths have made of a communicator that goes on after them (Options::on_loss).
+struct Losses {
+  int count = 0;           ///< how often it became smaller
+  std::vector<Rank> lost;  ///< the last time: who died, as numbered before
+  /// Whose input is in the result of the call that met it, as numbered before; empty: it threw.
+  std::vector<Rank> contributors;
+  std::string why;  ///< the sentence of the first death
+};
+
+/// What Communicator::copy_state() brought a rank.
+struct StateCopy {
+  std::uint64_t bytes = 0;  ///< that this rank received
+  std::vector<Rank> from;   ///< from whom
+  std::uint64_t hash = 0;   ///< of the whole state, the same on all ranks
+};
+
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Owns its links and staging memory and releases them on destruction, which is collective (like
 /// MPI_Finalize; several are ended in the same order on all ranks) unless it has failed. One thread
 /// at a time, except abort(). One that was moved from throws InputError until it is assigned to.
+///
+/// With Options::on_loss "shrink" or "finish" it loses the ranks that die and goes on as the
+/// smaller one, with the ranks that are left numbered anew in their order; a call of a request that
+/// failed by a death throws CollectiveError, and the next call LossError. Ending it with "finish"
+/// is a call, too.
 class CHORUS_API Communicator {
  public:
   /// Joins the job this process was launched into (Launch::from_env()): `chorus run`, mpirun of
@@ -141,6 +163,9 @@ class CHORUS_API Communicator {
   [[nodiscard]] Rank rank() const;
   [[nodiscard]] int world_size() const;
 
+  /// What has become of it. Valid until its next call.
+  [[nodiscard]] const Losses& losses() const;
+
   /// Collective: ranks with the same color (≥ 0) form a new communicator, ordered by key, ties by
   /// rank. A negative color gets none.
   [[nodiscard]] std::optional<Communicator> split(int color, int key = 0);
@@ -159,6 +184,37 @@ class CHORUS_API Communicator {
   /// this communicator is then of no more use. Throws InputError for ranks
   /// that do not exist, BootstrapError if another member has died or excludes other ranks.
   [[nodiscard]] Communicator shrink(std::span<const Rank> excluded);
+
+  /// Collective: these ranks, which keep their numbers, and as many processes as make up
+  /// `world_size`, which meanwhile call join(id, rank, world_size) with the numbers from
+  /// world_size() on (as NCCL's ncclCommGrow), form a new communicator. One rank at least gives the
+  /// id, of UniqueId::make(world_size); the others may give an empty one. This communicator stays
+  /// as it is. Throws InputError unless world_size is larger than now, BootstrapError where ranks
+  /// give different ids or sizes, or a process does not come.
+  [[nodiscard]] Communicator grow(const UniqueId& id, int world_size);
+  /// The same with other options than this one's, alike on all ranks.
+  [[nodiscard]] Communicator grow(const UniqueId& id, int world_size, const Options& options);
+
+  /// Processes that wait to be taken in where this job met: started anew for it, with
+  /// Options::rejoin. Asks there, which takes a connection. Not collective. Throws BootstrapError
+  /// where the process that held the place has ended (docs/elastic.md).
+  [[nodiscard]] int num_waiting() const;
+
+  /// Collective: these ranks and `count` processes that wait where this job met form a new
+  /// communicator, as by grow(). Those that wait are numbered in the order of the ranks that they
+  /// were started as. Throws as grow() and num_waiting() do.
+  [[nodiscard]] Communicator take_in(int count);
+
+  /// Whether this process was taken in by a job that had begun without it: the others have state
+  /// that it has not (copy_state).
+  [[nodiscard]] bool was_taken_in() const;
+
+  /// Collective: ranks that hold a state (`has`), the same bytes in spans of the same sizes, give
+  /// it to those that do not. It comes from the holders on a rank's own machine, each of which
+  /// sends a part; where there is none, from all holders to all such ranks, which hand each other
+  /// what they got. Throws InputError on all ranks where nobody has it or the sizes differ,
+  /// CollectiveError naming those whose bytes are not the same in the end.
+  StateCopy copy_state(std::span<const std::span<std::byte>> state, bool has);
 
   /// Starts any call. Throws InputError for arguments that can be judged locally, CollectiveError
   /// otherwise.
@@ -385,6 +441,13 @@ class CHORUS_API Communicator {
   /// Throws InputError if this one has been moved from.
   [[nodiscard]] CHORUS_LOCAL Impl& impl() const;
   void require(bool condition, const char* why);
+  CHORUS_LOCAL void run_aside(const Call& call);
+  CHORUS_LOCAL void finish(const Call& call);
+  CHORUS_LOCAL void finish_last() noexcept;
+  struct CHORUS_LOCAL Finishing;
+  [[noreturn]] CHORUS_LOCAL void go_on_or_rethrow();
+  template <typename Calls>
+  CHORUS_LOCAL void survivably(const Calls& calls);
   static bool inside(std::span<const std::size_t> counts, std::span<const std::size_t> offsets,
                      std::size_t size);
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }

@@ -65,4 +65,11 @@ class CHORUS_API CollectiveError : public Error {
   using Error::Error;
 };
 
+/// A call failed because ranks died, and the communicator goes on without them (Options::on_loss):
+/// world_size(), rank() and losses() tell what it is now.
+class CHORUS_API LossError : public CollectiveError {
+ public:
+  using CollectiveError::CollectiveError;
+};
+
 }  // namespace chorus

@@ -13,6 +13,17 @@ namespace chorus {
 struct CHORUS_API Options {
   /// Longest wait for ranks to meet, ms. CHORUS_JOIN_TIMEOUT_MS
   int join_timeout_ms = 60'000;
+  /// What becomes of a communicator of which ranks die: "error": calls throw, and it is finished;
+  /// "shrink": one call throws LossError on each survivor, and it goes on without the dead;
+  /// "finish": the survivors complete blocking collectives that are under way, too, from what they
+  /// gave. That takes a barrier behind each, and a copy of what is overwritten (docs/elastic.md).
+  /// CHORUS_ON_LOSS
+  std::string on_loss = "error";
+  /// If the job has begun without this process, it waits until the members take it in
+  /// (Communicator::take_in) as long as the place where the job met answers, in place of being
+  /// refused: for processes that are started anew, as by `chorus run --respawn`. CHORUS_REJOIN (0
+  /// or 1)
+  bool rejoin = false;
   /// Longest wait for a peer inside a collective before it fails, ms. CHORUS_TIMEOUT_MS
   int timeout_ms = 600'000;
   /// A call that waits this long names in the log whom it waits for, and again after twice, four

@@ -161,6 +161,12 @@ std::vector<std::string> usable_interfaces() {
 Environment Environment::read() {
   const Values values;
   Environment environment{.options = Options::from_env()};
+  if (environment.options.on_loss != "error") {
+    throw InputError(
+        fmt::format("CHORUS_ON_LOSS={}: NCCL's communicators keep their ranks: unset it, and use "
+                    "ncclCommShrink and ncclCommGrow",
+                    environment.options.on_loss));
+  }
   // NCCL has no deadline, and programs that raise their own expect none here: a rank may well save
   // a checkpoint for an hour.
   if (!env("CHORUS_TIMEOUT_MS")) environment.options.timeout_ms = INT_MAX;

@@ -120,7 +120,7 @@ void complete(ncclComm& child, std::shared_ptr<Body> body) {
 
 }  // namespace
 
-void join(ncclComm& comm, const Joining& joining) {
+void join(ncclComm& comm, const Joining& joining, Communicator* parent) {
   set_log_device(joining.device);
   Environment current = environment();
   tell(comm, joining.function, "Init START");
@@ -134,9 +134,11 @@ void join(ncclComm& comm, const Joining& joining) {
     launch.world_size = joining.ranks;
     id = meet_at(meeting_place(id.substr(13)), launch, current.options);
   }
-  auto body =
-      Body::make(Communicator::join(UniqueId{id}, joining.rank, joining.ranks, current.options),
-                 joining.device, joining.id);
+  const UniqueId place{id};
+  auto body = Body::make(
+      parent != nullptr ? parent->grow(place, joining.ranks, current.options)
+                        : Communicator::join(place, joining.rank, joining.ranks, current.options),
+      joining.device, joining.id);
   complete(comm, std::move(body));
   tell(comm, joining.function, "Init COMPLETE");
 }

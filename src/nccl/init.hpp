@@ -24,8 +24,8 @@ struct Joining {
 /// The caller's configuration, then what the environment overrides.
 [[nodiscard]] Config config_of(const ncclConfig_t* given, const Config& inherited = {});
 
-/// Meets the others and completes `comm`. Blocks.
-void join(ncclComm& comm, const Joining& joining);
+/// Meets the others and completes `comm`. Blocks. `parent`: that it grows from, for its ranks.
+void join(ncclComm& comm, const Joining& joining, Communicator* parent = nullptr);
 
 /// A handle for that rank.
 [[nodiscard]] ncclComm* handle_for(const Joining& joining);

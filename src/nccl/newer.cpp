@@ -64,7 +64,7 @@ ncclResult_t grow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, 
                     .run =
                         [child, joining, body, mine]() mutable {
                           joining.id = shared_id(body->communicator, mine);
-                          join(*child, joining);
+                          join(*child, joining, &body->communicator);
                         }},
                    std::move(claims));
 }

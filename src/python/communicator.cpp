@@ -174,6 +174,9 @@ PyObject* join(PyObject* type, PyObject* const* values, Py_ssize_t given, PyObje
       return arguments[i] != nullptr && Py_IsNone(arguments[i]) == 0;
     };
     chorus::Options options = chorus::Options::from_env();
+    if (options.on_loss != "error") {
+      refuse("CHORUS_ON_LOSS: communicators of this module keep their ranks: unset it");
+    }
     if (has(3)) options.timeout_ms = option_ms("timeout_s", arguments[3]);
     if (has(4)) options.join_timeout_ms = option_ms("join_timeout_s", arguments[4]);
     if (has(5)) options.transports = text_of(arguments[5]);

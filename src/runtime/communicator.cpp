@@ -10,8 +10,19 @@
 #include "base/hash.hpp"
 #include "runtime/call.hpp"
 #include "runtime/communicator_impl.hpp"
+#include "runtime/kept_call.hpp"
 
 namespace chorus {
+
+namespace {
+
+/// Of explain(): what a call that survivors can finish copies before it begins.
+std::string kept_bytes(const Call& call, Rank rank, int world_size) {
+  const std::size_t bytes = overwritten_bytes(call, rank, static_cast<std::size_t>(world_size));
+  return bytes == 0 ? "" : fmt::format(", and a copy of {} bytes of input", bytes);
+}
+
+}  // namespace
 
 Communicator::Communicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Communicator::Communicator(Communicator&&) noexcept = default;
@@ -34,6 +45,7 @@ Communicator::Impl& Communicator::impl() const {
 Communicator::~Communicator() {
   // What a forked child has is its parent's: connections to say farewell over, shared memory.
   if (impl_ && !impl_->of_this_process()) (void)impl_.release();
+  if (impl_ && impl_->finishes) finish_last();
 }
 
 Communicator Communicator::join(const Options& options) {
@@ -153,22 +165,21 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
 }
 
 Request Communicator::start(const Call& call) {
-  Impl& mine = impl();
-  const Visit visit(mine);
-  if (is_message(call.kind) && mine.message_at_once(call, false)) return {};
-  auto request = std::make_unique<Request::Impl>(mine);
-  mine.launch(call, request->jobs);
-  mine.announce(call);
-  return Request(std::move(request));
+  std::unique_ptr<Request::Impl> request;
+  survivably([&] {
+    Impl& mine = impl();
+    if (is_message(call.kind) && mine.message_at_once(call, false)) return;
+    request = std::make_unique<Request::Impl>(mine);
+    mine.launch(call, request->jobs);
+    mine.announce(call);
+  });
+  return request ? Request(std::move(request)) : Request();
 }
 
 void Communicator::run(const Call& call) {
-  Impl& mine = impl();
+  Impl& mine = impl_ ? *impl_ : impl();
+  if (mine.detours > 0) return run_aside(call);
   const Visit visit(mine);
-  if (mine.group_depth > 0) {
-    mine.group_calls.emplace_back(call);
-    return;
-  }
   mine.run(call);
 }
 
@@ -190,13 +201,16 @@ void Communicator::announce_end() {
   if (!mine.engine->failure() && !mine.aborted) mine.announce_end();
 }
 
-void Communicator::group_start() { ++impl().group_depth; }
+void Communicator::group_start() {
+  ++impl().group_depth;
+  ++impl().detours;
+}
 
 void Communicator::group_end() {
   if (impl().group_depth == 0) throw InputError("group_end() without group_start()");
+  --impl().detours;
   if (--impl().group_depth > 0) return;
-  const Visit visit(impl());
-  impl().run_group();
+  survivably([this] { impl().run_group(); });
 }
 
 void Communicator::abort(std::string_view reason) {
@@ -249,6 +263,11 @@ std::string Communicator::explain(const Call& call) const {
   }
   return impl().selector->explain(collective_of(call).kind, size_bytes_of(call, world_size())) +
          impl().explain_buffers(call) +
+         (impl().finishes
+              ? fmt::format("  on loss, finish: {:.2f} us for the barrier behind it{}\n",
+                            impl().selector->predicted_s(CollectiveKind::barrier, 0) * 1e6,
+                            kept_bytes(call, rank(), world_size()))
+              : "") +
          (impl().is_planning()
               ? "  for now: schedules for the network are being made (await_plan())\n"
               : "");
@@ -265,7 +284,7 @@ double Communicator::predicted_s(const Call& call) {
 // would swallow all later calls.
 void Communicator::require(bool condition, const char* why) {
   if (condition) return;
-  impl().group_depth = 0;
+  impl().detours -= std::exchange(impl().group_depth, 0);
   impl().group_calls.clear();
   throw InputError(why);
 }

@@ -17,6 +17,7 @@
 #include "runtime/drift.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/flight_recorder.hpp"
+#include "runtime/loss_agreement.hpp"
 #include "runtime/planner.hpp"
 #include "runtime/selection.hpp"
 #include "runtime/survey.hpp"
@@ -80,6 +81,29 @@ struct Communicator::Impl {
   /// `timeout_ms` 0: that of this one.
   [[nodiscard]] std::unique_ptr<Impl> part(GroupPlace members, int timeout_ms = 0) const;
 
+  /// Collective: with the processes that come to `id`, which one rank gives at least.
+  [[nodiscard]] std::unique_ptr<Impl> grow(const std::string& id, int world_size,
+                                           const Options& with);
+  /// Collective: with `count` of those that wait where the job met.
+  [[nodiscard]] std::unique_ptr<Impl> take_in(int count);
+  [[nodiscard]] int num_waiting() const;
+  [[nodiscard]] Options options_of_grown() const;
+
+  /// What the survivors of a loss have agreed on.
+  struct Survived {
+    std::unique_ptr<Impl> smaller;
+    std::vector<Rank> alive = {};  ///< its ranks, by their numbers here
+    Agreed agreed = {};
+    Rank holder = -1;  ///< the lowest with a whole result of the call that met it
+    std::string why = {};
+  };
+  /// Of a loss that this rank's next call meets, as it is for others that are in that already.
+  std::unique_ptr<Survived> pending;
+  /// Collective among the ranks that are left: how far each was, and what becomes of the calls.
+  /// Nothing if this communicator has failed for another cause than a death. Throws CollectiveError
+  /// where they cannot agree: one has left.
+  [[nodiscard]] std::optional<Survived> survive(CallPhase phase, const Call* call);
+
   Job& prepare_collective(const Call& call);
   void launch_message(const Call& call, std::vector<Job*>& jobs);
   /// Tells the others, once, that this rank makes no further call.
@@ -98,6 +122,8 @@ struct Communicator::Impl {
   std::shared_ptr<void> keep_alive;  // the coordinator, where this process hosts it
   std::shared_ptr<Control> control;
   Options options;
+  std::string met_at;       ///< the id by which the job was started
+  int joined_probe_ms = 0;  ///< Options::probe_ms as joined with: parts have 0 where nobody probed
   GroupPlace place;
   SlotLayout layout;
   std::unique_ptr<Wiring> wiring;
@@ -119,11 +145,17 @@ struct Communicator::Impl {
   bool tells_calls = false;  // each to the log
 
   int group_depth = 0;
+  int detours = 0;  ///< > 0: calls do not simply run: within a group, or losses are to be survived
+  bool survives = false;          ///< a death of others, as Options::on_loss says
+  bool finishes = false;          ///< calls that a death meets, too
+  std::uint64_t calls_begun = 0;  ///< of those that survivors can finish
+  Losses losses;
   std::vector<GroupedCall> group_calls;
   std::vector<Job*> blocking_jobs;  // of the blocking call under way; kept for its memory
   std::uint64_t sequence = 0;       // collectives started
   int splits = 0;
   int shrinks = 0;
+  int grows = 0;
   std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
   bool end_announced = false;
   bool left_alone = false;           // the others have not ended it yet
@@ -149,6 +181,10 @@ struct Communicator::Impl {
  private:
   Table meet(const std::string& what, std::span<const std::byte> mine,
              const std::function<void()>& meanwhile = {});
+  [[nodiscard]] std::unique_ptr<Impl> join_grown(const std::string& id, int world_size,
+                                                 const Options& with) const;
+  [[nodiscard]] Survived try_to_survive(const std::vector<Rank>& lost,
+                                        std::span<const std::byte> state);
   void learn_failure() noexcept;
   void launch_judged(const Call& call, std::vector<Job*>& jobs);
   Job& take_job(const Call& call, std::size_t resource);
@@ -259,6 +295,18 @@ class Visit {
   Communicator::Impl& communicator_;
 };
 
+/// Runs calls; where they fail by a death that the communicator survives, it goes on as the smaller
+/// one, and LossError says so.
+template <typename Calls>
+void Communicator::survivably(const Calls& calls) {
+  try {
+    const Visit visit(impl());
+    calls();
+  } catch (const CollectiveError&) {
+    go_on_or_rethrow();
+  }
+}
+
 /// Moves its links forward, for peers; what breaks is told where it is used.
 void keep_up(Wiring& wiring);
 
@@ -271,6 +319,9 @@ void keep_up(Wiring& wiring);
 /// The name of a communicator made from the one named `parent`: short however long the line of
 /// ancestors, alike on all ranks, and (as far as 64 bits tell) no other's.
 [[nodiscard]] std::string child_key(const std::string& parent, std::string_view suffix);
+
+/// The same without files that describe one certain world.
+[[nodiscard]] Options without_files(Options options);
 
 /// Refuses a call of a kind that there is not, as other languages may make one.
 void check_kind(const Call& call);

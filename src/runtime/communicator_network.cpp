@@ -186,9 +186,8 @@ void Communicator::Impl::tell_begin(const Job& job, const std::string& schedule,
 }
 
 bool Communicator::Impl::reprobe() {
-  const auto pending = std::count_if(all_jobs_.begin(), all_jobs_.end(),
-                                     [](const auto& job) { return job->running; });
-  const std::uint8_t busy = pending > 0 || group_depth > 0 ? 1 : 0;
+  const bool any = std::ranges::any_of(all_jobs_, [](const auto& job) { return job->running; });
+  const std::uint8_t busy = any || group_depth > 0 ? 1 : 0;
   const auto all = exchange("reprobe", "reprobe()", std::as_bytes(std::span(&busy, 1)));
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].size() != 1 || all[r][0] != std::byte{0}) {

@@ -80,13 +80,22 @@ Plan given_plan(const Options& options, std::size_t num_ranks, const Topology& d
 
 int message_channel() { return kMessageChannel; }
 
+Options without_files(Options options) {
+  options.topology_file.clear();
+  options.plan_file.clear();
+  return options;
+}
+
 Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> joined,
                          GroupPlace position, const Options& settings,
                          std::shared_ptr<Survey> known)
     : keep_alive(std::move(guard)),
       control(std::move(joined)),
       options(settings),
-      place(std::move(position)) {
+      place(std::move(position)),
+      detours(settings.on_loss == "error" ? 0 : 1),
+      survives(settings.on_loss != "error"),
+      finishes(settings.on_loss == "finish") {
   set_log_level(parse_log_level(options.log_level));
   tells_calls = log_enabled(LogLevel::debug);
   layout = {.data_channels = kMessageChannel + 1,
@@ -106,11 +115,12 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
 void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
   const std::string agreement = fmt::format(
       "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
-      "transports {}, synthesis {} ms, probing {} ms{}",
+      "transports {}, synthesis {} ms, probing {} ms{}{}",
       CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
       options.deterministic, layout.slots, options.slot_bytes, options.transports,
-      options.synthesis_ms, options.probe_ms, options.await_plan ? ", plan awaited" : "");
+      options.synthesis_ms, options.probe_ms, options.await_plan ? ", plan awaited" : "",
+      survives ? ", on loss " + options.on_loss : "");
   try {
     wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   } catch (const LinkError& error) {
@@ -246,12 +256,17 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& 
                                                              std::shared_ptr<void> keep_alive,
                                                              const Options& options) {
   require_valid(options);
-  auto control =
-      Control::join(id, rank, world_size, options.join_timeout_ms, options.warn_after_ms);
-  GroupPlace place{.key = "world", .rank = rank};
-  for (Rank r = 0; r < world_size; ++r) place.members.push_back(r);
+  auto control = Control::join(id, rank, world_size, options.join_timeout_ms, options.warn_after_ms,
+                               0, options.rejoin);
+  GroupPlace place{.key = "world", .rank = control->rank()};
+  for (Rank r = 0; r < control->world_size(); ++r) place.members.push_back(r);
+  // Files that describe the world as it was started do not describe the one that it has become.
+  const Options own = control->was_taken_in() ? without_files(options) : options;
   try {
-    return std::make_unique<Impl>(std::move(keep_alive), control, std::move(place), options);
+    auto joined = std::make_unique<Impl>(std::move(keep_alive), control, std::move(place), own);
+    joined->met_at = id;
+    joined->joined_probe_ms = own.probe_ms;
+    return joined;
   } catch (const InputError& error) {  // a file of this rank's, of which the others know nothing
     control->leaves_because(error.what());
     throw;
@@ -260,10 +275,7 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& 
 
 std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members,
                                                              int timeout_ms) const {
-  // A topology or plan file describes the whole world, not a part of it.
-  Options smaller = options;
-  smaller.topology_file.clear();
-  smaller.plan_file.clear();
+  Options smaller = without_files(options);  // they describe the whole world, not a part of it
   if (timeout_ms > 0) smaller.timeout_ms = timeout_ms;
   members.wakeups = wiring->wakeups();
   std::shared_ptr<Survey> known;
@@ -273,7 +285,11 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members,
   }
   // What this one does not know its parts do not look for.
   if (!known) smaller.probe_ms = 0;
-  return std::make_unique<Impl>(keep_alive, control, std::move(members), smaller, std::move(known));
+  auto made =
+      std::make_unique<Impl>(keep_alive, control, std::move(members), smaller, std::move(known));
+  made->met_at = met_at;
+  made->joined_probe_ms = joined_probe_ms;
+  return made;
 }
 
 }  // namespace chorus

@@ -215,6 +215,7 @@ void Control::Impl::judge(Group& group, const std::string& sentence) {
 void Control::Impl::judge_by_death(Group& group, const Death& death) {
   const auto seat = std::find(group.members.begin(), group.members.end(), death.rank);
   if (seat == group.members.end()) return;
+  group.by_death = group.by_death || !group.verdict;
   judge(group, death_sentence(static_cast<Rank>(seat - group.members.begin()), death.rank,
                               death.who, death.how, death.expelled));
 }
@@ -281,6 +282,7 @@ bool Control::carries_others() const {
   return impl_->relay != nullptr;
 }
 Rank Control::rank() const { return impl_->rank; }
+bool Control::was_taken_in() const { return impl_->taken_in; }
 int Control::world_size() const { return impl_->world_size; }
 const Secret& Control::secret() const { return impl_->secret; }
 std::string Control::job() const {
@@ -396,6 +398,17 @@ std::optional<std::string> Control::verdict(const std::string& group) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->groups.find(group);
   return found == impl_->groups.end() ? std::nullopt : found->second.verdict;
+}
+
+std::optional<std::vector<Rank>> Control::lost(const std::string& group) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->groups.find(group);
+  if (found == impl_->groups.end() || !found->second.by_death) return std::nullopt;
+  std::vector<Rank> lost;
+  for (std::size_t seat = 0; seat < found->second.members.size(); ++seat) {
+    if (impl_->has_died(found->second.members[seat])) lost.push_back(static_cast<Rank>(seat));
+  }
+  return lost;
 }
 
 void Control::note(const std::string& group, Rank to, std::span<const std::byte> blob) {

@@ -51,6 +51,8 @@ class Coordinator {
   /// before it joined, perhaps after its farewell.
   /// Safe from any thread.
   void report_death(Rank rank, std::string_view how);
+  /// Processes that wait for the job to take them in, as far as is known. Safe from any thread.
+  [[nodiscard]] int waiting() const;
   /// True when every rank has joined and said farewell or died (in the last joining).
   [[nodiscard]] bool finished() const;
 
@@ -71,9 +73,12 @@ class Control {
   /// `warn_after_ms` (Options).
   /// In worlds of more than `most_direct` ranks a relay of each host carries its ranks'
   /// connections; 0: as many as is good where the coordinator is.
+  /// `rejoin`: if the job has begun without this process, it waits until the members of the job
+  /// take it in, as long as the coordinator there answers: rank() and world_size() are what they
+  /// gave it. Its own connection leads to that coordinator, past the relays.
   static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
                                        int timeout_ms, int warn_after_ms = 30'000,
-                                       int most_direct = 0);
+                                       int most_direct = 0, bool rejoin = false);
   /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
   /// have too, where this process holds the coordinator.
   ~Control();
@@ -81,6 +86,8 @@ class Control {
   /// Whether the relay that carries the connections of others is in this process.
   [[nodiscard]] bool carries_others() const;
   [[nodiscard]] Rank rank() const;  ///< in the world
+  /// Whether this process was taken in by a job that had begun.
+  [[nodiscard]] bool was_taken_in() const;
   [[nodiscard]] int world_size() const;
   [[nodiscard]] const Secret& secret() const;
   /// Names this joining, alike on all ranks and unlike any other: flight_job().
@@ -136,6 +143,9 @@ class Control {
   /// The verdict on `group`, if it has failed: one sentence, the same on every member, naming the
   /// culprit by its rank in the group.
   [[nodiscard]] std::optional<std::string> verdict(const std::string& group);
+
+  /// The members of `group`, by their rank in it, that have died, if that is its verdict.
+  [[nodiscard]] std::optional<std::vector<Rank>> lost(const std::string& group);
 
   /// "My connection to group rank `peer` broke": a claim, judged by the coordinator, which knows
   /// whose process really ended and who merely left because of it.

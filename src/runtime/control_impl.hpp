@@ -34,6 +34,7 @@ struct Control::Impl {
   struct Group {
     std::vector<Rank> members;
     std::optional<std::string> verdict = {};
+    bool by_death = false;  ///< that verdict
     std::uint64_t status_call = 0;
     std::string status = {};  ///< who is missing in status_call
     bool speaks = false;      ///< this rank is the one that logs it
@@ -82,6 +83,7 @@ struct Control::Impl {
   int owner_generation = net::fork_generation();
   Rank rank = 0;
   int world_size = 1;
+  bool taken_in = false;  ///< by a job that had begun
   Secret secret;
   std::string address;      ///< of this end
   std::string coordinator;  ///< its address
@@ -155,6 +157,9 @@ struct Control::Impl {
   /// Of other ranks of this host, where this one was the first to look for one.
   std::unique_ptr<Relay> relay;
 
+  /// As go_to_coordinator(), without a relay; where to go in its place if the waiting room there
+  /// says so.
+  std::optional<net::RoomAnswer> go_or_wait(Time deadline, int timeout_ms);
   void meet(net::Meeting&& meeting);
   /// To the coordinator, or a relay that carries the connection there; throws what keeps it away.
   void go_to_coordinator(Time deadline, int timeout_ms);
@@ -163,6 +168,7 @@ struct Control::Impl {
 
   // All of these with the mutex held.
 
+  [[nodiscard]] bool has_died(Rank of) const;
   void send(const wire::Frame& frame);
   /// Sends and receives what can be without blocking.
   void pump();
@@ -220,7 +226,6 @@ struct Control::Impl {
   void lose_for_good(const std::string& how);
 
   // Succession.
-  [[nodiscard]] bool has_died(Rank of) const;
   [[nodiscard]] bool may_follow() const;
   void be_ready(std::uint64_t session);
   void start_follower();

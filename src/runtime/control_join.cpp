@@ -66,8 +66,12 @@ net::Meeting rise(net::Endpoint endpoint, net::Caller caller, Time deadline, int
         throw BootstrapError(fmt::format("what listens at {} is not a Chorus coordinator: {}",
                                          endpoint.text(), malformed.what()));
       }
-      if (end == net::Handshake::done) return meeting;
+      if (end == net::Handshake::done || end == net::Handshake::answered) return meeting;
       if (end == net::Handshake::later) later = why;
+      // Whoever waits for a job to take it in waits as long as somebody is there to ask.
+      if (end == net::Handshake::later && caller.wish == wire::Wish::rejoin) {
+        deadline = Clock::now() + milliseconds(timeout_ms);
+      }
     } else {
       why = std::strerror(error);
     }
@@ -90,6 +94,15 @@ net::Meeting rise(net::Endpoint endpoint, net::Caller caller, Time deadline, int
 }
 
 }  // namespace
+
+std::optional<net::RoomAnswer> Control::Impl::go_or_wait(Time deadline, int timeout_ms) {
+  const net::Caller caller{
+      .rank = rank, .world_size = world_size, .secret = secret, .wish = wire::Wish::rejoin};
+  net::Meeting meeting = rise(place, caller, deadline, timeout_ms, nullptr);
+  if (!meeting.room.place.empty()) return std::move(meeting.room);
+  meet(std::move(meeting));
+  return std::nullopt;
+}
 
 void Control::Impl::go_to_coordinator(Time deadline, int timeout_ms) {
   const net::Caller caller{.rank = rank, .world_size = world_size, .secret = secret};
@@ -162,23 +175,43 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_m
 }
 
 std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int world_size,
-                                       int timeout_ms, int warn_after_ms, int most_direct) {
+                                       int timeout_ms, int warn_after_ms, int most_direct,
+                                       bool rejoin) {
   const net::Id parsed = net::Id::parse(id);
   if (world_size < 1 || world_size > wire::kMaxWorld || rank < 0 || rank >= world_size) {
     throw InputError(fmt::format("rank {} of {}: the world size must be in [1, {}], the rank below",
                                  rank, world_size, wire::kMaxWorld));
   }
-  const auto deadline = Clock::now() + milliseconds(timeout_ms);
-  auto impl = std::make_unique<Impl>();
-  impl->rank = rank;
-  impl->world_size = world_size;
-  impl->secret = parsed.secret;
-  impl->coordinator = parsed.endpoint.text();
-  impl->place = parsed.endpoint;
-  impl->most_direct = most_direct;
-  impl->go_to_coordinator(deadline, timeout_ms);
-  impl->wait_for_all(deadline, timeout_ms, warn_after_ms);
-  return std::shared_ptr<Control>(new Control(std::move(impl)));
+  for (;;) {
+    auto impl = std::make_unique<Impl>();
+    const auto deadline = Clock::now() + milliseconds(timeout_ms);
+    impl->rank = rank;
+    impl->world_size = world_size;
+    impl->secret = parsed.secret;
+    impl->coordinator = parsed.endpoint.text();
+    impl->place = parsed.endpoint;
+    impl->most_direct = most_direct;
+    std::optional<net::RoomAnswer> moved;
+    if (rejoin) {
+      moved = impl->go_or_wait(deadline, timeout_ms);
+    } else {
+      impl->go_to_coordinator(deadline, timeout_ms);
+    }
+    if (!moved) {
+      impl->wait_for_all(rejoin ? Clock::now() + milliseconds(timeout_ms) : deadline, timeout_ms,
+                         warn_after_ms);
+      return std::shared_ptr<Control>(new Control(std::move(impl)));
+    }
+    try {
+      auto control = join(net::grown_id(parsed.secret, moved->place).text(), moved->rank,
+                          moved->world_size, timeout_ms, warn_after_ms, most_direct);
+      control->impl_->taken_in = true;
+      return control;
+    } catch (const BootstrapError& error) {  // one of the others did not come: back to waiting
+      log(LogLevel::warn, fmt::format("[rank {}/{}]", moved->rank, moved->world_size),
+          fmt::format("not taken in, and waiting again: {}", error.what()));
+    }
+  }
 }
 
 }  // namespace chorus

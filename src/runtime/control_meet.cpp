@@ -93,6 +93,8 @@ Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string&
   hello.session = caller.session;
   hello.relay_address = caller.relay_address;
   hello.relay_port = caller.relay_port;
+  hello.wish = caller.wish;
+  hello.place = caller.place;
   wire::Outbox outbox;
   outbox.add(wire::hello_frame(hello, greeting.nonce, caller.secret));
   if (!outbox.flush(meeting.socket.get())) return Handshake::broken;
@@ -116,10 +118,21 @@ Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string&
     throw BootstrapError(fmt::format("the coordinator at {} refused rank {}: {}", place,
                                      caller.rank, reader.text()));
   }
-  if (answer->first != Type::welcome) throw wire::Malformed("it does not welcome");
+  const bool from_room = answer->first == Type::waiting_room || answer->first == Type::moved;
+  if (answer->first != Type::welcome && !from_room) throw wire::Malformed("it does not welcome");
   if (!same(reader.raw16(), wire::server_proof(caller.secret, greeting.nonce, hello.nonce))) {
     throw BootstrapError(fmt::format(
         "what listens at {} does not know the secret of the id: it is not the coordinator", place));
+  }
+  if (answer->first == Type::waiting_room) {
+    meeting.room.waiting = static_cast<int>(reader.u32());
+    return Handshake::answered;
+  }
+  if (answer->first == Type::moved) {
+    meeting.room.place = reader.text(wire::kMaxPlace);
+    meeting.room.rank = reader.i32();
+    meeting.room.world_size = reader.i32();
+    return Handshake::answered;
   }
   meeting.host_text = reader.text();
   meeting.launcher = reader.u8() != 0;

@@ -27,11 +27,21 @@ Socket connect_to(const Endpoint& endpoint, Deadline deadline, int& error);
 struct Caller {
   Rank rank = 0;
   int world_size = 1;
-  Secret secret;
+  Secret secret = {};
   std::uint64_t session = 0;  ///< wire::Hello::session
   // Of a relay: where other relays find it.
   std::string relay_address = {};
   std::uint16_t relay_port = 0;
+  wire::Wish wish = wire::Wish::join;
+  std::string place = {};  ///< wire::Hello::place
+};
+
+/// What a waiting room answered.
+struct RoomAnswer {
+  int waiting = 0;
+  std::string place;  ///< where this process is taken in, if it is
+  Rank rank = 0;
+  int world_size = 0;
 };
 
 /// A connection over which both have proved the secret.
@@ -42,18 +52,28 @@ struct Meeting {
   bool launcher = false;  ///< it lives in a launcher
   bool hosting = false;   ///< it lives in this process
   std::string address;    ///< of this end, or where a relay carries it, of that
+  RoomAnswer room;        ///< after Handshake::answered
 };
+
+/// The id of a grown communicator that meets at `place`, of a job whose id has `secret`. A place is
+/// an id's text with a random tag where that has its secret: no secret travels.
+[[nodiscard]] Id grown_id(const Secret& secret, std::string_view place);
+
+/// One request to the waiting room at `id`. Throws BootstrapError where nobody answers it.
+RoomAnswer ask_room(const Id& id, const Caller& caller, int timeout_ms);
 
 enum class Handshake : std::uint8_t {
   done,
   broken,
   later,
-  full,      ///< of a relay, which carries as many as it can
-  elsewhere  ///< for a relay: it is to go to `elsewhere`
+  full,       ///< of a relay, which carries as many as it can
+  elsewhere,  ///< for a relay: it is to go to `elsewhere`
+  answered    ///< by a waiting room, which is no joining: Meeting::room
 };
 
 /// Over the connection `meeting.socket` to the coordinator at `place`. `why` says why one has to
-/// try again: it broke before the answer, or the answer is to come later. Throws wire::Malformed;
+/// try again: it broke before the answer, or the answer is to come later. `answered`: by a waiting
+/// room, which is no joining. Throws wire::Malformed;
 /// BootstrapError if the coordinator refuses this rank, or does not know the secret.
 Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string& place,
                       Deadline deadline, std::string& why, Endpoint& elsewhere);

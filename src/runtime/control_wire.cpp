@@ -34,6 +34,7 @@ Bytes hello_message(const Hello& hello, const Nonce& server_nonce) {
   writer.text(hello.host).text(hello.identity);
   writer.u8(hello.may_succeed ? 1 : 0).u64(hello.session);
   writer.text(hello.relay_address).u32(hello.relay_port);
+  writer.u8(static_cast<std::uint8_t>(hello.wish)).text(hello.place);
   return writer.take();
 }
 
@@ -245,6 +246,7 @@ Frame hello_frame(Hello hello, const Nonce& server_nonce, const Secret& secret) 
   writer.text(hello.host).text(hello.identity);
   writer.u8(hello.may_succeed ? 1 : 0).u64(hello.session);
   writer.text(hello.relay_address).u32(hello.relay_port);
+  writer.u8(static_cast<std::uint8_t>(hello.wish)).text(hello.place);
   writer.raw(prove(secret, hello_message(hello, server_nonce)));
   return writer.share();
 }
@@ -266,6 +268,10 @@ Hello read_hello(std::span<const std::byte> body) {
   const std::uint32_t port = reader.u32();
   if (port > 65535) throw Malformed("a relay at no port");  // the proof is of the lower half
   hello.relay_port = static_cast<std::uint16_t>(port);
+  const std::uint8_t wish = reader.u8();
+  if (wish > static_cast<std::uint8_t>(Wish::offer)) throw Malformed("a wish that there is not");
+  hello.wish = static_cast<Wish>(wish);
+  hello.place = reader.text(kMaxPlace);
   hello.proof = reader.raw16();
   reader.end();
   return hello;

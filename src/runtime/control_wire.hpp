@@ -84,6 +84,8 @@ enum class Type : std::uint8_t {
   dismissed,        ///< to a relay, for a rank: its connection is to be closed
   go_to,            ///< to a relay: address and port of the one to which it connects instead
   full,             ///< from a relay: it carries as many as it can; there is another
+  waiting_room,     ///< proof, how many processes wait to be taken in
+  moved,            ///< proof, place, rank, world size: where this process is taken in
   // From both: of every rank what a successor has to know.
   roster = 127,  ///< first rank, then for each: who, identity of its process, whether it left
 };
@@ -94,6 +96,8 @@ constexpr std::size_t kMaxBlob = 1 << 20;
 constexpr std::size_t kMaxKey = 256;
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxNote = 256;
+/// Where a grown communicator meets: an address and 32 hex digits.
+constexpr std::size_t kMaxPlace = 128;
 /// Largest world.
 constexpr int kMaxWorld = 1 << 17;
 constexpr std::size_t kMaxFromRank = kMaxBlob + 8 * kMaxWorld + kMaxKey + 64;
@@ -101,8 +105,8 @@ constexpr std::size_t kMaxFromRelay = kMaxFromRank + 16;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 6;
-/// "0.2.0 (control protocol 5)"
+constexpr std::uint32_t kProtocol = 7;
+/// "0.2.0 (control protocol 7)"
 [[nodiscard]] std::string version();
 
 /// The peer wrote what no Chorus of this version writes.
@@ -211,6 +215,10 @@ struct Greeting {
   std::string magic, version;
   Nonce nonce;
 };
+/// What a process comes to a coordinator for: to join; to be taken in by a job that may have begun;
+/// to ask how many wait for that; to say where they are taken in.
+enum class Wish : std::uint8_t { join, rejoin, count, offer };
+
 struct Hello {
   std::string version;
   Nonce nonce;
@@ -224,6 +232,8 @@ struct Hello {
   // Of a relay, for which the rank speaks in whose process it is.
   std::string relay_address;     ///< where other relays find it
   std::uint16_t relay_port = 0;  ///< 0: this is no relay
+  Wish wish = Wish::join;
+  std::string place;  ///< of an offer, whose first rank and world size stand above
   Proof proof;
 };
 

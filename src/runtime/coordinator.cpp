@@ -66,6 +66,7 @@ struct Coordinator::Impl final : WireEnd {
     coordinator.settle(now);
     wires.expect(static_cast<std::size_t>(coordinator.world_size()));
     finished = coordinator.finished();
+    waiting = coordinator.waiting(now);
   }
   [[nodiscard]] std::optional<Time> deadline() const override { return coordinator.deadline(); }
   [[nodiscard]] bool over() const override { return coordinator.over(); }
@@ -73,7 +74,8 @@ struct Coordinator::Impl final : WireEnd {
   net::Id id;
   int owner_generation = net::fork_generation();
   std::atomic<bool> finished{false};
-  std::mutex mutex;  ///< guards reports
+  std::atomic<int> waiting{0};  ///< in the waiting room
+  std::mutex mutex;             ///< guards reports
   std::vector<std::pair<Rank, std::string>> reports;
   CoordinatorEnd coordinator;
   SocketWires wires;
@@ -112,6 +114,8 @@ void Coordinator::report_death(Rank rank, std::string_view how) {
   }
   impl_->wires.wake();
 }
+
+int Coordinator::waiting() const { return impl_->waiting.load(); }
 
 bool Coordinator::finished() const { return impl_->finished.load(); }
 
@@ -317,6 +321,7 @@ void CoordinatorEnd::carry_orders(Session& session) {
 }
 
 void CoordinatorEnd::settle(Time now) {
+  room_.tick(now);
   for (const auto& session : sessions_) {
     session->judge.tick(now);
     carry_orders(*session);
@@ -340,6 +345,8 @@ std::optional<WireEnd::Time> CoordinatorEnd::deadline() const {
     const auto deadline = session->judge.deadline();
     if (deadline) next = next ? std::min(*next, *deadline) : *deadline;
   }
+  // Who no longer asks has left the waiting room.
+  if (const auto deadline = room_.deadline()) next = next ? std::min(*next, *deadline) : *deadline;
   return next;
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/control_wire.hpp"
 #include "runtime/control_wires.hpp"
 #include "runtime/coordinator_judge.hpp"
+#include "runtime/waiting_room.hpp"
 
 namespace chorus {
 
@@ -47,6 +48,8 @@ class CoordinatorEnd final : public WireEnd {
   /// Every rank has joined and said farewell or died (in the last joining).
   [[nodiscard]] bool finished() const { return finished_; }
   [[nodiscard]] int world_size() const { return world_size_; }
+  /// Processes that wait to be taken in.
+  [[nodiscard]] int waiting(Time now) const { return room_.count(now); }
 
  private:
   /// One joining of all ranks.
@@ -77,6 +80,8 @@ class CoordinatorEnd final : public WireEnd {
   void greet_relay(const Caller& caller, Time now);
   void greet_proven(const Caller& caller, Time now);
   void greet_follower(const Caller& caller, Time now);
+  void greet_guest(const Caller& caller, Time now);
+  [[nodiscard]] bool joins_as_usual(const wire::Hello& hello) const;
   void let_in(const Caller& caller, Session& session);
   void hear_relay(Token token, Connection& connection, wire::Type type, wire::Reader body,
                   Time now);
@@ -107,6 +112,7 @@ class CoordinatorEnd final : public WireEnd {
   int num_warnings_ = 0;
   std::vector<std::unique_ptr<Session>> sessions_;  ///< those that are not over, oldest first
   bool any_session_over_ = false;
+  WaitingRoom room_;
   bool finished_ = false;
   std::map<Rank, std::string> gone_;  ///< processes that the launcher saw end
 };

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "chorus/communicator.hpp"
-#include "runtime/control.hpp"
 
 namespace chorus {
 namespace {
@@ -16,19 +15,36 @@ namespace {
 struct Hosted {
   std::mutex mutex;
   std::vector<std::unique_ptr<Coordinator>> coordinators;
+  std::vector<std::unique_ptr<Coordinator>> of_this_process;  ///< for joinings that may still come
+
+  static Hosted& get() {
+    static Hosted* const hosted = new Hosted;
+    return *hosted;
+  }
 };
 
 }  // namespace
 
+void keep_coordinator(std::unique_ptr<Coordinator> coordinator) {
+  Hosted& hosted = Hosted::get();
+  const std::lock_guard lock(hosted.mutex);
+  std::erase_if(hosted.coordinators, [](const auto& each) { return each->finished(); });
+  hosted.coordinators.push_back(std::move(coordinator));
+}
+
 std::string host_coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
                              const Secret& secret, bool joined_often) {
-  static Hosted* const hosted = new Hosted;
-  const std::lock_guard lock(hosted->mutex);
-  std::erase_if(hosted->coordinators,
-                [](const auto& coordinator) { return coordinator->finished(); });
-  hosted->coordinators.push_back(std::make_unique<Coordinator>(
-      world_size, interface_name, port, secret, Coordinator::Host{.joined_often = joined_often}));
-  return hosted->coordinators.back()->id();
+  auto coordinator = std::make_unique<Coordinator>(world_size, interface_name, port, secret,
+                                                   Coordinator::Host{.joined_often = joined_often});
+  std::string id = coordinator->id();
+  if (!joined_often) {
+    keep_coordinator(std::move(coordinator));
+  } else {
+    Hosted& hosted = Hosted::get();
+    const std::lock_guard lock(hosted.mutex);
+    hosted.of_this_process.push_back(std::move(coordinator));
+  }
+  return id;
 }
 
 UniqueId UniqueId::make(int world_size, std::string_view interface_name) {

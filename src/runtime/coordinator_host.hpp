@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "base/secret.hpp"
+#include "runtime/control.hpp"
 
 namespace chorus {
 
@@ -13,5 +15,8 @@ namespace chorus {
 /// long as the process), and returns its id. Throws as Coordinator does.
 std::string host_coordinator(int world_size, std::string_view interface_name, std::uint16_t port,
                              const Secret& secret, bool joined_often);
+
+/// Keeps a coordinator of this process's until all ranks have left.
+void keep_coordinator(std::unique_ptr<Coordinator> coordinator);
 
 }  // namespace chorus

@@ -180,6 +180,7 @@ void CoordinatorEnd::greet(Token token, Connection& connection, const wire::Hell
 void CoordinatorEnd::greet_proven(const Caller& caller, Time now) {
   const wire::Hello& hello = caller.hello;
   if (hello.session != 0 || host_.succeeds) return greet_follower(caller, now);
+  if (hello.wish != wire::Wish::join && !joins_as_usual(hello)) return greet_guest(caller, now);
   if (comes_too_early(hello)) {
     const std::string why = fmt::format(
         "{} holds the place for an earlier joining of {} ranks, and has not joined again",
@@ -204,6 +205,57 @@ void CoordinatorEnd::greet_proven(const Caller& caller, Time now) {
     return refuse(caller, *why, LogLevel::info);
   }
   let_in(caller, *session);
+}
+
+/// A process that would be taken in where its job has begun joins it where it has not.
+bool CoordinatorEnd::joins_as_usual(const wire::Hello& hello) const {
+  if (hello.wish != wire::Wish::rejoin || any_session_over_) return false;
+  return sessions_.empty() || std::ranges::any_of(sessions_, [&](const auto& session) {
+           return session->judge.forming() && hello.rank >= 0 && hello.rank < world_size_ &&
+                  session->judge.state(hello.rank) == Judge::State::absent;
+         });
+}
+
+/// Who comes for the waiting room: to be taken in, or from those that take others in. Their
+/// connections, which last one question, lead here past the relays.
+void CoordinatorEnd::greet_guest(const Caller& caller, Time now) {
+  const wire::Hello& hello = caller.hello;
+  if (hello.version != wire::version() || caller.carried) {
+    return refuse(
+        caller,
+        caller.carried
+            ? fmt::format("{} asks for the waiting room through a relay", name_of(hello))
+            : fmt::format("{} has Chorus {}, the coordinator {}: install one version everywhere",
+                          name_of(hello), hello.version, wire::version()),
+        LogLevel::warn);
+  }
+  const auto reply = [&](wire::Type type) {
+    wire::Writer writer(type);
+    writer.raw(wire::server_proof(secret_, caller.connection.nonce, hello.nonce));
+    return writer;
+  };
+  const auto later = [&](const std::string& why) {
+    answer(caller, wire::Writer(wire::Type::later).text(why).share(), true);
+  };
+  if (hello.wish == wire::Wish::offer) {
+    room_.offer({.place = hello.place, .first = hello.rank, .world_size = hello.world_size}, now);
+  } else if (hello.wish == wire::Wish::rejoin) {
+    const bool is_there = std::ranges::any_of(sessions_, [&](const auto& session) {
+      return hello.rank >= 0 && hello.rank < world_size_ &&
+             session->judge.state(hello.rank) == Judge::State::joined;
+    });
+    if (is_there) {
+      return later(fmt::format("a process before {} still is rank {}", name_of(hello), hello.rank));
+    }
+    const auto seat = room_.ask(hello.identity, hello.rank, now);
+    if (!seat) return later("the job has begun, and its members have not called take_in() since");
+    return answer(
+        caller,
+        reply(wire::Type::moved).text(seat->place).i32(seat->rank).i32(seat->world_size).share(),
+        true);
+  }
+  const auto count = static_cast<std::uint32_t>(room_.count(now));
+  answer(caller, reply(wire::Type::waiting_room).u32(count).share(), true);
 }
 
 /// A rank that lost its coordinator, or the relay that carried its connection.

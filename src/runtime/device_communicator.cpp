@@ -162,7 +162,15 @@ void DeviceCommunicator::Impl::copy(std::uint64_t to, std::uint64_t from, std::s
 
 DeviceCommunicator::DeviceCommunicator(Communicator& communicator, int device,
                                        const DeviceTuning& tuning)
-    : impl_(std::make_unique<Impl>(communicator.impl(), device, tuning)) {}
+    : impl_(std::make_unique<Impl>(on_fixed_ranks(communicator.impl()), device, tuning)) {}
+
+Communicator::Impl& DeviceCommunicator::on_fixed_ranks(Communicator::Impl& host) {
+  if (!host.survives) return host;
+  throw InputError(
+      "Options::on_loss is of calls on host memory: leave it at \"error\" where a GPU "
+      "takes part, and use shrink()");
+}
+
 Communicator::Impl& DeviceCommunicator::inside(const Communicator& communicator) {
   return communicator.impl();
 }

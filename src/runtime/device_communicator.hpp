@@ -156,6 +156,7 @@ class CHORUS_API DeviceCommunicator {
 
  private:
   friend class ScheduleByName;  // which is no friend of Communicator
+  [[nodiscard]] CHORUS_LOCAL static Communicator::Impl& on_fixed_ranks(Communicator::Impl& host);
   [[nodiscard]] CHORUS_LOCAL static Communicator::Impl& inside(const Communicator& communicator);
 
   std::unique_ptr<Impl> impl_;

@@ -80,6 +80,10 @@ void require_valid(const Options& options) {
       throw InputError(fmt::format("Options::{} = {}: must be in [{}, {}]", variable.field_name,
                                    value, variable.low, variable.high));
     }
+    if (variable.type == Variable::Type::on_loss) {
+      const auto why = why_malformed(variable, options.on_loss);
+      if (why) throw InputError(fmt::format("Options::on_loss = {}: {}", options.on_loss, *why));
+    }
     if (const auto* const field = std::get_if<std::size_t Options::*>(&variable.field)) {
       const auto value = std::to_string(options.*(*field));
       if (!why_malformed(variable, value)) continue;

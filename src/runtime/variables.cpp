@@ -62,6 +62,9 @@ std::optional<std::string> why_malformed(const Variable& variable, const std::st
       } catch (const InputError&) {
         return "must be one of error, warn, info and debug";
       }
+    case Variable::Type::on_loss:
+      if (value == "error" || value == "shrink" || value == "finish") return std::nullopt;
+      return "must be error, shrink or finish";
     case Variable::Type::names:
       // Which names exist is for whoever uses them to say; here only the shape of the list.
       if (value.empty() ||
@@ -109,6 +112,8 @@ std::string type_of(const Variable& variable) {
       return fmt::format("multiple of 64 in [{}, {}]", variable.low, variable.high);
     case Variable::Type::level:
       return "error, warn, info or debug";
+    case Variable::Type::on_loss:
+      return "error, shrink or finish";
     case Variable::Type::names:
       return "names, separated by commas";
     case Variable::Type::text:

@@ -20,7 +20,18 @@ struct Variable {
     nccl,          ///< NCCL's, which libnccl.so.2 of Chorus heeds
     surroundings,  ///< of launchers and the system
   };
-  enum class Type : unsigned char { number, flag, bytes, level, names, text, file, folder, secret };
+  enum class Type : unsigned char {
+    number,
+    flag,
+    bytes,
+    level,
+    on_loss,
+    names,
+    text,
+    file,
+    folder,
+    secret
+  };
   using Field = std::variant<std::monostate, int Options::*, std::size_t Options::*,
                              bool Options::*, std::string Options::*>;
 

@@ -59,6 +59,17 @@ constexpr Variable nccl(const char* name, Kind type, const char* stands_for, con
 const Variable table[] = {
     number("CHORUS_JOIN_TIMEOUT_MS", &Options::join_timeout_ms, "join_timeout_ms", 1, INT_MAX,
            "Longest wait for ranks to meet, ms."),
+    words(
+        "CHORUS_ON_LOSS", Kind::on_loss, &Options::on_loss, "on_loss",
+        "What becomes of a communicator of which ranks die; shrink: it goes on without them after "
+        "one call has failed; finish: the survivors complete that call, too (docs/elastic.md)."),
+    {.name = "CHORUS_REJOIN",
+     .section = Section::options,
+     .type = Kind::flag,
+     .text = "1: if the job has begun without this process, it waits until the others take it in "
+             "(docs/elastic.md), in place of being refused; chorus run --respawn sets it.",
+     .field = &Options::rejoin,
+     .field_name = "rejoin"},
     number("CHORUS_TIMEOUT_MS", &Options::timeout_ms, "timeout_ms", 1, INT_MAX,
            "Longest wait for a peer inside a call before it fails, ms."),
     number("CHORUS_WARN_AFTER_MS", &Options::warn_after_ms, "warn_after_ms", 0, INT_MAX,

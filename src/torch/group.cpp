@@ -262,6 +262,10 @@ void Group::set_timeout(milliseconds timeout) {
 
 void Group::meet(const std::string& address) {
   chorus::Options options = chorus::Options::from_env();
+  if (options.on_loss != "error") {
+    throw chorus::InputError("CHORUS_ON_LOSS=" + options.on_loss +
+                             ": process groups of PyTorch keep their ranks: unset it");
+  }
   if (options.timeout_ms != chorus::Options{}.timeout_ms) set_by_hand_ms_ = options.timeout_ms;
   options.timeout_ms = limit_ms(timeout());
 

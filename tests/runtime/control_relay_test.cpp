@@ -287,6 +287,48 @@ TEST(Relay, TheRankOfTheRelayMayLeaveWhileTheOthersGoOn) {
   EXPECT_EQ(left, 1);
 }
 
+TEST(Relay, AProcessThatComesAnewIsTakenInPastTheRelays) {
+  const std::string id = UniqueId::make(kWorld).text;
+  const net::Id met = net::Id::parse(id);
+  const Rank last = kWorld - 1;
+  const auto said = run_processes([&](Rank rank) {
+    // Before the job has begun, whoever would be taken in joins as all do.
+    auto control = Control::join(id, rank, kWorld, kPatience_ms, 30'000, 1, rank == 2);
+    (void)all_of(control->exchange("all", all_ranks(kWorld), bytes_of("x"), kPatience_ms));
+    std::shared_ptr<Control> grown;
+    std::unique_ptr<Coordinator> coordinator;
+    if (rank == last) {
+      control.reset();
+      grown = Control::join(id, rank, kWorld, kPatience_ms, 30'000, 1, true);
+    } else {
+      std::string place;
+      if (rank == 0) {
+        const net::Caller asks{.secret = met.secret, .wish = wire::Wish::count};
+        while (net::ask_room(met, asks, kPatience_ms).waiting == 0) {
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+        const Secret tag = Secret::random();
+        coordinator =
+            std::make_unique<Coordinator>(kWorld, "", 0, met.secret.derive("grown " + tag.text()));
+        place = net::Id{net::Id::parse(coordinator->id()).endpoint, tag}.text();
+        (void)net::ask_room(met,
+                            {.rank = last,
+                             .world_size = kWorld,
+                             .secret = met.secret,
+                             .wish = wire::Wish::offer,
+                             .place = place},
+                            kPatience_ms);
+      }
+      place = all_of(control->exchange("place", without(last), bytes_of(place), kPatience_ms));
+      grown = join_by_relay(net::grown_id(met.secret, place).text(), rank);
+    }
+    const std::string text =
+        all_of(grown->exchange("grown", all_ranks(kWorld), bytes_of(letter(rank)), kPatience_ms));
+    return fmt::format("{} {}", text, grown->was_taken_in() == (rank == last));
+  });
+  EXPECT_THAT(said, Each("abcdef true"));
+}
+
 TEST(Relay, TheNextOneOfAHostServesWhomTheFirstCannotCarry) {
   const Secret secret = Secret::random();
   const net::Endpoint up = net::local_endpoint("", 1);
