@@ -72,10 +72,50 @@ bool are_gpus_of_a_host(const Topology& topology) {
   });
 }
 
+/// With Options::on_loss "finish": what each call takes besides.
+struct FinishPrice {
+  bool is_asked = false;
+  double barrier_s = 0;
+  double copy_s_per_byte = 0;
+  std::size_t copied_part = 0;  ///< of how many blocks of the size one is copied in place; 0: none
+
+  [[nodiscard]] std::string text(std::uint64_t size) const {
+    if (!is_asked) return "";
+    std::string text =
+        fmt::format("  {:<27} {:>12.2f} us\n", "(finish: a barrier behind)", barrier_s * 1e6);
+    if (copied_part == 0) return text;
+    const double bytes = static_cast<double>(size) / static_cast<double>(copied_part);
+    return text + fmt::format("  {:<27} {:>12.2f} us for {:.0f} bytes of input\n",
+                              "(finish: in place, a copy)", bytes * copy_s_per_byte * 1e6, bytes);
+  }
+};
+
+FinishPrice finish_price(CollectiveKind kind, const Topology& topology, const Options& options,
+                         const std::vector<int>& levels, const Pricing& pricing) {
+  // Communicators on GPU memory refuse it.
+  FinishPrice price{.is_asked = options.on_loss == "finish" && !are_gpus_of_a_host(topology)};
+  if (!price.is_asked) return price;
+  const Considered barrier =
+      consider(CollectiveKind::barrier, topology, Routes(topology), levels, options, pricing);
+  if (!barrier.entries.empty()) {
+    price.barrier_s = predicted_s(barrier, barrier.entries.front(), 0);
+  }
+  const HostRates rates = pricing.shared != nullptr ? pricing.shared->rates : assumed_host_rates();
+  const HostRates::Sample& most = rates.pairs.front().samples.back();
+  price.copy_s_per_byte = most.stage_s / static_cast<double>(most.bytes);
+  const bool whole = kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce ||
+                     kind == CollectiveKind::all_to_all;
+  if (whole) price.copied_part = 1;
+  if (kind == CollectiveKind::reduce_scatter) {
+    price.copied_part = static_cast<std::size_t>(topology.world_size());
+  }
+  return price;
+}
+
 // For people: the fastest schedule by size, then each asked size in full.
 void print_text(const Considered& considered, const Topology& topology, const Bound& bound,
-                CollectiveKind kind, const ExplainArguments& arguments,
-                const SharedMachine* shared) {
+                CollectiveKind kind, const ExplainArguments& arguments, const SharedMachine* shared,
+                const FinishPrice& finish) {
   std::string text = fmt::format("{}: {}\n", printable_name(topology.name),
                                  counted(topology.world_size(), "rank"));
   text += assumed_text(topology);
@@ -87,6 +127,7 @@ void print_text(const Considered& considered, const Topology& topology, const Bo
     text += "\n" + explain(considered, kind, static_cast<double>(size));
     const double limit = bound.seconds(static_cast<double>(size));
     text += fmt::format("  {:<27} {:>12.2f} us\n", "(limit)", limit * 1e6);
+    text += finish.text(size);
   }
   chorus::print(text);
 }
@@ -197,7 +238,8 @@ void run_explain(const ExplainArguments& arguments) {
   if (arguments.json) {
     print_json(considered, topology, bound, kind, arguments);
   } else {
-    print_text(considered, topology, bound, kind, arguments, shared ? &machine : nullptr);
+    print_text(considered, topology, bound, kind, arguments, shared ? &machine : nullptr,
+               finish_price(kind, topology, options, levels, pricing));
   }
 }
 

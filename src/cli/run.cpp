@@ -40,6 +40,8 @@ constexpr int kTimedOut = 124;
 /// Who reads the output of a job that failed, or was ended, is waited for so long, and again after
 /// each byte that it took.
 constexpr milliseconds kReader{2'000}, kReaderAtEnd{200};
+/// How often it is looked whether ranks that were started anew are all that is left, ms.
+constexpr int kLookAtWaiting = 200;
 
 struct RunOptions {
   int num_ranks = 1;
@@ -47,6 +49,7 @@ struct RunOptions {
   std::vector<std::string> variables;
   double timeout_s = 0;
   bool bind = true;  ///< each rank to a core of its own, where there are enough
+  int respawn = -1;  ///< failed ranks that are started anew, in all; < 0: a failure ends the job
   std::vector<std::string> program;
 };
 
@@ -77,6 +80,7 @@ class LocalJob {
                                       std::chrono::duration<double>(options_.timeout_s));
     }
     while (num_running_ > 0) step();
+    settle_respawned();
     const bool is_read = drain();
     tell_lost();
     if (num_failed_ > 1 && !interrupted_)
@@ -104,37 +108,45 @@ class LocalJob {
   }
 
   void start_all() {
-    std::vector<std::pair<std::string, std::string>> common{
-        {"CHORUS_ID", coordinator_->id()},
-        {"CHORUS_WORLD_SIZE", fmt::format("{}", options_.num_ranks)},
-        {"CHORUS_LOCAL_WORLD_SIZE", fmt::format("{}", options_.num_ranks)}};
+    common_ = {{"CHORUS_ID", coordinator_->id()},
+               {"CHORUS_WORLD_SIZE", fmt::format("{}", options_.num_ranks)},
+               {"CHORUS_LOCAL_WORLD_SIZE", fmt::format("{}", options_.num_ranks)}};
     for (const std::string& variable : options_.variables) {
       const std::size_t equals = variable.find('=');
       if (equals == std::string::npos || equals == 0) {
         throw InputError(fmt::format("-x {}: must be NAME=VALUE", variable));
       }
-      common.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
+      common_.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
     }
-    const bool terminal = ::isatty(STDIN_FILENO) == 1;
-    const std::vector<int> cores = options_.bind ? usable_cores() : std::vector<int>();
+    if (options_.bind) cores_ = usable_cores();
+    lives_.resize(static_cast<std::size_t>(options_.num_ranks));
+    for (int rank = 0; rank < options_.num_ranks; ++rank) start_rank(rank, false);
+  }
+
+  void start_rank(int rank, bool anew) {
+    auto changes = common_;
+    changes.emplace_back("CHORUS_RANK", fmt::format("{}", rank));
+    changes.emplace_back("CHORUS_LOCAL_RANK", fmt::format("{}", rank));
+    if (anew) changes.emplace_back("CHORUS_REJOIN", "1");
     const auto num_ranks = static_cast<std::size_t>(options_.num_ranks);
-    for (int rank = 0; rank < options_.num_ranks; ++rank) {
-      auto changes = common;
-      changes.emplace_back("CHORUS_RANK", fmt::format("{}", rank));
-      changes.emplace_back("CHORUS_LOCAL_RANK", fmt::format("{}", rank));
-      RankProcess process =
-          start({.arguments = options_.program,
-                 .environment = environment_with(changes),
-                 .capture_output = options_.rank_prefix,
-                 .inherit_input = rank == 0 && !terminal,
-                 .core = num_ranks <= cores.size() ? cores[rank * cores.size() / num_ranks] : -1},
-                *guard_);
+    const bool terminal = ::isatty(STDIN_FILENO) == 1;
+    RankProcess process =
+        start({.arguments = options_.program,
+               .environment = environment_with(changes),
+               .capture_output = options_.rank_prefix,
+               .inherit_input = rank == 0 && !terminal && !anew,
+               .core = num_ranks <= cores_.size() ? cores_[rank * cores_.size() / num_ranks] : -1},
+              *guard_);
+    if (anew) {
+      pids_[static_cast<std::size_t>(rank)] = process.pid;
+    } else {
       pids_.push_back(process.pid);
-      ++num_running_;
-      if (!options_.rank_prefix) continue;
-      streams_.emplace_back(std::move(process.out), out_, rank);
-      streams_.emplace_back(std::move(process.err), err(), rank);
     }
+    lives_[static_cast<std::size_t>(rank)] = {.is_anew = anew};
+    ++num_running_;
+    if (!options_.rank_prefix) return;
+    streams_.emplace_back(std::move(process.out), out_, rank);
+    streams_.emplace_back(std::move(process.err), err(), rank);
   }
 
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const {
@@ -144,10 +156,11 @@ class LocalJob {
   }
 
   void step() {
-    int wait_ms = -1;
+    int wait_ms = num_anew() > 0 ? kLookAtWaiting : -1;
     if (const auto next = next_deadline()) {
       const auto left = std::chrono::duration_cast<milliseconds>(*next - Clock::now()).count() + 1;
-      wait_ms = static_cast<int>(std::clamp<long long>(left, 0, 60'000));
+      const auto most = wait_ms < 0 ? 60'000LL : wait_ms;
+      wait_ms = static_cast<int>(std::clamp<long long>(left, 0, most));
     }
     move_output(wait_ms);
     take_signals();
@@ -161,6 +174,7 @@ class LocalJob {
       escalate(now);
     }
     if (deadline_ && *deadline_ <= now) escalate(now);
+    dismiss_waiting(now);
   }
 
   /// Waits for a signal, or for output to hand on and room for it. Ranks print no faster than their
@@ -265,13 +279,68 @@ class LocalJob {
     // What it started goes with it.
     ::kill(-pid, SIGKILL);
     guard_->forget(pid);
-    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) return;
+    Life& life = lives_[static_cast<std::size_t>(rank)];
+    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) {
+      life.went_well = true;
+      return;
+    }
+    if (life.is_dismissed) return;
+    const int status =
+        WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+    if (is_survived(rank, pid, how, wait_status, status)) return;
     if (num_failed_++ > 0) return;
     if (!interrupted_) say(fmt::format("rank {} (pid {}) {}", rank, pid, how));
-    if (status_ == 0) {
-      status_ = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-    }
+    if (status_ == 0) status_ = first_failure_ != 0 ? first_failure_ : status;
     if (!deadline_) deadline_ = Clock::now() + kGrace;
+  }
+
+  /// Whether the job goes on although this rank failed: started anew, where somebody is left to
+  /// take it in; or without it, if it was killed.
+  bool is_survived(int rank, pid_t pid, const std::string& how, int wait_status, int status) {
+    if (options_.respawn < 0 || interrupted_ || deadline_) return false;
+    if (first_failure_ == 0) first_failure_ = status;
+    const bool is_anyone_left = num_running_ > num_waiting();
+    if (num_respawned_ >= options_.respawn || !is_anyone_left) {
+      const bool goes_on = WIFSIGNALED(wait_status) && is_anyone_left;
+      if (goes_on) say(fmt::format("rank {} (pid {}) {}; the others go on", rank, pid, how));
+      return goes_on;
+    }
+    ++num_respawned_;
+    say(fmt::format("rank {} (pid {}) {}; started anew ({} of {})", rank, pid, how, num_respawned_,
+                    options_.respawn));
+    start_rank(rank, true);
+    return true;
+  }
+
+  [[nodiscard]] int num_anew() const {
+    return static_cast<int>(std::ranges::count_if(pids_, [&](const pid_t& pid) {
+      return pid > 0 && lives_[static_cast<std::size_t>(&pid - pids_.data())].is_anew;
+    }));
+  }
+  /// Of those that were started anew and that nobody has taken in yet.
+  [[nodiscard]] int num_waiting() const { return std::min(coordinator_->waiting(), num_anew()); }
+
+  /// Where only such ranks are left that wait to be taken in, nobody will.
+  void dismiss_waiting(Clock::time_point now) {
+    if (num_running_ == 0 || num_anew() < num_running_ || num_waiting() < num_running_ ||
+        deadline_) {
+      return;
+    }
+    say(fmt::format("{} started anew {} not taken in: all others have ended",
+                    counted(num_running_, "rank"), num_running_ == 1 ? "was" : "were"));
+    for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
+      if (pids_[rank] > 0) lives_[rank].is_dismissed = true;
+    }
+    end_all(SIGTERM);
+    terminated_ = true;
+    deadline_ = now + kAfterTerm;
+  }
+
+  /// A job whose ranks all ended well but for some that were started anew, and not needed, went
+  /// well.
+  void settle_respawned() {
+    const bool any = std::ranges::any_of(lives_, &Life::went_well);
+    if (status_ == 0 && !any) status_ = first_failure_;
   }
 
   void escalate(Clock::time_point now) {
@@ -331,7 +400,18 @@ class LocalJob {
     if (status_ == 0) status_ = exit_bad_input;
   }
 
+  /// The present process of a rank.
+  struct Life {
+    bool is_anew = false;       ///< not the first
+    bool is_dismissed = false;  ///< nobody needed it
+    bool went_well = false;
+  };
+
   const RunOptions& options_;
+  std::vector<std::pair<std::string, std::string>> common_;  ///< variables of all ranks
+  std::vector<int> cores_;
+  std::vector<Life> lives_;  ///< by rank
+  int num_respawned_ = 0, first_failure_ = 0;
   Guard* guard_ = nullptr;
   Coordinator* coordinator_ = nullptr;
   Fd signals_;
@@ -376,6 +456,11 @@ void add_run(CLI::App& app, int& exit_code) {
                     "Give each rank a core of its own where there are enough (default)");
   command->add_option("--timeout", options->timeout_s, "End the ranks after this many seconds")
       ->check(number_within(kLeastSeconds, kMostSeconds));
+  command
+      ->add_option("--respawn", options->respawn,
+                   "Let the others go on when a rank is killed, and start ranks that fail anew, so "
+                   "many in all")
+      ->check(CLI::Range(0, 1'000'000));
   command->add_option("PROGRAM", options->program, "The program and its arguments")->required();
   for (const auto& [names, instead] : {std::pair("--host,--hosts,-H", "--host"),
                                        std::pair("--hostfile,--machinefile", "--hostfile")}) {

@@ -135,6 +135,28 @@ TEST(Run, GivesTheStatusOfTheFirstRankThatFailed) {
   EXPECT_EQ(run("-n 2 -- false").second, 1);
 }
 
+TEST(Run, StartsRanksThatFailAnewAsOftenAsItIsTold) {
+  const std::string waits = "while [ ! -e $D/done ]; do sleep 0.01; done; rm -r $D";
+  const auto job = [&](const std::string& options, const std::string& rank_1) {
+    return run(fmt::format("-n 2 {} -- sh -c 'if [ $CHORUS_RANK = 0 ]; then {}; exit 0; fi; {}'",
+                           options, waits, rank_1),
+               "export D=$(mktemp -d)");
+  };
+  const std::string dies = "[ -z \"$CHORUS_REJOIN\" ] && kill -9 $$; ";
+  const auto [once, well] = job("--respawn 1", dies + "echo life $CHORUS_REJOIN; touch $D/done");
+  EXPECT_EQ(well, 0) << once;
+  EXPECT_THAT(once, AllOf(HasSubstr("killed by signal 9 (SIGKILL); started anew (1 of 1)"),
+                          HasSubstr("life 1")));
+  const auto [never, without] = job("--respawn 0", "touch $D/done; kill -9 $$");
+  EXPECT_EQ(without, 0) << never;
+  EXPECT_THAT(never, HasSubstr("killed by signal 9 (SIGKILL); the others go on"));
+  // One that ends by itself with an error fails again: the job ends by it.
+  const auto [again, status] = job("--respawn 2", "exit 7");
+  EXPECT_EQ(status, 7) << again;
+  EXPECT_THAT(again, AllOf(HasSubstr("(2 of 2)"), Not(HasSubstr("(3 of"))));
+  EXPECT_EQ(job("", "kill -9 $$").second, 137);
+}
+
 TEST(Run, BadUsageIsExplainedWithStatusTwo) {
   const auto expect = [](const std::string& arguments, const std::string& sentence) {
     const auto [output, status] = run(arguments);
