@@ -59,6 +59,9 @@ void add_layout_options(CLI::App& app, Arguments& a) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   app.add_option("--bucket-bytes", l.bucket_bytes, "gradients reduced at once")->group(group);
+  app.add_flag("--elastic", l.elastic,
+               "go on without replicas that die, and take in those that are started anew")
+      ->group(group);
   app.add_flag("--no-overlap", a.no_overlap, "reduce gradients after the backward pass")
       ->group(group);
 }

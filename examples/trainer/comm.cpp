@@ -194,7 +194,44 @@ void Flights::finish() noexcept {
   for (Slot& slot : slots_) slot.request = chorus::Request();
 }
 
+void Flights::log_call(const chorus::Call& call, Axis axis, std::uint64_t message_bytes,
+                       std::uint64_t sent_bytes, Clock::time_point begin) {
+  const Clock::time_point end = Clock::now();
+  Slot& slot = slots_[static_cast<std::size_t>(take_slot(call, axis, message_bytes, sent_bytes))];
+  slot.started = begin;
+  complete(slot);
+  log_.at(axis, call.kind).exposed_s += seconds(end - begin);
+  trace.add(Span::Lane::exposed, name_of(call.kind), kAxisNames[static_cast<std::size_t>(axis)],
+            begin, end);
+}
+
+void Group::run_elastic(const chorus::Call& call) {
+  if (call.kind != Kind::all_reduce || call.reduction.op != chorus::ReduceOp::sum) {
+    throw chorus::InputError("--elastic: replicas that come and go only add up");
+  }
+  const auto begin = Flights::Clock::now();
+  const int losses = members_->losses().count;
+  auto contributors = static_cast<std::size_t>(members_->world_size());
+  members_->run(call);
+  if (members_->losses().count != losses) contributors = members_->losses().contributors.size();
+  const double share = static_cast<double>(size_) / static_cast<double>(contributors);
+  const auto scale = [&]<class T>(T* values) {
+    for (std::size_t i = 0; i < call.count; ++i) values[i] *= static_cast<T>(share);
+  };
+  if (share != 1 && call.type == chorus::DataType::float32) scale(static_cast<float*>(call.output));
+  if (share != 1 && call.type == chorus::DataType::float64) {
+    scale(static_cast<double*>(call.output));
+  }
+  const auto [message, sent] =
+      volume(call, static_cast<std::uint64_t>(size()), static_cast<std::size_t>(rank()));
+  flights_->log_call(call, axis_, message, sent, begin);
+}
+
 Pending Group::collective(const chorus::Call& call, On on) {
+  if (is_elastic_) {
+    run_elastic(call);
+    return {};
+  }
   if (size() == 1) return {};
   const auto [message, sent] =
       volume(call, static_cast<std::uint64_t>(size()), static_cast<std::size_t>(rank()));
@@ -204,7 +241,7 @@ Pending Group::collective(const chorus::Call& call, On on) {
 
 Place place_of(const Layout& layout, int rank) {
   Place place{};
-  place.index = rank;
+  place.index = layout.elastic && layout.replica >= 0 ? layout.replica : rank;
   if (!layout.ranks.empty()) {
     const auto found = std::ranges::find(layout.ranks, rank);
     place.index = static_cast<int>(found - layout.ranks.begin());
@@ -240,6 +277,10 @@ Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, 
     if (members == 1) return Group{};
     return Group(everyone.split(color, at.index), axis, flights, gpu, ways);
   };
+  if (layout.elastic) {
+    renew(everyone, layout);
+    return;
+  }
   const int columns = at.pp * layout.tp + at.tp;  // a replica's shard, counted over the world
   // What all ranks tell each other is of the host.
   if (everyone.world_size() > 1) {
@@ -260,6 +301,14 @@ Groups::Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, 
   const bool end = at.pp == 0 || at.pp == layout.pp - 1;
   if (tied && layout.pp > 1) {
     tie = Group(everyone.split(end ? line : -1, at.index), Axis::tie, flights, gpu);
+  }
+}
+
+// Also where one replica is left: others may come.
+void Groups::renew(chorus::Communicator& everyone, const Layout& layout) {
+  for (const auto& [group, axis] : {std::pair(&world, Axis::world), std::pair(&data, Axis::data)}) {
+    *group = Group(everyone.split(0, everyone.rank()), axis, flights, nullptr);
+    group->make_elastic(layout.dp);
   }
 }
 

@@ -81,6 +81,8 @@ struct Pending {
 /// polls: poll() and wait() here turn all groups.
 class Flights {
  public:
+  using Clock = std::chrono::steady_clock;
+
   explicit Flights(CommLog& log) : log_(log), slots_(512) {}
 
   Trace trace;  ///< of this rank's calls, once it is started
@@ -100,12 +102,14 @@ class Flights {
   /// Returns when the call is complete; the time counts as exposed.
   void wait(Pending& pending);
   void wait_all();
+  /// Logs a call that was made at once.
+  void log_call(const chorus::Call& call, Axis axis, std::uint64_t message_bytes,
+                std::uint64_t sent_bytes, Clock::time_point begin);
   /// Completes what is in flight, or lets go of it where the peers have failed.
   void finish() noexcept;
   [[nodiscard]] bool done(const Pending& pending) const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Slot {
     chorus::Request request;
     std::uint64_t generation = 0;
@@ -147,6 +151,13 @@ class Group {
 
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] int rank() const { return rank_; }
+
+  /// Of `replicas` when all are there: sums of those that are left count as if the others had given
+  /// as much on average. Its calls, all of them sums, are complete when they return.
+  void make_elastic(int replicas) {
+    size_ = replicas;
+    is_elastic_ = true;
+  }
 
   template <class R>
   Pending all_reduce(R* data, std::size_t count, chorus::Reduction how = {}, On on = On::device) {
@@ -234,11 +245,13 @@ class Group {
 
  private:
   Pending collective(const chorus::Call& call, On on = On::device);
+  void run_elastic(const chorus::Call& call);
 
   std::optional<chorus::Communicator> members_;
   std::unique_ptr<Wire> wire_;
   int size_ = 1;
   int rank_ = 0;
+  bool is_elastic_ = false;
   Axis axis_ = Axis::world;
   Flights* flights_ = nullptr;
 };
@@ -256,6 +269,8 @@ struct Groups {
   /// Collective over `everyone`. With `gpu`: on its memory.
   Groups(chorus::Communicator& everyone, const Layout& layout, bool tied, CommLog& log,
          Gpu* gpu = nullptr);
+  /// Collective: the same with replicas that were taken in. Nothing is in flight.
+  void renew(chorus::Communicator& everyone, const Layout& layout);
   /// The groups that `rank` would have.
   Groups(const Layout& layout, int rank, CommLog& log);
   Groups(const Groups&) = delete;

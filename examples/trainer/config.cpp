@@ -264,6 +264,7 @@ Layout nearest_layout(const Config& config, int ranks) {
 void check_world(const Config& config, int world_size) {
   const Layout& l = config.layout;
   if (l.world_size() == world_size) return;
+  if (l.elastic && l.replica >= 0 && world_size <= l.dp) return;  // some are still away
   const Layout fits = nearest_layout(config, world_size);
   refuse_config(
       fmt::format("--dp {} x --tp {} x --pp {} is {} ranks, but {} were started; --dp {} --tp {} "
@@ -277,6 +278,24 @@ std::string Model::signature() const {
   return fmt::format("V={} T={} L={} h={} a={} f={} tied={} E={} k={}", vocab, context, layers,
                      width, heads, f(), tied ? 1 : 0, experts, experts > 0 ? top_k : 0);
 }
+
+namespace {
+
+void check_elastic(const Config& config) {
+  const Layout& l = config.layout;
+  const Training& t = config.training;
+  if (!l.elastic) return;
+  const bool whole = l.dp > 1 && l.tp == 1 && l.pp == 1 && l.ep == 1 && l.zero == 0;
+  const bool sums = t.compression == Compression::none && t.average == Average::gradients &&
+                    l.shares.empty() && l.ranks.empty();
+  if (whole && sums && t.backend == Backend::cpu && t.loss_scale == 0) return;
+  refuse_config(
+      "--elastic needs replicas each of which has the whole model and sums of gradients: --dp "
+      "above 1 with --tp, --pp and --ep 1, --zero 0, and none of --compress, --average, "
+      "--batch-shares, --loss-scale and --backend");
+}
+
+}  // namespace
 
 void check(const Config& config, int world_size) {
   const Model& m = config.model;
@@ -294,6 +313,7 @@ void check(const Config& config, int world_size) {
   between(l.micro_batches, 1, 1'000'000, "--micro-batches");
   between(l.virtual_stages, 1, 10'000, "--virtual-stages");
   check_training(config.training);
+  check_elastic(config);
   if (l.zero < 0 || l.zero > 3) refuse_config(fmt::format("--zero {} is not 0, 1, 2 or 3", l.zero));
   check_world(config, world_size);
   std::vector<int> mapping = l.ranks;

@@ -57,6 +57,9 @@ struct Layout {
   /// Replicas of one node, side by side in dp; > 0: each node keeps the values of the whole model
   /// sharded among them, so that only a step's first use gathers across nodes.
   int secondary = 0;
+  /// Replicas that die are done without, and others may take their places (Communicator::take_in).
+  bool elastic = false;
+  int replica = -1;  ///< with it: the place that this rank takes; -1: that of its number
   bool sequence_parallel = false;  ///< activations between tensor-parallel blocks are sharded too
   int micro_batches = 1;           ///< per step and replica
   int virtual_stages = 1;          ///< chunks of layers per pipeline rank (interleaved)

@@ -15,6 +15,7 @@
 #include "arguments.hpp"
 #include "checkpoint.hpp"
 #include "compare.hpp"
+#include "elastic.hpp"
 #include "outputs.hpp"
 #include "report.hpp"
 #include "volume.hpp"
@@ -79,6 +80,8 @@ class Screen {
     flush_output();
   }
   [[nodiscard]] double seconds() const { return seconds_; }
+  /// Another rank may have to once some have died.
+  void let_speak(bool speaks) { speaks_ = speaks; }
 
  private:
   const Arguments& a_;
@@ -197,13 +200,67 @@ void check_files(const Arguments& a) {
   }
 }
 
+void run_steps(chorus::Communicator& world, Trainer<float>& trainer, const Arguments& a,
+               double peak) {
+  const bool speaks = world.rank() == 0;
+  const int first = trainer.steps_done();
+  Screen screen(a, speaks, peak);
+  for (int i = first; i < a.config.training.steps; ++i) {
+    if (!a.trace.empty() && i == std::max(first, a.config.training.steps - a.trace_steps)) {
+      world.barrier();
+      trainer.groups().flights.trace.start(trainer.gpu() == nullptr ? kMostSpans : kMostTimed,
+                                           trainer.gpu());
+    }
+    screen.let_speak(world.rank() == 0);
+    screen.step(trainer.step());
+    if (a.config.layout.elastic) look_after(world, trainer);
+    const bool end = i + 1 == a.config.training.steps;
+    const bool due = a.checkpoint_every > 0 && (i + 1) % a.checkpoint_every == 0;
+    if (!a.checkpoint.empty() && (end || due)) save_checkpoint(trainer, a.checkpoint);
+    if (a.evaluate_every > 0 && (end || (i + 1) % a.evaluate_every == 0)) {
+      const CommLog log = trainer.log();
+      const double loss = trainer.evaluate(4);
+      trainer.log() = log;  // the report is of training
+      if (world.rank() == 0)
+        fmt::print("held out: {:.4f} nats, {:.3f} bits per byte\n", loss, loss / std::log(2));
+    }
+  }
+  trainer.groups().flights.wait_all();  // the last update's values: all bytes are counted
+  trainer.groups().flights.trace.stop();
+  const CommLog log = trainer.log();
+  if (!a.trace.empty()) write_trace(world, trainer, a.trace);
+  compare(world, trainer, a);
+  const int steps = std::max(1, trainer.steps_done() - first);
+  if (speaks && a.report) {
+    fmt::print("\n{}", comm_report(a.config, log, 0, steps, screen.seconds()));
+  }
+  if (a.report_json.empty()) return;
+  agree(world, [&] {
+    if (speaks) write_output(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
+  });
+}
+
+/// Of a replica that was taken in: from where the others are.
+void go_on(chorus::Communicator& world, Arguments& a) {
+  Layout& layout = a.config.layout;
+  if (!layout.elastic) {
+    throw chorus::InputError("a rank that is started anew goes on with --elastic alone");
+  }
+  layout.replica = settle_place(world, layout.dp, -1);
+  Trainer<float> trainer(world, a.config);
+  share_state(world, trainer, false);
+  const double peak = measured_gemm_peak(a.config.training.precision()) * layout.dp;
+  run_steps(world, trainer, a, peak);
+}
+
 void train(chorus::Communicator& world, Arguments& a) {
+  if (world.was_taken_in()) return go_on(world, a);
   const bool speaks = world.rank() == 0;
   agree(world, [&] {
     check(a.config, world.world_size());
     if (speaks) check_files(a);
   });
-  if (a.mapping == "auto") map_axes(world, a.config);
+  if (a.mapping == "auto" && !a.config.layout.elastic) map_axes(world, a.config);
   Trainer<float> trainer(world, a.config);
   // The peak of all ranks at the same time, since they may share cores.
   world.barrier();
@@ -225,44 +282,13 @@ void train(chorus::Communicator& world, Arguments& a) {
   if (a.resume) {
     resume(world, trainer, a.checkpoint);
   }
-  const int first = trainer.steps_done();
-  Screen screen(a, speaks, peak);
-  for (int i = first; i < a.config.training.steps; ++i) {
-    if (!a.trace.empty() && i == std::max(first, a.config.training.steps - a.trace_steps)) {
-      world.barrier();
-      trainer.groups().flights.trace.start(trainer.gpu() == nullptr ? kMostSpans : kMostTimed,
-                                           trainer.gpu());
-    }
-    screen.step(trainer.step());
-    const bool end = i + 1 == a.config.training.steps;
-    const bool due = a.checkpoint_every > 0 && (i + 1) % a.checkpoint_every == 0;
-    if (!a.checkpoint.empty() && (end || due)) save_checkpoint(trainer, a.checkpoint);
-    if (a.evaluate_every > 0 && (end || (i + 1) % a.evaluate_every == 0)) {
-      const CommLog log = trainer.log();
-      const double loss = trainer.evaluate(4);
-      trainer.log() = log;  // the report is of training
-      if (speaks)
-        fmt::print("held out: {:.4f} nats, {:.3f} bits per byte\n", loss, loss / std::log(2));
-    }
-  }
-  trainer.groups().flights.wait_all();  // the last update's values: all bytes are counted
-  trainer.groups().flights.trace.stop();
-  const CommLog log = trainer.log();
-  if (!a.trace.empty()) write_trace(world, trainer, a.trace);
-  compare(world, trainer, a);
-  const int steps = std::max(1, trainer.steps_done() - first);
-  if (speaks && a.report) {
-    fmt::print("\n{}", comm_report(a.config, log, 0, steps, screen.seconds()));
-  }
-  if (a.report_json.empty()) return;
-  agree(world, [&] {
-    if (speaks) write_output(a.report_json, comm_json(a.config, log, 0, steps, screen.seconds()));
-  });
+  run_steps(world, trainer, a, peak);
 }
 
 void train(Arguments& a) {
   chorus::Options options = chorus::Options::from_env();
   options.deterministic = options.deterministic || a.deterministic;
+  if (a.config.layout.elastic) options.on_loss = "finish";
   const Layout& l = a.config.layout;
   const bool computes_meanwhile =
       l.overlap && l.dp > 1 && a.config.training.backend == Backend::cpu;
@@ -350,6 +376,13 @@ int run(int argc, char** argv) {
     throw chorus::InputError("--resume and --checkpoint-every need --checkpoint DIR");
   }
   check_numbers(a);
+  if (a.config.layout.elastic &&
+      (!a.checkpoint.empty() || !a.trace.empty() || !a.compare_json.empty() ||
+       a.compare_overlap > 0 || a.compare_plan > 0)) {
+    throw chorus::InputError(
+        "--elastic keeps the state in the replicas that are left, and measures nothing: leave "
+        "--checkpoint, --trace, --compare-overlap and --compare-plan away");
+  }
   if (a.untied) a.config.model.tied = false;
   a.config.layout.overlap = !a.no_overlap;
   a.config.layout.pipeline = pipeline_of(a.schedule);

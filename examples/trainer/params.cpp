@@ -379,14 +379,18 @@ void Store<R>::add_partials_over_tensor() {
 template <class R>
 double Store<R>::sum_of_squares() {
   const bool apart = config_.training.average != Average::gradients;
+  // Whoever counts for all replicas could be the one that dies: each counts for itself.
+  const bool elastic = config_.layout.elastic;
   ops_.zero_sum(squares_);
   for_each_own([&](Segment<R>& s, const Param& p, std::size_t index, std::size_t n) {
-    const bool copy_elsewhere = (!p.sliced() && groups_.tensor.rank() > 0) || !s.counted ||
-                                (!apart && config_.layout.zero == 0 && s.group->rank() > 0);
+    const bool copy_elsewhere =
+        (!p.sliced() && groups_.tensor.rank() > 0) || !s.counted ||
+        (!apart && !elastic && config_.layout.zero == 0 && s.group->rank() > 0);
     if (!copy_elsewhere) ops_.add_squares(squares_, s.own_gradients + index, n);
   });
   const double sum = ops_.value(squares_);
   // Replicas that drift apart: the mean over them of the squares of what would be their gradients.
+  if (elastic) return sum / config_.layout.dp;
   return apart ? sum * config_.layout.dp : sum;
 }
 
