@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -37,8 +38,17 @@ constexpr std::size_t kProbedSizes[] = {4 << 10, 16 << 10, 64 << 10, 256 << 10,
                                         1 << 20, 4 << 20,  16 << 20};
 constexpr milliseconds kWholeProbe{100};
 constexpr milliseconds kOfLoopback{8};  // of these, and of all that is no copy
+// Where other programs keep the cores it takes longer, and then ends: ranks wait for what it finds.
+constexpr milliseconds kAtMost{2000};
+constexpr milliseconds kLookAtMost{100};
+constexpr milliseconds kTurnsAtMost{100};
 constexpr int kLeastRuns = 2;
 constexpr int kMostRuns = 32;
+
+int left_ms(Turns::Time end) {
+  const auto left = std::chrono::duration_cast<milliseconds>(end - Moment::now());
+  return static_cast<int>(std::max(left, milliseconds(0)).count());
+}
 
 /// What two looks at the clock take by themselves.
 double clock_cost() {
@@ -73,7 +83,7 @@ class Block {
 /// Two cores that take turns at something take twice as long; more was somebody else's work.
 constexpr double kMostTogether = 4;
 
-double probe_line(const int (&cores)[2], int round_trips) {
+double probe_line(const int (&cores)[2], int round_trips, Turns::Time end) {
   constexpr int kBatches = 8;
   double least = 1;
   const auto count = static_cast<std::uint32_t>(round_trips * kBatches);
@@ -94,14 +104,18 @@ double probe_line(const int (&cores)[2], int round_trips) {
       least = std::min(least, seconds_since(begin) / round_trips / 2);
     }
   };
-  return on_cores(cores, writer, reader) ? least : 0;
+  return on_cores(cores, end, writer, reader) ? least : 0;
 }
 
 /// The four ways of one size, each the least of several runs.
 class Ways {
  public:
-  Ways(std::size_t most_bytes)
-      : from_(most_bytes), to_(most_bytes), slots_(kTile * kTiles), clock_s_(clock_cost()) {}
+  Ways(std::size_t most_bytes, Turns::Time end)
+      : from_(most_bytes),
+        to_(most_bytes),
+        slots_(kTile * kTiles),
+        clock_s_(clock_cost()),
+        end_(end) {}
   [[nodiscard]] bool has_memory() const {
     return from_.data() != nullptr && to_.data() != nullptr && slots_.data() != nullptr;
   }
@@ -156,7 +170,7 @@ class Ways {
         turns.pass(turn + 1);
       }
     };
-    if (!on_cores(cores, writer, reader)) return false;
+    if (!on_cores(cores, end_, writer, reader)) return false;
     if (forbidden) sample.kernel_s = 0;
     sample.together = together(cores, bytes, runs);
     return sample.together >= 1;
@@ -193,7 +207,7 @@ class Ways {
         turns.pass(3 * run + 2);
       }
     };
-    if (!on_cores(cores, first, second)) return 0;
+    if (!on_cores(cores, end_, first, second)) return 0;
     double least = 1;
     for (const auto& run : both_s) least = std::min(least, std::max(run[0], run[1]));
     return std::clamp(least / alone_s, 1.0, kMostTogether);
@@ -229,6 +243,7 @@ class Ways {
 
   Block from_, to_, slots_;
   double clock_s_;
+  Turns::Time end_;
 };
 
 /// A list of cores that the kernel keeps of `core`.
@@ -274,24 +289,26 @@ std::vector<HostRates::Pair> pairs_of_cores() {
   return pairs;
 }
 
-/// Two threads of one core that give it to each other.
-double probe_turn(int core) {
+/// Two threads of one core that give it to each other. Where other programs have their turns in
+/// between, some of them are still short: who waits for all of them waits for seconds.
+double probe_turn(int core, Turns::Time end) {
   const int cores[2] = {core, core};
   constexpr std::uint32_t kCount = 200;
-  double least = 1;
+  constexpr double kNever = 1;
+  double least = kNever;
   const auto give = [&](Turns& turns, std::uint32_t first) {
     auto begin = Moment::now();
     for (std::uint32_t i = first; i < kCount; i += 2) {
-      while (turns.turn.load(std::memory_order_acquire) != i) ::sched_yield();
+      turns.await_on_one_core(i);
       if (first == 1 && i > 1) least = std::min(least, seconds_since(begin) / 2);
       begin = Moment::now();
       turns.pass(i + 1);
     }
   };
-  return on_cores(
-             cores, [&](Turns& turns) { give(turns, 0); }, [&](Turns& turns) { give(turns, 1); })
-             ? least
-             : 0;
+  on_cores(
+      cores, std::min<Turns::Time>(end, Moment::now() + kTurnsAtMost),
+      [&](Turns& turns) { give(turns, 0); }, [&](Turns& turns) { give(turns, 1); });
+  return least < kNever ? least : 0;
 }
 
 double probe_system_call() {
@@ -305,7 +322,7 @@ double probe_system_call() {
   return least;
 }
 
-double probe_wake(const int (&cores)[2]) {
+double probe_wake(const int (&cores)[2], Turns::Time end) {
   int pipe[2] = {};
   if (::pipe2(pipe, O_CLOEXEC) != 0) return 0;
   constexpr std::uint32_t kWakes = 10;
@@ -325,13 +342,17 @@ double probe_wake(const int (&cores)[2]) {
   };
   const auto reader = [&](Turns& turns) {
     for (std::uint32_t i = 0; i < kWakes; ++i) {
+      // Without a writer, whose time is up, there is nothing to read.
+      pollfd entry{pipe[0], POLLIN, 0};
       char byte = 0;
-      if (::read(pipe[0], &byte, 1) != 1) return;
+      if (::poll(&entry, 1, left_ms(end)) != 1 || ::read(pipe[0], &byte, 1) != 1) {
+        throw Turns::Overdue();
+      }
       least = std::min(least, seconds_since(written));
       turns.pass(2 * i + 1);
     }
   };
-  const bool ran = on_cores(cores, writer, reader);
+  const bool ran = on_cores(cores, end, writer, reader);
   ::close(pipe[0]);
   ::close(pipe[1]);
   return ran ? least : 0;
@@ -339,9 +360,9 @@ double probe_wake(const int (&cores)[2]) {
 
 /// Samples of all sizes that fit into what is left of `budget`; false if the cores are not to be
 /// had.
-bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget) {
+bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget, Turns::Time end) {
   const auto begin = Moment::now();
-  pair.line_s = probe_line(pair.cores, 200);
+  pair.line_s = probe_line(pair.cores, 200, end);
   if (pair.line_s <= 0) return false;
   double last_s = 0;
   for (const std::size_t bytes : kProbedSizes) {
@@ -386,23 +407,25 @@ namespace {
 
 HostRates measure() {
   const auto begin = Moment::now();
+  const auto end = begin + kAtMost;
   HostRates rates;
   rates.pairs = pairs_of_cores();
-  Ways ways(std::end(kProbedSizes)[-1]);
+  Ways ways(std::end(kProbedSizes)[-1], end);
   if (!ways.has_memory()) rates.pairs.clear();
   const std::size_t number = rates.pairs.size();
   std::size_t done = 0;
   std::erase_if(rates.pairs, [&](HostRates::Pair& pair) {
     const auto spent = std::chrono::duration_cast<milliseconds>(Moment::now() - begin);
     const auto share = (kWholeProbe - kOfLoopback - spent) / static_cast<int>(number - done++);
-    return !probe_pair(pair, ways, std::max(share, milliseconds(5)));
+    return !probe_pair(pair, ways, std::max(share, milliseconds(5)), end);
   });
-  if (rates.pairs.empty()) return assumed_host_rates();
+  // Half of the distances would decide as if there were no other.
+  if (rates.pairs.empty() || Moment::now() > end) return assumed_host_rates();
   const int(&cores)[2] = rates.pairs.back().cores;
-  rates.turn_s = probe_turn(cores[0]);
+  rates.turn_s = probe_turn(cores[0], end);
   rates.system_call_s = probe_system_call();
-  rates.wake_s = probe_wake(cores);
-  rates.loopback = probe_loopback(cores);
+  rates.wake_s = probe_wake(cores, end);
+  rates.loopback = probe_loopback(cores, end);
   if (rates.turn_s <= 0 || rates.wake_s <= 0) return assumed_host_rates();
   rates.machine = machine_identity();
   rates.measured_at_s = static_cast<std::int64_t>(std::time(nullptr));
@@ -413,7 +436,7 @@ HostRates measure() {
 
 double look_at_line(const HostRates::Pair& cores) {
   try {
-    return probe_line(cores.cores, 40);
+    return probe_line(cores.cores, 40, Moment::now() + kLookAtMost);
   } catch (const std::system_error&) {  // no thread is to be had
     return 0;
   }

@@ -14,7 +14,8 @@ namespace chorus {
 [[nodiscard]] std::string machine_identity();
 
 /// Two cores of every distance that this process may run on, at most 100 ms in all. Threads of its
-/// own do it; the caller's cores stay as they are. assumed_host_rates() where there is one core.
+/// own do it; the caller's cores stay as they are. assumed_host_rates() where there is one core,
+/// and where other programs keep the cores for so long that it is not through after two seconds.
 /// Each figure is the least of several, so that what else runs here seldom changes it.
 [[nodiscard]] HostRates probe_host();
 

@@ -17,16 +17,20 @@ bool pin_to(int core) {
 
 }  // namespace
 
-bool on_cores(const int (&cores)[2], const std::function<void(Turns&)>& writer,
+bool on_cores(const int (&cores)[2], Turns::Time end, const std::function<void(Turns&)>& writer,
               const std::function<void(Turns&)>& reader) {
-  Turns turns;
+  Turns turns(end);
   std::atomic<int> ready{0};
   std::atomic<bool> failed{false};
   const auto run = [&](int core, const std::function<void(Turns&)>& work) {
     if (!pin_to(core)) failed = true;
     ++ready;
     while (ready.load() < 2) ::sched_yield();
-    if (!failed) work(turns);
+    try {
+      if (!failed) work(turns);
+    } catch (const Turns::Overdue&) {
+      failed = true;
+    }
   };
   std::thread other([&] { run(cores[0], writer); });
   std::thread one;

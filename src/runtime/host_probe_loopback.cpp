@@ -23,9 +23,7 @@ constexpr std::size_t kMessage = 64;
 constexpr int kTrips = 100;
 constexpr std::size_t kPiece = 128 * 1024;
 constexpr int kPieces = 16;
-constexpr int kStreams = 3;
-// Some 4 ms where nothing else runs. A peer that has lost its core keeps nobody here for ever.
-constexpr double kMostSeconds = 2;
+constexpr int kStreams = 3;  // in all some 4 ms where nothing else runs
 
 /// Both ends, which do not block; nothing if this machine has no loopback.
 std::optional<std::pair<Fd, Fd>> connected_pair() {
@@ -52,7 +50,7 @@ std::optional<std::pair<Fd, Fd>> connected_pair() {
 /// One end, as long as the probe may take.
 class End {
  public:
-  explicit End(int fd) : fd_(fd), buffer_(kPiece) {}
+  End(int fd, Turns::Time end) : fd_(fd), buffer_(kPiece), end_(end) {}
 
   /// False once the connection broke or time is up.
   bool send(std::size_t bytes) {
@@ -81,7 +79,7 @@ class End {
         continue;
       }
       const bool later = moved < 0 && (errno == EAGAIN || errno == EINTR);
-      if (!later || seconds_since(begun_) > kMostSeconds) return false;
+      if (!later || Clock::now() > end_) return false;
       if (++waits_ % 64 == 0) ::sched_yield();
     }
     return true;
@@ -91,12 +89,12 @@ class End {
   std::vector<std::byte> buffer_;
   double working_s_ = 0;
   unsigned waits_ = 0;
-  Clock::time_point begun_ = Clock::now();
+  Turns::Time end_;
 };
 
 }  // namespace
 
-std::optional<HostRates::Loopback> probe_loopback(const int (&cores)[2]) {
+std::optional<HostRates::Loopback> probe_loopback(const int (&cores)[2], Turns::Time end) {
   const auto pair = connected_pair();
   if (!pair) return std::nullopt;
   HostRates::Loopback least{.latency_s = 1, .message_s = 1, .byte_s = 1};
@@ -104,32 +102,32 @@ std::optional<HostRates::Loopback> probe_loopback(const int (&cores)[2]) {
   double receive_s = 1;
   bool whole = true;
   const auto writer = [&](Turns&) {
-    End end(pair->first.get());
+    End link(pair->first.get(), end);
     for (int trip = 0; trip < kTrips && whole; ++trip) {
       const auto begin = Clock::now();
-      whole = whole && end.send(kMessage);
-      send_s = std::min(send_s, end.working_s());
-      whole = whole && end.receive(kMessage);
+      whole = whole && link.send(kMessage);
+      send_s = std::min(send_s, link.working_s());
+      whole = whole && link.receive(kMessage);
       least.latency_s = std::min(least.latency_s, seconds_since(begin) / 2);
-      receive_s = std::min(receive_s, end.working_s());
+      receive_s = std::min(receive_s, link.working_s());
     }
     for (int stream = 0; stream < kStreams && whole; ++stream) {
       const auto begin = Clock::now();
-      whole = whole && end.send(kPieces * kPiece) && end.receive(1);
+      whole = whole && link.send(kPieces * kPiece) && link.receive(1);
       least.byte_s = std::min(least.byte_s, seconds_since(begin) / (kPieces * kPiece));
     }
   };
   bool echoed = true;
   const auto reader = [&](Turns&) {
-    End end(pair->second.get());
+    End link(pair->second.get(), end);
     for (int trip = 0; trip < kTrips && echoed; ++trip) {
-      echoed = echoed && end.receive(kMessage) && end.send(kMessage);
+      echoed = echoed && link.receive(kMessage) && link.send(kMessage);
     }
     for (int stream = 0; stream < kStreams && echoed; ++stream) {
-      echoed = echoed && end.receive(kPieces * kPiece) && end.send(1);
+      echoed = echoed && link.receive(kPieces * kPiece) && link.send(1);
     }
   };
-  if (!on_cores(cores, writer, reader) || !whole || !echoed) return std::nullopt;
+  if (!on_cores(cores, end, writer, reader) || !whole || !echoed) return std::nullopt;
   least.message_s = (send_s + receive_s) / 2;
   return least;
 }
