@@ -120,7 +120,7 @@ expect 0 "transfers of several steps share links" \
 # One host has no network between hosts, and nothing is called measured that was not.
 expect 0 "nothing was measured" env CHORUS_HOST_PROBE=off "$chorus" run -n 2 -- \
   "$chorus" probe -o "$dir/probed.json"
-expect 0 "  table" "$chorus" topo "$dir/probed.json"
+expect 0 "  assumed" "$chorus" topo "$dir/probed.json"
 grep -q '"measured"' "$dir/probed.json" && fail "a figure is called measured that was not"
 expect 0 '"experiments": 0' "$chorus" run -n 1 -- "$chorus" probe --json
 expect 2 "nothing is measured to compare" "$chorus" run -n 2 -- "$chorus" probe --compare ring:2
@@ -192,7 +192,7 @@ grep -q "No space left" "$dir/lost" || fail "nobody said that the help was lost"
 if ! ldd "$chorus" | grep -qE 'lib(asan|tsan|ubsan)'; then
   with_little_memory() { (ulimit -v 200000 && exec timeout 60 "$@"); }
   expect 0 "chorus" with_little_memory "$chorus" --version
-  expect 0 "by LP" with_little_memory "$chorus" explain all_to_all 1M -t fat-tree:4x4,over=2
+  expect 0 "by LP" with_little_memory "$chorus" explain all_to_all 1M -t mesh:4x4
 fi
 
 # The variables: one table for the command, the page, and what is read.

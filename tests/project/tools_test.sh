@@ -30,8 +30,8 @@ subcommands=$(chorus --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z]*\) .*/\1/
 [ "$(wc -w <<<"$subcommands")" -ge 13 ] || fail "chorus --help lists too few: $subcommands"
 for command in $subcommands; do
   expect 0 "xample" chorus help "$command"
-  # plan is the trainer's: it speaks in its own name.
-  expect 2 "$([ "$command" = plan ] && echo train || echo "chorus $command"): " \
+  # layout is the trainer's: it speaks in its own name.
+  expect 2 "$([ "$command" = layout ] && echo train || echo "chorus $command"): " \
     chorus "$command" --no-such-option one two three
 done
 
