@@ -83,6 +83,10 @@ struct CHORUS_API Options {
   std::string probe_cache;
   /// Age beyond which a kept probe is made again, s. CHORUS_PROBE_MAX_AGE_S
   int probe_max_age_s = 86'400;
+  /// Where the network was probed and calls show that it is another one by now: it is probed again
+  /// beside calls, and the schedules for what is found begin with a call on which all ranks agree.
+  /// CHORUS_REPLAN (0 or off, 1 or on)
+  bool replan = true;
   /// What data paths inside a host are chosen by: "auto": its cores are measured, once per machine;
   /// "off": assumed figures; else a file of `chorus probe --host -o`. CHORUS_HOST_PROBE
   std::string host_probe = "auto";

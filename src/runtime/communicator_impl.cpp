@@ -285,7 +285,11 @@ void Communicator::Impl::run(const Call& call) {
 }
 
 Job& Communicator::Impl::prepare_collective(const Call& call) {
-  if (planner) follow_planner();
+  if (planner) {
+    follow_planner();
+  } else if (survey && place.rank != 0) {
+    hear_of_change();
+  }
   const auto n = static_cast<int>(place.members.size());
   const Collective collective = collective_of(call);
   const CollectiveKind kind = collective.kind;

@@ -137,8 +137,9 @@ struct Communicator::Impl {
   // this communicator meanwhile.
   std::shared_ptr<Survey> survey;
   mutable std::mutex survey_mutex;
-  std::unique_ptr<Planner> planner;  // while schedules are made beside calls
-  std::optional<Drift> drift;        // rank 0, where it was probed for this communicator
+  std::shared_ptr<Survey> next_survey;  // while a network that has changed is measured again
+  std::unique_ptr<Planner> planner;     // while schedules are made beside calls
+  std::optional<Drift> drift;           // rank 0, where it was probed for this communicator
   FlightRecorder flight;
   std::string flight_job;  // of the records that this rank leaves
   int instances = 1;
@@ -164,6 +165,7 @@ struct Communicator::Impl {
   int plans = 0;
   int planners = 0;
   int surveys = 0;
+  std::uint32_t changes = 0;  // of the network, so far: rank 0
 
   /// Control::exchange() among the members, during which links are kept up. It counts as a
   /// collective: `as` names it where others wait in another.
@@ -193,10 +195,16 @@ struct Communicator::Impl {
   void report_history();
   void begin_survey(std::shared_ptr<Survey> known, bool use_cache);
   [[nodiscard]] Topology surveyed(const Probed& network) const;
-  [[nodiscard]] Planned make_plan(const GroupPlace& as, Topology topology, bool was_probed,
+  [[nodiscard]] Planned make_plan(const GroupPlace& as, Topology topology,
+                                  const std::shared_ptr<Survey>& awaited,
                                   const std::stop_token& stop) const;
   void begin_planning(const Topology& topology);
+  void begin_planning(const std::string& key, const Topology& topology,
+                      std::shared_ptr<Survey> awaited);
   void end_planning();
+  void tell_change();
+  void hear_of_change();
+  void replan(std::uint32_t change);
   void follow_planner();
   void adopt(Planned planned);
   void connect(const Topology& described, const Plan& plan);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/log.hpp"
 #include "chorus/error.hpp"
@@ -44,21 +45,27 @@ Topology Communicator::Impl::surveyed(const Probed& network) const {
 
 // Calls are chosen by what is known at once until this is done.
 void Communicator::Impl::begin_planning(const Topology& topology) {
-  const GroupPlace as{.key = fmt::format("{}/plan{}-{:x}", place.key, planners++, wiring->serial()),
+  begin_planning(fmt::format("plan{}", planners++), topology,
+                 survey && survey->recalled() == nullptr ? survey : nullptr);
+}
+
+void Communicator::Impl::begin_planning(const std::string& key, const Topology& topology,
+                                        std::shared_ptr<Survey> awaited) {
+  const GroupPlace as{.key = fmt::format("{}/{}-{:x}", place.key, key, wiring->serial()),
                       .members = place.members,
                       .rank = place.rank};
-  const bool probed = survey && survey->recalled() == nullptr;
-  planner = std::make_unique<Planner>(control, as,
-                                      [this, as, topology, probed](const std::stop_token& stop) {
-                                        return make_plan(as, topology, probed, stop);
-                                      });
+  planner = std::make_unique<Planner>(
+      control, as, [this, as, topology, found = std::move(awaited)](const std::stop_token& stop) {
+        return make_plan(as, topology, found, stop);
+      });
 }
 
 // In the planner's thread: reads nothing that calls change.
-Planned Communicator::Impl::make_plan(const GroupPlace& as, Topology topology, bool was_probed,
+Planned Communicator::Impl::make_plan(const GroupPlace& as, Topology topology,
+                                      const std::shared_ptr<Survey>& awaited,
                                       const std::stop_token& stop) const {
-  if (was_probed) {
-    const Probed* const found = survey->await(stop);
+  if (awaited) {
+    const Probed* const found = awaited->await(stop);
     if (found == nullptr) throw BootstrapError("the network between the hosts is not known");
     topology = surveyed(*found);
     share_cores(topology, wiring->members());
@@ -67,13 +74,13 @@ Planned Communicator::Impl::make_plan(const GroupPlace& as, Topology topology, b
   if (options.synthesis_ms > 0) {
     plan = synthesize_together(*control, as, topology, options, stop);
   }
-  return {.selector = make_selector(as, std::move(topology), std::move(plan)),
-          .probed = was_probed};
+  return {.selector = make_selector(as, std::move(topology), std::move(plan)), .survey = awaited};
 }
 
 void Communicator::Impl::end_planning() {
   planner.reset();
   engine->gate = nullptr;
+  next_survey.reset();
 }
 
 void Communicator::Impl::follow_planner() {
@@ -86,6 +93,8 @@ void Communicator::Impl::follow_planner() {
   } else if (planner->state() != Planner::State::nothing) {
     if (engine->gate != nullptr) engine->gate->pass();
     return;
+  } else if (next_survey && place.rank == 0) {
+    drift.emplace(true, static_cast<int>(changes));  // perhaps it comes to something another time
   }
   end_planning();
 }
@@ -94,14 +103,19 @@ void Communicator::Impl::adopt(Planned planned) {
   forget_calls();
   wiring->pace(paces(planned.selector->topology(), place.rank));
   selector = std::move(planned.selector);
+  if (planned.survey) {
+    const std::lock_guard lock(survey_mutex);
+    survey = planned.survey;
+  }
   if (place.rank != 0) return;
-  if (planned.probed) drift.emplace(true);
+  if (planned.survey) drift.emplace(true, static_cast<int>(changes));
   log(LogLevel::info, who(place), fmt::format("the plan begins with call {}", sequence + 1));
 }
 
 void Communicator::Impl::await_plan() {
   if (planners == 0) return;  // on all ranks alike
   static_cast<void>(exchange("await_plan", "await_plan()", {}));
+  hear_of_change();  // what rank 0 has told before is here by now
   if (!planner) return;
   const auto state = planner->await([this] {
     keep_up(*wiring);
@@ -127,9 +141,45 @@ void Communicator::Impl::note_time(const Job& job) {
   forget_probe(options.probe_cache, probed->key);
   log(LogLevel::warn, who(place),
       fmt::format("{} takes {:.2g} times what {}: the network has changed. What was measured of it "
-                  "is discarded; reprobe(), or the next job, measures it again",
+                  "is discarded; {}",
                   signature(job.call), *change,
-                  probed->cached ? "an earlier probe promises" : "it did after probing"));
+                  probed->cached ? "an earlier probe promises" : "it did after probing",
+                  options.replan ? "it is measured again beside the next calls"
+                                 : "reprobe(), or the next job, measures it again"));
+  if (options.replan) tell_change();
+}
+
+// Rank 0. The others hear of it in one of their next calls.
+void Communicator::Impl::tell_change() {
+  const std::uint32_t change = ++changes;
+  for (Rank r = 1; r < static_cast<Rank>(place.members.size()); ++r) {
+    control->note(place.key, r, std::as_bytes(std::span(&change, 1)));
+  }
+  replan(change);
+}
+
+void Communicator::Impl::hear_of_change() {
+  if (!survey || !options.replan || planner) return;
+  for (const Control::Note& note : control->take_notes(place.key)) {
+    std::uint32_t change = 0;
+    if (note.from != 0 || note.blob.size() != sizeof change) continue;
+    std::memcpy(&change, note.blob.data(), sizeof change);
+    end_planning();
+    replan(change);
+  }
+}
+
+// On each rank at some call of its own: nothing here waits for the others.
+void Communicator::Impl::replan(std::uint32_t change) {
+  const GroupPlace as{.key = fmt::format("{}/resurvey{}-{:x}", place.key, change, wiring->serial()),
+                      .members = place.members,
+                      .rank = place.rank};
+  const Probed* const before =
+      survey->recalled() != nullptr ? survey->recalled() : survey->await({});
+  next_survey = std::make_shared<Survey>(control, as, options, layout, *wiring,
+                                         before == nullptr ? "" : before->key);
+  engine->gate = &next_survey->gate();
+  begin_planning(fmt::format("replan{}", change), selector->topology(), next_survey);
 }
 
 namespace {
@@ -196,6 +246,7 @@ bool Communicator::Impl::reprobe() {
     }
   }
   if (!survey) return false;
+  static_cast<void>(control->take_notes(place.key));  // what rank 0 began before ends here
   end_planning();
   begin_survey(nullptr, false);
   begin_planning(selector->topology());
@@ -233,7 +284,9 @@ void Communicator::Impl::use(const Plan& plan) {
                                        place.rank, r, mine, theirs));
     }
   }
+  static_cast<void>(control->take_notes(place.key));
   end_planning();
+  drift.reset();  // what it goes by now is somebody's choice
   choose_by(selector->topology(), plan);
 }
 

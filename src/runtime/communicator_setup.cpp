@@ -115,12 +115,12 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
 void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
   const std::string agreement = fmt::format(
       "version {}, topology {}, plan {}, algorithm '{}', deterministic {}, slots {} of {} bytes, "
-      "transports {}, synthesis {} ms, probing {} ms{}{}",
+      "transports {}, synthesis {} ms, probing {} ms{}{}{}",
       CHORUS_VERSION, options.topology_file.empty() ? "discovered" : fingerprint(described),
       options.plan_file.empty() ? "none" : fingerprint(plan), options.algorithm,
       options.deterministic, layout.slots, options.slot_bytes, options.transports,
       options.synthesis_ms, options.probe_ms, options.await_plan ? ", plan awaited" : "",
-      survives ? ", on loss " + options.on_loss : "");
+      options.replan ? "" : ", no plan anew", survives ? ", on loss " + options.on_loss : "");
   try {
     wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
   } catch (const LinkError& error) {

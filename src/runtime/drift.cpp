@@ -25,7 +25,7 @@ std::optional<double> Drift::note(double predicted_s, double measured_s) {
     if (!changed) usual_ = ratio;
   }
   strikes_ = changed ? strikes_ + 1 : 0;
-  if (strikes_ < 2) return std::nullopt;
+  if (strikes_ < windows_) return std::nullopt;
   told_ = true;
   return change;
 }

@@ -30,7 +30,7 @@ struct Assign {
   void operator()(std::size_t Options::*field) const {
     options.*field = static_cast<std::size_t>(integer());
   }
-  void operator()(bool Options::*field) const { options.*field = integer() == 1; }
+  void operator()(bool Options::*field) const { options.*field = value == "on" || integer() == 1; }
   void operator()(std::string Options::*field) const { options.*field = value; }
 };
 

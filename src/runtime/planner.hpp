@@ -21,10 +21,12 @@
 
 namespace chorus {
 
+class Survey;
+
 /// What calls of a communicator are chosen by.
 struct Planned {
   std::unique_ptr<Selector> selector;
-  bool probed = false;  ///< its topology was, for this communicator
+  std::shared_ptr<Survey> survey = nullptr;  ///< that measured its topology, for this communicator
 };
 
 /// Makes it in a thread. Two exchanges among the ranks then agree on the first call that uses it:

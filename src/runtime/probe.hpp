@@ -35,6 +35,8 @@ struct Probed {
 struct ProbeRequest {
   int budget_ms = 0;  ///< no experiment is made after so much time in experiments
   bool write_cache = true;
+  /// What calls go by now is known to be wrong.
+  bool in_a_hurry = false;
   /// Of calls that may be made meanwhile; null: there are none.
   CallGate* gate = nullptr;
   std::stop_token stop = {};  ///< no answer is needed any more

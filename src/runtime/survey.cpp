@@ -38,9 +38,28 @@ Survey::Survey(std::shared_ptr<Control> control, GroupPlace place, const Options
     over_ = true;
     return;
   }
-  thread_ = std::jthread([this, start = std::move(known)](const std::stop_token& stop) mutable {
-    measure(stop, std::move(start));
-  });
+  begin(std::move(known), false);
+}
+
+Survey::Survey(std::shared_ptr<Control> control, GroupPlace place, const Options& options,
+               const SlotLayout& layout, const Wiring& wiring, std::string probe_key)
+    : control_(std::move(control)),
+      place_(std::move(place)),
+      options_(options),
+      layout_(layout),
+      hosts_(hosts_of(wiring)) {
+  Probed known;
+  known.parts = hosts_.parts;
+  known.network.hosts = hosts_.names;
+  known.key = std::move(probe_key);
+  begin(std::move(known), true);
+}
+
+void Survey::begin(Probed known, bool in_a_hurry) {
+  thread_ = std::jthread(
+      [this, in_a_hurry, start = std::move(known)](const std::stop_token& stop) mutable {
+        measure(stop, std::move(start), in_a_hurry);
+      });
 }
 
 Survey::~Survey() {
@@ -48,12 +67,13 @@ Survey::~Survey() {
   control_->wake();
 }
 
-void Survey::measure(const std::stop_token& stop, Probed known) {
+void Survey::measure(const std::stop_token& stop, Probed known, bool in_a_hurry) {
   std::optional<Probed> measured;
   try {
-    measured = measure_network(*control_, place_, options_, layout_, hosts_,
-                               {.budget_ms = options_.probe_ms, .gate = &gate_, .stop = stop},
-                               std::move(known));
+    measured = measure_network(
+        *control_, place_, options_, layout_, hosts_,
+        {.budget_ms = options_.probe_ms, .in_a_hurry = in_a_hurry, .gate = &gate_, .stop = stop},
+        std::move(known));
     tell(place_, *measured);
   } catch (const ProbeStopped&) {  // nobody waits for it
   } catch (const std::exception& error) {

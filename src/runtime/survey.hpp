@@ -22,6 +22,10 @@ namespace chorus {
 /// on until the last of them ends. Thread safe.
 class Survey {
  public:
+  /// Measures again, in a thread of its own, the network that rank 0's cache knows by `probe_key`;
+  /// does not wait for the other ranks, which have to do the same.
+  Survey(std::shared_ptr<Control> control, GroupPlace place, const Options& options,
+         const SlotLayout& layout, const Wiring& wiring, std::string probe_key);
   /// Collective and brief. Measures, in a thread of its own, what rank 0's cache does not have
   /// (`use_cache` false: in any case). `place.key` names no other survey. Throws BootstrapError.
   Survey(std::shared_ptr<Control> control, GroupPlace place, const Options& options,
@@ -38,7 +42,8 @@ class Survey {
   [[nodiscard]] CallGate& gate() { return gate_; }
 
  private:
-  void measure(const std::stop_token& stop, Probed known);
+  void begin(Probed known, bool in_a_hurry);
+  void measure(const std::stop_token& stop, Probed known, bool in_a_hurry);
 
   const std::shared_ptr<Control> control_;
   const GroupPlace place_;

@@ -49,6 +49,7 @@ std::optional<std::string> why_malformed(const Variable& variable, const std::st
     case Variable::Type::number:
       return why_no_number(value, variable.low, variable.high);
     case Variable::Type::flag:
+      if (value == "on" || value == "off") return std::nullopt;
       return why_no_number(value, 0, 1);
     case Variable::Type::bytes: {
       if (auto why = why_no_number(value, variable.low, variable.high)) return why;

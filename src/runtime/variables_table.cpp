@@ -142,6 +142,15 @@ const Variable table[] = {
           "machine; off: assumed figures; else a file that chorus probe --host -o wrote."),
     number("CHORUS_PROBE_MAX_AGE_S", &Options::probe_max_age_s, "probe_max_age_s", 0, INT_MAX,
            "Age beyond which a kept probe is made again, s."),
+    {.name = "CHORUS_REPLAN",
+     .section = Section::options,
+     .type = Kind::flag,
+     .text =
+         "0 or off: where calls show that the network is another one than was probed, a warning "
+         "says so; else it is probed again beside calls, and the schedules for what is found "
+         "begin with a call on which all ranks agree.",
+     .field = &Options::replan,
+     .field_name = "replan"},
     number(
         "CHORUS_SYNTHESIS_MS", &Options::synthesis_ms, "synthesis_ms", 0, 3'600'000,
         "Where the topology is described or probed and there is no plan: the longest that rank 0 "

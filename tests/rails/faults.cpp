@@ -56,14 +56,15 @@ const char* name_of(Fault fault) {
 
 std::int64_t Round::worst_us() const { return std::max({reduce_us, gather_us, small_us}); }
 
-FaultyJob::FaultyJob(const std::string& cluster)
+FaultyJob::FaultyJob(const std::string& cluster, const Variables& variables)
     : cluster_(std::make_unique<Cluster>(cluster_fabric(cluster), CableOptions{})) {
   const std::vector<std::string> program = {
       "sh", "-c",
       fmt::format("exec {} {}/end {}/notes$RANK 2>{}/log$RANK", FAULTS_JOB, scratch_.path(),
                   scratch_.path(), scratch_.path())};
-  for (const Command& command :
-       rank_commands(*cluster_, program, {{"CHORUS_PROBE_CACHE", ""}, {"CHORUS_PROBE_MS", "0"}})) {
+  Variables all = {{"CHORUS_PROBE_CACHE", ""}, {"CHORUS_PROBE_MS", "0"}, {"CHORUS_FLIGHT_DIR", ""}};
+  all.insert(all.end(), variables.begin(), variables.end());
+  for (const Command& command : rank_commands(*cluster_, program, all)) {
     ranks_.emplace_back(command);
   }
   await_rounds(5);
@@ -179,8 +180,29 @@ bool FaultyJob::await_use(int host, int network, std::int64_t bytes, double seco
   return true;
 }
 
+bool FaultyJob::await_said(const std::string& text, std::size_t times) {
+  const auto deadline = Clock::now() + std::chrono::seconds(180);
+  for (;;) {
+    const std::string all = said();
+    std::size_t count = 0;
+    for (std::size_t at = all.find(text); at != std::string::npos; at = all.find(text, at + 1)) {
+      ++count;
+    }
+    if (count >= times) return true;
+    throw_if_ended();
+    if (Clock::now() > deadline) return false;
+    ::poll(nullptr, 0, 50);
+  }
+}
+
 std::string FaultyJob::end() {
   std::ofstream(scratch_.path() + "/end") << "now\n";
+  const std::string text = how_they_end();
+  return text.empty() ? text : text + said();
+}
+
+/// Those that do not end well.
+std::string FaultyJob::how_they_end() {
   std::string text;
   const auto deadline = Clock::now() + std::chrono::seconds(60);
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -190,7 +212,7 @@ std::string FaultyJob::end() {
       text += fmt::format("rank {} {}\n", rank, how.empty() ? "did not end" : how);
     }
   }
-  return text.empty() ? text : text + said();
+  return text;
 }
 
 std::vector<Round> FaultyJob::rounds_of(int rank) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "perf/cluster/cluster.hpp"
+#include "perf/cluster/start.hpp"
 
 namespace chorus::perf {
 
@@ -35,7 +36,8 @@ struct Round {
 class FaultyJob {
  public:
   /// Starts the cluster (NotAllowed) and the job; returns when it has made calls.
-  explicit FaultyJob(const std::string& cluster);
+  /// `variables`: besides those that keep it from probing, or in their place.
+  explicit FaultyJob(const std::string& cluster, const Variables& variables = {});
   FaultyJob(const FaultyJob&) = delete;
   FaultyJob& operator=(const FaultyJob&) = delete;
   ~FaultyJob();
@@ -50,6 +52,9 @@ class FaultyJob {
   /// Waits until the cable has carried so many of `host`'s bytes more. False after `seconds`.
   bool await_use(int host, int network, std::int64_t bytes, double seconds);
   [[nodiscard]] std::int64_t sent_bytes(int host, int network) const;
+
+  /// Waits until the ranks have said `text` so many times, all together. False after 180 s.
+  bool await_said(const std::string& text, std::size_t times);
 
   /// Ends the job in order. Returns how the ranks ended that did not end well, and what they said.
   [[nodiscard]] std::string end();
@@ -66,6 +71,7 @@ class FaultyJob {
   void on(int machine, const std::string& command) const;
   [[nodiscard]] std::string shaped(int machine, const std::string& device) const;
   void throw_if_ended();
+  std::string how_they_end();
   [[nodiscard]] std::string notes(int rank) const;
 
   const Scratch scratch_;

@@ -15,9 +15,10 @@ using ::testing::Not;
 class RailsFaults : public ::testing::Test {
  protected:
   /// False where no network namespaces may be made.
-  bool runs(const std::string& cluster) {
+  bool runs(const std::string& cluster, const Variables& variables = {}) {
     try {
-      job_ = std::make_unique<FaultyJob>(cluster);
+      job_.reset();
+      job_ = std::make_unique<FaultyJob>(cluster, variables);
     } catch (const NotAllowed& error) {
       why_not_ = error.what();
       return false;
@@ -33,8 +34,8 @@ class RailsFaults : public ::testing::Test {
   std::string why_not_;
 };
 
-#define RUNS_OR_SKIP(name) \
-  if (!runs(name)) GTEST_SKIP() << why_not_
+#define RUNS_OR_SKIP(...) \
+  if (!runs(__VA_ARGS__)) GTEST_SKIP() << why_not_
 
 TEST_F(RailsFaults, CostNoCallWhicheverCableAndHowever) {
   RUNS_OR_SKIP("lan:3,cables=2,rate=0.04");
@@ -72,6 +73,31 @@ TEST_F(RailsFaults, ASlowCableCarriesLess) {
   EXPECT_LT(4 * (job_->sent_bytes(0, 1) - slow), job_->sent_bytes(0, 0) - fast);
   expect_all_is_well();
   EXPECT_THAT(job_->said(), Not(HasSubstr("lost the path"))) << "it is slow and not lost";
+}
+
+// A host's only cable takes a tenth from then on: calls go on, and soon by schedules for that.
+TEST_F(RailsFaults, ANetworkThatHasChangedIsMeasuredAgainAndPlannedFor) {
+  RUNS_OR_SKIP("lan:4,rate=0.04",
+               {{"CHORUS_PROBE_MS", "5000"}, {"CHORUS_AWAIT_PLAN", "1"}, {"CHORUS_LOG", "info"}});
+  ASSERT_TRUE(job_->await_said("the plan begins with call", 1));
+  job_->await_rounds(8);  // what calls usually take
+  job_->inflict(Fault::slow, 2, 0);
+  EXPECT_TRUE(job_->await_said("the network has changed", 1));
+  EXPECT_TRUE(job_->await_said("the plan begins with call", 2));
+  job_->await_rounds(2);
+  expect_all_is_well();
+}
+
+TEST_F(RailsFaults, ANetworkThatHasChangedIsOnlyToldOfWhereReplanningIsOff) {
+  RUNS_OR_SKIP("lan:4,rate=0.04", {{"CHORUS_PROBE_MS", "5000"},
+                                   {"CHORUS_AWAIT_PLAN", "1"},
+                                   {"CHORUS_LOG", "info"},
+                                   {"CHORUS_REPLAN", "off"}});
+  ASSERT_TRUE(job_->await_said("the plan begins with call", 1));
+  job_->await_rounds(8);
+  job_->inflict(Fault::slow, 2, 0);
+  EXPECT_TRUE(job_->await_said("reprobe(), or the next job, measures it again", 1));
+  expect_all_is_well();
 }
 
 }  // namespace
