@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
-#include "perf/json.hpp"
 #include "perf/startup/simulation.hpp"
 #include "runtime/coordinator_end.hpp"
 
 namespace chorus::perf {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// One column of figures against ranks, as inline data of gnuplot.
 template <class Value>
