@@ -46,7 +46,7 @@ done
 # Damaged: measured anew, with a line that says so.
 head -c 100 "$scratch/kept" > "$CHORUS_PROBE_CACHE/host.json"
 CHORUS_LOG=info timeout 60 "$chorus" run -n 2 "$example" > "$scratch/out" 2>&1 || fail "damaged: $(cat "$scratch/out")"
-grep -q 'host.json: .*measuring this machine again' "$scratch/out" || fail "no word of it: $(cat "$scratch/out")"
+grep -q 'host.json: .*looking at this machine again' "$scratch/out" || fail "no word of it: $(cat "$scratch/out")"
 "$chorus" probe --host --cached > /dev/null || fail "it was not mended"
 
 refused "an absent file" 'absent.json' env CHORUS_HOST_PROBE="$scratch/absent.json" "$chorus" probe --host --cached
