@@ -103,6 +103,31 @@ TEST_P(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
   }));
 }
 
+// The verdict reaches ranks that are leaving between any two of their steps.
+TEST_P(DeviceFailure, AnAbortWhileRanksLeaveKeepsNobodyWaiting) {
+  World world = world_of(2, Ranks::processes);
+  world.options.join_timeout_ms = 5'000;
+  expect_all_well(run(world, Gpus::one, [](DeviceRank& rank) {
+    std::mutex mutex;
+    std::string kept;
+    set_log_sink([&](LogLevel, std::string_view, std::string_view message) {
+      const std::lock_guard lock(mutex);
+      if (message.find("is kept") != std::string_view::npos) kept = message;
+    });
+    for (int i = 0; i < 40; ++i) {
+      auto device = std::make_unique<DeviceCommunicator>(rank.comm(), 0, GetParam().tuning);
+      rank.comm().barrier();
+      if (rank.comm().rank() == i % 2) {
+        std::this_thread::sleep_for(std::chrono::microseconds(i / 2 * 50));
+        device->abort("the user has had enough");
+      }
+      device.reset();
+    }
+    set_log_sink({});
+    EXPECT_EQ(kept, "");
+  }));
+}
+
 TEST_P(DeviceFailure, BitwiseOperationsAreRefusedAndTheCommunicatorGoesOn) {
   expect_all_well(run(world_of(2), Gpus::one, [](DeviceRank& rank) {
     std::byte* const data = rank.memory(400);
