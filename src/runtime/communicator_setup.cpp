@@ -16,6 +16,7 @@
 #include "runtime/host_facts.hpp"
 #include "runtime/launch.hpp"
 #include "runtime/options_env.hpp"
+#include "transports/tcp_endpoint.hpp"
 
 namespace chorus {
 namespace {
@@ -243,6 +244,25 @@ void Communicator::Impl::listen_to_engine() {
   };
 }
 
+namespace {
+
+/// Those that tcp listens on: a coordinator in this process does, too.
+Control::OwnAddresses addresses_of_tcp(const Options& options) {
+  return [names = options.interface_name](const std::string& local_address) {
+    std::vector<std::string> addresses;
+    try {
+      for (const Rail& rail : resolve_rails(names.empty() ? local_address : names, names.empty())) {
+        addresses.push_back(rail.address.ip_text());
+      }
+    } catch (const Error&) {  // names that mean nothing here: tcp says so
+      addresses.clear();
+    }
+    return addresses;
+  };
+}
+
+}  // namespace
+
 std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const Options& options) {
   require_valid(options);
   const Launch launch = Launch::from_env();
@@ -257,7 +277,7 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& 
                                                              const Options& options) {
   require_valid(options);
   auto control = Control::join(id, rank, world_size, options.join_timeout_ms, options.warn_after_ms,
-                               0, options.rejoin);
+                               0, options.rejoin, addresses_of_tcp(options));
   GroupPlace place{.key = "world", .rank = control->rank()};
   for (Rank r = 0; r < control->world_size(); ++r) place.members.push_back(r);
   // Files that describe the world as it was started do not describe the one that it has become.

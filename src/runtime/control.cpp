@@ -58,6 +58,8 @@ void Control::Impl::hear(Type type, wire::Reader body, std::shared_ptr<const voi
       return be_ready(body.u64());
     case Type::successors:
       return hear_successors(body);
+    case Type::places:
+      return hear_places(body);
     case Type::left:
       if (const Rank who = body.i32(); who >= 0 && static_cast<std::size_t>(who) < roster.size()) {
         roster[static_cast<std::size_t>(who)].left = true;

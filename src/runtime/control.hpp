@@ -18,6 +18,10 @@
 
 namespace chorus {
 
+namespace wire {
+struct Place;
+}
+
 /// The server end: one per job, in the launcher (`chorus run`) or a thread of the process that made
 /// the id. Keeps one TCP connection per rank; a connection that closes without a farewell is a
 /// death, and every other rank is told at once.
@@ -53,6 +57,9 @@ class Coordinator {
   void report_death(Rank rank, std::string_view how);
   /// Processes that wait for the job to take them in, as far as is known. Safe from any thread.
   [[nodiscard]] int waiting() const;
+  /// Listens on these numeric addresses, too: ranks come by another where one falls silent.
+  /// Returns where it listens, the first place included. Safe from any thread.
+  std::vector<wire::Place> listen_also(std::span<const std::string> addresses);
   /// True when every rank has joined and said farewell or died (in the last joining).
   [[nodiscard]] bool finished() const;
 
@@ -65,6 +72,10 @@ class Coordinator {
 /// safe; none of its calls blocks but join(), exchange() and await_verdict().
 class Control {
  public:
+  /// The numeric addresses of this host at which other ranks may reach a coordinator in this
+  /// process, by the one that reaches the coordinator of now; none: that one alone.
+  using OwnAddresses = std::function<std::vector<std::string>(const std::string& local_address)>;
+
   /// Connects to the coordinator named by `id`, proves the secret and waits until all ranks have.
   /// Tries again until timeout_ms have passed, but where nobody listens (any more) gives up after
   /// a second: an id exists only once its coordinator listens. Throws BootstrapError naming the
@@ -78,7 +89,8 @@ class Control {
   /// gave it. Its own connection leads to that coordinator, past the relays.
   static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
                                        int timeout_ms, int warn_after_ms = 30'000,
-                                       int most_direct = 0, bool rejoin = false);
+                                       int most_direct = 0, bool rejoin = false,
+                                       const OwnAddresses& own_addresses = {});
   /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
   /// have too, where this process holds the coordinator.
   ~Control();

@@ -88,14 +88,15 @@ struct Control::Impl {
   std::string address;      ///< of this end
   std::string coordinator;  ///< its address
   int most_direct = 0;      ///< join()
-  bool by_relay = false;    ///< a relay of this host carries the connection
+  OwnAddresses own_addresses;
+  bool by_relay = false;  ///< a relay of this host carries the connection
 
-  std::mutex mutex;       ///< guards what follows, and reading and writing the socket
-  std::string host_text;  ///< the coordinator's process, "pid 12 on host"
-  bool launcher = false;  ///< it lives in a launcher
-  bool hosting = false;   ///< it lives in this process
-  net::Endpoint place;    ///< of the coordinator
-  net::Socket socket;     ///< none while there is no connection
+  std::mutex mutex;                 ///< guards what follows, and reading and writing the socket
+  std::string host_text;            ///< the coordinator's process, "pid 12 on host"
+  bool launcher = false;            ///< it lives in a launcher
+  bool hosting = false;             ///< it lives in this process
+  std::vector<wire::Place> places;  ///< of the coordinator: all that are known
+  net::Socket socket;               ///< none while there is no connection
   wire::Inbox inbox{wire::kMaxHandshake};
   wire::Outbox outbox;
   Rank host_rank = -1;  ///< lives in the coordinator's process; known once all have joined
@@ -150,19 +151,24 @@ struct Control::Impl {
     // Its own: the successors that it goes to in turn.
     std::vector<wire::Successor> places;
     std::size_t next = 0, round = 0;
-    std::string why;  ///< one refused
-    Time decided_by;  ///< while ranks gather
+    std::string why;       ///< one refused
+    Time decided_by;       ///< while ranks gather
+    bool hurries = false;  ///< the coordinator is not yet reached by another path
   };
   std::shared_ptr<Follower> follower;
   /// Of other ranks of this host, where this one was the first to look for one.
   std::unique_ptr<Relay> relay;
 
+  /// The coordinator's, as the id names it.
+  [[nodiscard]] net::Endpoint first_endpoint() const;
   /// As go_to_coordinator(), without a relay; where to go in its place if the waiting room there
   /// says so.
   std::optional<net::RoomAnswer> go_or_wait(Time deadline, int timeout_ms);
   void meet(net::Meeting&& meeting);
   /// To the coordinator, or a relay that carries the connection there; throws what keeps it away.
   void go_to_coordinator(Time deadline, int timeout_ms);
+  /// Of this host, where others reach this process by several.
+  [[nodiscard]] std::vector<std::string> addresses() const;
   /// For those who poll fd(), afterwards: wake_pollers() has had its effect.
   void be_awake();
 
@@ -236,9 +242,16 @@ struct Control::Impl {
   void seek(std::unique_lock<std::mutex>& lock, Follower& own);
   void seek_again();
   void wake_pollers();
-  bool try_successor(const wire::Successor& successor, std::unique_lock<std::mutex>& lock,
-                     Follower& own);
-  void bring_all(net::Meeting&& meeting, const net::Endpoint& from);
+  [[nodiscard]] int follower_wait_ms(const Follower& own) const;
+  std::optional<net::Meeting> meet_at(const std::vector<wire::Place>& where, Time deadline,
+                                      std::unique_lock<std::mutex>& lock, Follower& own);
+  void seek_from(Follower& own, std::size_t next);
+  void bring_all(net::Meeting&& meeting, const std::vector<wire::Place>& from);
+
+  // By another path: control_resume.cpp.
+  [[nodiscard]] bool has_other_paths() const { return !by_relay && places.size() > 1; }
+  void hear_places(wire::Reader& body);
+  void resume(std::unique_lock<std::mutex>& lock, Follower& own);
   void hear_successors(wire::Reader& body);
   void keep_result(Finished result);
   void give_result(std::uint64_t number);

@@ -6,11 +6,13 @@
 #include <cstring>
 #include <thread>
 
+#include "base/check.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "runtime/control.hpp"
 #include "runtime/control_impl.hpp"
 #include "runtime/control_meet.hpp"
+#include "runtime/coordinator_host.hpp"
 #include "runtime/lateness.hpp"
 
 namespace chorus {
@@ -95,24 +97,31 @@ net::Meeting rise(net::Endpoint endpoint, net::Caller caller, Time deadline, int
 
 }  // namespace
 
+net::Endpoint Control::Impl::first_endpoint() const {
+  net::Endpoint endpoint;
+  CHORUS_CHECK(net::Endpoint::parse(places[0].address, places[0].port, endpoint), "it was one");
+  return endpoint;
+}
+
 std::optional<net::RoomAnswer> Control::Impl::go_or_wait(Time deadline, int timeout_ms) {
   const net::Caller caller{
       .rank = rank, .world_size = world_size, .secret = secret, .wish = wire::Wish::rejoin};
-  net::Meeting meeting = rise(place, caller, deadline, timeout_ms, nullptr);
+  net::Meeting meeting = rise(first_endpoint(), caller, deadline, timeout_ms, nullptr);
   if (!meeting.room.place.empty()) return std::move(meeting.room);
   meet(std::move(meeting));
   return std::nullopt;
 }
 
 void Control::Impl::go_to_coordinator(Time deadline, int timeout_ms) {
+  const net::Endpoint endpoint = first_endpoint();
   const net::Caller caller{.rank = rank, .world_size = world_size, .secret = secret};
   const net::Rise until_met = [&](net::Caller as, net::Socket* others) {
-    return rise(place, std::move(as), deadline, timeout_ms, others);
+    return rise(endpoint, std::move(as), deadline, timeout_ms, others);
   };
-  by_relay = most_direct > 0 ? world_size > most_direct : net::goes_by_relay(place, world_size);
+  by_relay = most_direct > 0 ? world_size > most_direct : net::goes_by_relay(endpoint, world_size);
   if (!by_relay) return meet(until_met(caller, nullptr));
   std::unique_ptr<Relay> own;
-  auto meeting = net::through_relay(place, caller, deadline, until_met, own);
+  auto meeting = net::through_relay(endpoint, caller, deadline, until_met, own);
   if (own) relay = std::move(own);
   if (!meeting) {
     give_up(rank, coordinator, timeout_ms, "", "the relay of this host does not answer");
@@ -176,7 +185,7 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_m
 
 std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int world_size,
                                        int timeout_ms, int warn_after_ms, int most_direct,
-                                       bool rejoin) {
+                                       bool rejoin, const OwnAddresses& own_addresses) {
   const net::Id parsed = net::Id::parse(id);
   if (world_size < 1 || world_size > wire::kMaxWorld || rank < 0 || rank >= world_size) {
     throw InputError(fmt::format("rank {} of {}: the world size must be in [1, {}], the rank below",
@@ -189,13 +198,15 @@ std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int wor
     impl->world_size = world_size;
     impl->secret = parsed.secret;
     impl->coordinator = parsed.endpoint.text();
-    impl->place = parsed.endpoint;
+    impl->places = {{parsed.endpoint.host(), parsed.endpoint.port()}};
+    impl->own_addresses = own_addresses;
     impl->most_direct = most_direct;
     std::optional<net::RoomAnswer> moved;
     if (rejoin) {
       moved = impl->go_or_wait(deadline, timeout_ms);
     } else {
       impl->go_to_coordinator(deadline, timeout_ms);
+      if (impl->hosting) listen_also(id, impl->addresses());
     }
     if (!moved) {
       impl->wait_for_all(rejoin ? Clock::now() + milliseconds(timeout_ms) : deadline, timeout_ms,
@@ -203,8 +214,9 @@ std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int wor
       return std::shared_ptr<Control>(new Control(std::move(impl)));
     }
     try {
-      auto control = join(net::grown_id(parsed.secret, moved->place).text(), moved->rank,
-                          moved->world_size, timeout_ms, warn_after_ms, most_direct);
+      auto control =
+          join(net::grown_id(parsed.secret, moved->place).text(), moved->rank, moved->world_size,
+               timeout_ms, warn_after_ms, most_direct, false, own_addresses);
       control->impl_->taken_in = true;
       return control;
     } catch (const BootstrapError& error) {  // one of the others did not come: back to waiting

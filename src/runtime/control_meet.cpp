@@ -46,32 +46,78 @@ std::optional<std::pair<Type, wire::Bytes>> next_frame(int fd, wire::Inbox& inbo
 
 }  // namespace
 
-Socket connect_to(const Endpoint& endpoint, Deadline deadline, int& error) {
+namespace {
+
+/// None, and the cause.
+Socket start_connecting(const Endpoint& endpoint, int& error) {
   Socket socket(
       ::socket(endpoint.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  error = ETIMEDOUT;
+  error = 0;
   if (!socket) {
     error = errno;
     return {};
   }
   tune(socket.get());
-  if (::connect(socket.get(), endpoint.address(), endpoint.size()) != 0) {
-    if (errno != EINPROGRESS) {
-      error = errno;
-      return {};
-    }
-    if (!becomes_ready(socket.get(), POLLOUT, deadline)) return {};
-    socklen_t size = sizeof error;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return {};
-  }
-  // Trying a free port of this machine again and again, a socket can meet itself.
-  if (local_end(socket.get()).text() == endpoint.text()) {
-    error = ECONNREFUSED;
+  if (::connect(socket.get(), endpoint.address(), endpoint.size()) != 0 && errno != EINPROGRESS) {
+    error = errno;
     return {};
   }
-  error = 0;
   return socket;
+}
+
+/// Of one that is ready: 0, or why it is not connected.
+int connected(const Socket& socket, const Endpoint& endpoint) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  // Trying a free port of this machine again and again, a socket can meet itself.
+  if (error == 0 && local_end(socket.get()).text() == endpoint.text()) return ECONNREFUSED;
+  return error;
+}
+
+}  // namespace
+
+Socket connect_to(const Endpoint& endpoint, Deadline deadline, int& error) {
+  Socket socket = start_connecting(endpoint, error);
+  if (!socket) return {};
+  error = becomes_ready(socket.get(), POLLOUT, deadline) ? connected(socket, endpoint) : ETIMEDOUT;
+  if (error != 0) socket.reset();
+  return socket;
+}
+
+std::vector<Connecting> start_connecting(std::span<const wire::Place> places) {
+  std::vector<Connecting> all;
+  for (const wire::Place& place : places) {
+    Endpoint endpoint;
+    int error = 0;
+    if (!Endpoint::parse(place.address, place.port, endpoint)) continue;
+    if (Socket socket = start_connecting(endpoint, error)) {
+      all.push_back({std::move(socket), endpoint});
+    }
+  }
+  return all;
+}
+
+std::optional<Connecting> first_connected(std::vector<Connecting>& all, Deadline deadline,
+                                          int& error) {
+  error = ENETUNREACH;
+  while (!all.empty()) {
+    std::vector<pollfd> entries;
+    for (const Connecting& each : all) entries.push_back({each.socket.get(), POLLOUT, 0});
+    const auto left =
+        std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    error = ETIMEDOUT;
+    if (left.count() <= 0) return std::nullopt;
+    if (::poll(entries.data(), entries.size(), static_cast<int>(left.count())) <= 0) continue;
+    const auto ready = std::find_if(entries.begin(), entries.end(),
+                                    [](const pollfd& entry) { return entry.revents != 0; });
+    const auto chosen = all.begin() + (ready - entries.begin());
+    Connecting first = std::move(*chosen);
+    all.erase(chosen);
+    error = connected(first.socket, first.endpoint);
+    if (error == 0) return first;
+  }
+  return std::nullopt;
 }
 
 Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string& place,

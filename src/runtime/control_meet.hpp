@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/secret.hpp"
 #include "runtime/control_net.hpp"
@@ -22,6 +24,18 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 /// A connected socket, or none and the cause in `error` (errno).
 Socket connect_to(const Endpoint& endpoint, Deadline deadline, int& error);
+
+/// A socket that is being connected.
+struct Connecting {
+  Socket socket;
+  Endpoint endpoint;
+};
+/// To all of these at once: of paths that are cut the network says nothing.
+std::vector<Connecting> start_connecting(std::span<const wire::Place> places);
+/// Takes out the first that is connected, and those that failed; nothing by `deadline`, or if none
+/// is left.
+std::optional<Connecting> first_connected(std::vector<Connecting>& all, Deadline deadline,
+                                          int& error);
 
 /// Who comes, and where.
 struct Caller {
@@ -85,9 +99,10 @@ using Rise = std::function<Meeting(Caller as, Socket* others)>;
 /// `others` it is none.
 void listen_beside(const Socket& socket, Caller& caller, Socket* others);
 
-/// One attempt, for a relay also on to where it is sent. Throws BootstrapError saying why it
-/// failed, wire::Malformed.
-Meeting rise_once(Endpoint endpoint, Caller caller, Deadline deadline, Socket* others);
+/// One attempt, by the first of these places that answers, for a relay also on to where it is sent.
+/// Throws BootstrapError saying why it failed, wire::Malformed.
+Meeting rise_once(std::span<const wire::Place> places, Caller caller, Deadline deadline,
+                  Socket* others);
 
 /// Whether a rank of such a world reaches the coordinator over a relay of its host: where they are
 /// many, and on several hosts.

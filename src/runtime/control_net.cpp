@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -296,6 +297,19 @@ void tune(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepIntervalSeconds, sizeof kKeepIntervalSeconds);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &kKeepCount, sizeof kKeepCount);
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
+}
+
+void probe_often(int fd) {
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepIntervalSeconds, sizeof kKeepIntervalSeconds);
+}
+
+bool is_silent(int fd) {
+  constexpr unsigned kSilent_ms = 3'000, kTimeouts = 3;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  return info.tcpi_retransmits >= kTimeouts ||
+         std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) > kSilent_ms;
 }
 
 Socket::Socket(int fd) : fd_(fd) {

@@ -38,25 +38,51 @@ void listen_beside(const Socket& socket, Caller& caller, Socket* others) {
   caller.relay_port = local_end(others->get()).port();
 }
 
-Meeting rise_once(Endpoint endpoint, Caller caller, Deadline deadline, Socket* others) {
+namespace {
+
+/// Over this connection, or from there on to where it is sent.
+Meeting rise_over(Connecting first, Caller caller, Deadline deadline, Socket* others) {
   for (int hop = 0; hop < kMostHops; ++hop) {
-    int error = 0;
     Meeting meeting;
-    meeting.socket = connect_to(endpoint, deadline, error);
-    if (error != 0)
-      throw BootstrapError(fmt::format("{}: {}", endpoint.text(), std::strerror(error)));
+    meeting.socket = std::move(first.socket);
     listen_beside(meeting.socket, caller, others);
     std::string why;
-    switch (shake_hands(meeting, caller, endpoint.text(), deadline, why, endpoint)) {
+    int error = 0;
+    switch (shake_hands(meeting, caller, first.endpoint.text(), deadline, why, first.endpoint)) {
       case Handshake::done:
         return meeting;
       case Handshake::elsewhere:
-        continue;
+        first.socket = connect_to(first.endpoint, deadline, error);
+        if (error == 0) continue;
+        why = std::strerror(error);
+        [[fallthrough]];
       default:
-        throw BootstrapError(fmt::format("{}: {}", endpoint.text(), why));
+        throw BootstrapError(fmt::format("{}: {}", first.endpoint.text(), why));
     }
   }
-  throw BootstrapError(fmt::format("{}: the last of {} relays", endpoint.text(), kMostHops));
+  throw BootstrapError(fmt::format("{}: the last of {} relays", first.endpoint.text(), kMostHops));
+}
+
+}  // namespace
+
+Meeting rise_once(std::span<const wire::Place> places, Caller caller, Deadline deadline,
+                  Socket* others) {
+  std::vector<Connecting> all = start_connecting(places);
+  std::string why;
+  int error = 0;
+  while (auto first = first_connected(all, deadline, error)) {
+    // Who listens there may be somebody else, and silent: time is left for the others.
+    const auto now = Clock::now();
+    const Deadline by = all.empty() ? deadline : now + (deadline - now) / 2;
+    try {
+      return rise_over(std::move(*first), caller, by, others);
+    } catch (const BootstrapError& failed) {
+      why = failed.what();
+    }
+  }
+  if (!why.empty()) throw BootstrapError(why);
+  throw BootstrapError(
+      fmt::format("{}: {}", places.empty() ? "" : places[0].address, std::strerror(error)));
 }
 
 std::optional<Meeting> through_relay(const Endpoint& endpoint, const Caller& caller,

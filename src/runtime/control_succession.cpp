@@ -32,6 +32,8 @@ constexpr milliseconds kDecidesWithin{3'000};
 constexpr std::size_t kRounds = 2;
 /// How soon a rank that computes answers while the others gather: its follower reads for it.
 constexpr milliseconds kReadsFor{20};
+/// An attempt that came to nothing may have taken the connection away: the next one soon follows.
+constexpr milliseconds kTriesAgainAfter{100};
 /// Results that others may have missed are kept: so many, and of so many bytes but for the latest.
 constexpr std::size_t kFinishedKept = 16, kFinishedBytes = 1 << 20;
 
@@ -46,16 +48,16 @@ bool Control::Impl::has_died(Rank of) const {
 
 void Control::Impl::be_ready(std::uint64_t session) {
   if (!socket) return;
-  std::uint32_t port = 0;
+  std::vector<wire::Place> listening;
   try {
     own_successor = std::make_unique<Coordinator>(world_size, address, 0, secret,
                                                   Coordinator::Host{.succeeds = session});
-    port = net::Id::parse(own_successor->id()).endpoint.port();
+    listening = own_successor->listen_also(addresses());
   } catch (const Error& error) {
     log(LogLevel::info, fmt::format("[rank {}/{}]", rank, world_size),
         fmt::format("this rank cannot take over the coordinator: {}", error.what()));
   }
-  send(Writer(Type::listening).text(address).u32(port).share());
+  send(wire::places_frame(Type::listening, listening));
 }
 
 void Control::Impl::hear_successors(wire::Reader& body) {
@@ -126,8 +128,15 @@ void Control::Impl::follow_while_needed(Follower& own) {
     }
     if (following == Following::gathering && Clock::now() >= own.decided_by) seek_again();
     if (following == Following::seeking) seek(lock, own);
+    if (following == Following::no && has_other_paths()) resume(lock, own);
     if (disconnected) return;
   }
+}
+
+int Control::Impl::follower_wait_ms(const Follower& own) const {
+  if (following == Following::gathering) return kReadsFor.count();
+  if (following == Following::seeking || !has_other_paths()) return -1;
+  return own.hurries ? kTriesAgainAfter.count() : net::kLooksForSilence_ms;
 }
 
 /// Until the connection ends, or the successor should have decided. Data is for the rank to read,
@@ -138,9 +147,7 @@ void Control::Impl::wait_for_loss(Follower& own) {
   {
     const std::lock_guard lock(mutex);
     watched = socket.get();
-    if (following == Following::gathering) {
-      wait_ms = kReadsFor.count();
-    }
+    wait_ms = follower_wait_ms(own);
     if (following != Following::seeking && !outbox.empty()) events |= POLLOUT;
   }
   std::array<pollfd, 2> entries{pollfd{watched, events, 0}, pollfd{own.wake.get(), POLLIN, 0}};
@@ -160,29 +167,21 @@ void Control::Impl::wait_for_loss(Follower& own) {
 
 bool Control::Impl::may_follow() const {
   return joined && follower && !goodbye && !expelled && !last_word &&
-         (by_relay || !successors.empty());
+         (by_relay || has_other_paths() || !successors.empty());
 }
 
 /// To the next successor that can be reached, in turn; without any this rank goes on alone.
 void Control::Impl::seek(std::unique_lock<std::mutex>& lock, Follower& own) {
   if (newly_lost) {
-    newly_lost = false;
-    too_few = {};
-    own.places = successors;
-    // Perhaps only the relay is gone.
-    if (by_relay && !host_left) {
-      own.places.insert(own.places.begin(), {host_rank, place.host(), place.port()});
-    }
-    own.why.clear();
-    own.next = 0;
-    own.round = 0;
+    seek_from(own, 0);
   }
   for (; !own.stop; own.next = 0, ++own.round) {
     while (own.next < own.places.size()) {
       const wire::Successor next = own.places[own.next++];
-      if (has_died(next.rank) || !try_successor(next, lock, own)) continue;
-      own.decided_by = Clock::now() + kDecidesWithin;
-      return;
+      if (has_died(next.rank)) continue;
+      auto meeting = meet_at(next.places, Clock::now() + kAnswersWithin, lock, own);
+      if (!meeting || own.stop) continue;
+      return bring_all(std::move(*meeting), next.places);
     }
     // Where no other rank was met there is nobody to wait for.
     if (too_few.second == 0 || own.round + 1 == kRounds) break;
@@ -193,47 +192,62 @@ void Control::Impl::seek(std::unique_lock<std::mutex>& lock, Follower& own) {
   lose_for_good(loss_how);
 }
 
+/// Which of the successors is next, of those that there are now.
+void Control::Impl::seek_from(Follower& own, std::size_t next) {
+  newly_lost = false;
+  too_few = {};
+  own.places = successors;
+  // Perhaps only the relay is gone, or the path.
+  if ((by_relay || has_other_paths()) && !host_left) {
+    own.places.insert(own.places.begin(), {host_rank, places});
+  }
+  own.why.clear();
+  own.next = next;
+  own.round = 0;
+}
+
 /// The connection is to be another one.
 void Control::Impl::seek_again() {
   close_socket();
   following = Following::seeking;
 }
 
-/// True if it can be reached and has been told everything.
-bool Control::Impl::try_successor(const wire::Successor& successor,
-                                  std::unique_lock<std::mutex>& lock, Follower& own) {
-  net::Endpoint endpoint;
-  if (!net::Endpoint::parse(successor.address, successor.port, endpoint)) return false;
+/// A connection to who listens at one of these, made without the mutex.
+std::optional<net::Meeting> Control::Impl::meet_at(const std::vector<wire::Place>& where,
+                                                   Time deadline,
+                                                   std::unique_lock<std::mutex>& lock,
+                                                   Follower& own) {
+  net::Endpoint first;
+  if (where.empty() || !net::Endpoint::parse(where[0].address, where[0].port, first)) return {};
   const net::Caller caller{rank, world_size, secret, began_us};
   std::optional<net::Meeting> meeting;
   std::unique_ptr<Relay> next_relay;
   lock.unlock();
-  const Time deadline = Clock::now() + kAnswersWithin;
   try {
     const net::Rise once = [&](net::Caller as, net::Socket* others) {
-      return net::rise_once(endpoint, std::move(as), deadline, others);
+      return net::rise_once(where, std::move(as), deadline, others);
     };
-    meeting = by_relay ? net::through_relay(endpoint, caller, deadline, once, next_relay)
+    meeting = by_relay ? net::through_relay(first, caller, deadline, once, next_relay)
                        : once(caller, nullptr);
   } catch (const BootstrapError& refusal) {
     own.why = refusal.what();
   } catch (const wire::Malformed& malformed) {
     log(LogLevel::info, "",
-        fmt::format("what listens at {} is not a successor of the coordinator: {}", endpoint.text(),
+        fmt::format("what listens at {} is not a coordinator of this job: {}", first.text(),
                     malformed.what()));
   }
   lock.lock();
   if (next_relay) relay = std::move(next_relay);
-  if (!meeting || own.stop) return false;
-  bring_all(std::move(*meeting), endpoint);
-  return true;
+  return meeting;
 }
 
 /// What a new coordinator has to know, in the words in which this rank told the lost one.
-void Control::Impl::bring_all(net::Meeting&& meeting, const net::Endpoint& from) {
-  place = from;
+void Control::Impl::bring_all(net::Meeting&& meeting, const std::vector<wire::Place>& from) {
+  follower->decided_by = Clock::now() + kDecidesWithin;
+  places = from;
   socket = std::move(meeting.socket);
   watch_socket();
+  if (has_other_paths()) net::probe_often(socket.get());
   inbox = std::move(meeting.inbox);
   inbox.set_limit(std::min<std::size_t>(
       UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));

@@ -297,12 +297,35 @@ Rank read_rank(Reader& body, int world_size) {
   return rank;
 }
 
+void write_places(Writer& to, const std::vector<Place>& places) {
+  to.u8(static_cast<std::uint8_t>(places.size()));
+  for (const Place& place : places) to.text(place.address).u32(place.port);
+}
+
 void write_successors(Writer& to, const std::vector<Successor>& all) {
   to.u8(static_cast<std::uint8_t>(all.size()));
-  for (const Successor& each : all) to.i32(each.rank).text(each.address).u32(each.port);
+  for (const Successor& each : all) write_places(to.i32(each.rank), each.places);
 }
 
 }  // namespace
+
+Frame places_frame(Type type, const std::vector<Place>& places) {
+  Writer writer(type);
+  write_places(writer, places);
+  return writer.share();
+}
+
+std::vector<Place> read_places(Reader& body) {
+  std::vector<Place> places(body.u8());
+  if (places.size() > kMaxPlaces) throw Malformed("too many places");
+  for (Place& place : places) {
+    place.address = body.text(kMaxAddress);
+    const std::uint32_t port = body.u32();
+    if (port == 0 || port > 65535) throw Malformed("a place without a port");
+    place.port = static_cast<std::uint16_t>(port);
+  }
+  return places;
+}
 
 Frame successors_frame(const std::vector<Successor>& all) {
   Writer writer(Type::successors);
@@ -315,10 +338,8 @@ std::vector<Successor> read_successors(Reader& body, int world_size) {
   if (all.size() > kMaxSuccessors) throw Malformed("too many successors");
   for (Successor& each : all) {
     each.rank = read_rank(body, world_size);
-    each.address = body.text(kMaxAddress);
-    const std::uint32_t port = body.u32();
-    if (port == 0 || port > 65535) throw Malformed("a successor without a port");
-    each.port = static_cast<std::uint16_t>(port);
+    each.places = read_places(body);
+    if (each.places.empty()) throw Malformed("a successor without a place");
   }
   return all;
 }

@@ -41,7 +41,7 @@ enum class Type : std::uint8_t {
   farewell,        ///< reason, empty if all is well
   ending,          ///< key, then for each peer: rank, messages sent to it, received from it
   note,            ///< key, to whom in the group, blob, its number among this rank's notes
-  listening,       ///< address, port: where this rank takes over if the coordinator is lost
+  listening,       ///< Places where this rank takes over if the coordinator is lost
   follow,          ///< Follow: what this rank knows of the job that goes on with a successor
   exchange_done,   ///< number of the result, then as exchange: this rank has that result
   exchange_held,   ///< as exchange_result: what was wanted
@@ -86,6 +86,7 @@ enum class Type : std::uint8_t {
   full,             ///< from a relay: it carries as many as it can; there is another
   waiting_room,     ///< proof, how many processes wait to be taken in
   moved,            ///< proof, place, rank, world size: where this process is taken in
+  places,           ///< Places of this coordinator, the first included
   // From both: of every rank what a successor has to know.
   roster = 127,  ///< first rank, then for each: who, identity of its process, whether it left
 };
@@ -237,11 +238,20 @@ struct Hello {
   Proof proof;
 };
 
+/// Where a coordinator listens.
+struct Place {
+  std::string address;  ///< numeric
+  std::uint16_t port = 0;
+
+  bool operator==(const Place&) const = default;
+};
+/// At one place for each interface of its host, and at most at so many.
+constexpr std::size_t kMaxPlaces = 8;
+
 /// Where a rank goes when the coordinator is lost, in this order.
 struct Successor {
   Rank rank = 0;
-  std::string address;  ///< numeric
-  std::uint16_t port = 0;
+  std::vector<Place> places;
 };
 /// As many are kept ready.
 constexpr std::size_t kMaxSuccessors = 3;
@@ -276,6 +286,8 @@ struct Known {
   bool left = false;
 };
 
+[[nodiscard]] Frame places_frame(Type type, const std::vector<Place>& places);
+[[nodiscard]] std::vector<Place> read_places(Reader& body);
 [[nodiscard]] Frame successors_frame(const std::vector<Successor>& all);
 [[nodiscard]] std::vector<Successor> read_successors(Reader& body, int world_size);
 void write_death(Writer& to, const Death& death);

@@ -61,6 +61,9 @@ struct Coordinator::Impl final : WireEnd {
     {
       const std::lock_guard lock(mutex);
       taken.swap(reports);
+      for (net::Socket& listener : new_listeners) wires.listen(std::move(listener));
+      if (!new_listeners.empty()) coordinator.set_places(places);
+      new_listeners.clear();
     }
     for (const auto& [rank, how] : taken) coordinator.ended(rank, how, now);
     coordinator.settle(now);
@@ -75,8 +78,10 @@ struct Coordinator::Impl final : WireEnd {
   int owner_generation = net::fork_generation();
   std::atomic<bool> finished{false};
   std::atomic<int> waiting{0};  ///< in the waiting room
-  std::mutex mutex;             ///< guards reports
+  std::mutex mutex;             ///< guards what follows, up to `coordinator`
   std::vector<std::pair<Rank, std::string>> reports;
+  std::vector<wire::Place> places;         ///< where it listens
+  std::vector<net::Socket> new_listeners;  ///< at the last of them
   CoordinatorEnd coordinator;
   SocketWires wires;
   std::optional<WireThread> thread;
@@ -91,6 +96,8 @@ Coordinator::Coordinator(int world_size, std::string_view interface_name, std::u
   impl_ = std::make_unique<Impl>(world_size, secret, host);
   net::Socket listener = net::listen_on(net::local_endpoint(interface_name, port));
   impl_->id = {net::local_end(listener.get()), secret};
+  impl_->places = {{impl_->id.endpoint.host(), impl_->id.endpoint.port()}};
+  impl_->coordinator.set_places(impl_->places);
   impl_->wires.expect(static_cast<std::size_t>(world_size));
   impl_->wires.listen(std::move(listener));
   impl_->thread.emplace("chorus-coord", impl_->wires);
@@ -117,9 +124,36 @@ void Coordinator::report_death(Rank rank, std::string_view how) {
 
 int Coordinator::waiting() const { return impl_->waiting.load(); }
 
+std::vector<wire::Place> Coordinator::listen_also(std::span<const std::string> addresses) {
+  const std::lock_guard lock(impl_->mutex);
+  auto& places = impl_->places;
+  for (const std::string& address : addresses) {
+    const auto is_there = [&](const wire::Place& place) { return place.address == address; };
+    if (std::any_of(places.begin(), places.end(), is_there)) continue;
+    if (places.size() == wire::kMaxPlaces) break;
+    net::Endpoint endpoint;
+    if (!net::Endpoint::parse(address, 0, endpoint)) continue;
+    try {
+      net::Socket listener = net::listen_on(endpoint);
+      places.push_back({address, net::local_end(listener.get()).port()});
+      impl_->new_listeners.push_back(std::move(listener));
+    } catch (const BootstrapError& error) {
+      log(LogLevel::info, "",
+          fmt::format("the coordinator is reached by one address less: {}", error.what()));
+    }
+  }
+  impl_->wires.wake();
+  return places;
+}
+
 bool Coordinator::finished() const { return impl_->finished.load(); }
 
 // Connections.
+
+void CoordinatorEnd::set_places(const std::vector<wire::Place>& places) {
+  places_ = places;
+  for (const auto& session : sessions_) session->judge.set_places(places_);
+}
 
 void CoordinatorEnd::opened(Token from, Time) {
   Connection& connection = connections_[from];

@@ -105,7 +105,7 @@ void Judge::complete(const std::string& key) {
   result.text(key).u64(++num_results_);
   Table::write(result, blobs);
   send_members(exchange.members, result.share());
-  if (relayed_) keep_finished(key, num_results_, std::move(exchange));
+  if (may_return_) keep_finished(key, num_results_, std::move(exchange));
   exchanges_.erase(found);
 }
 
@@ -341,7 +341,7 @@ void Judge::on_note(Rank rank, wire::Reader& body) {
   if (other.closed || (there != State::joined && there != State::awaited)) return;
   const wire::Frame frame =
       Writer(Type::noted).text(key).i32(static_cast<Rank>(*seat)).blob(blob).u64(number).share();
-  if (relayed_) {
+  if (may_return_) {
     other.notes.push_back(frame);
     if (other.notes.size() > kNotesForReturn) other.notes.pop_front();
   }

@@ -45,6 +45,8 @@ class CoordinatorEnd final : public WireEnd {
 
   /// The launcher saw the process of `rank` end.
   void ended(Rank rank, const std::string& how, Time now);
+  /// Where it listens: all ranks are told where there are several places.
+  void set_places(const std::vector<wire::Place>& places);
   /// Every rank has joined and said farewell or died (in the last joining).
   [[nodiscard]] bool finished() const { return finished_; }
   [[nodiscard]] int world_size() const { return world_size_; }
@@ -99,6 +101,7 @@ class CoordinatorEnd final : public WireEnd {
   void expel(Session& session, Rank rank, const std::string& why, Time now);
   void send(Session& session, Rank rank, const wire::Frame& frame);
   void dismiss(Session& session, Rank rank);
+  void drop_connection(Session& session, Rank rank);
   void carry_orders(Session& session);
 
   Wires* wires_ = nullptr;
@@ -106,6 +109,7 @@ class CoordinatorEnd final : public WireEnd {
   Secret secret_;
   Coordinator::Host host_;
   std::map<Token, Connection> connections_;
+  std::vector<wire::Place> places_;
   std::size_t num_proven_ = 0;
   int num_wrong_secrets_ = 0;
   std::string refusals_;  ///< of wrong secrets, for those who wait

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "chorus/communicator.hpp"
+#include "runtime/control.hpp"
+#include "runtime/control_wire.hpp"
 
 namespace chorus {
 namespace {
@@ -45,6 +47,16 @@ std::string host_coordinator(int world_size, std::string_view interface_name, st
     hosted.of_this_process.push_back(std::move(coordinator));
   }
   return id;
+}
+
+void listen_also(const std::string& id, std::span<const std::string> addresses) {
+  Hosted& hosted = Hosted::get();
+  const std::lock_guard lock(hosted.mutex);
+  for (const auto* list : {&hosted.coordinators, &hosted.of_this_process}) {
+    for (const auto& coordinator : *list) {
+      if (coordinator->id() == id) coordinator->listen_also(addresses);
+    }
+  }
 }
 
 UniqueId UniqueId::make(int world_size, std::string_view interface_name) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,5 +19,7 @@ std::string host_coordinator(int world_size, std::string_view interface_name, st
 
 /// Keeps a coordinator of this process's until all ranks have left.
 void keep_coordinator(std::unique_ptr<Coordinator> coordinator);
+/// The coordinator of that id, if it lives in this process, listens on these addresses, too.
+void listen_also(const std::string& id, std::span<const std::string> addresses);
 
 }  // namespace chorus

@@ -140,6 +140,7 @@ CoordinatorEnd::Session& CoordinatorEnd::open_session(Time now) {
                      .is_running = net::is_running}),
               std::vector<Token>(static_cast<std::size_t>(world_size_))}));
   sessions_.back()->judge.note_refusals(refusals_);
+  sessions_.back()->judge.set_places(places_);
   for (const auto& [rank, how] : gone_) sessions_.back()->judge.ended(rank, how, now);
   return *sessions_.back();
 }
@@ -258,7 +259,7 @@ void CoordinatorEnd::greet_guest(const Caller& caller, Time now) {
   answer(caller, reply(wire::Type::waiting_room).u32(count).share(), true);
 }
 
-/// A rank that lost its coordinator, or the relay that carried its connection.
+/// A rank that lost its coordinator, or its connection: the relay that carried it, or the path.
 void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
   const wire::Hello& hello = caller.hello;
   const std::string who = name_of(hello);
@@ -277,12 +278,12 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
     why = fmt::format("{} lost the coordinator of another job than the one that {} {}", who,
                       this_process(), host_.succeeds ? "takes over" : "has");
   } else {
-    // It may have noticed before this end has that its relay is gone.
-    const bool returns = !host_.succeeds &&
+    // It may have noticed before this end has that its connection is gone.
+    const bool returns = session->judge.serves() &&
                          session->judge.state(hello.rank) == Judge::State::joined &&
                          session->judge.identity(hello.rank) == hello.identity;
     if (returns) {
-      session->connections[static_cast<std::size_t>(hello.rank)] = 0;
+      drop_connection(*session, hello.rank);
       session->judge.scattered(hello.rank, now);
     }
     has_left = session->judge.state(hello.rank) == Judge::State::left;
@@ -290,6 +291,15 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
     if (!why) return let_in(caller, *session);
   }
   refuse(caller, *why, has_left ? LogLevel::info : LogLevel::warn);
+}
+
+/// What still comes over it is heard no more: the rank says again what matters.
+void CoordinatorEnd::drop_connection(Session& session, Rank rank) {
+  const Token token = std::exchange(session.connections[static_cast<std::size_t>(rank)], 0);
+  const auto found = connections_.find(token);
+  if (found == connections_.end() || found->second.relay) return;
+  wires_->finish(token);
+  connections_.erase(found);
 }
 
 void CoordinatorEnd::let_in(const Caller& caller, Session& session) {

@@ -110,7 +110,15 @@ void Judge::finish_join(Time now) {
     if (at(rank).local) host = rank;
   }
   send_all(Writer(Type::joined).i32(host).u64(rules_.began_us).share());
+  if (places_.size() > 1) send_all(wire::places_frame(Type::places, places_));
   for (const wire::Successor& each : ready) send_roster(each.rank);
+}
+
+void Judge::set_places(std::vector<wire::Place> places) {
+  places_ = std::move(places);
+  if (places_.size() < 2) return;
+  may_return_ = true;
+  if (all_joined_) send_all(wire::places_frame(Type::places, places_));
 }
 
 void Judge::fail_join(const std::string& sentence, Time now) {
@@ -232,6 +240,7 @@ void Judge::closed(Rank rank, std::string_view how, Time now) {
     member.arriving = false;
     return;
   }
+  if (member.arriving) return scattered(rank, now);  // it was too slow, and it tries again
   member.disconnected = true;
   member.dead_at = now;
   if (rules_.launcher && !member.how_ended) member.dead_at += kLauncherHold;

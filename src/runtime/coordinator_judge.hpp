@@ -54,15 +54,17 @@ class Judge {
   void closed(Rank rank, std::string_view how, Time now);
   /// The coordinator disconnects `rank`, whatever its process does. `why`: "it sent ...".
   void expelled(Rank rank, std::string_view why, Time now);
-  /// The connection of `rank` was carried by a relay, and that is gone: it comes again, unless its
-  /// process has ended as well.
+  /// `rank` has lost its connection and nothing else, with the relay that carried it or with the
+  /// path: it comes again, unless its process has ended as well.
   void scattered(Rank rank, Time now);
   /// The launcher saw the process of `rank` end. `how`: "killed by signal 9 (SIGKILL)".
   void ended(Rank rank, std::string_view how, Time now);
   /// The ranks will never all meet. No effect once they have.
   void fail_join(const std::string& sentence, Time now);
   /// Ranks come over relays: what they are told last is kept.
-  void note_relays() { relayed_ = true; }
+  void note_relays() { may_return_ = true; }
+  /// Where this coordinator listens: all ranks are told where there are several.
+  void set_places(std::vector<wire::Place> places);
   /// Who was not let in meanwhile: told with whom the ranks waited for in vain.
   void note_refusals(std::string sentence) { refusals_ = std::move(sentence); }
   /// Lets deadlines pass. To be called after the others, and at deadline().
@@ -83,6 +85,8 @@ class Judge {
   [[nodiscard]] State state(Rank rank) const { return at(rank).state; }
   [[nodiscard]] bool forming() const { return !all_joined_ && !failure_; }
   [[nodiscard]] bool join_failed() const { return failure_.has_value(); }
+  /// A rank whose connection is lost may come again: the others are not still coming.
+  [[nodiscard]] bool serves() const { return !gathering_ && !gave_up_; }
   /// All ranks have joined, and none has left or died.
   [[nodiscard]] bool complete() const;
   /// Nothing will happen here any more.
@@ -118,7 +122,7 @@ class Judge {
     bool has_followed = true;              ///< it has said what it was told elsewhere
     std::size_t deaths_told = 0;           ///< of deaths_
     std::uint64_t last_result = 0;         ///< that it has
-    Time scattered_at{};                   ///< when its relay was lost
+    Time scattered_at{};                   ///< when its connection was lost
   };
   struct Group {
     struct Seat {
@@ -127,7 +131,7 @@ class Judge {
       bool reported = false, closed = false;
       bool opened = false;
       Time closed_at{};
-      std::deque<wire::Frame> notes = {};  ///< to it, where a relay could lose them: the latest
+      std::deque<wire::Frame> notes = {};  ///< to it, where they could be lost: the latest
       struct Messages {
         std::uint32_t sent = 0, received = 0;
       };
@@ -247,6 +251,7 @@ class Judge {
   bool all_joined_ = false;
   std::optional<std::string> failure_;  ///< of the join
   std::string refusals_;
+  std::vector<wire::Place> places_;
   bool given_up_ = false;          ///< it failed because a rank waited no longer
   std::optional<Time> failed_at_;  ///< the first failure of any kind
   std::map<std::string, Group> groups_;
@@ -268,7 +273,8 @@ class Judge {
   std::map<std::string, std::string> verdicts_;  ///< brought, on groups
   /// Of key and number: results that some ranks have, and others may have missed.
   std::map<std::pair<std::string, std::uint64_t>, Exchange> finished_;
-  bool relayed_ = false;  ///< a rank has come over a relay: what is told it may be lost
+  /// What ranks are told may be lost with a relay, or on a path where there are others.
+  bool may_return_ = false;
   std::map<std::uint64_t, std::string> wanted_;  ///< results asked for: number, key
   std::uint64_t num_results_ = 0;
   std::vector<Time> silenced_;  ///< deaths that may be the network's, the latest

@@ -92,7 +92,7 @@ bool Judge::waits_for_results(Time now) {
 /// known from the ones or the others. Then what was under way may end.
 void Judge::answer_finished() {
   for (const auto& [of, finished] : finished_) answer_finished(of.first, of.second, finished);
-  if (!relayed_ && std::none_of(members_.begin(), members_.end(), [](const Member& member) {
+  if (!may_return_ && std::none_of(members_.begin(), members_.end(), [](const Member& member) {
         return member.state == State::awaited;
       })) {
     finished_.clear();

@@ -77,17 +77,15 @@ bool Judge::waits_for_successors(Time now) {
 }
 
 void Judge::on_listening(Rank rank, wire::Reader& body, Time now) {
-  wire::Successor place{rank, body.text(64), 0};
-  const std::uint32_t port = body.u32();
+  wire::Successor place{rank, wire::read_places(body)};
   body.end();
   Member& member = at(rank);
-  if (!member.appointed || port > 65535) throw Malformed("a successor that was not appointed");
-  if (port == 0) {  // it cannot listen
+  if (!member.appointed) throw Malformed("a successor that was not appointed");
+  if (place.places.empty()) {  // it cannot listen
     member.appointed = member.may_succeed = false;
     return appoint(now);
   }
-  place.port = static_cast<std::uint16_t>(port);
-  member.place = place;
+  member.place = std::move(place);
   if (!all_joined_) return;
   send_all(wire::successors_frame(successors()));
   send_roster(rank);
@@ -362,6 +360,14 @@ void Judge::welcome(Rank rank) {
   }
   send(rank, Writer(Type::succeeded).i32(host).share());
   send(rank, wire::successors_frame(successors()));
+  if (places_.size() > 1) send(rank, wire::places_frame(Type::places, places_));
+  // What it was told as a successor may have been lost.
+  const Member& member = at(rank);
+  if (member.place) {
+    send_roster(rank);
+  } else if (member.appointed) {
+    send(rank, Writer(Type::appoint).u64(rules_.began_us).share());
+  }
 }
 
 /// Processes that are there and have not come: stopped, mostly. Those that nobody can see have a

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -193,6 +194,13 @@ bool FaultyJob::await_said(const std::string& text, std::size_t times) {
     if (Clock::now() > deadline) return false;
     ::poll(nullptr, 0, 50);
   }
+}
+
+std::string FaultyJob::kill(int rank) {
+  const auto seat = static_cast<std::size_t>(rank);
+  ::kill(ranks_[seat].pid(), SIGKILL);
+  static_cast<void>(how_they_end());
+  return said();
 }
 
 std::string FaultyJob::end() {

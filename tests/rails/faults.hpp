@@ -55,6 +55,8 @@ class FaultyJob {
 
   /// Waits until the ranks have said `text` so many times, all together. False after 180 s.
   bool await_said(const std::string& text, std::size_t times);
+  /// Kills a rank, and waits for the others to end; what they said.
+  [[nodiscard]] std::string kill(int rank);
 
   /// Ends the job in order. Returns how the ranks ended that did not end well, and what they said.
   [[nodiscard]] std::string end();

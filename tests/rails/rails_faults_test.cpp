@@ -54,6 +54,32 @@ TEST_F(RailsFaults, CostNoCallWhicheverCableAndHowever) {
   EXPECT_THAT(job_->said(), HasSubstr("carries bytes again"));
 }
 
+// The coordinator is on host 0, and all ranks have met it by the first cables.
+TEST_F(RailsFaults, TheCoordinatorIsReachedByAnotherCableWhereTheFirstOneIsAway) {
+  for (const Fault fault : {Fault::cut, Fault::silence, Fault::deaf}) {
+    for (const int host : {0, 2}) {
+      RUNS_OR_SKIP("lan:3,cables=2,rate=0.04");
+      job_->inflict(fault, host, 0);
+      EXPECT_TRUE(job_->await_said(", and is reached by the one from 10.231.8.", host == 0 ? 2 : 1))
+          << name_of(fault) << host;
+      job_->await_rounds(4);
+      // A death is named by what goes that way.
+      EXPECT_THAT(job_->kill(2), HasSubstr("died: its connection closed"));
+      EXPECT_EQ(job_->wrong(), 0);
+    }
+  }
+}
+
+TEST_F(RailsFaults, TheCoordinatorIsSucceededWhereASuccessorsFirstCableIsAway) {
+  RUNS_OR_SKIP("lan:3,cables=2,rate=0.04");
+  job_->inflict(Fault::cut, 1, 0);
+  EXPECT_TRUE(job_->await_said(", and is reached by the one from 10.231.8.", 1));
+  const std::string said = job_->kill(0);
+  EXPECT_THAT(said, HasSubstr("failed call: rank 1: rank 0 (pid "));
+  EXPECT_THAT(said, HasSubstr("failed call: rank 2: rank 0 (pid "));
+  EXPECT_THAT(said, Not(HasSubstr("the network is split")));
+}
+
 TEST_F(RailsFaults, ACableIsNotNeededForGood) {
   RUNS_OR_SKIP("lan:2,cables=2,rate=0.04");
   job_->inflict(Fault::cut, 0, 1);

@@ -261,7 +261,7 @@ std::string lie(const Seat& seat, const std::function<void()>& met) {
   while (const auto frame = raw.next()) {
     if (frame->first == Type::appoint) {
       const auto port = net::Id::parse(other.id()).endpoint.port();
-      raw.send(Writer(Type::listening).text("127.0.0.1").u32(port).share());
+      raw.send(wire::places_frame(Type::listening, {{"127.0.0.1", port}}));
     }
     if (frame->first == Type::joined) met();
   }

@@ -1,0 +1,53 @@
+// Where the coordinator is reached by several addresses and the connection falls silent: on by
+// another path, to the same coordinator, with all that this rank knows and has under way.
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "runtime/control_impl.hpp"
+#include "runtime/coordinator_judge.hpp"
+
+namespace chorus {
+namespace {
+
+/// An attempt waits so long for an answer, by whatever path.
+constexpr std::chrono::milliseconds kReachedWithin{1'000};
+
+}  // namespace
+
+std::vector<std::string> Control::Impl::addresses() const {
+  const bool leaves_host = address != "::1" && !address.starts_with("127.");
+  return own_addresses && leaves_host ? own_addresses(address) : std::vector<std::string>{};
+}
+
+void Control::Impl::hear_places(wire::Reader& body) {
+  places = wire::read_places(body);
+  body.end();
+  if (places.empty()) throw wire::Malformed("a coordinator that is nowhere");
+  if (!socket || !has_other_paths()) return;
+  net::probe_often(socket.get());
+  if (!follower) start_follower();
+}
+
+/// On the follower's thread. Until another path is found the connection stays: it may answer yet.
+void Control::Impl::resume(std::unique_lock<std::mutex>& lock, Follower& own) {
+  own.hurries = false;
+  if (goodbye || disconnected || !net::is_silent(socket.get())) return;
+  const std::string before = net::local_end(socket.get()).host();
+  const std::vector<wire::Place> where = places;
+  auto meeting = meet_at(where, Clock::now() + kReachedWithin, lock, own);
+  own.hurries = !meeting;
+  // The coordinator goes by the new connection now, whatever became of the other one.
+  if (!meeting || own.stop || disconnected) return;
+  log(LogLevel::warn, fmt::format("[rank {}/{}]", rank, world_size),
+      fmt::format(
+          "the coordinator ({}) did not answer any more by the path from {}, and is reached "
+          "by the one from {}",
+          host_text, before, net::local_end(meeting->socket.get()).host()));
+  close_socket();
+  loss = wire::Loss::silent;
+  loss_how = kSilent;
+  seek_from(own, 1);
+  bring_all(std::move(*meeting), where);
+}
+
+}  // namespace chorus
