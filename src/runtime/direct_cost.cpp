@@ -254,6 +254,17 @@ Price message_price(const Schedule& schedule, double alpha_s, const SharedMachin
       }
     }
   }
+  // What a rank has already of its output it copies there; the root of a broadcast has it in place.
+  const Collective& collective = schedule.collective;
+  if (!is_combining(collective.kind) && collective.kind != CollectiveKind::broadcast) {
+    const int n = schedule.world_size;
+    for (Rank rank = 0; rank < n; ++rank) {
+      if (input_blocks(collective, n, rank) == 0 || output_blocks(collective, n, rank) == 0)
+        continue;
+      loads[static_cast<std::size_t>(rank)].placed +=
+          static_cast<double>(schedule.num_chunks) / num_blocks(collective.kind, n);
+    }
+  }
   // Every step is as much work of its own as a call is.
   const auto steps = static_cast<double>(schedule.steps.size());
   return price_of(alpha_s + steps * machine.rates.system_call_s, loads, chunk_bytes(schedule, 1.0),

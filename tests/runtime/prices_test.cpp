@@ -70,6 +70,32 @@ TEST_P(Prices, LieNeverBelowTheLimit) {
   EXPECT_GT(compared, 600);
 }
 
+// Of what only moves, ranks copy to each other, and to themselves, no less if it comes as messages;
+// large, so that the first tile, which nobody reads while it is staged, does not count.
+TEST_P(Prices, OfLargeMessagesAreNotBelowThoseOfTheSameScheduleWithoutThem) {
+  if (is_combining(GetParam())) GTEST_SKIP() << "folds straight from inputs move less";
+  int compared = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const Host host(seed);
+    for (const Algorithm& algorithm : algorithms()) {
+      const AlgorithmInput input{.kind = GetParam(), .world_size = host.shape.ranks_per_host};
+      if (algorithm.why_not(input)) continue;
+      const Schedule schedule = algorithm.make(input);
+      const auto forms = direct(schedule);
+      if (!forms) continue;
+      const Price without = direct_price(*forms, host.machine);
+      const Price with = message_price(schedule, without.seconds(0), host.machine);
+      for (const double size : {3e7, 1e9, 1e12}) {
+        EXPECT_GE(with.seconds(size), without.seconds(size) * (1 - 1e-3))
+            << fmt::format("seed {}, {} of {} bytes, {} ranks on {} cores", seed, algorithm.name,
+                           size, host.shape.ranks_per_host, host.shape.cores_per_host);
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 200);
+}
+
 // Whatever the shape of prices: at every size the cheapest one runs.
 TEST_P(Prices, ChooseTheCheapestAtEverySize) {
   int several = 0;
