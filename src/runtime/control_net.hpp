@@ -64,7 +64,7 @@ void probe_often(int fd);
 /// Of such a socket: nothing has come from the other end for so long that the path is lost.
 [[nodiscard]] bool is_silent(int fd);
 /// How often that is worth a look.
-constexpr int kLooksForSilence_ms = 1'000;
+constexpr int kLooksForSilenceMs = 1'000;
 
 /// A non-blocking socket that is closed in children this process forks: a copy there would keep
 /// the connection open after this process died, and nobody would notice its death.

@@ -136,7 +136,7 @@ void Control::Impl::follow_while_needed(Follower& own) {
 int Control::Impl::follower_wait_ms(const Follower& own) const {
   if (following == Following::gathering) return kReadsFor.count();
   if (following == Following::seeking || !has_other_paths()) return -1;
-  return own.hurries ? kTriesAgainAfter.count() : net::kLooksForSilence_ms;
+  return own.hurries ? kTriesAgainAfter.count() : net::kLooksForSilenceMs;
 }
 
 /// Until the connection ends, or the successor should have decided. Data is for the rank to read,
