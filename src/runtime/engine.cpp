@@ -43,7 +43,7 @@ Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const 
       place_(place),
       options_(options),
       layout_(layout),
-      wait_(wiring, options,
+      wait_(wiring, place.rank, options,
             place.crowded || wiring.members()[static_cast<std::size_t>(place.rank)].crowded),
       lateness_(options.warn_after_ms) {
   const auto& members = wiring.members();

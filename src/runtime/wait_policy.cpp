@@ -1,5 +1,7 @@
 #include "runtime/wait_policy.hpp"
 
+#include <algorithm>
+
 #include "base/clock.hpp"
 #include "base/slice.hpp"
 
@@ -11,25 +13,27 @@ namespace {
 constexpr std::int64_t kYieldAfterNs = 20'000;
 constexpr int kWaitsYielding = 16;
 // Unless it is no rank that wants the core: ranks hand it on within microseconds, a program that
-// computes keeps it for its slice, of milliseconds. Yielding (or sleeping) then costs a slice each
-// time, and the peer, waiting long for this rank, gives up its core as well. For a while such waits
-// keep the core, as long as a slice may take the peer's.
+// computes keeps it for its slice, of milliseconds, and each yield costs one. For a while such
+// waits do not yield.
 constexpr std::int64_t kStrangerTookNs = 500'000;
-constexpr std::int64_t kKeepCoreNs = 200'000'000;
-constexpr std::int64_t kSpinBesideStrangers = 50;  // times CHORUS_SPIN_US
+constexpr std::int64_t kBesideStrangersNs = 200'000'000;
+// Beside strangers what a wait spins is taken from the share of the core that this rank computes
+// with, while a sleeper gets the core back when it is woken. So it spins only for as long as two
+// wake-ups take: a peer that this rank has woken can answer within that.
+constexpr double kWakesBesideStrangers = 2;
 
 }  // namespace
 
 bool WaitPolicy::is_to_sleep(std::int64_t now_ns, std::int64_t waited_ns) {
   if (waited_ns > 0 && now_ns - looked_ns_ > kStrangerTookNs) lost_core(now_ns);
   looked_ns_ = now_ns;
-  const bool keeps_core = now_ns < keep_core_until_ns_;
-  const std::int64_t spin_ns =
-      std::int64_t{options_.spin_us} * 1000 * (keeps_core ? kSpinBesideStrangers : 1);
+  const bool beside_strangers = now_ns < beside_strangers_until_ns_;
+  std::int64_t spin_ns = std::int64_t{options_.spin_us} * 1000;
+  if (beside_strangers) spin_ns = std::min(spin_ns, spin_beside_strangers_ns());
   if (waited_ns >= spin_ns) return true;
   // The peer may sit on this core all the same, where nobody bound the ranks or hosts are emulated:
   // then the next waits leave the core to it from their first round on.
-  if (!keeps_core && waited_ns > kYieldAfterNs && neighbor() != Neighbor::none) {
+  if (!beside_strangers && waited_ns > kYieldAfterNs && neighbor() != Neighbor::none) {
     yielding_waits_ = kWaitsYielding;
   }
   return false;
@@ -49,6 +53,11 @@ void WaitPolicy::yield() {
   if (looked_ns_ - before > kStrangerTookNs) lost_core(looked_ns_);
 }
 
+std::int64_t WaitPolicy::spin_beside_strangers_ns() const {
+  const HostRates& rates = *wiring_.members()[static_cast<std::size_t>(rank_)].rates;
+  return static_cast<std::int64_t>(kWakesBesideStrangers * rates.wake_s * 1e9);
+}
+
 // Where ranks share memory they tell each other; elsewhere one finds out by yielding.
 WaitPolicy::Neighbor WaitPolicy::neighbor() const {
   Commons* const commons = wiring_.commons();
@@ -59,7 +68,7 @@ WaitPolicy::Neighbor WaitPolicy::neighbor() const {
 // This thread did not run for long, or gave its core away and got it back late.
 void WaitPolicy::lost_core(std::int64_t now_ns) {
   if (crowded_ || neighbor() == Neighbor::rank) return;
-  keep_core_until_ns_ = now_ns + kKeepCoreNs;
+  beside_strangers_until_ns_ = now_ns + kBesideStrangersNs;
   yielding_waits_ = 0;
 }
 

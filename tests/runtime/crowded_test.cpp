@@ -1,16 +1,24 @@
 // Ranks that outnumber the cores lend them to each other, in whatever communicator they wait.
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstddef>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/cores.hpp"
 #include "base/slice.hpp"
 #include "chorus/communicator.hpp"
+#include "topology/host_rates.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {
@@ -38,6 +46,28 @@ bool gives_way(Communicator& comm) {
   return own_slice_us() == kSliceUs;
 }
 
+/// A machine on which a wake-up takes so long that ranks spin for as long as they are told, also
+/// beside the other programs of a busy one.
+class SlowToWake {
+ public:
+  SlowToWake()
+      : path_(std::filesystem::temp_directory_path() /
+              ("chorus-crowded-test-" + std::to_string(::getpid()))) {
+    HostRates rates = assumed_host_rates();
+    rates.machine = "slow to wake";
+    rates.wake_s = 10;
+    std::ofstream(path_) << to_json(rates);
+  }
+  ~SlowToWake() { std::filesystem::remove(path_); }
+  SlowToWake(const SlowToWake&) = delete;
+  SlowToWake& operator=(const SlowToWake&) = delete;
+
+  [[nodiscard]] std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
 class CrowdedTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -49,7 +79,13 @@ class CrowdedTest : public ::testing::Test {
 
   /// Rank r on core r % 2.
   Outcomes run(int size, const std::function<void(Communicator&)>& body) {
+    const SlowToWake host;
+    return run(size, body, host.path());
+  }
+  Outcomes run(int size, const std::function<void(Communicator&)>& body,
+               const std::string& host_probe) {
     Options options;
+    options.host_probe = host_probe;
     options.transports = "shm";
     options.spin_us = 1'000'000;
     options.slice_us = kSliceUs;
@@ -77,6 +113,30 @@ TEST_F(CrowdedTest, PartsOfAFewKeepTheirCores) {
     Communicator pair = *comm.split(0);
     EXPECT_FALSE(gives_way(pair));
   }));
+}
+
+// What it spun it would compute less. It sleeps though it would have spun for a second, and asks
+// for short slices before it does.
+TEST_F(CrowdedTest, ARankBesideAStrangerSleepsSoon) {
+  const pid_t stranger = ::fork();
+  if (stranger == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    stay_on(cores_[0]);
+    for (;;) ::getppid();
+  }
+  expect_all_well(run(
+      2,
+      [](Communicator& comm) {
+        std::vector<int> sleeps(1, 0);
+        for (int tries = 0; tries < 200 && sleeps[0] == 0; ++tries) {
+          sleeps[0] = gives_way(comm) && comm.rank() == 0 ? 1 : 0;
+          comm.all_reduce<int>(sleeps);
+        }
+        EXPECT_EQ(sleeps[0], 1);
+      },
+      "off"));
+  ::kill(stranger, SIGKILL);
+  ::waitpid(stranger, nullptr, 0);
 }
 
 TEST_F(CrowdedTest, ThoseThatStayWhereTheOthersAreGoneKeepTheirCores) {
