@@ -10,10 +10,15 @@ import torch
 
 
 def commit():
+    """Of what was measured: "-dirty" where sources differ from it, not for what records and their tables change."""
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], text=True, cwd=os.path.dirname(os.path.abspath(__file__)),
+                              capture_output=True, check=True).stdout.strip()
+
     try:
-        return subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], text=True,
-                              cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True,
-                              check=True).stdout.strip()
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude,top)perf/results",
+                      ":(exclude,top)docs", ":(exclude,top)README.md")
+        return git("describe", "--always", "--abbrev=12") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
