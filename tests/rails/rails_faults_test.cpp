@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "faults.hpp"
 
 namespace chorus::perf {
@@ -56,17 +58,16 @@ TEST_F(RailsFaults, CostNoCallWhicheverCableAndHowever) {
 
 // The coordinator is on host 0, and all ranks have met it by the first cables.
 TEST_F(RailsFaults, TheCoordinatorIsReachedByAnotherCableWhereTheFirstOneIsAway) {
-  for (const Fault fault : {Fault::cut, Fault::silence, Fault::deaf}) {
-    for (const int host : {0, 2}) {
-      RUNS_OR_SKIP("lan:3,cables=2,rate=0.04");
-      job_->inflict(fault, host, 0);
-      EXPECT_TRUE(job_->await_said(", and is reached by the one from 10.231.8.", host == 0 ? 2 : 1))
-          << name_of(fault) << host;
-      job_->await_rounds(4);
-      // A death is named by what goes that way.
-      EXPECT_THAT(job_->kill(2), HasSubstr("died: its connection closed"));
-      EXPECT_EQ(job_->wrong(), 0);
-    }
+  for (const auto& [fault, host] :
+       {std::pair(Fault::cut, 0), std::pair(Fault::silence, 2), std::pair(Fault::deaf, 0)}) {
+    RUNS_OR_SKIP("lan:3,cables=2,rate=0.04");
+    job_->inflict(fault, host, 0);
+    EXPECT_TRUE(job_->await_said(", and is reached by the one from 10.231.8.", host == 0 ? 2 : 1))
+        << name_of(fault) << host;
+    job_->await_rounds(4);
+    // A death is named by what goes that way.
+    EXPECT_THAT(job_->kill(2), HasSubstr("died: its connection closed"));
+    EXPECT_EQ(job_->wrong(), 0);
   }
 }
 
