@@ -167,10 +167,16 @@ bool CollectiveDriver::work(std::unique_lock<std::mutex>& lock) {
   std::uint64_t seen = 0;
   auto last_work = Clock::now();
   while (!leaving_ || driving_ || !queue_.empty()) {
-    if (driving_) {
+    if (driving_ && (kicked_ || leaving_)) {
       ++waiters_;
       done_.wait(lock);
       --waiters_;
+      continue;
+    }
+    // To be told of the end of each operation that somebody waits for would cost that thread a
+    // wake-up, and both the lock that the other one wants next.
+    if (driving_) {
+      work_.wait_for(lock, kNap);
       continue;
     }
     if (queue_.empty()) {
