@@ -35,7 +35,7 @@ sources_with_hashes() {
       END { tell() }' | sort -u |
     while read -r source file; do
       [ -f "$file" ] || continue
-      printf '%s %s\n' "$source" "$(hash_of "$file")"
+      printf '%s %s\n' "$source" "${file_hash[$file]:-}"
     done |
     awk '{ all[$1] = all[$1] $2 } END { for (source in all) print source, all[source] }' |
     while read -r source hashes; do
@@ -45,7 +45,6 @@ sources_with_hashes() {
 
 declare -A file_hash=()
 config=$(git ls-files "*.clang-tidy" | xargs sha256sum | sha256sum)
-hash_of() { echo "${file_hash[$1]:-}"; }
 while read -r hash file; do file_hash[$file]=$hash; done < <(
   git ls-files -- '*.cpp' '*.hpp' '*.h' | xargs sha256sum | sed 's/  / /')
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -259,6 +260,88 @@ TEST(Probing, PredictsTrafficItNeverSawOnManyInventedNetworks) {
     }
   }
   EXPECT_LE(wrong * 100, total * 5) << mistakes;
+}
+
+// Cables of all rates behind a tree of switches whose trunks are faster and slower than they are.
+HostTree drawn(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  const auto rate = [&] {
+    return std::exp(std::uniform_real_distribution<double>(std::log(10), std::log(250))(random)) *
+           kMb;
+  };
+  const int n = pick(2, 12);
+  const int switches = pick(1, std::min(n, 5));
+  HostTree tree = flat(n, rate());
+  if (pick(0, 1) == 0) {
+    for (double& cable : tree.out) cable = rate();
+    tree.in = tree.out;
+  }
+  std::vector<std::vector<int>> below(at(switches));
+  std::vector<int> parent(at(switches), 0);
+  for (int s = 1; s < switches; ++s) parent[at(s)] = pick(0, s - 1);
+  for (int h = 0; h < n; ++h) {
+    for (int s = h < switches ? h : pick(0, switches - 1); s > 0; s = parent[at(s)]) {
+      below[at(s)].push_back(h);
+    }
+  }
+  for (int s = 1; s < switches; ++s) {
+    const double trunk = rate();
+    if (!worth_a_trunk(n, below[at(s)])) continue;
+    const std::vector<int> hosts = smaller_side(n, below[at(s)]);
+    const auto known = std::find_if(tree.groups.begin(), tree.groups.end(),
+                                    [&](const auto& group) { return group.hosts == hosts; });
+    if (known == tree.groups.end()) tree.groups.push_back({hosts, trunk, trunk});
+  }
+  return tree;
+}
+
+// Whatever the disturbances: of ten probes of a cluster, at most one has another tree, or a rate
+// that is more than 5 % off their medians. Of most clusters; trunks that hardly matter come and go.
+TEST(Probing, SaysTheSameOfMostClustersEveryTime) {
+  constexpr int kClusters = 40;
+  constexpr int kProbes = 10;
+  int steady = 0;
+  for (unsigned seed = 0; seed < kClusters; ++seed) {
+    const HostTree truth = drawn(seed);
+    std::vector<std::vector<double>> figures;
+    std::map<Groups, int> trees;
+    std::vector<Groups> groups;
+    for (unsigned probe = 0; probe < kProbes; ++probe) {
+      HostTree found = probed(Network(truth, 1000 * seed + probe), truth.hosts()).tree();
+      groups.push_back(groups_of(found));
+      ++trees[groups.back()];
+      std::sort(found.groups.begin(), found.groups.end(),
+                [](const auto& a, const auto& b) { return a.hosts < b.hosts; });
+      std::vector<double> all = found.out;
+      all.insert(all.end(), found.in.begin(), found.in.end());
+      for (const auto& group : found.groups) all.insert(all.end(), {group.out, group.in});
+      figures.push_back(std::move(all));
+    }
+    const auto usual =
+        std::max_element(trees.begin(), trees.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    std::vector<bool> same(kProbes, true);
+    for (std::size_t p = 0; p < kProbes; ++p) same[p] = groups[p] == usual->first;
+    const std::size_t some =
+        static_cast<std::size_t>(std::find(same.begin(), same.end(), true) - same.begin());
+    for (std::size_t i = 0; i < figures[some].size(); ++i) {
+      std::vector<double> values;
+      for (std::size_t p = 0; p < kProbes; ++p) {
+        if (groups[p] == usual->first) values.push_back(figures[p][i]);
+      }
+      std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+      const double median = values[values.size() / 2];
+      for (std::size_t p = 0; p < kProbes; ++p) {
+        if (groups[p] == usual->first && std::abs(figures[p][i] / median - 1) > 0.05)
+          same[p] = false;
+      }
+    }
+    if (std::count(same.begin(), same.end(), true) >= kProbes - 1) ++steady;
+  }
+  EXPECT_GE(steady, 35) << "of " << kClusters;
 }
 
 TEST(Probing, AsksFewerThanSquareQuestionsOfManyHosts) {

@@ -152,10 +152,7 @@ void pool(const std::vector<double*>& values) {
                    [](const double* a, const double* b) { return *a < *b; });
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin + 1;
-    while (end < order.size() && *order[end] < kPooled * *order[end - 1] &&
-           *order[end] < kPooled * kPooled * *order[begin]) {
-      ++end;
-    }
+    while (end < order.size() && *order[end] < kPooled * *order[begin]) ++end;
     const double middle = *order[begin + (end - begin) / 2];
     for (std::size_t i = begin; i < end; ++i) *order[i] = middle;
     begin = end;

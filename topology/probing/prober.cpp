@@ -327,11 +327,45 @@ void Prober::ask_fans_of_single_hosts(const std::vector<Hosts>& parts) {
   }
 }
 
+// Few hosts: each exchanges with all others at once, which shows what its cable carries if anything
+// does; again where no second experiment says the same, since one alone may have been disturbed.
+void Prober::ask_whole_fans() {
+  constexpr int kMostFans = 3;
+  if (hosts_ < 3 || ++fan_ >= kMostFans) return;
+  for (int center = 0; center < hosts_; ++center) {
+    if (fan_ > 0 && is_confirmed(center)) continue;
+    std::vector<Flow> flows;
+    for (int host = 0; host < hosts_; ++host) {
+      if (host != center) both_ways(flows, center, host);
+    }
+    queue_.push_back(std::move(flows));
+  }
+}
+
+// Whether two experiments agree on the most that the host sends, and on the most that it gets.
+bool Prober::is_confirmed(int host) const {
+  constexpr double kConfirmed = 0.97;
+  for (const bool sends : {true, false}) {
+    double most = 0, second = 0;
+    for (const Experiment& e : experiments_) {
+      double sum = 0;
+      for (std::size_t f = 0; f < e.flows.size(); ++f) {
+        if ((sends ? e.flows[f].src : e.flows[f].dst) == host) sum += e.bytes_per_s[f];
+      }
+      second = std::max(second, std::min(most, sum));
+      most = std::max(most, sum);
+    }
+    if (second < kConfirmed * most) return false;
+  }
+  return true;
+}
+
 // Near hosts in threes: the first exchanges with the other two. Whoever gets more than from one
 // peer is asked again with twice as many.
 void Prober::ask_fans() {
   constexpr int kRotations = 3;
   phase_ = "cables faster than their peers'";
+  if (hosts_ <= kWholeTournament) return ask_whole_fans();
   const std::vector<Hosts> parts = near_hosts(hosts_, experiments_);
   if (fan_ < 0) {
     fan_ = 0;

@@ -21,7 +21,8 @@ namespace chorus::probing {
 ///    together is the trunk's, however fast a pair alone was.
 /// 4. Where a round is still slower than its cables and trunks explain: random rounds, then the
 ///    groups that would explain them, asked for in the same way.
-/// 5. Fans: one host exchanges with several, where its cable may be faster than any single peer's.
+/// 5. Fans: one host exchanges with several, where its cable may be faster than any single peer's;
+///    of up to 16 hosts each with all others, again until two experiments agree.
 ///
 /// O(n log n) flows in all. Pure: the same answers give the same questions.
 class Prober {
@@ -60,6 +61,8 @@ class Prober {
   [[nodiscard]] bool unexplained() const;
   void ask_hidden();
   void ask_fans_of_single_hosts(const std::vector<std::vector<int>>& parts);
+  void ask_whole_fans();
+  [[nodiscard]] bool is_confirmed(int host) const;
   void ask_fans();
   [[nodiscard]] std::vector<Flow> cut_flows(const std::vector<int>& group) const;
 
