@@ -158,7 +158,8 @@ Communicator Communicator::shrink(std::span<const Rank> excluded) {
   // Ranks that exclude each other make several communicators at once: each has a name of its own.
   Fnv1a hash;
   for (const Rank member : smaller.members) hash.word(static_cast<std::uint64_t>(member));
-  smaller.key = child_key(place.key, fmt::format(".shrunk{}-{:x}", impl().shrinks++, hash.value()));
+  const int before = impl().shrinks[hash.value()]++;
+  smaller.key = child_key(place.key, fmt::format(".shrunk{}-{:x}", before, hash.value()));
   auto part = impl().part(std::move(smaller));
   impl().control->survived();
   return Communicator(std::move(part));

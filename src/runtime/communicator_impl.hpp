@@ -3,7 +3,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -155,7 +157,9 @@ struct Communicator::Impl {
   std::vector<Job*> blocking_jobs;  // of the blocking call under way; kept for its memory
   std::uint64_t sequence = 0;       // collectives started
   int splits = 0;
-  int shrinks = 0;
+  /// By the hash of the members: where a death ends a shrink(), some ranks had begun it and others
+  /// had not, and all agree on how often there was one without the dead.
+  std::map<std::uint64_t, int> shrinks;
   int grows = 0;
   std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
   bool end_announced = false;

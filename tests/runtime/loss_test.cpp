@@ -353,6 +353,28 @@ TEST_P(Loss, MessagesAndRequestsThrowAndTheNextCallGoesOn) {
   EXPECT_EQ(outcomes[1], "");
 }
 
+// A death meets them where one has begun to make another communicator, and the other has not.
+TEST_P(Loss, RanksOfWhichOneHadBegunAnotherShrinkMeetWithoutTheDead) {
+  const World world = processes(3, GetParam(), "error");
+  const Outcomes outcomes = run_ranks(world, [&](const UniqueId& id, Rank rank) {
+    auto comm = Communicator::join(id, rank, world.size, world.options);
+    comm.barrier();
+    if (rank == 2) die();
+    try {
+      while (rank == 1) comm.barrier();
+      (void)comm.shrink(std::vector<Rank>{});
+      throw std::runtime_error("a communicator was made with a rank that died");
+    } catch (const Error&) {
+    }
+    auto smaller = comm.shrink(std::vector<Rank>{2});
+    std::vector<int> data(1'000, rank + 1);
+    smaller.all_reduce<int>(data);
+    require(data.back() == 3, "a wrong sum");
+  });
+  EXPECT_EQ(outcomes[0], "");
+  EXPECT_EQ(outcomes[1], "");
+}
+
 // What fails for another cause than a death is no loss.
 TEST_P(Loss, CallsThatDoNotMatchFailAsEver) {
   World world = processes(2, GetParam(), "finish");
