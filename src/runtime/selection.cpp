@@ -1,6 +1,7 @@
 #include "runtime/selection.hpp"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <bit>
@@ -326,6 +327,9 @@ std::vector<std::byte> Selection::decide() {
     }
   }
   routes_.reset();  // n² of them
+#ifdef __GLIBC__
+  ::malloc_trim(0);  // the schedules that were priced leave many small holes, else kept for ever
+#endif
   const auto view = blob.view();
   return {view.begin(), view.end()};
 }
