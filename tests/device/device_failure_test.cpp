@@ -223,6 +223,15 @@ TEST_P(DeviceFailure, WhatCannotBeMadeIsSaidByAllRanks) {
   }
 }
 
+TEST_P(DeviceFailure, GoingOnWithoutRanksThatDieIsRefused) {
+  World world = world_of(2);
+  world.options.on_loss = "shrink";
+  for (const std::string& outcome :
+       run_world(world, [](Communicator& comm) { const DeviceCommunicator device(comm, 0); })) {
+    EXPECT_THAT(outcome, HasSubstr("Options::on_loss is of calls on host memory"));
+  }
+}
+
 TEST_P(DeviceFailure, RanksWithOtherSettingsDoNotMeet) {
   for (const std::string& outcome : run_world(world_of(2), [](Communicator& comm) {
          DeviceTuning tuning;

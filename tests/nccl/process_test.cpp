@@ -75,6 +75,19 @@ TEST(Processes, ARankThatDiesWhileOthersJoinIsNamed) {
   for (const int status : statuses) EXPECT_EQ(status, 0);
 }
 
+TEST(Processes, GoingOnWithoutRanksThatDieIsRefused) {
+  const auto statuses = run_processes(
+      1,
+      [](const ncclUniqueId& id, int rank) {
+        ncclComm_t comm = nullptr;
+        EXPECT_REFUSED(ncclCommInitRank(&comm, 1, id, rank), ncclInvalidUsage,
+                       "CHORUS_ON_LOSS=finish: NCCL's communicators keep their ranks");
+        EXPECT_EQ(comm, nullptr);
+      },
+      [](int) { ::setenv("CHORUS_ON_LOSS", "finish", 1); });
+  EXPECT_EQ(statuses[0], 0);
+}
+
 TEST(Processes, AnAddressMayStandForTheId) {
   // A port that was free a moment ago.
   const int port = 20'000 + ::getpid() % 20'000;

@@ -52,6 +52,11 @@ class Refused(unittest.TestCase):
         self.refuses("but not [buffer, type]", bcast, [1, 2, 3, 4])
         self.refuses("is a <class 'NoneType'>", bcast, None, kind=TypeError)
 
+    def test_going_on_without_ranks_that_die(self):
+        os.environ["CHORUS_ON_LOSS"] = "finish"
+        self.addCleanup(os.environ.pop, "CHORUS_ON_LOSS")
+        self.refuses("CHORUS_ON_LOSS: communicators of this module keep their ranks: unset it", chorus.join)
+
     def test_sizes_types_ops_and_ranks(self):
         x = np.ones(4)
         self.refuses("sendbuf has 4 of float64, recvbuf 3 of float64", self.world.Allreduce, x, np.ones(3))

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <optional>
@@ -11,6 +14,7 @@
 
 #include "calls.hpp"
 #include "chorus/communicator.hpp"
+#include "control_harness.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {
@@ -71,6 +75,28 @@ TEST(Descriptors, ThatAreUsedUpAreNamedWithTheLimitAndTheCommand) {
               Each(AllOf(HasSubstr("Too many open files"),
                          HasSubstr("this process may have 64, its hard limit,"),
                          HasSubstr("ulimit -H -n 128"))));
+}
+
+// Those that have come in, and those for whom there is no room.
+TEST(Descriptors, OfACoordinatorThatAreUsedUpAreNamedToAllRanks) {
+  constexpr int kRanks = 12;
+  const testing_control::Pipe id;
+  const pid_t coordinators = ::fork();
+  if (coordinators == 0) {
+    limit_descriptors(num_open() + 8, num_open() + 8);
+    const Coordinator coordinator(kRanks, "", 0, Secret::random());
+    id.say(coordinator.id());
+    for (;;) ::pause();
+  }
+  const std::string place = id.hear();
+  const auto said = testing_control::run_ranks(kRanks, [&](Rank rank) {
+    (void)Control::join(place, rank, kRanks, testing_control::kPatience_ms);
+  });
+  ::kill(coordinators, SIGKILL);
+  ::waitpid(coordinators, nullptr, 0);
+  EXPECT_THAT(said, Each(AllOf(HasSubstr(fmt::format("the coordinator (pid {} ", coordinators)),
+                               HasSubstr("can take no more connections: Too many open files"),
+                               HasSubstr("raise the limit (ulimit -H -n "))));
 }
 
 }  // namespace

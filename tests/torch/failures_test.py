@@ -32,6 +32,12 @@ class Failures(unittest.TestCase):
             for sentence in sentences:
                 self.assertIn(sentence, result, f"rank {rank}: {result}")
 
+    def test_going_on_without_ranks_that_die_is_refused(self):
+        os.environ["CHORUS_ON_LOSS"] = "shrink"
+        self.addCleanup(os.environ.pop, "CHORUS_ON_LOSS")
+        self.each_says(run(2, lambda rank, size: dist.barrier()),
+                       "CHORUS_ON_LOSS=shrink: process groups of PyTorch keep their ranks: unset it")
+
     def test_different_sizes_raise_on_every_rank(self):
         results = run(2, lambda rank, size: dist.all_reduce(torch.ones(4 + rank)))
         self.each_says(results, "all_reduce", "count 4", "count 5")
