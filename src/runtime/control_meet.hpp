@@ -107,6 +107,9 @@ Meeting rise_once(std::span<const wire::Place> places, Caller caller, Deadline d
 /// Whether a rank of such a world reaches the coordinator over a relay of its host: where they are
 /// many, and on several hosts.
 [[nodiscard]] bool goes_by_relay(const Endpoint& coordinator, int world_size);
+/// From now on, in this process, in worlds of more than so many ranks, wherever they are: for
+/// tests, which have few.
+void relay_above(int ranks);
 
 /// To the coordinator at `endpoint` over a relay of this host. The first to look for it becomes it,
 /// by `rise`: `own`. Nothing if none answers by the deadline. Throws as `rise`.

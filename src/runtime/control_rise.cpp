@@ -1,6 +1,7 @@
 // The way up: to the coordinator, over a relay of this host where ranks are many.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -23,9 +24,15 @@ constexpr milliseconds kAgainAfter{5};
 /// From relay to relay, on the way to one that takes another.
 constexpr int kMostHops = 16;
 
+std::atomic<int> most_direct{0};
+
 }  // namespace
 
+void relay_above(int ranks) { most_direct = ranks; }
+
 bool goes_by_relay(const Endpoint& coordinator, int world_size) {
+  const int asked = most_direct.load(std::memory_order_relaxed);
+  if (asked > 0) return world_size > asked;
   return world_size > (coordinator.is_loopback() ? kDirectOnOneHost : kDirect);
 }
 

@@ -8,13 +8,14 @@ namespace chorus::campaign {
 namespace {
 
 TEST(Campaign, EndsAsPromisedWhateverHappensWhenever) {
-  constexpr int kTrials = 40;
-  for (int i = 0; i < kTrials; ++i) {
-    const Trial trial = draw(1, i);
-    const Result result = run(trial);
-    EXPECT_FALSE(result.broken) << "trial " << i << ": " << trial.text() << ": "
+  constexpr int kTrials = 200, kAtOnce = 8;
+  int ended = 0;
+  run_all(1, 0, kTrials, kAtOnce, [&](int number, const Trial& trial, const Result& result) {
+    ++ended;
+    EXPECT_FALSE(result.broken) << "trial " << number << ": " << trial.text() << ": "
                                 << result.broken.value_or("");
-  }
+  });
+  EXPECT_EQ(ended, kTrials);
 }
 
 }  // namespace
