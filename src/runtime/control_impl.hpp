@@ -152,6 +152,7 @@ struct Control::Impl {
     std::vector<wire::Successor> places;
     std::size_t next = 0, round = 0;
     std::string why;       ///< one refused
+    bool gone_on = false;  ///< the others did, without this rank
     Time decided_by;       ///< while ranks gather
     bool hurries = false;  ///< the coordinator is not yet reached by another path
   };

@@ -161,8 +161,10 @@ Handshake shake_hands(Meeting& meeting, const Caller& caller, const std::string&
     return Handshake::elsewhere;
   }
   if (answer->first == Type::refused) {
-    throw BootstrapError(fmt::format("the coordinator at {} refused rank {}: {}", place,
-                                     caller.rank, reader.text()));
+    const std::string refusal =
+        fmt::format("the coordinator at {} refused rank {}: {}", place, caller.rank, reader.text());
+    if (!reader.rest().empty() && reader.u8() != 0) throw GoneOn(refusal);
+    throw BootstrapError(refusal);
   }
   const bool from_room = answer->first == Type::waiting_room || answer->first == Type::moved;
   if (answer->first != Type::welcome && !from_room) throw wire::Malformed("it does not welcome");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/secret.hpp"
+#include "chorus/error.hpp"
 #include "runtime/control_net.hpp"
 #include "runtime/control_wire.hpp"
 
@@ -36,6 +37,12 @@ std::vector<Connecting> start_connecting(std::span<const wire::Place> places);
 /// is left.
 std::optional<Connecting> first_connected(std::vector<Connecting>& all, Deadline deadline,
                                           int& error);
+
+/// The others go on without the rank that comes back, or have ended: no coordinator is left for it.
+class GoneOn : public BootstrapError {
+ public:
+  using BootstrapError::BootstrapError;
+};
 
 /// Who comes, and where.
 struct Caller {

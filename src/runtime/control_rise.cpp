@@ -83,6 +83,8 @@ Meeting rise_once(std::span<const wire::Place> places, Caller caller, Deadline d
     const Deadline by = all.empty() ? deadline : now + (deadline - now) / 2;
     try {
       return rise_over(std::move(*first), caller, by, others);
+    } catch (const GoneOn&) {
+      throw;
     } catch (const BootstrapError& failed) {
       why = failed.what();
     }

@@ -180,9 +180,10 @@ void Control::Impl::seek(std::unique_lock<std::mutex>& lock, Follower& own) {
       const wire::Successor next = own.places[own.next++];
       if (has_died(next.rank)) continue;
       auto meeting = meet_at(next.places, Clock::now() + kAnswersWithin, lock, own);
-      if (!meeting || own.stop) continue;
-      return bring_all(std::move(*meeting), next.places);
+      if (meeting && !own.stop) return bring_all(std::move(*meeting), next.places);
+      if (own.gone_on) break;
     }
+    if (own.gone_on) break;
     // Where no other rank was met there is nobody to wait for.
     if (too_few.second == 0 || own.round + 1 == kRounds) break;
   }
@@ -197,11 +198,14 @@ void Control::Impl::seek_from(Follower& own, std::size_t next) {
   newly_lost = false;
   too_few = {};
   own.places = successors;
-  // Perhaps only the relay is gone, or the path.
-  if ((by_relay || has_other_paths()) && !host_left) {
+  // Perhaps only the relay is gone, or the path, or this rank's connection: then nobody else comes
+  // to a successor, and a coordinator that has told this rank's death says so. Where its process
+  // has ended, nothing listens.
+  if ((by_relay || has_other_paths() || loss == wire::Loss::closed) && !host_left) {
     own.places.insert(own.places.begin(), {host_rank, places});
   }
   own.why.clear();
+  own.gone_on = false;
   own.next = next;
   own.round = 0;
 }
@@ -229,6 +233,9 @@ std::optional<net::Meeting> Control::Impl::meet_at(const std::vector<wire::Place
     };
     meeting = by_relay ? net::through_relay(first, caller, deadline, once, next_relay)
                        : once(caller, nullptr);
+  } catch (const net::GoneOn& refusal) {
+    own.why = refusal.what();
+    own.gone_on = true;
   } catch (const BootstrapError& refusal) {
     own.why = refusal.what();
   } catch (const wire::Malformed& malformed) {

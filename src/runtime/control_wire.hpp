@@ -55,7 +55,7 @@ enum class Type : std::uint8_t {
   scattered,    ///< identity and host of another relay's process, how that ended, ranks it carried
   // From the coordinator.
   greeting = 64,
-  refused,          ///< sentence
+  refused,          ///< sentence, perhaps whether the others go on without this rank
   welcome,          ///< proof, who hosts the coordinator
   joined,           ///< rank that hosts the coordinator or -1, when this joining began (unix us)
   job_failed,       ///< sentence: the ranks will never all meet
@@ -106,8 +106,8 @@ constexpr std::size_t kMaxFromRelay = kMaxFromRank + 16;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 7;
-/// "0.2.0 (control protocol 7)"
+constexpr std::uint32_t kProtocol = 8;
+/// "0.2.0 (control protocol 8)"
 [[nodiscard]] std::string version();
 
 /// The peer wrote what no Chorus of this version writes.

@@ -91,7 +91,8 @@ class CoordinatorEnd final : public WireEnd {
   void lose_relay(const Connection& relay, Token token, std::span<const Rank> ranks,
                   std::string_view how, Time now);
   void answer(const Caller& caller, const wire::Frame& frame, bool last);
-  void refuse(const Caller& caller, const std::string& sentence, LogLevel level);
+  void refuse(const Caller& caller, const std::string& sentence, LogLevel level,
+              bool gone_on = false);
   void refuse_secret(const Caller& caller);
   std::optional<std::string> why_refused(const wire::Hello& hello, Time now);
   [[nodiscard]] bool comes_too_early(const wire::Hello& hello) const;

@@ -46,10 +46,12 @@ void CoordinatorEnd::answer(const Caller& caller, const wire::Frame& frame, bool
   connections_.erase(caller.token);
 }
 
-void CoordinatorEnd::refuse(const Caller& caller, const std::string& sentence, LogLevel level) {
+void CoordinatorEnd::refuse(const Caller& caller, const std::string& sentence, LogLevel level,
+                            bool gone_on) {
   if (level <= LogLevel::warn && ++num_warnings_ > kMostWarnings) level = LogLevel::info;
   log(level, "", fmt::format("refused {}: {}", wires_->peer(caller.token), sentence));
-  answer(caller, wire::Writer(wire::Type::refused).text(sentence).share(), true);
+  answer(caller, wire::Writer(wire::Type::refused).text(sentence).u8(gone_on ? 1 : 0).share(),
+         true);
 }
 
 /// Whatever such a hello says is unproved: it is told, and it fails nobody's job.
@@ -267,6 +269,7 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
                     hello.rank >= 0 && hello.rank < world_size_;
   std::optional<std::string> why;
   bool has_left = false;  // its relay was gone before it had heard that its farewell was
+  bool gone_on = false;
   if (hello.session == 0) {
     why = fmt::format(
         "{} comes with the id of a job that has begun: {} takes in those alone that were in it; "
@@ -274,23 +277,26 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
         who, this_process());
   } else if (host_.succeeds && hello.session == host_.succeeds && fits && any_session_over_) {
     why = fmt::format("{} comes too late: the job has ended", who);
+    gone_on = true;
   } else if (Session* session = fits ? session_of(hello) : nullptr; session == nullptr) {
     why = fmt::format("{} lost the coordinator of another job than the one that {} {}", who,
                       this_process(), host_.succeeds ? "takes over" : "has");
   } else {
     // It may have noticed before this end has that its connection is gone.
-    const bool returns = session->judge.serves() &&
+    const bool is_here = session->judge.serves() &&
                          session->judge.state(hello.rank) == Judge::State::joined &&
                          session->judge.identity(hello.rank) == hello.identity;
-    if (returns) {
+    if (is_here && session->judge.may_return()) {
       drop_connection(*session, hello.rank);
       session->judge.scattered(hello.rank, now);
     }
     has_left = session->judge.state(hello.rank) == Judge::State::left;
+    // Where nothing is kept for those that return its connection, which has closed, is its death.
+    gone_on = session->judge.is_out(hello.rank) || (is_here && !session->judge.may_return());
     why = session->judge.follow(hello, now);
     if (!why) return let_in(caller, *session);
   }
-  refuse(caller, *why, has_left ? LogLevel::info : LogLevel::warn);
+  refuse(caller, *why, has_left ? LogLevel::info : LogLevel::warn, gone_on);
 }
 
 /// What still comes over it is heard no more: the rank says again what matters.

@@ -247,6 +247,11 @@ void Judge::closed(Rank rank, std::string_view how, Time now) {
   if (std::find(dying_.begin(), dying_.end(), rank) == dying_.end()) dying_.push_back(rank);
 }
 
+bool Judge::is_out(Rank rank) const {
+  const Member& member = at(rank);
+  return member.state == State::dead || member.state == State::left || member.disconnected;
+}
+
 void Judge::scattered(Rank rank, Time now) {
   Member& member = at(rank);
   if (member.state != State::joined || member.disconnected) return;

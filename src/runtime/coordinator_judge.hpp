@@ -61,8 +61,11 @@ class Judge {
   void ended(Rank rank, std::string_view how, Time now);
   /// The ranks will never all meet. No effect once they have.
   void fail_join(const std::string& sentence, Time now);
+  /// Whether its death is told, or will be: it may have lost its connection alone, and comes back.
+  [[nodiscard]] bool is_out(Rank rank) const;
   /// Ranks come over relays: what they are told last is kept.
   void note_relays() { may_return_ = true; }
+  [[nodiscard]] bool may_return() const { return may_return_; }
   /// Where this coordinator listens: all ranks are told where there are several.
   void set_places(std::vector<wire::Place> places);
   /// Who was not let in meanwhile: told with whom the ranks waited for in vain.
