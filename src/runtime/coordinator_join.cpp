@@ -336,6 +336,19 @@ void CoordinatorEnd::greet_relay(const Caller& caller, Time now) {
   }
   const auto why = follows ? std::optional<std::string>() : why_refused(hello, now);
   Session* const session = why ? nullptr : follows ? session_of(hello) : session_for(hello.rank);
+  // It may have noticed before this end has that its relay is gone.
+  const bool returns =
+      session == nullptr && !follows && !why &&
+      std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& each) {
+        return each->judge.forming() && each->judge.identity(hello.rank) == hello.identity;
+      });
+  if (returns) {
+    return answer(caller,
+                  wire::Writer(wire::Type::later)
+                      .text(fmt::format("{} is still carried by another relay", name_of(hello)))
+                      .share(),
+                  true);
+  }
   if (session == nullptr) {
     return refuse(caller,
                   why.value_or(fmt::format("{} carries ranks of no joining that {} has",
