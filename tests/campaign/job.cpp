@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <map>
 #include <new>
+#include <sstream>
 #include <stdexcept>
 
 #include "base/log.hpp"
@@ -241,6 +242,17 @@ class Job {
     return std::nullopt;
   }
 
+  /// Whether it is one of several that did not come: "waited 8000 ms for ranks 1 and 2 to join".
+  [[nodiscard]] static bool is_missed(Rank rank, const std::string& sentence) {
+    const std::size_t begin = sentence.find(" for ranks "), end = sentence.find(" to join");
+    if (begin == sentence.npos || end == sentence.npos || begin > end) return false;
+    std::istringstream words(sentence.substr(begin + 11, end - begin - 11));
+    for (std::string word; words >> word;) {
+      if (word == fmt::format("{}", rank) || word == fmt::format("{},", rank)) return true;
+    }
+    return false;
+  }
+
   [[nodiscard]] bool names_a_victim(const std::string& sentence) const {
     const auto says = [&](const std::string& what) {
       return sentence.find(what) != std::string::npos;
@@ -248,6 +260,7 @@ class Job {
     auto victims = trial_.lost();
     if (trial_.fault == Fault::cut_data) {
       if (!says("lost its connection to")) return false;
+      if (trial_.phase == Phase::split) return true;  // in the numbers of a part
       victims = {trial_.victim};
     }
     for (const Rank victim : victims) {
@@ -255,9 +268,8 @@ class Job {
       // Those that exchange are ranks of the world.
       if (sentence.find(fmt::format("nothing from rank {} after", victim)) == 0) return true;
       // By its rank alone: in a part of the world that may be another one, so only of the whole.
-      const bool of_part =
-          trial_.phase == Phase::split && (trial_.fault != Fault::cut_data || says("(world rank "));
-      if (says(fmt::format("{}rank {}", of_part ? "world " : "", victim))) return true;
+      if (trial_.phase != Phase::split && says(fmt::format("rank {}", victim))) return true;
+      if (is_missed(victim, sentence)) return true;
     }
     // While the coordinator, or the relay, stands still with its process, a rank can say only whom
     // it waits for.

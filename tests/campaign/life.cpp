@@ -265,6 +265,8 @@ class Life {
   void go_on(Communicator& world) {
     if (trial_.phase == Phase::join || trial_.phase == Phase::leave) return;
     const bool is_comers = trial_.victim == trial_.world_size;
+    // A connection of a part fails that part alone: the others are to be told.
+    if (trial_.fault == Fault::cut_data && trial_.phase == Phase::split) world.abort(own_.named);
     Communicator smaller = is_comers ? std::move(world) : world.shrink(trial_.lost());
     reduce(smaller);
     own_.usable_us = now_us();

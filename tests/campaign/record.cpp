@@ -67,11 +67,10 @@ std::string line(const std::string& what, int trials, const Times& times) {
                      figures(times.usable_ms));
 }
 
-/// Of a rank that had joined: what all others were told, and went on without.
+/// A death among ranks that had joined, of which none waits for others to come.
 bool is_loss(Phase phase, Fault fault) {
-  const bool dies = fault == Fault::kill || fault == Fault::kill_two || fault == Fault::cut_control;
-  return dies && phase != Phase::join && phase != Phase::leave && phase != Phase::grow &&
-         phase != Phase::take_in;
+  return (fault == Fault::kill || fault == Fault::kill_two) &&
+         (phase == Phase::collectives || phase == Phase::split || phase == Phase::shrink);
 }
 
 Times losses(const Record& record) {
