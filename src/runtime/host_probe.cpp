@@ -358,23 +358,31 @@ double probe_wake(const int (&cores)[2], Turns::Time end) {
   return ran ? least : 0;
 }
 
-/// Samples of all sizes that fit into what is left of `budget`; false if the cores are not to be
-/// had.
-bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget, Turns::Time end) {
-  const auto begin = Moment::now();
+/// Samples of all sizes whose copies fit into `budget`, and which are to be had until `late`; false
+/// if the cores are not. Beside other programs the cores wait more than they copy, and figures of
+/// few sizes say nothing of large ones.
+bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget, Turns::Time late,
+                Turns::Time end) {
   pair.line_s = probe_line(pair.cores, 200, end);
   if (pair.line_s <= 0) return false;
-  double last_s = 0;
+  double copies_s = 0, last_copies_s = 0, last_s = 0;
   for (const std::size_t bytes : kProbedSizes) {
-    const double left_s = std::chrono::duration<double>(budget).count() - seconds_since(begin);
-    // The last size took last_s per run: this one takes four times that, or somewhat more.
-    if (pair.samples.size() >= 2 && kLeastRuns * 5 * last_s > left_s) break;
+    const double left_s = std::chrono::duration<double>(budget).count() - copies_s;
+    // A run of the last size took so long: one of this size takes four times that, or more.
+    constexpr double kNext = kLeastRuns * 5;
+    if (pair.samples.size() >= 2 &&
+        (kNext * last_copies_s > left_s || kNext * last_s > -seconds_since(late))) {
+      break;
+    }
     const auto start = Moment::now();
     const int runs =
         std::clamp(static_cast<int>((std::size_t{4} << 20) / bytes), kLeastRuns, kMostRuns);
     HostRates::Sample sample;
     if (!ways.probe(pair.cores, bytes, runs, sample)) return false;
     last_s = seconds_since(start) / runs;
+    // One core alone, and both together.
+    last_copies_s = 3 * (sample.stage_s + sample.fetch_s + sample.kernel_s + sample.mapped_s);
+    copies_s += runs * last_copies_s;
     pair.samples.push_back(sample);
   }
   // The clock of a moment may show less for more.
@@ -415,9 +423,9 @@ HostRates measure() {
   const std::size_t number = rates.pairs.size();
   std::size_t done = 0;
   std::erase_if(rates.pairs, [&](HostRates::Pair& pair) {
-    const auto spent = std::chrono::duration_cast<milliseconds>(Moment::now() - begin);
-    const auto share = (kWholeProbe - kOfLoopback - spent) / static_cast<int>(number - done++);
-    return !probe_pair(pair, ways, std::max(share, milliseconds(5)), end);
+    const auto share = (kWholeProbe - kOfLoopback) / static_cast<int>(number);
+    const auto late = begin + kAtMost / 2 * static_cast<int>(++done) / static_cast<int>(number);
+    return !probe_pair(pair, ways, std::max(share, milliseconds(5)), late, end);
   });
   // Half of the distances would decide as if there were no other.
   if (rates.pairs.empty() || Moment::now() > end) return assumed_host_rates();

@@ -13,10 +13,11 @@ namespace chorus {
 /// What makes figures those of this machine: boot id, kernel, processor, processors on line.
 [[nodiscard]] std::string machine_identity();
 
-/// Two cores of every distance that this process may run on, at most 100 ms in all. Threads of its
-/// own do it; the caller's cores stay as they are. assumed_host_rates() where there is one core,
-/// and where other programs keep the cores for so long that it is not through after two seconds.
-/// Each figure is the least of several, so that what else runs here seldom changes it.
+/// Two cores of every distance that this process may run on: 100 ms of copies in all, which beside
+/// other programs take up to a second or so. Threads of its own do it; the caller's cores stay as
+/// they are. assumed_host_rates() where there is one core, and where other programs keep the cores
+/// for so long that it is not through after two seconds. Each figure is the least of several, so
+/// that what else runs here seldom changes it.
 [[nodiscard]] HostRates probe_host();
 
 /// A moment's look at HostRates::Pair::line_s of these two cores, under a millisecond; 0 if they
