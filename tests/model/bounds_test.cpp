@@ -153,6 +153,15 @@ TEST(Bounds, OfAllReduceCountWhatLeavesEveryMachineOfACluster) {
   EXPECT_THAT(bound.cut, HasSubstr("out of all 8 parts together: 64 infiniband, 3200 GB/s"));
 }
 
+// Hosts of many cores behind one adapter: hundreds of cuts are as good as each other, and those
+// that take off less than a thousandth together are left out.
+TEST(Bounds, OfAllReduceComeToAnEndWhereManyCutsAreAlike) {
+  for (const auto& [name, gb_s] : {std::pair("3*cpu:1x22,nic=1", 0.75), {"2*cpu:2x16,nic=2", 2}}) {
+    const Bound bound = lower_bound(topology_from_name(name), {CollectiveKind::all_reduce, 0});
+    EXPECT_NEAR(1e-9 / bound.seconds_per_byte, gb_s, 0.01 * gb_s) << name;
+  }
+}
+
 TEST(Bounds, OfAllReduceCountWhatLeavesEverySwitch) {
   // Four leaves of two ranks, uplinks of 2/3 GB/s and one of three quarters of that: six messages
   // leave them together.
