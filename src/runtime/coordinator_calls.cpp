@@ -227,9 +227,11 @@ void Judge::settle_claims(Time now) {
     const auto found = groups_.find(claim.key);
     if (found == groups_.end()) continue;
     const Member& peer = at(found->second.members[claim.peer]);
-    // Its death is being looked into.
+    // Its death is being looked into, or whether it comes to this successor.
     if (peer.state == State::joined && (peer.disconnected || peer.how_ended)) {
       claim.due = std::max(claim.due, peer.dead_at + milliseconds(1));
+    } else if (peer.state == State::awaited) {
+      claim.due = std::max(claim.due, now + kClaimHold);
     }
   }
   const auto due = std::stable_partition(claims_.begin(), claims_.end(),

@@ -15,6 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using wire::Type;
 using wire::Writer;
 
@@ -184,6 +185,18 @@ TEST_F(JudgeTest, AClaimWaitsForTheDeathBehindItHoweverLongThatIsLookedInto) {
   pass(280);
   EXPECT_THAT(heard(), ::testing::ElementsAre("to 0: death 1 pid 101 on h: its connection closed",
                                               "to 2: death 1 pid 101 on h: its connection closed"));
+}
+
+// Whose relay, path or coordinator is gone may come by another one, or be dead.
+TEST_F(JudgeTest, AClaimWaitsWhileItIsNotKnownWhetherTheOtherComesBack) {
+  enter_all_and_open(3, false);
+  judge_->note_relays();
+  say(0, Writer(Type::lost).text("g").i32(1).text("reset"));
+  judge_->scattered(1, now_);
+  for (int i = 0; i < 3; ++i) {
+    pass(299);
+    for (const std::string& said : heard()) EXPECT_THAT(said, Not(HasSubstr("both are alive")));
+  }
 }
 
 TEST_F(JudgeTest, AClaimBetweenTheLivingIsTheirOwnAffair) {
