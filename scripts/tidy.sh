@@ -5,7 +5,7 @@
 #
 #   scripts/tidy.sh [SECONDS [changed]]    stop taking new files after SECONDS (default: no limit);
 #                changed files come first, and what was left out is said; with "changed" only those
-#                that differ from origin/main; on it, those of the day before its last commit
+#                that differ from origin/main
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=build/dev
@@ -48,10 +48,7 @@ config=$(git ls-files "*.clang-tidy" | xargs sha256sum | sha256sum)
 while read -r hash file; do file_hash[$file]=$hash; done < <(
   git ls-files -- '*.cpp' '*.hpp' '*.h' | xargs sha256sum | sed 's/  / /')
 
-base=$(git merge-base HEAD origin/main 2>/dev/null || git rev-parse HEAD)
-if [ "$base" = "$(git rev-parse HEAD)" ]; then  # as in a clone of what has landed
-  base=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 86400))" HEAD)
-fi
+base=$(git merge-base HEAD origin/main 2>/dev/null || git rev-parse -q --verify HEAD~1 || true)
 changed=$(git diff --name-only ${base:+"$base"} 2>/dev/null || true)
 
 first=() later=() total=0
