@@ -371,7 +371,7 @@ bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget, Turns::T
     // A run of the last size took so long: one of this size takes four times that, or more.
     constexpr double kNext = kLeastRuns * 5;
     if (pair.samples.size() >= 2 &&
-        (kNext * last_copies_s > left_s || kNext * last_s > -seconds_since(late))) {
+        (kNext * last_copies_s > left_s || kNext * last_s * 1000 > left_ms(late))) {
       break;
     }
     const auto start = Moment::now();
