@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "base/files.hpp"
 #include "chorus/error.hpp"
@@ -26,13 +27,15 @@ struct Arguments {
   std::uint64_t seed = 1;
   double for_s = kMostSeconds;
   std::string json, svg, phase, fault;
+  std::optional<int> job;
   bool goes_on = false;
 };
 
 Record begin(const Arguments& arguments) {
   Record record{.seed = arguments.seed, .machine = perf::this_machine()};
-  if (!arguments.json.empty() && (!arguments.phase.empty() || !arguments.fault.empty())) {
-    throw InputError("a record is of all phases and faults: leave out --phase and --fault");
+  const bool some = !arguments.phase.empty() || !arguments.fault.empty() || arguments.job;
+  if (!arguments.json.empty() && some) {
+    throw InputError("a record is of all jobs: leave out --phase, --fault and --job");
   }
   if (!arguments.goes_on) return record;
   if (arguments.json.empty()) throw InputError("--continue needs --json FILE, which it continues");
@@ -59,20 +62,20 @@ int run(const Arguments& arguments, const std::string& command) {
             .from = record.trials,
             .to = record.trials};
   const std::int64_t until_us = now_us() + static_cast<std::int64_t>(arguments.for_s * 1e6);
-  run_all(
-      arguments.seed, part.from, arguments.count, arguments.jobs,
-      [&](int number, const Trial& trial, const Result& result) {
-        part.to = std::max(part.to, number + 1);
-        if (!result.broken) return record.rows[{trial.phase, trial.fault}].add(result);
-        record.broken.push_back({number, trial.text(), *result.broken});
-        fmt::print("trial {}: {}: {}\n", number, trial.text(), *result.broken);
-        std::fflush(stdout);
-      },
-      [&] { return now_us() < until_us; },
-      [&](const Trial& trial) {
-        return (arguments.phase.empty() || arguments.phase == name_of(trial.phase)) &&
-               (arguments.fault.empty() || arguments.fault == name_of(trial.fault));
-      });
+  run_all([&](int number) { return draw(arguments.seed, arguments.job.value_or(number)); },
+          part.from, arguments.count, arguments.jobs,
+          [&](int number, const Trial& trial, const Result& result) {
+            part.to = std::max(part.to, number + 1);
+            if (!result.broken) return record.rows[{trial.phase, trial.fault}].add(result);
+            record.broken.push_back({number, trial.text(), *result.broken});
+            fmt::print("trial {}: {}: {}\n", number, trial.text(), *result.broken);
+            std::fflush(stdout);
+          },
+          [&] { return now_us() < until_us; },
+          [&](const Trial& trial) {
+            return (arguments.phase.empty() || arguments.phase == name_of(trial.phase)) &&
+                   (arguments.fault.empty() || arguments.fault == name_of(trial.fault));
+          });
   record.trials = part.to;
   if (part.to > part.from) record.parts.push_back(part);
   fmt::print("{}", table(record));
@@ -100,6 +103,8 @@ int read_and_run(int argc, char** argv) {
   app.add_option("-j,--jobs", arguments.jobs, "Jobs at once")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  app.add_option("--job", arguments.job, "The job of this number alone, as often as -n says")
+      ->check(CLI::Range(0, 1'000'000));
   app.add_option("--phase", arguments.phase, "Those alone that are struck in this phase");
   app.add_option("--fault", arguments.fault, "Those alone that are struck so");
   app.add_option("--for", arguments.for_s, "Begin no job after so many seconds")

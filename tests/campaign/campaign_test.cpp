@@ -10,7 +10,8 @@ namespace {
 TEST(Campaign, EndsAsPromisedWhateverHappensWhenever) {
   constexpr int kTrials = 200, kAtOnce = 8;
   int ended = 0;
-  run_all(1, 0, kTrials, kAtOnce, [&](int number, const Trial& trial, const Result& result) {
+  const auto trial_of = [](int number) { return draw(1, number); };
+  run_all(trial_of, 0, kTrials, kAtOnce, [&](int number, const Trial& trial, const Result& result) {
     ++ended;
     EXPECT_FALSE(result.broken) << "trial " << number << ": " << trial.text() << ": "
                                 << result.broken.value_or("");

@@ -275,8 +275,9 @@ class Job {
     // it waits for.
     const bool has_coordinator = trial_.place == Place::rank_zero && trial_.victim == 0;
     const bool has_larger_one = trial_.grows() && trial_.victim == 0;
-    if (trial_.fault == Fault::stop && (((has_coordinator || trial_.relayed) && says("nothing ")) ||
-                                        (has_larger_one && says("for the coordinator to join")))) {
+    const bool is_above = has_coordinator || has_larger_one || trial_.relayed;
+    if (trial_.fault == Fault::stop && is_above &&
+        (says("nothing ") || says("for the coordinator to join"))) {
       return true;
     }
     // Whose coordinator was not there (any more) when it came.
@@ -403,7 +404,7 @@ Result run(const Trial& trial) {
   return take(running);
 }
 
-void run_all(std::uint64_t seed, int first, int end, int jobs,
+void run_all(const std::function<Trial(int)>& trial_of, int first, int end, int jobs,
              const std::function<void(int, const Trial&, const Result&)>& ended,
              const std::function<bool()>& goes_on,
              const std::function<bool(const Trial&)>& wanted) {
@@ -411,7 +412,7 @@ void run_all(std::uint64_t seed, int first, int end, int jobs,
   for (int next = first;;) {
     while (next < end && static_cast<int>(running.size()) < jobs && goes_on()) {
       const int number = next++;
-      const Trial trial = draw(seed, number);
+      const Trial trial = trial_of(number);
       if (!wanted(trial)) continue;
       pid_t pid = 0;
       const Running begun = begin(trial, number, pid);
@@ -423,7 +424,7 @@ void run_all(std::uint64_t seed, int first, int end, int jobs,
     if (found == running.end()) continue;
     const Running each = found->second;
     running.erase(found);
-    ended(each.number, draw(seed, each.number), take(each));
+    ended(each.number, trial_of(each.number), take(each));
   }
 }
 

@@ -64,10 +64,7 @@ Trial draw(std::uint64_t seed, int number) {
   const int kind = below(20);
   const bool works = trial.phase != Phase::join && trial.phase != Phase::leave;
   const bool is_ranks = trial.victim < trial.world_size;
-  // Not of those that a relay carries: a third may come too late to a successor
-  // (docs/bootstrap.md).
-  if (kind < 3 && works && is_ranks && trial.world_size > 3 && !trial.relayed)
-    trial.fault = Fault::kill_two;
+  if (kind < 3 && works && is_ranks && trial.world_size > 3) trial.fault = Fault::kill_two;
   if (kind == 3 && works) trial.fault = Fault::stop;
   if (kind >= 4 && kind < 7 && is_ranks) trial.fault = Fault::cut_control;
   const bool calls = trial.phase == Phase::collectives || trial.phase == Phase::split;

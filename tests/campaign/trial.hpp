@@ -74,10 +74,10 @@ struct Result {
 /// Runs it in processes of its own, of which it is the only one that forks. Nothing outlives it.
 [[nodiscard]] Result run(const Trial& trial);
 
-/// Runs trials [first, end) of the seed, `jobs` at once, and hands over each as it ends; until
-/// `goes_on` says no, those that have begun to their ends.
+/// Runs the trials of the numbers [first, end), `jobs` at once, and hands over each as it ends;
+/// until `goes_on` says no, those that have begun to their ends.
 void run_all(
-    std::uint64_t seed, int first, int end, int jobs,
+    const std::function<Trial(int number)>& trial_of, int first, int end, int jobs,
     const std::function<void(int number, const Trial&, const Result&)>& ended,
     const std::function<bool()>& goes_on = [] { return true; },
     const std::function<bool(const Trial&)>& wanted = [](const Trial&) { return true; });
