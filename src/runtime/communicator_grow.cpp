@@ -87,7 +87,12 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join_grown(const std::st
                                                                    const Options& with) const {
   Options options_then = without_files(with);
   options_then.rejoin = false;
-  auto grown = join(id, place.rank, world_size, keep_alive, options_then);
+  // A member that dies on its way there is not waited for: here its death is told.
+  const auto is_in_vain = [this] {
+    control->poll();
+    return control->verdict(place.key);
+  };
+  auto grown = join(id, place.rank, world_size, keep_alive, options_then, is_in_vain);
   grown->options.rejoin = with.rejoin;
   return grown;
 }

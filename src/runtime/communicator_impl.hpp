@@ -42,9 +42,12 @@ struct GroupedCall {
 struct Communicator::Impl {
   /// Joins the job that the environment names (Launch::from_env()), as all its ranks do.
   static std::unique_ptr<Impl> join(const Options& options);
+  using InVain = std::function<std::optional<std::string>()>;
   /// The same with what the environment would say; `keep_alive` lives as long as the communicator.
+  /// `is_in_vain`: Control::Joining.
   static std::unique_ptr<Impl> join(const std::string& id, Rank rank, int world_size,
-                                    std::shared_ptr<void> keep_alive, const Options& options);
+                                    std::shared_ptr<void> keep_alive, const Options& options,
+                                    const InVain& is_in_vain = {});
   /// `survey`: of the communicator that this one is split from.
   Impl(std::shared_ptr<void> keep_alive, std::shared_ptr<Control> control, GroupPlace place,
        const Options& options, std::shared_ptr<Survey> survey = nullptr);

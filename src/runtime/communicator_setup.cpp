@@ -274,10 +274,15 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const Options& opti
 std::unique_ptr<Communicator::Impl> Communicator::Impl::join(const std::string& id, Rank rank,
                                                              int world_size,
                                                              std::shared_ptr<void> keep_alive,
-                                                             const Options& options) {
+                                                             const Options& options,
+                                                             const InVain& is_in_vain) {
   require_valid(options);
-  auto control = Control::join(id, rank, world_size, options.join_timeout_ms, options.warn_after_ms,
-                               0, options.rejoin, addresses_of_tcp(options));
+  auto control = Control::join(id, rank, world_size, options.join_timeout_ms,
+                               {.warn_after_ms = options.warn_after_ms,
+                                .most_direct = 0,
+                                .rejoin = options.rejoin,
+                                .own_addresses = addresses_of_tcp(options),
+                                .is_in_vain = is_in_vain});
   GroupPlace place{.key = "world", .rank = control->rank()};
   for (Rank r = 0; r < control->world_size(); ++r) place.members.push_back(r);
   // Files that describe the world as it was started do not describe the one that it has become.

@@ -76,21 +76,32 @@ class Control {
   /// process, by the one that reaches the coordinator of now; none: that one alone.
   using OwnAddresses = std::function<std::vector<std::string>(const std::string& local_address)>;
 
+  struct Joining {
+    int warn_after_ms = 30'000;
+    /// In worlds of more ranks a relay of each host carries its ranks' connections; 0: of as many
+    /// as is good where the coordinator is.
+    int most_direct = 0;
+    /// If the job has begun without this process, it waits until the members of the job take it in,
+    /// as long as the coordinator there answers: rank() and world_size() are what they gave it. Its
+    /// own connection leads to that coordinator, past the relays.
+    bool rejoin = false;
+    OwnAddresses own_addresses = {};
+    /// Asked while it waits for others: why they will not all come, once that is known elsewhere.
+    std::function<std::optional<std::string>()> is_in_vain = {};
+  };
+
   /// Connects to the coordinator named by `id`, proves the secret and waits until all ranks have.
   /// Tries again until timeout_ms have passed, but where nobody listens (any more) gives up after
   /// a second: an id exists only once its coordinator listens. Throws BootstrapError naming the
   /// missing ranks, or the ranks that came with another world size or another Chorus version, or
   /// the rank that died meanwhile. One of those who wait names the others in the log after
   /// `warn_after_ms` (Options).
-  /// In worlds of more than `most_direct` ranks a relay of each host carries its ranks'
-  /// connections; 0: as many as is good where the coordinator is.
-  /// `rejoin`: if the job has begun without this process, it waits until the members of the job
-  /// take it in, as long as the coordinator there answers: rank() and world_size() are what they
-  /// gave it. Its own connection leads to that coordinator, past the relays.
   static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
-                                       int timeout_ms, int warn_after_ms = 30'000,
-                                       int most_direct = 0, bool rejoin = false,
-                                       const OwnAddresses& own_addresses = {});
+                                       int timeout_ms, const Joining& how);
+  static std::shared_ptr<Control> join(const std::string& id, Rank rank, int world_size,
+                                       int timeout_ms) {
+    return join(id, rank, world_size, timeout_ms, {});
+  }
   /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
   /// have too, where this process holds the coordinator.
   ~Control();

@@ -97,6 +97,8 @@ void Control::Impl::on_disconnect(const std::string& how) {
   close_socket();
   if (following == Following::gathering) {  // the follower goes to the next
     following = Following::seeking;
+    // Perhaps the relay alone has ended. Those that ended with the successor find nobody there.
+    if (by_relay && !sent_on && !expelled) --follower->next;
     return wake_follower();
   }
   if (!may_follow()) return lose_for_good(how);

@@ -60,6 +60,7 @@ void Control::Impl::hear(Type type, wire::Reader body, std::shared_ptr<const voi
     case Type::elsewhere:
       too_few.first = body.u32();
       too_few.second = body.u32();
+      sent_on = true;
       return;
     case Type::smaller_part:
       last_word = body.text();

@@ -137,6 +137,7 @@ struct Control::Impl {
   wire::Frame farewell;                        ///< once it is said
   std::optional<std::string> last_word;        ///< why this rank has no coordinator any more
   std::pair<std::uint32_t, std::uint32_t> too_few{};  ///< came, of how many alive
+  bool sent_on = false;                               ///< by the successor that it came to last
   std::uint64_t last_result = 0, last_note = 0;
   std::deque<Finished> finished;                             ///< the latest
   std::size_t finished_bytes = 0;                            ///< of their results
@@ -182,7 +183,7 @@ struct Control::Impl {
   /// Takes in a message of the coordinator's. Throws wire::Malformed. `owner`: of the body, where
   /// it stays.
   void hear(wire::Type type, wire::Reader body, std::shared_ptr<const void> owner = nullptr);
-  void wait_for_all(Time deadline, int timeout_ms, int warn_after_ms);
+  void wait_for_all(Time deadline, int timeout_ms, const Joining& how);
   void ask_for_missing(std::unique_lock<std::mutex>& lock);
   void say_farewell(std::unique_lock<std::mutex>& lock);
   /// Whether the exchange is over; if it failed, why.

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/log.hpp"
@@ -77,11 +78,14 @@ net::Meeting rise(net::Endpoint endpoint, net::Caller caller, Time deadline, int
     } else {
       why = std::strerror(error);
     }
-    if (error == ECONNREFUSED && later.empty() && Clock::now() - last_listened > kRefusedFor) {
-      throw BootstrapError(
-          fmt::format("rank {}: nothing listens at {}: the process that made the id, usually rank "
-                      "0's, has ended",
-                      caller.rank, endpoint.text()));
+    if (error == ECONNREFUSED && later.empty() &&
+        (caller.returns || Clock::now() - last_listened > kRefusedFor)) {
+      const std::string sentence = fmt::format(
+          "rank {}: nothing listens at {}: the process that made the id, usually rank "
+          "0's, has ended",
+          caller.rank, endpoint.text());
+      if (caller.returns) throw net::HostEnded(sentence);
+      throw BootstrapError(sentence);
     }
     if (error == ENETUNREACH && endpoint.is_loopback()) {
       throw BootstrapError(fmt::format(
@@ -114,7 +118,8 @@ std::optional<net::RoomAnswer> Control::Impl::go_or_wait(Time deadline, int time
 
 void Control::Impl::go_to_coordinator(Time deadline, int timeout_ms) {
   const net::Endpoint endpoint = first_endpoint();
-  const net::Caller caller{.rank = rank, .world_size = world_size, .secret = secret};
+  const net::Caller caller{
+      .rank = rank, .world_size = world_size, .secret = secret, .returns = !host_text.empty()};
   const net::Rise until_met = [&](net::Caller as, net::Socket* others) {
     return rise(endpoint, std::move(as), deadline, timeout_ms, others);
   };
@@ -147,18 +152,29 @@ void Control::Impl::ask_for_missing(std::unique_lock<std::mutex>& lock) {
        [&] { return joined || join_failure || disconnected || join_missing; });
 }
 
-void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_ms) {
+void Control::Impl::wait_for_all(Time deadline, int timeout_ms, const Joining& how) {
   std::unique_lock lock(mutex);
   const auto settled = [&] { return joined || join_failure || (disconnected && !by_relay); };
   const Time start = Clock::now();
-  Lateness lateness(warn_after_ms);
-  while (!wait(lock, std::min(deadline, Clock::now() + kLook), settled)) {
+  Lateness lateness(how.warn_after_ms);
+  std::optional<std::string> in_vain;
+  const auto ask = [&] {
+    if (how.is_in_vain && !in_vain) in_vain = how.is_in_vain();
+  };
+  while (!in_vain && !wait(lock, std::min(deadline, Clock::now() + kLook), settled, ask)) {
     if (disconnected) {  // its relay is gone, perhaps with the rank that ends the joining
-      disconnected.reset();
+      const std::string end = *std::exchange(disconnected, std::nullopt);
       lock.unlock();
-      go_to_coordinator(deadline, timeout_ms);
+      bool has_ended = false;
+      try {
+        go_to_coordinator(deadline, timeout_ms);
+      } catch (const net::HostEnded&) {
+        has_ended = true;
+      }
       lock.lock();
-      continue;
+      if (!has_ended) continue;
+      disconnected = end;
+      break;
     }
     const bool over = Clock::now() >= deadline;
     const auto late_s = lateness.due(std::chrono::nanoseconds(Clock::now() - start).count());
@@ -174,6 +190,8 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_m
     failure = join_failure;
   } else if (disconnected) {
     failure = disconnection(nullptr);
+  } else if (in_vain) {
+    failure = in_vain;
   } else {
     failure = fmt::format("rank {} waited {} ms for {} to join at {}{}{}", rank, timeout_ms,
                           join_missing ? *join_missing : "the coordinator", coordinator,
@@ -184,8 +202,7 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, int warn_after_m
 }
 
 std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int world_size,
-                                       int timeout_ms, int warn_after_ms, int most_direct,
-                                       bool rejoin, const OwnAddresses& own_addresses) {
+                                       int timeout_ms, const Joining& how) {
   const net::Id parsed = net::Id::parse(id);
   if (world_size < 1 || world_size > wire::kMaxWorld || rank < 0 || rank >= world_size) {
     throw InputError(fmt::format("rank {} of {}: the world size must be in [1, {}], the rank below",
@@ -199,24 +216,25 @@ std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int wor
     impl->secret = parsed.secret;
     impl->coordinator = parsed.endpoint.text();
     impl->places = {{parsed.endpoint.host(), parsed.endpoint.port()}};
-    impl->own_addresses = own_addresses;
-    impl->most_direct = most_direct;
+    impl->own_addresses = how.own_addresses;
+    impl->most_direct = how.most_direct;
     std::optional<net::RoomAnswer> moved;
-    if (rejoin) {
+    if (how.rejoin) {
       moved = impl->go_or_wait(deadline, timeout_ms);
     } else {
       impl->go_to_coordinator(deadline, timeout_ms);
       if (impl->hosting) listen_also(id, impl->addresses());
     }
     if (!moved) {
-      impl->wait_for_all(rejoin ? Clock::now() + milliseconds(timeout_ms) : deadline, timeout_ms,
-                         warn_after_ms);
+      impl->wait_for_all(how.rejoin ? Clock::now() + milliseconds(timeout_ms) : deadline,
+                         timeout_ms, how);
       return std::shared_ptr<Control>(new Control(std::move(impl)));
     }
     try {
-      auto control =
-          join(net::grown_id(parsed.secret, moved->place).text(), moved->rank, moved->world_size,
-               timeout_ms, warn_after_ms, most_direct, false, own_addresses);
+      Joining taken_in = how;
+      taken_in.rejoin = false;
+      auto control = join(net::grown_id(parsed.secret, moved->place).text(), moved->rank,
+                          moved->world_size, timeout_ms, taken_in);
       control->impl_->taken_in = true;
       return control;
     } catch (const BootstrapError& error) {  // one of the others did not come: back to waiting

@@ -44,6 +44,12 @@ class GoneOn : public BootstrapError {
   using BootstrapError::BootstrapError;
 };
 
+/// Nothing listens any more where this rank was before: that process has ended.
+class HostEnded : public BootstrapError {
+ public:
+  using BootstrapError::BootstrapError;
+};
+
 /// Who comes, and where.
 struct Caller {
   Rank rank = 0;
@@ -55,6 +61,7 @@ struct Caller {
   std::uint16_t relay_port = 0;
   wire::Wish wish = wire::Wish::join;
   std::string place = {};  ///< wire::Hello::place
+  bool returns = false;    ///< it was there before
 };
 
 /// What a waiting room answered.
@@ -108,7 +115,7 @@ void listen_beside(const Socket& socket, Caller& caller, Socket* others);
 
 /// One attempt, by the first of these places that answers, for a relay also on to where it is sent.
 /// Throws BootstrapError saying why it failed, wire::Malformed.
-Meeting rise_once(std::span<const wire::Place> places, Caller caller, Deadline deadline,
+Meeting rise_once(std::span<const wire::Place> places, const Caller& caller, Deadline deadline,
                   Socket* others);
 
 /// Whether a rank of such a world reaches the coordinator over a relay of its host: where they are

@@ -19,6 +19,7 @@ using wire::Writer;
 }  // namespace
 
 void RelayEnd::opened(Token from, Time) {
+  if (over_) return wires_->finish(from);
   Below& below = below_[from];
   below.nonce = wire::random_nonce();
   wires_->send(from, wire::greeting_frame(below.nonce));
@@ -207,6 +208,8 @@ void RelayEnd::closed(Token from, std::string_view how, Time) {
     up_ = 0;
     over_ = true;
     for (const auto& [token, below] : below_) wires_->finish(token);
+    below_.clear();
+    num_ranks_ = num_relays_ = 0;
     return;
   }
   const auto found = below_.find(from);

@@ -72,7 +72,7 @@ Meeting rise_over(Connecting first, Caller caller, Deadline deadline, Socket* ot
 
 }  // namespace
 
-Meeting rise_once(std::span<const wire::Place> places, Caller caller, Deadline deadline,
+Meeting rise_once(std::span<const wire::Place> places, const Caller& caller, Deadline deadline,
                   Socket* others) {
   std::vector<Connecting> all = start_connecting(places);
   std::string why;
@@ -109,8 +109,11 @@ std::optional<Meeting> through_relay(const Endpoint& endpoint, const Caller& cal
           Meeting up = rise(caller, &others);
           own = std::make_unique<Relay>(std::move(listener), std::move(others), std::move(up),
                                         caller.world_size, caller.secret);
-        } catch (const BootstrapError& error) {  // the others of this host need not find out again
-          const Relay tells(std::move(listener), error.what(), caller.world_size, caller.secret);
+        } catch (const BootstrapError& error) {
+          // The others of this host need not find out again, where that takes its time.
+          if (caller.session == 0 && !caller.returns) {
+            const Relay tells(std::move(listener), error.what(), caller.world_size, caller.secret);
+          }
           throw;
         }
       } else {

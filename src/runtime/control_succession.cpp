@@ -260,6 +260,7 @@ void Control::Impl::bring_all(net::Meeting&& meeting, const std::vector<wire::Pl
       UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));
   outbox.clear();
   following = Following::gathering;
+  sent_on = false;
   wire::Follow known{.loss = loss,
                      .host_rank = host_rank,
                      .host_text = host_text,

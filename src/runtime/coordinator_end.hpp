@@ -95,8 +95,9 @@ class CoordinatorEnd final : public WireEnd {
               bool gone_on = false);
   void refuse_secret(const Caller& caller);
   std::optional<std::string> why_refused(const wire::Hello& hello, Time now);
+  [[nodiscard]] std::optional<std::string> why_join_failed() const;
   [[nodiscard]] bool comes_too_early(const wire::Hello& hello) const;
-  Session* session_for(Rank rank);
+  Session* session_for(const wire::Hello& hello);
   Session* session_of(const wire::Hello& hello);
   Session& open_session(Time now);
   void expel(Session& session, Rank rank, const std::string& why, Time now);

@@ -104,6 +104,13 @@ std::optional<std::string> CoordinatorEnd::why_refused(const wire::Hello& hello,
   return why;
 }
 
+/// What the ranks of a joining that failed are told, who come again over another relay, too.
+std::optional<std::string> CoordinatorEnd::why_join_failed() const {
+  const auto failed = std::ranges::find_if(
+      sessions_, [](const auto& session) { return session->judge.join_failure().has_value(); });
+  return failed == sessions_.end() ? std::nullopt : (*failed)->judge.join_failure();
+}
+
 /// A place that outlives its first job (MASTER_PORT) is found by the early ranks of the next one
 /// while this process still ends. It serves further joinings that this process itself begins. While
 /// its ranks are all there, or still come, there is no next job yet: who does not fit is mistaken.
@@ -125,7 +132,7 @@ bool CoordinatorEnd::comes_too_early(const wire::Hello& hello) const {
                              return judge.identity(hello.rank) == hello.identity;
                            });
   const bool mistaken = any([&](const Judge& judge) {
-    return judge.forming() || judge.complete() || (judge.join_failed() && !possible);
+    return judge.forming() || judge.complete() || (judge.join_failure() && !possible);
   });
   return !awaited && (joins_again || !mistaken);
 }
@@ -147,9 +154,10 @@ CoordinatorEnd::Session& CoordinatorEnd::open_session(Time now) {
   return *sessions_.back();
 }
 
-CoordinatorEnd::Session* CoordinatorEnd::session_for(Rank rank) {
+CoordinatorEnd::Session* CoordinatorEnd::session_for(const wire::Hello& hello) {
   for (const auto& session : sessions_) {
-    if (session->judge.state(rank) == Judge::State::absent) return session.get();
+    if (session->judge.is_untold(hello)) return session.get();
+    if (session->judge.state(hello.rank) == Judge::State::absent) return session.get();
   }
   const bool first = sessions_.empty() && !any_session_over_;
   return first || host_.joined_often ? &open_session(Wires::Clock::now()) : nullptr;
@@ -194,14 +202,19 @@ void CoordinatorEnd::greet_proven(const Caller& caller, Time now) {
   if (const auto why = why_refused(hello, now)) {
     // Where the job fails by it, its ranks say so.
     const bool runs = std::any_of(sessions_.begin(), sessions_.end(), [](const auto& session) {
-      return !session->judge.join_failed();
+      return !session->judge.join_failure();
     });
     return refuse(caller, *why, runs ? LogLevel::warn : LogLevel::info);
   }
-  Session* session = caller.carried ? caller.connection.session : session_for(hello.rank);
+  Session* session = caller.carried ? caller.connection.session : session_for(hello);
+  if (session != nullptr && session->judge.is_untold(hello)) {
+    let_in(caller, *session);
+    return session->judge.admit_untold(hello);
+  }
   if (session == nullptr || session->judge.state(hello.rank) != Judge::State::absent) {
     return refuse(caller,
-                  fmt::format("rank {} has joined with this id before; make a new id", hello.rank),
+                  why_join_failed().value_or(fmt::format(
+                      "rank {} has joined with this id before; make a new id", hello.rank)),
                   LogLevel::info);
   }
   if (const auto why = session->judge.admit(hello, now)) {
@@ -283,8 +296,7 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
                       this_process(), host_.succeeds ? "takes over" : "has");
   } else {
     // It may have noticed before this end has that its connection is gone.
-    const bool is_here = session->judge.serves() &&
-                         session->judge.state(hello.rank) == Judge::State::joined &&
+    const bool is_here = session->judge.state(hello.rank) == Judge::State::joined &&
                          session->judge.identity(hello.rank) == hello.identity;
     if (is_here && session->judge.may_return()) {
       drop_connection(*session, hello.rank);
@@ -334,14 +346,15 @@ void CoordinatorEnd::greet_relay(const Caller& caller, Time now) {
                       .share(),
                   true);
   }
-  const auto why = follows ? std::optional<std::string>() : why_refused(hello, now);
-  Session* const session = why ? nullptr : follows ? session_of(hello) : session_for(hello.rank);
+  auto why = follows ? std::optional<std::string>() : why_refused(hello, now);
+  Session* const session = why ? nullptr : follows ? session_of(hello) : session_for(hello);
   // It may have noticed before this end has that its relay is gone.
-  const bool returns =
-      session == nullptr && !follows && !why &&
-      std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& each) {
-        return each->judge.forming() && each->judge.identity(hello.rank) == hello.identity;
-      });
+  const bool returns = session == nullptr && !follows && !why &&
+                       std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& each) {
+                         return each->judge.state(hello.rank) == Judge::State::joined &&
+                                each->judge.identity(hello.rank) == hello.identity &&
+                                !each->judge.join_failure();
+                       });
   if (returns) {
     return answer(caller,
                   wire::Writer(wire::Type::later)
@@ -350,6 +363,7 @@ void CoordinatorEnd::greet_relay(const Caller& caller, Time now) {
                   true);
   }
   if (session == nullptr) {
+    if (!why && !follows) why = why_join_failed();
     return refuse(caller,
                   why.value_or(fmt::format("{} carries ranks of no joining that {} has",
                                            name_of(hello), this_process())),

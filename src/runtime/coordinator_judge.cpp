@@ -99,17 +99,35 @@ std::optional<std::string> Judge::admit(const wire::Hello& hello, Time now) {
   return std::nullopt;
 }
 
+bool Judge::is_untold(const wire::Hello& hello) const {
+  return hello.session == 0 && state(hello.rank) == State::awaited && !rules_.successor &&
+         at(hello.rank).identity == hello.identity;
+}
+
+void Judge::admit_untold(const wire::Hello& hello) {
+  at(hello.rank).state = State::joined;
+  send(hello.rank, wire::successors_frame(successors()));
+  send(hello.rank, joined_frame());
+  if (places_.size() > 1) send(hello.rank, wire::places_frame(Type::places, places_));
+  if (at(hello.rank).place) send_roster(hello.rank);
+  tell_deaths(hello.rank);
+}
+
+wire::Frame Judge::joined_frame() const {
+  Rank host = -1;
+  for (Rank rank = 0; rank < rules_.world_size && host < 0; ++rank) {
+    if (at(rank).local) host = rank;
+  }
+  return Writer(Type::joined).i32(host).u64(rules_.began_us).share();
+}
+
 void Judge::finish_join(Time now) {
   if (all_joined_ || failure_ || num_joined_ < rules_.world_size) return;
   if (waits_for_successors(now)) return;
   all_joined_ = true;
   const std::vector<wire::Successor> ready = successors();
   if (!ready.empty()) send_all(wire::successors_frame(ready));
-  Rank host = -1;
-  for (Rank rank = 0; rank < rules_.world_size && host < 0; ++rank) {
-    if (at(rank).local) host = rank;
-  }
-  send_all(Writer(Type::joined).i32(host).u64(rules_.began_us).share());
+  send_all(joined_frame());
   if (places_.size() > 1) send_all(wire::places_frame(Type::places, places_));
   for (const wire::Successor& each : ready) send_roster(each.rank);
 }
@@ -235,11 +253,8 @@ void Judge::closed(Rank rank, std::string_view how, Time now) {
   Member& member = at(rank);
   if (member.state != State::joined || member.disconnected) return;
   member.how_closed = how;
-  if (gathering_ || gave_up_) {  // it dies, or goes to another successor: told when all is known
-    member.state = State::awaited;
-    member.arriving = false;
-    return;
-  }
+  // It dies, or goes to another successor: told when all is known.
+  if (gathering_ || gave_up_) return await_again(rank);
   if (member.arriving) return scattered(rank, now);  // it was too slow, and it tries again
   member.disconnected = true;
   member.dead_at = now;
@@ -255,16 +270,16 @@ bool Judge::is_out(Rank rank) const {
 void Judge::scattered(Rank rank, Time now) {
   Member& member = at(rank);
   if (member.state != State::joined || member.disconnected) return;
-  for (auto& [key, group] : groups_) {
-    if (const auto seat = group.seat_of(rank)) group.seats[*seat].opened = false;
-  }
   if (!all_joined_) {  // it joins again
     --num_joined_;
     member.state = State::absent;
     return;
   }
-  member.state = State::awaited;
-  member.arriving = false;
+  await_again(rank);
+  if (gathering_) {
+    gathering_->last_came = now;  // it has its time to come once more
+    return;
+  }
   member.scattered_at = now;
   if (look_again_ == Time{}) look_again_ = now;
 }
@@ -406,12 +421,13 @@ bool Judge::over(Time now) const {
   if (gave_up_) return true;
   if (forming()) return false;
   if (!hosts_.empty()) return false;
-  bool any_absent = false;
+  // What a rank was told of a failed joining may be lost with its relay.
+  bool may_come = failure_ && may_return_;
   for (const Member& member : members_) {
     if (member.state == State::joined || member.state == State::awaited) return false;
-    any_absent = any_absent || member.state == State::absent;
+    may_come = may_come || member.state == State::absent;
   }
-  return any_absent ? failed_at_ && *failed_at_ + kFailureMemory <= now : true;
+  return may_come ? failed_at_ && *failed_at_ + kFailureMemory <= now : true;
 }
 
 }  // namespace chorus

@@ -48,6 +48,10 @@ class Judge {
   std::optional<std::string> admit(const wire::Hello& hello, Time now);
   /// A rank that proved the secret and comes to this successor. A refusal's sentence, or nothing.
   std::optional<std::string> follow(const wire::Hello& hello, Time now);
+  /// Whether it has joined, and lost its connection before it was told that all have.
+  [[nodiscard]] bool is_untold(const wire::Hello& hello) const;
+  /// It is told now. No effect on others.
+  void admit_untold(const wire::Hello& hello);
   /// A message after the hello. Throws wire::Malformed.
   void received(Rank rank, wire::Type type, wire::Reader body, Time now);
   /// The connection of `rank` is closed. `how`: "its connection closed".
@@ -65,7 +69,6 @@ class Judge {
   [[nodiscard]] bool is_out(Rank rank) const;
   /// Ranks come over relays: what they are told last is kept.
   void note_relays() { may_return_ = true; }
-  [[nodiscard]] bool may_return() const { return may_return_; }
   /// Where this coordinator listens: all ranks are told where there are several.
   void set_places(std::vector<wire::Place> places);
   /// Who was not let in meanwhile: told with whom the ranks waited for in vain.
@@ -87,9 +90,10 @@ class Judge {
   enum class State : std::uint8_t { absent, joined, left, dead, awaited };
   [[nodiscard]] State state(Rank rank) const { return at(rank).state; }
   [[nodiscard]] bool forming() const { return !all_joined_ && !failure_; }
-  [[nodiscard]] bool join_failed() const { return failure_.has_value(); }
-  /// A rank whose connection is lost may come again: the others are not still coming.
-  [[nodiscard]] bool serves() const { return !gathering_ && !gave_up_; }
+  /// Why the ranks never all met, or will not.
+  [[nodiscard]] const std::optional<std::string>& join_failure() const { return failure_; }
+  /// A rank that has lost its connection and nothing else is heard again.
+  [[nodiscard]] bool may_return() const { return may_return_ || gathering_; }
   /// All ranks have joined, and none has left or died.
   [[nodiscard]] bool complete() const;
   /// Nothing will happen here any more.
@@ -205,11 +209,13 @@ class Judge {
   void on_followed(Rank rank, Time now);
 
   // Succession: coordinator_succession.cpp.
+  [[nodiscard]] wire::Frame joined_frame() const;
   void appoint(Time now);
   [[nodiscard]] bool waits_for_successors(Time now);
   [[nodiscard]] std::vector<wire::Successor> successors() const;
   void send_roster(Rank rank);
   void say_goodbye(Rank rank);
+  void await_again(Rank rank);
   [[nodiscard]] bool is_waited_for(Rank rank) const;
   void settle_gathering(Time now);
   void settle_awaited(Time now);

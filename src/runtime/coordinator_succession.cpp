@@ -220,6 +220,15 @@ void Judge::on_followed(Rank rank, Time now) {
   tell_notes(rank);
 }
 
+/// What it said over the connection that is lost it says again.
+void Judge::await_again(Rank rank) {
+  for (auto& [key, group] : groups_) {
+    if (const auto seat = group.seat_of(rank)) group.seats[*seat].opened = false;
+  }
+  at(rank).state = State::awaited;
+  at(rank).arriving = false;
+}
+
 // The decision.
 
 /// Whether it may still come: it was alive, and is not the rank whose process is known to be gone.
@@ -373,7 +382,7 @@ void Judge::welcome(Rank rank) {
 /// Processes that are there and have not come: stopped, mostly. Those that nobody can see have a
 /// moment to come again where it was their relay that was lost.
 void Judge::settle_awaited(Time now) {
-  if (look_again_ == Time{} || now < look_again_) return;
+  if (gathering_ || look_again_ == Time{} || now < look_again_) return;
   bool any = false;
   for (Rank rank = 0; rank < rules_.world_size; ++rank) {
     if (state(rank) != State::awaited) continue;

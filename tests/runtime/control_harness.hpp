@@ -46,6 +46,14 @@ inline std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+inline std::string all_of(const Table& table) {
+  std::string text;
+  for (const auto blob : table) text += text_of(blob);
+  return text;
+}
+
+inline std::string letter(Rank rank) { return std::string(1, static_cast<char>('a' + rank)); }
+
 /// Between processes.
 struct Pipe {
   Fd read, write;

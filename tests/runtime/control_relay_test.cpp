@@ -58,7 +58,7 @@ std::vector<std::string> run_processes(const std::function<std::string(Rank)>& b
 }
 
 std::shared_ptr<Control> join_by_relay(const std::string& id, Rank rank) {
-  return Control::join(id, rank, kWorld, kPatience_ms, 30'000, 1);
+  return Control::join(id, rank, kWorld, kPatience_ms, {.most_direct = 1});
 }
 
 /// The rank in whose process the relay is, as all come to know.
@@ -84,14 +84,6 @@ int connections_to(std::uint16_t port) {
   }
   return count;
 }
-
-std::string all_of(const Table& table) {
-  std::string text;
-  for (const auto blob : table) text += text_of(blob);
-  return text;
-}
-
-std::string letter(Rank rank) { return std::string(1, static_cast<char>('a' + rank)); }
 
 std::vector<Rank> without(Rank absent) {
   std::vector<Rank> ranks;
@@ -293,13 +285,14 @@ TEST(Relay, AProcessThatComesAnewIsTakenInPastTheRelays) {
   const Rank last = kWorld - 1;
   const auto said = run_processes([&](Rank rank) {
     // Before the job has begun, whoever would be taken in joins as all do.
-    auto control = Control::join(id, rank, kWorld, kPatience_ms, 30'000, 1, rank == 2);
+    auto control =
+        Control::join(id, rank, kWorld, kPatience_ms, {.most_direct = 1, .rejoin = rank == 2});
     (void)all_of(control->exchange("all", all_ranks(kWorld), bytes_of("x"), kPatience_ms));
     std::shared_ptr<Control> grown;
     std::unique_ptr<Coordinator> coordinator;
     if (rank == last) {
       control.reset();
-      grown = Control::join(id, rank, kWorld, kPatience_ms, 30'000, 1, true);
+      grown = Control::join(id, rank, kWorld, kPatience_ms, {.most_direct = 1, .rejoin = true});
     } else {
       std::string place;
       if (rank == 0) {
@@ -327,6 +320,33 @@ TEST(Relay, AProcessThatComesAnewIsTakenInPastTheRelays) {
     return fmt::format("{} {}", text, grown->was_taken_in() == (rank == last));
   });
   EXPECT_THAT(said, Each("abcdef true"));
+}
+
+TEST(Relay, ThatComesToAJoiningThatHasFailedIsToldWhy) {
+  const std::string id = UniqueId::make(kWorld).text;
+  Raw zero(id);
+  EXPECT_EQ(zero.enter(zero.hello(0, kWorld)).second, "welcome");
+  {
+    Raw dies(id);
+    wire::Hello hello = dies.hello(1, kWorld);
+    hello.identity = "rank 1";
+    EXPECT_EQ(dies.enter(hello).second, "welcome");
+  }
+  const auto failed = zero.next();
+  ASSERT_TRUE(failed);
+  const std::string why =
+      "rank 1 (pid 4242 on elsewhere) died: its connection closed before all "
+      "ranks had joined";
+  EXPECT_EQ(wire::Reader(failed->second).text(), why);
+  zero.close();
+  // Rank 0 comes again: as a relay of its host, and as itself.
+  for (const bool as_relay : {true, false}) {
+    Raw again(id);
+    wire::Hello hello = again.hello(0, kWorld);
+    hello.relay_address = "127.0.0.1";
+    hello.relay_port = as_relay ? 1 : 0;
+    EXPECT_EQ(again.enter(hello), std::pair(wire::Type::refused, why)) << as_relay;
+  }
 }
 
 TEST(Relay, TheNextOneOfAHostServesWhomTheFirstCannotCarry) {

@@ -147,7 +147,7 @@ TEST(Control, RanksThatAreLateToJoinAreMentionedByOneOfThoseWhoWait) {
   ::testing::internal::CaptureStderr();
   const auto errors = run_ranks(4, [&](Rank rank) {
     if (rank == 1 || rank == 3) std::this_thread::sleep_for(milliseconds(900));
-    (void)Control::join(id, rank, 4, kPatience_ms, 300);
+    (void)Control::join(id, rank, 4, kPatience_ms, {.warn_after_ms = 300});
   });
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(errors, ::testing::Each(""));
@@ -399,6 +399,26 @@ TEST(Place, EarlyRanksOfTheNextJobAreToComeLater) {
       EXPECT_EQ(type, Type::later) << world_size;
     }
   }
+}
+
+TEST(Joining, EndsForAllOnceOneKnowsThatItIsInVain) {
+  const std::string id = UniqueId::make(3).text;
+  Raw one(id);
+  EXPECT_EQ(one.enter(one.hello(1, 3)).second, "welcome");
+  const std::string why = "rank 2 (pid 5 on h) died: its connection closed";
+  int asked = 0;
+  try {
+    (void)Control::join(id, 0, 3, kPatience_ms, {.is_in_vain = [&]() -> std::optional<std::string> {
+                          return ++asked < 3 ? std::nullopt : std::optional(why);
+                        }});
+    ADD_FAILURE() << "joined";
+  } catch (const BootstrapError& error) {
+    EXPECT_EQ(error.what(), why);
+  }
+  const auto told = one.next();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->first, Type::job_failed);
+  EXPECT_EQ(wire::Reader(told->second).text(), why);
 }
 
 TEST(Place, WhatTheCoordinatorSaidLastIsKeptThoughItIsGone) {

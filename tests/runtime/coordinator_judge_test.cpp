@@ -13,9 +13,13 @@ namespace chorus {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
+using ::testing::StartsWith;
 using wire::Type;
 using wire::Writer;
 
@@ -27,13 +31,16 @@ class JudgeTest : public ::testing::Test {
     world_.resize(static_cast<std::size_t>(world_size));
     std::iota(world_.begin(), world_.end(), 0);
   }
-  void enter(Rank rank) {
+  static wire::Hello hello_of(Rank rank) {
     wire::Hello hello;
     hello.rank = rank;
     hello.pid = static_cast<std::uint32_t>(100 + rank);
     hello.host = "h";
     hello.identity = fmt::format("{}", rank);
-    EXPECT_EQ(judge_->admit(hello, now_), std::nullopt);
+    return hello;
+  }
+  void enter(Rank rank) {
+    EXPECT_EQ(judge_->admit(hello_of(rank), now_), std::nullopt);
     judge_->tick(now_);
   }
   void enter_all_and_open(int world_size, bool launcher) {
@@ -44,12 +51,18 @@ class JudgeTest : public ::testing::Test {
     }
     (void)heard();
   }
-  void say(Rank rank, Writer& message) {
-    const wire::Bytes frame = message.take();
-    judge_->received(rank, static_cast<Type>(frame[4]), wire::Reader(std::span(frame).subspan(5)),
-                     now_);
+  /// Comes to this successor, with all it knows.
+  void follow(Rank rank, const wire::Follow& known) {
+    EXPECT_EQ(judge_->follow(hello_of(rank), now_), std::nullopt);
+    judge_->tick(now_);
+    say(rank, *wire::follow_frame(known));
+    say(rank, Writer(Type::followed));
+  }
+  void say(Rank rank, std::span<const std::byte> frame) {
+    judge_->received(rank, static_cast<Type>(frame[4]), wire::Reader(frame.subspan(5)), now_);
     judge_->tick(now_);
   }
+  void say(Rank rank, Writer& message) { say(rank, message.take()); }
   void say(Rank rank, Writer&& message) { say(rank, message); }
   void pass(int ms) {
     now_ += milliseconds(ms);
@@ -342,6 +355,66 @@ TEST_F(JudgeTest, OneOfThoseWhoWaitSpeaksAndNamesWhoIsStopped) {
             "computes, or stands still");
   stopped = true;
   EXPECT_EQ(wait(0, 1254).first, "rank 1 (pid 101 on h) is stopped (kill -CONT resumes it)");
+}
+
+// The relay dies that was to hand it down.
+TEST_F(JudgeTest, ARankThatMissedThatAllHaveJoinedIsToldWhenItComesAgain) {
+  start(3, false);
+  judge_->note_relays();
+  for (const Rank rank : {0, 1}) enter(rank);
+  EXPECT_FALSE(judge_->is_untold(hello_of(0)));
+  enter(2);
+  EXPECT_THAT(heard(), Contains("to 0: joined, host -1"));
+  judge_->closed(2, "its connection closed", now_);
+  judge_->scattered(0, now_);
+  judge_->tick(now_);
+  (void)heard();
+  EXPECT_TRUE(judge_->is_untold(hello_of(0)));
+  wire::Hello other = hello_of(0);
+  other.identity = "another process";
+  EXPECT_FALSE(judge_->is_untold(other));
+  EXPECT_FALSE(judge_->is_untold(hello_of(1))) << "it is there";
+  judge_->admit_untold(hello_of(0));
+  EXPECT_THAT(heard(), IsSupersetOf({"to 0: joined, host -1",
+                                     "to 0: death 2 pid 102 on h: its connection closed"}));
+  pass(60'000);
+  EXPECT_EQ(judge_->state(0), Judge::State::joined);
+}
+
+// They come to a successor over a relay whose process dies, too.
+TEST_F(JudgeTest, RanksThatAreScatteredWhileTheyGatherAreWaitedForAsBefore) {
+  judge_.emplace(Judge::Rules{.world_size = 6,
+                              .launcher = false,
+                              .host_identity = "1",
+                              .host_text = "pid 101 on h",
+                              .successor = true});
+  const wire::Follow known{.loss = wire::Loss::closed,
+                           .host_rank = 0,
+                           .host_text = "pid 100 on h",
+                           .last_result = 0,
+                           .deaths = {},
+                           .successors = {},
+                           .verdicts = {}};
+  for (const Rank rank : {1, 2, 3}) follow(rank, known);
+  pass(900);
+  judge_->closed(5, "its connection closed", now_);  // the relay's process
+  for (const Rank rank : {1, 2, 3}) judge_->scattered(rank, now_);
+  judge_->tick(now_);
+  pass(900);  // since then, and not since they came
+  EXPECT_THAT(heard(), IsEmpty()) << "who has not come yet may still come";
+  for (const Rank rank : {1, 2, 3}) follow(rank, known);
+  EXPECT_THAT(heard(), IsEmpty()) << "rank 4 was on its way before";
+  follow(4, known);
+  pass(1'000);
+  const auto said = heard();
+  for (const Rank rank : {1, 2, 3, 4}) {
+    std::vector<std::string> deaths;
+    for (const std::string& each : said) {
+      if (each.starts_with(fmt::format("to {}: death", rank))) deaths.push_back(each.substr(6));
+    }
+    EXPECT_THAT(deaths, ElementsAre("death 0 pid 100 on h: its connection closed",
+                                    StartsWith("death 5 : it did not come")));
+  }
 }
 
 TEST_F(JudgeTest, ListsAreShort) {

@@ -100,14 +100,6 @@ std::vector<Rank> ranks_from(Rank first, int world_size) {
   return ranks;
 }
 
-std::string all_of(const Table& blobs) {
-  std::string text;
-  for (const auto& blob : blobs) text += text_of(blob);
-  return text;
-}
-
-std::string letter(Rank rank) { return std::string(1, static_cast<char>('a' + rank)); }
-
 /// For who is about to die: once `count` others have said that they have what they came for.
 void die_after(const Pipe& others, std::size_t count) {
   for (std::size_t heard = 0; heard < count;) heard += others.hear().size();
