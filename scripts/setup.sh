@@ -21,7 +21,7 @@ pictures="graphviz gnuplot-nox librsvg2-bin"
 tools="procps iproute2"
 torch="python3-torch libtorch-dev pybind11-dev python3-dev python3-setuptools"
 fuzz="clang-14 libclang-rt-14-dev"
-packing="dpkg-dev file debootstrap"
+packing="dpkg-dev file debootstrap python3-venv"
 guest="qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers perftest libucx0"
 
 say() { printf 'setup: %s\n' "$*"; }

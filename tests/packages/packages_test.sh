@@ -17,15 +17,18 @@ fail() { echo "FAILED: $*"; exit 1; }
 
 tests/packages/bare_root.sh "$here" true || exit $?
 
-# The blocks of README: shell blocks as commands, the program as the file it is to be saved as.
+# The blocks of README: shell blocks as commands, programs as the files they are to be saved as. What pip installs
+# beside a torch of PyPI is wheel_test.sh's.
 cp README.md "$here/"
 awk -v q="'" '
   /^```sh$/ {
-    shell = 1
-    print "echo; sed -n " q (NR + 1) ",/^```/p" q " README.md | sed " q "/^```/d; s/^/$ /" q
+    getline
+    shell = !/^pip /
+    if (shell) print "echo; sed -n " q NR ",/^```/p" q " README.md | sed " q "/^```/d; s/^/$ /" q "\n" $0
     next
   }
   /^```cpp$/ { print "cat >mean.cpp <<" q "END OF THE PROGRAM" q; program = 1; next }
+  /^```python$/ { print "cat >mean.py <<" q "END OF THE PROGRAM" q; program = 1; next }
   /^```$/ { if (program) print "END OF THE PROGRAM"; shell = program = 0; next }
   shell || program' README.md >"$here/blocks"
 grep -qx 'scripts/package.sh' "$here/blocks" || fail "README no longer makes the packages"

@@ -129,15 +129,23 @@ print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
         self.assertIn(f"lives 2 first step 4 total [{sum_of_all}]", out)
 
     def test_lines_of_the_readme_run_as_printed(self):
-        blocks = re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-        scripts = [block for block in blocks if "chorus_torch" in block]
-        self.assertEqual(len(scripts), 1, "README shows chorus_torch once")
-        # What is built is here; the package that README installs is not.
-        script = re.sub(r"^sudo .*\n", "", scripts[0]).replace("/usr/bin/python3", sys.executable)
-        script = f"PATH={BINARIES}/bin:$PATH PYTHONPATH={BINARIES}/python\nexport PYTHONPATH\n{script}"
-        with tempfile.TemporaryDirectory() as folder:
-            out = self.run_job(["bash", "-c", script], cwd=folder)
-        self.assertEqual(out, "[0.5, 0.5, 0.5, 0.5]\n")
+        text = README.read_text()
+        (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        blocks = [block for block in blocks if "mean.py" in block]
+        self.assertEqual([block.split()[0] for block in blocks], ["sudo", "pip"])
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+            Path(folder, "mean.py").write_text(program)
+            free.bind(("127.0.0.1", 0))
+            for block in blocks:
+                # What is built is here; the package that README installs is not.
+                script = re.sub(r"^(sudo|pip) .*\n", "", block).replace("/usr/bin/python3", sys.executable)
+                script = script.replace("torchrun", " ".join([sys.executable, "-m torch.distributed.run", *DEFAULTS]))
+                script = script.replace("29500", str(free.getsockname()[1]))
+                free.close()
+                script = f"PATH={BINARIES}/bin:$PATH PYTHONPATH={BINARIES}/python\nexport PYTHONPATH\n{script}"
+                with self.subTest(script=script):
+                    self.assertEqual(self.run_job(["bash", "-c", script], cwd=folder), "[0.5, 0.5, 0.5, 0.5]\n")
 
 
 if __name__ == "__main__":
