@@ -1,28 +1,26 @@
 """Runs tests of the installed torch's own distributed_test.py on one backend, each rank forked from this
-process, which has imported torch once; appends {"test", "result", "why", "seconds"} per line to a file.
+process, which has imported torch once; what becomes of them goes into TESTS_OUT (stand_in/outcomes.py), and those
+that are there are left out. Ends with 77 where they cannot be imported.
 
-    python3 one_suite.py --backend gloo|chorus --ranks 3 --out FILE [TEST...]
+    TESTS_OUT=FILE TESTS_LIMIT_S=60 PYTHONPATH=stand_in python3 one_suite.py --backend gloo|chorus --ranks 3 [--only REGEX]
 
-Without TEST all are run. "chorus" is Chorus in the place of Gloo (CHORUS_AS_GLOO=1): all that torch's tests
-do for Gloo, by name, is done and asked for.
+"chorus" is Chorus in the place of Gloo (CHORUS_AS_GLOO=1): all that torch's tests do for Gloo, by name, is done and
+asked for.
 """
 
 import argparse
-import json
 import os
 import re
 import sys
 import tempfile
-import time
 import unittest
+
+from outcomes import Outcomes, of_failure
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--backend", choices=["gloo", "chorus"], required=True)
 arguments.add_argument("--ranks", type=int, default=3)
-arguments.add_argument("--limit-s", type=int, default=60)
-arguments.add_argument("--out")
-arguments.add_argument("--list", action="store_true", help="name the tests and run none")
-arguments.add_argument("tests", nargs="*")
+arguments.add_argument("--only", default="")
 options = arguments.parse_args()
 sys.argv = sys.argv[:1]  # torch reads it, too
 
@@ -41,8 +39,12 @@ except ModuleNotFoundError:  # a base class of torch's tests; what it adds, thes
     expecttest.ACCEPT = False
 
 import torch
-from torch.testing._internal import common_distributed
 
+try:
+    from torch.testing._internal import common_distributed
+except ImportError as error:
+    print(f"the tests of this torch cannot be imported: {error}")
+    raise SystemExit(77)
 torch.set_num_threads(1)
 try:
     import torch.distributed._shard.replicated_tensor
@@ -60,7 +62,7 @@ from torch.testing._internal.distributed import distributed_test
 if options.backend == "chorus":
     import chorus_torch
 
-common_distributed.TIMEOUT_DEFAULT = options.limit_s
+common_distributed.TIMEOUT_DEFAULT = int(os.environ["TESTS_LIMIT_S"])
 common_distributed.TIMEOUT_OVERRIDE.clear()
 
 
@@ -93,16 +95,8 @@ class Result(unittest.TestResult):
         self.outcome = ("ok", "")
 
 
-def last_words(text):
-    """The exception that ended a rank, of all that ranks and harness have written."""
-    lines = [line for line in text.splitlines() if re.match(r"[\w.]*(Error|Exception|Exit)\b", line)]
-    timed = re.findall(r".*(?:timed out after|Timeout).*", text)
-    return " | ".join(dict.fromkeys(lines))[:2000] or (timed or text.strip().splitlines() or [""])[-1][:500]
-
-
 def run(name):
     """The outcome of one test, of which ranks and this process write into a file."""
-    begin = time.monotonic()
     test, result = Upstream(name), Result()
     with tempfile.TemporaryFile("w+") as said:
         sys.stdout.flush()
@@ -123,22 +117,20 @@ def run(name):
         said.seek(0)
         text = said.read()
     outcome, why = result.outcome
-    if outcome == "fail":
-        hung = "timed out" in why or "Timeout" in why.split("\n")[0]
-        outcome, why = ("hang" if hung else "fail"), last_words(why + "\n" + text)
-    return {"test": name, "result": outcome, "why": why, "seconds": round(time.monotonic() - begin, 1)}
+    return of_failure(why + "\n" + text) if outcome == "fail" else (outcome, why)
 
 
 def main():
-    if options.list:
-        print("\n".join(unittest.TestLoader().getTestCaseNames(Upstream)))
-        return
-    names = options.tests or unittest.TestLoader().getTestCaseNames(Upstream)
+    out = Outcomes(os.environ["TESTS_OUT"], float(os.environ.get("TESTS_UNTIL") or 0))
     Upstream.setUpClass()
-    with open(options.out, "a") as out:
-        for name in names:
-            out.write(json.dumps(run(name)) + "\n")
-            out.flush()
+    for name in unittest.TestLoader().getTestCaseNames(Upstream):
+        if name in out.ended or not re.search(options.only, name):
+            continue
+        if out.late():
+            return
+        out.begin(name)
+        out.end(name, *run(name))
+    out.end_all()
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""How test suites of others are run, with Gloo or with Chorus in its place: {test: (outcome, why)} of each, where an
-outcome is ok, fail, hang or skip. What a file gave is kept in options.keep, and taken from there the next time."""
+"""How test suites of others are run, with Gloo or with Chorus in its place: {test: (outcome, why)} of each."""
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OUTCOMES = ("ok", "fail", "hang", "skip")
+sys.path.insert(0, os.path.join(HERE, "stand_in"))
+from outcomes import Outcomes, of_failure
 
 
 def environment(backend, **more):
@@ -58,70 +57,59 @@ def run(command, variables, limit_s, folder):
         return status, said.read()
 
 
-def last_words(text):
-    """The exception that ended a rank, rather than torchrun's, which only says that one did."""
-    lines = re.findall(r"^(?:\[rank\d+\]: )?([\w.]*(?:Error|Exception): +\S.*)", text, re.M)
-    return (lines or text.strip().splitlines() or [""])[-1]
+def kept(run_once):
+    """What becomes of a file's tests with a backend: runs them, until all have run, and keeps that in options.keep, from
+    where it goes on the next time."""
 
-
-def kept(results_of):
-    """Takes what a file gave from options.keep, if it is there, and leaves it there."""
-
-    def once(backend, options, file, *arguments, **names):
-        suite = f"{names.pop('kept_as', '')}{os.path.splitext(os.path.basename(file))[0]}"
-        path = options.keep and not options.only and os.path.join(options.keep, f"{suite}-{backend}.json")
-        if path and os.path.exists(path):
-            with open(path) as kept_file:
-                return {name: tuple(result) for name, result in json.load(kept_file).items()}
-        print(f"{suite} with {backend}", file=sys.stderr, flush=True)
+    def until_whole(backend, options, file, *arguments, kept_as="", **names):
+        suite = kept_as or os.path.splitext(os.path.basename(file))[0]
         with tempfile.TemporaryDirectory(prefix="chorus-suites-") as folder:
-            results = results_of(backend, options, file, folder, *arguments, **names)
-        if path:
-            with open(path + ".part", "w") as kept_file:
-                json.dump(results, kept_file, indent=1)
-            os.replace(path + ".part", path)
-        return results
+            path = os.path.join(folder if options.only or not options.keep else options.keep, f"{suite}-{backend}.jsonl")
+            out = Outcomes(path)
+            while not out.whole:
+                if options.until and time.time() > options.until:
+                    print("suites: there is more; the same command goes on", file=sys.stderr)
+                    raise SystemExit(75)
+                print(f"{suite} with {backend}", file=sys.stderr, flush=True)
+                said = run_once(backend, options, file, folder, path, *arguments, **names)
+                before, out = out.ended, Outcomes(path)
+                for name in out.begun:
+                    out.end(name, "fail", f"ended the suite: {of_failure(said)[1]}")
+                if not (out.whole or out.begun or len(out.ended) > len(before) or options.until):
+                    raise SystemExit(f"suites: {file} could not be run: {of_failure(said)[1]}")
+                out = Outcomes(path)
+        for name, (_, why) in out.ended.items():
+            if missing := re.search(r"No module named '(?!torch)(\w+)", why):
+                raise SystemExit(f"suites: {name} needs {missing[1]}, which is not installed")
+        return out.ended
 
-    return once
+    return until_whole
+
+
+def bounds(options, path):
+    return {"TESTS_OUT": path, "TESTS_UNTIL": str(options.until or 0), "TESTS_LIMIT_S": str(options.limit_s)}
 
 
 @kept
-def of_pytest(backend, options, file, folder, select="", more=(), devices=None, **variables):
+def of_pytest(backend, options, file, folder, path, select="", more=(), devices=None, **variables):
     """Of one file; "{folder}" in a variable is one for its files. With `devices`: of torch's tests for so many GPUs, on
     CPUs in their place (stand_in/on_cpus.py)."""
-    report = os.path.join(folder, "report.xml")
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "--tb=native", "-p", "no:cacheprovider",
-               "--timeout", str(options.limit_s), "--junitxml", report, *more]
-    name = os.path.basename(file)
+    limit_s = options.limit_s
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "kept", *more]
     if devices:
         with open(file) as source:
             text = source.read()
-        file = os.path.join(folder, name)
+        file = os.path.join(folder, os.path.basename(file))
         with open(file, "w") as copy:
             copy.write(on_cpus(text, devices))
         command += ["-p", "on_cpus"]
-        variables |= {"TESTS_DEVICES": str(devices), "TESTS_LIMIT_S": str(options.limit_s)}
-        command[command.index("--timeout") + 1] = str(options.limit_s + 30)  # torch's own limit comes first
-    command += ["-k", " and ".join(filter(None, [select and f"({select})", options.only]))] if select or options.only else []
+        variables["TESTS_DEVICES"] = str(devices)
+        limit_s += 30  # torch's own limit comes first
+    if select or options.only:
+        command += ["-k", " and ".join(filter(None, [select and f"({select})", options.only]))]
     variables = {name: value.format(folder=folder) for name, value in variables.items()}
-    status, said = run([*command, file], environment(backend, **variables), 7200, folder)
-    if not os.path.exists(report):
-        raise SystemExit(f"suites: {file} could not be run: {last_words(said)}")
-    results = {}
-    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
-        kind = (case.get("classname") or "collection").split(".")[-1]
-        outcome, why = "ok", ""
-        for child in case:
-            if child.tag == "skipped":
-                outcome, why = "skip", child.get("message") or ""
-            elif child.tag in ("failure", "error"):
-                text = f"{child.get('message') or ''}\n{child.text or ''}"
-                hung = re.search(r"from pytest-timeout|timed out after \d+ seconds", text)
-                outcome, why = ("hang" if hung else "fail"), last_words(text)
-                if missing := re.search(r"No module named '(?!torch)(\w+)", why):
-                    raise SystemExit(f"suites: {name} needs {missing[1]}, which is not installed")
-        results[f"{name}: {kind}.{case.get('name')}"] = (outcome, why)
-    return results
+    command += ["--timeout", str(limit_s), file]
+    return run(command, environment(backend, **bounds(options, path), **variables), 7200, folder)[1]
 
 
 def on_cpus(text, devices):
@@ -139,38 +127,22 @@ def on_cpus(text, devices):
 
 
 @kept
-def of_script(backend, options, script, folder, ranks=2, **variables):
+def of_script(backend, options, script, folder, path, ranks=2, **variables):
     """Of a script that torchrun starts on some ranks: it is a test."""
     command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", script]
     status, said = run(command, environment(backend, **variables), options.limit_s * 3, folder)
-    outcome = {0: "ok", None: "hang"}.get(status, "fail")
-    return {os.path.basename(script): (outcome, last_words(said) if outcome == "fail" else "")}
+    out = Outcomes(path)
+    out.end(os.path.basename(script), *{0: ("ok",), None: ("hang",)}.get(status, ("fail", of_failure(said)[1])))
+    out.end_all()
+    return said
 
 
-def of_torch(backend, options, ranks):
-    """Of the installed torch's distributed_test.py; a test that ends the suite has failed, and the rest go on."""
-    suite = os.path.join(HERE, "one_suite.py")
-    said = subprocess.run([sys.executable, suite, "--backend", "gloo", "--list"], capture_output=True, text=True)
-    if said.returncode != 0:
-        print(f"suites: the tests of this torch cannot be imported: {said.stderr.strip().splitlines()[-1]}")
+@kept
+def of_torch(backend, options, suite, folder, path, ranks):
+    """Of the installed torch's distributed_test.py, by one_suite.py."""
+    command = [sys.executable, "-B", suite, "--backend", backend, "--ranks", str(ranks), "--only", options.only]
+    status, said = run(command, environment(backend, **bounds(options, path)), 7200, folder)
+    if status == 77:
+        print(f"suites: {said.strip()}")
         raise SystemExit(77)
-    names = [name for name in said.stdout.split() if re.search(options.only, name)]
-    with tempfile.TemporaryDirectory(prefix="chorus-suites-") as temporary:
-        path = os.path.join(options.keep or temporary, f"torch-{ranks}-{backend}.jsonl")
-        while left := [name for name in names if name not in lines_of(path)]:
-            print(f"torch on {ranks} ranks with {backend}: {len(left)} tests", file=sys.stderr, flush=True)
-            subprocess.run([sys.executable, "-B", suite, "--backend", backend, "--ranks", str(ranks),
-                            "--limit-s", str(options.limit_s), "--out", path, *left], check=False)
-            ended = [name for name in left if name not in lines_of(path)]
-            if ended:
-                with open(path, "a") as file:
-                    file.write(json.dumps({"test": ended[0], "result": "fail", "why": "ended the suite"}) + "\n")
-        return {name: lines_of(path)[name] for name in names}
-
-
-def lines_of(path):
-    """What one_suite.py has written."""
-    if not os.path.exists(path):
-        return {}
-    with open(path) as file:
-        return {line["test"]: (line["result"], line["why"]) for line in map(json.loads, file)}
+    return said

@@ -15,9 +15,12 @@ import glob
 import importlib.util
 import os
 import re
+import signal
 import sys
+import time
 
 import running
+from outcomes import OUTCOMES
 
 # Tests that pass with Gloo and cannot with Chorus, by regular expressions on "SUITE NAME".
 KNOWN = {
@@ -72,11 +75,14 @@ def deepspeed(backend, options):
 
 
 def of_files(backend, options, patterns, leave_out, devices):
+    folder = sources(options, "pytorch", "test", "distributed")
+    files = [file for pattern in patterns for file in sorted(glob.glob(os.path.join(folder, pattern)))
+             if not re.search(leave_out, file)]
+    if not files:
+        raise SystemExit(f"suites: there is no {' or '.join(patterns)} in {folder}")
     results = {}
-    for pattern in patterns:
-        for file in sorted(glob.glob(sources(options, "pytorch", "test", "distributed", pattern))):
-            if not re.search(leave_out, file):
-                results |= running.of_pytest(backend, options, file, devices=devices)
+    for file in files:
+        results |= running.of_pytest(backend, options, file, devices=devices)
     return results
 
 
@@ -91,14 +97,18 @@ def fsdp2(backend, options):
     return of_files(backend, options, ("_composable/fsdp/test_fully_shard_*.py",), "memory|overlap|compile|logging", 2)
 
 
-SUITES = {f"torch-{ranks}": lambda backend, options, ranks=ranks: running.of_torch(backend, options, ranks)
-          for ranks in (2, 3, 4)}
+def of_torch(ranks):
+    suite = os.path.join(running.HERE, "one_suite.py")
+    return lambda backend, options: running.of_torch(backend, options, suite, ranks, kept_as=f"torch-{ranks}")
+
+
+SUITES = {f"torch-{ranks}": of_torch(ranks) for ranks in (2, 3, 4)}
 SUITES |= {"dtensor": dtensor, "fsdp2": fsdp2, "torchft": torchft, "accelerate": accelerate, "lightning": lightning,
            "deepspeed": deepspeed}
 
 
 def counts(results):
-    return " / ".join(str(sum(outcome == kind for outcome, _ in results.values())) for kind in running.OUTCOMES)
+    return " / ".join(str(sum(outcome == kind for outcome, _ in results.values())) for kind in OUTCOMES)
 
 
 def cell(text):
@@ -106,16 +116,22 @@ def cell(text):
 
 
 def differences(suite, gloo, chorus):
-    """(rows of a table of what is not ok or skipped with both, how many of them nobody has explained)"""
-    rows, unknown = [], 0
+    """(rows of a table of what is not ok or skipped with both, how many of them nobody has explained). What fails alike
+    with both and for the same reason is one row."""
+    rows, alike, unknown = [], {}, 0
     for name in {**gloo, **chorus}:
         (before, why), (after, why_after) = (results.get(name, ("missing", "")) for results in (gloo, chorus))
         if before == after and before in ("ok", "skip"):
             continue
         known = next((reason for pattern, reason in KNOWN.items() if re.search(pattern, f"{suite} {name}")), "")
+        if before == after:
+            alike.setdefault((before, known or cell(why)), []).append(name)
+            continue
         unknown += before == "ok" and not known
-        reason = known if before == "ok" and known else why_after if before == "ok" else why
-        rows.append(f"| {suite} | {name} | {before} | {after} | {cell(reason)} |")
+        rows.append(f"| {suite} | {name} | {before} | {after} | {known or cell(why_after if before == 'ok' else why)} |")
+    for (outcome, why), names in alike.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        rows.append(f"| {suite} | {names[0]}{more} | {outcome} | {outcome} | {why} |")
     return rows, unknown
 
 
@@ -130,7 +146,7 @@ def table(suites, options):
         more, unexplained = differences(suite, gloo, chorus)
         different += more
         unknown += unexplained
-    kinds = " / ".join(running.OUTCOMES)
+    kinds = " / ".join(OUTCOMES)
     text = "\n".join([f"| suite | tests | Gloo: {kinds} | Chorus: {kinds} |", "| --- | --- | --- | --- |", *rows])
     if different:
         text += "\n\n" + "\n".join(["| suite | test | Gloo | Chorus | why |", "| --- | --- | --- | --- | --- |", *different])
@@ -144,8 +160,13 @@ def main():
     arguments.add_argument("--only", default="", help="what names of tests contain; of torch-N a regular expression")
     arguments.add_argument("--limit-s", type=int, default=60, help="after which a test hangs")
     arguments.add_argument("--keep", type=os.path.abspath,
-                           help="a folder for what each file or test gave; what is there is not run again")
+                           help="a folder for what each test gave; what is there is not run again")
+    arguments.add_argument("--for", type=float, dest="until", metavar="S",
+                           help="begin no test after so long; with --keep the same command goes on. Then ends with 75")
     options = arguments.parse_args()
+    if options.until:
+        options.until += time.time()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it started is ended, too
     if options.keep:
         os.makedirs(options.keep, exist_ok=True)
     text, unknown = table(options.suites, options)

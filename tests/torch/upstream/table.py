@@ -4,8 +4,8 @@ this checkout built and installed there, every suite of suites.py with Gloo and 
 
     tests/torch/upstream/table.py --torch 2.15 --sources SOURCES --write
 
-Takes two hours on two cores; all is kept in build/upstream, so the same command goes on where it was stopped. Ends
-with 1 if something passes with Gloo alone that nobody has explained. SOURCES/pytorch and SOURCES/DeepSpeed are these
+Takes an hour on two cores; all is kept in build/upstream, each test as it ends, so the same command goes on where it was
+stopped, be it by --for; as long as the library and these scripts stay the same. Ends with 1 if something passes with Gloo alone that nobody has explained. SOURCES/pytorch and SOURCES/DeepSpeed are these
 projects' sources, as `apt-get source pytorch` and `git clone` bring them; without --sources the suites that only
 they have are left out, and the table says so.
 """
@@ -44,12 +44,16 @@ def environment(folder, torch):
     return python
 
 
-def install_wheel(python, folder):
+def install_wheel(python, folder, state):
+    installed = folder / "dist" / "state"
+    if installed.exists() and installed.read_text() == state and not state.endswith("-dirty"):
+        return
     for old in folder.glob("dist/*.whl"):
         old.unlink()
     run(python, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", folder / "dist", ROOT / "src" / "torch")
     (wheel,) = folder.glob("dist/*.whl")
     run(python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", wheel)
+    installed.write_text(state)
 
 
 def versions(python):
@@ -59,9 +63,10 @@ def versions(python):
 
 
 def commit():
-    said = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=7"], cwd=ROOT, check=True,
-                          capture_output=True, text=True)
-    return said.stdout.strip()
+    """The last one that touched what is tested, or what tests it; "-dirty" where that differs from it."""
+    parts = ["--", "include", "src", "collectives", "synth", "topology", "transports", "tests/torch/upstream"]
+    git = lambda *words: subprocess.run(["git", *words, *parts], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return git("log", "-1", "--format=%h", "--abbrev=7").strip() + ("-dirty" if git("status", "--porcelain") else "")
 
 
 def written(document, text):
@@ -80,14 +85,16 @@ def main():
     arguments.add_argument("--limit-s", type=int, default=60, help="after which a test hangs; more on a busy machine")
     arguments.add_argument("--folder", type=Path, help="where all is kept, in place of build/upstream")
     arguments.add_argument("--write", action="store_true", help="into docs/pytorch.md, too")
+    arguments.add_argument("--for", dest="seconds", metavar="S", help="begin no test after so long; then ends with 75")
     options = arguments.parse_args()
     folder = (options.folder or ROOT / "build" / "upstream").resolve() / options.torch
     folder.mkdir(parents=True, exist_ok=True)
     python = environment(folder, options.torch)
-    install_wheel(python, folder)
     state = commit()
+    install_wheel(python, folder, state)
     suites = options.suites or SUITES + (OF_SOURCES if options.sources else [])
     more = ["--sources", options.sources] if options.sources else []
+    more += ["--for", options.seconds] if options.seconds else []
     said = subprocess.run([python, HERE / "suites.py", *suites, "--limit-s", str(options.limit_s),
                            "--keep", folder / f"results-{state}", *more],
                           stdout=subprocess.PIPE, text=True)

@@ -20,3 +20,10 @@ from torch.testing._internal import common_fsdp  # after what it imports has bee
 
 common_fsdp.DEVICE_COUNT = DEVICES
 torch.accelerator.device_count = lambda: DEVICES  # of which FSDP2's tests want as many as ranks
+if not hasattr(common_fsdp, "test_compiled_fsdp"):  # which ran a test compiled for GPUs as well
+    common_fsdp.test_compiled_fsdp = lambda **_: lambda test: test
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of processes come first: what those of threads leave behind in this one, torch refuses to fork."""
+    items.sort(key=lambda item: not (item.cls and issubclass(item.cls, common_distributed.MultiProcessTestCase)))
