@@ -156,6 +156,24 @@ bool Commons::shares_core() {
          });
 }
 
+bool Commons::leave_core() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  cpu_set_t free = allowed;
+  for (const Peer& peer : peers_) {
+    const std::uint32_t core = peer.part->core.load(std::memory_order_relaxed);
+    if (core != 0) CPU_CLR(core - 1, &free);  // which ignores what is no core
+  }
+  if (CPU_COUNT(&free) == 0) return false;
+  // Before it leaves: whoever is left alone on that core must not leave it, too.
+  const std::uint32_t before = own_->core.exchange(0, std::memory_order_relaxed);
+  const bool left = ::sched_setaffinity(0, sizeof free, &free) == 0;
+  if (left) (void)::sched_setaffinity(0, sizeof allowed, &allowed);
+  own_->core.store(left ? static_cast<std::uint32_t>(::sched_getcpu() + 1) : before,
+                   std::memory_order_relaxed);
+  return left;
+}
+
 void Commons::wake_sleepers() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (std::size_t i = 0; i < peers_.size(); ++i) {

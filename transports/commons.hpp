@@ -174,6 +174,9 @@ class Commons {
   /// Whether another rank last waited on the core that this thread is on, which it tells the
   /// others.
   [[nodiscard]] bool shares_core();
+  /// Moves the calling thread to a core where no rank last waited; where it may run later is as
+  /// before. False if there is none for it.
+  bool leave_core();
 
   /// Wakes all who sleep. Whatever was published is seen by them before they sleep again.
   void wake_sleepers();

@@ -17,6 +17,8 @@ constexpr int kWaitsYielding = 16;
 // waits do not yield.
 constexpr std::int64_t kStrangerTookNs = 500'000;
 constexpr std::int64_t kBesideStrangersNs = 200'000'000;
+// A rank that left its core, or tried to, does so no more for so many times what that took.
+constexpr std::int64_t kStaysForAMove = 100;
 // Beside strangers what a wait spins is taken from the share of the core that this rank computes
 // with, while a sleeper gets the core back when it is woken. So it spins only for as long as two
 // wake-ups take: a peer that this rank has woken can answer within that.
@@ -32,11 +34,23 @@ bool WaitPolicy::is_to_sleep(std::int64_t now_ns, std::int64_t waited_ns) {
   if (beside_strangers) spin_ns = std::min(spin_ns, spin_beside_strangers_ns());
   if (waited_ns >= spin_ns) return true;
   // The peer may sit on this core all the same, where nobody bound the ranks or hosts are emulated:
-  // then the next waits leave the core to it from their first round on.
-  if (!beside_strangers && waited_ns > kYieldAfterNs && neighbor() != Neighbor::none) {
-    yielding_waits_ = kWaitsYielding;
+  // then one of the two leaves it, or the next waits leave it to the peer from their first round
+  // on.
+  if (!beside_strangers && waited_ns > kYieldAfterNs) {
+    const Neighbor who = neighbor();
+    if (who == Neighbor::rank && leave_core(now_ns)) return false;
+    if (who != Neighbor::none) yielding_waits_ = kWaitsYielding;
   }
   return false;
+}
+
+// Two ranks that hand one core on to each other never run for long, so the scheduler takes their
+// caches for hot and leaves them there, though another core is idle.
+bool WaitPolicy::leave_core(std::int64_t now_ns) {
+  if (crowded_ || now_ns < stays_until_ns_) return false;
+  const bool left = wiring_.commons()->leave_core();
+  stays_until_ns_ = now_ns + kStaysForAMove * (steady_ns() - now_ns);
+  return left;
 }
 
 void WaitPolicy::before_sleep() const { request_slice(options_.slice_us); }

@@ -14,8 +14,9 @@ namespace chorus {
 /// another core takes about 40 µs; spinning must outlast a peer that was woken and answers, or two
 /// ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3). With
 /// more ranks than cores it yields in place of spinning, for the awaited peer needs this very core;
-/// elsewhere it yields where a peer may sit on it all the same, but not to strangers, beside which
-/// it soon sleeps (docs/runtime.md, Waiting). Of one wait after the other, in one thread.
+/// elsewhere it leaves a core that it shares with a peer, yields where one may sit on it all the
+/// same, but not to strangers, beside which it soon sleeps (docs/runtime.md, Waiting). Of one wait
+/// after the other, in one thread.
 class WaitPolicy {
  public:
   /// Of `rank` in the group. `crowded`: ranks outnumber the cores of this machine.
@@ -55,6 +56,7 @@ class WaitPolicy {
  private:
   enum class Neighbor { none, rank, unknown };  // who else waits on this core
   [[nodiscard]] Neighbor neighbor() const;
+  bool leave_core(std::int64_t now_ns);
   [[nodiscard]] std::int64_t spin_beside_strangers_ns() const;
   void yield();
   void lost_core(std::int64_t now_ns);
@@ -66,6 +68,7 @@ class WaitPolicy {
   int yielding_waits_ = 0;                      // still to come, since one lasted long
   std::int64_t beside_strangers_until_ns_ = 0;  // since one took the core for long
   std::int64_t looked_ns_ = 0;                  // at the clock, in this wait
+  std::int64_t stays_until_ns_ = 0;             // on whatever core it is
 };
 
 }  // namespace chorus

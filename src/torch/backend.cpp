@@ -354,7 +354,7 @@ WorkPtr Backend::start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, 
 }
 
 WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  Plan p = plan("broadcast", options.timeout);
+  Plan p = plan("broadcast", options);
   show(p, "broadcast", "broadcast", tensors, tensors);
   const bool sends = options.rootRank == rank_;
   chorus::Call c = call(p, Kind::broadcast, only(p, tensors), sends ? Use::read : Use::write);
@@ -367,7 +367,7 @@ WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& optio
   if (tensors.size() == 1 && tensors.front().layout() == at::kSparse) {
     return allreduce_of_sparse(tensors.front(), options);
   }
-  Plan p = plan("all_reduce", options.timeout);
+  Plan p = plan("all_reduce", options);
   show(p, "all_reduce", "allreduce", tensors, tensors);
   chorus::Call c = call(p, Kind::all_reduce, only(p, tensors), Use::both);
   c.reduction = reduction(p, options.reduceOp, tensors.front());
@@ -377,7 +377,7 @@ WorkPtr Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& optio
 
 WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
                                      const c10d::AllreduceCoalescedOptions& options) {
-  Plan p = plan("all_reduce_coalesced", options.timeout);
+  Plan p = plan("all_reduce_coalesced", options);
   show(p, "all_reduce", "allreduce_coalesced", tensors, tensors);
   std::size_t bytes = 0;
   bool alike = true;
@@ -402,7 +402,7 @@ WorkPtr Backend::allreduce_coalesced(Tensors& tensors,
 }
 
 WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  Plan p = plan("reduce", options.timeout);
+  Plan p = plan("reduce", options);
   show(p, "reduce", "reduce", tensors, tensors);
   const bool takes = options.rootRank == rank_;
   chorus::Call c = call(p, Kind::reduce, only(p, tensors), takes ? Use::both : Use::read);

@@ -150,6 +150,15 @@ class Backend final : public Base {
     std::function<void()> end_of_event = {};
   };
   Plan plan(const char* name, std::chrono::milliseconds timeout, bool message = false);
+  /// Of a collective, with what its options say, whatever this torch has in them.
+  template <class Options>
+  Plan plan(const char* name, const Options& options) {
+    Plan plan = this->plan(name, options.timeout);
+    if constexpr (requires { options.asyncOp; }) {
+      plan.task->awaited = !options.asyncOp && !coalescing_;
+    }
+    return plan;
+  }
   static void show(Plan& plan, const char* title, const char* collective, const Tensors& inputs,
                    const Tensors& outputs);
   void require(const Plan& plan, bool condition, const std::string& why);

@@ -52,7 +52,7 @@ WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                std::vector<int64_t>& output_splits,
                                std::vector<int64_t>& input_splits,
                                const c10d::AllToAllOptions& options) {
-  Plan p = plan("all_to_all", options.timeout);
+  Plan p = plan("all_to_all", options);
   show(p, "all_to_all",
        output_splits.empty() && input_splits.empty() ? "all_to_all" : "all_to_allv", {input},
        {output});
@@ -94,7 +94,7 @@ WorkPtr Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  Plan p = plan("all_to_all", options.timeout);
+  Plan p = plan("all_to_all", options);
   show(p, "all_to_all", "all_to_all", inputs, outputs);
   require(p, static_cast<int>(outputs.size()) == size_ && static_cast<int>(inputs.size()) == size_,
           "needs one tensor per rank in both lists");
@@ -157,7 +157,7 @@ WorkPtr Backend::recvAnysource(Tensors& tensors, int tag) {
 }
 
 WorkPtr Backend::barrier(const c10d::BarrierOptions& options) {
-  Plan p = plan("barrier", options.timeout);
+  Plan p = plan("barrier", options);
   show(p, "barrier", "barrier", {}, {});
   p.task->calls.push_back({.kind = Kind::barrier});
   if (const auto driver = group_->gpus()) {
@@ -190,7 +190,7 @@ WorkPtr Backend::endCoalescing() { return c10::make_intrusive<JointWork>(end_bat
 
 WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::AllgatherOptions& options) {
-  Plan p = plan("all_gather_coalesced", options.timeout);
+  Plan p = plan("all_gather_coalesced", options);
   show(p, "all_gather", "allgather_into_tensor_coalesced", inputs, outputs);
   require(p, outputs.size() == inputs.size(), "lists of outputs and inputs differ in length");
   for (std::size_t i = 0; i < inputs.size(); ++i) add_all_gather(p, outputs[i], inputs[i]);
@@ -199,7 +199,7 @@ WorkPtr Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inpu
 
 WorkPtr Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
-  Plan p = plan("reduce_scatter_coalesced", options.timeout);
+  Plan p = plan("reduce_scatter_coalesced", options);
   show(p, "reduce_scatter", "reduce_scatter_tensor_coalesced", inputs, outputs);
   require(p, outputs.size() == inputs.size(), "lists of outputs and inputs differ in length");
   for (std::size_t i = 0; i < inputs.size(); ++i) {

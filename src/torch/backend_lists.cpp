@@ -70,7 +70,7 @@ void Backend::add_all_gather(Plan& p, const at::Tensor& output, const at::Tensor
 
 WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                  const c10d::AllgatherOptions& options) {
-  Plan p = plan("all_gather", options.timeout);
+  Plan p = plan("all_gather", options);
   show(p, "all_gather", "_allgather_base", {input}, {output});
   add_all_gather(p, output, input);
   return start(std::move(p), Tensors{output});
@@ -78,7 +78,7 @@ WorkPtr Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
                            const c10d::AllgatherOptions& options) {
-  Plan p = plan("all_gather", options.timeout);
+  Plan p = plan("all_gather", options);
   show(p, "all_gather", "all_gather", inputs, outputs.empty() ? Tensors{} : outputs.front());
   const at::Tensor& input = only(p, inputs);
   require(p, outputs.size() == 1, "needs one list of outputs");
@@ -95,7 +95,7 @@ WorkPtr Backend::allgather(TensorLists& outputs, Tensors& inputs,
 // outputs [world_size][inputs]
 WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                      const c10d::AllgatherOptions& options) {
-  Plan p = plan("all_gather_coalesced", options.timeout);
+  Plan p = plan("all_gather_coalesced", options);
   show(p, "all_gather", "allgather_coalesced", inputs, joined(outputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     Tensors parts;
@@ -111,7 +111,7 @@ WorkPtr Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
 }
 
 WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  Plan p = plan("gather", options.timeout);
+  Plan p = plan("gather", options);
   show(p, "gather", "gather", inputs, joined(outputs));
   chorus::Call c = call(p, Kind::gather, only(p, inputs), Use::read);
   c.peer = root(p, options.rootRank);
@@ -130,7 +130,7 @@ WorkPtr Backend::gather(TensorLists& outputs, Tensors& inputs, const c10d::Gathe
 #if TORCH_VERSION_MAJOR >= 2
 WorkPtr Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                     const c10d::GatherOptions& options) {
-  Plan p = plan("gather", options.timeout);
+  Plan p = plan("gather", options);
   show(p, "gather", "gather", {input}, {output});
   chorus::Call c = call(p, Kind::gather, input, Use::read);
   c.peer = root(p, options.rootRank);
@@ -149,7 +149,7 @@ WorkPtr Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
 
 WorkPtr Backend::scatter(Tensors& outputs, TensorLists& inputs,
                          const c10d::ScatterOptions& options) {
-  Plan p = plan("scatter", options.timeout);
+  Plan p = plan("scatter", options);
   show(p, "scatter", "scatter", joined(inputs), outputs);
   chorus::Call c = call(p, Kind::scatter, only(p, outputs), Use::write);
   c.peer = root(p, options.rootRank);
@@ -179,7 +179,7 @@ void Backend::add_reduce_scatter(Plan& p, const at::Tensor& output, const at::Te
 
 WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                       const c10d::ReduceScatterOptions& options) {
-  Plan p = plan("reduce_scatter", options.timeout);
+  Plan p = plan("reduce_scatter", options);
   show(p, "reduce_scatter", "_reduce_scatter_base", {input}, {output});
   add_reduce_scatter(p, output, input, options.reduceOp);
   return start(std::move(p), Tensors{output});
@@ -187,7 +187,7 @@ WorkPtr Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                 const c10d::ReduceScatterOptions& options) {
-  Plan p = plan("reduce_scatter", options.timeout);
+  Plan p = plan("reduce_scatter", options);
   show(p, "reduce_scatter", "reduce_scatter", joined(inputs), outputs);
   const at::Tensor& output = only(p, outputs);
   require(p, inputs.size() == 1, "needs one list of inputs");

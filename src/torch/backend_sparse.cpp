@@ -101,7 +101,7 @@ void add_up(chorus::Communicator& world, const at::Tensor& tensor) {
 
 WorkPtr Backend::allreduce_of_sparse(const at::Tensor& tensor,
                                      const c10d::AllreduceOptions& options) {
-  Plan p = plan("all_reduce", options.timeout);
+  Plan p = plan("all_reduce", options);
   show(p, "sparse_all_reduce", "allreduce", {tensor}, {tensor});
   place(p, tensor);
   require(p, !p.gpu, "the tensor is sparse; make it dense");

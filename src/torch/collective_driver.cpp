@@ -1,17 +1,12 @@
 #include "collective_driver.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace chorus_torch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Long enough for a thread that means to wait to come back from Python's interpreter (10 to 60 µs),
-// short against a bucket of gradients (milliseconds).
-constexpr auto kNap = std::chrono::microseconds(200);
-// Without work for this long the thread sleeps until it is woken. A nap costs about 4 µs.
-constexpr auto kNapsAfterWork = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -36,8 +31,13 @@ void CollectiveDriver::submit(std::shared_ptr<Task> task) {
     const std::lock_guard lock(mutex_);
     if (leaving_) throw chorus::InputError(task->name + ": the process group has been destroyed");
     task->id = ++submitted_;
+    // A nap interrupts whoever computes on its core: 20 µs on some virtual machines. Tasks that are
+    // awaited need none.
+    if (!task->awaited) {
+      ++not_awaited_;
+      wake = !napping_;
+    }
     queue_.push_back(std::move(task));
-    wake = !napping_;
   }
   if (wake) work_.notify_one();
 }
@@ -159,6 +159,10 @@ std::string CollectiveDriver::run(Task& task) {
   }
 }
 
+bool CollectiveDriver::all_awaited() const {
+  return std::ranges::all_of(queue_, [](const auto& task) { return task->awaited; });
+}
+
 // As the driver's thread; true when it gave its turn to another. `lock` is held on entry and on
 // return.
 bool CollectiveDriver::work(std::unique_lock<std::mutex>& lock) {
@@ -181,7 +185,7 @@ bool CollectiveDriver::work(std::unique_lock<std::mutex>& lock) {
     }
     if (queue_.empty()) {
       kicked_ = false;
-    } else if (kicked_ || leaving_ || queue_.front()->id == left_alone) {
+    } else if (kicked_ || leaving_ || (queue_.front()->id == left_alone && !all_awaited())) {
       if (drive_head(lock, true)) {
         if (threads_.turn() != mine) return true;
         telling_ = false;
@@ -190,13 +194,13 @@ bool CollectiveDriver::work(std::unique_lock<std::mutex>& lock) {
     }
     left_alone = queue_.empty() ? 0 : queue_.front()->id;
     const auto now = Clock::now();
-    if (std::exchange(seen, submitted_) != submitted_) last_work = now;
+    if (std::exchange(seen, not_awaited_) != not_awaited_) last_work = now;
     if (now - last_work < kNapsAfterWork) {
       work_.wait_for(lock, kNap);
       continue;
     }
     napping_ = false;
-    work_.wait(lock, [&] { return leaving_ || submitted_ != seen; });
+    work_.wait(lock, [&] { return leaving_ || kicked_ || not_awaited_ != seen; });
     napping_ = true;
   }
   std::optional<chorus::Communicator> last = std::move(communicator_);

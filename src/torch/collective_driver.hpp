@@ -17,9 +17,10 @@ namespace chorus_torch {
 
 /// Chorus moves only while somebody waits, one thread at a time. A training script waits at once
 /// (then its own thread drives: no hand-over, no wake-up) or computes meanwhile (then the driver's
-/// thread must). Which of the two it is shows only later, so the driver's thread lets a new task be
-/// for a nap's length unless it is told that nobody will wait (`kick`). What the end of a task
-/// brings about may wait for the future of another: then a further thread takes the driver's turn.
+/// thread must). Where a task does not say that it is awaited, which of the two it is shows only
+/// later, so the driver's thread lets a new task be for a nap's length unless it is told that
+/// nobody will wait (`kick`). What the end of a task brings about may wait for the future of
+/// another: then a further thread takes the driver's turn.
 class CollectiveDriver {
  public:
   /// Takes over `communicator`. `amend` adds what is known to the sentence of a failure.
@@ -50,6 +51,7 @@ class CollectiveDriver {
   bool give_turn();
   bool drive_head(std::unique_lock<std::mutex>& lock, bool has_turn);
   std::string run(Task& task);
+  [[nodiscard]] bool all_awaited() const;
 
   std::mutex mutex_;  // of everything below but communicator_, which belongs to who drives
   std::condition_variable done_, work_;
@@ -61,6 +63,7 @@ class CollectiveDriver {
   bool telling_ = false;  // who has the turn is busy with what a task's end brings about
   int waiters_ = 0;
   std::uint64_t submitted_ = 0;
+  std::uint64_t not_awaited_ = 0;  // of those
   std::function<void()> before_leaving_;
   Amend amend_;
   std::optional<chorus::Communicator> communicator_;

@@ -1,6 +1,7 @@
 // The threads of a driver, one of which has the turn.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,13 @@
 #include <vector>
 
 namespace chorus_torch {
+
+/// For so long a driver's thread leaves what is new to whoever submitted it, who mostly waits for
+/// it next: long enough to come back from Python's interpreter (10 to 60 µs), short against a
+/// bucket of gradients (milliseconds).
+constexpr auto kNap = std::chrono::microseconds(200);
+/// Without anything new for this long the thread sleeps until it is woken.
+constexpr auto kNapsAfterWork = std::chrono::milliseconds(20);
 
 /// What the end of a task brings about may wait for another task, so the thread that is about to
 /// run it must be able to let a further one drive meanwhile. Threads are made when a turn finds

@@ -53,6 +53,7 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
       throw chorus::CollectiveError(amend_(DriverThreads::why_none()));
     }
     const bool slept = idle();
+    submitted_at_ = task->begun;
     std::string error;
     try {
       if (task->pack) task->pack();
@@ -73,7 +74,7 @@ void MessageDriver::submit(std::shared_ptr<Task> task) {
         ended_.push_back(task);
       }
     }
-    if (slept) work_.notify_one();
+    if (slept && !napping_) work_.notify_one();
   }
   poll();
 }
@@ -186,8 +187,13 @@ void MessageDriver::tell(Task& task) {
 }
 
 void MessageDriver::wait(const std::shared_ptr<Task>& task, std::chrono::milliseconds limit) {
+  if (task->done.load(std::memory_order_acquire)) return;
   const auto begin = Clock::now();
   bool aborted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    ++pollers_;
+  }
   while (!task->done.load(std::memory_order_acquire)) {
     if (poll()) continue;
     if (limit.count() > 0 && !aborted && Clock::now() - begin > limit) {
@@ -197,6 +203,8 @@ void MessageDriver::wait(const std::shared_ptr<Task>& task, std::chrono::millise
     }
     pause(std::max(begin, moved_at_.load(std::memory_order_relaxed)));
   }
+  const std::lock_guard lock(mutex_);
+  if (--pollers_ == 0 && !idle() && !napping_) work_.notify_one();
 }
 
 void MessageDriver::kick() {}  // all move as soon as they come
@@ -228,13 +236,27 @@ void MessageDriver::leave() {
   }
 }
 
+// While nothing is under way, or somebody waits and so moves all that is. To be told of each
+// message would cost those who submit and wait for one after the other a wake-up each. Who has
+// waited for a nap's length may wait for long: nothing is to be seen to until then.
+void MessageDriver::rest(std::unique_lock<std::mutex>& lock) {
+  const bool another = std::exchange(seen_at_, submitted_at_) != submitted_at_;
+  if (pollers_ > 0 ? another : Clock::now() - submitted_at_ < kNapsAfterWork) {
+    napping_ = true;
+    work_.wait_for(lock, kNap);
+    napping_ = false;
+  } else {
+    work_.wait(lock, [&] { return leaving_ || !ended_.empty() || (!idle() && pollers_ == 0); });
+  }
+}
+
 // As the driver's thread; true when it gave its turn to another. `lock` is held on entry and on
 // return.
 bool MessageDriver::work(std::unique_lock<std::mutex>& lock) {
   auto begin = Clock::now();
   while (!leaving_ || !idle() || !ended_.empty()) {
-    if (idle() && ended_.empty()) {
-      work_.wait(lock, [&] { return leaving_ || !idle() || !ended_.empty(); });
+    if (ended_.empty() && !leaving_ && (idle() || pollers_ > 0)) {
+      rest(lock);
       begin = Clock::now();
       continue;
     }

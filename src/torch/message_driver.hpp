@@ -88,6 +88,7 @@ class MessageDriver {
   static void tell(Task& task);
   void fail_all(const std::string& why);
   void give_up_in_vain();
+  void rest(std::unique_lock<std::mutex>& lock);
   bool work(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;  // of everything below
@@ -99,6 +100,9 @@ class MessageDriver {
   std::shared_ptr<Task> blamed_;                       // what the step under way is for
   std::string aborted_;                                // why, once somebody has
   std::vector<std::shared_ptr<Task>> ended_;
+  int pollers_ = 0;                           // threads in wait(): they move everything on
+  bool napping_ = false;                      // the driver's thread looks by itself, soon
+  Clock::time_point submitted_at_, seen_at_;  // the last message, and that at the last nap
   std::uint64_t moved_messages_ = 0;
   bool leaving_ = false;
   bool alone_ = false;  // no further thread could be had: the group has failed

@@ -44,6 +44,7 @@ struct Task {
   /// Told once, without any lock held; `error` is empty when all went well.
   std::function<void(const std::string& error)> finished;
   std::chrono::milliseconds timeout{0};
+  bool awaited = false;  ///< whoever submits it waits for it next; collectives only
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
 
   /// Whoever calls `finished` asks first whether a future waits for it: what that brings about may

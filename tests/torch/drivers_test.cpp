@@ -105,6 +105,59 @@ TEST(MessageDriver, FailsTheMessagesOfAGroupWhateverPackingThrows) {
   });
 }
 
+TEST(MessageDriver, LeavesMessagesToWhoeverWaitsAndSeesToThemAfterwards) {
+  on_two_ranks<MessageDriver>([](MessageDriver& driver, chorus::Rank rank) {
+    // Nobody waits for the second; the first shows that what moves messages on is the waiting
+    // thread.
+    float values[2] = {1, 2};
+    const auto awaited = message(rank == 1, values[0], 1 - rank);
+    const auto left_alone = message(rank == 0, values[1], 1 - rank);
+    std::atomic<std::thread::id> moved_by;
+    awaited->unpack = [&] { moved_by = std::this_thread::get_id(); };
+    driver.submit(left_alone);
+    if (rank == 1)
+      std::this_thread::sleep_for(milliseconds(30));  // the other waits by then, mostly
+    driver.submit(awaited);
+    driver.wait(awaited, kNoLimit);
+    if (rank == 0) {
+      EXPECT_EQ(moved_by.load(), std::this_thread::get_id());
+    }
+    wait_without_driving(*left_alone);
+    EXPECT_EQ(left_alone->error, "");
+  });
+}
+
+TEST(CollectiveDriver, LeavesWhatIsAwaitedToWhoeverWaits) {
+  on_two_ranks<CollectiveDriver>([](CollectiveDriver& driver, chorus::Rank rank) {
+    float value = 1;
+    const auto task = sum(value);
+    task->awaited = true;
+    std::thread::id ran_on;
+    task->pack = [&] { ran_on = std::this_thread::get_id(); };
+    driver.submit(task);
+    std::this_thread::sleep_for(milliseconds(30));  // many naps, if it took any
+    driver.wait(task, kNoLimit);
+    EXPECT_EQ(ran_on, std::this_thread::get_id()) << "rank " << rank;
+    EXPECT_EQ(value, 2);
+  });
+}
+
+TEST(CollectiveDriver, RunsWhatIsAwaitedIfOthersComeBehindItOrItIsKicked) {
+  on_two_ranks<CollectiveDriver>([](CollectiveDriver& driver, chorus::Rank rank) {
+    float values[3] = {1, 1, 1};
+    std::shared_ptr<Task> tasks[3];
+    for (int i = 0; i < 3; ++i) tasks[i] = sum(values[i]);
+    tasks[0]->awaited = tasks[2]->awaited = true;
+    driver.submit(tasks[0]);
+    driver.submit(tasks[1]);
+    wait_without_driving(*tasks[1]);
+    driver.submit(tasks[2]);
+    driver.kick();
+    wait_without_driving(*tasks[2]);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(values[i], 2) << "rank " << rank << ", task " << i;
+  });
+}
+
 TEST(CollectiveDriver, FailsEveryRankWhateverPackingOrUnpackingThrows) {
   for (const bool packing : {true, false}) {
     on_two_ranks<CollectiveDriver>([packing](CollectiveDriver& driver, chorus::Rank rank) {

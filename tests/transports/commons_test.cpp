@@ -149,5 +149,34 @@ TEST_F(CommonsTest, RanksThatWaitOnOneCoreKnowIt) {
   }).join();
 }
 
+TEST_F(CommonsTest, OneOfTheRanksThatShareACoreLeavesItAndMayComeBack) {
+  const std::vector<int> cores = usable_cores();
+  if (cores.size() == 1) GTEST_SKIP() << "there is one core";
+  std::thread([&] {
+    go_to(cores.front());
+    (void)ranks_[0]->shares_core();
+    EXPECT_TRUE(ranks_[1]->shares_core());
+    EXPECT_FALSE(ranks_[1]->leave_core()) << "it may run nowhere else";
+    EXPECT_TRUE(ranks_[0]->shares_core()) << "rank 1 is still there";
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (const int core : cores) CPU_SET(static_cast<unsigned>(core), &all);
+    ASSERT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
+    bool elsewhere = false;
+    for (int i = 0; i < 10 && !elsewhere; ++i) {  // the scheduler may move it meanwhile, and back
+      go_to(cores.front());
+      ASSERT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
+      if (!ranks_[1]->shares_core()) continue;
+      EXPECT_TRUE(ranks_[1]->leave_core());
+      elsewhere = ::sched_getcpu() != cores.front();
+      go_to(cores.front());
+      EXPECT_EQ(ranks_[0]->shares_core(), !elsewhere) << "the other stays";
+      ASSERT_EQ(::sched_setaffinity(0, sizeof all, &all), 0);
+      EXPECT_EQ(usable_cores(), cores);
+    }
+    EXPECT_TRUE(elsewhere);
+  }).join();
+}
+
 }  // namespace
 }  // namespace chorus::testing
