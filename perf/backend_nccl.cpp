@@ -33,6 +33,7 @@ namespace {
   X(GroupEnd) X(AllReduce) X(AllGather) X(ReduceScatter) X(Broadcast) X(Reduce) X(Send) X(Recv)
 #define CHORUS_NCCL_NEWER(X) X(GetLastError) X(AlltoAll) X(Gather) X(Scatter)
 
+// Names of members cannot stand in parentheses. NOLINTBEGIN(bugprone-macro-parentheses)
 struct Nccl {
 #define X(name) decltype(&nccl##name) name = nullptr;
   CHORUS_NCCL_NEEDED(X)
@@ -51,6 +52,7 @@ struct Nccl {
     CHORUS_NCCL_NEEDED(X)
 #undef X
   }
+  // NOLINTEND(bugprone-macro-parentheses)
 
   void check(ncclResult_t result, const char* call) const {
     if (result == ncclSuccess) return;
@@ -277,6 +279,7 @@ class NcclBackend final : public Backend {
   }
 
   void fence() {
+    // CUDA's addresses are numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
     void* const flag = gpu_ ? reinterpret_cast<void*>(flag_.get()) : &host_flag_;
     nccl_.check(nccl_.AllReduce(flag, flag, 1, ncclInt8, ncclMax, comm_, stream()), "AllReduce");
     finish();

@@ -56,6 +56,7 @@ std::byte* GpuBuffers::on_gpu(const void* host, std::size_t bytes) const {
   const auto* const at = static_cast<const std::byte*>(host);
   for (const Part& part : parts_) {
     if (bytes == 0 || at < part.host || at + bytes > part.host + part.bytes) continue;
+    // CUDA's addresses are numbers. NOLINTNEXTLINE(performance-no-int-to-ptr)
     return reinterpret_cast<std::byte*>(part.gpu.get()) + (at - part.host);
   }
   return nullptr;

@@ -20,12 +20,12 @@ std::string program_of(const Benchmark& entry) {
 }
 
 std::string type_of(const std::string& name) {
-  static const std::map<std::string, std::string> kNames = {
+  static const std::map<std::string, std::string> names = {
       {"float16", "half"},       {"float32", "float"},      {"float64", "double"},
       {"float8_e4m3", "f8e4m3"}, {"float8_e5m2", "f8e5m2"},
   };
-  const auto found = kNames.find(name);
-  return found == kNames.end() ? name : found->second;
+  const auto found = names.find(name);
+  return found == names.end() ? name : found->second;
 }
 
 /// Seven columns with as many digits as fit.

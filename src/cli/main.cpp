@@ -68,6 +68,29 @@ int run(CLI::App& app, int argc, char** argv) {
   return leave->exit_code;
 }
 
+/// Runs the command; what ends it early is told in one line.
+int run_or_complain(CLI::App& app, int argc, char** argv) {
+  try {
+    return run(app, argc, argv);
+  } catch (const InputError& error) {
+    complain(app, error);
+    return exit_bad_input;
+  } catch (const Error& error) {
+    complain(app, error);
+    return exit_fault_found;
+  } catch (const std::filesystem::filesystem_error& error) {  // a path given that is closed to us
+    complain(app, InputError(fmt::format("{}: cannot be opened: {}", error.path1().string(),
+                                         error.code().message())));
+    return exit_bad_input;
+  } catch (const std::bad_alloc&) {
+    complain(app, InputError(kMemoryExhausted));
+    return exit_bad_input;
+  } catch (const std::exception& error) {
+    complain(app, error);
+    return exit_fault_found;
+  }
+}
+
 }  // namespace
 }  // namespace chorus
 
@@ -75,27 +98,15 @@ int main(int argc, char** argv) {
   chorus::keep_standard_streams();
   // A reader that has seen enough (`chorus topo | head`) is no error worth a message.
   std::signal(SIGPIPE, SIG_DFL);
-  CLI::App app(
-      "Topology-aware collective communication.\n"
-      "Exit code: 0 well, 1 a fault was found, 2 bad input or usage.");
   try {
-    return chorus::run(app, argc, argv);
-  } catch (const chorus::InputError& error) {
-    chorus::complain(app, error);
+    CLI::App app(
+        "Topology-aware collective communication.\n"
+        "Exit code: 0 well, 1 a fault was found, 2 bad input or usage.");
+    return chorus::run_or_complain(app, argc, argv);
+  } catch (...) {  // not even the line could be written: memory is exhausted
+    for (const char* const part : {"chorus: ", chorus::kMemoryExhausted, "\n"}) {
+      (void)std::fputs(part, stderr);
+    }
     return chorus::exit_bad_input;
-  } catch (const chorus::Error& error) {
-    chorus::complain(app, error);
-    return chorus::exit_fault_found;
-  } catch (const std::filesystem::filesystem_error& error) {  // a path given that is closed to us
-    chorus::complain(
-        app, chorus::InputError(fmt::format("{}: cannot be opened: {}", error.path1().string(),
-                                            error.code().message())));
-    return chorus::exit_bad_input;
-  } catch (const std::bad_alloc&) {
-    chorus::complain(app, chorus::InputError(chorus::kMemoryExhausted));
-    return chorus::exit_bad_input;
-  } catch (const std::exception& error) {
-    chorus::complain(app, error);
-    return chorus::exit_fault_found;
   }
 }

@@ -80,7 +80,7 @@ std::string in_capitals(std::string text) {
 }  // namespace
 
 std::string manual_page(CLI::App& app) {
-  const std::string name = app.get_name();
+  const std::string& name = app.get_name();
   const std::string description = app.get_description();
   const std::size_t end = description.find('\n');
   std::string summary = description.substr(0, end);

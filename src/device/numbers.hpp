@@ -174,9 +174,11 @@ CHORUS_INLINE Lane combined(Lane a, Lane b) {
   } else if constexpr (kOp == ReduceOp::max) {
     return b < a || a != a ? a : b;
   } else if constexpr (std::is_integral_v<Lane>) {
-    // Signed overflow is undefined; narrow unsigned types must not be promoted to int.
+    // Signed overflow is undefined; narrow unsigned types must not be promoted to int. The low bits
+    // are the result whatever stands above them. NOLINTBEGIN(bugprone-signed-char-misuse)
     const auto x = static_cast<std::uint64_t>(a);
     const auto y = static_cast<std::uint64_t>(b);
+    // NOLINTEND(bugprone-signed-char-misuse)
     return static_cast<Lane>(kOp == ReduceOp::prod ? x * y : x + y);
   } else {
     return kOp == ReduceOp::prod ? a * b : a + b;

@@ -57,7 +57,7 @@ class Finishers {
 
   /// Nothing, or a mark that the chunk is relayed. A step reads what the steps before it left.
   std::optional<std::string> play(ChunkId chunk, std::span<const TimedTransfer> step) {
-    const std::optional<std::string> relayed("relayed");
+    std::optional<std::string> relayed("relayed");
     const int all_others = schedule_.world_size - 1;
     for (const TimedTransfer& t : step) {
       const int held = contributions_[static_cast<std::size_t>(t.src)];
