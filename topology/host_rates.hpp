@@ -18,7 +18,7 @@ struct HostRates {
     std::uint64_t bytes = 0;
     double stage_s = 0;   ///< copying them into slots, by the core that wrote them
     double fetch_s = 0;   ///< copying them out of slots that another core filled
-    double kernel_s = 0;  ///< process_vm_readv(), slot by slot; 0: the kernel forbids it
+    double kernel_s = 0;  ///< process_vm_readv(), all at once; 0: the kernel forbids it
     double mapped_s = 0;  ///< copying them from where they were written
     double together = 1;  ///< times as long a core copies its own while the other one does, too
 

@@ -7,6 +7,9 @@
 
 namespace chorus {
 
+/// Bytes that a caller has read at once, so that it is not long away from a failure of others.
+inline constexpr std::size_t kReadAtOnce = 4 << 20;
+
 enum class ForeignRead {
   done,
   gone,            ///< the process has ended

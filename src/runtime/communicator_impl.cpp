@@ -341,12 +341,13 @@ std::string Communicator::Impl::explain_buffers(const Call& call) const {
   const DirectRoutine* const direct = choice.routine->direct.get();
   if (direct == nullptr || !DirectExecution::fits(*direct, work, *commons)) return {};
   if (commons->is_one_process()) return "  buffers are read where they are: one process\n";
-  const bool by_kernel = DirectExecution::reads_by_kernel(*direct, work, shared_calls_);
+  const auto by_kernel = DirectExecution::reads_by_kernel(*choice.routine, work, shared_calls_);
   return fmt::format(
-      "  ordinary buffers {} (host {})\n",
-      by_kernel ? "are read by the kernel: one copy" : "go through slots: two copies",
+      "  ordinary buffers {} (host {}{})\n",
+      by_kernel.now ? "are read by the kernel: one copy" : "go through slots: two copies",
       shared_machine->rates.is_measured() ? "measured: chorus probe --host --cached"
-                                          : "not measured: figures are assumed");
+                                          : "not measured: figures are assumed",
+      by_kernel.now == by_kernel.predicted ? "" : "; calls have shown since that it is faster");
 }
 
 // Input that must not be read as it is: scaled, exchanged in place, or broadcast out of place.

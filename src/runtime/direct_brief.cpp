@@ -123,6 +123,7 @@ bool DirectExecution::step_brief() {
   commons_->publish(commons_->own().passed, base_ + 1);
   finished_ = true;
   commons_->wake_sleepers();
+  if (tunes_) end_tuning();
   if (offers_ && direct_->partners.empty()) take_lines_back();
   return true;
 }
@@ -154,6 +155,7 @@ bool DirectExecution::hear_brief() {
     }
     count_->passed[static_cast<std::size_t>(peer)] = offer.passed;
   }
+  if (measures_) note_offers_known();
   return true;
 }
 

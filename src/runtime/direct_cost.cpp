@@ -1,6 +1,7 @@
 #include "runtime/direct_cost.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -17,12 +18,6 @@ using Sample = HostRates::Sample;
 constexpr double kLinesOfHandOff = 2;  ///< an offer, and that it was taken
 constexpr double kLinesAtOnce = 5;     ///< of several ranks' offers, which a core looks at together
 
-/// How long the ranks take for what they read of each other.
-struct CopyTimes {
-  double staged_s = 0;  ///< through slots
-  double kernel_s = 0;  ///< by the kernel, if it allows it
-};
-
 /// seconds(), or seconds_together(), per way, of what ranks move.
 class LoadTimes {
  public:
@@ -31,7 +26,8 @@ class LoadTimes {
       : rates_(machine.rates),
         span_(span_of(machine.places)),
         together_(together),
-        unit_bytes_(unit_bytes) {}
+        unit_bytes_(unit_bytes),
+        slot_bytes_(machine.slot_bytes) {}
 
   /// Between the ranks farthest apart.
   [[nodiscard]] double of(double Sample::*way, double units) const { return of(way, units, span_); }
@@ -44,7 +40,25 @@ class LoadTimes {
     return sum;
   }
 
+  /// Tile by tile, each call of the kernel but the first is as much work of its own again.
+  [[nodiscard]] double by_kernel(const std::array<double, kNumDistances>& units, bool folds) const {
+    double sum = of(&Sample::kernel_s, units);
+    for (std::size_t d = 0; folds && d < kNumDistances; ++d) {
+      const double calls = units[d] * unit_bytes_ / slot_bytes_;
+      if (calls > 1) sum += (calls - 1) * kernel_call_s(static_cast<Distance>(d));
+    }
+    return sum;
+  }
+
  private:
+  // What a call takes for no bytes: the line through the two least samples.
+  [[nodiscard]] double kernel_call_s(Distance distance) const {
+    const std::vector<Sample>& samples = pair_at(rates_, distance).samples;
+    const double slope = (samples[1].kernel_s - samples[0].kernel_s) /
+                         static_cast<double>(samples[1].bytes - samples[0].bytes);
+    return std::max(0.0, samples[0].kernel_s - slope * static_cast<double>(samples[0].bytes));
+  }
+
   // Nothing for no bytes, which the kernel is not asked for.
   [[nodiscard]] double of(double Sample::*way, double units, Distance distance) const {
     if (units <= 0) return 0;
@@ -55,6 +69,7 @@ class LoadTimes {
   const Distance span_;
   const bool together_;
   const double unit_bytes_;
+  const double slot_bytes_;
 };
 
 /// Between the ranks farthest apart.
@@ -72,8 +87,8 @@ struct RankTimes {
 
 /// `times_of(i)`: of rank i, below `num_ranks`. `most_bytes`: that any rank stages or fetches.
 template <typename TimesOf>
-CopyTimes copy_times(const SharedMachine& machine, std::size_t num_ranks, double most_bytes,
-                     const TimesOf& times_of) {
+CopyTimes times_of_all(const SharedMachine& machine, std::size_t num_ranks, double most_bytes,
+                       const TimesOf& times_of) {
   double stage_most = 0, end_most = 0, staged_most = 0, staged_all = 0;
   double kernel_most = 0, kernel_all = 0;
   for (std::size_t i = 0; i < num_ranks; ++i) {
@@ -143,17 +158,17 @@ std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs,
   return loads;
 }
 
-bool kernel_copies_pay(const SharedMachine& machine, std::span<const RankLoad> loads,
-                       double unit_bytes) {
-  if (!machine.rates.kernel_copies()) return false;
+CopyTimes copy_times(const SharedMachine& machine, std::span<const RankLoad> loads,
+                     double unit_bytes, bool folds) {
   const LoadTimes time(machine, false, unit_bytes);
-  const CopyTimes times =
-      copy_times(machine, loads.size(), most_read(loads) * unit_bytes, [&](std::size_t i) {
+  CopyTimes times =
+      times_of_all(machine, loads.size(), most_read(loads) * unit_bytes, [&](std::size_t i) {
         return RankTimes{.stage_s = time.of(&Sample::stage_s, loads[i].staged),
                          .fetch_s = time.of(&Sample::fetch_s, loads[i].fetched),
-                         .kernel_s = time.of(&Sample::kernel_s, loads[i].fetched)};
+                         .kernel_s = time.by_kernel(loads[i].fetched, folds)};
       });
-  return times.kernel_s < times.staged_s;
+  if (!machine.rates.kernel_copies()) times.kernel_s = std::numeric_limits<double>::infinity();
+  return times;
 }
 
 MessageSizes kernel_message_sizes(const SharedMachine& machine, int ranks) {
@@ -165,7 +180,7 @@ MessageSizes kernel_message_sizes(const SharedMachine& machine, int ranks) {
     std::vector<RankLoad> loads(static_cast<std::size_t>(std::max(ranks, 2)));
     loads[0].staged = whole.slot_bytes;
     loads[1].fetched[static_cast<std::size_t>(span)] = whole.slot_bytes;
-    return kernel_copies_pay(whole, loads);
+    return copy_times(whole, loads).kernel_pays();
   };
   MessageSizes sizes;
   for (std::size_t bytes = 1024; bytes <= slot_bytes; bytes *= 2) {
@@ -190,16 +205,16 @@ namespace {
 
 /// `alpha_s`, and the copies of `loads`, in chunks of `chunk` bytes of one byte in all, at every
 /// size: lines between sizes so near to each other that the samples of any machine show.
-Price price_of(double alpha_s, std::span<const RankLoad> loads, double chunk,
+Price price_of(double alpha_s, std::span<const RankLoad> loads, double chunk, bool folds,
                const SharedMachine& machine) {
   const auto at = [&](double size_bytes) {
     const LoadTimes time(machine, machine.cores > 1, chunk * size_bytes);
-    const CopyTimes copies = copy_times(
+    const CopyTimes copies = times_of_all(
         machine, loads.size(), most_read(loads) * chunk * size_bytes, [&](std::size_t i) {
           const RankLoad& load = loads[i];
           return RankTimes{.stage_s = time.of(&Sample::stage_s, load.staged),
                            .fetch_s = time.of(&Sample::fetch_s, load.fetched),
-                           .kernel_s = time.of(&Sample::kernel_s, load.fetched),
+                           .kernel_s = time.by_kernel(load.fetched, folds),
                            .rest_s = time.of(&Sample::stage_s, load.placed) +
                                      time.of(&Sample::fetch_s, load.collected)};
         });
@@ -237,7 +252,8 @@ Price direct_price(std::span<const DirectProgram> programs, const SharedMachine&
   const double alpha_s = rates.system_call_s +
                          std::max(hand_offs * kLinesOfHandOff * line_s, turns_s) +
                          line_s / kLinesAtOnce * std::max(0, n - 2);
-  return price_of(alpha_s, loads, chunk_bytes(whole, 1.0), machine);
+  return price_of(alpha_s, loads, chunk_bytes(whole, 1.0), is_combining(whole.collective.kind),
+                  machine);
 }
 
 Price message_price(const Schedule& schedule, double alpha_s, const SharedMachine& machine) {
@@ -267,8 +283,9 @@ Price message_price(const Schedule& schedule, double alpha_s, const SharedMachin
   }
   // Every step is as much work of its own as a call is.
   const auto steps = static_cast<double>(schedule.steps.size());
+  // Messages of more than a slot come slot by slot, whatever is done with them.
   return price_of(alpha_s + steps * machine.rates.system_call_s, loads, chunk_bytes(schedule, 1.0),
-                  machine);
+                  true, machine);
 }
 
 }  // namespace chorus

@@ -35,11 +35,17 @@ struct RankLoad {
 [[nodiscard]] std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs,
                                              std::span<const CpuPlace> places);
 
-/// Whether a call ends earlier if ranks read each other's ordinary buffers by the kernel than if
-/// each stages what others read; what is copied either way does not count. `unit_bytes`: of what
-/// loads are given in.
-[[nodiscard]] bool kernel_copies_pay(const SharedMachine& machine, std::span<const RankLoad> loads,
-                                     double unit_bytes = 1);
+/// How long the ranks of a call take for what they read of each other's ordinary buffers.
+struct CopyTimes {
+  double staged_s = 0;  ///< through slots: each stages what others read
+  double kernel_s = 0;  ///< by the kernel; infinite where it copies nothing
+
+  [[nodiscard]] bool kernel_pays() const { return kernel_s < staged_s; }
+};
+/// What is copied either way does not count. `unit_bytes`: of what loads are given in. `folds`:
+/// what the kernel reads is folded tile by tile, and not copied to its place at once.
+[[nodiscard]] CopyTimes copy_times(const SharedMachine& machine, std::span<const RankLoad> loads,
+                                   double unit_bytes = 1, bool folds = false);
 
 /// Messages that arrive earlier, one alone and many in a row, if the receiver reads them by the
 /// kernel. None is longer than a slot.

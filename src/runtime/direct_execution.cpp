@@ -55,7 +55,7 @@ void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& 
     element_bytes_ = size_of(work.type);
     k_ = static_cast<std::size_t>(direct_->chunks_per_block);
     choose_tiles();
-    by_kernel_ = !direct_->readers.empty() && reads_by_kernel(*direct_, work_, count);
+    choose_way();
     offered_.resize(static_cast<std::size_t>(commons.world_size()));
   }
   if (!same_fold) may_be_brief_ = make_brief();
@@ -66,13 +66,16 @@ void DirectExecution::begin() {
   number_ = count_->calls++;
   base_ = count_->tiles;
   count_->tiles += static_cast<std::uint64_t>(num_tiles_);
+  if (tuner_ != nullptr) by_kernel_ = tuner_->by_kernel();
   is_brief_ = may_be_brief_ && stays_staged();
   restages_ = reads_ = false;
   if (!is_brief_) choose_exposure();
+  if (tuner_ != nullptr) begin_tuning();
   was_exposed_ = !is_brief_ && input_.kind > Reference::kStaged;
   num_known_ = 0;
   touches_ = results_ = false;
   staged_ = folded_ = collected_ = 0;
+  read_tiles_.clear();
   finished_ = false;
   mismatch_ = -1;
   for (const Rank peer : direct_->partners) offered_[static_cast<std::size_t>(peer)].known = false;
@@ -147,6 +150,7 @@ bool DirectExecution::step() {
   }
   finished_ = true;
   commons_->wake_sleepers();
+  if (tunes_) end_tuning();
   if (offers_ && direct_->partners.empty()) take_lines_back();
   return true;
 }
@@ -227,6 +231,7 @@ void DirectExecution::offer() {
   if (input_.kind >= Reference::kOwnSpace) offer.where[0] = input_.where;
   if (output_.kind >= Reference::kOwnSpace) offer.where[1] = output_.where;
   commons_->publish(offer.sequence, number_ + 1);
+  if (measures_) offered_at_ = std::chrono::steady_clock::now();
 }
 
 bool DirectExecution::offers_known() {
@@ -246,6 +251,7 @@ bool DirectExecution::offers_known() {
     }
     learn(peer, offer);
   }
+  if (measures_) note_offers_known();
   return true;
 }
 
@@ -321,14 +327,7 @@ bool DirectExecution::fold_tile() {
 bool DirectExecution::make(const Move& move, int tile) {
   const std::size_t bytes = run_bytes(move.chunk, move.count, tile);
   if (bytes == 0) return true;
-  if (copies_by_kernel(move)) {
-    if (!read(move.sources[0], tile, work_.output + in_buffer(move.destinations[0].index, tile),
-              bytes)) {
-      return false;
-    }
-    count_->moved_bytes += bytes;
-    return true;
-  }
+  if (copies_by_kernel(move)) return read_straight(move, tile);
   const Rank me = commons_->rank();
   const auto elsewhere = [&](const Place& place) { return place.rank != me; };
   count_->moved_bytes +=

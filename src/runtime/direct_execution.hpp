@@ -1,14 +1,18 @@
 // The host executor for ranks that share memory: runs one DirectProgram on one rank's buffers.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "collectives/reduce.hpp"
 #include "model/direct.hpp"
+#include "runtime/copy_tuner.hpp"
 #include "runtime/direct_cost.hpp"
 #include "runtime/execution.hpp"
 #include "transports/commons.hpp"
@@ -50,6 +54,10 @@ struct DirectCount {
   std::uint64_t moved_bytes = 0;  ///< of others' inputs that this rank read, and of outputs it made
   std::vector<std::uint64_t> passed;  ///< [world_size] tiles, at least, that each rank has passed
   std::uint64_t slots_until = 0;      ///< tiles below may be written into this rank's slots
+  /// By schedule (Routine::hash) and size, a power of two: calls alike, by the communicator alike.
+  std::map<std::pair<std::uint32_t, int>, CopyTuner> tuners;
+  /// The last call before one that is measured.
+  std::chrono::steady_clock::time_point tuned_call_ended;
 };
 
 /// One running call. Tile by tile, each rank (A) offers its input: by telling where it lies, or by
@@ -67,10 +75,13 @@ class DirectExecution {
   [[nodiscard]] static bool fits(const DirectRoutine& routine, const Work& work,
                                  const Commons& commons);
 
-  /// Whether ranks read each other's ordinary buffers by the kernel, and not through slots: where
-  /// that is faster by what was measured of this host, and nobody is forbidden to.
-  [[nodiscard]] static bool reads_by_kernel(const DirectRoutine& routine, const Work& work,
-                                            const DirectCount& count);
+  /// Whether ranks read each other's ordinary buffers by the kernel, and not through slots.
+  struct ByKernel {
+    bool predicted = false;  ///< faster by what was measured of this host; nobody is forbidden to
+    bool now = false;        ///< as far as calls alike have shown since
+  };
+  [[nodiscard]] static ByKernel reads_by_kernel(const Routine& routine, const Work& work,
+                                                const DirectCount& count);
 
   void reset(std::shared_ptr<const Routine> routine, const Work& work, Commons& commons,
              DirectCount& count);
@@ -145,6 +156,10 @@ class DirectExecution {
 
   void begin();
   void choose_tiles();
+  void choose_way();
+  void begin_tuning();
+  void note_offers_known();
+  void end_tuning();
   void choose_exposure();
   [[nodiscard]] bool changes_input() const;
   [[nodiscard]] bool make_brief();
@@ -166,6 +181,7 @@ class DirectExecution {
   [[nodiscard]] bool fetch_private(int tile);
   [[nodiscard]] bool read(const Place& place, int tile, std::byte* to, std::size_t bytes);
   [[nodiscard]] bool copies_by_kernel(const Move& move) const;
+  [[nodiscard]] bool read_straight(const Move& move, int tile);
   [[nodiscard]] bool is_private(const Place& place) const;
   [[nodiscard]] bool make(const Move& move, int tile);
   [[nodiscard]] const std::byte* source(const Place& place, int tile);
@@ -206,15 +222,21 @@ class DirectExecution {
   Known known_output_;
   std::vector<Offered> offered_;  // [world_size]
   std::size_t num_known_ = 0;
-  bool touches_ = false;      // memory of others outside their parts
-  bool results_ = false;      // others collect from this rank's slots
-  bool by_kernel_ = false;    // peers read the input themselves, wherever it lies
-  bool restages_ = false;     // the input, which one of them could not read
-  bool reads_ = false;        // this rank reads private memory of others
-  bool was_exposed_ = false;  // others read the input itself, or did
-  bool streams_ = false;      // the output is too large to be found in the cache afterwards
-  bool offers_ = false;       // somebody waits for this rank's offer
-  int staged_ = 0;            // tiles of this call
+  bool touches_ = false;        // memory of others outside their parts
+  bool results_ = false;        // others collect from this rank's slots
+  bool by_kernel_ = false;      // peers read the input themselves, wherever it lies
+  CopyTuner* tuner_ = nullptr;  // DirectCount's, of by_kernel_; null: that is settled
+  Rank tuning_rank_ = 0;        // whose tuner decides
+  bool tunes_ = false;          // by_kernel_ decides how this call's input reaches the others
+  bool measures_ = false;       // how long this call takes
+  std::chrono::steady_clock::time_point begun_, offered_at_;
+  std::chrono::steady_clock::duration waited_{};  // for the offers of others, in a measured call
+  bool restages_ = false;                         // the input, which one of them could not read
+  bool reads_ = false;                            // this rank reads private memory of others
+  bool was_exposed_ = false;                      // others read the input itself, or did
+  bool streams_ = false;  // the output is too large to be found in the cache afterwards
+  bool offers_ = false;   // somebody waits for this rank's offer
+  int staged_ = 0;        // tiles of this call
   int folded_ = 0;
   int collected_ = 0;
   bool finished_ = true;
@@ -227,6 +249,7 @@ class DirectExecution {
   std::vector<void*> cached_, streamed_;
   std::vector<std::vector<std::byte>> fetched_;  // of private memory, this tile's, in their order
   std::size_t num_used_ = 0;                     // of these, by the moves so far
+  std::vector<int> read_tiles_;  // by move: that the kernel has copied to where they belong
 };
 
 }  // namespace chorus

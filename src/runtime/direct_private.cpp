@@ -6,15 +6,6 @@
 
 namespace chorus {
 
-// Alike on all ranks, which know the same rates; but each decides for its own buffers.
-bool DirectExecution::reads_by_kernel(const DirectRoutine& routine, const Work& work,
-                                      const DirectCount& count) {
-  if (count.machine == nullptr || count.kernel_refuses) return false;
-  const double block_bytes = static_cast<double>(work.count * size_of(work.type));
-  if (routine.most_input_blocks * block_bytes <= kAlwaysStaged) return false;
-  return kernel_copies_pay(*count.machine, routine.loads, block_bytes / routine.chunks_per_block);
-}
-
 bool DirectExecution::is_private(const Place& place) const {
   return place.rank != commons_->rank() &&
          offered_[static_cast<std::size_t>(place.rank)].input.kind == Reference::kPrivate;
@@ -45,6 +36,30 @@ bool DirectExecution::fetch_private(int tile) {
       if (!read(place, tile, fetched.data(), bytes)) return false;
     }
   }
+  return true;
+}
+
+// To where it belongs, with the tiles that lie behind it as far as one call of the kernel goes:
+// each call is work of its own, and nobody waits for a tile of what is only copied.
+bool DirectExecution::read_straight(const Move& move, int tile) {
+  const auto number = static_cast<std::size_t>(&move - direct_->program.moves.data());
+  if (read_tiles_.size() <= number) read_tiles_.resize(direct_->program.moves.size());
+  int& read_tiles = read_tiles_[number];
+  if (tile < read_tiles) return true;
+  std::size_t bytes = run_bytes(move.chunk, move.count, tile);
+  int next = tile + 1;
+  const bool is_whole_block = static_cast<std::size_t>(move.count) == k_;
+  for (; is_whole_block && next < num_tiles_; ++next) {
+    const std::size_t more = run_bytes(move.chunk, move.count, next);
+    if (bytes + more > kReadAtOnce) break;
+    bytes += more;
+  }
+  if (!read(move.sources[0], tile, work_.output + in_buffer(move.destinations[0].index, tile),
+            bytes)) {
+    return false;
+  }
+  read_tiles = next;
+  count_->moved_bytes += bytes;
   return true;
 }
 

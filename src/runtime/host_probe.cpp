@@ -25,6 +25,7 @@
 #include "base/host.hpp"
 #include "base/kernel_text.hpp"
 #include "runtime/host_probe_cores.hpp"
+#include "transports/foreign_memory.hpp"
 
 namespace chorus {
 namespace {
@@ -223,8 +224,8 @@ class Ways {
   }
 
   [[nodiscard]] bool read_by_kernel(std::size_t bytes) const {
-    for (std::size_t at = 0; at < bytes; at += kTile) {
-      const std::size_t size = std::min(kTile, bytes - at);
+    for (std::size_t at = 0; at < bytes; at += kReadAtOnce) {
+      const std::size_t size = std::min(kReadAtOnce, bytes - at);
       const iovec local{to_.data() + at, size};
       const iovec remote{from_.data() + at, size};
       if (::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) != static_cast<ssize_t>(size)) {

@@ -102,7 +102,7 @@ TEST(HostRates, TheKernelCopiesWhereItsOneCopyTakesLessThanTwo) {
     const HostRates rates = drawn_rates(seed);
     for (const HostRates::Sample& sample : rates.pairs[0].samples) {
       const auto bytes = static_cast<double>(sample.bytes);
-      const bool pays = kernel_copies_pay(machine(rates), loads(bytes, bytes));
+      const bool pays = copy_times(machine(rates), loads(bytes, bytes)).kernel_pays();
       const double two_copies = sample.stage_s + sample.fetch_s;
       const double one = sample.kernel_s + rates.pairs[0].line_s;
       EXPECT_EQ(pays, one < two_copies) << "seed " << seed << ", " << sample.bytes << " bytes";
@@ -110,7 +110,7 @@ TEST(HostRates, TheKernelCopiesWhereItsOneCopyTakesLessThanTwo) {
     }
     HostRates forbidden = rates;
     for (HostRates::Sample& sample : forbidden.pairs[0].samples) sample.kernel_s = 0;
-    EXPECT_FALSE(kernel_copies_pay(machine(forbidden), loads(1e6, 1e6)));
+    EXPECT_FALSE(copy_times(machine(forbidden), loads(1e6, 1e6)).kernel_pays());
   }
   EXPECT_GT(by_kernel, 100);
   EXPECT_GT(staged, 100);
@@ -123,10 +123,12 @@ TEST(HostRates, WhatOverlapsAndWhatTakesTurnsIsCounted) {
   rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1.5e-6, 1e-6}, {1 << 20, 1e-3, 1e-3, 1.5e-3, 1e-3}};
   const double bytes = 1 << 20;
   const std::vector<RankLoad> broadcast = {{bytes, {}}, {0, {bytes}}};
+  EXPECT_TRUE(copy_times(machine(rates, 2, bytes), broadcast)
+                  .kernel_pays());  // one tile: one after another
+  EXPECT_FALSE(
+      copy_times(machine(rates, 2, bytes / 16), broadcast).kernel_pays());  // at the same time
   EXPECT_TRUE(
-      kernel_copies_pay(machine(rates, 2, bytes), broadcast));  // one tile: one after another
-  EXPECT_FALSE(kernel_copies_pay(machine(rates, 2, bytes / 16), broadcast));  // at the same time
-  EXPECT_TRUE(kernel_copies_pay(machine(rates, 1, bytes / 16), broadcast));   // on the same core
+      copy_times(machine(rates, 1, bytes / 16), broadcast).kernel_pays());  // on the same core
 }
 
 TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
@@ -149,7 +151,7 @@ TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
 TEST(HostRates, OfAnAmdEpycLeaveEverythingToSlots) {
   const HostRates rates = recorded("amd-epyc-2-cores");
   for (double bytes = 512; bytes < 1e9; bytes *= 2) {
-    EXPECT_FALSE(kernel_copies_pay(machine(rates), loads(bytes, bytes))) << bytes;
+    EXPECT_FALSE(copy_times(machine(rates), loads(bytes, bytes)).kernel_pays()) << bytes;
   }
   EXPECT_EQ(kernel_message_sizes(machine(rates), 2).less_than, 0u);
 }

@@ -1,0 +1,159 @@
+// Tuning against machines that are drawn: what the two ways take, how late other ranks are, and
+// when the machine becomes another one.
+#include "runtime/copy_tuner.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace chorus::testing {
+namespace {
+
+/// Calls alike on a machine whose ways take `staged_s` and `kernel_s`, give or take noise.
+struct Machine {
+  double staged_s = 1e-4;
+  double kernel_s = 2e-4;
+  double noise = 0;       ///< share of the time, at most, that a call takes longer
+  double disturbed = 0;   ///< share of calls that take several times as long
+
+  [[nodiscard]] double seconds(bool by_kernel, std::mt19937_64& random) const {
+    std::uniform_real_distribution<double> any(0, 1);
+    const double s = (by_kernel ? kernel_s : staged_s) * (1 + noise * any(random));
+    return any(random) < disturbed ? s * (1 + 5 * any(random)) : s;
+  }
+  [[nodiscard]] double best_s() const { return std::min(staged_s, kernel_s); }
+};
+
+/// What `calls` take in all.
+double run(CopyTuner& tuner, const Machine& machine, int calls, std::mt19937_64& random) {
+  double sum_s = 0;
+  for (int i = 0; i < calls; ++i) {
+    const double s = machine.seconds(tuner.by_kernel(), random);
+    sum_s += s;
+    tuner.done(tuner.measures() ? s : 0);
+  }
+  return sum_s;
+}
+
+Machine drawn(std::mt19937_64& random) {
+  std::uniform_real_distribution<double> any(0, 1);
+  const double s = std::pow(10.0, -6 + 4 * any(random));
+  const double ratio = std::pow(7.0, 2 * any(random) - 1);
+  return {.staged_s = s, .kernel_s = s * ratio, .noise = 0.3 * any(random),
+          .disturbed = 0.1 * any(random)};
+}
+
+double percentile(std::vector<double> values, double p) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(p * static_cast<double>(values.size() - 1))];
+}
+
+/// The mean of a call with its noise, relative to without.
+double dearer(const Machine& machine) {
+  return (1 + machine.noise / 2) * (1 + 2.5 * machine.disturbed);
+}
+
+TEST(CopyTuner, CostsLittleWhereThePredictionHolds) {
+  std::vector<double> ratios;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937_64 random(seed);
+    const Machine machine = drawn(random);
+    CopyTuner tuner({.staged_s = machine.staged_s, .kernel_s = machine.kernel_s});
+    const int calls = 20'000;
+    const double took_s = run(tuner, machine, calls, random);
+    ratios.push_back(took_s / (calls * machine.best_s() * dearer(machine)));
+  }
+  EXPECT_LT(percentile(ratios, 0.5), 1.012);
+  EXPECT_LT(percentile(ratios, 0.95), 1.03);
+  EXPECT_LT(percentile(ratios, 1), 1.06);
+}
+
+TEST(CopyTuner, FindsTheFasterWayWhateverWasPredicted) {
+  std::vector<double> ratios;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937_64 random(seed);
+    const Machine predicted = drawn(random);
+    const Machine machine = drawn(random);
+    CopyTuner tuner({.staged_s = predicted.staged_s, .kernel_s = predicted.kernel_s});
+    run(tuner, machine, 3000, random);
+    const int calls = 10'000;
+    const double took_s = run(tuner, machine, calls, random);
+    ratios.push_back(took_s / (calls * machine.best_s() * dearer(machine)));
+  }
+  EXPECT_LT(percentile(ratios, 0.5), 1.015);
+  EXPECT_LT(percentile(ratios, 0.95), 1.08);  // whose ways hardly differ
+  EXPECT_LT(percentile(ratios, 1), 1.2);
+}
+
+// Whoever stays with what was predicted pays the other way's time until the end.
+TEST(CopyTuner, FollowsAMachineThatBecomesAnother) {
+  std::vector<double> calls_until;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937_64 random(seed);
+    Machine machine = drawn(random);
+    machine.disturbed = 0.02;
+    machine.kernel_s = machine.staged_s * 2;
+    CopyTuner tuner({.staged_s = machine.staged_s, .kernel_s = machine.kernel_s});
+    run(tuner, machine, 2000, random);
+    EXPECT_FALSE(tuner.chosen());
+    machine.staged_s *= 5;
+    int calls = 0;
+    while (!tuner.chosen() && calls < 10'000) {
+      run(tuner, machine, 1, random);
+      ++calls;
+    }
+    calls_until.push_back(calls);
+    machine.staged_s /= 5;  // and back
+    calls = 0;
+    while (tuner.chosen() && calls < 10'000) {
+      run(tuner, machine, 1, random);
+      ++calls;
+    }
+    calls_until.push_back(calls);
+  }
+  EXPECT_LT(percentile(calls_until, 0.5), 300);
+  EXPECT_LT(percentile(calls_until, 0.95), 1500);
+  EXPECT_LT(percentile(calls_until, 1), 3000);
+}
+
+// Times that say nothing: what was predicted is as good as any other way, and nothing is lost where
+// it is right.
+TEST(CopyTuner, SeldomLeavesARightWayInCallsThatAreAllNoise) {
+  std::vector<double> wrong;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937_64 random(seed);
+    const Machine machine{.staged_s = 1e-4, .kernel_s = 1.5e-4, .noise = 3, .disturbed = 0.3};
+    CopyTuner tuner({.staged_s = machine.staged_s, .kernel_s = machine.kernel_s});
+    int by_kernel = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      by_kernel += tuner.by_kernel() ? 1 : 0;
+      run(tuner, machine, 1, random);
+    }
+    wrong.push_back(by_kernel / 20'000.0);
+  }
+  EXPECT_LT(percentile(wrong, 0.5), 0.1);
+  EXPECT_LT(percentile(wrong, 0.95), 0.3);
+}
+
+TEST(CopyTuner, NeverTriesWhatIsOutOfTheQuestion) {
+  EXPECT_FALSE(CopyTuner::is_open({.staged_s = 1e-6, .kernel_s = 9e-6}));
+  EXPECT_FALSE(CopyTuner::is_open({.staged_s = 9e-6, .kernel_s = 1e-6}));
+  EXPECT_FALSE(CopyTuner::is_open({.staged_s = 0, .kernel_s = HUGE_VAL}));
+  EXPECT_TRUE(CopyTuner::is_open({.staged_s = 1e-6, .kernel_s = 7e-6}));
+}
+
+TEST(CopyTuner, DoesAsAnotherRankDid) {
+  CopyTuner tuner({.staged_s = 1e-6, .kernel_s = 2e-6});
+  EXPECT_FALSE(tuner.by_kernel());
+  tuner.follow(true);
+  EXPECT_TRUE(tuner.by_kernel());
+  tuner.follow(false);
+  EXPECT_FALSE(tuner.by_kernel());
+}
+
+}  // namespace
+}  // namespace chorus::testing
