@@ -265,9 +265,12 @@ class Life {
   void go_on(Communicator& world) {
     if (trial_.phase == Phase::join || trial_.phase == Phase::leave) return;
     const bool is_comers = trial_.victim == trial_.world_size;
-    // A connection of a part fails that part alone: the others are to be told.
-    if (trial_.fault == Fault::cut_data && trial_.phase == Phase::split) world.abort(own_.named);
-    Communicator smaller = is_comers ? std::move(world) : world.shrink(trial_.lost());
+    // What fails a part, or the larger one, fails that alone, and perhaps in a call that others
+    // have returned from: they are to be told.
+    const bool is_other =
+        is_comers || (trial_.fault == Fault::cut_data && trial_.phase == Phase::split);
+    if (is_other) world.abort(own_.named);
+    Communicator smaller = world.shrink(is_comers ? std::vector<Rank>{} : trial_.lost());
     reduce(smaller);
     own_.usable_us = now_us();
     auto part = smaller.split(smaller.rank() % 2);
