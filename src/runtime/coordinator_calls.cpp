@@ -68,14 +68,8 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   };
   const auto known = exchanges_.find(key);
   if (known == exchanges_.end()) {  // else nobody has died or left since: that ends an exchange
-    // Of a death every rank learns by itself; nothing to collect for.
-    const auto is = [&](State wanted) {
-      return members.find_if([&](Rank other) { return state(other) == wanted; });
-    };
-    if (is(State::dead)) return;
-    if (const auto left = is(State::left)) {
-      return send(rank, Writer(Type::exchange_failed).text(key).text(at(*left).farewell).share());
-    }
+    // Of a rank that arrives it may be one whose result others have.
+    if (!at(rank).arriving && is_in_vain(key, members, RankList(std::span(&rank, 1)))) return;
     if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
   } else if (known->second.members != members) {
     RankList all = known->second.members;
@@ -122,6 +116,18 @@ void Judge::on_withdraw(Rank rank, wire::Reader& body) {
   if (!slot) return;
   slot.reset();
   if (--exchange.arrived == 0) exchanges_.erase(found);
+}
+
+/// Whether one of its members is gone. Of a death every rank learns by itself.
+bool Judge::is_in_vain(const std::string& key, const RankList& members, const RankList& told) {
+  const auto is = [&](State wanted) {
+    return members.find_if([&](Rank other) { return state(other) == wanted; });
+  };
+  if (is(State::dead)) return true;
+  const auto left = is(State::left);
+  if (!left) return false;
+  send_members(told, Writer(Type::exchange_failed).text(key).text(at(*left).farewell).share());
+  return true;
 }
 
 void Judge::fail_exchanges_of(Rank rank, const std::string& why) {

@@ -68,7 +68,7 @@ std::string Judge::absent_ranks() const {
 
 void Judge::send_all(const wire::Frame& frame) {
   for (Rank rank = 0; rank < rules_.world_size; ++rank) {
-    if (state(rank) == State::joined && at(rank).has_followed) send(rank, frame);
+    if (state(rank) == State::joined && !at(rank).arriving) send(rank, frame);
   }
 }
 

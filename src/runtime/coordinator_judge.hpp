@@ -126,7 +126,6 @@ class Judge {
     bool appointed = false;                ///< it was asked to be ready for that
     std::optional<wire::Successor> place;  ///< where it is
     bool arriving = false;                 ///< at this successor, and has not said all it knows
-    bool has_followed = true;              ///< it has said what it was told elsewhere
     std::size_t deaths_told = 0;           ///< of deaths_
     std::uint64_t last_result = 0;         ///< that it has
     Time scattered_at{};                   ///< when its connection was lost
@@ -220,6 +219,7 @@ class Judge {
   void settle_gathering(Time now);
   void settle_awaited(Time now);
   void take_over(Time now);
+  void begin_anew();
   void give_up(std::size_t came, std::size_t alive);
   void tell_deaths(Rank rank);
   void welcome(Rank rank);
@@ -235,7 +235,7 @@ class Judge {
                                 std::uint64_t number) const;
   [[nodiscard]] bool lacks_blobs(const std::string& key, std::uint64_t number,
                                  const Exchange& finished) const;
-  void answer_finished();
+  void answer_arrived();
   void answer_finished(const std::string& key, std::uint64_t number, const Exchange& finished);
   void complete(const std::string& key);
   [[nodiscard]] bool is_smaller_part(Rank rank, Time now);
@@ -248,6 +248,7 @@ class Judge {
   void release_hosts(Time now);
   void decide(const std::string& key, Group& group, const std::string& sentence);
   void fail_exchanges_of(Rank rank, const std::string& why);
+  bool is_in_vain(const std::string& key, const RankList& members, const RankList& told);
   void forget_if_closed(const std::string& key);
   [[nodiscard]] std::string seat_name(const Group& group, std::size_t seat, bool with_who) const;
   [[nodiscard]] bool speaks(const Group& group, std::size_t seat, std::uint64_t call) const;

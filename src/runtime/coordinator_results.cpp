@@ -90,7 +90,7 @@ bool Judge::waits_for_results(Time now) {
 
 /// A result that some ranks have, to those that ask for it again: what all its members gave is
 /// known from the ones or the others. Then what was under way may end.
-void Judge::answer_finished() {
+void Judge::answer_arrived() {
   for (const auto& [of, finished] : finished_) answer_finished(of.first, of.second, finished);
   if (!may_return_ && std::none_of(members_.begin(), members_.end(), [](const Member& member) {
         return member.state == State::awaited;
@@ -100,6 +100,13 @@ void Judge::answer_finished() {
   std::vector<std::string> keys;
   for (const auto& [key, exchange] : exchanges_) keys.push_back(key);
   for (const std::string& key : keys) complete(key);
+  std::erase_if(exchanges_, [&](const auto& entry) {
+    const auto& [asked, exchange] = entry;
+    for (std::size_t i = 0; i < exchange.members.size(); ++i) {
+      if (exchange.blobs[i] && at(exchange.members[i]).arriving) return false;
+    }
+    return is_in_vain(asked, exchange.members, exchange.members);
+  });
 }
 
 void Judge::answer_finished(const std::string& key, std::uint64_t number,

@@ -95,7 +95,9 @@ std::vector<wire::Successor> Judge::successors() const {
   std::vector<wire::Successor> all;
   for (const Rank rank : appointed_) {
     const Member& member = at(rank);
-    if (member.state != State::joined || member.local || !member.place) continue;
+    // One that has lost its connection alone is gone to as before: all are to have one list.
+    const bool is_gone = member.state != State::joined && member.state != State::awaited;
+    if (is_gone || member.local || !member.place) continue;
     if (all.size() < wire::kMaxSuccessors) all.push_back(*member.place);
   }
   return all;
@@ -117,6 +119,7 @@ void Judge::say_goodbye(Rank rank) {
 // Arrival at a successor.
 
 std::optional<std::string> Judge::follow(const wire::Hello& hello, Time now) {
+  if (gave_up_) begin_anew();
   Member& member = at(hello.rank);
   const std::string who = fmt::format("pid {} on {}", hello.pid, hello.host);
   if (member.state == State::dead || member.state == State::left) {
@@ -127,7 +130,7 @@ std::optional<std::string> Judge::follow(const wire::Hello& hello, Time now) {
     return fmt::format("two processes claim to be one rank: {} and rank {} ({})", name(hello.rank),
                        hello.rank, who);
   }
-  if (member.state != State::awaited || gave_up_) {
+  if (member.state != State::awaited) {
     return fmt::format("rank {} ({}) has been here before", hello.rank, who);
   }
   if (rules_.successor && took_over_ == Time{} && !gathering_) {
@@ -140,7 +143,6 @@ std::optional<std::string> Judge::follow(const wire::Hello& hello, Time now) {
   }
   member.state = State::joined;
   member.arriving = true;
-  member.has_followed = false;
   member.who = who;
   member.identity = hello.identity;
   member.host = hello.host;
@@ -153,7 +155,6 @@ void Judge::on_follow(Rank rank, wire::Reader& body, Time now) {
   wire::Follow brought = wire::read_follow(body, rules_.world_size);
   Member& member = at(rank);
   if (!member.arriving) throw Malformed("it follows without having lost the coordinator");
-  member.has_followed = true;
   member.last_result = brought.last_result;
   num_results_ = std::max(num_results_, brought.last_result);
   member.deaths_told = brought.deaths.size();
@@ -170,7 +171,7 @@ void Judge::on_follow(Rank rank, wire::Reader& body, Time now) {
     }
     verdicts_.try_emplace(key, std::move(sentence));
   }
-  if (!gathering_) return tell_deaths(rank);
+  if (!gathering_) return;
   gathering_->last_came = now;
   // What one rank knows for certain outweighs what others could not tell.
   if (brought.loss == wire::Loss::left || gathering_->loss == wire::Loss::silent) {
@@ -215,7 +216,9 @@ void Judge::on_followed(Rank rank, Time now) {
     return;
   }
   close_seats_of(rank, now);
-  answer_finished();
+  // Before the deaths, by which the rank would end what it asks for, and the others have not.
+  answer_arrived();
+  tell_deaths(rank);
   welcome(rank);
   tell_notes(rank);
 }
@@ -280,6 +283,16 @@ void Judge::settle_gathering(Time now) {
   }
 }
 
+/// Too few came to this successor the first time: what they brought they bring again.
+void Judge::begin_anew() {
+  Judge anew(rules_);
+  anew.refusals_ = std::move(refusals_);
+  anew.places_ = std::move(places_);
+  anew.may_return_ = may_return_;
+  anew.orders_ = std::move(orders_);
+  *this = std::move(anew);
+}
+
 void Judge::give_up(std::size_t came, std::size_t alive) {
   gathering_.reset();
   gave_up_ = true;
@@ -299,13 +312,13 @@ void Judge::give_up(std::size_t came, std::size_t alive) {
 void Judge::take_over(Time now) {
   const Gathering old = *std::exchange(gathering_, std::nullopt);
   took_over_ = now;
+  answer_arrived();
   for (Rank rank = 0; rank < rules_.world_size; ++rank) {
-    if (state(rank) != State::joined || !at(rank).has_followed) continue;
+    if (state(rank) != State::joined || at(rank).arriving) continue;
     tell_deaths(rank);
     welcome(rank);
-    if (!at(rank).arriving) close_seats_of(rank, now);
+    close_seats_of(rank, now);
   }
-  answer_finished();
   host_has_gone(old, now);
   for (Rank rank = 0; rank < rules_.world_size; ++rank) {
     if (state(rank) == State::left) close_seats_of(rank, now);

@@ -367,7 +367,7 @@ TEST_F(JudgeTest, ARankThatMissedThatAllHaveJoinedIsToldWhenItComesAgain) {
   EXPECT_THAT(heard(), Contains("to 0: joined, host -1"));
   judge_->closed(2, "its connection closed", now_);
   judge_->scattered(0, now_);
-  judge_->tick(now_);
+  pass(0);
   (void)heard();
   EXPECT_TRUE(judge_->is_untold(hello_of(0)));
   wire::Hello other = hello_of(0);
@@ -379,6 +379,75 @@ TEST_F(JudgeTest, ARankThatMissedThatAllHaveJoinedIsToldWhenItComesAgain) {
                                      "to 0: death 2 pid 102 on h: its connection closed"}));
   pass(60'000);
   EXPECT_EQ(judge_->state(0), Judge::State::joined);
+}
+
+// An exchange has one outcome on all that survive it, though the relay that hands it down dies.
+TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheDeathThatFollowedIt) {
+  start(3, false);
+  judge_->note_relays();
+  for (const Rank rank : {0, 1, 2}) enter(rank);
+  const auto gives = [&] { return Writer(Type::exchange).text("k").ranks(world_).blob({}); };
+  for (const Rank rank : {0, 1, 2}) say(rank, gives());
+  const auto result = fmt::format("to 1: type {}", static_cast<int>(Type::exchange_result));
+  EXPECT_THAT(heard(), Contains(result));
+  judge_->closed(0, "its connection closed", now_);
+  judge_->scattered(1, now_);
+  pass(0);
+  EXPECT_THAT(heard(), ElementsAre("to 2: death 0 pid 100 on h: its connection closed"));
+  wire::Hello hello = hello_of(1);
+  hello.session = 1;
+  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
+  say(1, *wire::follow_frame({}));
+  say(1, gives());
+  say(1, Writer(Type::followed));
+  const auto said = heard();
+  ASSERT_GE(said.size(), 2U);
+  EXPECT_EQ(said[0], result);
+  EXPECT_EQ(said[1], "to 1: death 0 pid 100 on h: its connection closed");
+  // What nobody has the result of ends by the death.
+  say(1, Writer(Type::exchange).text("next").ranks(world_).blob({}));
+  EXPECT_THAT(heard(), IsEmpty());
+}
+
+// All are to go to the same one where the coordinator is lost in that moment.
+TEST_F(JudgeTest, ASuccessorWhoseRelayDiedStaysTheFirstThatOthersGoTo) {
+  start(3, false);
+  judge_->note_relays();
+  wire::Hello first = hello_of(0);
+  first.may_succeed = true;
+  EXPECT_EQ(judge_->admit(first, now_), std::nullopt);
+  for (const Rank rank : {1, 2}) enter(rank);
+  say(0, *wire::places_frame(Type::listening, std::vector<wire::Place>{{"127.0.0.1", 1}}));
+  (void)heard();
+  for (const Rank rank : {0, 1}) judge_->scattered(rank, now_);
+  wire::Hello hello = hello_of(1);
+  hello.session = 1;
+  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
+  say(1, *wire::follow_frame({}));
+  say(1, Writer(Type::followed));
+  std::vector<wire::Successor> told;
+  for (const Judge::Order& order : judge_->take_orders()) {
+    if (order.close || static_cast<Type>((*order.frame)[4]) != Type::successors) continue;
+    wire::Reader reader(std::span(*order.frame).subspan(5));
+    told = wire::read_successors(reader, 3);
+  }
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].rank, 0);
+}
+
+TEST_F(JudgeTest, ASuccessorToWhichTooFewCameServesThoseThatComeAgain) {
+  judge_.emplace(Judge::Rules{.world_size = 5,
+                              .launcher = false,
+                              .host_identity = "1",
+                              .host_text = "pid 101 on h",
+                              .successor = true});
+  wire::Follow known;
+  known.host_rank = 0;
+  follow(1, known);
+  pass(1'100);
+  EXPECT_TRUE(judge_->gave_up());
+  for (const Rank rank : {1, 2, 3, 4}) follow(rank, known);
+  EXPECT_THAT(heard(), Contains("to 1: death 0 : its connection closed"));
 }
 
 // They come to a successor over a relay whose process dies, too.
