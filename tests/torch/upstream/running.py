@@ -71,6 +71,8 @@ def kept(run_once):
                     print("suites: there is more; the same command goes on", file=sys.stderr)
                     raise SystemExit(75)
                 print(f"{suite} with {backend}", file=sys.stderr, flush=True)
+                for name in out.begun:  # when this was ended from outside
+                    out.end(name, "stopped")
                 said = run_once(backend, options, file, folder, path, *arguments, **names)
                 before, out = out.ended, Outcomes(path)
                 for name in out.begun:

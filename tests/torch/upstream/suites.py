@@ -22,10 +22,14 @@ import time
 import running
 from outcomes import OUTCOMES
 
-# Tests that pass with Gloo and cannot with Chorus, by regular expressions on "SUITE NAME".
+# Why tests that pass with Gloo cannot with Chorus, and why others fail where they do not say it: by regular expressions on
+# "SUITE NAME".
 KNOWN = {
     r"^torch-\d test_ddp_logging_data_cpu$": "DistributedDataParallel's log reads what only an object of Gloo's has where "
                                              "a group says it is one, so Chorus's do not",
+    r"^accelerate test_distributed_data_loop": "it lets ranks end unevenly: Gloo waits for its limit, Chorus says which "
+                                               "rank called what",
+    r"^deepspeed test_dist.py: TestDistributedFixture": "it wants an older pytest",
 }
 
 
@@ -128,7 +132,7 @@ def differences(suite, gloo, chorus):
             alike.setdefault((before, known or cell(why)), []).append(name)
             continue
         unknown += before == "ok" and not known
-        rows.append(f"| {suite} | {name} | {before} | {after} | {known or cell(why_after if before == 'ok' else why)} |")
+        rows.append(f"| {suite} | {name} | {before} | {after} | {known or cell(why_after if before == 'ok' or not why else why)} |")
     for (outcome, why), names in alike.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         rows.append(f"| {suite} | {names[0]}{more} | {outcome} | {outcome} | {why} |")

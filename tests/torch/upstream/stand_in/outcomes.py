@@ -20,7 +20,7 @@ class Outcomes:
                 lines = [json.loads(line) for line in file if line.endswith("\n")]
         self.whole = any("whole" in line for line in lines)
         tests = {line["test"]: (line["result"], line["why"]) for line in lines if "test" in line}
-        self.ended = {name: result for name, result in tests.items() if result[0] != "begun"}
+        self.ended = {name: result for name, result in tests.items() if result[0] not in ("begun", "stopped")}
         self.begun = [name for name, result in tests.items() if result[0] == "begun"]
 
     def late(self):
