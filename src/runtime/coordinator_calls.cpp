@@ -133,7 +133,7 @@ bool Judge::is_in_vain(const std::string& key, const RankList& members, const Ra
 void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
   for (auto entry = exchanges_.begin(); entry != exchanges_.end();) {
     const Exchange& exchange = entry->second;
-    if (!exchange.members.contains(rank)) {
+    if (!exchange.members.contains(rank) || awaits_result(exchange)) {
       ++entry;
       continue;
     }
@@ -167,7 +167,9 @@ void Judge::on_open_group(Rank rank, wire::Reader& body) {
   group.seats[*seat].closed = false;
   const auto brought = verdicts_.find(key);
   if (brought != verdicts_.end() && !group.verdict) group.verdict = brought->second;
-  if (group.verdict) send(rank, Writer(Type::verdict).text(key).text(*group.verdict).share());
+  if (group.verdict && is_served(rank)) {
+    send(rank, Writer(Type::verdict).text(key).text(*group.verdict).share());
+  }
 }
 
 void Judge::on_close_group(Rank rank, wire::Reader& body, Time now) {
@@ -199,7 +201,11 @@ void Judge::forget_if_closed(const std::string& key) {
 void Judge::decide(const std::string& key, Group& group, const std::string& sentence) {
   if (group.verdict) return;
   group.verdict = sentence;
-  send_members(group.members, Writer(Type::verdict).text(key).text(sentence).share());
+  RankList served;
+  group.members.for_each([&](Rank rank) {
+    if (is_served(rank)) served.add(rank, 1);
+  });
+  send_members(served, Writer(Type::verdict).text(key).text(sentence).share());
 }
 
 void Judge::on_abort(Rank rank, wire::Reader& body) {

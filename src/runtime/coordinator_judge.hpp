@@ -89,6 +89,11 @@ class Judge {
   /// awaited: it was alive when the coordinator was lost, and has not come to its successor.
   enum class State : std::uint8_t { absent, joined, left, dead, awaited };
   [[nodiscard]] State state(Rank rank) const { return at(rank).state; }
+  /// Hears what happens. Who comes to a successor, or again, first says all that it knows and is
+  /// told the results that it missed.
+  [[nodiscard]] bool is_served(Rank rank) const {
+    return state(rank) == State::joined && !at(rank).arriving && !gathering_;
+  }
   [[nodiscard]] bool forming() const { return !all_joined_ && !failure_; }
   /// Why the ranks never all met, or will not.
   [[nodiscard]] const std::optional<std::string>& join_failure() const { return failure_; }
@@ -222,6 +227,7 @@ class Judge {
   void begin_anew();
   void give_up(std::size_t came, std::size_t alive);
   void tell_deaths(Rank rank);
+  void tell_verdicts(Rank rank);
   void welcome(Rank rank);
   [[nodiscard]] std::optional<bool> is_running(Rank rank) const;
   [[nodiscard]] bool is_stopped(Rank rank) const;
@@ -235,6 +241,7 @@ class Judge {
                                 std::uint64_t number) const;
   [[nodiscard]] bool lacks_blobs(const std::string& key, std::uint64_t number,
                                  const Exchange& finished) const;
+  [[nodiscard]] bool awaits_result(const Exchange& exchange) const;
   void answer_arrived();
   void answer_finished(const std::string& key, std::uint64_t number, const Exchange& finished);
   void complete(const std::string& key);

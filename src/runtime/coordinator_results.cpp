@@ -102,11 +102,28 @@ void Judge::answer_arrived() {
   for (const std::string& key : keys) complete(key);
   std::erase_if(exchanges_, [&](const auto& entry) {
     const auto& [asked, exchange] = entry;
-    for (std::size_t i = 0; i < exchange.members.size(); ++i) {
-      if (exchange.blobs[i] && at(exchange.members[i]).arriving) return false;
-    }
-    return is_in_vain(asked, exchange.members, exchange.members);
+    return !awaits_result(exchange) && is_in_vain(asked, exchange.members, exchange.members);
   });
+}
+
+/// Whether a rank asks for it that may have missed its result: what ends the exchange comes after
+/// that (answer_arrived()).
+bool Judge::awaits_result(const Exchange& exchange) const {
+  for (std::size_t i = 0; i < exchange.members.size(); ++i) {
+    const Rank rank = exchange.members[i];
+    if (exchange.blobs[i] && state(rank) == State::joined && !is_served(rank)) return true;
+  }
+  return false;
+}
+
+/// Those that were found while the rank was on its way.
+void Judge::tell_verdicts(Rank rank) {
+  for (const auto& [key, group] : groups_) {
+    const auto seat = group.seat_of(rank);
+    if (!group.verdict || !seat || !group.seats[*seat].opened || group.seats[*seat].closed)
+      continue;
+    send(rank, Writer(Type::verdict).text(key).text(*group.verdict).share());
+  }
 }
 
 void Judge::answer_finished(const std::string& key, std::uint64_t number,

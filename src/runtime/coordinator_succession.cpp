@@ -216,9 +216,11 @@ void Judge::on_followed(Rank rank, Time now) {
     return;
   }
   close_seats_of(rank, now);
-  // Before the deaths, by which the rank would end what it asks for, and the others have not.
+  // Before deaths and verdicts, by which the rank would end what it asks for, and the others have
+  // not.
   answer_arrived();
   tell_deaths(rank);
+  tell_verdicts(rank);
   welcome(rank);
   tell_notes(rank);
 }
@@ -316,6 +318,7 @@ void Judge::take_over(Time now) {
   for (Rank rank = 0; rank < rules_.world_size; ++rank) {
     if (state(rank) != State::joined || at(rank).arriving) continue;
     tell_deaths(rank);
+    tell_verdicts(rank);
     welcome(rank);
     close_seats_of(rank, now);
   }

@@ -12,8 +12,8 @@ namespace chorus {
 namespace {
 
 /// Of ordinary buffers. Nothing is known where it is not measured, and small ones are staged.
-CopyTimes predicted_times(const DirectRoutine& routine, const Work& work,
-                          const DirectCount& count, std::size_t always_staged) {
+CopyTimes predicted_times(const DirectRoutine& routine, const Work& work, const DirectCount& count,
+                          std::size_t always_staged) {
   constexpr CopyTimes kStaged{.staged_s = 0, .kernel_s = std::numeric_limits<double>::infinity()};
   if (count.machine == nullptr || count.kernel_refuses) return kStaged;
   const std::size_t block_bytes = work.count * size_of(work.type);
@@ -33,8 +33,7 @@ std::pair<std::uint32_t, int> alike(const Routine& routine, const Work& work) {
 
 DirectExecution::ByKernel DirectExecution::reads_by_kernel(const Routine& routine, const Work& work,
                                                            const DirectCount& count) {
-  const bool predicted =
-      predicted_times(*routine.direct, work, count, kAlwaysStaged).kernel_pays();
+  const bool predicted = predicted_times(*routine.direct, work, count, kAlwaysStaged).kernel_pays();
   const auto tuner = count.tuners.find(alike(routine, work));
   const bool now = tuner == count.tuners.end() ? predicted : tuner->second.chosen();
   return {.predicted = predicted, .now = now && !count.kernel_refuses};
@@ -69,9 +68,9 @@ void DirectExecution::note_offers_known() {
   waited_ = std::chrono::steady_clock::now() - offered_at_;
 }
 
-// Where calls follow each other, waiting for others is part of what a way costs. Where ranks compute
-// between them it tells how late the others are.
-// What the kernel refused says nothing of either way.
+// Where calls follow each other, waiting for others is part of what a way costs. Where ranks
+// compute between them it tells how late the others are. What the kernel refused says nothing of
+// either way.
 void DirectExecution::end_tuning() {
   if (tuning_rank_ == commons_->rank()) {
     if (restages_) return;

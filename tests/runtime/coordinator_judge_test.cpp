@@ -409,6 +409,33 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheDeathThatFollowedIt) {
   EXPECT_THAT(heard(), IsEmpty());
 }
 
+// The communicator fails meanwhile: who missed the result would else take that for the outcome.
+TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheVerdictThatFollowedIt) {
+  start(3, false);
+  judge_->note_relays();
+  for (const Rank rank : {0, 1, 2}) enter(rank);
+  const auto opens = [&] { return Writer(Type::open_group).text("g").ranks(world_); };
+  const auto gives = [&] { return Writer(Type::exchange).text("k").ranks(world_).blob({}); };
+  for (const Rank rank : {0, 1, 2}) say(rank, opens());
+  for (const Rank rank : {0, 1, 2}) say(rank, gives());
+  const auto result = fmt::format("to 1: type {}", static_cast<int>(Type::exchange_result));
+  EXPECT_THAT(heard(), Contains(result));
+  judge_->scattered(1, now_);
+  wire::Hello hello = hello_of(1);
+  hello.session = 1;
+  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
+  say(1, *wire::follow_frame({}));
+  say(2, Writer(Type::abort).text("g").text("enough"));  // while rank 1 is on its way
+  say(1, opens());
+  say(1, gives());
+  for (const std::string& each : heard()) EXPECT_THAT(each, Not(StartsWith("to 1"))) << each;
+  say(1, Writer(Type::followed));
+  const auto said = heard();
+  ASSERT_GE(said.size(), 2U);
+  EXPECT_EQ(said[0], result);
+  EXPECT_THAT(said[1], AllOf(StartsWith("to 1: verdict"), HasSubstr("rank 2 aborted: enough")));
+}
+
 // All are to go to the same one where the coordinator is lost in that moment.
 TEST_F(JudgeTest, ASuccessorWhoseRelayDiedStaysTheFirstThatOthersGoTo) {
   start(3, false);

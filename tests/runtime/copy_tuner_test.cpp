@@ -17,8 +17,8 @@ namespace {
 struct Machine {
   double staged_s = 1e-4;
   double kernel_s = 2e-4;
-  double noise = 0;       ///< share of the time, at most, that a call takes longer
-  double disturbed = 0;   ///< share of calls that take several times as long
+  double noise = 0;      ///< share of the time, at most, that a call takes longer
+  double disturbed = 0;  ///< share of calls that take several times as long
 
   [[nodiscard]] double seconds(bool by_kernel, std::mt19937_64& random) const {
     std::uniform_real_distribution<double> any(0, 1);
@@ -43,7 +43,9 @@ Machine drawn(std::mt19937_64& random) {
   std::uniform_real_distribution<double> any(0, 1);
   const double s = std::pow(10.0, -6 + 4 * any(random));
   const double ratio = std::pow(7.0, 2 * any(random) - 1);
-  return {.staged_s = s, .kernel_s = s * ratio, .noise = 0.3 * any(random),
+  return {.staged_s = s,
+          .kernel_s = s * ratio,
+          .noise = 0.3 * any(random),
           .disturbed = 0.1 * any(random)};
 }
 
