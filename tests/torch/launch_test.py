@@ -134,15 +134,18 @@ print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
         blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         blocks = [block for block in blocks if "mean.py" in block]
         self.assertEqual([block.split()[0] for block in blocks], ["sudo", "pip"])
-        with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-            Path(folder, "mean.py").write_text(program)
+        with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "mean.py").write_text(program)
             for block in blocks:
                 # What is built is here; the package that README installs is not.
                 script = re.sub(r"^(sudo|pip) .*\n", "", block).replace("/usr/bin/python3", sys.executable)
                 script = script.replace("torchrun", " ".join([sys.executable, "-m torch.distributed.run", *DEFAULTS]))
-                script = script.replace("29500", str(free.getsockname()[1]))
-                free.close()
+                script = script.replace("29500", port)
+                # As torch 1.13 spells them, and later ones, too.
+                script = script.replace("--nproc-per-node", "--nproc_per_node").replace("--master-port", "--master_port")
                 script = f"PATH={BINARIES}/bin:$PATH PYTHONPATH={BINARIES}/python\nexport PYTHONPATH\n{script}"
                 with self.subTest(script=script):
                     self.assertEqual(self.run_job(["bash", "-c", script], cwd=folder), "[0.5, 0.5, 0.5, 0.5]\n")
