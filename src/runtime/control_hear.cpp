@@ -163,7 +163,7 @@ void Control::Impl::hear_shared(const wire::Reader& body) {
   }
   send(Writer(Type::shared_read).u64(opened.number).u8(is_here ? 1 : 0).share());
   if (!is_here) return;
-  if (opened.type != Type::exchange_result) throw wire::Malformed("a shared frame of another type");
+  if (opened.type == Type::shared) throw wire::Malformed("a shared frame that refers to another");
   hear(opened.type, wire::Reader(opened.body), opened.owner);
 }
 
