@@ -69,7 +69,7 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   const auto known = exchanges_.find(key);
   if (known == exchanges_.end()) {  // else nobody has died or left since: that ends an exchange
     // Of a rank that arrives it may be one whose result others have.
-    if (!at(rank).arriving && is_in_vain(key, members, RankList(std::span(&rank, 1)))) return;
+    if (!at(rank).arriving && end_in_vain(key, members, RankList(std::span(&rank, 1)))) return;
     if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
   } else if (known->second.members != members) {
     RankList all = known->second.members;
@@ -118,8 +118,9 @@ void Judge::on_withdraw(Rank rank, wire::Reader& body) {
   if (--exchange.arrived == 0) exchanges_.erase(found);
 }
 
-/// Whether one of its members is gone. Of a death every rank learns by itself.
-bool Judge::is_in_vain(const std::string& key, const RankList& members, const RankList& told) {
+/// Where one of its members is gone: `told` are told, but of a death, which every rank learns by
+/// itself. False if all may still come.
+bool Judge::end_in_vain(const std::string& key, const RankList& members, const RankList& told) {
   const auto is = [&](State wanted) {
     return members.find_if([&](Rank other) { return state(other) == wanted; });
   };
@@ -167,9 +168,7 @@ void Judge::on_open_group(Rank rank, wire::Reader& body) {
   group.seats[*seat].closed = false;
   const auto brought = verdicts_.find(key);
   if (brought != verdicts_.end() && !group.verdict) group.verdict = brought->second;
-  if (group.verdict && is_served(rank)) {
-    send(rank, Writer(Type::verdict).text(key).text(*group.verdict).share());
-  }
+  if (group.verdict && is_served(rank)) send(rank, verdict_frame(key, group));
 }
 
 void Judge::on_close_group(Rank rank, wire::Reader& body, Time now) {
@@ -201,11 +200,14 @@ void Judge::forget_if_closed(const std::string& key) {
 void Judge::decide(const std::string& key, Group& group, const std::string& sentence) {
   if (group.verdict) return;
   group.verdict = sentence;
-  RankList served;
-  group.members.for_each([&](Rank rank) {
-    if (is_served(rank)) served.add(rank, 1);
+  const wire::Frame frame = verdict_frame(key, group);
+  group.members.for_each([&](Rank rank) {  // the others when they have come: tell_verdicts()
+    if (is_served(rank)) send(rank, frame);
   });
-  send_members(served, Writer(Type::verdict).text(key).text(sentence).share());
+}
+
+wire::Frame Judge::verdict_frame(const std::string& key, const Group& group) {
+  return Writer(Type::verdict).text(key).text(*group.verdict).share();
 }
 
 void Judge::on_abort(Rank rank, wire::Reader& body) {

@@ -255,7 +255,8 @@ class Judge {
   void release_hosts(Time now);
   void decide(const std::string& key, Group& group, const std::string& sentence);
   void fail_exchanges_of(Rank rank, const std::string& why);
-  bool is_in_vain(const std::string& key, const RankList& members, const RankList& told);
+  bool end_in_vain(const std::string& key, const RankList& members, const RankList& told);
+  [[nodiscard]] static wire::Frame verdict_frame(const std::string& key, const Group& group);
   void forget_if_closed(const std::string& key);
   [[nodiscard]] std::string seat_name(const Group& group, std::size_t seat, bool with_who) const;
   [[nodiscard]] bool speaks(const Group& group, std::size_t seat, std::uint64_t call) const;

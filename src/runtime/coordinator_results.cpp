@@ -102,7 +102,7 @@ void Judge::answer_arrived() {
   for (const std::string& key : keys) complete(key);
   std::erase_if(exchanges_, [&](const auto& entry) {
     const auto& [asked, exchange] = entry;
-    return !awaits_result(exchange) && is_in_vain(asked, exchange.members, exchange.members);
+    return !awaits_result(exchange) && end_in_vain(asked, exchange.members, exchange.members);
   });
 }
 
@@ -122,7 +122,7 @@ void Judge::tell_verdicts(Rank rank) {
     const auto seat = group.seat_of(rank);
     if (!group.verdict || !seat || !group.seats[*seat].opened || group.seats[*seat].closed)
       continue;
-    send(rank, Writer(Type::verdict).text(key).text(*group.verdict).share());
+    send(rank, verdict_frame(key, group));
   }
 }
 

@@ -29,18 +29,22 @@ CopyTuner::CopyTuner(const CopyTimes& predicted)
     : by_kernel_(predicted.kernel_pays()),
       ratio_(by_kernel_ ? predicted.staged_s / predicted.kernel_s
                         : predicted.kernel_s / predicted.staged_s),
-      usual_s_(by_kernel_ ? predicted.kernel_s : predicted.staged_s),
-      // Where the prediction does not hold, the first trial comes at once.
-      since_trial_(calls_between_trials() * 3 / 4) {}
+      usual_s_(by_kernel_ ? predicted.kernel_s : predicted.staged_s) {
+  set_interval();
+  since_trial_ = interval_ * 3 / 4;  // where the prediction does not hold, the first comes at once
+}
 
-std::uint64_t CopyTuner::calls_between_trials() const {
-  if (was_faster_) return kCallsToConfirm;
+void CopyTuner::set_interval() {
+  if (was_faster_) {
+    interval_ = kCallsToConfirm;
+    return;
+  }
   // One that is only a little slower costs little, but each trial has uncounted calls.
   constexpr double kLeast = 1.25;
   const double lost = kTrialCalls * (std::clamp(ratio_, kLeast, kOutOfTheQuestion) - 1);
   const double calls = lost / kShareOfTrials;
   // What has changed is looked at sooner, and not more often than that.
-  return static_cast<std::uint64_t>(unusual_ >= kUnusualLooks ? calls / 4 : calls);
+  interval_ = static_cast<std::uint64_t>(unusual_ >= kUnusualLooks ? calls / 4 : calls);
 }
 
 void CopyTuner::enter(Phase phase) {
@@ -65,7 +69,7 @@ void CopyTuner::done(double seconds) {
   switch (phase_) {
     case Phase::steady:
       if (measures_) look(seconds);
-      if (since_trial_ >= calls_between_trials()) {
+      if (since_trial_ >= interval_) {
         enter(Phase::baseline);
       } else if (in_phase_ >= kCallsPerLook) {
         in_phase_ = 0;
@@ -90,6 +94,7 @@ void CopyTuner::done(double seconds) {
 void CopyTuner::look(double seconds) {
   const bool is_usual = seconds < usual_s_ * kUnusual && usual_s_ < seconds * kUnusual;
   unusual_ = is_usual ? 0 : unusual_ + 1;
+  set_interval();
 }
 
 void CopyTuner::judge() {
@@ -107,6 +112,7 @@ void CopyTuner::judge() {
   usual_s_ = this_s;
   unusual_ = 0;
   since_trial_ = 0;
+  set_interval();
   enter(Phase::steady);
 }
 

@@ -52,7 +52,7 @@ class CopyTuner {
   void look(double seconds);
   void judge();
   [[nodiscard]] static double typical(const Times& times);
-  [[nodiscard]] std::uint64_t calls_between_trials() const;
+  void set_interval();
 
   bool by_kernel_;
   Phase phase_ = Phase::steady;
@@ -64,7 +64,8 @@ class CopyTuner {
   bool was_faster_ = false;  ///< in the last trial the other way was
   Times baseline_ = {};
   Times trial_ = {};
-  std::uint64_t since_trial_;  ///< calls
+  std::uint64_t interval_ = 0;  ///< calls between the last trial and the next
+  std::uint64_t since_trial_ = 0;
 };
 
 }  // namespace chorus

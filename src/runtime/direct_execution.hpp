@@ -156,6 +156,8 @@ class DirectExecution {
 
   void begin();
   void choose_tiles();
+  [[nodiscard]] static CopyTimes predicted_times(const DirectRoutine& routine, const Work& work,
+                                                 const DirectCount& count);
   void choose_way();
   void begin_tuning();
   void note_offers_known();
@@ -222,21 +224,15 @@ class DirectExecution {
   Known known_output_;
   std::vector<Offered> offered_;  // [world_size]
   std::size_t num_known_ = 0;
-  bool touches_ = false;        // memory of others outside their parts
-  bool results_ = false;        // others collect from this rank's slots
-  bool by_kernel_ = false;      // peers read the input themselves, wherever it lies
-  CopyTuner* tuner_ = nullptr;  // DirectCount's, of by_kernel_; null: that is settled
-  Rank tuning_rank_ = 0;        // whose tuner decides
-  bool tunes_ = false;          // by_kernel_ decides how this call's input reaches the others
-  bool measures_ = false;       // how long this call takes
-  std::chrono::steady_clock::time_point begun_, offered_at_;
-  std::chrono::steady_clock::duration waited_{};  // for the offers of others, in a measured call
-  bool restages_ = false;                         // the input, which one of them could not read
-  bool reads_ = false;                            // this rank reads private memory of others
-  bool was_exposed_ = false;                      // others read the input itself, or did
-  bool streams_ = false;  // the output is too large to be found in the cache afterwards
-  bool offers_ = false;   // somebody waits for this rank's offer
-  int staged_ = 0;        // tiles of this call
+  bool touches_ = false;      // memory of others outside their parts
+  bool results_ = false;      // others collect from this rank's slots
+  bool by_kernel_ = false;    // peers read the input themselves, wherever it lies
+  bool restages_ = false;     // the input, which one of them could not read
+  bool reads_ = false;        // this rank reads private memory of others
+  bool was_exposed_ = false;  // others read the input itself, or did
+  bool streams_ = false;      // the output is too large to be found in the cache afterwards
+  bool offers_ = false;       // somebody waits for this rank's offer
+  int staged_ = 0;            // tiles of this call
   int folded_ = 0;
   int collected_ = 0;
   bool finished_ = true;
@@ -250,6 +246,13 @@ class DirectExecution {
   std::vector<std::vector<std::byte>> fetched_;  // of private memory, this tile's, in their order
   std::size_t num_used_ = 0;                     // of these, by the moves so far
   std::vector<int> read_tiles_;  // by move: that the kernel has copied to where they belong
+
+  CopyTuner* tuner_ = nullptr;  // DirectCount's, of by_kernel_; null: that is settled
+  Rank tuning_rank_ = 0;        // whose tuner decides
+  bool tunes_ = false;          // by_kernel_ decides how this call's input reaches the others
+  bool measures_ = false;       // how long this call takes
+  std::chrono::steady_clock::time_point begun_, offered_at_;
+  std::chrono::steady_clock::duration waited_{};  // for the offers of others, in a measured call
 };
 
 }  // namespace chorus

@@ -11,13 +11,19 @@
 namespace chorus {
 namespace {
 
-/// Of ordinary buffers. Nothing is known where it is not measured, and small ones are staged.
-CopyTimes predicted_times(const DirectRoutine& routine, const Work& work, const DirectCount& count,
-                          std::size_t always_staged) {
+std::pair<std::uint32_t, int> alike(const Routine& routine, const Work& work) {
+  return {routine.hash, std::bit_width(work.count * size_of(work.type))};
+}
+
+}  // namespace
+
+// Of ordinary buffers. Nothing is known where it is not measured, and small ones are staged.
+CopyTimes DirectExecution::predicted_times(const DirectRoutine& routine, const Work& work,
+                                           const DirectCount& count) {
   constexpr CopyTimes kStaged{.staged_s = 0, .kernel_s = std::numeric_limits<double>::infinity()};
   if (count.machine == nullptr || count.kernel_refuses) return kStaged;
   const std::size_t block_bytes = work.count * size_of(work.type);
-  if (static_cast<std::size_t>(routine.most_input_blocks) * block_bytes <= always_staged) {
+  if (static_cast<std::size_t>(routine.most_input_blocks) * block_bytes <= kAlwaysStaged) {
     return kStaged;
   }
   return copy_times(*count.machine, routine.loads,
@@ -25,15 +31,9 @@ CopyTimes predicted_times(const DirectRoutine& routine, const Work& work, const 
                     is_combining(routine.program.collective.kind));
 }
 
-std::pair<std::uint32_t, int> alike(const Routine& routine, const Work& work) {
-  return {routine.hash, std::bit_width(work.count * size_of(work.type))};
-}
-
-}  // namespace
-
 DirectExecution::ByKernel DirectExecution::reads_by_kernel(const Routine& routine, const Work& work,
                                                            const DirectCount& count) {
-  const bool predicted = predicted_times(*routine.direct, work, count, kAlwaysStaged).kernel_pays();
+  const bool predicted = predicted_times(*routine.direct, work, count).kernel_pays();
   const auto tuner = count.tuners.find(alike(routine, work));
   const bool now = tuner == count.tuners.end() ? predicted : tuner->second.chosen();
   return {.predicted = predicted, .now = now && !count.kernel_refuses};
@@ -45,7 +45,7 @@ void DirectExecution::choose_way() {
   tuner_ = nullptr;
   by_kernel_ = tunes_ = measures_ = false;
   if (direct_->readers.empty()) return;
-  const CopyTimes predicted = predicted_times(*direct_, work_, *count_, kAlwaysStaged);
+  const CopyTimes predicted = predicted_times(*direct_, work_, *count_);
   by_kernel_ = predicted.kernel_pays();
   if (!CopyTuner::is_open(predicted)) return;
   tuner_ = &count_->tuners.try_emplace(alike(*routine_, work_), predicted).first->second;

@@ -36,6 +36,11 @@ inline std::vector<Rank> all_ranks(int world_size) {
   for (int rank = 0; rank < world_size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
   return ranks;
 }
+inline std::vector<Rank> all_ranks_but(Rank absent, int world_size) {
+  std::vector<Rank> ranks = all_ranks(world_size);
+  std::erase(ranks, absent);
+  return ranks;
+}
 
 inline std::vector<std::byte> bytes_of(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));

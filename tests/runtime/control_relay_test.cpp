@@ -85,14 +85,6 @@ int connections_to(std::uint16_t port) {
   return count;
 }
 
-std::vector<Rank> without(Rank absent) {
-  std::vector<Rank> ranks;
-  for (Rank rank = 0; rank < kWorld; ++rank) {
-    if (rank != absent) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 TEST(Relay, OneConnectionCarriesAllRanksOfAHost) {
   const std::string id = UniqueId::make(kWorld).text;
   const std::uint16_t port = net::Id::parse(id).endpoint.port();
@@ -171,8 +163,8 @@ std::string go_on_without(Control& control, Rank victim, bool is_victim, int aft
       verdict.find("died: its connection closed") == verdict.npos) {
     return fmt::format("verdict: {}", verdict);
   }
-  const std::string rest = all_of(
-      control.exchange("rest", without(victim), bytes_of(letter(control.rank())), kPatience_ms));
+  const std::string rest = all_of(control.exchange("rest", all_ranks_but(victim, kWorld),
+                                                   bytes_of(letter(control.rank())), kPatience_ms));
   std::string expected = all;
   expected.erase(at(victim), 1);
   return rest == expected ? "went on" : fmt::format("the rest gives {}", rest);
@@ -265,8 +257,8 @@ TEST(Relay, TheRankOfTheRelayMayLeaveWhileTheOthersGoOn) {
     }
     std::string text;
     for (int round = 0; round < 400; ++round) {
-      text = all_of(control->exchange(fmt::format("round {}", round % 3), without(first),
-                                      bytes_of("x"), kPatience_ms));
+      text = all_of(control->exchange(fmt::format("round {}", round % 3),
+                                      all_ranks_but(first, kWorld), bytes_of("x"), kPatience_ms));
       std::this_thread::sleep_for(milliseconds(5));  // longer than the relay stays
     }
     return text;
@@ -312,7 +304,8 @@ TEST(Relay, AProcessThatComesAnewIsTakenInPastTheRelays) {
                              .place = place},
                             kPatience_ms);
       }
-      place = all_of(control->exchange("place", without(last), bytes_of(place), kPatience_ms));
+      place = all_of(
+          control->exchange("place", all_ranks_but(last, kWorld), bytes_of(place), kPatience_ms));
       grown = join_by_relay(net::grown_id(met.secret, place).text(), rank);
     }
     const std::string text =

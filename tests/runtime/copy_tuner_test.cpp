@@ -59,43 +59,57 @@ double dearer(const Machine& machine) {
   return (1 + machine.noise / 2) * (1 + 2.5 * machine.disturbed);
 }
 
-TEST(CopyTuner, CostsLittleWhereThePredictionHolds) {
-  std::vector<double> ratios;
+/// What `of` gives for each draw.
+template <typename Of>
+std::vector<double> over_draws(const Of& of) {
+  std::vector<double> values;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     std::mt19937_64 random(seed);
+    values.push_back(of(random));
+  }
+  return values;
+}
+
+/// What `calls` take, relative to the better way all the time.
+double cost(CopyTuner& tuner, const Machine& machine, int calls, std::mt19937_64& random) {
+  return run(tuner, machine, calls, random) / (calls * machine.best_s() * dearer(machine));
+}
+
+TEST(CopyTuner, CostsLittleWhereThePredictionHolds) {
+  const auto costs = over_draws([](std::mt19937_64& random) {
     const Machine machine = drawn(random);
     CopyTuner tuner({.staged_s = machine.staged_s, .kernel_s = machine.kernel_s});
-    const int calls = 20'000;
-    const double took_s = run(tuner, machine, calls, random);
-    ratios.push_back(took_s / (calls * machine.best_s() * dearer(machine)));
-  }
-  EXPECT_LT(percentile(ratios, 0.5), 1.012);
-  EXPECT_LT(percentile(ratios, 0.95), 1.03);
-  EXPECT_LT(percentile(ratios, 1), 1.06);
+    return cost(tuner, machine, 20'000, random);
+  });
+  EXPECT_LT(percentile(costs, 0.5), 1.012);
+  EXPECT_LT(percentile(costs, 0.95), 1.03);
+  EXPECT_LT(percentile(costs, 1), 1.06);
 }
 
 TEST(CopyTuner, FindsTheFasterWayWhateverWasPredicted) {
-  std::vector<double> ratios;
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    std::mt19937_64 random(seed);
+  const auto costs = over_draws([](std::mt19937_64& random) {
     const Machine predicted = drawn(random);
     const Machine machine = drawn(random);
     CopyTuner tuner({.staged_s = predicted.staged_s, .kernel_s = predicted.kernel_s});
     run(tuner, machine, 3000, random);
-    const int calls = 10'000;
-    const double took_s = run(tuner, machine, calls, random);
-    ratios.push_back(took_s / (calls * machine.best_s() * dearer(machine)));
-  }
-  EXPECT_LT(percentile(ratios, 0.5), 1.015);
-  EXPECT_LT(percentile(ratios, 0.95), 1.08);  // whose ways hardly differ
-  EXPECT_LT(percentile(ratios, 1), 1.2);
+    return cost(tuner, machine, 10'000, random);
+  });
+  EXPECT_LT(percentile(costs, 0.5), 1.015);
+  EXPECT_LT(percentile(costs, 0.95), 1.08);  // whose ways hardly differ
+  EXPECT_LT(percentile(costs, 1), 1.2);
+}
+
+/// How many until it has chosen this way.
+int calls_until(bool by_kernel, CopyTuner& tuner, const Machine& machine, std::mt19937_64& random) {
+  int calls = 0;
+  for (; tuner.chosen() != by_kernel && calls < 10'000; ++calls) run(tuner, machine, 1, random);
+  return calls;
 }
 
 // Whoever stays with what was predicted pays the other way's time until the end.
 TEST(CopyTuner, FollowsAMachineThatBecomesAnother) {
-  std::vector<double> calls_until;
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    std::mt19937_64 random(seed);
+  std::vector<double> back;
+  auto calls = over_draws([&](std::mt19937_64& random) {
     Machine machine = drawn(random);
     machine.disturbed = 0.02;
     machine.kernel_s = machine.staged_s * 2;
@@ -103,31 +117,21 @@ TEST(CopyTuner, FollowsAMachineThatBecomesAnother) {
     run(tuner, machine, 2000, random);
     EXPECT_FALSE(tuner.chosen());
     machine.staged_s *= 5;
-    int calls = 0;
-    while (!tuner.chosen() && calls < 10'000) {
-      run(tuner, machine, 1, random);
-      ++calls;
-    }
-    calls_until.push_back(calls);
-    machine.staged_s /= 5;  // and back
-    calls = 0;
-    while (tuner.chosen() && calls < 10'000) {
-      run(tuner, machine, 1, random);
-      ++calls;
-    }
-    calls_until.push_back(calls);
-  }
-  EXPECT_LT(percentile(calls_until, 0.5), 300);
-  EXPECT_LT(percentile(calls_until, 0.95), 1500);
-  EXPECT_LT(percentile(calls_until, 1), 3000);
+    const int there = calls_until(true, tuner, machine, random);
+    machine.staged_s /= 5;
+    back.push_back(calls_until(false, tuner, machine, random));
+    return there;
+  });
+  calls.insert(calls.end(), back.begin(), back.end());
+  EXPECT_LT(percentile(calls, 0.5), 300);
+  EXPECT_LT(percentile(calls, 0.95), 1500);
+  EXPECT_LT(percentile(calls, 1), 3000);
 }
 
 // Times that say nothing: what was predicted is as good as any other way, and nothing is lost where
 // it is right.
 TEST(CopyTuner, SeldomLeavesARightWayInCallsThatAreAllNoise) {
-  std::vector<double> wrong;
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    std::mt19937_64 random(seed);
+  const auto wrong = over_draws([](std::mt19937_64& random) {
     const Machine machine{.staged_s = 1e-4, .kernel_s = 1.5e-4, .noise = 3, .disturbed = 0.3};
     CopyTuner tuner({.staged_s = machine.staged_s, .kernel_s = machine.kernel_s});
     int by_kernel = 0;
@@ -135,8 +139,8 @@ TEST(CopyTuner, SeldomLeavesARightWayInCallsThatAreAllNoise) {
       by_kernel += tuner.by_kernel() ? 1 : 0;
       run(tuner, machine, 1, random);
     }
-    wrong.push_back(by_kernel / 20'000.0);
-  }
+    return by_kernel / 20'000.0;
+  });
   EXPECT_LT(percentile(wrong, 0.5), 0.1);
   EXPECT_LT(percentile(wrong, 0.95), 0.3);
 }

@@ -23,12 +23,6 @@ using ::testing::HasSubstr;
 
 constexpr int kWorld = 6;
 
-std::vector<Rank> without(Rank absent) {
-  std::vector<Rank> ranks = all_ranks(kWorld);
-  std::erase(ranks, absent);
-  return ranks;
-}
-
 /// What a relay says goes nowhere but for the latest frame.
 class NoWires final : public Wires {
  public:
@@ -176,8 +170,8 @@ class GatheringByRelay : public ::testing::Test {
       met_.say(".");
       const std::string verdict = verdict_within(*control, "all", kPatience_ms);
       const Rank dead = verdict.starts_with("rank ") ? std::stoi(verdict.substr(5)) : -1;
-      const Table rest =
-          control->exchange("rest", without(dead), bytes_of(letter(rank)), kPatience_ms);
+      const Table rest = control->exchange("rest", all_ranks_but(dead, kWorld),
+                                           bytes_of(letter(rank)), kPatience_ms);
       return fmt::format("{} {}", dead, all_of(rest));
     } catch (const std::exception& error) {
       return error.what();
@@ -225,8 +219,11 @@ TEST_F(GatheringByRelay, LosesNobodyButTheProcessOfARelayThatDiesMeanwhile) {
   const wire::Bytes told = next(Type::death);
   wire::Reader reader(told);
   EXPECT_EQ(wire::read_death(reader, kWorld).rank, dead);
-  raw_->send(
-      wire::Writer(Type::exchange).text("rest").ranks(without(dead)).blob(bytes_of("a")).share());
+  raw_->send(wire::Writer(Type::exchange)
+                 .text("rest")
+                 .ranks(all_ranks_but(dead, kWorld))
+                 .blob(bytes_of("a"))
+                 .share());
   std::string all = "abcdef";
   all.erase(at(dead), 1);
   for (Rank rank = 1; rank < kWorld; ++rank) {
