@@ -88,7 +88,8 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::join_grown(const std::st
   Options options_then = without_files(with);
   options_then.rejoin = false;
   // A member that dies on its way there is not waited for: here its death is told.
-  const auto is_in_vain = [this] {
+  const auto is_in_vain = [this](int grace_ms) {
+    if (grace_ms > 0) return control->await_verdict(place.key, grace_ms);
     control->poll();
     return control->verdict(place.key);
   };

@@ -42,7 +42,7 @@ struct GroupedCall {
 struct Communicator::Impl {
   /// Joins the job that the environment names (Launch::from_env()), as all its ranks do.
   static std::unique_ptr<Impl> join(const Options& options);
-  using InVain = std::function<std::optional<std::string>()>;
+  using InVain = std::function<std::optional<std::string>(int grace_ms)>;
   /// The same with what the environment would say; `keep_alive` lives as long as the communicator.
   /// `is_in_vain`: Control::Joining.
   static std::unique_ptr<Impl> join(const std::string& id, Rank rank, int world_size,

@@ -108,7 +108,7 @@ Table Control::exchange(const std::string& key, std::span<const Rank> members,
   const auto deadline = Impl::Clock::now() + milliseconds(timeout_ms);
   Impl::Exchange& mine = impl_->exchanges[key];
   mine = {};
-  mine.asked = Writer(Type::exchange).text(key).ranks(members).blob(blob).share();
+  mine.asked = Writer(Type::exchange).text(key).ranks(members).blob(blob).text(group).share();
   impl_->send(mine.asked);
   std::optional<std::string> why;
   const auto settled = [&] { return impl_->settled(mine, members, group, why); };

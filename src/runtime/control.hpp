@@ -86,8 +86,9 @@ class Control {
     /// own connection leads to that coordinator, past the relays.
     bool rejoin = false;
     OwnAddresses own_addresses = {};
-    /// Asked while it waits for others: why they will not all come, once that is known elsewhere.
-    std::function<std::optional<std::string>()> is_in_vain = {};
+    /// Asked while it waits for others, and where it does not meet the coordinator: why they will
+    /// not all come, once that is known elsewhere, within `grace_ms`.
+    std::function<std::optional<std::string>(int grace_ms)> is_in_vain = {};
   };
 
   /// Connects to the coordinator named by `id`, proves the secret and waits until all ranks have.

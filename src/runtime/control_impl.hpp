@@ -152,10 +152,11 @@ struct Control::Impl {
     // Its own: the successors that it goes to in turn.
     std::vector<wire::Successor> places;
     std::size_t next = 0, round = 0;
-    std::string why;       ///< one refused
-    bool gone_on = false;  ///< the others did, without this rank
-    Time decided_by;       ///< while ranks gather
-    bool hurries = false;  ///< the coordinator is not yet reached by another path
+    std::string why;          ///< one refused
+    bool gone_on = false;     ///< the others did, without this rank
+    bool unanswered = false;  ///< the last place to which it went, where something listens
+    Time decided_by;          ///< while ranks gather
+    bool hurries = false;     ///< the coordinator is not yet reached by another path
   };
   std::shared_ptr<Follower> follower;
   /// Of other ranks of this host, where this one was the first to look for one.
@@ -167,7 +168,9 @@ struct Control::Impl {
   /// says so.
   std::optional<net::RoomAnswer> go_or_wait(Time deadline, int timeout_ms);
   void meet(net::Meeting&& meeting);
-  /// To the coordinator, or a relay that carries the connection there; throws what keeps it away.
+  /// To the coordinator, or a relay that carries the connection there; throws what keeps it away,
+  /// or why it would be in vain (Joining).
+  void go_to_coordinator(Time deadline, int timeout_ms, const Joining& how);
   void go_to_coordinator(Time deadline, int timeout_ms);
   /// Of this host, where others reach this process by several.
   [[nodiscard]] std::vector<std::string> addresses() const;

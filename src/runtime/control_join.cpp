@@ -116,6 +116,20 @@ std::optional<net::RoomAnswer> Control::Impl::go_or_wait(Time deadline, int time
   return std::nullopt;
 }
 
+/// The process that was to hold it has died, perhaps, and another has its place: elsewhere that is
+/// known, or soon will be.
+void Control::Impl::go_to_coordinator(Time deadline, int timeout_ms, const Joining& how) {
+  try {
+    go_to_coordinator(deadline, timeout_ms);
+  } catch (const net::HostEnded&) {
+    throw;
+  } catch (const BootstrapError&) {
+    const auto why = how.is_in_vain ? how.is_in_vain(kVerdictGraceMs) : std::nullopt;
+    if (!why) throw;
+    throw BootstrapError(*why);
+  }
+}
+
 void Control::Impl::go_to_coordinator(Time deadline, int timeout_ms) {
   const net::Endpoint endpoint = first_endpoint();
   const net::Caller caller{
@@ -159,7 +173,7 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, const Joining& h
   Lateness lateness(how.warn_after_ms);
   std::optional<std::string> in_vain;
   const auto ask = [&] {
-    if (how.is_in_vain && !in_vain) in_vain = how.is_in_vain();
+    if (how.is_in_vain && !in_vain) in_vain = how.is_in_vain(0);
   };
   while (!in_vain && !wait(lock, std::min(deadline, Clock::now() + kLook), settled, ask)) {
     if (disconnected) {  // its relay is gone, perhaps with the rank that ends the joining
@@ -167,7 +181,7 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, const Joining& h
       lock.unlock();
       bool has_ended = false;
       try {
-        go_to_coordinator(deadline, timeout_ms);
+        go_to_coordinator(deadline, timeout_ms, how);
       } catch (const net::HostEnded&) {
         has_ended = true;
       }
@@ -222,7 +236,7 @@ std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int wor
     if (how.rejoin) {
       moved = impl->go_or_wait(deadline, timeout_ms);
     } else {
-      impl->go_to_coordinator(deadline, timeout_ms);
+      impl->go_to_coordinator(deadline, timeout_ms, how);
       if (impl->hosting) listen_also(id, impl->addresses());
     }
     if (!moved) {

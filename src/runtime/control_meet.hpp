@@ -44,6 +44,12 @@ class GoneOn : public BootstrapError {
   using BootstrapError::BootstrapError;
 };
 
+/// Something listens there, and the connection stayed silent, or ended, before the answer.
+class Unanswered : public BootstrapError {
+ public:
+  using BootstrapError::BootstrapError;
+};
+
 /// Nothing listens any more where this rank was before: that process has ended.
 class HostEnded : public BootstrapError {
  public:
@@ -113,8 +119,9 @@ using Rise = std::function<Meeting(Caller as, Socket* others)>;
 /// `others` it is none.
 void listen_beside(const Socket& socket, Caller& caller, Socket* others);
 
-/// One attempt, by the first of these places that answers, for a relay also on to where it is sent.
-/// Throws BootstrapError saying why it failed, wire::Malformed.
+/// By the first of these places that answers, for a relay also on to where it is sent. A connection
+/// that ends before the answer is no answer: it is made again. Throws BootstrapError saying why it
+/// failed, wire::Malformed.
 Meeting rise_once(std::span<const wire::Place> places, const Caller& caller, Deadline deadline,
                   Socket* others);
 

@@ -31,7 +31,7 @@ bool Control::leave_group(const std::string& group, std::span<const Rank> member
   const std::string key = exchange_of(group);
   Impl::Exchange& mine = impl_->exchanges[key];
   mine = {};
-  mine.asked = Writer(Type::exchange).text(key).ranks(members).blob({}).share();
+  mine.asked = Writer(Type::exchange).text(key).ranks(members).blob({}).text(group).share();
   impl_->send(mine.asked);
   std::optional<std::string> why;
   const bool over = impl_->wait(

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <thread>
 
@@ -37,11 +38,13 @@ bool goes_by_relay(const Endpoint& coordinator, int world_size) {
 }
 
 void listen_beside(const Socket& socket, Caller& caller, Socket* others) {
-  if (others == nullptr || *others) return;
-  Endpoint here = local_end(socket.get());
-  here.set_port(0);
-  *others = listen_on(here);
-  caller.relay_address = here.host();
+  if (others == nullptr) return;
+  if (!*others) {
+    Endpoint here = local_end(socket.get());
+    here.set_port(0);
+    *others = listen_on(here);
+  }
+  caller.relay_address = local_end(others->get()).host();
   caller.relay_port = local_end(others->get()).port();
 }
 
@@ -49,22 +52,27 @@ namespace {
 
 /// Over this connection, or from there on to where it is sent.
 Meeting rise_over(Connecting first, Caller caller, Deadline deadline, Socket* others) {
-  for (int hop = 0; hop < kMostHops; ++hop) {
+  for (int hop = 0; hop < kMostHops;) {
     Meeting meeting;
     meeting.socket = std::move(first.socket);
     listen_beside(meeting.socket, caller, others);
     std::string why;
+    const Handshake end =
+        shake_hands(meeting, caller, first.endpoint.text(), deadline, why, first.endpoint);
+    if (end == Handshake::done) return meeting;
+    const std::string unanswered = fmt::format("{}: {}", first.endpoint.text(), why);
+    if (end == Handshake::elsewhere) {
+      ++hop;
+    } else if (end == Handshake::broken && Clock::now() + kAgainAfter < deadline) {
+      std::this_thread::sleep_for(kAgainAfter);
+    } else {
+      throw Unanswered(unanswered);
+    }
     int error = 0;
-    switch (shake_hands(meeting, caller, first.endpoint.text(), deadline, why, first.endpoint)) {
-      case Handshake::done:
-        return meeting;
-      case Handshake::elsewhere:
-        first.socket = connect_to(first.endpoint, deadline, error);
-        if (error == 0) continue;
-        why = std::strerror(error);
-        [[fallthrough]];
-      default:
-        throw BootstrapError(fmt::format("{}: {}", first.endpoint.text(), why));
+    first.socket = connect_to(first.endpoint, deadline, error);
+    if (error == ETIMEDOUT && end == Handshake::broken) throw Unanswered(unanswered);
+    if (error != 0) {
+      throw BootstrapError(fmt::format("{}: {}", first.endpoint.text(), std::strerror(error)));
     }
   }
   throw BootstrapError(fmt::format("{}: the last of {} relays", first.endpoint.text(), kMostHops));
@@ -76,6 +84,7 @@ Meeting rise_once(std::span<const wire::Place> places, const Caller& caller, Dea
                   Socket* others) {
   std::vector<Connecting> all = start_connecting(places);
   std::string why;
+  bool listens = false;
   int error = 0;
   while (auto first = first_connected(all, deadline, error)) {
     // Who listens there may be somebody else, and silent: time is left for the others.
@@ -85,10 +94,14 @@ Meeting rise_once(std::span<const wire::Place> places, const Caller& caller, Dea
       return rise_over(std::move(*first), caller, by, others);
     } catch (const GoneOn&) {
       throw;
+    } catch (const Unanswered& failed) {
+      why = failed.what();
+      listens = true;
     } catch (const BootstrapError& failed) {
       why = failed.what();
     }
   }
+  if (listens) throw Unanswered(why);
   if (!why.empty()) throw BootstrapError(why);
   throw BootstrapError(
       fmt::format("{}: {}", places.empty() ? "" : places[0].address, std::strerror(error)));

@@ -182,6 +182,8 @@ void Control::Impl::seek(std::unique_lock<std::mutex>& lock, Follower& own) {
       auto meeting = meet_at(next.places, Clock::now() + kAnswersWithin, lock, own);
       if (meeting && !own.stop) return bring_all(std::move(*meeting), next.places);
       if (own.gone_on) break;
+      // So it cannot be said of that process that it has ended.
+      if (own.unanswered && next.rank == host_rank) loss = wire::Loss::silent;
     }
     if (own.gone_on) break;
     // Where no other rank was met there is nobody to wait for.
@@ -226,16 +228,20 @@ std::optional<net::Meeting> Control::Impl::meet_at(const std::vector<wire::Place
   const net::Caller caller{rank, world_size, secret, began_us};
   std::optional<net::Meeting> meeting;
   std::unique_ptr<Relay> next_relay;
+  own.unanswered = false;
   lock.unlock();
   try {
-    const net::Rise once = [&](net::Caller as, net::Socket* others) {
-      return net::rise_once(where, std::move(as), deadline, others);
+    const net::Rise once = [&](const net::Caller& as, net::Socket* others) {
+      return net::rise_once(where, as, deadline, others);
     };
     meeting = by_relay ? net::through_relay(first, caller, deadline, once, next_relay)
                        : once(caller, nullptr);
   } catch (const net::GoneOn& refusal) {
     own.why = refusal.what();
     own.gone_on = true;
+  } catch (const net::Unanswered& failed) {
+    own.why = failed.what();
+    own.unanswered = true;
   } catch (const BootstrapError& refusal) {
     own.why = refusal.what();
   } catch (const wire::Malformed& malformed) {

@@ -59,6 +59,7 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
   const RankList members = body.ranks(rules_.world_size);
   const auto blob = body.blob(wire::kMaxBlob);
+  const std::string group = body.rest().empty() ? "" : body.text(wire::kMaxKey);
   body.end();
   const auto seat = members.index_of(rank);
   if (!seat) throw Malformed("an exchange among others");
@@ -69,7 +70,9 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   const auto known = exchanges_.find(key);
   if (known == exchanges_.end()) {  // else nobody has died or left since: that ends an exchange
     // Of a rank that arrives it may be one whose result others have.
-    if (!at(rank).arriving && end_in_vain(key, members, RankList(std::span(&rank, 1)))) return;
+    const bool may_have_ended = at(rank).arriving;
+    if (!may_have_ended && end_in_vain(key, members, RankList(std::span(&rank, 1)))) return;
+    if (!may_have_ended && has_failed(group)) return;  // of which it is told
     if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
   } else if (known->second.members != members) {
     RankList all = known->second.members;
@@ -81,6 +84,7 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   if (exchange.members.empty()) {
     exchange.members = members;
     exchange.blobs.resize(members.size());
+    exchange.group = group;
   }
   auto& slot = exchange.blobs[*seat];
   if (!slot) ++exchange.arrived;
@@ -93,6 +97,7 @@ void Judge::complete(const std::string& key) {
   const auto found = exchanges_.find(key);
   if (found == exchanges_.end() || found->second.arrived < found->second.members.size()) return;
   Exchange& exchange = found->second;
+  if (has_failed(exchange.group)) return;
   std::vector<std::span<const std::byte>> blobs;
   for (const auto& each : exchange.blobs) blobs.emplace_back(*each);
   Writer result(Type::exchange_result);
@@ -144,6 +149,18 @@ void Judge::fail_exchanges_of(Rank rank, const std::string& why) {
     }
     entry = exchanges_.erase(entry);
   }
+}
+
+bool Judge::has_failed(const std::string& group) const {
+  const auto found = groups_.find(group);
+  return found != groups_.end() && found->second.verdict;
+}
+
+/// By the verdict on it, which ends the exchange for those that have read it: so for all.
+void Judge::end_exchanges_in(const std::string& group) {
+  std::erase_if(exchanges_, [&](const auto& entry) {
+    return entry.second.group == group && !awaits_result(entry.second);
+  });
 }
 
 // Groups.
@@ -204,6 +221,7 @@ void Judge::decide(const std::string& key, Group& group, const std::string& sent
   group.members.for_each([&](Rank rank) {  // the others when they have come: tell_verdicts()
     if (is_served(rank)) send(rank, frame);
   });
+  end_exchanges_in(key);
 }
 
 wire::Frame Judge::verdict_frame(const std::string& key, const Group& group) {

@@ -19,6 +19,8 @@ constexpr milliseconds kLauncherHold{300};
 constexpr milliseconds kConnectionHold{500};
 /// How long the process of the coordinator stays for the others.
 constexpr milliseconds kHostStay{10'000}, kHostStayAfterFailure{1'000}, kHostStayForJoin{500};
+/// How often it looks whether those are stopped.
+constexpr milliseconds kLookAtOthers{100};
 /// A failed join is told to late ranks this long.
 constexpr milliseconds kFailureMemory{30'000};
 /// How long after a successor has left another is appointed: mostly the others leave, too.
@@ -354,7 +356,10 @@ void Judge::die(Rank rank, const std::string& how, Time now) {
           death_sentence(static_cast<Rank>(*seat), rank, member.who, how, member.expelled);
     }
   }
-  for (const std::string& key : touched) forget_if_closed(key);
+  for (const std::string& key : touched) {
+    end_exchanges_in(key);
+    forget_if_closed(key);
+  }
 }
 
 // Time.
@@ -371,19 +376,25 @@ void Judge::tick(Time now) {
 
 void Judge::release_hosts(Time now) {
   if (hosts_.empty()) return;
-  bool others_gone = true;
-  for (const Member& member : members_) {
-    if (member.local) continue;
+  const auto is_there = [&](Rank rank) {
+    const State is = state(rank);
     // Who was waited for in vain is not waited for again.
-    others_gone = others_gone && (member.state == State::left || member.state == State::dead ||
-                                  (member.state == State::absent && given_up_));
+    return !at(rank).local && is != State::left && is != State::dead &&
+           (is != State::absent || !given_up_);
+  };
+  bool others_gone = true, others_run = false;
+  for (Rank rank = 0; rank < rules_.world_size && !others_run; ++rank) {
+    if (!is_there(rank)) continue;
+    others_gone = false;
+    others_run = !is_stopped(rank);  // else it leaves nobody knows when
   }
+  look_at_others_ = now + kLookAtOthers;
   Time until = Time::min();
   for (const Rank rank : hosts_) until = std::max(until, at(rank).left_at + kHostStay);
   if (failed_at_) {
     until = std::min(until, *failed_at_ + (failure_ ? kHostStayForJoin : kHostStayAfterFailure));
   }
-  if (!others_gone && now < until) return;
+  if (others_run && now < until) return;
   if (!others_gone && !host_let_go_) {
     host_let_go_ = true;
     send_all(Writer(Type::host_left).share());
@@ -402,6 +413,7 @@ std::optional<Judge::Time> Judge::deadline() const {
   if (appoint_again_at_) consider(*appoint_again_at_);
   if (gathering_) consider(gathering_->next_look);
   if (look_again_ != Time{}) consider(look_again_);
+  if (!hosts_.empty()) consider(look_at_others_);
   for (const Rank rank : hosts_) {
     consider(at(rank).left_at + kHostStay);
     if (failed_at_) {

@@ -134,6 +134,7 @@ class Judge {
     std::size_t deaths_told = 0;           ///< of deaths_
     std::uint64_t last_result = 0;         ///< that it has
     Time scattered_at{};                   ///< when its connection was lost
+    bool ran_elsewhere = false;            ///< while others gathered here, its process was running
   };
   struct Group {
     struct Seat {
@@ -169,6 +170,7 @@ class Judge {
     RankList members;
     std::vector<std::optional<wire::Bytes>> blobs;  ///< [members]
     std::size_t arrived = 0;
+    std::string group = {};  ///< whose verdict ends it, or empty
   };
   /// While the ranks come to this successor.
   struct Gathering {
@@ -255,6 +257,8 @@ class Judge {
   void release_hosts(Time now);
   void decide(const std::string& key, Group& group, const std::string& sentence);
   void fail_exchanges_of(Rank rank, const std::string& why);
+  [[nodiscard]] bool has_failed(const std::string& group) const;
+  void end_exchanges_in(const std::string& group);
   bool end_in_vain(const std::string& key, const RankList& members, const RankList& told);
   [[nodiscard]] static wire::Frame verdict_frame(const std::string& key, const Group& group);
   void forget_if_closed(const std::string& key);
@@ -279,6 +283,7 @@ class Judge {
   std::vector<Rank> ended_;  ///< in the launcher's words, and not dead yet
   std::vector<Rank> hosts_;  ///< local ranks that left and wait for the others
   bool host_let_go_ = false;
+  Time look_at_others_{};  ///< whether those that they wait for are stopped
   // Succession.
   std::optional<Time> appointing_until_;  ///< ranks that were asked have not answered
   std::optional<Time> appoint_again_at_;

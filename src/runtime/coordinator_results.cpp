@@ -14,7 +14,7 @@ using wire::Type;
 using wire::Writer;
 
 /// How long a result is waited for that a rank has and is asked for.
-constexpr milliseconds kResultWithin{500};
+constexpr milliseconds kResultWithin{1'500};
 
 }  // namespace
 
@@ -24,6 +24,7 @@ void Judge::on_exchange_done(Rank rank, wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
   const RankList members = body.ranks(rules_.world_size);
   const auto blob = body.blob(wire::kMaxBlob);
+  if (!body.rest().empty()) body.text(wire::kMaxKey);  // its group: it is over
   body.end();
   const auto seat = members.index_of(rank);
   if (!seat) throw Malformed("an exchange among others");
@@ -102,7 +103,8 @@ void Judge::answer_arrived() {
   for (const std::string& key : keys) complete(key);
   std::erase_if(exchanges_, [&](const auto& entry) {
     const auto& [asked, exchange] = entry;
-    return !awaits_result(exchange) && end_in_vain(asked, exchange.members, exchange.members);
+    return !awaits_result(exchange) &&
+           (has_failed(exchange.group) || end_in_vain(asked, exchange.members, exchange.members));
   });
 }
 
@@ -164,8 +166,9 @@ void Judge::tell_notes(Rank rank) {
 /// For ranks whose relay is lost with it.
 void Judge::keep_finished(const std::string& key, std::uint64_t number, Exchange&& exchange) {
   constexpr std::size_t kResultsKept = 16;
+  // Who arrives may have missed earlier ones, and is about to say so.
   exchange.members.for_each([&](Rank rank) {
-    if (state(rank) == State::joined) at(rank).last_result = number;
+    if (state(rank) == State::joined && !at(rank).arriving) at(rank).last_result = number;
   });
   finished_[{key, number}] = std::move(exchange);
   if (finished_.size() <= kResultsKept) return;

@@ -200,6 +200,8 @@ void Judge::on_roster(Rank rank, wire::Reader& body) {
     if (member.identity.empty()) {
       member.who = roster[r].who;
       member.identity = roster[r].identity;
+      const bool runs = gathering_ && is_running(static_cast<Rank>(r)) == true;
+      member.ran_elsewhere = member.ran_elsewhere || runs;
     }
     if (!roster[r].left) continue;
     member.state = State::left;
@@ -255,6 +257,9 @@ bool Judge::is_stopped(Rank rank) const {
   return rules_.is_stopped && rules_.is_stopped(at(rank).identity);
 }
 
+/// A process that ran while ranks gathered here, and ended without having come, may have gone on
+/// with others, who took those here for dead: it counts as one that lives. Nothing tells it from
+/// one that was killed meanwhile, and of the two mistakes this is the one that ends with an error.
 void Judge::settle_gathering(Time now) {
   if (!gathering_) return;
   std::vector<Rank> waited_for;
@@ -272,9 +277,11 @@ void Judge::settle_gathering(Time now) {
   gathering_->next_look = now + kLookAtProcesses;
   std::size_t alive = came, unsure = 0;
   for (const Rank rank : waited_for) {
-    if (is_running(rank) == false) continue;
+    const auto runs = is_running(rank);
+    if (runs == true) at(rank).ran_elsewhere = true;
+    if (runs == false && !at(rank).ran_elsewhere) continue;
     ++alive;
-    if (!is_stopped(rank)) ++unsure;
+    if (runs != false && !is_stopped(rank)) ++unsure;
   }
   const bool enough = 2 * came > alive;
   const bool late = now >= gathering_->last_came + kGatherWithin;
@@ -292,6 +299,9 @@ void Judge::begin_anew() {
   anew.places_ = std::move(places_);
   anew.may_return_ = may_return_;
   anew.orders_ = std::move(orders_);
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    anew.members_[r].ran_elsewhere = members_[r].ran_elsewhere;
+  }
   *this = std::move(anew);
 }
 

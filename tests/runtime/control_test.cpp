@@ -408,7 +408,8 @@ TEST(Joining, EndsForAllOnceOneKnowsThatItIsInVain) {
   const std::string why = "rank 2 (pid 5 on h) died: its connection closed";
   int asked = 0;
   try {
-    (void)Control::join(id, 0, 3, kPatience_ms, {.is_in_vain = [&]() -> std::optional<std::string> {
+    (void)Control::join(id, 0, 3, kPatience_ms,
+                        {.is_in_vain = [&](int) -> std::optional<std::string> {
                           return ++asked < 3 ? std::nullopt : std::optional(why);
                         }});
     ADD_FAILURE() << "joined";

@@ -14,6 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -357,6 +358,27 @@ TEST_F(JudgeTest, OneOfThoseWhoWaitSpeaksAndNamesWhoIsStopped) {
   EXPECT_EQ(wait(0, 1254).first, "rank 1 (pid 101 on h) is stopped (kill -CONT resumes it)");
 }
 
+// The rank in whose process it lives may belong to another communicator, where it is waited for.
+TEST_F(JudgeTest, TheCoordinatorStaysForThoseThatRunAndNotForOneThatIsStopped) {
+  bool stopped = false;
+  judge_.emplace(Judge::Rules{.world_size = 2,
+                              .launcher = false,
+                              .host_identity = "0",
+                              .host_text = "pid 100 on h",
+                              .is_stopped = [&](const std::string&) { return stopped; }});
+  for (const Rank rank : {0, 1}) enter(rank);
+  say(0, Writer(Type::farewell).text(""));
+  (void)heard();
+  pass(1'000);
+  EXPECT_THAT(heard(), IsEmpty());
+  stopped = true;
+  ASSERT_TRUE(judge_->deadline());
+  now_ = *judge_->deadline();
+  pass(0);
+  EXPECT_THAT(heard(), ElementsAre(fmt::format("to 1: type {}", static_cast<int>(Type::host_left)),
+                                   "to 0: close"));
+}
+
 // The relay dies that was to hand it down.
 TEST_F(JudgeTest, ARankThatMissedThatAllHaveJoinedIsToldWhenItComesAgain) {
   start(3, false);
@@ -409,6 +431,35 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheDeathThatFollowedIt) {
   EXPECT_THAT(heard(), IsEmpty());
 }
 
+// Another thread of that rank exchanges with others at the same time.
+TEST_F(JudgeTest, AResultThatOneRankMissedComesThoughALaterOneCameWhileItArrived) {
+  start(3, false);
+  judge_->note_relays();
+  for (const Rank rank : {0, 1, 2}) enter(rank);
+  const auto gives = [&] { return Writer(Type::exchange).text("k").ranks(world_).blob({}); };
+  const std::vector<Rank> two{1, 2};
+  const auto gives_aside = [&] { return Writer(Type::exchange).text("aside").ranks(two).blob({}); };
+  say(1, gives_aside());
+  for (const Rank rank : {0, 1, 2}) say(rank, gives());
+  judge_->closed(0, "its connection closed", now_);
+  judge_->scattered(1, now_);
+  wire::Hello hello = hello_of(1);
+  hello.session = 1;
+  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
+  say(1, *wire::follow_frame({}));
+  say(1, gives_aside());
+  (void)heard();
+  say(2, gives_aside());
+  const auto result = fmt::format("to 1: type {}", static_cast<int>(Type::exchange_result));
+  EXPECT_THAT(heard(), Contains(result));
+  say(1, gives());
+  say(1, Writer(Type::followed));
+  const auto said = heard();
+  ASSERT_GE(said.size(), 2U);
+  EXPECT_EQ(said[0], result);
+  EXPECT_EQ(said[1], "to 1: death 0 pid 100 on h: its connection closed");
+}
+
 // The communicator fails meanwhile: who missed the result would else take that for the outcome.
 TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheVerdictThatFollowedIt) {
   start(3, false);
@@ -434,6 +485,28 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheVerdictThatFollowedIt) {
   ASSERT_GE(said.size(), 2U);
   EXPECT_EQ(said[0], result);
   EXPECT_THAT(said[1], AllOf(StartsWith("to 1: verdict"), HasSubstr("rank 2 aborted: enough")));
+}
+
+// Those that had read the verdict have failed by then, and would be waited for in what follows.
+TEST_F(JudgeTest, AnExchangeThatAVerdictEndsForSomeEndsForAll) {
+  enter_all_and_open(3, false);
+  const auto give = [&](Rank rank, const std::string& key, const std::string& group) {
+    say(rank, Writer(Type::exchange).text(key).ranks(world_).blob({}).text(group));
+  };
+  const auto result = [](Rank to) {
+    return fmt::format("to {}: type {}", to, static_cast<int>(Type::exchange_result));
+  };
+  for (const Rank rank : {0, 1, 2}) give(rank, "before", "g");
+  EXPECT_THAT(heard(), ElementsAre(result(0), result(1), result(2)));
+  for (const Rank rank : {0, 1}) give(rank, "under way", "g");
+  for (const Rank rank : {0, 1}) give(rank, "of another", "h");
+  say(1, Writer(Type::abort).text("g").text("enough"));
+  EXPECT_THAT(heard(), Each(HasSubstr("verdict: rank 1 aborted: enough")));
+  give(2, "under way", "g");
+  for (const Rank rank : {0, 1}) give(rank, "under way", "g");
+  EXPECT_THAT(heard(), IsEmpty());
+  give(2, "of another", "h");
+  EXPECT_THAT(heard(), ElementsAre(result(0), result(1), result(2)));
 }
 
 // All are to go to the same one where the coordinator is lost in that moment.
@@ -475,6 +548,85 @@ TEST_F(JudgeTest, ASuccessorToWhichTooFewCameServesThoseThatComeAgain) {
   EXPECT_TRUE(judge_->gave_up());
   for (const Rank rank : {1, 2, 3, 4}) follow(rank, known);
   EXPECT_THAT(heard(), Contains("to 1: death 0 : its connection closed"));
+}
+
+// A rank that was cut off alone comes to its own successor, and the others, which went on without
+// it, end: that they died with the coordinator is not known, and it must not go on as the last.
+class Gathering : public JudgeTest {
+ protected:
+  void gather(int world_size, Rank host_rank) {
+    known_.host_rank = host_rank;
+    judge_.emplace(Judge::Rules{.world_size = world_size,
+                                .launcher = false,
+                                .host_identity = "1",
+                                .host_text = "pid 101 on h",
+                                .is_stopped = {},
+                                .began_us = 0,
+                                .successor = true,
+                                .is_running = [this](const std::string&) { return run_; }});
+    for (Rank rank = 0; rank < world_size; ++rank) {
+      roster_.push_back({fmt::format("pid {} on h", 100 + rank), fmt::format("{}", rank), false});
+    }
+    comes();
+  }
+  /// Rank 1, to the coordinator in its own process.
+  void comes() {
+    EXPECT_EQ(judge_->follow(hello_of(1), now_), std::nullopt);
+    judge_->tick(now_);
+    say(1, *wire::follow_frame(known_));
+    for (const wire::Frame& frame : wire::roster_frames(roster_)) say(1, *frame);
+    say(1, Writer(Type::followed));
+  }
+  void expect_too_few() {
+    for (const std::string& each : heard()) EXPECT_THAT(each, Not(HasSubstr("death"))) << each;
+    EXPECT_TRUE(judge_->gave_up());
+  }
+
+  bool run_ = true;  ///< the processes of the others
+  wire::Follow known_{.loss = wire::Loss::closed,
+                      .host_rank = -1,
+                      .host_text = "pid 1 on h",
+                      .last_result = 0,
+                      .deaths = {},
+                      .successors = {},
+                      .verdicts = {}};
+  std::vector<wire::Known> roster_;
+};
+
+TEST_F(Gathering, ProcessesThatRanMeanwhileMayHaveGoneOnWithoutTheOneThatCame) {
+  gather(6, -1);
+  run_ = false;
+  pass(300);
+  pass(800);
+  expect_too_few();
+  comes();  // once more, where it was
+  pass(300);
+  pass(800);
+  expect_too_few();
+}
+
+// Something listens where the coordinator was, and has not answered in time.
+TEST_F(Gathering, TheCoordinatorsProcessIsNotTakenForDeadWhereThatIsNotKnown) {
+  known_.loss = wire::Loss::silent;
+  gather(2, 0);
+  run_ = false;
+  pass(300);
+  pass(800);
+  expect_too_few();
+}
+
+TEST_F(Gathering, ProcessesThatHadEndedBeforeDiedWithTheCoordinator) {
+  run_ = false;
+  gather(6, 0);
+  pass(300);
+  EXPECT_FALSE(judge_->gave_up());
+  EXPECT_THAT(heard(), IsSupersetOf({"to 1: death 0 pid 1 on h: its connection closed",
+                                     "to 1: death 5 pid 105 on h: its connection closed"}));
+}
+
+TEST_F(Gathering, TheCoordinatorsProcessIsNotWaitedForWhereNothingListensThere) {
+  gather(2, 0);
+  EXPECT_THAT(heard(), Contains("to 1: death 0 pid 1 on h: its connection closed"));
 }
 
 // They come to a successor over a relay whose process dies, too.

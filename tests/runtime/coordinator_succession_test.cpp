@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "control_harness.hpp"
+#include "runtime/control_meet.hpp"
 #include "runtime/coordinator_judge.hpp"
 
 namespace chorus {
@@ -323,6 +324,73 @@ TEST(Succession, TheHostOfTheCoordinatorMayLeaveWithAFailureAndTheOthersGoOn) {
   });
   EXPECT_THAT(said[1], HasSubstr("left after a failure: no memory"));
   EXPECT_EQ(said[2], said[1]);
+}
+
+// Where the coordinator was.
+
+/// Something listens, ends the first `breaks` connections before it answers, and tells the next
+/// rank that the others went on without it.
+class Listener {
+ public:
+  explicit Listener(int breaks) : socket_(net::listen_on(net::local_endpoint("", 0))) {
+    place_ = {net::local_end(socket_.get()).host(), net::local_end(socket_.get()).port()};
+    thread_ = std::thread([this, breaks] {
+      for (int i = 0; i <= breaks; ++i) {
+        const Fd peer(accept_next());
+        if (peer.get() < 0) return;
+        if (i == breaks) refuse(peer.get());
+      }
+    });
+  }
+  ~Listener() {
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  /// For rank 1, by any path: what keeps it away.
+  template <typename Cause>
+  [[nodiscard]] bool keeps_away_by(milliseconds within) const {
+    try {
+      const std::vector<wire::Place> places{place_};
+      (void)net::rise_once(places, {.rank = 1, .world_size = 3}, Clock::now() + within, nullptr);
+    } catch (const Cause&) {
+      return true;
+    } catch (const BootstrapError& error) {
+      ADD_FAILURE() << error.what();
+    }
+    return false;
+  }
+
+ private:
+  [[nodiscard]] int accept_next() const {
+    pollfd entry{socket_.get(), POLLIN, 0};
+    ::poll(&entry, 1, -1);
+    return ::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC);
+  }
+  static void refuse(int peer) {
+    const auto say = [&](const wire::Frame& frame) {
+      EXPECT_EQ(::send(peer, frame->data(), frame->size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(frame->size()));
+    };
+    say(wire::greeting_frame(wire::random_nonce()));
+    char hello[4096];
+    EXPECT_GT(::recv(peer, hello, sizeof hello, 0), 0);
+    say(Writer(Type::refused).text("it comes too late").u8(1).share());
+  }
+
+  net::Socket socket_;
+  wire::Place place_;
+  std::thread thread_;
+};
+
+// Else the rank, which the others have left behind, would look for a successor, and go on alone
+// where they have ended by then.
+TEST(WhereTheCoordinatorWas, AConnectionThatEndsBeforeTheAnswerIsMadeAgain) {
+  EXPECT_TRUE(Listener(0).keeps_away_by<net::GoneOn>(milliseconds(kPatience_ms)));
+  EXPECT_TRUE(Listener(3).keeps_away_by<net::GoneOn>(milliseconds(kPatience_ms)));
+}
+
+TEST(WhereTheCoordinatorWas, WhatListensAndDoesNotAnswerHasNotEnded) {
+  EXPECT_TRUE(Listener(1'000'000).keeps_away_by<net::Unanswered>(milliseconds(50)));
 }
 
 // A successor, and peers that say what the test wants.

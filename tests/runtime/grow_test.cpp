@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,6 +73,67 @@ TEST_P(Grow, ByAnIdThatOneRankGivesAsNcclDoes) {
   }));
   for (std::thread& comer : comers) comer.join();
   EXPECT_THAT(fresh, ::testing::Each(""));
+}
+
+/// Listens where rank 0 was to hold a coordinator, kills it when the first rank comes, and refuses
+/// all that come.
+class Usurper {
+ public:
+  Usurper()
+      : socket_(net::listen_on(net::local_endpoint("", 0))),
+        id_{net::Id{net::local_end(socket_.get()), Secret::random()}.text()} {
+    void* const memory = ::mmap(nullptr, sizeof(std::atomic<pid_t>), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    victim_ = new (memory) std::atomic<pid_t>(0);
+    thread_ = std::thread([this] {
+      for (pollfd entry{socket_.get(), POLLIN, 0}; ::poll(&entry, 1, -1) > 0;) {
+        const Fd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (peer.get() < 0) return;
+        ::kill(*victim_, SIGKILL);
+        refuse(peer.get());
+      }
+    });
+  }
+  ~Usurper() {
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    thread_.join();
+    ::munmap(victim_, sizeof *victim_);
+  }
+  [[nodiscard]] const UniqueId& id() const { return id_; }
+  void will_kill_this_process() { *victim_ = ::getpid(); }
+
+ private:
+  static void refuse(int peer) {
+    const auto say = [&](const wire::Frame& frame) {
+      (void)::send(peer, frame->data(), frame->size(), MSG_NOSIGNAL);
+    };
+    say(wire::greeting_frame(wire::random_nonce()));
+    char hello[4096];
+    (void)::recv(peer, hello, sizeof hello, 0);
+    say(wire::Writer(wire::Type::refused).text("it has another secret").u8(0).share());
+  }
+
+  net::Socket socket_;
+  UniqueId id_;
+  std::atomic<pid_t>* victim_ = nullptr;  ///< in memory that the ranks share
+  std::thread thread_;
+};
+
+// What the others are told is who died, and not what the stranger says that has its place.
+TEST_P(Grow, NamesTheRankThatDiedWithTheLargerCoordinator) {
+  Usurper usurper;
+  World world = threads(2, GetParam());
+  world.ranks = Ranks::processes;
+  world.options.host_probe = "off";
+  const Outcomes outcomes = run_world(world, [&](Communicator& comm) {
+    if (comm.rank() == 0) usurper.will_kill_this_process();
+    comm.barrier();
+    const std::string why =
+        what_is_thrown([&] { (void)comm.grow(comm.rank() == 0 ? usurper.id() : UniqueId{}, 3); });
+    require(why.find("rank 0 (pid ") == 0 && why.find(" died: ") != why.npos, why);
+  });
+  EXPECT_THAT(outcomes[0], HasSubstr("signal 9"));
+  EXPECT_EQ(outcomes[1], "");
 }
 
 TEST_P(Grow, RefusesOnAllRanksWhatTheyDoNotAgreeOn) {
