@@ -35,6 +35,7 @@ function(chorus_install_documentation)
   chorus_document(chorus-perf tools chorus-perf)
   chorus_document(chorus-perf-selection tools chorus_perf_selection)
   chorus_document(chorus-perf-startup tools chorus-perf-startup)
+  chorus_document(chorus-perf-rejoin tools chorus-perf-rejoin)
   chorus_document(chorus-perf-synthesis tools chorus-perf-synthesis)
   if(TARGET train)
     # The trainer stands on include/ alone, like any program: somebody else prints its table.

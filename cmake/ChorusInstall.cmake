@@ -33,7 +33,8 @@ install(TARGETS chorus_nccl EXPORT chorusTargets
 
 if(CHORUS_BUILD_TOOLS)
   chorus_install_program(tools ${CMAKE_INSTALL_BINDIR} ${bin_to_library}
-                         chorus_cli chorus-perf chorus_perf_selection chorus-perf-startup chorus-perf-synthesis)
+                         chorus_cli chorus-perf chorus_perf_selection chorus-perf-startup
+                         chorus-perf-rejoin chorus-perf-synthesis)
   # The trainer is a program of NCCL's API, too.
   chorus_install_program(trainer ${CMAKE_INSTALL_BINDIR}
                          "${bin_to_library};$ORIGIN/${bin_to_library}/chorus" train)
