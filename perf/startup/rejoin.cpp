@@ -41,9 +41,9 @@ struct Arguments {
 struct Came {
   double taken_in_s = 0;
   double first_collective_s = 0;
-  double copy_s = 0;  ///< the state, after that
-  double from = 0;    ///< so many ranks
-  double wrong = 0;   ///< bytes
+  double copy_s = 0;         ///< the state, after that
+  double from = 0;           ///< so many ranks
+  double wrong = 0;          ///< bytes
   double memory_copy_s = 0;  ///< of as many bytes, by this process, the best of a few
 };
 
@@ -143,12 +143,15 @@ void show(const Came& came, const Arguments& arguments, Json& rows) {
 /// Exit code.
 int stay(Communicator world, const Arguments& arguments, const std::string& command) {
   const int ranks = world.world_size();
-  if (ranks < 2) throw InputError("it takes a job of two ranks at least: chorus run --respawn 0 -n 3 -- …");
+  if (ranks < 2)
+    throw InputError("it takes a job of two ranks at least: chorus run --respawn 0 -n 3 -- …");
   if (world.rank() == ranks - 1) {
     { const Communicator leaves = std::move(world); }
     start_anew(arguments, 0);
   }
-  Communicator members = world.shrink(std::vector<Rank>{ranks - 1});
+  // The rank that leaves waits for the others to end the world, too.
+  Communicator members = std::move(world);
+  members = members.shrink(std::vector<Rank>{ranks - 1});
   Json rows = Json::array();
   double wrong = 0;
   for (int round = 0; round < arguments.rounds; ++round) {
