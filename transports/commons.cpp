@@ -116,6 +116,19 @@ std::span<std::byte> Commons::map_segment(Rank peer, std::size_t index) {
   return memory;
 }
 
+void Commons::advise(std::uint64_t key, Advice advice) {
+  std::atomic<std::uint64_t>& told = own_->advice[key % kAdvices];
+  const std::uint64_t word = key * 4 + (advice.by_kernel ? 2 : 0) + (advice.timed ? 1 : 0);
+  // Written only where it changes: the others keep the line.
+  if (told.load(std::memory_order_relaxed) != word) publish(told, word);
+}
+
+std::optional<Commons::Advice> Commons::advice_of(Rank peer, std::uint64_t key) const {
+  const std::uint64_t word = seen(peer, part(peer).advice[key % kAdvices]);
+  if (word / 4 != key) return std::nullopt;
+  return Advice{.by_kernel = word % 4 >= 2, .timed = word % 2 == 1};
+}
+
 ForeignRead Commons::read_private(Rank peer, std::uint64_t where, std::span<std::byte> to) const {
   const ForeignRead result = read_process(at(peer).pid, where, to);
   if (result == ForeignRead::gone) complain(peer, "has memory that cannot be read any more");

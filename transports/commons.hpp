@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,10 @@ struct Reference {
 /// before it and read after it.
 struct alignas(128) Offer {
   static constexpr std::size_t kInlineBytes = 104;
+  struct Buffers {
+    std::uint64_t where[2];  ///< the input and the output, unless their kinds are below kOwnSpace
+    std::int64_t begun_ns;   ///< when the call began, by the host's steady clock; 0: not told
+  };
 
   std::atomic<std::uint64_t> sequence;  ///< number + 1
   /// What the counter of that name is by now: whoever reads offers need not fetch its line.
@@ -48,7 +53,7 @@ struct alignas(128) Offer {
   std::uint16_t input_kind;
   std::uint16_t output_kind;
   union {
-    std::uint64_t where[2];  ///< the input and the output, unless their kinds are below kOwnSpace
+    Buffers buffers;
     std::byte payload[kInlineBytes];
   };
 };
@@ -75,6 +80,7 @@ class Commons {
   static constexpr std::uint64_t kSlots = 4;
   static constexpr std::size_t kMaxRanks = 128;  ///< each maps all parts and waits for all
   static constexpr std::size_t kMaxSegments = 512;
+  static constexpr std::size_t kAdvices = 16;
 
   struct SegmentEntry {
     std::atomic<std::uint64_t> id;  ///< 0: none; written last
@@ -95,6 +101,8 @@ class Commons {
     /// 2 · (number + 1) of the last call in which the kernel refused it private memory of others;
     /// + 1: it always will.
     alignas(128) std::atomic<std::uint64_t> refused;
+    /// By kind of call: whose, and how its buffers are to reach their readers (Advice).
+    alignas(128) std::atomic<std::uint64_t> advice[kAdvices];
     Offer offers[kOffers];
     SegmentEntry segments[kMaxSegments];
   };
@@ -159,6 +167,17 @@ class Commons {
   [[nodiscard]] Reference refer(const void* memory, std::size_t size_bytes);
   /// The same memory in this process.
   [[nodiscard]] std::byte* reach(Rank peer, const Reference& reference, std::size_t size_bytes);
+
+  /// What one rank asks of all in calls alike.
+  struct Advice {
+    bool by_kernel = false;  ///< their private buffers are to be read by the kernel, not staged
+    bool timed = false;      ///< they are to say when their call began
+  };
+  /// Of calls of this key, below 2^62. Told and heard between calls: a peer may hear it a call
+  /// late.
+  void advise(std::uint64_t key, Advice advice);
+  /// Nothing where `peer` has advised nothing of such calls, or of too many others since.
+  [[nodiscard]] std::optional<Advice> advice_of(Rank peer, std::uint64_t key) const;
 
   /// Copies [where, where + to.size()) of the peer's process. Throws LinkError if the peer is gone.
   [[nodiscard]] ForeignRead read_private(Rank peer, std::uint64_t where,

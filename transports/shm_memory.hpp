@@ -113,7 +113,7 @@ struct ShmAddress {
   std::uint32_t group = 0;
   std::uint64_t may_be_traced = 0;  ///< prctl(PR_GET_DUMPABLE)
 
-  static constexpr std::uint64_t kMagic = 0x316d68732d756863;  // "chu-shm1"
+  static constexpr std::uint64_t kMagic = 0x326d68732d756863;  // "chu-shm2"
 
   [[nodiscard]] std::span<const std::byte> bytes() const {
     return std::as_bytes(std::span(this, 1));

@@ -15,6 +15,8 @@ constexpr int kUnusualLooks = 2;         ///< in sequence
 constexpr int kCallsPerLook = 16;
 // Others follow with their next call, and then the lines lie where this way leaves them.
 constexpr int kUncountedCalls = 2;
+// In which the others have not done what is asked of them: they cannot, or do something else.
+constexpr int kMostCalls = 20;
 constexpr int kTrialCalls = kUncountedCalls + CopyTuner::kCounted;
 constexpr std::uint64_t kCallsToConfirm = 8;  ///< after a trial that found the other way faster
 
@@ -49,7 +51,11 @@ void CopyTuner::set_interval() {
 
 void CopyTuner::enter(Phase phase) {
   phase_ = phase;
-  in_phase_ = 0;
+  in_phase_ = counted_ = 0;
+}
+
+void CopyTuner::count(Times& times, double seconds) {
+  if (seconds > 0) times[static_cast<std::size_t>(counted_++)] = seconds;
 }
 
 // One call of some may have been disturbed. The least of them would not do: in a row of broadcasts
@@ -68,26 +74,32 @@ void CopyTuner::done(double seconds) {
   ++since_trial_;
   switch (phase_) {
     case Phase::steady:
-      if (measures_) look(seconds);
+      if (seconds > 0) look(seconds);
       if (since_trial_ >= interval_) {
         enter(Phase::baseline);
-      } else if (in_phase_ >= kCallsPerLook) {
+      } else if (seconds > 0) {
         in_phase_ = 0;
       }
       break;
     case Phase::baseline:
-      baseline_[static_cast<std::size_t>(in_phase_ - 1)] = seconds;
-      if (in_phase_ == kCounted) enter(Phase::trial);
+      count(baseline_, seconds);
+      if (counted_ == kCounted) {
+        enter(Phase::trial);
+      } else if (in_phase_ == kMostCalls) {
+        give_up();
+      }
       break;
     case Phase::trial:
-      if (in_phase_ > kUncountedCalls) {
-        trial_[static_cast<std::size_t>(in_phase_ - kUncountedCalls - 1)] = seconds;
+      if (in_phase_ > kUncountedCalls) count(trial_, seconds);
+      if (counted_ == kCounted) {
+        judge();
+      } else if (in_phase_ == kMostCalls) {
+        give_up();
       }
-      if (in_phase_ == kTrialCalls) judge();
       break;
   }
   measures_ = phase_ == Phase::baseline ||
-              (phase_ == Phase::steady && in_phase_ == kCallsPerLook - 1) ||
+              (phase_ == Phase::steady && in_phase_ >= kCallsPerLook - 1) ||
               (phase_ == Phase::trial && in_phase_ >= kUncountedCalls);
 }
 
@@ -110,6 +122,17 @@ void CopyTuner::judge() {
   }
   ratio_ = other_s / this_s;
   usual_s_ = this_s;
+  rest();
+}
+
+// As if the other way were far slower.
+void CopyTuner::give_up() {
+  was_faster_ = false;
+  ratio_ = kOutOfTheQuestion;
+  rest();
+}
+
+void CopyTuner::rest() {
   unusual_ = 0;
   since_trial_ = 0;
   set_interval();

@@ -16,8 +16,8 @@ namespace chorus {
 /// way. Two such trials in sequence that find it faster make it the way. Trials that find it slower
 /// follow each other so that they take about a hundredth of the time.
 ///
-/// One rank tunes for all that are in its calls. The others follow(): a trial tells nothing if each
-/// rank tries at another time.
+/// One rank tunes for all, one that reads what others have: it is the one that waits for the
+/// copies. The others follow() it: a trial tells nothing if each rank tries at another time.
 class CopyTuner {
  public:
   /// Whether calls for which this is predicted are worth a trial: neither way is out of the
@@ -30,12 +30,12 @@ class CopyTuner {
   [[nodiscard]] bool chosen() const { return by_kernel_; }
   /// Of the next call: as chosen, or in a trial the other way.
   [[nodiscard]] bool by_kernel() const { return by_kernel_ != (phase_ == Phase::trial); }
-  /// Whether done() is to be told how long it takes.
+  /// Whether done() is to be told how long it takes. Others may hear of it a call or two later.
   [[nodiscard]] bool measures() const { return measures_; }
-  /// The call has ended, in so many seconds if they were asked for.
+  /// The call has ended, in so many seconds; 0 where they were not asked for, or tell nothing.
   void done(double seconds);
 
-  /// Where another rank tunes: what it did in this call is done in the next.
+  /// Where another rank tunes: what it does.
   void follow(bool by_kernel) { by_kernel_ = by_kernel; }
 
   /// Calls of each way that a trial compares.
@@ -49,8 +49,11 @@ class CopyTuner {
     trial,     ///< the other way; the first do not count
   };
   void enter(Phase phase);
+  void count(Times& times, double seconds);
   void look(double seconds);
   void judge();
+  void give_up();
+  void rest();
   [[nodiscard]] static double typical(const Times& times);
   void set_interval();
 
@@ -58,6 +61,7 @@ class CopyTuner {
   Phase phase_ = Phase::steady;
   bool measures_ = false;
   int in_phase_ = 0;         ///< calls
+  int counted_ = 0;          ///< of them, those whose time is known
   double ratio_;             ///< of the other way's time to this one's, as far as is known
   double usual_s_;           ///< of this way: as predicted, then as the last trial found it
   int unusual_ = 0;          ///< looks in sequence that found another time than usual

@@ -123,7 +123,7 @@ bool DirectExecution::step_brief() {
   commons_->publish(commons_->own().passed, base_ + 1);
   finished_ = true;
   commons_->wake_sleepers();
-  if (tunes_) end_tuning();
+  if (tuner_ != nullptr) end_tuning();
   if (offers_ && direct_->partners.empty()) take_lines_back();
   return true;
 }
@@ -154,8 +154,8 @@ bool DirectExecution::hear_brief() {
       return false;
     }
     count_->passed[static_cast<std::size_t>(peer)] = offer.passed;
+    if (is_timed_) note_begun(offer);
   }
-  if (measures_) note_offers_known();
   return true;
 }
 

@@ -66,11 +66,10 @@ void DirectExecution::begin() {
   number_ = count_->calls++;
   base_ = count_->tiles;
   count_->tiles += static_cast<std::uint64_t>(num_tiles_);
-  if (tuner_ != nullptr) by_kernel_ = tuner_->by_kernel();
+  if (tuner_ != nullptr) begin_tuning();
   is_brief_ = may_be_brief_ && stays_staged();
   restages_ = reads_ = false;
   if (!is_brief_) choose_exposure();
-  if (tuner_ != nullptr) begin_tuning();
   was_exposed_ = !is_brief_ && input_.kind > Reference::kStaged;
   num_known_ = 0;
   touches_ = results_ = false;
@@ -150,7 +149,7 @@ bool DirectExecution::step() {
   }
   finished_ = true;
   commons_->wake_sleepers();
-  if (tunes_) end_tuning();
+  if (tuner_ != nullptr) end_tuning();
   if (offers_ && direct_->partners.empty()) take_lines_back();
   return true;
 }
@@ -228,10 +227,10 @@ void DirectExecution::offer() {
   offer.input_kind = input_.kind;
   offer.output_kind = output_.kind;
   offer.passed = commons_->own().passed.load(std::memory_order_relaxed);
-  if (input_.kind >= Reference::kOwnSpace) offer.where[0] = input_.where;
-  if (output_.kind >= Reference::kOwnSpace) offer.where[1] = output_.where;
+  if (input_.kind >= Reference::kOwnSpace) offer.buffers.where[0] = input_.where;
+  if (output_.kind >= Reference::kOwnSpace) offer.buffers.where[1] = output_.where;
+  if (!in_offer_) offer.buffers.begun_ns = begun_ns_;
   commons_->publish(offer.sequence, number_ + 1);
-  if (measures_) offered_at_ = std::chrono::steady_clock::now();
 }
 
 bool DirectExecution::offers_known() {
@@ -251,7 +250,6 @@ bool DirectExecution::offers_known() {
     }
     learn(peer, offer);
   }
-  if (measures_) note_offers_known();
   return true;
 }
 
@@ -259,14 +257,15 @@ bool DirectExecution::offers_known() {
 void DirectExecution::learn(Rank peer, const Offer& offer) {
   Offered& offered = offered_[static_cast<std::size_t>(peer)];
   count_->passed[static_cast<std::size_t>(peer)] = offer.passed;
-  offered.input = {offer.input_kind, offer.where[0]};
-  offered.output = {offer.output_kind, offer.where[1]};
+  offered.input = {offer.input_kind, offer.buffers.where[0]};
+  offered.output = {offer.output_kind, offer.buffers.where[1]};
   offered.input_at = offered.output_at = nullptr;
   offered.payload = offer.payload;
   const Collective collective = direct_->program.collective;
   const int n = commons_->world_size();
   const std::size_t block_bytes = work_.count * element_bytes_;
   offered.restages = false;
+  if (is_timed_) note_begun(offer);
   if (offered.input.kind == Reference::kPrivate) {
     reads_ = touches_ = true;
   } else if (offered.input.kind > Reference::kStaged) {

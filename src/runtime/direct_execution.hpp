@@ -56,8 +56,6 @@ struct DirectCount {
   std::uint64_t slots_until = 0;      ///< tiles below may be written into this rank's slots
   /// By schedule (Routine::hash) and size, a power of two: calls alike, by the communicator alike.
   std::map<std::pair<std::uint32_t, int>, CopyTuner> tuners;
-  /// The last call before one that is measured.
-  std::chrono::steady_clock::time_point tuned_call_ended;
 };
 
 /// One running call. Tile by tile, each rank (A) offers its input: by telling where it lies, or by
@@ -160,7 +158,8 @@ class DirectExecution {
                                                  const DirectCount& count);
   void choose_way();
   void begin_tuning();
-  void note_offers_known();
+  void note_begun(const Offer& offer);
+  [[nodiscard]] bool went_as_asked() const;
   void end_tuning();
   void choose_exposure();
   [[nodiscard]] bool changes_input() const;
@@ -249,10 +248,10 @@ class DirectExecution {
 
   CopyTuner* tuner_ = nullptr;  // DirectCount's, of by_kernel_; null: that is settled
   Rank tuning_rank_ = 0;        // whose tuner decides
-  bool tunes_ = false;          // by_kernel_ decides how this call's input reaches the others
-  bool measures_ = false;       // how long this call takes
-  std::chrono::steady_clock::time_point begun_, offered_at_;
-  std::chrono::steady_clock::duration waited_{};  // for the offers of others, in a measured call
+  std::uint64_t advice_key_ = 0;
+  bool is_timed_ = false;        // this call says when it began, or measures how long it takes
+  bool all_tell_begin_ = false;  // the partners whose offers are known
+  std::int64_t begun_ns_ = 0;    // the latest of this rank and of them; 0: not timed
 };
 
 }  // namespace chorus

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -143,6 +144,60 @@ TEST(CopyTuner, SeldomLeavesARightWayInCallsThatAreAllNoise) {
   });
   EXPECT_LT(percentile(wrong, 0.5), 0.1);
   EXPECT_LT(percentile(wrong, 0.95), 0.3);
+}
+
+/// Calls in which the other ranks do what they were asked for `lag` calls before, and never what
+/// they cannot. What they do is what it takes; its time tells something where that was asked for.
+double run_with_others(CopyTuner& tuner, const Machine& machine, int calls, int lag,
+                       bool others_can_kernel, std::mt19937_64& random) {
+  std::deque<bool> asked(static_cast<std::size_t>(lag), tuner.by_kernel());
+  std::deque<bool> timed(static_cast<std::size_t>(lag), false);
+  double sum_s = 0;
+  for (int i = 0; i < calls; ++i) {
+    asked.push_back(tuner.by_kernel());
+    timed.push_back(tuner.measures());
+    const bool by_kernel = asked.front() && others_can_kernel;
+    const double s = machine.seconds(by_kernel, random);
+    sum_s += s;
+    const bool tells = tuner.measures() && timed.front() && by_kernel == tuner.by_kernel();
+    asked.pop_front();
+    timed.pop_front();
+    tuner.done(tells ? s : 0);
+  }
+  return sum_s;
+}
+
+TEST(CopyTuner, FindsTheFasterWayAlsoWhereOthersHearALittleLater) {
+  for (const int lag : {1, 2}) {
+    const auto costs = over_draws([lag](std::mt19937_64& random) {
+      const Machine predicted = drawn(random);
+      const Machine machine = drawn(random);
+      CopyTuner tuner({.staged_s = predicted.staged_s, .kernel_s = predicted.kernel_s});
+      run_with_others(tuner, machine, 4000, lag, true, random);
+      return run_with_others(tuner, machine, 10'000, lag, true, random) /
+             (10'000 * machine.best_s() * dearer(machine));
+    });
+    EXPECT_LT(percentile(costs, 0.5), 1.02) << lag;
+    EXPECT_LT(percentile(costs, 0.95), 1.08) << lag;
+    EXPECT_LT(percentile(costs, 1), 1.2) << lag;
+  }
+}
+
+// Whose buffers lie in memory that all can read, say. What was predicted does not matter then.
+TEST(CopyTuner, SeldomAsksForWhatOthersCannotDo) {
+  const auto asked = over_draws([](std::mt19937_64& random) {
+    Machine machine = drawn(random);
+    machine.kernel_s = machine.staged_s * 1.1;
+    CopyTuner tuner({.staged_s = machine.staged_s, .kernel_s = machine.kernel_s});
+    int by_kernel = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      by_kernel += tuner.by_kernel() ? 1 : 0;
+      run_with_others(tuner, machine, 1, 0, false, random);
+    }
+    EXPECT_FALSE(tuner.chosen());
+    return by_kernel / 20'000.0;
+  });
+  EXPECT_LT(percentile(asked, 1), 0.02);  // each trial in vain is twenty calls
 }
 
 TEST(CopyTuner, NeverTriesWhatIsOutOfTheQuestion) {

@@ -138,7 +138,7 @@ TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
                             {16'384, 1e-5, 1e-5, 1.5e-5, 1e-6},
                             {131'072, 1e-4, 1e-4, 1.5e-4, 1e-4}};
   MessageSizes sizes = kernel_message_sizes(machine(rates), 2);
-  EXPECT_EQ(sizes.at_least, 16'384u);
+  EXPECT_EQ(sizes.at_least, 8192u);  // takes 12.3 us, hardly more than the 10.3 through slots
   EXPECT_EQ(sizes.less_than, 131'072u);
   rates.pairs[0].samples[2].kernel_s = 0.9e-4;
   sizes = kernel_message_sizes(machine(rates), 2);

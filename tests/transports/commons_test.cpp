@@ -126,6 +126,21 @@ TEST_F(CommonsTest, WithdrawnMemoryIsNotAccessedAnyMore) {
   EXPECT_EQ(ranks_[0]->own().accessing.load(), 0U);
 }
 
+TEST_F(CommonsTest, AdviceIsHeardOfTheCallsThatItIsFor) {
+  EXPECT_FALSE(ranks_[1]->advice_of(0, 77));
+  ranks_[0]->advise(77, {.by_kernel = true, .timed = false});
+  ranks_[0]->advise(78, {.by_kernel = false, .timed = true});
+  const auto first = ranks_[1]->advice_of(0, 77);
+  const auto second = ranks_[1]->advice_of(0, 78);
+  ASSERT_TRUE(first && second);
+  EXPECT_TRUE(first->by_kernel && !first->timed);
+  EXPECT_TRUE(!second->by_kernel && second->timed);
+  EXPECT_FALSE(ranks_[1]->advice_of(1, 77)) << "it was rank 0 that advised";
+  // Other calls take its place; it is not mistaken for theirs.
+  ranks_[0]->advise(77 + Commons::kAdvices, {.by_kernel = false, .timed = false});
+  EXPECT_FALSE(ranks_[1]->advice_of(0, 77));
+}
+
 /// Moves the calling thread to one core.
 void go_to(int core) {
   cpu_set_t set;
