@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/pytorch.md and README.md that come from records of perf/torch, between their two lines
-<!-- perf/torch/tables.py NAME --> and <!-- end -->.
+"""Writes the tables of docs/pytorch.md and README.md that come from records of perf/torch, of every machine in
+perf/results, between their two lines <!-- perf/torch/tables.py NAME --> and <!-- end -->.
 
-    perf/torch/tables.py [--results perf/results/epyc-2-cores] [--check]
+    perf/torch/tables.py [--check]
 
 A table whose records are not there stays as it is. --check writes nothing and ends with 1 where a table is not that of
 its records.
@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "perf" / "results"
 DOCUMENTS = [ROOT / "docs" / "pytorch.md", ROOT / "README.md"]
 OPERATIONS = ["all_reduce", "all_gather", "broadcast", "all_to_all", "ping_pong"]
 PLACE = re.compile(r"(?P<begin><!-- perf/torch/tables\.py (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.S)
@@ -33,12 +34,17 @@ def markdown(header, rows):
     return "".join("| " + " | ".join(str(cell) for cell in line) + " |\n" for line in lines)
 
 
+def processor(records):
+    return records[0]["machine"]["processor"].replace("(R)", "").removesuffix(" Processor")
+
+
 def state(records, launcher):
     """What they were taken with; launcher(record) comes before the command."""
     first, machine = records[0], records[0]["machine"]
     commands = "".join(f"    {launcher(record)} {record['command']}\n" for record in records)
-    return (f"torch {first['torch']}, {machine['processor']}, {machine['cores']} cores, {machine['state'] or 'state not noted'}; "
-            f"commit {first['commit']}:\n\n{commands}")
+    commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
+    return (f"torch {first['torch']}, {processor(records)}, {machine['cores']} cores, {machine['state'] or 'state not noted'}; "
+            f"commit {commits}:\n\n{commands}")
 
 
 def torchrun(record):
@@ -92,20 +98,25 @@ def generate(records):
         + "\n" + state(records, lambda record: "python3")
 
 
-def generate_short(records):
+def generate_short(machines):
     rows = []
-    calls = records[0]["rows"][-1]["collectives"]
-    for record in records:
+    calls = machines[0][0]["rows"][-1]["collectives"]
+    for record in (record for records in machines for record in records):
         of = {row["backend"]: row for row in record["rows"]}
         cells = [f"{of[b]['tokens_per_s']:.1f}" if b in of else "-" for b in ("gloo", "deepspeed", "chorus", "none")]
-        rows.append([record["ranks"], *cells[:2], f"**{cells[2]}**", cells[3]])
+        rows.append([f"{processor([record])}, {record['machine']['cores']} cores", record["ranks"], *cells[:2], f"**{cells[2]}**", cells[3]])
     lead = ("Tokens per second of a model divided among ranks of one host ([examples/pytorch/generate.py](examples/pytorch/generate.py), "
             f"{calls} collectives a token; [docs/pytorch.md](docs/pytorch.md#tensor-parallel-inference)):\n\n")
-    return lead + markdown(["ranks", "Gloo", "DeepSpeed's operation", "Chorus", "no communication"], rows)
+    return lead + markdown(["machine", "ranks", "Gloo", "DeepSpeed's operation", "Chorus", "no communication"], rows)
 
 
-TABLES = {"operations": (operations, "torch-operations-*-ranks.json"), "training": (training, "torch-training-*.json"),
-          "generate": (generate, "torch-generate-*.json"), "generate-short": (generate_short, "torch-generate-*.json")}
+def each(make):
+    """One after the other, of the records of each machine."""
+    return lambda machines: "\n".join(f"**{processor(records)}**\n\n{make(records)}" for records in machines)
+
+
+TABLES = {"operations": (each(operations), "torch-operations-*-ranks.json"), "training": (each(training), "torch-training-*.json"),
+          "generate": (each(generate), "torch-generate-*.json"), "generate-short": (generate_short, "torch-generate-*.json")}
 
 
 def records_of(folder, pattern):
@@ -120,7 +131,6 @@ def records_of(folder, pattern):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=ROOT / "perf" / "results" / "epyc-2-cores")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     differ = []
@@ -129,8 +139,8 @@ def main():
 
         def table(found):
             make, pattern = TABLES[found["name"]]
-            records = records_of(options.results, pattern)
-            return found["begin"] + make(records) + found["end"] if records else found[0]
+            machines = [records for folder in sorted(RESULTS.iterdir()) if (records := records_of(folder, pattern))]
+            return found["begin"] + make(machines) + found["end"] if machines else found[0]
 
         new = PLACE.sub(table, text)
         if new != text:

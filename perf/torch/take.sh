@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Takes the records of perf/torch, writes them to RESULTS and the tables made from them into docs/pytorch.md and README.md.
+# Takes the records of perf/torch, writes them to RESULTS, a folder of perf/results, and the tables of all machines' into
+# docs/pytorch.md and README.md.
 #
 #   perf/torch/take.sh operations|generate|training PYTHON RESULTS STATE
 #
@@ -7,7 +8,7 @@
 # where it is); STATE says what else the machine does ("idle"). training needs root and `chorus-perf` (a build's bin/ on
 # PATH). On two idle cores operations takes 3 minutes, generate 5, training 6.
 set -euo pipefail
-[ $# -eq 4 ] || { sed -n '4p' "$0"; exit 2; }
+[ $# -eq 4 ] || { sed -n '5p' "$0"; exit 2; }
 what=$1 python=$2 results=$3 state=$4
 here=$(dirname "$(realpath "$0")")
 mkdir -p "$results"
@@ -49,6 +50,6 @@ case $what in
       done
     done
     ;;
-  *) sed -n '4p' "$0"; exit 2 ;;
+  *) sed -n '5p' "$0"; exit 2 ;;
 esac
-"$python" "$here/tables.py" --results "$results"
+"$python" "$here/tables.py"
