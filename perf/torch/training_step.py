@@ -15,7 +15,6 @@ import argparse
 import copy
 import os
 import resource
-import socket
 import statistics
 import time
 from datetime import timedelta
@@ -26,6 +25,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import chorus_torch
+from gloo_interface import name_the_interface
 from record import save
 
 MODES = ["alone", "gloo", "chorus"]
@@ -47,13 +47,6 @@ class Gpt(torch.nn.Module):
         for block in self.blocks:
             x = block(x, self.later)
         return self.head(x)
-
-
-def name_the_interface():
-    """Gloo takes the address of the host's name, which on an emulated host is the loopback's."""
-    names = [name for _, name in socket.if_nameindex() if name != "lo"]
-    if not os.environ.get("MASTER_ADDR", "127.").startswith("127.") and len(names) == 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
 
 
 def in_parallel(model, group, bucket_mb):

@@ -26,6 +26,9 @@ import torch.distributed as dist
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "torch"))
+from gloo_interface import name_the_interface
+
 
 class Layer(torch.nn.Module):
     def __init__(self, width, heads, context):
@@ -108,13 +111,6 @@ class Run:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
         return time.perf_counter() - begin, loss
-
-
-def name_the_interface():
-    """Gloo takes the address of the host's name, which on an emulated host is the loopback's."""
-    names = [name for _, name in socket.if_nameindex() if name != "lo"]
-    if not os.environ.get("MASTER_ADDR", "127.").startswith("127.") and len(names) == 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
 
 
 def start(ranks):
