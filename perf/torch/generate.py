@@ -1,13 +1,15 @@
 """Tokens per second of examples/pytorch/generate.py through Gloo, Chorus and DeepSpeed's operation, and without
 communication, in turns.
 
-    python3 perf/torch/generate.py [--ranks 2] [--rounds 3] [--json FILE] [--note TEXT] [-- options of generate.py]
+    python3 perf/torch/generate.py [--ranks 2] [--rounds 3] [--json FILE [--more]] [--note TEXT] [-- options of generate.py]
 
-Each run is a job of torchrun of its own; a figure is the median of the rounds. The share of communication is what a step
-takes beyond one without it.
+Each run is a job of torchrun of its own; a figure is the median of the rounds, to which --more adds those that FILE has
+already, taken by the same command. The share of communication is what a step takes beyond one without it.
 """
 
 import argparse
+import itertools
+import json
 import re
 import statistics
 import subprocess
@@ -17,6 +19,7 @@ from pathlib import Path
 from record import save
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "pytorch" / "generate.py"
+FIGURES = ["tokens_per_s", "step_ms", "cpu_ms"]
 BACKENDS = ["none", "gloo", "chorus", "deepspeed"]
 LINE = re.compile(r": ([\d.]+) tokens/s, ([\d.]+) ms and ([\d.]+) ms of CPU a step, (\d+) collectives a step, logits (\w+)")
 
@@ -38,10 +41,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
     parser.add_argument("--json")
+    parser.add_argument("--more", action="store_true")
     parser.add_argument("--note", default="")
     parser.add_argument("options", nargs="*", help="of generate.py, behind --")
     options = parser.parse_args()
     runs = {backend: [] for backend in options.backends}
+    if options.more:
+        for row in json.loads(Path(options.json).read_text())["rows"]:
+            kept = zip(*(row[key + "_all"] for key in FIGURES), strict=True)
+            runs[row["backend"]] = [dict(zip(FIGURES, one), collectives=row["collectives"], logits=bits)
+                                    for one, bits in zip(kept, itertools.cycle(row["logits"]))]
     for _ in range(options.rounds):
         for backend in options.backends:
             runs[backend].append(once(backend, options.ranks, options.options))
@@ -49,7 +58,7 @@ def main():
     rows = []
     for backend, all_ in runs.items():
         row = {"backend": backend, "collectives": all_[0]["collectives"], "logits": sorted({run["logits"] for run in all_})}
-        for key in ("tokens_per_s", "step_ms", "cpu_ms"):
+        for key in FIGURES:
             row[key] = round(statistics.median(run[key] for run in all_), 2)
             row[key + "_all"] = [run[key] for run in all_]
         rows.append(row)
@@ -58,7 +67,7 @@ def main():
         if alone and row["backend"] != "none":
             row["communication_share"] = round(1 - alone / row["step_ms"], 3)
     if options.json:
-        save(options.json, options.note, {"ranks": options.ranks, "rounds": options.rounds, "rows": rows})
+        save(options.json, options.note, {"ranks": options.ranks, "rounds": len(runs[options.backends[0]]), "rows": rows})
 
 
 main()
