@@ -116,6 +116,7 @@ def counts(results):
 
 
 def cell(text):
+    text = re.sub(r"(?<![\w/.])/(?:[\w.+-]+/)+", "", text)  # of files, their names: folders are this machine's
     return " ".join(text.split()).replace("|", "\\|")[:200]
 
 
