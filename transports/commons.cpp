@@ -116,17 +116,40 @@ std::span<std::byte> Commons::map_segment(Rank peer, std::size_t index) {
   return memory;
 }
 
+namespace {
+
+/// Keys that differ in a few bits are spread over all sets (Fibonacci hashing).
+std::size_t advised_set(std::uint64_t key) {
+  return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15) >> 32) % Commons::kAdvisedSets;
+}
+
+}  // namespace
+
+// A word is written only where it changes: the others keep its line. Those of other keys stay where
+// they are as long as there is room, so that calls of several kinds in turn do not take it from
+// each other.
 void Commons::advise(std::uint64_t key, Advice advice) {
-  std::atomic<std::uint64_t>& told = own_->advice[key % kAdvices];
   const std::uint64_t word = key * 4 + (advice.by_kernel ? 2 : 0) + (advice.timed ? 1 : 0);
-  // Written only where it changes: the others keep the line.
-  if (told.load(std::memory_order_relaxed) != word) publish(told, word);
+  auto& set = own_->advice[advised_set(key)];
+  std::atomic<std::uint64_t>* place = &set[0];
+  for (std::atomic<std::uint64_t>& each : set) {
+    const std::uint64_t told = each.load(std::memory_order_relaxed);
+    if (told == word) return;
+    if (told == 0 || told / 4 == key) {
+      place = &each;
+      break;
+    }
+  }
+  publish(*place, word);
 }
 
 std::optional<Commons::Advice> Commons::advice_of(Rank peer, std::uint64_t key) const {
-  const std::uint64_t word = seen(peer, part(peer).advice[key % kAdvices]);
-  if (word / 4 != key) return std::nullopt;
-  return Advice{.by_kernel = word % 4 >= 2, .timed = word % 2 == 1};
+  for (const std::atomic<std::uint64_t>& each : part(peer).advice[advised_set(key)]) {
+    const std::uint64_t word = seen(peer, each);
+    if (word == 0) break;
+    if (word / 4 == key) return Advice{.by_kernel = word % 4 >= 2, .timed = word % 2 == 1};
+  }
+  return std::nullopt;
 }
 
 ForeignRead Commons::read_private(Rank peer, std::uint64_t where, std::span<std::byte> to) const {

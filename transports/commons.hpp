@@ -63,6 +63,7 @@ static_assert(sizeof(Offer) == 128);
 /// which it alone writes; all map all parts. A part has offers, counters and slots:
 ///
 /// - offers: a ring of kOffers lines, one per call;
+/// - advice: of each kind of call, what this rank asks of all in it;
 /// - counters: tiles of data that this rank has staged, has folded, and has passed (it needs no
 ///   more of others);
 /// - staging: a ring of kSlots slots, tile t of all calls in slot t mod kSlots: data for the
@@ -80,7 +81,7 @@ class Commons {
   static constexpr std::uint64_t kSlots = 4;
   static constexpr std::size_t kMaxRanks = 128;  ///< each maps all parts and waits for all
   static constexpr std::size_t kMaxSegments = 512;
-  static constexpr std::size_t kAdvices = 16;
+  static constexpr std::size_t kAdvisedSets = 64, kAdvisedPerSet = 4;  ///< kinds of calls
 
   struct SegmentEntry {
     std::atomic<std::uint64_t> id;  ///< 0: none; written last
@@ -101,8 +102,8 @@ class Commons {
     /// 2 · (number + 1) of the last call in which the kernel refused it private memory of others;
     /// + 1: it always will.
     alignas(128) std::atomic<std::uint64_t> refused;
-    /// By kind of call: whose, and how its buffers are to reach their readers (Advice).
-    alignas(128) std::atomic<std::uint64_t> advice[kAdvices];
+    /// By key, with which a word begins: how buffers are to reach their readers (Advice).
+    alignas(128) std::atomic<std::uint64_t> advice[kAdvisedSets][kAdvisedPerSet];
     Offer offers[kOffers];
     SegmentEntry segments[kMaxSegments];
   };
@@ -176,7 +177,7 @@ class Commons {
   /// Of calls of this key, below 2^62. Told and heard between calls: a peer may hear it a call
   /// late.
   void advise(std::uint64_t key, Advice advice);
-  /// Nothing where `peer` has advised nothing of such calls, or of too many others since.
+  /// Nothing where `peer` has advised nothing of such calls, or of hundreds of other kinds since.
   [[nodiscard]] std::optional<Advice> advice_of(Rank peer, std::uint64_t key) const;
 
   /// Copies [where, where + to.size()) of the peer's process. Throws LinkError if the peer is gone.

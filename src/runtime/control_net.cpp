@@ -303,8 +303,8 @@ void probe_often(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepIntervalSeconds, sizeof kKeepIntervalSeconds);
 }
 
-// Two probes of probe_often() without an answer. What the other end sends again, which hears no
-// answers either, puts it off: with three seconds until the end was near that has no answer at all.
+// Two probes of probe_often() without an answer. Where the other end hears nothing, what it sends
+// again arrives here as if it answered, and puts this off: it has to leave time before it gives up.
 bool is_silent(int fd) {
   constexpr unsigned kSilent_ms = 2'000, kTimeouts = 3;
   tcp_info info{};

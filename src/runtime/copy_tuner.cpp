@@ -15,7 +15,7 @@ constexpr int kUnusualLooks = 2;         ///< in sequence
 constexpr int kCallsPerLook = 16;
 // Others follow with their next call, and then the lines lie where this way leaves them.
 constexpr int kUncountedCalls = 2;
-// In which the others have not done what is asked of them: they cannot, or do something else.
+// Where the others have not done what is asked of them by then, they cannot, or do something else.
 constexpr int kMostCalls = 20;
 constexpr int kTrialCalls = kUncountedCalls + CopyTuner::kCounted;
 constexpr std::uint64_t kCallsToConfirm = 8;  ///< after a trial that found the other way faster

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -136,9 +137,45 @@ TEST_F(CommonsTest, AdviceIsHeardOfTheCallsThatItIsFor) {
   EXPECT_TRUE(first->by_kernel && !first->timed);
   EXPECT_TRUE(!second->by_kernel && second->timed);
   EXPECT_FALSE(ranks_[1]->advice_of(1, 77)) << "it was rank 0 that advised";
-  // Other calls take its place; it is not mistaken for theirs.
-  ranks_[0]->advise(77 + Commons::kAdvices, {.by_kernel = false, .timed = false});
-  EXPECT_FALSE(ranks_[1]->advice_of(0, 77));
+}
+
+// As many as a program has, a hash and a size each: none takes another's place, and none is taken
+// for another.
+TEST_F(CommonsTest, AdviceOfCallsInTurnStays) {
+  std::mt19937_64 random(1);
+  std::vector<std::uint64_t> keys;
+  for (int i = 0; i < 8; ++i) {
+    const std::uint64_t routine = random() >> 32;
+    for (std::uint64_t size = 11; size < 16; ++size) keys.push_back(routine << 8 | size);
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      ranks_[0]->advise(keys[i], {.by_kernel = i % 2 == 0, .timed = i % 3 == 0});
+    }
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const auto advice = ranks_[1]->advice_of(0, keys[i]);
+    ASSERT_TRUE(advice) << i;
+    EXPECT_EQ(advice->by_kernel, i % 2 == 0);
+    EXPECT_EQ(advice->timed, i % 3 == 0);
+  }
+}
+
+// Each has its place, or none: it is never taken for another's.
+TEST_F(CommonsTest, AdviceOfMoreCallsThanThereIsRoomForIsForgotten) {
+  constexpr std::uint64_t kKinds = 10 * Commons::kAdvisedSets * Commons::kAdvisedPerSet;
+  for (std::uint64_t key = 1; key <= kKinds; ++key) {
+    ranks_[0]->advise(key, {.by_kernel = key % 2 == 0, .timed = false});
+  }
+  std::size_t heard = 0;
+  for (std::uint64_t key = 1; key <= kKinds; ++key) {
+    const auto advice = ranks_[1]->advice_of(0, key);
+    if (!advice) continue;
+    ++heard;
+    EXPECT_EQ(advice->by_kernel, key % 2 == 0);
+  }
+  EXPECT_LE(heard, Commons::kAdvisedSets * Commons::kAdvisedPerSet);
+  EXPECT_TRUE(ranks_[1]->advice_of(0, kKinds)) << "the last one";
 }
 
 /// Moves the calling thread to one core.
