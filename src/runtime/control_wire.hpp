@@ -30,7 +30,7 @@ using Frame = std::shared_ptr<const Bytes>;
 enum class Type : std::uint8_t {
   // From a rank.
   hello = 1,
-  exchange,        ///< key, members, blob, the group whose verdict ends it (or none)
+  exchange,        ///< key, members, blob, the group whose verdict ends it, or ""
   exchange_query,  ///< key: who is missing?
   join_query,      ///< who is missing?
   open_group,      ///< key, members

@@ -59,7 +59,7 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
   const RankList members = body.ranks(rules_.world_size);
   const auto blob = body.blob(wire::kMaxBlob);
-  const std::string group = body.rest().empty() ? "" : body.text(wire::kMaxKey);
+  const std::string group = body.text(wire::kMaxKey);
   body.end();
   const auto seat = members.index_of(rank);
   if (!seat) throw Malformed("an exchange among others");
@@ -70,9 +70,10 @@ void Judge::on_exchange(Rank rank, wire::Reader& body) {
   const auto known = exchanges_.find(key);
   if (known == exchanges_.end()) {  // else nobody has died or left since: that ends an exchange
     // Of a rank that arrives it may be one whose result others have.
-    const bool may_have_ended = at(rank).arriving;
-    if (!may_have_ended && end_in_vain(key, members, RankList(std::span(&rank, 1)))) return;
-    if (!may_have_ended && has_failed(group)) return;  // of which it is told
+    if (!at(rank).arriving) {
+      if (end_in_vain(key, members, RankList(std::span(&rank, 1)))) return;
+      if (has_failed(group)) return;  // of which it is told
+    }
     if (exchanges_.size() >= kMaxOpen) throw Malformed("too many exchanges at once");
   } else if (known->second.members != members) {
     RankList all = known->second.members;

@@ -24,7 +24,7 @@ void Judge::on_exchange_done(Rank rank, wire::Reader& body) {
   const std::string key = body.text(wire::kMaxKey);
   const RankList members = body.ranks(rules_.world_size);
   const auto blob = body.blob(wire::kMaxBlob);
-  if (!body.rest().empty()) body.text(wire::kMaxKey);  // its group: it is over
+  body.text(wire::kMaxKey);  // its group: it is over
   body.end();
   const auto seat = members.index_of(rank);
   if (!seat) throw Malformed("an exchange among others");

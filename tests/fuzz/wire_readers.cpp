@@ -109,7 +109,8 @@ std::vector<std::string> coordinator_samples() {
   std::string exchange;
   std::string groups;
   for (const Rank rank : all) {
-    exchange += piece(rank, frame_content(Writer(Type::exchange).text("e").ranks(all).blob(blob)));
+    exchange +=
+        piece(rank, frame_content(Writer(Type::exchange).text("e").ranks(all).blob(blob).text("")));
     groups += piece(rank, frame_content(Writer(Type::open_group).text("g").ranks(all)));
   }
   exchange += piece(1, frame_content(Writer(Type::exchange_query).text("e")));

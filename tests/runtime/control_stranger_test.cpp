@@ -167,7 +167,7 @@ TEST(LyingRank, IsNamedForEachImpossibleMessage) {
       Writer(Type::open_group).text("h").ranks(others).share(),
       Writer(Type::open_group).text("g").u32(0xffffffff).share(),
       Writer(Type::open_group).text(long_key).share(),
-      Writer(Type::exchange).text("x").ranks(others).blob({}).share(),
+      Writer(Type::exchange).text("x").ranks(others).blob({}).text("").share(),
       Writer(Type::exchange).text("x").share(),
       Writer(Type::exchange).u32(0xffffffff).share(),
       Writer(Type::abort).text("g").share(),

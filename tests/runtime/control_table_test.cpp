@@ -122,7 +122,8 @@ class SharingTest : public ::testing::Test {
   /// Begins the exchange of a table that is worth sharing; what the second rank is told of it.
   wire::Bytes begin() {
     const std::vector<Rank> both = all_ranks(2);
-    raw_.send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("theirs")).share());
+    raw_.send(
+        Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("theirs")).text("").share());
     thread_ = std::thread([this, both] {
       const Table table = control_->exchange("k", both, bytes_of(large_), kPatience_ms);
       EXPECT_EQ(text_of(table[0]), large_);
@@ -178,7 +179,7 @@ TEST_F(SharingTest, WhoCannotOpenItReadsItThroughTheConnection) {
   expect_table(next(Type::exchange_result));
   thread_.join();
   // And is not asked to again.
-  raw_.send(Writer(Type::exchange).text("k").ranks(all_ranks(2)).blob({}).share());
+  raw_.send(Writer(Type::exchange).text("k").ranks(all_ranks(2)).blob({}).text("").share());
   (void)control_->exchange("k", all_ranks(2), bytes_of(large_), kPatience_ms);
   expect_table(next(Type::exchange_result));
 }

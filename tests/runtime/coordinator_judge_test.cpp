@@ -5,14 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
-
+#include "judge_harness.hpp"
 #include "runtime/call_number.hpp"
 
 namespace chorus {
 namespace {
 
-using std::chrono::milliseconds;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -23,97 +21,6 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using wire::Type;
 using wire::Writer;
-
-/// A judge, the time, and what it says.
-class JudgeTest : public ::testing::Test {
- protected:
-  void start(int world_size, bool launcher) {
-    judge_.emplace(Judge::Rules{world_size, launcher, "the coordinator's process", "pid 1 on h"});
-    world_.resize(static_cast<std::size_t>(world_size));
-    std::iota(world_.begin(), world_.end(), 0);
-  }
-  static wire::Hello hello_of(Rank rank) {
-    wire::Hello hello;
-    hello.rank = rank;
-    hello.pid = static_cast<std::uint32_t>(100 + rank);
-    hello.host = "h";
-    hello.identity = fmt::format("{}", rank);
-    return hello;
-  }
-  void enter(Rank rank) {
-    EXPECT_EQ(judge_->admit(hello_of(rank), now_), std::nullopt);
-    judge_->tick(now_);
-  }
-  void enter_all_and_open(int world_size, bool launcher) {
-    start(world_size, launcher);
-    for (Rank rank = 0; rank < world_size; ++rank) enter(rank);
-    for (Rank rank = 0; rank < world_size; ++rank) {
-      say(rank, Writer(Type::open_group).text("g").ranks(world_));
-    }
-    (void)heard();
-  }
-  /// Comes to this successor, with all it knows.
-  void follow(Rank rank, const wire::Follow& known) {
-    EXPECT_EQ(judge_->follow(hello_of(rank), now_), std::nullopt);
-    judge_->tick(now_);
-    say(rank, *wire::follow_frame(known));
-    say(rank, Writer(Type::followed));
-  }
-  void say(Rank rank, std::span<const std::byte> frame) {
-    judge_->received(rank, static_cast<Type>(frame[4]), wire::Reader(frame.subspan(5)), now_);
-    judge_->tick(now_);
-  }
-  void say(Rank rank, Writer& message) { say(rank, message.take()); }
-  void say(Rank rank, Writer&& message) { say(rank, message); }
-  void pass(int ms) {
-    now_ += milliseconds(ms);
-    judge_->tick(now_);
-  }
-  /// What was said since the last call: "to 1: death 3 pid 103 on h: its connection closed".
-  std::vector<std::string> heard() {
-    std::vector<std::string> all;
-    for (const Judge::Order& order : judge_->take_orders()) {
-      if (order.close) {
-        all.push_back(fmt::format("to {}: close", order.to));
-        continue;
-      }
-      wire::Reader reader(std::span(*order.frame).subspan(5));
-      std::string text;
-      switch (static_cast<Type>((*order.frame)[4])) {
-        case Type::death: {
-          const Rank rank = reader.i32();
-          const std::string who = reader.text();
-          text = fmt::format("death {} {}: {}", rank, who, reader.text());
-          break;
-        }
-        case Type::verdict:
-          reader.text();
-          text = "verdict: " + reader.text();
-          break;
-        case Type::job_failed:
-          text = "failed: " + reader.text();
-          break;
-        case Type::noted: {
-          reader.text();
-          const Rank from = reader.i32();
-          text = fmt::format("note of {}, {} bytes", from, reader.blob(wire::kMaxNote).size());
-          break;
-        }
-        case Type::joined:
-          text = fmt::format("joined, host {}", reader.i32());
-          break;
-        default:
-          text = fmt::format("type {}", static_cast<int>((*order.frame)[4]));
-      }
-      all.push_back(fmt::format("to {}: {}", order.to, text));
-    }
-    return all;
-  }
-
-  std::optional<Judge> judge_;
-  std::vector<Rank> world_;
-  Judge::Time now_{};
-};
 
 TEST_F(JudgeTest, ADeathIsToldAtOnceWithoutALauncher) {
   enter_all_and_open(3, false);
@@ -408,7 +315,9 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheDeathThatFollowedIt) {
   start(3, false);
   judge_->note_relays();
   for (const Rank rank : {0, 1, 2}) enter(rank);
-  const auto gives = [&] { return Writer(Type::exchange).text("k").ranks(world_).blob({}); };
+  const auto gives = [&] {
+    return Writer(Type::exchange).text("k").ranks(world_).blob({}).text("");
+  };
   for (const Rank rank : {0, 1, 2}) say(rank, gives());
   const auto result = fmt::format("to 1: type {}", static_cast<int>(Type::exchange_result));
   EXPECT_THAT(heard(), Contains(result));
@@ -416,10 +325,7 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheDeathThatFollowedIt) {
   judge_->scattered(1, now_);
   pass(0);
   EXPECT_THAT(heard(), ElementsAre("to 2: death 0 pid 100 on h: its connection closed"));
-  wire::Hello hello = hello_of(1);
-  hello.session = 1;
-  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
-  say(1, *wire::follow_frame({}));
+  begin_return(1);
   say(1, gives());
   say(1, Writer(Type::followed));
   const auto said = heard();
@@ -427,7 +333,7 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheDeathThatFollowedIt) {
   EXPECT_EQ(said[0], result);
   EXPECT_EQ(said[1], "to 1: death 0 pid 100 on h: its connection closed");
   // What nobody has the result of ends by the death.
-  say(1, Writer(Type::exchange).text("next").ranks(world_).blob({}));
+  say(1, Writer(Type::exchange).text("next").ranks(world_).blob({}).text(""));
   EXPECT_THAT(heard(), IsEmpty());
 }
 
@@ -436,17 +342,18 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesThoughALaterOneCameWhileItArrived
   start(3, false);
   judge_->note_relays();
   for (const Rank rank : {0, 1, 2}) enter(rank);
-  const auto gives = [&] { return Writer(Type::exchange).text("k").ranks(world_).blob({}); };
+  const auto gives = [&] {
+    return Writer(Type::exchange).text("k").ranks(world_).blob({}).text("");
+  };
   const std::vector<Rank> two{1, 2};
-  const auto gives_aside = [&] { return Writer(Type::exchange).text("aside").ranks(two).blob({}); };
+  const auto gives_aside = [&] {
+    return Writer(Type::exchange).text("aside").ranks(two).blob({}).text("");
+  };
   say(1, gives_aside());
   for (const Rank rank : {0, 1, 2}) say(rank, gives());
   judge_->closed(0, "its connection closed", now_);
   judge_->scattered(1, now_);
-  wire::Hello hello = hello_of(1);
-  hello.session = 1;
-  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
-  say(1, *wire::follow_frame({}));
+  begin_return(1);
   say(1, gives_aside());
   (void)heard();
   say(2, gives_aside());
@@ -466,16 +373,15 @@ TEST_F(JudgeTest, AResultThatOneRankMissedComesBeforeTheVerdictThatFollowedIt) {
   judge_->note_relays();
   for (const Rank rank : {0, 1, 2}) enter(rank);
   const auto opens = [&] { return Writer(Type::open_group).text("g").ranks(world_); };
-  const auto gives = [&] { return Writer(Type::exchange).text("k").ranks(world_).blob({}); };
+  const auto gives = [&] {
+    return Writer(Type::exchange).text("k").ranks(world_).blob({}).text("");
+  };
   for (const Rank rank : {0, 1, 2}) say(rank, opens());
   for (const Rank rank : {0, 1, 2}) say(rank, gives());
   const auto result = fmt::format("to 1: type {}", static_cast<int>(Type::exchange_result));
   EXPECT_THAT(heard(), Contains(result));
   judge_->scattered(1, now_);
-  wire::Hello hello = hello_of(1);
-  hello.session = 1;
-  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
-  say(1, *wire::follow_frame({}));
+  begin_return(1);
   say(2, Writer(Type::abort).text("g").text("enough"));  // while rank 1 is on its way
   say(1, opens());
   say(1, gives());
@@ -507,162 +413,6 @@ TEST_F(JudgeTest, AnExchangeThatAVerdictEndsForSomeEndsForAll) {
   EXPECT_THAT(heard(), IsEmpty());
   give(2, "of another", "h");
   EXPECT_THAT(heard(), ElementsAre(result(0), result(1), result(2)));
-}
-
-// All are to go to the same one where the coordinator is lost in that moment.
-TEST_F(JudgeTest, ASuccessorWhoseRelayDiedStaysTheFirstThatOthersGoTo) {
-  start(3, false);
-  judge_->note_relays();
-  wire::Hello first = hello_of(0);
-  first.may_succeed = true;
-  EXPECT_EQ(judge_->admit(first, now_), std::nullopt);
-  for (const Rank rank : {1, 2}) enter(rank);
-  say(0, *wire::places_frame(Type::listening, std::vector<wire::Place>{{"127.0.0.1", 1}}));
-  (void)heard();
-  for (const Rank rank : {0, 1}) judge_->scattered(rank, now_);
-  wire::Hello hello = hello_of(1);
-  hello.session = 1;
-  EXPECT_EQ(judge_->follow(hello, now_), std::nullopt);
-  say(1, *wire::follow_frame({}));
-  say(1, Writer(Type::followed));
-  std::vector<wire::Successor> told;
-  for (const Judge::Order& order : judge_->take_orders()) {
-    if (order.close || static_cast<Type>((*order.frame)[4]) != Type::successors) continue;
-    wire::Reader reader(std::span(*order.frame).subspan(5));
-    told = wire::read_successors(reader, 3);
-  }
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_EQ(told[0].rank, 0);
-}
-
-TEST_F(JudgeTest, ASuccessorToWhichTooFewCameServesThoseThatComeAgain) {
-  judge_.emplace(Judge::Rules{.world_size = 5,
-                              .launcher = false,
-                              .host_identity = "1",
-                              .host_text = "pid 101 on h",
-                              .successor = true});
-  wire::Follow known;
-  known.host_rank = 0;
-  follow(1, known);
-  pass(1'100);
-  EXPECT_TRUE(judge_->gave_up());
-  for (const Rank rank : {1, 2, 3, 4}) follow(rank, known);
-  EXPECT_THAT(heard(), Contains("to 1: death 0 : its connection closed"));
-}
-
-// A rank that was cut off alone comes to its own successor, and the others, which went on without
-// it, end: that they died with the coordinator is not known, and it must not go on as the last.
-class Gathering : public JudgeTest {
- protected:
-  void gather(int world_size, Rank host_rank) {
-    known_.host_rank = host_rank;
-    judge_.emplace(Judge::Rules{.world_size = world_size,
-                                .launcher = false,
-                                .host_identity = "1",
-                                .host_text = "pid 101 on h",
-                                .is_stopped = {},
-                                .began_us = 0,
-                                .successor = true,
-                                .is_running = [this](const std::string&) { return run_; }});
-    for (Rank rank = 0; rank < world_size; ++rank) {
-      roster_.push_back({fmt::format("pid {} on h", 100 + rank), fmt::format("{}", rank), false});
-    }
-    comes();
-  }
-  /// Rank 1, to the coordinator in its own process.
-  void comes() {
-    EXPECT_EQ(judge_->follow(hello_of(1), now_), std::nullopt);
-    judge_->tick(now_);
-    say(1, *wire::follow_frame(known_));
-    for (const wire::Frame& frame : wire::roster_frames(roster_)) say(1, *frame);
-    say(1, Writer(Type::followed));
-  }
-  void expect_too_few() {
-    for (const std::string& each : heard()) EXPECT_THAT(each, Not(HasSubstr("death"))) << each;
-    EXPECT_TRUE(judge_->gave_up());
-  }
-
-  bool run_ = true;  ///< the processes of the others
-  wire::Follow known_{.loss = wire::Loss::closed,
-                      .host_rank = -1,
-                      .host_text = "pid 1 on h",
-                      .last_result = 0,
-                      .deaths = {},
-                      .successors = {},
-                      .verdicts = {}};
-  std::vector<wire::Known> roster_;
-};
-
-TEST_F(Gathering, ProcessesThatRanMeanwhileMayHaveGoneOnWithoutTheOneThatCame) {
-  gather(6, -1);
-  run_ = false;
-  pass(300);
-  pass(800);
-  expect_too_few();
-  comes();  // once more, where it was
-  pass(300);
-  pass(800);
-  expect_too_few();
-}
-
-// Something listens where the coordinator was, and has not answered in time.
-TEST_F(Gathering, TheCoordinatorsProcessIsNotTakenForDeadWhereThatIsNotKnown) {
-  known_.loss = wire::Loss::silent;
-  gather(2, 0);
-  run_ = false;
-  pass(300);
-  pass(800);
-  expect_too_few();
-}
-
-TEST_F(Gathering, ProcessesThatHadEndedBeforeDiedWithTheCoordinator) {
-  run_ = false;
-  gather(6, 0);
-  pass(300);
-  EXPECT_FALSE(judge_->gave_up());
-  EXPECT_THAT(heard(), IsSupersetOf({"to 1: death 0 pid 1 on h: its connection closed",
-                                     "to 1: death 5 pid 105 on h: its connection closed"}));
-}
-
-TEST_F(Gathering, TheCoordinatorsProcessIsNotWaitedForWhereNothingListensThere) {
-  gather(2, 0);
-  EXPECT_THAT(heard(), Contains("to 1: death 0 pid 1 on h: its connection closed"));
-}
-
-// They come to a successor over a relay whose process dies, too.
-TEST_F(JudgeTest, RanksThatAreScatteredWhileTheyGatherAreWaitedForAsBefore) {
-  judge_.emplace(Judge::Rules{.world_size = 6,
-                              .launcher = false,
-                              .host_identity = "1",
-                              .host_text = "pid 101 on h",
-                              .successor = true});
-  const wire::Follow known{.loss = wire::Loss::closed,
-                           .host_rank = 0,
-                           .host_text = "pid 100 on h",
-                           .last_result = 0,
-                           .deaths = {},
-                           .successors = {},
-                           .verdicts = {}};
-  for (const Rank rank : {1, 2, 3}) follow(rank, known);
-  pass(900);
-  judge_->closed(5, "its connection closed", now_);  // the relay's process
-  for (const Rank rank : {1, 2, 3}) judge_->scattered(rank, now_);
-  judge_->tick(now_);
-  pass(900);  // since then, and not since they came
-  EXPECT_THAT(heard(), IsEmpty()) << "who has not come yet may still come";
-  for (const Rank rank : {1, 2, 3}) follow(rank, known);
-  EXPECT_THAT(heard(), IsEmpty()) << "rank 4 was on its way before";
-  follow(4, known);
-  pass(1'000);
-  const auto said = heard();
-  for (const Rank rank : {1, 2, 3, 4}) {
-    std::vector<std::string> deaths;
-    for (const std::string& each : said) {
-      if (each.starts_with(fmt::format("to {}: death", rank))) deaths.push_back(each.substr(6));
-    }
-    EXPECT_THAT(deaths, ElementsAre("death 0 pid 100 on h: its connection closed",
-                                    StartsWith("death 5 : it did not come")));
-  }
 }
 
 TEST_F(JudgeTest, ListsAreShort) {

@@ -58,7 +58,12 @@ class Resume : public ::testing::Test {
     return wire::Reader(frame).text();
   }
   static wire::Frame gives(const std::string& key) {
-    return Writer(Type::exchange).text(key).ranks(all_ranks(2)).blob(bytes_of("raw")).share();
+    return Writer(Type::exchange)
+        .text(key)
+        .ranks(all_ranks(2))
+        .blob(bytes_of("raw"))
+        .text("")
+        .share();
   }
   /// What rank 1 knows, and has under way.
   static void bring(Raw& raw, const std::vector<wire::Frame>& under_way) {

@@ -476,11 +476,17 @@ TEST_F(SuccessorTest, GivesAResultThatOneRankHasToTheOneThatMissedIt) {
   has.last_result = 5;
   // Rank 1 has the result, and has asked for the next one by the same name.
   one->send(wire::follow_frame(has));
-  one->send(Writer(Type::exchange_done).u64(5).text("k").ranks(both).blob(bytes_of("one")).share());
-  one->send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("next")).share());
+  one->send(Writer(Type::exchange_done)
+                .u64(5)
+                .text("k")
+                .ranks(both)
+                .blob(bytes_of("one"))
+                .text("")
+                .share());
+  one->send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("next")).text("").share());
   one->send(Writer(Type::followed).share());
   two->send(wire::follow_frame(knowing()));
-  two->send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("two")).share());
+  two->send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("two")).text("").share());
   two->send(Writer(Type::followed).share());
   const auto read = [&](Raw& raw) {
     const wire::Bytes frame = next(raw, Type::exchange_result);
@@ -491,7 +497,7 @@ TEST_F(SuccessorTest, GivesAResultThatOneRankHasToTheOneThatMissedIt) {
     return text;
   };
   EXPECT_EQ(read(*two), "k one two");
-  two->send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("last")).share());
+  two->send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("last")).text("").share());
   EXPECT_EQ(read(*one), "k next last");
 }
 
@@ -502,10 +508,16 @@ TEST_F(SuccessorTest, AsksARankForAResultToWhichTheDeadOneGave) {
   wire::Follow has = knowing();
   has.last_result = 5;
   one->send(wire::follow_frame(has));
-  one->send(Writer(Type::exchange_done).u64(5).text("k").ranks(all).blob(bytes_of("one")).share());
+  one->send(Writer(Type::exchange_done)
+                .u64(5)
+                .text("k")
+                .ranks(all)
+                .blob(bytes_of("one"))
+                .text("")
+                .share());
   one->send(Writer(Type::followed).share());
   two->send(wire::follow_frame(knowing()));
-  two->send(Writer(Type::exchange).text("k").ranks(all).blob(bytes_of("two")).share());
+  two->send(Writer(Type::exchange).text("k").ranks(all).blob(bytes_of("two")).text("").share());
   two->send(Writer(Type::followed).share());
   const wire::Bytes wanted = next(*one, Type::wanted);
   EXPECT_EQ(wire::Reader(wanted).u64(), 5U);

@@ -223,6 +223,7 @@ TEST_F(GatheringByRelay, LosesNobodyButTheProcessOfARelayThatDiesMeanwhile) {
                  .text("rest")
                  .ranks(all_ranks_but(dead, kWorld))
                  .blob(bytes_of("a"))
+                 .text("")
                  .share());
   std::string all = "abcdef";
   all.erase(at(dead), 1);
