@@ -157,6 +157,10 @@ struct Control::Impl {
     bool unanswered = false;  ///< the last place to which it went, where something listens
     Time decided_by;          ///< while ranks gather
     bool hurries = false;     ///< the coordinator is not yet reached by another path
+    static constexpr std::chrono::milliseconds kHeartbeatEvery{1'000};
+    Time beat_at;                    ///< the last heartbeat
+    std::uint64_t acknowledged = 0;  ///< bytes then
+    int unacknowledged = 0;          ///< heartbeats in a row since which that is no more
   };
   std::shared_ptr<Follower> follower;
   /// Of other ranks of this host, where this one was the first to look for one.

@@ -4,9 +4,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <linux/tcp.h>  // <netinet/tcp.h> lacks what was acknowledged
 #include <net/if.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -299,19 +300,11 @@ void tune(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
 }
 
-void probe_often(int fd) {
-  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepIntervalSeconds, sizeof kKeepIntervalSeconds);
-}
-
-// Two probes of probe_often() without an answer. Where the other end hears nothing, what it sends
-// again arrives here as if it answered, and puts this off: it has to leave time before it gives up.
-bool is_silent(int fd) {
-  constexpr unsigned kSilent_ms = 2'000, kTimeouts = 3;
+std::uint64_t acknowledged(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  return info.tcpi_retransmits >= kTimeouts ||
-         std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv) > kSilent_ms;
+  ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+  return info.tcpi_bytes_acked;
 }
 
 Socket::Socket(int fd) : fd_(fd) {

@@ -59,12 +59,8 @@ Endpoint resolve(const std::string& host, std::uint16_t port);
 
 /// TCP_NODELAY, and a peer whose machine vanished without a word is given up after 15 to 20 s.
 void tune(int fd);
-/// After a second without a word the other end's kernel is asked whether it is there.
-void probe_often(int fd);
-/// Of such a socket: nothing has come from the other end for so long that the path is lost.
-[[nodiscard]] bool is_silent(int fd);
-/// How often that is worth a look.
-constexpr int kLooksForSilenceMs = 1'000;
+/// Bytes that were sent there and that the other end's kernel has acknowledged.
+[[nodiscard]] std::uint64_t acknowledged(int fd);
 
 /// A non-blocking socket that is closed in children this process forks: a copy there would keep
 /// the connection open after this process died, and nobody would notice its death.

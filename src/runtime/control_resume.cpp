@@ -2,6 +2,8 @@
 // another path, to the same coordinator, with all that this rank knows and has under way.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/log.hpp"
 #include "runtime/control_impl.hpp"
 #include "runtime/coordinator_judge.hpp"
@@ -9,6 +11,13 @@
 namespace chorus {
 namespace {
 
+using wire::Type;
+using wire::Writer;
+
+/// So many heartbeats in a row are not acknowledged: the path is lost. The kernel does not say so
+/// in every case: what the other end sends again, since it hears nothing, counts for keepalive as a
+/// sign of life, and what this host drops itself counts as never sent.
+constexpr int kSilentAfter = 3;
 /// An attempt waits so long for an answer, by whatever path.
 constexpr std::chrono::milliseconds kReachedWithin{1'000};
 
@@ -23,15 +32,26 @@ void Control::Impl::hear_places(wire::Reader& body) {
   places = wire::read_places(body);
   body.end();
   if (places.empty()) throw wire::Malformed("a coordinator that is nowhere");
-  if (!socket || !has_other_paths()) return;
-  net::probe_often(socket.get());
-  if (!follower) start_follower();
+  if (socket && has_other_paths() && !follower) start_follower();
 }
 
 /// On the follower's thread. Until another path is found the connection stays: it may answer yet.
 void Control::Impl::resume(std::unique_lock<std::mutex>& lock, Follower& own) {
   own.hurries = false;
-  if (goodbye || disconnected || !net::is_silent(socket.get())) return;
+  if (goodbye || disconnected) return;
+  const Time now = Clock::now();
+  const bool beats = now >= own.beat_at + Follower::kHeartbeatEvery;
+  const std::uint64_t acknowledged = net::acknowledged(socket.get());
+  if (std::exchange(own.acknowledged, acknowledged) != acknowledged) {
+    own.unacknowledged = 0;
+  } else if (beats) {
+    ++own.unacknowledged;
+  }
+  if (beats) own.beat_at = now;
+  if (own.unacknowledged < kSilentAfter) {
+    if (beats) send(Writer(Type::heartbeat).share());
+    return;
+  }
   const std::string before = net::local_end(socket.get()).host();
   const std::vector<wire::Place> where = places;
   auto meeting = meet_at(where, Clock::now() + kReachedWithin, lock, own);

@@ -136,7 +136,7 @@ void Control::Impl::follow_while_needed(Follower& own) {
 int Control::Impl::follower_wait_ms(const Follower& own) const {
   if (following == Following::gathering) return kReadsFor.count();
   if (following == Following::seeking || !has_other_paths()) return -1;
-  return own.hurries ? kTriesAgainAfter.count() : net::kLooksForSilenceMs;
+  return own.hurries ? kTriesAgainAfter.count() : Follower::kHeartbeatEvery.count();
 }
 
 /// Until the connection ends, or the successor should have decided. Data is for the rank to read,
@@ -260,7 +260,7 @@ void Control::Impl::bring_all(net::Meeting&& meeting, const std::vector<wire::Pl
   places = from;
   socket = std::move(meeting.socket);
   watch_socket();
-  if (has_other_paths()) net::probe_often(socket.get());
+  follower->unacknowledged = 0;
   inbox = std::move(meeting.inbox);
   inbox.set_limit(std::min<std::size_t>(
       UINT32_MAX, (wire::kMaxBlob + 4) * static_cast<std::size_t>(world_size) + 1024));

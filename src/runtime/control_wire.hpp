@@ -48,6 +48,7 @@ enum class Type : std::uint8_t {
   followed,        ///< what has come since `follow` is all that this rank had under way
   withdraw,        ///< key: this rank no longer takes part in the exchange
   shared_read,     ///< number of a shared frame, whether it could be opened
+  heartbeat,       ///< nothing: what matters is that it is acknowledged
   // From a relay, which carries the connections of many ranks.
   arrive = 32,  ///< as hello: a rank that has proved the secret to a relay
   carried,      ///< rank, then the type and the body of what it says
@@ -106,8 +107,8 @@ constexpr std::size_t kMaxFromRelay = kMaxFromRank + 16;
 
 constexpr std::string_view kMagic = "chorus-control";
 /// Raised with every change of the messages. Ranks of another protocol are refused by name.
-constexpr std::uint32_t kProtocol = 8;
-/// "0.2.0 (control protocol 8)"
+constexpr std::uint32_t kProtocol = 9;
+/// "0.2.0 (control protocol 9)"
 [[nodiscard]] std::string version();
 
 /// The peer wrote what no Chorus of this version writes.

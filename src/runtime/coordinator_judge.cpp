@@ -151,6 +151,7 @@ void Judge::fail_join(const std::string& sentence, Time now) {
 // What ranks say.
 
 void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
+  if (type == Type::heartbeat) return body.end();
   if (state(rank) != State::joined) throw Malformed("a message after its farewell");
   switch (type) {
     case Type::exchange:
