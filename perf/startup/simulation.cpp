@@ -251,7 +251,8 @@ class RankEnd final : public WireEnd {
         RankList all;
         all.add(0, static_cast<std::uint32_t>(world_.job.ranks));
         wires_.send(from, Writer(Type::open_group).text("world").ranks(all).share());
-        return wires_.send(from, Writer(Type::exchange).text("wiring").ranks(all).blob({}).share());
+        return wires_.send(
+            from, Writer(Type::exchange).text("wiring").ranks(all).blob({}).text("world").share());
       }
       case Type::exchange_result: {
         wire::Reader reader(body);
