@@ -28,12 +28,6 @@
 namespace chorus::perf {
 namespace {
 
-std::string joined(int argc, char** argv) {
-  std::string text = "chorus-perf";
-  for (int i = 1; i < argc; ++i) text += fmt::format(" {}", argv[i]);
-  return text;
-}
-
 void print_report(const Report& report, Style style, bool details) {
   std::string text = preamble(report, style) + "\n";
   const std::string comparison = comparison_table(report, style);
@@ -170,8 +164,9 @@ int run(int argc, char** argv) {
   if (const auto* options = std::get_if<CompareOptions>(&parsed)) return compare(*options);
   if (const auto* options = std::get_if<ShowOptions>(&parsed)) return show(*options);
   if (const auto* options = std::get_if<ClusterOptions>(&parsed)) return cluster_command(*options);
-  if (in_job) return measure_in_job(*to_measure, joined(argc, argv), launch);
-  return measure(*to_measure, joined(argc, argv), nullptr);
+  const std::string command = command_given("chorus-perf", argc, argv);
+  if (in_job) return measure_in_job(*to_measure, command, launch);
+  return measure(*to_measure, command, nullptr);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/exhausted.hpp"
 #include "base/files.hpp"
 #include "base/progress.hpp"
 #include "chorus/error.hpp"
@@ -23,7 +22,6 @@
 namespace chorus::perf {
 namespace {
 
-constexpr int kBadInput = 2;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 40;
 
 struct Arguments {
@@ -107,8 +105,7 @@ int run(int argc, char** argv) {
     fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
     return leave->exit_code;
   }
-  std::string command = "chorus-perf-selection";
-  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  const std::string command = command_given("chorus-perf-selection", argc, argv);
   run(arguments, command);
   return 0;
 }
@@ -117,17 +114,6 @@ int run(int argc, char** argv) {
 }  // namespace chorus::perf
 
 int main(int argc, char** argv) {
-  using namespace chorus;
-  try {
-    return perf::run(argc, argv);
-  } catch (const InputError& error) {
-    std::fprintf(stderr, "chorus-perf-selection: %s\n", error.what());
-    return perf::kBadInput;
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "chorus-perf-selection: %s\n", kMemoryExhausted);
-    return perf::kBadInput;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "chorus-perf-selection: %s\n", error.what());
-    return 1;
-  }
+  return chorus::exit_code_of("chorus-perf-selection",
+                              [&] { return chorus::perf::run(argc, argv); });
 }

@@ -9,7 +9,6 @@
 #include <new>
 #include <string>
 
-#include "base/exhausted.hpp"
 #include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "chorus/options.hpp"
@@ -25,7 +24,6 @@
 namespace chorus::perf {
 namespace {
 
-constexpr int kBadInput = 2;
 /// Ranks of a job that is started.
 constexpr int kMostReal = 2048;
 
@@ -160,8 +158,7 @@ int run(int argc, char** argv, std::chrono::steady_clock::time_point began) {
     fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
     return leave->exit_code;
   }
-  std::string command = "chorus-perf-startup";
-  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  const std::string command = command_given("chorus-perf-startup", argc, argv);
   if (arguments.simulate) return simulate_jobs(arguments, command);
   if (*std::max_element(arguments.ranks.begin(), arguments.ranks.end()) > kMostReal) {
     throw InputError(
@@ -176,20 +173,12 @@ int run(int argc, char** argv, std::chrono::steady_clock::time_point began) {
 }  // namespace chorus::perf
 
 int main(int argc, char** argv) {
-  using namespace chorus;
   const auto began = std::chrono::steady_clock::now();
-  try {
-    return perf::run(argc, argv, began);
-  } catch (const perf::Interrupted& interrupted) {
-    return 128 + interrupted.signal;
-  } catch (const InputError& error) {
-    std::fprintf(stderr, "chorus-perf-startup: %s\n", error.what());
-    return perf::kBadInput;
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "chorus-perf-startup: %s\n", kMemoryExhausted);
-    return perf::kBadInput;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "chorus-perf-startup: %s\n", error.what());
-    return 1;
-  }
+  return chorus::exit_code_of("chorus-perf-startup", [&] {
+    try {
+      return chorus::perf::run(argc, argv, began);
+    } catch (const chorus::perf::Interrupted& interrupted) {
+      return 128 + interrupted.signal;
+    }
+  });
 }

@@ -26,8 +26,6 @@
 namespace chorus::perf {
 namespace {
 
-constexpr int kBadInput = 2;
-
 struct Arguments {
   std::uint64_t state_bytes = 64 << 20;
   int rounds = 5;
@@ -132,9 +130,8 @@ void show(const Came& came, const Arguments& arguments, Json& rows) {
   }
   rows.push_back(std::move(row));
   fmt::print(
-      "taken in {:.3f} s after its start, first collective {:.3f} s; state of {:.0f} MB in {:.3f} "
-      "s: "
-      "{:.3f} GB/s from {:.0f} ranks{}; wrong bytes {:.0f}\n",
+      "taken in {:.3f} s after its start, first collective {:.3f} s; state of {:.0f} MB in "
+      "{:.3f} s: {:.3f} GB/s from {:.0f} ranks{}; wrong bytes {:.0f}\n",
       came.taken_in_s, came.first_collective_s, 1e-6 * static_cast<double>(arguments.state_bytes),
       came.copy_s, gb_s, came.from, share, came.wrong);
   std::fflush(stdout);
@@ -202,8 +199,7 @@ int run(int argc, char** argv) {
     fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
     return leave->exit_code;
   }
-  std::string command = "chorus-perf-rejoin";
-  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  const std::string command = command_given("chorus-perf-rejoin", argc, argv);
   Communicator joined = Communicator::join();
   if (arguments.began_ns == 0) return stay(std::move(joined), arguments, command);
   {
@@ -218,14 +214,5 @@ int run(int argc, char** argv) {
 }  // namespace chorus::perf
 
 int main(int argc, char** argv) {
-  using namespace chorus;
-  try {
-    return perf::run(argc, argv);
-  } catch (const InputError& error) {
-    std::fprintf(stderr, "chorus-perf-rejoin: %s\n", error.what());
-    return perf::kBadInput;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "chorus-perf-rejoin: %s\n", error.what());
-    return 1;
-  }
+  return chorus::exit_code_of("chorus-perf-rejoin", [&] { return chorus::perf::run(argc, argv); });
 }

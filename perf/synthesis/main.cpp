@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/exhausted.hpp"
 #include "base/files.hpp"
 #include "chorus/error.hpp"
 #include "command/arguments.hpp"
@@ -239,8 +238,7 @@ int run(int argc, char** argv) {
     fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
     return leave->exit_code;
   }
-  std::string command = "chorus-perf-synthesis";
-  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  const std::string command = command_given("chorus-perf-synthesis", argc, argv);
   if (*families_command) return measure(family_wishes, family_record, command);
   return measure(wishes, command);
 }
@@ -250,16 +248,6 @@ int run(int argc, char** argv) {
 
 /// 0: every target met; 1: some missed; 2: bad usage.
 int main(int argc, char** argv) {
-  try {
-    return chorus::perf::run(argc, argv);
-  } catch (const chorus::InputError& error) {
-    fmt::print(stderr, "chorus-perf-synthesis: {}\n", error.what());
-    return 2;
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "chorus-perf-synthesis: {}\n", chorus::kMemoryExhausted);
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "chorus-perf-synthesis: {}\n", error.what());
-    return 1;
-  }
+  return chorus::exit_code_of("chorus-perf-synthesis",
+                              [&] { return chorus::perf::run(argc, argv); });
 }

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
 #include <sstream>
 #include <string_view>
 #include <vector>
 
+#include "base/exhausted.hpp"
 #include "base/suggest.hpp"
+#include "chorus/error.hpp"
 #include "command/manual.hpp"
 
 namespace chorus {
@@ -218,6 +223,30 @@ std::optional<Leave> read_command_line(CLI::App& app, int argc, const char* cons
     return usage_error(command_read(app), error.what());
   }
   return std::nullopt;
+}
+
+std::string command_given(const std::string& program, int argc, const char* const* argv) {
+  std::string command = program;
+  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  return command;
+}
+
+int exit_code_of(const std::string& program, const std::function<int()>& run) {
+  const auto complain = [&](const char* what) {
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), what);
+  };
+  try {
+    return run();
+  } catch (const InputError& error) {
+    complain(error.what());
+    return kUsageError;
+  } catch (const std::bad_alloc&) {
+    complain(kMemoryExhausted);
+    return kUsageError;
+  } catch (const std::exception& error) {
+    complain(error.what());
+    return 1;
+  }
 }
 
 }  // namespace chorus

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -28,5 +29,13 @@ void add_common_options(CLI::App& app);
 
 /// "chorus synth": the program and the subcommands that were read.
 [[nodiscard]] std::string command_read(const CLI::App& app);
+
+/// For records: the program and its arguments as they were given.
+[[nodiscard]] std::string command_given(const std::string& program, int argc,
+                                        const char* const* argv);
+
+/// The exit code of `run`. What it throws is told on standard error in one line: 2 for bad input
+/// and for memory that is exhausted, 1 for anything else.
+[[nodiscard]] int exit_code_of(const std::string& program, const std::function<int()>& run);
 
 }  // namespace chorus

@@ -20,8 +20,6 @@
 namespace chorus::campaign {
 namespace {
 
-constexpr int kBadInput = 2;
-
 struct Arguments {
   int count = 200, jobs = 4;
   std::uint64_t seed = 1;
@@ -117,8 +115,7 @@ int read_and_run(int argc, char** argv) {
     fmt::print(leave->exit_code == 0 ? stdout : stderr, "{}", leave->text);
     return leave->exit_code;
   }
-  std::string command = "chorus-campaign";
-  for (int i = 1; i < argc; ++i) command += fmt::format(" {}", argv[i]);
+  const std::string command = command_given("chorus-campaign", argc, argv);
   return run(arguments, command);
 }
 
@@ -127,17 +124,11 @@ int read_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace chorus;
-  try {
+  return exit_code_of("chorus-campaign", [&] {
     // As a rank of `chorus run`, with what the trial's processes share.
     if (argc == 3 && std::strcmp(argv[1], "--rank") == 0) {
       campaign::live(*campaign::open_shared_memory(argv[2]), Launch::from_env().rank);
     }
     return campaign::read_and_run(argc, argv);
-  } catch (const InputError& error) {
-    std::fprintf(stderr, "chorus-campaign: %s\n", error.what());
-    return campaign::kBadInput;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "chorus-campaign: %s\n", error.what());
-    return 1;
-  }
+  });
 }
