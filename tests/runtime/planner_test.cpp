@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <latch>
+#include <thread>
 
 #include "control_harness.hpp"
 #include "runtime/call_gate.hpp"
@@ -179,14 +181,31 @@ TEST(CallGate, HoldsCallsThatBeginWhileItIsClosed) {
 }
 
 TEST(CallGate, StaysOpenWhereCallsGoOnMovingBytes) {
+  using Clock = std::chrono::steady_clock;
   CallGate gate;
+  std::atomic<int> moves = 0;
+  std::atomic<bool> was_kept = false;  // from its core, for as long as a call at rest
   std::jthread call([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
+    for (auto last = Clock::now(); !stop.stop_requested(); std::this_thread::yield()) {
       gate.moved();
-      std::this_thread::yield();
+      const auto now = Clock::now();
+      if (now - last > std::chrono::milliseconds(2)) was_kept = true;
+      last = now;
+      ++moves;
     }
   });
-  EXPECT_FALSE(gate.close({}));
+  const auto await_move = [&] {
+    for (const int before = moves; moves == before;) std::this_thread::yield();
+  };
+  bool rests = true;
+  do {
+    await_move();
+    gate.open();
+    was_kept = false;
+    rests = gate.close({});
+    await_move();
+  } while (rests && was_kept);
+  EXPECT_FALSE(rests);
   gate.pass();
   EXPECT_EQ(gate.held_s(), 0);
 }
