@@ -74,6 +74,16 @@ TEST_F(JudgeTest, AFarewellStillOnItsWayIsBelievedThoughTheProcessHasEnded) {
   EXPECT_THAT(heard(), ::testing::ElementsAre("to 1: close"));
 }
 
+TEST_F(JudgeTest, AHeartbeatSaysNothingBeforeTheFarewellAndAfterIt) {
+  enter_all_and_open(2, true);
+  say(1, Writer(Type::heartbeat));
+  say(1, Writer(Type::farewell).text(""));
+  say(1, Writer(Type::heartbeat));
+  judge_->closed(1, "its connection closed", now_);
+  EXPECT_THAT(heard(), ::testing::ElementsAre("to 1: close"));
+  EXPECT_THROW(say(0, Writer(Type::heartbeat).text("more")), wire::Malformed);
+}
+
 TEST_F(JudgeTest, AnEndedProcessWhoseConnectionStaysOpenIsDead) {
   enter_all_and_open(2, true);
   judge_->ended(1, "killed by signal 9 (SIGKILL)", now_);
