@@ -35,18 +35,32 @@ using probing::Flow;
 constexpr int kPatienceMs = 10'000;
 constexpr std::uint32_t kMostBatch = 1 << 16;
 
-enum class Question : std::uint32_t { round_trip, flows };
+// Of a scout nothing but how long the experiments of these hosts have to be is inferred.
+enum class Question : std::uint32_t { round_trip, flows, scout };
 
 // What hosts do next: questions in order, each followed by an exchange of answers.
 struct Batch {
   std::vector<Question> kinds;
   std::vector<std::vector<Flow>> flows;
+  std::vector<std::uint32_t> ms;  // that flows last
+
+  void ask(Question kind, std::span<const Flow> which, std::uint32_t for_ms) {
+    kinds.push_back(kind);
+    flows.emplace_back(which.begin(), which.end());
+    ms.push_back(for_ms);
+  }
 };
+
+// Token buckets and queues let some 128 KB through at once, a few per cent of what a flow should
+// bring. Slow ones get the time for it, up to the longest.
+constexpr double kWantedBytes = 2 << 20;
+constexpr std::uint32_t kShortestMs = 40, kLongestMs = 120;
 
 void write(BlobWriter& blob, const Batch& batch) {
   blob.u32(static_cast<std::uint32_t>(batch.flows.size()));
   for (std::size_t i = 0; i < batch.flows.size(); ++i) {
     blob.u32(static_cast<std::uint32_t>(batch.kinds[i]));
+    blob.u32(batch.ms[i]);
     blob.u32(static_cast<std::uint32_t>(batch.flows[i].size()));
     for (const Flow& flow : batch.flows[i]) {
       blob.u32(static_cast<std::uint32_t>(flow.src));
@@ -63,8 +77,9 @@ Batch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts) {
   bool sound = count <= kMostBatch;
   for (std::uint32_t i = 0; i < count && sound; ++i) {
     const std::uint32_t kind = blob.u32();
+    batch.ms.push_back(blob.u32());
     const std::uint32_t flows = blob.u32();
-    sound = blob.ok() && kind <= 1 && flows <= kMostBatch;
+    sound = blob.ok() && kind <= 2 && batch.ms.back() <= kLongestMs && flows <= kMostBatch;
     batch.kinds.push_back(static_cast<Question>(kind));
     auto& list = batch.flows.emplace_back();
     for (std::uint32_t f = 0; f < flows && sound; ++f) {
@@ -125,7 +140,7 @@ class Session {
       for (std::size_t i = 0; i <= batch.flows.size(); ++i) {
         const bool go_on = share(mine, batch, i);
         if (i == batch.flows.size() || !go_on) break;
-        mine = measure(batch.kinds[i], batch.flows[i]);
+        mine = measure(batch.kinds[i], batch.flows[i], batch.ms[i]);
       }
     }
   }
@@ -140,12 +155,13 @@ class Session {
   }
 
   /// With the calls of these ranks at rest, if they make any.
-  Answers measure(Question kind, const std::vector<Flow>& flows) {
+  Answers measure(Question kind, const std::vector<Flow>& flows, std::uint32_t ms) {
     for (int attempt = 0; !is_quiet(); ++attempt) {
       if (attempt == kMostAttempts) throw BootstrapError("the ranks' calls never come to rest");
     }
     const auto begin = Clock::now();
-    Answers answers = kind == Question::round_trip ? measure_trips(flows) : measure_flows(flows);
+    Answers answers =
+        kind == Question::round_trip ? measure_trips(flows) : measure_flows(flows, 1e-3 * ms);
     measuring_s_ += seconds_since(begin);
     if (request_.gate != nullptr) request_.gate->open();
     return answers;
@@ -215,25 +231,61 @@ class Session {
       const auto flows = time_left() ? prober_->next() : std::nullopt;
       if (flows) {
         const auto pending = prober_->pending();
-        if (prober_->done() == 0) {
-          // Whoever meets in the tournament is also timed, once.
-          std::vector<std::vector<Flow>> seen;
+        if (fastest_.empty()) {
+          scout(pending, batch);
+        } else {
+          std::optional<probing::HostTree> known;
+          if (prober_->done() > 0) known = prober_->tree();
           for (const auto& round : pending) {
-            if (std::find(seen.begin(), seen.end(), round) != seen.end()) continue;
-            seen.push_back(round);
-            batch.kinds.push_back(Question::round_trip);
-            batch.flows.push_back(round);
+            batch.ask(Question::flows, round, duration_ms(round, known));
           }
-        }
-        for (const auto& round : pending) {
-          batch.kinds.push_back(Question::flows);
-          batch.flows.push_back(round);
         }
       }
       write(blob, batch);
     }
     const auto blobs = exchange(blob.view());
     return read_batch(blobs[thinker_], static_cast<std::uint32_t>(leaders_.size()));
+  }
+
+  /// Whoever meets in the tournament is timed, once; the first rounds until every host has taken
+  /// part are the scouts.
+  void scout(std::span<const std::vector<Flow>> tournament, Batch& batch) {
+    fastest_.assign(leaders_.size(), 0);
+    std::vector<std::vector<Flow>> seen;
+    for (const auto& round : tournament) {
+      if (std::find(seen.begin(), seen.end(), round) != seen.end()) continue;
+      seen.push_back(round);
+      batch.ask(Question::round_trip, round, 0);
+    }
+    std::vector<char> met(leaders_.size(), 0);
+    for (const auto& round : tournament) {
+      batch.ask(Question::scout, round, kShortestMs);
+      for (const Flow& flow : round) met[static_cast<std::size_t>(flow.dst)] = 1;
+      if (std::find(met.begin(), met.end(), 0) == met.end()) return;
+    }
+  }
+
+  /// By what is known so far. One bottleneck of a flow at least has to see enough bytes; several
+  /// flows may share it.
+  [[nodiscard]] std::uint32_t duration_ms(const std::vector<Flow>& flows,
+                                          const std::optional<probing::HostTree>& known) const {
+    std::vector<double> out(leaders_.size(), 0), in(leaders_.size(), 0);
+    const std::vector<double> rates =
+        known ? probing::fair_rates(*known, flows) : std::vector<double>(flows.size(), 0);
+    for (std::size_t f = 0; f < flows.size(); ++f) {
+      const auto src = static_cast<std::size_t>(flows[f].src);
+      const auto dst = static_cast<std::size_t>(flows[f].dst);
+      const double rate = known ? rates[f] : std::min(fastest_[src], fastest_[dst]);
+      out[src] += rate;
+      in[dst] += rate;
+    }
+    double slowest = kWantedBytes * 1e3 / kShortestMs;
+    for (const Flow& flow : flows) {
+      slowest = std::min(slowest, std::max(out[static_cast<std::size_t>(flow.src)],
+                                           in[static_cast<std::size_t>(flow.dst)]));
+    }
+    const double wanted_ms = 1e3 * kWantedBytes / std::max(slowest, 1.0);
+    return static_cast<std::uint32_t>(std::clamp<double>(wanted_ms, kShortestMs, kLongestMs));
   }
 
   // Tells all what came of question `index` - 1 and waits until everybody is ready for the next;
@@ -288,22 +340,28 @@ class Session {
         latencies_.push_back({flow.src, flow.dst, received.bytes_per_s});
         continue;
       }
+      if (kind == Question::scout) {
+        for (const int end : {flow.src, flow.dst}) {
+          double& fastest = fastest_[static_cast<std::size_t>(end)];
+          fastest = std::max(fastest, received.bytes_per_s);
+        }
+      }
       rates.push_back(received.bytes_per_s);
       bytes.push_back(received.bytes);
       probed_.bytes += received.bytes;
     }
-    if (kind == Question::round_trip) return;
+    if (kind != Question::flows) return;
     prober_->take(rates);
     probed_.measured_bytes.push_back(std::move(bytes));
   }
 
   // The host that measures a flow: its receiver; of a round trip the lower one; -1: nobody.
   static int answers_from(Question kind, const Flow& flow) {
-    if (kind == Question::flows) return flow.dst;
+    if (kind != Question::round_trip) return flow.dst;
     return flow.src < flow.dst ? flow.src : -1;
   }
 
-  Answers measure_flows(const std::vector<Flow>& flows) {
+  Answers measure_flows(const std::vector<Flow>& flows, double duration_s) {
     std::vector<Rank> to;
     std::vector<Rank> from;
     for (const Flow& flow : flows) {
@@ -311,7 +369,7 @@ class Session {
       if (flow.dst == me_) from.push_back(flow.src);
     }
     if (to.empty() && from.empty()) return {};
-    return runner_->exchange(to, from, {});
+    return runner_->exchange(to, from, {.duration_s = duration_s});
   }
 
   Answers measure_trips(const std::vector<Flow>& flows) {
@@ -347,6 +405,7 @@ class Session {
   bool calls_are_made_ = false;
   FlowRunner* runner_ = nullptr;
   probing::Prober* prober_ = nullptr;  // rank 0 only
+  std::vector<double> fastest_;        // rank 0: scout of each host, bytes per second
   std::vector<Rank> leaders_;          // by host: world rank
   std::vector<Rank> ranks_;            // the same, in the group
   std::size_t thinker_ = 0;            // the host of rank 0
@@ -434,13 +493,9 @@ void agree(Control& control, const GroupPlace& place, const HostList& hosts,
 }
 
 // The ranks that measure have links of their own: those of the communicator may be in use.
-void measure(Control& control, const GroupPlace& place, const Options& options,
-             const SlotLayout& layout, const HostList& hosts, const ProbeRequest& request,
-             Probed& probed) {
-  Session session(control, place, hosts, request, probed);
-  if (!session.measures()) return;
-  const GroupPlace leaders = session.leaders();
-  const Aside group(control, leaders);
+void measure(Control& control, const GroupPlace& place, const GroupPlace& leaders,
+             const Options& options, const SlotLayout& layout, Session& session,
+             const HostList& hosts, const ProbeRequest& request, Probed& probed) {
   SlotLayout one_channel = layout;
   one_channel.data_channels = 1;
   Wiring wiring(control, leaders, options, one_channel, "a probe", Wiring::Memory::of_links);
@@ -527,12 +582,20 @@ Probed measure_network(Control& control, const GroupPlace& place, const Options&
   Probed probed = std::move(recalled);
   const GroupPlace all{.key = place.key + "/probe", .members = place.members, .rank = place.rank};
   const Aside group(control, all);
+  Session session(control, all, hosts, request, probed);
+  const GroupPlace leaders = session.leaders();
+  // Before they meet: who is stopped as soon as they have tells those that wait for its links.
+  std::optional<Aside> among_leaders;
+  if (session.measures()) among_leaders.emplace(control, leaders);
   // Ranks come here each at a call of its own, or never where reprobe() takes its place.
   static_cast<void>(
       control.exchange(all.key + "/begin", all.members, {}, Control::kNoDeadlineMs, all.key, [&] {
         if (request.stop.stop_requested()) throw ProbeStopped();
       }));
-  measure(control, all, options, layout, hosts, request, probed);
+  if (session.measures()) {
+    measure(control, all, leaders, options, layout, session, hosts, request, probed);
+  }
+  among_leaders.reset();
   agree(control, all, hosts, request.stop, probed);
   if (place.rank == 0 && request.write_cache) {
     save_probe(options.probe_cache, probed.key, probed.network);

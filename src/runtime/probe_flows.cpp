@@ -24,6 +24,9 @@ constexpr std::uint32_t kLast = 0x80000000;
 // than half a flow in its slots.
 constexpr std::size_t kFirstMessage = 8 << 10;
 constexpr std::uint64_t kGrowth = 24;
+// Nor more than it brings in this time: what is in its slots has to arrive before the next
+// experiment can begin, and fills the queues in which others' acknowledgements wait.
+constexpr double kUnderWayS = 0.032;
 // Spinning on a core that the peer needs costs both; sleeping costs a wake-up.
 constexpr std::int64_t kSpinNs = 60'000;
 constexpr int kRoundTrips = 24;
@@ -151,8 +154,12 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     if (out.done || !out.port->has_credit(layout_)) return false;
     const std::int64_t now = steady_ns();
     if (out.begun_ns == 0) out.begun_ns = now;
+    const double elapsed_s = std::max(1e-3, static_cast<double>(now - out.begun_ns) * 1e-9);
+    const double under_way = static_cast<double>(out.sent) / elapsed_s * kUnderWayS;
+    const std::uint64_t fair =
+        std::min(out.sent / kGrowth, static_cast<std::uint64_t>(under_way / layout_.slots));
     const std::size_t bytes =
-        std::clamp<std::size_t>(out.sent / kGrowth / 64 * 64, kFirstMessage, layout_.slot_bytes);
+        std::clamp<std::size_t>(fair / 64 * 64, kFirstMessage, layout_.slot_bytes);
     const std::size_t fitting = std::min(bytes, layout_.slot_bytes);
     const bool long_enough = static_cast<double>(now - out.begun_ns) * 1e-9 >= size.duration_s &&
                              out.sent + fitting >= size.least_bytes;

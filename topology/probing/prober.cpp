@@ -18,7 +18,7 @@ constexpr int kWholeTournament = 16;
 // Up to here every host is also measured alone.
 constexpr int kFewHosts = 8;
 // Runs of one cut: the best counts, because disturbances only slow down.
-constexpr int kCutRuns = 3;
+constexpr int kCutRuns = 4;
 constexpr int kMostHidden = 4;
 constexpr int kHiddenRuns = 2;
 constexpr double kExplained = 0.8;
@@ -28,6 +28,13 @@ constexpr std::uint32_t kSeed = 20130807;
 void both_ways(std::vector<Flow>& flows, int a, int b) {
   flows.push_back({a, b});
   flows.push_back({b, a});
+}
+
+/// Of what both_ways() has made: from the first of each two hosts, or to it.
+std::vector<Flow> one_way(const std::vector<Flow>& flows, bool forth) {
+  std::vector<Flow> half;
+  for (std::size_t f = forth ? 0 : 1; f < flows.size(); f += 2) half.push_back(flows[f]);
+  return half;
 }
 
 int log2_up(int n) {
@@ -206,7 +213,7 @@ void Prober::ask_where_slow_hosts_are() {
   joined.erase(std::unique(joined.begin(), joined.end()), joined.end());
   if (joined.size() > kMostSlow) joined.resize(kMostSlow);
   groups_.insert(groups_.end(), joined.begin(), joined.end());
-  ask_cuts(joined, 1);
+  ask_cuts(joined, 2);
 }
 
 // One pivot after another meets the others alone. The rate of a pair is a bottleneck along a path:
@@ -287,7 +294,9 @@ std::vector<Flow> Prober::cut_flows(const Hosts& group) const {
 
 void Prober::ask_cuts(const std::vector<Hosts>& groups, int runs) {
   for (int run = 0; run < runs; ++run) {
-    for (const Hosts& group : groups) queue_.push_back(cut_flows(group));
+    for (const Hosts& group : groups) {
+      queue_.push_back(one_way(cut_flows(group), run % 2 == 0));
+    }
   }
 }
 
@@ -327,37 +336,37 @@ void Prober::ask_fans_of_single_hosts(const std::vector<Hosts>& parts) {
   }
 }
 
-// Few hosts: each exchanges with all others at once, which shows what its cable carries if anything
-// does; again where no second experiment says the same, since one alone may have been disturbed.
+// Few hosts: each sends to all others at once, and gets from them, which shows what its cable
+// carries if anything does. Not both together: where one direction is the slower its queue holds up
+// the acknowledgements for the other. Again where no second experiment says the same, since one
+// alone may have been disturbed.
 void Prober::ask_whole_fans() {
   constexpr int kMostFans = 3;
   if (hosts_ < 3 || ++fan_ >= kMostFans) return;
   for (int center = 0; center < hosts_; ++center) {
-    if (fan_ > 0 && is_confirmed(center)) continue;
     std::vector<Flow> flows;
     for (int host = 0; host < hosts_; ++host) {
       if (host != center) both_ways(flows, center, host);
     }
-    queue_.push_back(std::move(flows));
+    for (const bool sends : {true, false}) {
+      if (fan_ == 0 || !is_confirmed(center, sends)) queue_.push_back(one_way(flows, sends));
+    }
   }
 }
 
-// Whether two experiments agree on the most that the host sends, and on the most that it gets.
-bool Prober::is_confirmed(int host) const {
+// Whether two experiments agree on the most that the host sends, or gets.
+bool Prober::is_confirmed(int host, bool sends) const {
   constexpr double kConfirmed = 0.97;
-  for (const bool sends : {true, false}) {
-    double most = 0, second = 0;
-    for (const Experiment& e : experiments_) {
-      double sum = 0;
-      for (std::size_t f = 0; f < e.flows.size(); ++f) {
-        if ((sends ? e.flows[f].src : e.flows[f].dst) == host) sum += e.bytes_per_s[f];
-      }
-      second = std::max(second, std::min(most, sum));
-      most = std::max(most, sum);
+  double most = 0, second = 0;
+  for (const Experiment& e : experiments_) {
+    double sum = 0;
+    for (std::size_t f = 0; f < e.flows.size(); ++f) {
+      if ((sends ? e.flows[f].src : e.flows[f].dst) == host) sum += e.bytes_per_s[f];
     }
-    if (second < kConfirmed * most) return false;
+    second = std::max(second, std::min(most, sum));
+    most = std::max(most, sum);
   }
-  return true;
+  return second >= kConfirmed * most;
 }
 
 // Near hosts in threes: the first exchanges with the other two. Whoever gets more than from one

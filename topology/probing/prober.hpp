@@ -62,7 +62,7 @@ class Prober {
   void ask_hidden();
   void ask_fans_of_single_hosts(const std::vector<std::vector<int>>& parts);
   void ask_whole_fans();
-  [[nodiscard]] bool is_confirmed(int host) const;
+  [[nodiscard]] bool is_confirmed(int host, bool sends) const;
   void ask_fans();
   [[nodiscard]] std::vector<Flow> cut_flows(const std::vector<int>& group) const;
 
