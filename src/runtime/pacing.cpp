@@ -11,27 +11,26 @@ namespace {
 // Of what else is on the way: less is an error of measurement.
 constexpr double kClearlySlower = 1.25;
 
+bool between_switches(const Topology& topology, const Topology::Link& link) {
+  return topology.nodes[at(link.src)].kind == NodeKind::network_switch &&
+         topology.nodes[at(link.dst)].kind == NodeKind::network_switch;
+}
+
 }  // namespace
 
 std::vector<double> paces(const Topology& topology, Rank rank) {
   std::vector<double> result(at(topology.world_size()), 0);
   const std::vector<Route> routes = RouteFinder(topology).from(rank);
   for (std::size_t peer = 0; peer < routes.size(); ++peer) {
-    // Seconds per byte: of what the sender's own kernel queues for, and of what lies behind.
-    double own_s = 0, behind_s = 0;
-    bool is_measured = false;
-    bool has_left = false;  // the sender's machine
+    double trunk_s = 0, access_s = 0;  // seconds per byte
     for (const int index : routes[peer].path) {
       const Topology::Link& link = topology.links[at(index)];
-      if (!has_left) {
-        own_s = std::max(own_s, link.beta_s_per_byte);
-        has_left = topology.nodes[at(link.dst)].kind == NodeKind::network_switch;
-      } else if (link.beta_s_per_byte > behind_s) {
-        behind_s = link.beta_s_per_byte;
-        is_measured = link.provenance == Provenance::measured;
-      }
+      const bool known_trunk =
+          between_switches(topology, link) && link.provenance == Provenance::measured;
+      double& part = known_trunk ? trunk_s : access_s;
+      part = std::max(part, link.beta_s_per_byte);
     }
-    if (is_measured && behind_s > kClearlySlower * own_s) result[peer] = 1 / behind_s;
+    if (trunk_s > kClearlySlower * access_s) result[peer] = 1 / trunk_s;
   }
   return result;
 }
