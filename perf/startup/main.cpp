@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <new>
 #include <string>
 
 #include "base/files.hpp"

@@ -420,6 +420,11 @@ class SuccessorTest : public ::testing::Test {
             .successors = {},
             .verdicts = {}};
   }
+  /// Rank 1 has result 5, of the exchange "k".
+  static wire::Frame has_result(std::span<const Rank> members) {
+    Writer done(Type::exchange_done);
+    return done.u64(5).text("k").ranks(members).blob(bytes_of("one")).text("").share();
+  }
   /// The next frame of that type.
   static wire::Bytes next(Raw& raw, Type type) {
     while (auto frame = raw.next()) {
@@ -476,13 +481,7 @@ TEST_F(SuccessorTest, GivesAResultThatOneRankHasToTheOneThatMissedIt) {
   has.last_result = 5;
   // Rank 1 has the result, and has asked for the next one by the same name.
   one->send(wire::follow_frame(has));
-  one->send(Writer(Type::exchange_done)
-                .u64(5)
-                .text("k")
-                .ranks(both)
-                .blob(bytes_of("one"))
-                .text("")
-                .share());
+  one->send(has_result(both));
   one->send(Writer(Type::exchange).text("k").ranks(both).blob(bytes_of("next")).text("").share());
   one->send(Writer(Type::followed).share());
   two->send(wire::follow_frame(knowing()));
@@ -508,13 +507,7 @@ TEST_F(SuccessorTest, AsksARankForAResultToWhichTheDeadOneGave) {
   wire::Follow has = knowing();
   has.last_result = 5;
   one->send(wire::follow_frame(has));
-  one->send(Writer(Type::exchange_done)
-                .u64(5)
-                .text("k")
-                .ranks(all)
-                .blob(bytes_of("one"))
-                .text("")
-                .share());
+  one->send(has_result(all));
   one->send(Writer(Type::followed).share());
   two->send(wire::follow_frame(knowing()));
   two->send(Writer(Type::exchange).text("k").ranks(all).blob(bytes_of("two")).text("").share());
