@@ -16,11 +16,13 @@
 #include "base/blob.hpp"
 #include "base/counted.hpp"
 #include "base/hash.hpp"
+#include "base/index.hpp"
 #include "base/log.hpp"
 #include "chorus/error.hpp"
 #include "model/cost.hpp"
 #include "model/json.hpp"
 #include "runtime/engine.hpp"
+#include "runtime/probe_batch.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/probe_flows.hpp"
 #include "transports/tcp_endpoint.hpp"
@@ -30,68 +32,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using probing::Flow;
+using Kind = ProbeQuestion::Kind;
 
 // Nothing of an experiment lasts this long unless a rank is stuck.
 constexpr int kPatienceMs = 10'000;
-constexpr std::uint32_t kMostBatch = 1 << 16;
-
-// Of a scout nothing but how long the experiments of these hosts have to be is inferred.
-enum class Question : std::uint32_t { round_trip, flows, scout };
-
-// What hosts do next: questions in order, each followed by an exchange of answers.
-struct Batch {
-  std::vector<Question> kinds;
-  std::vector<std::vector<Flow>> flows;
-  std::vector<std::uint32_t> ms;  // that flows last
-
-  void ask(Question kind, std::span<const Flow> which, std::uint32_t for_ms) {
-    kinds.push_back(kind);
-    flows.emplace_back(which.begin(), which.end());
-    ms.push_back(for_ms);
-  }
-};
-
-// Token buckets and queues let some 128 KB through at once, a few per cent of what a flow should
-// bring. Slow ones get the time for it, up to the longest.
-constexpr double kWantedBytes = 2 << 20;
-constexpr std::uint32_t kShortestMs = 40, kLongestMs = 120;
-
-void write(BlobWriter& blob, const Batch& batch) {
-  blob.u32(static_cast<std::uint32_t>(batch.flows.size()));
-  for (std::size_t i = 0; i < batch.flows.size(); ++i) {
-    blob.u32(static_cast<std::uint32_t>(batch.kinds[i]));
-    blob.u32(batch.ms[i]);
-    blob.u32(static_cast<std::uint32_t>(batch.flows[i].size()));
-    for (const Flow& flow : batch.flows[i]) {
-      blob.u32(static_cast<std::uint32_t>(flow.src));
-      blob.u32(static_cast<std::uint32_t>(flow.dst));
-    }
-  }
-}
-
-// Throws BootstrapError if it is not what rank 0 of this version writes.
-Batch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts) {
-  BlobReader blob(bytes);
-  Batch batch;
-  const std::uint32_t count = blob.u32();
-  bool sound = count <= kMostBatch;
-  for (std::uint32_t i = 0; i < count && sound; ++i) {
-    const std::uint32_t kind = blob.u32();
-    batch.ms.push_back(blob.u32());
-    const std::uint32_t flows = blob.u32();
-    sound = blob.ok() && kind <= 2 && batch.ms.back() <= kLongestMs && flows <= kMostBatch;
-    batch.kinds.push_back(static_cast<Question>(kind));
-    auto& list = batch.flows.emplace_back();
-    for (std::uint32_t f = 0; f < flows && sound; ++f) {
-      const std::uint32_t src = blob.u32();
-      const std::uint32_t dst = blob.u32();
-      sound = blob.ok() && src < hosts && dst < hosts && src != dst;
-      if (sound) list.push_back({static_cast<int>(src), static_cast<int>(dst)});
-    }
-  }
-  if (!sound || !blob.at_end()) throw BootstrapError("rank 0 asks for a malformed probe");
-  return batch;
-}
 
 std::string key_of(const std::string& text) {
   return fmt::format("{:016x}", Fnv1a().bytes(text).value());
@@ -129,18 +73,19 @@ class Session {
     return {.key = place_.key + "/leaders", .members = leaders_, .rank = me_};
   }
   [[nodiscard]] bool measures() const { return me_ >= 0; }
+  [[nodiscard]] bool thinks() const { return place_.rank == 0; }
 
   void run(FlowRunner& runner, probing::Prober* prober) {
     runner_ = &runner;
     prober_ = prober;
     while (true) {
-      const Batch batch = next_batch();
-      if (batch.flows.empty()) return;
+      const ProbeBatch batch = next_batch();
+      if (batch.empty()) return;
       Answers mine;
-      for (std::size_t i = 0; i <= batch.flows.size(); ++i) {
+      for (std::size_t i = 0; i <= batch.size(); ++i) {
         const bool go_on = share(mine, batch, i);
-        if (i == batch.flows.size() || !go_on) break;
-        mine = measure(batch.kinds[i], batch.flows[i], batch.ms[i]);
+        if (i == batch.size() || !go_on) break;
+        mine = measure(batch[i]);
       }
     }
   }
@@ -155,13 +100,13 @@ class Session {
   }
 
   /// With the calls of these ranks at rest, if they make any.
-  Answers measure(Question kind, const std::vector<Flow>& flows, std::uint32_t ms) {
+  Answers measure(const ProbeQuestion& question) {
     for (int attempt = 0; !is_quiet(); ++attempt) {
       if (attempt == kMostAttempts) throw BootstrapError("the ranks' calls never come to rest");
     }
     const auto begin = Clock::now();
     Answers answers =
-        kind == Question::round_trip ? measure_trips(flows) : measure_flows(flows, 1e-3 * ms);
+        question.kind == Kind::round_trip ? measure_trips(question.flows) : measure_flows(question);
     measuring_s_ += seconds_since(begin);
     if (request_.gate != nullptr) request_.gate->open();
     return answers;
@@ -224,10 +169,10 @@ class Session {
     return std::chrono::duration<double>(Clock::now() - then).count();
   }
 
-  Batch next_batch() {
+  ProbeBatch next_batch() {
     BlobWriter blob;
     if (prober_ != nullptr) {
-      Batch batch;
+      ProbeBatch batch;
       const auto flows = time_left() ? prober_->next() : std::nullopt;
       if (flows) {
         const auto pending = prober_->pending();
@@ -237,7 +182,9 @@ class Session {
           std::optional<probing::HostTree> known;
           if (prober_->done() > 0) known = prober_->tree();
           for (const auto& round : pending) {
-            batch.ask(Question::flows, round, duration_ms(round, known));
+            const auto rates = expected(round, known);
+            const auto hosts = static_cast<int>(leaders_.size());
+            batch.push_back({Kind::flows, round, duration_ms(round, rates, hosts)});
           }
         }
       }
@@ -249,48 +196,35 @@ class Session {
 
   /// Whoever meets in the tournament is timed, once; the first rounds until every host has taken
   /// part are the scouts.
-  void scout(std::span<const std::vector<Flow>> tournament, Batch& batch) {
+  void scout(std::span<const std::vector<Flow>> tournament, ProbeBatch& batch) {
     fastest_.assign(leaders_.size(), 0);
     std::vector<std::vector<Flow>> seen;
     for (const auto& round : tournament) {
       if (std::find(seen.begin(), seen.end(), round) != seen.end()) continue;
       seen.push_back(round);
-      batch.ask(Question::round_trip, round, 0);
+      batch.push_back({.kind = Kind::round_trip, .flows = round});
     }
     std::vector<char> met(leaders_.size(), 0);
     for (const auto& round : tournament) {
-      batch.ask(Question::scout, round, kShortestMs);
-      for (const Flow& flow : round) met[static_cast<std::size_t>(flow.dst)] = 1;
+      batch.push_back({.kind = Kind::scout, .flows = round});
+      for (const Flow& flow : round) met[at(flow.dst)] = 1;
       if (std::find(met.begin(), met.end(), 0) == met.end()) return;
     }
   }
 
-  /// By what is known so far. One bottleneck of a flow at least has to see enough bytes; several
-  /// flows may share it.
-  [[nodiscard]] std::uint32_t duration_ms(const std::vector<Flow>& flows,
-                                          const std::optional<probing::HostTree>& known) const {
-    std::vector<double> out(leaders_.size(), 0), in(leaders_.size(), 0);
-    const std::vector<double> rates =
-        known ? probing::fair_rates(*known, flows) : std::vector<double>(flows.size(), 0);
-    for (std::size_t f = 0; f < flows.size(); ++f) {
-      const auto src = static_cast<std::size_t>(flows[f].src);
-      const auto dst = static_cast<std::size_t>(flows[f].dst);
-      const double rate = known ? rates[f] : std::min(fastest_[src], fastest_[dst]);
-      out[src] += rate;
-      in[dst] += rate;
-    }
-    double slowest = kWantedBytes * 1e3 / kShortestMs;
-    for (const Flow& flow : flows) {
-      slowest = std::min(slowest, std::max(out[static_cast<std::size_t>(flow.src)],
-                                           in[static_cast<std::size_t>(flow.dst)]));
-    }
-    const double wanted_ms = 1e3 * kWantedBytes / std::max(slowest, 1.0);
-    return static_cast<std::uint32_t>(std::clamp<double>(wanted_ms, kShortestMs, kLongestMs));
+  /// What each flow may be expected to carry, by what is known so far.
+  [[nodiscard]] std::vector<double> expected(const std::vector<Flow>& flows,
+                                             const std::optional<probing::HostTree>& known) const {
+    if (known) return probing::fair_rates(*known, flows);
+    std::vector<double> rates;
+    for (const Flow& flow : flows)
+      rates.push_back(std::min(fastest_[at(flow.src)], fastest_[at(flow.dst)]));
+    return rates;
   }
 
   // Tells all what came of question `index` - 1 and waits until everybody is ready for the next;
   // false once rank 0 says that time is up.
-  bool share(const Answers& mine, const Batch& batch, std::size_t index) {
+  bool share(const Answers& mine, const ProbeBatch& batch, std::size_t index) {
     BlobWriter blob;
     blob.u32(prober_ == nullptr || time_left() ? 1 : 0);
     blob.u32(static_cast<std::uint32_t>(mine.size()));
@@ -302,14 +236,14 @@ class Session {
     BlobReader from_thinker(blobs[thinker_]);
     const bool go_on = from_thinker.u32() == 1;
     if (prober_ != nullptr && index > 0) {
-      take(blobs, batch.kinds[index - 1], batch.flows[index - 1]);
+      take(blobs, batch[index - 1].kind, batch[index - 1].flows);
       if (request_.progress) request_.progress(prober_->done(), prober_->total(), prober_->phase());
     }
     return go_on;
   }
 
   // Rank 0: from everybody's answers to the prober's.
-  void take(const Table& blobs, Question kind, const std::vector<Flow>& flows) {
+  void take(const Table& blobs, Kind kind, const std::vector<Flow>& flows) {
     std::vector<std::vector<Received>> answers(leaders_.size());
     for (std::size_t h = 0; h < leaders_.size(); ++h) {
       BlobReader blob(blobs[h]);
@@ -336,13 +270,13 @@ class Session {
       if (host < 0) continue;
       const Received& received =
           answers[static_cast<std::size_t>(host)][next[static_cast<std::size_t>(host)]++];
-      if (kind == Question::round_trip) {
+      if (kind == Kind::round_trip) {
         latencies_.push_back({flow.src, flow.dst, received.bytes_per_s});
         continue;
       }
-      if (kind == Question::scout) {
+      if (kind == Kind::scout) {
         for (const int end : {flow.src, flow.dst}) {
-          double& fastest = fastest_[static_cast<std::size_t>(end)];
+          double& fastest = fastest_[at(end)];
           fastest = std::max(fastest, received.bytes_per_s);
         }
       }
@@ -350,26 +284,26 @@ class Session {
       bytes.push_back(received.bytes);
       probed_.bytes += received.bytes;
     }
-    if (kind != Question::flows) return;
+    if (kind != Kind::flows) return;
     prober_->take(rates);
     probed_.measured_bytes.push_back(std::move(bytes));
   }
 
   // The host that measures a flow: its receiver; of a round trip the lower one; -1: nobody.
-  static int answers_from(Question kind, const Flow& flow) {
-    if (kind != Question::round_trip) return flow.dst;
+  static int answers_from(Kind kind, const Flow& flow) {
+    if (kind != Kind::round_trip) return flow.dst;
     return flow.src < flow.dst ? flow.src : -1;
   }
 
-  Answers measure_flows(const std::vector<Flow>& flows, double duration_s) {
+  Answers measure_flows(const ProbeQuestion& question) {
     std::vector<Rank> to;
     std::vector<Rank> from;
-    for (const Flow& flow : flows) {
+    for (const Flow& flow : question.flows) {
       if (flow.src == me_) to.push_back(flow.dst);
       if (flow.dst == me_) from.push_back(flow.src);
     }
     if (to.empty() && from.empty()) return {};
-    return runner_->exchange(to, from, {.duration_s = duration_s});
+    return runner_->exchange(to, from, {.duration_s = 1e-3 * question.ms});
   }
 
   Answers measure_trips(const std::vector<Flow>& flows) {
@@ -493,9 +427,9 @@ void agree(Control& control, const GroupPlace& place, const HostList& hosts,
 }
 
 // The ranks that measure have links of their own: those of the communicator may be in use.
-void measure(Control& control, const GroupPlace& place, const GroupPlace& leaders,
-             const Options& options, const SlotLayout& layout, Session& session,
-             const HostList& hosts, const ProbeRequest& request, Probed& probed) {
+void measure(Control& control, const GroupPlace& leaders, const Options& options,
+             const SlotLayout& layout, const ProbeRequest& request, Session& session,
+             Probed& probed) {
   SlotLayout one_channel = layout;
   one_channel.data_channels = 1;
   Wiring wiring(control, leaders, options, one_channel, "a probe", Wiring::Memory::of_links);
@@ -503,7 +437,7 @@ void measure(Control& control, const GroupPlace& place, const GroupPlace& leader
   FlowRunner runner(control, wiring, engine, leaders, one_channel,
                     std::min(options.timeout_ms, kPatienceMs), request.stop);
   std::optional<probing::Prober> prober;
-  if (place.rank == 0) prober.emplace(static_cast<int>(hosts.parts.size()));
+  if (session.thinks()) prober.emplace(static_cast<int>(leaders.members.size()));
   session.run(runner, prober ? &*prober : nullptr);
   if (!prober) return;
   probed.network.tree = prober->tree();
@@ -593,7 +527,7 @@ Probed measure_network(Control& control, const GroupPlace& place, const Options&
         if (request.stop.stop_requested()) throw ProbeStopped();
       }));
   if (session.measures()) {
-    measure(control, all, leaders, options, layout, session, hosts, request, probed);
+    measure(control, leaders, options, layout, request, session, probed);
   }
   among_leaders.reset();
   agree(control, all, hosts, request.stop, probed);
