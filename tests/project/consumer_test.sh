@@ -21,7 +21,7 @@ case $way in
   subdirectory)
     # All of the library is compiled once more, so as quickly as can be.
     cmake -G Ninja -S "$sources/tests/consumer" -B "$work/build" -DCHORUS_SOURCES="$sources" \
-      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCHORUS_PRECOMPILE=ON \
+      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON -DCHORUS_PRECOMPILE=ON \
       -DCHORUS_CUDA=OFF >/dev/null
     cmake --build "$work/build" -j "$(nproc)"
     ;;
