@@ -33,6 +33,11 @@ KNOWN = {
 }
 
 
+KINDS = " / ".join(OUTCOMES)
+HEAD = [f"| suite | of | tests | Gloo: {KINDS} | Chorus: {KINDS} |", "| --- | --- | --- | --- | --- |"]
+HEAD_OF_DIFFERENCES = "| suite | test | Gloo | Chorus | why |"
+
+
 def installed(package, *parts):
     found = importlib.util.find_spec(package)
     if found is None:
@@ -147,14 +152,13 @@ def table(suites, options):
         gloo, chorus = (SUITES[suite](backend, options) for backend in ("gloo", "chorus"))
         if not gloo:
             raise SystemExit(f"suites: {suite} has no test of that name")
-        rows.append(f"| {suite} | {len(gloo)} | {counts(gloo)} | {counts(chorus)} |")
+        rows.append(f"| {suite} | {options.of} | {len(gloo)} | {counts(gloo)} | {counts(chorus)} |")
         more, unexplained = differences(suite, gloo, chorus)
         different += more
         unknown += unexplained
-    kinds = " / ".join(OUTCOMES)
-    text = "\n".join([f"| suite | tests | Gloo: {kinds} | Chorus: {kinds} |", "| --- | --- | --- | --- |", *rows])
+    text = "\n".join([*HEAD, *rows])
     if different:
-        text += "\n\n" + "\n".join(["| suite | test | Gloo | Chorus | why |", "| --- | --- | --- | --- | --- |", *different])
+        text += "\n\n" + "\n".join([HEAD_OF_DIFFERENCES, "| --- | --- | --- | --- | --- |", *different])
     return text, unknown
 
 
@@ -164,6 +168,7 @@ def main():
     arguments.add_argument("--sources", type=os.path.abspath, help="a folder with pytorch and DeepSpeed")
     arguments.add_argument("--only", default="", help="what names of tests contain; of torch-N a regular expression")
     arguments.add_argument("--limit-s", type=int, default=60, help="after which a test hangs")
+    arguments.add_argument("--of", default="", help="which state of Chorus it is, for the table")
     arguments.add_argument("--keep", type=os.path.abspath,
                            help="a folder for what each test gave; what is there is not run again")
     arguments.add_argument("--for", type=float, dest="until", metavar="S",

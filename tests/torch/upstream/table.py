@@ -7,7 +7,8 @@ this checkout built and installed there, every suite of suites.py with Gloo and 
 Takes an hour on two cores; all is kept in build/upstream, each test as it ends, so the same command goes on where it was
 stopped, be it by --for; as long as the library and these scripts stay the same. Ends with 1 if something passes with Gloo alone that nobody has explained. SOURCES/pytorch and SOURCES/DeepSpeed are these
 projects' sources, as `apt-get source pytorch` and `git clone` bring them; without --sources the suites that only
-they have are left out, and the table says so.
+they have are left out, and the table says so. With --suites the document keeps what it has of the others, if that was made
+with the same versions: each row says of which commit it is.
 """
 
 import argparse
@@ -16,6 +17,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+from suites import HEAD, HEAD_OF_DIFFERENCES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -69,12 +72,37 @@ def commit():
     return git("log", "-1", "--format=%h", "--abbrev=7").strip() + ("-dirty" if git("status", "--porcelain") else "")
 
 
-def written(document, text):
+def divided(document):
+    """(what is before the table, the table, what is behind it)"""
     before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    table, end, after = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"table: {DOCUMENT} has not the lines {BEGIN.strip()} and {END.strip()}")
-    return before + BEGIN + text + END + after
+    return before + begin, table, end + after
+
+
+def by_suite(table):
+    """{suite: its row, and those of what is not ok or skipped with both}"""
+    rows, differences = {}, False
+    for line in table.splitlines():
+        differences |= line == HEAD_OF_DIFFERENCES
+        if line.startswith("| ") and not re.match(r"\| (suite|---) ", line):
+            rows.setdefault(line.split("|")[1].strip(), ([], []))[differences].append(line)
+    return rows
+
+
+def joined(made_with, said, kept):
+    """The table of what suites.py said and, of other suites, of what the table `kept` has."""
+    rows = by_suite(kept) if kept.startswith(made_with) else {}
+    rows.update(by_suite(said))
+    suites = [suite for suite in SUITES + OF_SOURCES if suite in rows]
+    lines = [made_with, "", *HEAD, *(line for suite in suites for line in rows[suite][0])]
+    if any(rows[suite][1] for suite in suites):
+        lines += ["", HEAD_OF_DIFFERENCES, "| --- | --- | --- | --- | --- |"]
+        lines += [line for suite in suites for line in rows[suite][1]]
+    if left := [suite for suite in SUITES + OF_SOURCES if suite not in rows]:
+        lines += ["", f"Not run: {', '.join(left)}."]
+    return "\n".join(lines) + "\n"
 
 
 def main():
@@ -95,18 +123,17 @@ def main():
     suites = options.suites or SUITES + (OF_SOURCES if options.sources else [])
     more = ["--sources", options.sources] if options.sources else []
     more += ["--for", options.seconds] if options.seconds else []
-    said = subprocess.run([python, HERE / "suites.py", *suites, "--limit-s", str(options.limit_s),
+    said = subprocess.run([python, HERE / "suites.py", *suites, "--limit-s", str(options.limit_s), "--of", state,
                            "--keep", folder / f"results-{state}", *more],
                           stdout=subprocess.PIPE, text=True)
     if said.returncode not in (0, 1) or not said.stdout:
         return said.returncode or 1
-    text = f"With {versions(python)}; commit {state}.\n\n{said.stdout}"
-    if left := [suite for suite in SUITES + OF_SOURCES if suite not in suites]:
-        text += f"\nNot run: {', '.join(left)}.\n"
+    before, table, after = divided(DOCUMENT.read_text())
+    text = joined(f"With {versions(python)}.", said.stdout, table)
     print(text)
     (folder / "table.md").write_text(text)
     if options.write:
-        DOCUMENT.write_text(written(DOCUMENT.read_text(), text))
+        DOCUMENT.write_text(before + text + after)
     return said.returncode
 
 
