@@ -99,9 +99,8 @@ void Backend::show(Plan& plan, const char* title, const char* collective, const 
                                              .output_splits = {}});
 }
 
-void Backend::require(const Plan& plan, bool condition, const std::string& why) {
-  if (condition) return;
-  const std::string sentence = plan.task->name + ": " + why;
+void Backend::refuse(const Plan& plan, std::string_view why) {
+  const std::string sentence = plan.task->name + ": " + std::string(why);
   if (plan.gpu) {
     group_->refuse_on_gpu(sentence);
   } else if (plan.message) {
@@ -116,16 +115,14 @@ void Backend::require(const Plan& plan, bool condition, const std::string& why) 
 void Backend::place(Plan& plan, const at::Tensor& tensor) {
   const Accelerator* const gpus = accelerator();
   if (tensor.is_cuda() && gpus == nullptr) {
-    require(plan, false,
-            "the tensor is on " + tensor.device().str() + ", but " + why_no_accelerator());
+    refuse(plan, "the tensor is on " + tensor.device().str() + ", but " + why_no_accelerator());
   }
   std::optional<int> gpu;
   if (gpus != nullptr && gpus->holds(tensor)) {
     gpu = gpus->gpu_of(tensor);
   } else if (!tensor.device().is_cpu()) {
-    require(plan, false,
-            "the tensor is on " + tensor.device().str() +
-                ", but Chorus takes tensors of the CPU and of CUDA");
+    refuse(plan, "the tensor is on " + tensor.device().str() +
+                     ", but Chorus takes tensors of the CPU and of CUDA");
   }
   if (!std::exchange(plan.placed, true)) {
     plan.gpu = gpu;
@@ -133,15 +130,13 @@ void Backend::place(Plan& plan, const at::Tensor& tensor) {
     const auto name = [](std::optional<int> where) {
       return where ? "GPU " + std::to_string(*where) : std::string("the CPU");
     };
-    require(plan, false,
-            "tensors of one call are on " + name(plan.gpu) + " and on " + name(gpu) +
-                ": move them to one of them");
+    refuse(plan, "tensors of one call are on " + name(plan.gpu) + " and on " + name(gpu) +
+                     ": move them to one of them");
   }
   if (const auto driver = gpu ? group_->gpus() : nullptr; driver && driver->gpu() != *gpu) {
-    require(plan, false,
-            "the tensor is on GPU " + std::to_string(*gpu) +
-                ", but this rank's GPU in this group is GPU " + std::to_string(driver->gpu()) +
-                ", that of its first call");
+    refuse(plan, "the tensor is on GPU " + std::to_string(*gpu) +
+                     ", but this rank's GPU in this group is GPU " + std::to_string(driver->gpu()) +
+                     ", that of its first call");
   }
 }
 
@@ -186,21 +181,24 @@ chorus::Reduction Backend::reduction(const Plan& plan, const c10d::ReduceOp& op,
 }
 
 chorus::Rank Backend::root(const Plan& plan, int64_t rank) {
-  require(plan, rank >= 0 && rank < size_,
-          "rank " + std::to_string(rank) + " does not exist: the group has " +
-              std::to_string(size_) + " ranks");
+  if (rank < 0 || rank >= size_) {
+    refuse(plan, "rank " + std::to_string(rank) + " does not exist: the group has " +
+                     std::to_string(size_) + " ranks");
+  }
   return static_cast<chorus::Rank>(rank);
 }
 
 const at::Tensor& Backend::only(const Plan& plan, const Tensors& tensors) {
-  require(plan, tensors.size() == 1, "needs one tensor, got " + std::to_string(tensors.size()));
+  if (tensors.size() != 1) {
+    refuse(plan, "needs one tensor, got " + std::to_string(tensors.size()));
+  }
   return tensors.front();
 }
 
 void Backend::same_elements(const Plan& plan, const at::Tensor& a, const at::Tensor& b,
                             const char* what) {
   if (a.scalar_type() == b.scalar_type() && a.numel() == b.numel()) return;
-  require(plan, false, std::string(what) + ": " + shape(a) + " and " + shape(b));
+  refuse(plan, std::string(what) + ": " + shape(a) + " and " + shape(b));
 }
 
 // A new tensor for what `parts` hold, one behind the other.
@@ -263,50 +261,34 @@ void Backend::gather_from(Plan& plan, const at::Tensor& flat, const Tensors& par
   }
 }
 
-WorkPtr Backend::start(Plan plan, Tensors outputs) {
-  return start(std::move(plan), c10::IValue(outputs), c10::ListType::create(c10::TensorType::get()),
-               outputs);
-}
-
-WorkPtr Backend::start(Plan plan, TensorLists outputs) {
-  const auto list = c10::ListType::create(c10::TensorType::get());
-  if (outputs.size() == 1) return start(std::move(plan), std::move(outputs.front()));
-  return start(std::move(plan), c10::IValue(outputs), c10::ListType::create(list),
-               outputs.empty() ? Tensors{} : outputs.front());
-}
-
-WorkPtr Backend::start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
-  if (!plan.shown) {
-    return start_now(std::move(plan), std::move(result), std::move(type), std::move(outputs));
+WorkPtr Backend::start(Plan plan, Outputs outputs) {
+  if (auto* lists = std::get_if<TensorLists>(&outputs); lists != nullptr && lists->size() == 1) {
+    Tensors only = std::move(lists->front());
+    outputs = std::move(only);
   }
+  if (!plan.shown) return start_now(plan, std::move(outputs));
   const auto shown = std::move(plan.shown);
-  const bool message = plan.message;
   plan.end_of_event = begin_event(*shown, identity_);
   WorkPtr work;
-  record_param_comms(
-      *shown, identity_, rank_, size_, static_cast<std::int64_t>(sequence_) + 1, message, [&] {
-        work = start_now(std::move(plan), std::move(result), std::move(type), std::move(outputs));
-      });
+  record_param_comms(*shown, identity_, rank_, size_, static_cast<std::int64_t>(sequence_) + 1,
+                     plan.message, [&] { work = start_now(plan, std::move(outputs)); });
   return work;
 }
 
-WorkPtr Backend::start_now(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
-  const bool on_gpu = plan.gpu.has_value();
+WorkPtr Backend::start_now(Plan& plan, Outputs outputs) {
   WorkPtr work =
-      on_gpu
-          ? start_on_gpu(std::move(plan), std::move(result), std::move(type), std::move(outputs))
-          : start_on_cpu(std::move(plan), std::move(result), std::move(type), std::move(outputs));
+      plan.gpu ? start_on_gpu(plan, std::move(outputs)) : start_on_cpu(plan, std::move(outputs));
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }
 
-WorkPtr Backend::start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
+WorkPtr Backend::start_on_cpu(Plan& plan, Outputs outputs) {
   Task& task = *plan.task;
   task.pack = in_turn({std::move(plan.before), copying(std::move(plan.gathering)),
                        copying(std::move(plan.packing))});
   task.unpack =
       in_turn({nullptr, copying(std::move(plan.unpacking)), copying(std::move(plan.spreading))});
-  auto outcome = std::make_shared<Outcome>(std::move(result), std::move(type));
+  auto outcome = std::make_shared<Outcome>(std::move(outputs));
   const std::uint64_t key = Hooks::new_key();
   task.finished = [outcome, key, hooks = hooks_, kept = std::move(plan.kept),
                    end_of_event = std::move(plan.end_of_event)](const std::string& error) {
@@ -324,11 +306,10 @@ WorkPtr Backend::start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, 
   } catch (const chorus::Error& error) {
     throw_torch(error.what());
   }
-  return c10::make_intrusive<TaskWork>(group_, plan.task, std::move(outcome), std::move(outputs),
-                                       plan.message, key);
+  return c10::make_intrusive<TaskWork>(group_, plan.task, std::move(outcome), plan.message, key);
 }
 
-WorkPtr Backend::start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs) {
+WorkPtr Backend::start_on_gpu(Plan& plan, Outputs outputs) {
   const Accelerator& gpus = *accelerator();
   const int gpu = *plan.gpu;
   auto task = std::make_shared<GpuTask>();
@@ -349,8 +330,7 @@ WorkPtr Backend::start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, 
     throw_torch(error.what());
   }
   if (plan.end_of_event) plan.end_of_event();  // of the host's part; the GPU's are its kernels
-  return c10::make_intrusive<GpuWork>(group_, std::move(task), gpu, std::move(result),
-                                      std::move(type), std::move(outputs));
+  return c10::make_intrusive<GpuWork>(group_, std::move(task), gpu, std::move(outputs));
 }
 
 WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "group.hpp"
 #include "hooks.hpp"
 #include "recorded.hpp"
+#include "work.hpp"
 
 // Torch 2 asks a backend whether it has failed since a version before this one.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 8)
@@ -161,7 +163,11 @@ class Backend final : public Base {
   }
   static void show(Plan& plan, const char* title, const char* collective, const Tensors& inputs,
                    const Tensors& outputs);
-  void require(const Plan& plan, bool condition, const std::string& why);
+  /// `why` is looked at where the condition does not hold alone: calls are made by the thousand.
+  void require(const Plan& plan, bool condition, std::string_view why) {
+    if (!condition) refuse(plan, why);
+  }
+  [[noreturn]] void refuse(const Plan& plan, std::string_view why);
   void place(Plan& plan, const at::Tensor& tensor);
   enum class Use { read, write, both };
   void admit(Plan& plan, const at::Tensor& tensor, Use use);
@@ -186,12 +192,10 @@ class Backend final : public Base {
                    const at::Tensor& input, std::vector<std::size_t> input_counts, Tensors outputs);
   WorkPtr message(Tensors& tensors, std::optional<int> peer, int tag, bool sending);
   std::vector<WorkPtr> end_batch();
-  WorkPtr start(Plan plan, Tensors outputs);
-  WorkPtr start(Plan plan, TensorLists outputs);
-  WorkPtr start(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
-  WorkPtr start_now(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
-  WorkPtr start_on_cpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
-  WorkPtr start_on_gpu(Plan plan, c10::IValue result, c10::TypePtr type, Tensors outputs);
+  WorkPtr start(Plan plan, Outputs outputs);
+  WorkPtr start_now(Plan& plan, Outputs outputs);
+  WorkPtr start_on_cpu(Plan& plan, Outputs outputs);
+  WorkPtr start_on_gpu(Plan& plan, Outputs outputs);
 
   std::shared_ptr<Group> group_;
   Identity identity_;

@@ -69,52 +69,48 @@ class Beside {
 }  // namespace
 
 void Hooks::on_completion(std::int64_t id, Completion hook) {
-  const std::lock_guard lock(mutex_);
-  completion_[id] = std::make_shared<const Completion>(std::move(hook));
-  awaited_ = true;
+  set(completion_, id, std::move(hook));
 }
 
-void Hooks::on_abort(std::int64_t id, Abort hook) {
-  const std::lock_guard lock(mutex_);
-  abort_[id] = std::make_shared<const Abort>(std::move(hook));
-}
+void Hooks::on_abort(std::int64_t id, Abort hook) { set(abort_, id, std::move(hook)); }
 
-void Hooks::forget_completion(std::int64_t id) {
-  const std::lock_guard lock(mutex_);
-  completion_.erase(id);
-  awaited_ = !completion_.empty();
-}
+void Hooks::forget_completion(std::int64_t id) { set(completion_, id, Completion()); }
 
-void Hooks::forget_abort(std::int64_t id) {
-  const std::lock_guard lock(mutex_);
-  abort_.erase(id);
-}
+void Hooks::forget_abort(std::int64_t id) { set(abort_, id, Abort()); }
 
 std::uint64_t Hooks::new_key() {
   static std::atomic<std::uint64_t> last = 0;
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// A copy: a hook may take the lock under which it was registered.
+// An empty one is none.
 template <class Hook>
-std::vector<std::shared_ptr<const Hook>> Hooks::all(const Table<Hook>& table) {
-  std::vector<std::shared_ptr<const Hook>> hooks;
+void Hooks::set(Table<Hook>& table, std::int64_t id, Hook hook) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, hook] : table) hooks.push_back(hook);
-  return hooks;
+  auto changed = *table;
+  changed.erase(id);
+  if (hook) changed.emplace(id, std::move(hook));
+  table = std::make_shared<std::map<std::int64_t, Hook>>(std::move(changed));
+  awaited_ = !completion_->empty();
+}
+
+template <class Hook>
+Hooks::Table<Hook> Hooks::all(const Table<Hook>& table) {
+  const std::lock_guard lock(mutex_);
+  return table;
 }
 
 void Hooks::ended(std::uint64_t key, const std::string& error) {
   if (error.empty()) {
     if (!awaited_.load(std::memory_order_relaxed)) return;
-    for (const auto& hook : all(completion_)) call_hook(*hook, key);
+    for (const auto& [id, hook] : *all(completion_)) call_hook(hook, key);
     return;
   }
   if (failed_.exchange(true)) return;
   auto hooks = all(abort_);
-  if (hooks.empty()) return;
+  if (hooks->empty()) return;
   Beside::of_process().run([hooks = std::move(hooks)] {
-    for (const auto& hook : hooks) call_hook(*hook);
+    for (const auto& [id, hook] : *hooks) call_hook(hook);
   });
 }
 

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 namespace chorus_torch {
 
@@ -33,14 +32,18 @@ class Hooks {
   static void finish();
 
  private:
+  /// Never changed, but replaced: whoever calls the hooks keeps it meanwhile, since one may take
+  /// the lock under which it was registered.
   template <class Hook>
-  using Table = std::map<std::int64_t, std::shared_ptr<const Hook>>;
+  using Table = std::shared_ptr<const std::map<std::int64_t, Hook>>;
   template <class Hook>
-  std::vector<std::shared_ptr<const Hook>> all(const Table<Hook>& table);
+  void set(Table<Hook>& table, std::int64_t id, Hook hook);
+  template <class Hook>
+  Table<Hook> all(const Table<Hook>& table);
 
-  std::mutex mutex_;  // of the tables
-  Table<Completion> completion_;
-  Table<Abort> abort_;
+  std::mutex mutex_;  // of which tables these are
+  Table<Completion> completion_ = std::make_shared<std::map<std::int64_t, Completion>>();
+  Table<Abort> abort_ = std::make_shared<std::map<std::int64_t, Abort>>();
   std::atomic<bool> awaited_ = false;  // there are completion hooks
   std::atomic<bool> failed_ = false;
 };

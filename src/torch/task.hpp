@@ -5,8 +5,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,7 +35,7 @@ struct Task {
   std::vector<chorus::Call> calls;
   /// In place of calls, for what a collective call is no word for; collectives only.
   std::function<void(chorus::Communicator&)> run;
-  std::deque<Splits> splits;
+  std::list<Splits> splits;      ///< where they are they stay; an empty list allocates nothing
   std::int64_t tag = 0;          ///< of a message
   bool from_anyone = false;      ///< a receive from whichever rank sends first
   chorus::Rank source = -1;      ///< written when a receive is done

@@ -18,12 +18,27 @@ std::exception_ptr torch_error(const std::string& sentence) {
 
 void throw_torch(const std::string& sentence) { std::rethrow_exception(torch_error(sentence)); }
 
+c10::IValue value_of(const Outputs& outputs) {
+  return std::visit([](const auto& tensors) { return c10::IValue(tensors); }, outputs);
+}
+
+c10::TypePtr type_of(const Outputs& outputs) {
+  const auto list = c10::ListType::create(c10::TensorType::get());
+  return outputs.index() == 0 ? list : c10::ListType::create(list);
+}
+
+std::vector<at::Tensor> tensors_of(const Outputs& outputs) {
+  if (outputs.index() == 0) return std::get<0>(outputs);
+  const auto& lists = std::get<1>(outputs);
+  return lists.empty() ? std::vector<at::Tensor>{} : lists.front();
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> Outcome::future() {
   bool ended = false;
   {
     const std::lock_guard lock(mutex_);
     if (future_) return future_;
-    future_ = c10::make_intrusive<c10::ivalue::Future>(type_);
+    future_ = c10::make_intrusive<c10::ivalue::Future>(type_of(outputs_));
     ended = ended_;
   }
   if (ended) complete(*future_);
@@ -43,7 +58,7 @@ void Outcome::finish(const std::string& error) {
 // Without the lock: what waits for a future runs now, on this thread.
 void Outcome::complete(c10::ivalue::Future& future) {
   if (error_.empty()) {
-    future.markCompleted(result_);
+    future.markCompleted(value_of(outputs_));
   } else {
     future.setError(torch_error(error_));
   }
@@ -130,7 +145,7 @@ bool GpuWork::wait(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10::ivalue::Future> GpuWork::getFuture() {
   (void)end();
-  return accelerator()->future(result_, type_, gpu_, task_->stream);
+  return accelerator()->future(value_of(outputs_), type_of(outputs_), gpu_, task_->stream);
 }
 
 bool JointWork::isCompleted() {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <variant>
 #include <vector>
 
 #include "group.hpp"
@@ -18,11 +19,19 @@ namespace chorus_torch {
 std::exception_ptr torch_error(const std::string& sentence);
 [[noreturn]] void throw_torch(const std::string& sentence);
 
+/// What a call gives: tensors, or a list of them for each one that was given. Torch's own form of
+/// it costs as much to make as a small call takes, and few ask for it.
+using Outputs = std::variant<std::vector<at::Tensor>, std::vector<std::vector<at::Tensor>>>;
+c10::IValue value_of(const Outputs& outputs);
+c10::TypePtr type_of(const Outputs& outputs);
+/// Those of the first list.
+std::vector<at::Tensor> tensors_of(const Outputs& outputs);
+
 /// The future of a task, made when somebody asks for it.
 class Outcome {
  public:
-  Outcome(c10::IValue result, c10::TypePtr type)
-      : result_(std::move(result)), type_(std::move(type)) {}
+  explicit Outcome(Outputs outputs) : outputs_(std::move(outputs)) {}
+  [[nodiscard]] const Outputs& outputs() const { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> future();
   void finish(const std::string& error);
 
@@ -30,8 +39,7 @@ class Outcome {
   void complete(c10::ivalue::Future& future);
 
   std::mutex mutex_;
-  c10::IValue result_;
-  c10::TypePtr type_;
+  const Outputs outputs_;
   bool ended_ = false;
   std::string error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -40,12 +48,10 @@ class Outcome {
 class TaskWork final : public c10d::Work {
  public:
   TaskWork(std::shared_ptr<Group> group, std::shared_ptr<Task> task,
-           std::shared_ptr<Outcome> outcome, std::vector<at::Tensor> outputs, bool message,
-           std::uint64_t key)
+           std::shared_ptr<Outcome> outcome, bool message, std::uint64_t key)
       : group_(std::move(group)),
         task_(std::move(task)),
         outcome_(std::move(outcome)),
-        outputs_(std::move(outputs)),
         message_(message),
         key_(key) {}
 
@@ -56,7 +62,7 @@ class TaskWork final : public c10d::Work {
   int sourceRank() const override { return task_->source; }
   // No `override`: not every torch asks for it.
   uint64_t getCompletionKey() const { return key_; }  ///< of Hooks
-  std::vector<at::Tensor> result() override { return outputs_; }
+  std::vector<at::Tensor> result() override { return tensors_of(outcome_->outputs()); }
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout) override;
   void abort() override { group_->abort(task_->name + " was aborted"); }
@@ -66,7 +72,6 @@ class TaskWork final : public c10d::Work {
   std::shared_ptr<Group> group_;
   std::shared_ptr<Task> task_;
   std::shared_ptr<Outcome> outcome_;
-  std::vector<at::Tensor> outputs_;
   bool message_;
   std::uint64_t key_;
   std::atomic<bool> asked_ = false;
@@ -75,19 +80,13 @@ class TaskWork final : public c10d::Work {
 /// An operation on a GPU. Waiting for it holds up the caller's current stream, not the caller.
 class GpuWork final : public c10d::Work {
  public:
-  GpuWork(std::shared_ptr<Group> group, std::shared_ptr<GpuTask> task, int gpu, c10::IValue result,
-          c10::TypePtr type, std::vector<at::Tensor> outputs)
-      : group_(std::move(group)),
-        task_(std::move(task)),
-        gpu_(gpu),
-        result_(std::move(result)),
-        type_(std::move(type)),
-        outputs_(std::move(outputs)) {}
+  GpuWork(std::shared_ptr<Group> group, std::shared_ptr<GpuTask> task, int gpu, Outputs outputs)
+      : group_(std::move(group)), task_(std::move(task)), gpu_(gpu), outputs_(std::move(outputs)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  std::vector<at::Tensor> result() override { return outputs_; }
+  std::vector<at::Tensor> result() override { return tensors_of(outputs_); }
   void synchronize() override { wait(kNoTimeout); }
   /// With a time limit it waits for the GPU, and fails the group when the limit passes.
   bool wait(std::chrono::milliseconds timeout) override;
@@ -101,9 +100,7 @@ class GpuWork final : public c10d::Work {
   std::shared_ptr<Group> group_;
   std::shared_ptr<GpuTask> task_;
   int gpu_;
-  c10::IValue result_;
-  c10::TypePtr type_;
-  std::vector<at::Tensor> outputs_;
+  Outputs outputs_;
 };
 
 /// Several operations that were started together.
