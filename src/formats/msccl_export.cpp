@@ -60,7 +60,9 @@ std::string_view name_in_file(CollectiveKind kind) {
 class Export {
  public:
   Export(const Schedule& schedule, const MscclXmlOptions& options, bool coalesce)
-      : schedule_(schedule), options_(options), made_(deliveries(schedule, coalesce)) {
+      : schedule_(schedule),
+        options_(options),
+        made_(deliveries(schedule, coalesce ? schedule.num_chunks : 1)) {
     unfusable_.resize(made_.list.size());
     const auto copies = [](const Delivery& d) { return d.action == Action::copy; };
     if (is_combining(schedule.collective.kind) &&

@@ -166,8 +166,8 @@ enum class Source : std::uint8_t { input, output, scratch, either };
 
 class Coalescer {
  public:
-  Coalescer(const Schedule& schedule, const ArrivalList& arrivals, bool coalesce)
-      : schedule_(schedule), arrivals_(arrivals), coalesce_(coalesce) {
+  Coalescer(const Schedule& schedule, const ArrivalList& arrivals, int most)
+      : schedule_(schedule), arrivals_(arrivals), most_(most) {
     const CollectiveKind kind = schedule.collective.kind;
     // Where a rank wants only its own block, an unfinished value of it stays in scratch beside the
     // others it travels with, so that they still make one message.
@@ -184,7 +184,10 @@ class Coalescer {
     for (std::size_t begin = 0; begin < all.size();) {
       std::vector<Source> read = sources_of(all[begin]);
       std::size_t end = begin + 1;
-      while (coalesce_ && end < all.size() && extends(all[end - 1], all[end], read)) ++end;
+      while (end < all.size() && all[end].chunk % most_ != 0 &&
+             extends(all[end - 1], all[end], read)) {
+        ++end;
+      }
       emit(begin, end, read);
       begin = end;
     }
@@ -321,7 +324,7 @@ class Coalescer {
 
   const Schedule& schedule_;
   const ArrivalList& arrivals_;
-  bool coalesce_;
+  int most_;
   bool own_block_ = false;
   bool copies_early_ = false;
   std::vector<int> delivery_of_;  // by arrival
@@ -330,9 +333,9 @@ class Coalescer {
 
 }  // namespace
 
-Deliveries deliveries(const Schedule& schedule, bool coalesce) {
+Deliveries deliveries(const Schedule& schedule, int most) {
   const ArrivalList arrivals(schedule);
-  return Coalescer(schedule, arrivals, coalesce).run();
+  return Coalescer(schedule, arrivals, most).run();
 }
 
 std::vector<ChunkId> own_chunks(const Schedule& schedule, const std::vector<Delivery>& deliveries,

@@ -40,8 +40,9 @@ struct Deliveries {
   std::vector<std::pair<Rank, ChunkId>> early_copies;
 };
 
-/// `schedule` must be correct. Without `coalesce` every delivery has one chunk.
-[[nodiscard]] Deliveries deliveries(const Schedule& schedule, bool coalesce);
+/// `schedule` must be correct. No delivery has more than `most` chunks; those that are cut for that
+/// end at multiples of it, so that a run keeps its parts from hop to hop.
+[[nodiscard]] Deliveries deliveries(const Schedule& schedule, int most);
 
 /// The deliveries to one rank and those that it sends to; of a schedule without symmetry, all.
 struct OwnDeliveries {

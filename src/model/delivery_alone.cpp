@@ -227,13 +227,13 @@ class LongestRun {
 
 OwnDeliveries own_deliveries(const Schedule& schedule, Rank rank) {
   if (schedule.symmetry.empty()) {
-    OwnDeliveries own{.deliveries = deliveries(schedule, /*coalesce=*/true), .longest = 1};
+    OwnDeliveries own{.deliveries = deliveries(schedule, schedule.num_chunks), .longest = 1};
     for (const Delivery& delivery : own.deliveries.list) {
       own.longest = std::max(own.longest, delivery.count);
     }
     return own;
   }
-  Deliveries images = images_at(schedule, deliveries(schedule, /*coalesce=*/false), rank);
+  Deliveries images = images_at(schedule, deliveries(schedule, 1), rank);
   // Of all_to_all what a relay sends on seldom lies together, and one block each is what lets a
   // slot hold a long one.
   if (schedule.collective.kind == CollectiveKind::all_to_all) return {std::move(images), 1};

@@ -9,6 +9,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/check.hpp"
 #include "base/disjoint_sets.hpp"
@@ -116,8 +117,26 @@ class Lowering {
   /// Decides for every message whether the instruction that brought its chunks sends it.
   ///
   /// A message may leave earlier than its step that way, but not before one that comes earlier in
-  /// the order of its port, by which the other end expects it.
+  /// the order of its port, by which the other end expects it. A port that sends other messages
+  /// behind such a one forwards none: its lane would receive all that an earlier step brings before
+  /// it sent the first of them.
   void forward() {
+    std::unordered_set<std::uint64_t> mixed;  // ports
+    decide_forwards([](std::uint64_t) { return true; },
+                    [&, forwarded = std::unordered_set<std::uint64_t>()](std::uint64_t port,
+                                                                         bool forwards) mutable {
+                      if (forwards) forwarded.insert(port);
+                      if (!forwards && forwarded.contains(port)) mixed.insert(port);
+                    });
+    if (mixed.empty()) return;
+    decide_forwards([&](std::uint64_t port) { return !mixed.contains(port); },
+                    [](std::uint64_t, bool) {});
+  }
+
+  /// `allowed` says of a port whether it may; `told` is told, in the order of its messages, whether
+  /// it does.
+  template <class Allowed, class Told>
+  void decide_forwards(const Allowed& allowed, Told told) {
     forwards_.assign(made_.list.size(), {});
     plain_.clear();
     std::unordered_map<std::uint64_t, Order> last_sent;  // by source, destination, channel
@@ -128,14 +147,18 @@ class Lowering {
             (static_cast<std::uint64_t>(sender.rank) * schedule_.world_size + delivery.dst) * 2 +
             channel(delivery);
         Order& last = last_sent.try_emplace(port, Order{-1, -1}).first->second;
-        if (sender.producer >= 0 && may_forward(made_.list[sender.producer], delivery) &&
-            !unfusable_[sender.producer] && order_of_arrival(made_.list[sender.producer]) > last) {
+        const bool forwards = allowed(port) && sender.producer >= 0 &&
+                              may_forward(made_.list[sender.producer], delivery) &&
+                              !unfusable_[sender.producer] &&
+                              order_of_arrival(made_.list[sender.producer]) > last;
+        if (forwards) {
           forwards_[sender.producer].push_back(static_cast<int>(i));
           last = order_of_arrival(made_.list[sender.producer]);
         } else {
           plain_.push_back({static_cast<int>(i), sender});
           last = order_of_send(delivery);
         }
+        told(port, forwards);
       }
     }
   }
@@ -346,6 +369,38 @@ std::vector<Issue> stuck(std::span<const Program> programs) {
   return run.stuck();
 }
 
+/// Chunks that a message should have at most, where those of some ports have far more than those of
+/// others.
+///
+/// A slot holds the longest message, and so decides how many bytes of each chunk a tile has. Beside
+/// one of hundreds of chunks a message of one chunk would be of a few KB, however large the data
+/// is, and each takes its round trip. No port gets many more messages by this than the busiest has.
+int balanced_length(const Schedule& schedule, const std::vector<Delivery>& made) {
+  constexpr int kFarMore = 4;
+  struct OfPort {
+    int messages = 0;
+    int chunks = 0;
+  };
+  std::map<std::tuple<Rank, Rank, Action>, OfPort> ports;
+  int longest = 1;
+  for (const Delivery& delivery : made) {
+    longest = std::max(longest, delivery.count);
+    for (const Sender& sender : delivery.senders) {
+      OfPort& port = ports[{sender.rank, delivery.dst, delivery.action}];
+      ++port.messages;
+      port.chunks += delivery.count;
+    }
+  }
+  int most_messages = 1, least_chunks = longest;
+  for (const auto& [ends, port] : ports) {
+    most_messages = std::max(most_messages, port.messages);
+    least_chunks = std::min(least_chunks, (port.chunks + port.messages - 1) / port.messages);
+  }
+  const int of_busiest = (longest + most_messages - 1) / most_messages;
+  const int enough = kFarMore * std::max(least_chunks, of_busiest);
+  return enough < longest ? enough : schedule.num_chunks;
+}
+
 }  // namespace
 
 LoweredAlone lower_alone(const Schedule& schedule, Rank rank) {
@@ -358,8 +413,11 @@ std::vector<Program> lower(const Schedule& schedule) {
   if (!schedule.symmetry.empty()) return lower(expanded(schedule));
   // Forwarding ties an incoming port to an outgoing one and can close a circle of ranks that all
   // wait for a slot. Then it is given up where the circle is.
-  for (const bool coalesce : {true, false}) {
-    Lowering lowering(schedule, deliveries(schedule, coalesce));
+  Deliveries whole = deliveries(schedule, schedule.num_chunks);
+  const int most = balanced_length(schedule, whole.list);
+  if (most < schedule.num_chunks) whole = deliveries(schedule, most);
+  for (const bool coalesced : {true, false}) {
+    Lowering lowering(schedule, coalesced ? std::move(whole) : deliveries(schedule, 1));
     for (bool again = true; again;) {
       std::vector<Program> programs = lowering.programs();
       const std::vector<Issue> waiting = stuck(programs);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/index.hpp"
 #include "model/abstract_run.hpp"
 #include "model/contract.hpp"
 #include "model/races.hpp"
@@ -283,10 +284,29 @@ int max_message_chunks(const Program& program) {
   int most = 1;
   for (const Lane& lane : program.lanes) {
     for (const Instruction& instruction : lane.instructions) {
-      most = std::max(most, instruction.count);
+      const bool receives = std::ranges::any_of(
+          instruction.sources, [](const Operand& source) { return source.incoming >= 0; });
+      if (receives || !instruction.sends.empty()) most = std::max(most, instruction.count);
     }
   }
   return most;
+}
+
+int shortest_mean_message_chunks(const Program& program) {
+  std::vector<int> messages(program.outgoing.size(), 0), chunks(program.outgoing.size(), 0);
+  for (const Lane& lane : program.lanes) {
+    for (const Instruction& instruction : lane.instructions) {
+      for (const int out : instruction.sends) {
+        ++messages[at(out)];
+        chunks[at(out)] += instruction.count;
+      }
+    }
+  }
+  int shortest = program.num_chunks;
+  for (std::size_t out = 0; out < messages.size(); ++out) {
+    if (messages[out] > 0) shortest = std::min(shortest, chunks[out] / messages[out]);
+  }
+  return std::max(shortest, 1);
 }
 
 std::optional<std::string> first_fault(std::span<const Program> programs, int slots, bool in_place,

@@ -95,8 +95,12 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
-/// Largest Instruction::count of `program` (at least 1): what a slot must hold.
+/// Most chunks of a message that `program` sends or receives (at least 1): what a slot must hold.
 [[nodiscard]] int max_message_chunks(const Program& program);
+
+/// Chunks of a message of the port of `program` whose messages are the shortest, in the mean (at
+/// least 1).
+[[nodiscard]] int shortest_mean_message_chunks(const Program& program);
 
 /// Cuts `schedule` into one Program per rank, index = rank. The schedule must be correct.
 [[nodiscard]] std::vector<Program> lower(const Schedule& schedule);

@@ -204,5 +204,62 @@ TEST(Lower, SendsInTheOrderOfChunksWithinAStep) {
   EXPECT_EQ(fault_in_any_form(schedule), "");
 }
 
+/// Rank 0 sends all chunks to 1 in one step, and every second one to 2.
+Schedule lopsided(int chunks) {
+  Schedule schedule{.name = "lopsided",
+                    .collective = {.kind = CollectiveKind::broadcast, .root = 0},
+                    .world_size = 3,
+                    .num_chunks = chunks,
+                    .steps = {{}, {}}};
+  for (ChunkId c = 0; c < chunks; ++c) {
+    schedule.steps[0].push_back({0, 1, c, Action::copy});
+    if (c % 2 == 0) {
+      schedule.steps[0].push_back({0, 2, c, Action::copy});
+    } else {
+      schedule.steps[1].push_back({1, 2, c, Action::copy});
+    }
+  }
+  return schedule;
+}
+
+TEST(Lower, NoMessageHasFarMoreChunksThanThoseOfTheShortestPort) {
+  const Schedule schedule = lopsided(200);
+  EXPECT_EQ(fault_in_any_form(schedule), "");
+  for (const Program& program : lower(schedule)) EXPECT_LE(max_message_chunks(program), 8);
+  // Where all are long, they stay whole.
+  EXPECT_EQ(max_message_chunks(lower(star(CollectiveKind::broadcast, 3, 0, 200))[0]), 200);
+}
+
+/// All-reduce of three ranks: of every second chunk 2 sends its part to 0 itself, of the others to
+/// 1, which adds its own and sends both; 0 sends what comes of it to all.
+Schedule relayed(int chunks) {
+  Schedule schedule{.name = "relayed",
+                    .collective = {.kind = CollectiveKind::all_reduce},
+                    .world_size = 3,
+                    .num_chunks = chunks,
+                    .steps = {{}, {}, {}}};
+  for (ChunkId c = 0; c < chunks; ++c) {
+    schedule.steps[c % 2 == 0 ? 0 : 1].push_back({2, c % 2 == 0 ? 1 : 0, c, Action::reduce});
+    schedule.steps[1].push_back({1, 0, c, Action::reduce});
+    for (const Rank rank : {1, 2}) schedule.steps[2].push_back({0, rank, c, Action::copy});
+  }
+  return schedule;
+}
+
+TEST(Lower, ARelayThatSendsOtherMessagesTooDoesNotReceiveAllOfThemFirst) {
+  const Schedule schedule = relayed(40);
+  EXPECT_EQ(fault_in_any_form(schedule), "");
+  const Program relay = lower(schedule)[1];
+  for (const Lane& lane : relay.lanes) {
+    bool receives = false, sends = false;
+    for (const Instruction& instruction : lane.instructions) {
+      const bool plain = instruction.sources.size() == 1 && instruction.sources[0].incoming < 0;
+      receives = receives || !plain;
+      sends = sends || (plain && !instruction.sends.empty());
+    }
+    EXPECT_FALSE(receives && sends) << "one would wait for the other";
+  }
+}
+
 }  // namespace
 }  // namespace chorus
