@@ -24,6 +24,14 @@ struct MessageSizes {
   }
 };
 
+/// What part of a link's bytes one of the networks that join its ends is to carry.
+struct NetworkShare {
+  std::string network;     ///< "10.1.0.0/16"; empty: that of the first addresses of both ends
+  double share = 0;        ///< of all bytes
+  double bytes_per_s = 0;  ///< that it is expected to carry of them; 0: nobody knows
+};
+using NetworkShares = std::vector<NetworkShare>;
+
 /// An ordered lane of a link, [0, LinkConfig::num_channels).
 using ChannelId = int;
 
@@ -131,6 +139,14 @@ class Link {
   /// is said; 0: as fast as they can. A wish, heard by transports that a network's queues slow
   /// down.
   virtual void pace(double /*bytes_per_s*/) {}
+
+  /// From now on large puts take the networks in these shares, and no others; null: as the link
+  /// sees fit, as also where it has no path by one of them, or one that carries far less than
+  /// expected. A wish, heard by transports that know several networks.
+  virtual void divide(std::shared_ptr<const NetworkShares> /*shares*/) {}
+
+  /// Whether puts can take this network, named as above.
+  [[nodiscard]] virtual bool joined_by(std::string_view network) const { return network.empty(); }
 
   /// From now on puts of these sizes are left where they are until the peer has them read by the
   /// kernel. A wish, heard by transports of one host.

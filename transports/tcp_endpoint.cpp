@@ -25,6 +25,7 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/descriptors.hpp"
@@ -50,6 +51,11 @@ std::span<const std::uint8_t> ip_bytes(const Endpoint& endpoint) {
     return {reinterpret_cast<const std::uint8_t*>(&v4(endpoint).sin_addr), 4};
   }
   return {reinterpret_cast<const std::uint8_t*>(&v6(endpoint).sin6_addr), 16};
+}
+
+std::span<std::uint8_t> ip_bytes(Endpoint& endpoint) {
+  const std::span<const std::uint8_t> bytes = ip_bytes(std::as_const(endpoint));
+  return {const_cast<std::uint8_t*>(bytes.data()), bytes.size()};
 }
 
 int prefix_of(const sockaddr* netmask, int family) {
@@ -319,6 +325,17 @@ std::string Endpoint::ip_text() const {
 std::string Endpoint::text() const {
   return family() == AF_INET6 ? fmt::format("[{}]:{}", ip_text(), port())
                               : fmt::format("{}:{}", ip_text(), port());
+}
+
+std::string Rail::network() const {
+  Endpoint network = address;
+  int left = prefix;
+  for (std::uint8_t& byte : ip_bytes(network)) {
+    const int kept = std::clamp(left, 0, 8);
+    byte = static_cast<std::uint8_t>(byte & (0xff00 >> kept));
+    left -= 8;
+  }
+  return fmt::format("{}/{}", network.ip_text(), prefix);
 }
 
 std::vector<Rail> resolve_rails(const std::string& names, bool others) {

@@ -55,6 +55,8 @@ struct Rail {
   std::string interface;  ///< "eth0"; empty if the address is listed nowhere (most of loopback)
   Endpoint address;
   int prefix = 0;  ///< bits of the address that name its network
+
+  [[nodiscard]] std::string network() const;  ///< "10.1.0.0/16"
 };
 
 /// The addresses to listen on and to connect from, the one that every peer is reached from first.

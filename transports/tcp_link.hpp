@@ -5,7 +5,9 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transports/link.hpp"
@@ -32,6 +34,8 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::uint64_t arrivals(ChannelId channel) override;
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
   void pace(double bytes_per_s) override;
+  void divide(std::shared_ptr<const NetworkShares> shares) override;
+  [[nodiscard]] bool joined_by(std::string_view network) const override;
   bool flush() override;
   bool progress() override;
   std::span<std::byte> region() override { return region_; }
@@ -155,6 +159,8 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   void tell_paths() const;
   void share(std::span<const std::byte> src, const TcpFrame& frame);
   void share_out_waiting();
+  [[nodiscard]] bool holds_to_shares(const std::vector<bool>& carry) const;
+  [[nodiscard]] std::optional<std::size_t> next_load(std::size_t piece_bytes) const;
   bool send_again();
   void count_load(std::size_t load, std::size_t bytes);
   void look_at_streams(std::int64_t now_ns);
@@ -249,6 +255,10 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::int64_t rates_at_ns_ = 0;
   std::vector<StreamLoad> loads_;  // of those that stand
   std::vector<std::size_t> load_streams_;
+  std::vector<std::size_t> load_paths_;
+  std::shared_ptr<const NetworkShares> division_;  // as divide() was told
+  std::vector<PathShare> path_shares_;             // [paths]; empty: as it comes
+  bool divides_ = false;                           // by them, as the paths are just now
   std::uint64_t turn_ = 0;
   Pace pace_;
   bool paced_ = false;              // the streams are, just now

@@ -258,6 +258,53 @@ void TcpLink::share(std::span<const std::byte> src, const TcpFrame& frame) {
   if (src.size() < kSmallShared || waiting_bytes_ >= kMuchWaiting) share_out_waiting();
 }
 
+void TcpLink::divide(std::shared_ptr<const NetworkShares> shares) {
+  if (!shares_ || shares == division_) return;
+  division_ = std::move(shares);
+  path_shares_.clear();
+  if (!division_) return;
+  std::vector<PathShare> by_path(paths_.size());
+  for (const NetworkShare& part : *division_) {
+    if (part.share <= 0) continue;
+    const auto path = std::ranges::find(paths_, part.network, &TcpPath::network);
+    if (path == paths_.end()) return;
+    by_path[static_cast<std::size_t>(path - paths_.begin())] = {
+        .share = part.share, .expected_bytes_per_s = part.bytes_per_s};
+  }
+  path_shares_ = std::move(by_path);
+}
+
+bool TcpLink::joined_by(std::string_view network) const {
+  if (!shares_) return Link::joined_by(network);
+  for (std::size_t p = 0; p < paths_.size(); ++p) {
+    if (paths_[p].network == network) return p < states_.size() && states_[p].up;
+  }
+  return false;
+}
+
+/// Not by a path that is away, nor by one that carries far less than it was expected to: then each
+/// takes what it can, until there is a plan that knows.
+bool TcpLink::holds_to_shares(const std::vector<bool>& carry) const {
+  constexpr double kFarLess = 0.25;
+  for (std::size_t p = 0; p < path_shares_.size(); ++p) {
+    if (path_shares_[p].share <= 0) continue;
+    if (!carry[p]) return false;
+    double rate = 0;
+    for (std::size_t data = 0; data < rates_.size(); ++data) {
+      if (path_of_stream_[express_streams() + data] != p) continue;
+      const double known = rates_[data].steady_bytes_per_s();
+      rate += known > 0 ? known : path_shares_[p].expected_bytes_per_s;
+    }
+    if (rate < kFarLess * path_shares_[p].expected_bytes_per_s) return false;
+  }
+  return !path_shares_.empty();
+}
+
+std::optional<std::size_t> TcpLink::next_load(std::size_t piece_bytes) const {
+  return divides_ ? divided_out(loads_, load_paths_, path_shares_)
+                  : share_out(loads_, piece_bytes, waiting_bytes_);
+}
+
 void TcpLink::look_at_rate(std::size_t data_stream, std::size_t backlog_bytes) {
   const int fd = streams_[express_streams() + data_stream].fd();
   const auto progress = progress_of(fd);
@@ -281,8 +328,10 @@ void TcpLink::look_at_streams(std::int64_t now_ns) {
   busy_ = false;
   loads_.clear();
   load_streams_.clear();
+  load_paths_.clear();
   wait_ns_ = 0;
   const std::vector<bool> carry = carrying(now_ns);
+  divides_ = holds_to_shares(carry);
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (!stands(i)) continue;
     TcpStream& stream = streams_[i];
@@ -302,6 +351,7 @@ void TcpLink::look_at_streams(std::int64_t now_ns) {
                       .backlog_bytes = backlog,
                       .has_room = stream.queue_empty() && stream.room() > frames_ + kSpareFrames});
     load_streams_.push_back(i);
+    load_paths_.push_back(path_of_stream_[i]);
   }
   if (look_at_rates) choose_express();
 }
@@ -318,8 +368,9 @@ void TcpLink::share_out_waiting() {
   while (waiting_bytes_ > 0) {
     Waiting& put = waiting_[waiting_head_ & (waiting_.size() - 1)];
     const std::size_t piece = std::min(put.piece_bytes, put.bytes - put.shared_out);
-    const auto chosen = share_out(loads_, piece, waiting_bytes_);
+    const auto chosen = next_load(piece);
     if (!chosen) return;
+    if (divides_) path_shares_[load_paths_[*chosen]].given_bytes += static_cast<double>(piece);
     TcpFrame frame = put.frame;
     frame.offset += put.shared_out;
     frame.length = piece;

@@ -60,7 +60,10 @@ std::vector<TcpPath> paths_between(std::span<const Rail> own, const TcpAddress& 
       taken[j] = true;
       const Rail& here = peer_is_higher ? low[i] : high[j];
       const Rail& there = peer_is_higher ? high[j] : low[i];
-      paths.push_back({.own = here.address, .peer = there.address, .interface = here.interface});
+      paths.push_back({.own = here.address,
+                       .peer = there.address,
+                       .interface = here.interface,
+                       .network = here.network()});
       break;
     }
   }
@@ -128,6 +131,32 @@ std::optional<std::size_t> share_out(std::span<const StreamLoad> streams, std::s
   }
   if (streams[first].has_room) return first;
   return least_idle <= backlog / rates ? first_idle : std::nullopt;
+}
+
+std::optional<std::size_t> divided_out(std::span<const StreamLoad> streams,
+                                       std::span<const std::size_t> path_of_stream,
+                                       std::span<const PathShare> paths) {
+  // Of all bytes: what a path that sends without a pause gets through while another one's bytes
+  // wait for acknowledgements. In the end it changes the shares of a call of megabytes by little.
+  constexpr double kAheadBytes = 256 * 1024;
+  const auto carried = [&](std::size_t stream) {
+    const PathShare& path = paths[path_of_stream[stream]];
+    return path.given_bytes / path.share;
+  };
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (paths[path_of_stream[i]].share > 0) least = std::min(least, carried(i));
+  }
+  std::optional<std::size_t> best;
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    if (paths[path_of_stream[i]].share <= 0 || !streams[i].has_room) continue;
+    if (carried(i) > least + kAheadBytes) continue;
+    if (!best || carried(i) < carried(*best) ||
+        (carried(i) == carried(*best) && streams[i].backlog_bytes < streams[*best].backlog_bytes)) {
+      best = i;
+    }
+  }
+  return best;
 }
 
 }  // namespace chorus

@@ -18,6 +18,7 @@ struct TcpPath {
   Endpoint own;
   Endpoint peer;
   std::string interface = {};  ///< that its sockets are bound to; empty: routes decide
+  std::string network = {};    ///< as NetworkShare has it
   int first_socket = 0;
   int num_sockets = 1;
 
@@ -57,7 +58,7 @@ class StreamRate {
   double doubt_ = 1;
 };
 
-/// A stream as share_out() sees it.
+/// A stream as share_out() and divided_out() see it.
 struct StreamLoad {
   double bytes_per_s = 0;         ///< 0: unknown
   std::size_t backlog_bytes = 0;  ///< given to it and not acknowledged
@@ -71,5 +72,19 @@ struct StreamLoad {
 [[nodiscard]] std::optional<std::size_t> share_out(std::span<const StreamLoad> streams,
                                                    std::size_t piece_bytes,
                                                    std::size_t waiting_bytes);
+
+/// What part of the bytes a path is to carry, and what it has carried of those since that was said.
+struct PathShare {
+  double share = 0;
+  double expected_bytes_per_s = 0;  ///< 0: nobody knows
+  double given_bytes = 0;
+};
+
+/// The same where the paths [path_of_stream[i]] of the streams have shares: the stream with the
+/// least to do, of the path that is most behind its share. Where that one has no room another may
+/// run ahead by a little. Nothing: better wait.
+[[nodiscard]] std::optional<std::size_t> divided_out(std::span<const StreamLoad> streams,
+                                                     std::span<const std::size_t> path_of_stream,
+                                                     std::span<const PathShare> paths);
 
 }  // namespace chorus

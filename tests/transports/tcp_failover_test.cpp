@@ -204,6 +204,50 @@ struct Rails {
 constexpr const char* kTwo = "127.0.0.1,127.0.0.2";
 constexpr const char* kThree = "127.0.0.1,127.0.0.2,127.0.0.3";
 
+/// Data that both ends have had acknowledged by the path over `ip`.
+std::uint64_t carried(const Rails& rails, const std::string& ip) {
+  std::uint64_t bytes = 0;
+  for (const int fd : rails.sockets(ip)) bytes += progress_of(fd)->acknowledged_bytes;
+  return bytes;
+}
+
+TEST(TcpDivision, LargePutsTakeTheNetworksThatTheyAreToldAndOthersWhereThoseAreAway) {
+  Rails rails(kTwo);
+  ASSERT_NO_FATAL_FAILURE(rails.all(8));
+  EXPECT_TRUE(rails.from->joined_by(""));
+  EXPECT_TRUE(rails.from->joined_by("127.0.0.0/8"));
+  EXPECT_FALSE(rails.from->joined_by("10.0.0.0/8"));
+  const auto told = [&](const NetworkShares& shares) {
+    const auto both = std::make_shared<const NetworkShares>(shares);
+    rails.from->divide(both);
+    rails.to->divide(both);
+  };
+  int puts = 8;
+  const auto more = [&](const char* ip, const char* other) {
+    const std::uint64_t before = carried(rails, ip), before_other = carried(rails, other);
+    puts += 60;
+    rails.all(puts);
+    return std::pair(carried(rails, ip) - before, carried(rails, other) - before_other);
+  };
+  // Small puts take the first path, whatever is said.
+  told({{.network = "127.0.0.0/8", .share = 1}});
+  const auto [second, first] = more("127.0.0.2", "127.0.0.1");
+  EXPECT_GT(second, 10 * first);
+  told({{.network = "", .share = 1}});
+  const auto [one, other] = more("127.0.0.1", "127.0.0.2");
+  EXPECT_GT(one, 10 * other);
+  told({{.network = "", .share = 0.5}, {.network = "127.0.0.0/8", .share = 0.5}});
+  const auto [half, rest] = more("127.0.0.1", "127.0.0.2");
+  EXPECT_LT(half, 2 * rest);
+  EXPECT_LT(rest, 2 * half);
+  // A network that does not join the two; then one whose path is away.
+  told({{.network = "10.0.0.0/8", .share = 1}});
+  ASSERT_NO_FATAL_FAILURE(rails.all(puts += 20));
+  told({{.network = "127.0.0.0/8", .share = 1}});
+  for (const int fd : rails.sockets("127.0.0.2")) ::shutdown(fd, SHUT_RDWR);
+  ASSERT_NO_FATAL_FAILURE(rails.all(puts += 20));
+}
+
 TEST(TcpFailover, APathThatIsResetLosesNothingAndIsUsedAgain) {
   for (const std::string ip : {"127.0.0.2", "127.0.0.1"}) {
     for (const bool of_low : {true, false}) {

@@ -270,6 +270,34 @@ std::vector<std::byte> bytes_of(const TcpAddress& address) {
   return {address.bytes().begin(), address.bytes().end()};
 }
 
+TEST(DividedOut, GoesByThePathThatIsMostBehindItsShare) {
+  const std::vector<StreamLoad> streams(3, {.bytes_per_s = 1e8, .has_room = true});
+  const std::vector<std::size_t> path_of_stream = {0, 1, 2};
+  std::vector<PathShare> paths = {{.share = 0.75}, {.share = 0}, {.share = 0.25}};
+  for (int piece = 0; piece < 400; ++piece) {
+    const auto chosen = divided_out(streams, path_of_stream, paths);
+    ASSERT_TRUE(chosen);
+    paths[*chosen].given_bytes += 16384;
+  }
+  EXPECT_NEAR(paths[0].given_bytes, 300 * 16384, 2 * 16384);
+  EXPECT_EQ(paths[1].given_bytes, 0);
+  EXPECT_NEAR(paths[2].given_bytes, 100 * 16384, 2 * 16384);
+}
+
+TEST(DividedOut, WaitsForAPathThatIsFarBehind) {
+  std::vector<StreamLoad> streams = {{.has_room = false}, {.has_room = true}};
+  const std::vector<std::size_t> path_of_stream = {0, 1};
+  std::vector<PathShare> paths = {{.share = 0.5}, {.share = 0.5}};
+  int ahead = 0;
+  for (; divided_out(streams, path_of_stream, paths) == 1U && ahead < 1000; ++ahead) {
+    paths[1].given_bytes += 4096;
+  }
+  EXPECT_GT(ahead, 10) << "a pause of one path is no pause of the other";
+  EXPECT_LT(ahead, 100);
+  streams[0].has_room = true;
+  EXPECT_EQ(divided_out(streams, path_of_stream, paths), 0U);
+}
+
 TEST(TcpRails, CarryPutsWhateverTheNumberOfSockets) {
   for (const auto& [low, high] :
        {std::pair(1, 1), std::pair(1, 3), std::pair(4, 3), std::pair(16, 16)}) {
