@@ -77,7 +77,7 @@ struct CHORUS_API Options {
   /// Where ranks are on several hosts and nobody described the topology: the longest that all
   /// experiments take by which they probe the network, beside the first calls, ms; 0: never.
   /// CHORUS_PROBE_MS
-  int probe_ms = 5'000;
+  int probe_ms = 20'000;
   /// Directory that keeps what was probed; empty: nowhere. Options::from_env(): the user's cache
   /// directory ($XDG_CACHE_HOME/chorus or ~/.cache/chorus). CHORUS_PROBE_CACHE
   std::string probe_cache;

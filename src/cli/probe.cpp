@@ -35,7 +35,7 @@ struct ProbeArguments {
   std::string output;
   std::string svg;
   std::string compare;
-  int budget_ms = 10'000;
+  int budget_ms = 20'000;
   bool json = false;
   bool cached = false;
   bool keep = true;
@@ -118,6 +118,25 @@ std::string report_json(const Probed& probed, const std::string& complaint) {
                               {"bytes_in", traffic.group_in[g]}});
   }
   json["core_bytes_per_s"] = network.tree.core;
+  json["networks"] = nlohmann::ordered_json::array();
+  for (const probing::ProbedNetwork& further : network.further) {
+    nlohmann::ordered_json one = {{"name", further.name}};
+    for (std::size_t h = 0; h < further.hosts.size(); ++h) {
+      one["hosts"].push_back({{"name", further.hosts[h]},
+                              {"out_bytes_per_s", further.tree.out[h]},
+                              {"in_bytes_per_s", further.tree.in[h]}});
+    }
+    one["trunks"] = nlohmann::ordered_json::array();
+    for (const HostTree::Group& group : further.tree.groups) {
+      std::vector<std::string> names;
+      for (const int host : group.hosts) {
+        names.push_back(further.hosts[static_cast<std::size_t>(host)]);
+      }
+      one["trunks"].push_back(
+          {{"hosts", names}, {"out_bytes_per_s", group.out}, {"in_bytes_per_s", group.in}});
+    }
+    json["networks"].push_back(std::move(one));
+  }
   json["measured"] = nlohmann::ordered_json::array();
   for (std::size_t e = 0; e < probed.measured.size(); ++e) {
     nlohmann::ordered_json flows;

@@ -201,8 +201,13 @@ struct Communicator::Impl {
   void leave() noexcept;
   void report_history();
   void begin_survey(std::shared_ptr<Survey> known, bool use_cache);
-  [[nodiscard]] Topology surveyed(const Probed& network) const;
-  [[nodiscard]] Planned make_plan(const GroupPlace& as, Topology topology,
+  /// What the network is for the hosts of this communicator.
+  struct Surveyed {
+    Topology topology;
+    std::shared_ptr<const NetworkDivision> division;  ///< null where one network joins all
+  };
+  [[nodiscard]] Surveyed surveyed(const Probed& network) const;
+  [[nodiscard]] Planned make_plan(const GroupPlace& as, Surveyed network,
                                   const std::shared_ptr<Survey>& awaited,
                                   const std::stop_token& stop) const;
   void begin_planning(const Topology& topology);
@@ -222,8 +227,8 @@ struct Communicator::Impl {
   void tell_plan(const Plan& plan, const Topology& found) const;
   void tell_begin(const Job& job, const std::string& schedule, std::uint64_t size_bytes);
   void note_time(const Job& job);
-  void choose_by(Topology topology, Plan plan);
-  [[nodiscard]] std::unique_ptr<Selector> make_selector(const GroupPlace& as, Topology topology,
+  void choose_by(Surveyed network, Plan plan);
+  [[nodiscard]] std::unique_ptr<Selector> make_selector(const GroupPlace& as, Surveyed network,
                                                         Plan plan) const;
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);

@@ -151,7 +151,7 @@ void Communicator::Impl::launch_message(const Call& call, std::uint32_t salt, st
                   .first_channel = message_channel()};
   if (!with.routine) {
     const auto n = static_cast<int>(place.members.size());
-    with.routine = make_routine(message_program(n, place.rank, call.peer, sending), 1, 0);
+    with.routine = make_routine(message_program(n, place.rank, call.peer, sending), {}, 0);
   }
   job.execution.reset(with.routine, work, layout, *engine);
   engine->enqueue(job);

@@ -11,6 +11,7 @@
 #include "runtime/assumed_topology.hpp"
 #include "runtime/communicator_impl.hpp"
 #include "runtime/flight_recorder.hpp"
+#include "runtime/network_division.hpp"
 #include "runtime/pacing.hpp"
 #include "runtime/probe.hpp"
 #include "runtime/probe_cache.hpp"
@@ -35,12 +36,16 @@ void Communicator::Impl::begin_survey(std::shared_ptr<Survey> known, bool use_ca
   survey = std::move(known);
 }
 
-Topology Communicator::Impl::surveyed(const Probed& network) const {
+Communicator::Impl::Surveyed Communicator::Impl::surveyed(const Probed& network) const {
   const HostList hosts = hosts_of(*wiring);
-  if (hosts.names == network.network.hosts) {
-    return probing::topology_of(network.network, hosts.parts);
+  const probing::ProbedNetwork mine = hosts.names == network.network.hosts
+                                          ? network.network
+                                          : probing::restricted(network.network, hosts.names);
+  Surveyed found{.topology = probing::topology_of(mine, hosts.parts), .division = nullptr};
+  if (!mine.further.empty()) {
+    found.division = std::make_shared<const NetworkDivision>(mine, hosts.parts);
   }
-  return probing::topology_of(probing::restricted(network.network, hosts.names), hosts.parts);
+  return found;
 }
 
 // Calls are chosen by what is known at once until this is done.
@@ -55,26 +60,26 @@ void Communicator::Impl::begin_planning(const std::string& key, const Topology& 
                       .members = place.members,
                       .rank = place.rank};
   planner = std::make_unique<Planner>(
-      control, as, [this, as, topology, found = std::move(awaited)](const std::stop_token& stop) {
-        return make_plan(as, topology, found, stop);
-      });
+      control, as,
+      [this, as, network = Surveyed{topology, selector->division()}, found = std::move(awaited)](
+          const std::stop_token& stop) { return make_plan(as, network, found, stop); });
 }
 
 // In the planner's thread: reads nothing that calls change.
-Planned Communicator::Impl::make_plan(const GroupPlace& as, Topology topology,
+Planned Communicator::Impl::make_plan(const GroupPlace& as, Surveyed network,
                                       const std::shared_ptr<Survey>& awaited,
                                       const std::stop_token& stop) const {
   if (awaited) {
     const Probed* const found = awaited->await(stop);
     if (found == nullptr) throw BootstrapError("the network between the hosts is not known");
-    topology = surveyed(*found);
-    share_cores(topology, wiring->members());
+    network = surveyed(*found);
+    share_cores(network.topology, wiring->members());
   }
   Plan plan;
   if (options.synthesis_ms > 0) {
-    plan = synthesize_together(*control, as, topology, options, stop);
+    plan = synthesize_together(*control, as, network.topology, options, stop);
   }
-  return {.selector = make_selector(as, std::move(topology), std::move(plan)), .survey = awaited};
+  return {.selector = make_selector(as, std::move(network), std::move(plan)), .survey = awaited};
 }
 
 void Communicator::Impl::end_planning() {
@@ -254,17 +259,18 @@ bool Communicator::Impl::reprobe() {
   return true;
 }
 
-void Communicator::Impl::choose_by(Topology topology, Plan plan) {
+void Communicator::Impl::choose_by(Surveyed network, Plan plan) {
   forget_calls();
-  wiring->pace(paces(topology, place.rank));
-  selector = make_selector(place, std::move(topology), std::move(plan));
+  wiring->pace(paces(network.topology, place.rank));
+  selector = make_selector(place, std::move(network), std::move(plan));
 }
 
-std::unique_ptr<Selector> Communicator::Impl::make_selector(const GroupPlace& as, Topology topology,
+std::unique_ptr<Selector> Communicator::Impl::make_selector(const GroupPlace& as, Surveyed network,
                                                             Plan plan) const {
-  auto made = std::make_unique<Selector>(std::move(topology), levels_of(wiring->members()), options,
-                                         std::move(plan), place.rank, layout.guaranteed_slots(),
-                                         shared_machine ? &*shared_machine : nullptr);
+  auto made = std::make_unique<Selector>(
+      std::move(network.topology), levels_of(wiring->members()), options, std::move(plan),
+      place.rank, layout.guaranteed_slots(), shared_machine ? &*shared_machine : nullptr,
+      std::move(network.division));
   if (place.members.size() < kCompactRanks) return made;
   const std::vector<std::byte> mine = place.rank == 0 ? made->decide() : std::vector<std::byte>();
   const Table all =
@@ -287,7 +293,7 @@ void Communicator::Impl::use(const Plan& plan) {
   static_cast<void>(control->take_notes(place.key));
   end_planning();
   drift.reset();  // what it goes by now is somebody's choice
-  choose_by(selector->topology(), plan);
+  choose_by({.topology = selector->topology(), .division = selector->division()}, plan);
 }
 
 }  // namespace chorus

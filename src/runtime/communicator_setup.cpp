@@ -158,17 +158,22 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
   }
   const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
   const bool planned = !options.plan_file.empty();
+  std::shared_ptr<const NetworkDivision> division;
   if (options.topology_file.empty()) {
     if (hosts > 1 && !planned && free_to_choose && options.probe_ms > 0) {
       begin_survey(std::move(known), true);
     }
-    described = survey && survey->recalled() != nullptr
-                    ? surveyed(*survey->recalled())
-                    : assumed_topology(members, wiring->hosts_share_memory());
+    if (survey && survey->recalled() != nullptr) {
+      Surveyed found = surveyed(*survey->recalled());
+      described = std::move(found.topology);
+      division = std::move(found.division);
+    } else {
+      described = assumed_topology(members, wiring->hosts_share_memory());
+    }
   }
   if (planned && place.rank == 0) tell_plan(plan, described);
   share_cores(described, members);
-  choose_by(described, std::move(plan));
+  choose_by({.topology = described, .division = std::move(division)}, std::move(plan));
   if ((survey || !options.topology_file.empty()) && !planned && members.size() > 1) {
     const bool to_be_probed = survey && survey->recalled() == nullptr;
     if (free_to_choose && (options.synthesis_ms > 0 || to_be_probed)) {

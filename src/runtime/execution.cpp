@@ -21,6 +21,10 @@ constexpr std::size_t kTileAlignment = 64;  // a cache line: tiles begin on one 
 /// Messages below this part of a slot are copied out of it: it costs less than to foresee them.
 constexpr std::size_t kLandingPart = 8;
 
+/// Of a message of a schedule that is a pipeline, and from how many chunks on it is one.
+constexpr std::size_t kWorthAMessage = 64 * 1024;
+constexpr std::size_t kManyChunks = 16;
+
 /// Routine::landing_after of one lane. What touches the same memory has a chunk in common.
 std::vector<int> landing_after(const Lane& lane) {
   std::vector<int> result;
@@ -39,11 +43,12 @@ std::vector<int> landing_after(const Lane& lane) {
 
 }  // namespace
 
-std::shared_ptr<const Routine> make_routine(Program program, int max_message_chunks,
-                                            std::uint32_t hash,
-                                            std::shared_ptr<const DirectRoutine> direct) {
+std::shared_ptr<const Routine> make_routine(
+    Program program, const MessageLengths& lengths, std::uint32_t hash,
+    std::shared_ptr<const DirectRoutine> direct,
+    std::vector<std::shared_ptr<const NetworkShares>> shares) {
   auto routine = std::make_shared<Routine>();
-  routine->max_message_chunks = max_message_chunks;
+  routine->lengths = lengths;
   routine->chunks_per_block =
       program.num_chunks / num_blocks(program.collective.kind, program.world_size);
   for (const Lane& lane : program.lanes) {
@@ -54,6 +59,7 @@ std::shared_ptr<const Routine> make_routine(Program program, int max_message_chu
   }
   routine->hash = hash;
   routine->direct = std::move(direct);
+  routine->shares = std::move(shares);
   routine->program = std::move(program);
   return routine;
 }
@@ -90,7 +96,7 @@ void Execution::reset(std::shared_ptr<const Routine> routine, const Work& work,
     state.next = 0;
     state.sends_made = 0;
     state.folded = false;
-    state.issued = state.done = state.staging_free_at = state.foreseen = 0;
+    state.issued = state.done = state.foreseen = 0;
     state.foreseen_tile = state.tile;
     state.finished = state.lane->instructions.empty() || state.tile >= num_tiles_;
     if (!state.finished) ++lanes_left_;
@@ -99,11 +105,21 @@ void Execution::reset(std::shared_ptr<const Routine> routine, const Work& work,
   }
 }
 
-// The longest message must fit into a slot. Tiles of about equal size, cut at cache lines.
+// The longest message must fit into a slot. A schedule of many chunks is meant as a pipeline of
+// them: where several go in one message, tiles are to be as small as they would be alone, as long
+// as no message gets smaller than what it costs to send one. Tiles of about equal size, cut at
+// cache lines.
 void Execution::choose_tiles() {
   const auto k = static_cast<std::size_t>(routine_->chunks_per_block);
-  const auto m = static_cast<std::size_t>(routine_->max_message_chunks);
-  const std::size_t slot_elements = layout_.slot_bytes / (m * element_bytes_);
+  const auto m = static_cast<std::size_t>(routine_->lengths.longest);
+  std::size_t message_bytes = layout_.slot_bytes;
+  if (m >= kManyChunks) {
+    const std::size_t least =
+        kWorthAMessage * m / static_cast<std::size_t>(routine_->lengths.shortest_mean);
+    const std::size_t chunk_bytes = divide_up(work_.count, k) * element_bytes_;
+    message_bytes = std::min(message_bytes, std::max({least, chunk_bytes, m * kTileAlignment}));
+  }
+  const std::size_t slot_elements = message_bytes / (m * element_bytes_);
   if (divide_up(work_.count, k) <= slot_elements) {
     tile_count_ = work_.count;
     num_tiles_ = 1;
@@ -145,8 +161,11 @@ void Execution::connect_ports(Ports& ports) {
 }
 
 void Execution::begin() {
+  for (std::size_t i = 0; i < outs_.size() && !routine_->shares.empty(); ++i) {
+    outs_[i]->link->divide(routine_->shares[i % routine_->shares.size()]);
+  }
   const auto k = static_cast<std::size_t>(routine_->chunks_per_block);
-  const auto m = static_cast<std::size_t>(routine_->max_message_chunks);
+  const auto m = static_cast<std::size_t>(routine_->lengths.longest);
   const bool large =
       divide_up(tile_count_, k) * m * element_bytes_ >= layout_.slot_bytes / kLandingPart;
   may_land_ = large && std::any_of(ins_.begin(), ins_.end(),
@@ -277,7 +296,7 @@ bool Execution::ready(LaneState& state, const Instruction& instruction) {
   for (const int send : instruction.sends) {
     if (!out(state, send).has_credit(layout_)) return false;
   }
-  return state.done >= state.staging_free_at && after_met(state, instruction, state.tile);
+  return after_met(state, instruction, state.tile);
 }
 
 bool Execution::after_met(LaneState& state, const Instruction& instruction, int tile) {
@@ -321,9 +340,9 @@ void Execution::fold_message(LaneState& state, const Instruction& instruction) {
       if (instruction.sends.size() == 1) message = out(state, instruction.sends[0]).window(layout_);
       state.in_window = message != nullptr;
       if (message == nullptr) {
-        if (state.staging.size() < layout_.slot_bytes) state.staging.resize(layout_.slot_bytes);
-        message = state.staging.data();
-        state.staging_free_at = state.issued + 1;
+        std::vector<std::byte>& staging = state.staging[state.issued % kMaxPending];
+        if (staging.size() < bytes) staging.resize(bytes);
+        message = staging.data();
       }
       state.message = {message, bytes};
     }

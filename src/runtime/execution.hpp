@@ -1,6 +1,7 @@
 // The host executor: runs one Program on one rank's buffers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,13 @@ namespace chorus {
 
 struct DirectRoutine;
 
+/// Chunks of the longest message of all ranks' programs together, and of the shortest: they decide
+/// how the data is cut into tiles, which must be alike everywhere.
+struct MessageLengths {
+  int longest = 1;
+  int shortest_mean = 1;
+};
+
 /// A Program made ready for this rank: derived figures that do not change from call to call.
 struct Routine {
   Program program;
@@ -23,17 +31,19 @@ struct Routine {
   /// that this one copies to its destination may be written there; -1 if it does anything else.
   std::vector<std::vector<int>> landing_after;
   int chunks_per_block = 1;
-  int max_message_chunks = 1;
+  MessageLengths lengths;
   int max_sends = 1;       ///< most Instruction::sends
   std::uint32_t hash = 0;  ///< of the schedule: ranks that run different ones notice
   /// The same for ranks that share memory; null if the schedule needs messages, or the ranks do.
   std::shared_ptr<const DirectRoutine> direct = nullptr;
+  /// What Link::divide() is to be told of the links to Program::outgoing while it runs; empty where
+  /// nothing is to be said of any.
+  std::vector<std::shared_ptr<const NetworkShares>> shares = {};
 };
-/// `max_message_chunks` is that of all ranks' programs together: it decides how the data is cut
-/// into tiles, which must be alike everywhere.
 [[nodiscard]] std::shared_ptr<const Routine> make_routine(
-    Program program, int max_message_chunks, std::uint32_t hash,
-    std::shared_ptr<const DirectRoutine> direct = nullptr);
+    Program program, const MessageLengths& lengths, std::uint32_t hash,
+    std::shared_ptr<const DirectRoutine> direct = nullptr,
+    std::vector<std::shared_ptr<const NetworkShares>> shares = {});
 
 /// What one call gives a Routine to work on.
 struct Work {
@@ -107,8 +117,9 @@ class Execution {
     // Port positions that instruction `issue` waits for: [issue mod kMaxPending][max_sends].
     std::vector<std::uint64_t> positions;
     std::vector<const Instruction*> pending;  // [kMaxPending]
-    std::vector<std::byte> staging;
-    std::uint64_t staging_free_at = 0;  // `done` count from which staging may be written again
+    // Messages that lie nowhere else, by instruction as `pending`: the next one shall not wait
+    // until a link has let go of the last.
+    std::array<std::vector<std::byte>, kMaxPending> staging;
   };
 
   void choose_tiles();

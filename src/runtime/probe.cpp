@@ -9,6 +9,7 @@
 #include <ctime>
 #include <exception>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "runtime/probe_batch.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/probe_flows.hpp"
+#include "runtime/probe_networks.hpp"
 #include "transports/tcp_endpoint.hpp"
 
 namespace chorus {
@@ -52,6 +54,8 @@ constexpr double kShareInAHurry = 0.5, kPausesInAHurry = 0.5;
 // Calls that never rest leave nothing to measure.
 constexpr int kMostAttempts = 100;
 
+std::int64_t unix_time_s() { return static_cast<std::int64_t>(std::time(nullptr)); }
+
 // One rank of each host asks and answers; rank 0 also thinks.
 class Session {
  public:
@@ -75,9 +79,11 @@ class Session {
   [[nodiscard]] bool measures() const { return me_ >= 0; }
   [[nodiscard]] bool thinks() const { return place_.rank == 0; }
 
-  void run(FlowRunner& runner, probing::Prober* prober) {
+  /// Of all cables together if there are no `networks`, else of one network after the other.
+  void run(FlowRunner& runner, std::span<const HostNetwork> networks) {
     runner_ = &runner;
-    prober_ = prober;
+    networks_ = networks;
+    if (thinks()) begin_network(networks.empty() ? 0 : 1);
     while (true) {
       const ProbeBatch batch = next_batch();
       if (batch.empty()) return;
@@ -87,6 +93,26 @@ class Session {
         if (i == batch.size() || !go_on) break;
         mine = measure(batch[i]);
       }
+    }
+  }
+
+  /// Rank 0: what was found out.
+  void conclude(Probed& probed) const {
+    probed.experiments = experiments_;
+    probed.network.tree = found_.front().tree();
+    probed.network.measured_at_s = unix_time_s();
+    probing::fit_latencies(probed.network, latencies_);
+    const auto& experiments = found_.front().experiments();
+    probed.measured.assign(experiments.begin(), experiments.end());
+    for (std::size_t n = 1; n < found_.size(); ++n) {
+      probing::ProbedNetwork further{.name = networks_[n].name, .tree = found_[n].tree()};
+      for (const int host : networks_[n].hosts) {
+        further.hosts.push_back(probed.network.hosts[at(host)]);
+      }
+      further.cable_alpha_s.assign(further.hosts.size(), 0);
+      further.trunk_alpha_s.assign(further.tree.groups.size(), 0);
+      further.measured_at_s = probed.network.measured_at_s;
+      probed.network.further.push_back(std::move(further));
     }
   }
 
@@ -115,7 +141,7 @@ class Session {
   /// Whether it is on all hosts at once.
   bool is_quiet() {
     if (request_.gate == nullptr) return true;
-    if (prober_ != nullptr) wait_for_turn();
+    if (thinks()) wait_for_turn();
     static_cast<void>(exchange({}));  // hosts close their gates together
     BlobWriter blob;
     const bool rests = request_.gate->close(request_.stop);
@@ -171,40 +197,74 @@ class Session {
 
   ProbeBatch next_batch() {
     BlobWriter blob;
-    if (prober_ != nullptr) {
-      ProbeBatch batch;
-      const auto flows = time_left() ? prober_->next() : std::nullopt;
-      if (flows) {
-        const auto pending = prober_->pending();
-        if (fastest_.empty()) {
-          scout(pending, batch);
-        } else {
-          std::optional<probing::HostTree> known;
-          if (prober_->done() > 0) known = prober_->tree();
-          for (const auto& round : pending) {
-            const auto rates = expected(round, known);
-            const auto hosts = static_cast<int>(leaders_.size());
-            batch.push_back({Kind::flows, round, duration_ms(round, rates, hosts)});
-          }
-        }
-      }
-      write(blob, batch);
-    }
+    if (thinks()) write(blob, next_questions());
     const auto blobs = exchange(blob.view());
-    return read_batch(blobs[thinker_], static_cast<std::uint32_t>(leaders_.size()));
+    return read_batch(blobs[thinker_], static_cast<std::uint32_t>(leaders_.size()),
+                      static_cast<std::uint32_t>(networks_.size()));
+  }
+
+  /// Rank 0. Each network has its time.
+  void begin_network(std::size_t number) {
+    network_ = number;
+    found_.emplace_back(static_cast<int>(hosts_here().size()));
+    fastest_.clear();
+    measuring_s_ = 0;
+  }
+
+  /// Rank 0: the hosts, by number, that the prober in use knows by their places here.
+  [[nodiscard]] std::vector<int> hosts_here() const {
+    if (network_ > 0) return networks_[network_ - 1].hosts;
+    std::vector<int> all(leaders_.size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+
+  ProbeBatch next_questions() {
+    ProbeBatch batch;
+    if (!joined_) {  // two of its hosts have no path there: all networks as one, from the start
+      joined_ = true;
+      found_.clear();
+      latencies_.clear();
+      probed_.measured_bytes.clear();
+      begin_network(0);
+    }
+    while (!time_left() || !found_.back().next()) {
+      if (network_ == 0 || network_ == networks_.size()) return batch;
+      begin_network(network_ + 1);
+    }
+    const probing::Prober& prober = found_.back();
+    const std::vector<int> hosts = hosts_here();
+    const auto pending = prober.pending();
+    if (fastest_.empty()) {
+      scout(pending, hosts.size(), batch);
+    } else {
+      std::optional<probing::HostTree> known;
+      if (prober.done() > 0) known = prober.tree();
+      for (const auto& round : pending) {
+        const auto rates = expected(round, known);
+        const auto count = static_cast<int>(hosts.size());
+        batch.push_back({Kind::flows, round, duration_ms(round, rates, count)});
+      }
+    }
+    for (ProbeQuestion& question : batch) {
+      question.network = static_cast<std::uint32_t>(network_);
+      for (Flow& flow : question.flows) flow = {hosts[at(flow.src)], hosts[at(flow.dst)]};
+    }
+    return batch;
   }
 
   /// Whoever meets in the tournament is timed, once; the first rounds until every host has taken
   /// part are the scouts.
-  void scout(std::span<const std::vector<Flow>> tournament, ProbeBatch& batch) {
-    fastest_.assign(leaders_.size(), 0);
+  void scout(std::span<const std::vector<Flow>> tournament, std::size_t hosts, ProbeBatch& batch) {
+    fastest_.assign(hosts, 0);
     std::vector<std::vector<Flow>> seen;
     for (const auto& round : tournament) {
+      if (network_ > 1) break;  // small messages take the first
       if (std::find(seen.begin(), seen.end(), round) != seen.end()) continue;
       seen.push_back(round);
       batch.push_back({.kind = Kind::round_trip, .flows = round});
     }
-    std::vector<char> met(leaders_.size(), 0);
+    std::vector<char> met(hosts, 0);
     for (const auto& round : tournament) {
       batch.push_back({.kind = Kind::scout, .flows = round});
       for (const Flow& flow : round) met[at(flow.dst)] = 1;
@@ -226,7 +286,7 @@ class Session {
   // false once rank 0 says that time is up.
   bool share(const Answers& mine, const ProbeBatch& batch, std::size_t index) {
     BlobWriter blob;
-    blob.u32(prober_ == nullptr || time_left() ? 1 : 0);
+    blob.u32(!thinks() || (time_left() && joined_) ? 1 : 0);
     blob.u32(static_cast<std::uint32_t>(mine.size()));
     for (const Received& received : mine) {
       blob.u64(std::bit_cast<std::uint64_t>(received.bytes_per_s));
@@ -235,15 +295,27 @@ class Session {
     const auto blobs = exchange(blob.view());
     BlobReader from_thinker(blobs[thinker_]);
     const bool go_on = from_thinker.u32() == 1;
-    if (prober_ != nullptr && index > 0) {
-      take(blobs, batch[index - 1].kind, batch[index - 1].flows);
-      if (request_.progress) request_.progress(prober_->done(), prober_->total(), prober_->phase());
+    if (thinks() && index > 0) {
+      take(blobs, batch[index - 1]);
+      if (request_.progress) {
+        const probing::Prober& prober = found_.back();
+        const int before = experiments_ - prober.done();
+        request_.progress(experiments_, before + prober.total(), phase());
+      }
     }
     return go_on;
   }
 
+  [[nodiscard]] std::string phase() const {
+    const std::string& phase = found_.back().phase();
+    if (network_ < 2) return phase;
+    return fmt::format("{}, network {}", phase, networks_[network_ - 1].name);
+  }
+
   // Rank 0: from everybody's answers to the prober's.
-  void take(const Table& blobs, Kind kind, const std::vector<Flow>& flows) {
+  void take(const Table& blobs, const ProbeQuestion& question) {
+    const auto& [kind, flows, ms, network] = question;
+    const std::vector<int> hosts = hosts_here();
     std::vector<std::vector<Received>> answers(leaders_.size());
     for (std::size_t h = 0; h < leaders_.size(); ++h) {
       BlobReader blob(blobs[h]);
@@ -274,9 +346,11 @@ class Session {
         latencies_.push_back({flow.src, flow.dst, received.bytes_per_s});
         continue;
       }
+      if (network > 0 && received.bytes == 0) joined_ = false;
       if (kind == Kind::scout) {
         for (const int end : {flow.src, flow.dst}) {
-          double& fastest = fastest_[at(end)];
+          const auto place = std::ranges::lower_bound(hosts, end) - hosts.begin();
+          double& fastest = fastest_[static_cast<std::size_t>(place)];
           fastest = std::max(fastest, received.bytes_per_s);
         }
       }
@@ -284,9 +358,10 @@ class Session {
       bytes.push_back(received.bytes);
       probed_.bytes += received.bytes;
     }
-    if (kind != Kind::flows) return;
-    prober_->take(rates);
-    probed_.measured_bytes.push_back(std::move(bytes));
+    if (kind != Kind::flows || !joined_) return;
+    found_.back().take(rates);
+    ++experiments_;
+    if (found_.size() == 1) probed_.measured_bytes.push_back(std::move(bytes));
   }
 
   // The host that measures a flow: its receiver; of a round trip the lower one; -1: nobody.
@@ -303,7 +378,19 @@ class Session {
       if (flow.dst == me_) from.push_back(flow.src);
     }
     if (to.empty() && from.empty()) return {};
-    return runner_->exchange(to, from, {.duration_s = 1e-3 * question.ms});
+    std::optional<std::string_view> network;
+    if (question.network > 0) network = networks_[question.network - 1].name;
+    FlowSize size{.duration_s = 1e-3 * question.ms};
+    // Of the host that most flows have in common: a slow cable would take long for all of them.
+    size.least_bytes /= most_at_one_host(question.flows);
+    return runner_->exchange(to, from, size, network);
+  }
+
+  static std::uint64_t most_at_one_host(const std::vector<Flow>& flows) {
+    std::map<int, std::uint64_t> out, in;
+    std::uint64_t most = 1;
+    for (const Flow& flow : flows) most = std::max({most, ++out[flow.src], ++in[flow.dst]});
+    return most;
   }
 
   Answers measure_trips(const std::vector<Flow>& flows) {
@@ -323,27 +410,29 @@ class Session {
                              Control::kNoDeadlineMs, place_.key, [this] { throw_if_stopped(); });
   }
 
- public:
-  [[nodiscard]] const std::vector<probing::PairLatency>& latencies() const { return latencies_; }
-
- private:
   Control& control_;
   const GroupPlace& place_;
   const ProbeRequest& request_;
   Probed& probed_;
   Clock::time_point start_;
   Clock::time_point began_turn_ = Clock::now();
-  double measuring_s_ = 0;   // in experiments
+  double measuring_s_ = 0;   // in experiments on this network
   double held_s_ = 0;        // calls were, on the rank where they were for longest
   std::uint64_t calls_ = 0;  // of these ranks so far
   bool calls_are_made_ = false;
   FlowRunner* runner_ = nullptr;
-  probing::Prober* prober_ = nullptr;  // rank 0 only
-  std::vector<double> fastest_;        // rank 0: scout of each host, bytes per second
-  std::vector<Rank> leaders_;          // by host: world rank
-  std::vector<Rank> ranks_;            // the same, in the group
-  std::size_t thinker_ = 0;            // the host of rank 0
-  int me_ = -1;                        // this rank's host, if it is its leader
+  std::span<const HostNetwork> networks_;
+  // Rank 0 only.
+  std::vector<probing::Prober> found_;  // by network; the last is in use
+  std::size_t network_ = 0;             // of that one, as ProbeQuestion has it
+  bool joined_ = true;                  // as far as is seen all hosts of a network are
+  int experiments_ = 0;
+  std::vector<double> fastest_;  // scout of each host here, bytes per second
+  // All.
+  std::vector<Rank> leaders_;  // by host: world rank
+  std::vector<Rank> ranks_;    // the same, in the group
+  std::size_t thinker_ = 0;    // the host of rank 0
+  int me_ = -1;                // this rank's host, if it is its leader
   int exchanges_ = 0;
   std::vector<probing::PairLatency> latencies_;
 };
@@ -372,8 +461,6 @@ std::string cache_key(Control& control, const GroupPlace& place, const HostList&
   }
   return key_of(text);
 }
-
-std::int64_t unix_time_s() { return static_cast<std::int64_t>(std::time(nullptr)); }
 
 // A group of ranks that do something the job can do without: whoever cannot go on tells the others.
 class Aside {
@@ -428,23 +515,16 @@ void agree(Control& control, const GroupPlace& place, const HostList& hosts,
 
 // The ranks that measure have links of their own: those of the communicator may be in use.
 void measure(Control& control, const GroupPlace& leaders, const Options& options,
-             const SlotLayout& layout, const ProbeRequest& request, Session& session,
-             Probed& probed) {
+             const SlotLayout& layout, const ProbeRequest& request,
+             std::span<const HostNetwork> networks, Session& session, Probed& probed) {
   SlotLayout one_channel = layout;
   one_channel.data_channels = 1;
   Wiring wiring(control, leaders, options, one_channel, "a probe", Wiring::Memory::of_links);
   Engine engine(control, wiring, leaders, options, one_channel);
   FlowRunner runner(control, wiring, engine, leaders, one_channel,
                     std::min(options.timeout_ms, kPatienceMs), request.stop);
-  std::optional<probing::Prober> prober;
-  if (session.thinks()) prober.emplace(static_cast<int>(leaders.members.size()));
-  session.run(runner, prober ? &*prober : nullptr);
-  if (!prober) return;
-  probed.network.tree = prober->tree();
-  probed.network.measured_at_s = unix_time_s();
-  probing::fit_latencies(probed.network, session.latencies());
-  probed.experiments = prober->done();
-  probed.measured.assign(prober->experiments().begin(), prober->experiments().end());
+  session.run(runner, networks);
+  if (session.thinks()) session.conclude(probed);
 }
 
 }  // namespace
@@ -522,12 +602,18 @@ Probed measure_network(Control& control, const GroupPlace& place, const Options&
   std::optional<Aside> among_leaders;
   if (session.measures()) among_leaders.emplace(control, leaders);
   // Ranks come here each at a call of its own, or never where reprobe() takes its place.
-  static_cast<void>(
-      control.exchange(all.key + "/begin", all.members, {}, Control::kNoDeadlineMs, all.key, [&] {
+  std::vector<std::byte> mine;
+  if (session.measures()) mine = interfaces_told(tcp_interfaces(control, options));
+  const Table told =
+      control.exchange(all.key + "/begin", all.members, mine, Control::kNoDeadlineMs, all.key, [&] {
         if (request.stop.stop_requested()) throw ProbeStopped();
-      }));
+      });
   if (session.measures()) {
-    measure(control, leaders, options, layout, request, session, probed);
+    std::vector<std::span<const std::byte>> by_host;
+    for (const probing::HostPart& part : hosts.parts) by_host.emplace_back(told[at(part.ranks[0])]);
+    std::vector<HostNetwork> networks = networks_of(by_host);
+    if (layout.slot_bytes < FlowRunner::kLeastOfNetwork) networks.clear();
+    measure(control, leaders, options, layout, request, networks, session, probed);
   }
   among_leaders.reset();
   agree(control, all, hosts, request.stop, probed);

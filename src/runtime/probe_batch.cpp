@@ -21,6 +21,7 @@ void write(BlobWriter& blob, const ProbeBatch& batch) {
   for (const ProbeQuestion& question : batch) {
     blob.u32(static_cast<std::uint32_t>(question.kind));
     blob.u32(question.ms);
+    blob.u32(question.network);
     blob.u32(static_cast<std::uint32_t>(question.flows.size()));
     for (const Flow& flow : question.flows) {
       blob.u32(static_cast<std::uint32_t>(flow.src));
@@ -29,7 +30,8 @@ void write(BlobWriter& blob, const ProbeBatch& batch) {
   }
 }
 
-ProbeBatch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts) {
+ProbeBatch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts,
+                      std::uint32_t networks) {
   BlobReader blob(bytes);
   ProbeBatch batch;
   const std::uint32_t count = blob.u32();
@@ -38,9 +40,11 @@ ProbeBatch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts) {
     ProbeQuestion& question = batch.emplace_back();
     question.kind = static_cast<ProbeQuestion::Kind>(blob.u32());
     question.ms = blob.u32();
+    question.network = blob.u32();
     const std::uint32_t flows = blob.u32();
     sound = blob.ok() && question.kind <= ProbeQuestion::Kind::scout &&
-            question.ms <= ProbeQuestion::kLongestMs && flows <= kMostBatch;
+            question.ms <= ProbeQuestion::kLongestMs && question.network <= networks &&
+            flows <= kMostBatch;
     for (std::uint32_t f = 0; f < flows && sound; ++f) {
       const std::uint32_t src = blob.u32();
       const std::uint32_t dst = blob.u32();

@@ -19,6 +19,7 @@ struct ProbeQuestion {
   Kind kind = Kind::flows;
   std::vector<probing::Flow> flows;
   std::uint32_t ms = kShortestMs;  ///< that flows last
+  std::uint32_t network = 0;       ///< that they take, counted from 1; 0: as links see fit
 };
 
 /// What hosts do next: questions in order, each followed by an exchange of answers.
@@ -26,7 +27,8 @@ using ProbeBatch = std::vector<ProbeQuestion>;
 
 void write(BlobWriter& blob, const ProbeBatch& batch);
 /// Throws BootstrapError if it is not what rank 0 of this version writes.
-[[nodiscard]] ProbeBatch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts);
+[[nodiscard]] ProbeBatch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts,
+                                    std::uint32_t networks);
 
 /// How long flows that run at the same time have to last where each is expected to have a rate
 /// (bytes per second, one for each flow).

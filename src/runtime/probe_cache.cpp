@@ -25,7 +25,7 @@
 namespace chorus {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::size_t kMostHosts = 4096;
 constexpr std::uint64_t kLatestTime = std::uint64_t{1} << 40;
 
@@ -81,14 +81,10 @@ void expect_nested(const json::Node& node, const std::vector<probing::HostTree::
   }
 }
 
-}  // namespace
-
-std::string to_json(const probing::ProbedNetwork& network) {
+/// The members that every network has.
+std::string figures_text(const probing::ProbedNetwork& network) {
   const probing::HostTree& tree = network.tree;
-  std::string text = "{\n  \"format\": \"chorus-probe\",\n";
-  text += fmt::format("  \"version\": {},\n  \"measured_at_s\": {},\n", kVersion,
-                      network.measured_at_s);
-  text += "  \"hosts\": [";
+  std::string text = "  \"hosts\": [";
   for (std::size_t h = 0; h < network.hosts.size(); ++h) {
     text += (h == 0 ? "" : ", ") + json::quote(network.hosts[h]);
   }
@@ -101,21 +97,13 @@ std::string to_json(const probing::ProbedNetwork& network) {
                     g == 0 ? "" : ",", fmt::join(tree.groups[g].hosts, ", "), tree.groups[g].out,
                     tree.groups[g].in);
   }
-  text += fmt::format("{}],\n  \"trunk_alpha_s\": {},\n  \"core_bytes_per_s\": {}\n}}\n",
+  text += fmt::format("{}],\n  \"trunk_alpha_s\": {},\n  \"core_bytes_per_s\": {}",
                       tree.groups.empty() ? "" : "\n  ", list(network.trunk_alpha_s), tree.core);
   return text;
 }
 
-probing::ProbedNetwork probed_network_from_json(std::string_view text, std::string_view where) {
-  const json::Value value = json::parse(text, where);
-  const json::Node root(value, where);
-  json::expect_format(root, "chorus-probe", kVersion);
-  root.expect_members({"format", "version", "measured_at_s", "hosts", "out_bytes_per_s",
-                       "in_bytes_per_s", "cable_alpha_s", "groups", "trunk_alpha_s",
-                       "core_bytes_per_s"});
+probing::ProbedNetwork figures_from(const json::Node& root) {
   probing::ProbedNetwork network;
-  network.measured_at_s =
-      static_cast<std::int64_t>(root.member("measured_at_s").whole(0, kLatestTime));
   const json::Node hosts = root.member("hosts");
   if (hosts.size() < 1 || hosts.size() > kMostHosts) hosts.fail("must name 1 to 4096 hosts");
   for (std::size_t h = 0; h < hosts.size(); ++h) {
@@ -139,6 +127,57 @@ probing::ProbedNetwork probed_network_from_json(std::string_view text, std::stri
   network.trunk_alpha_s = figures(root.member("trunk_alpha_s"), groups.size(), latency);
   const json::Node core = root.member("core_bytes_per_s");
   network.tree.core = core.figure() == 0 ? 0 : rate(core);  // 0: no limit was found
+  return network;
+}
+
+probing::ProbedNetwork further_from(const json::Node& node, const probing::ProbedNetwork& all) {
+  node.expect_members({"network", "hosts", "out_bytes_per_s", "in_bytes_per_s", "cable_alpha_s",
+                       "groups", "trunk_alpha_s", "core_bytes_per_s"});
+  probing::ProbedNetwork network = figures_from(node);
+  network.name = node.member("network").text();
+  network.measured_at_s = all.measured_at_s;
+  const bool known = std::ranges::all_of(network.hosts, [&](const std::string& host) {
+    return std::ranges::find(all.hosts, host) != all.hosts.end();
+  });
+  if (!known || network.hosts.size() < 2) {
+    node.member("hosts").fail("must name two or more of the hosts of all");
+  }
+  for (const probing::ProbedNetwork& other : all.further) {
+    if (other.name == network.name) node.member("network").fail("names of networks are distinct");
+  }
+  if (network.name.empty()) node.member("network").fail("must name the network");
+  return network;
+}
+
+}  // namespace
+
+std::string to_json(const probing::ProbedNetwork& network) {
+  std::string text = fmt::format(
+      "{{\n  \"format\": \"chorus-probe\",\n  \"version\": {},\n  \"measured_at_s\": {},\n{},\n"
+      "  \"further\": [",
+      kVersion, network.measured_at_s, figures_text(network));
+  for (std::size_t n = 0; n < network.further.size(); ++n) {
+    text += fmt::format("{}\n  {{\n  \"network\": {},\n{}\n  }}", n == 0 ? "" : ",",
+                        json::quote(network.further[n].name), figures_text(network.further[n]));
+  }
+  return text + "]\n}\n";
+}
+
+probing::ProbedNetwork probed_network_from_json(std::string_view text, std::string_view where) {
+  const json::Value value = json::parse(text, where);
+  const json::Node root(value, where);
+  json::expect_format(root, "chorus-probe", kVersion);
+  root.expect_members({"format", "version", "measured_at_s", "hosts", "out_bytes_per_s",
+                       "in_bytes_per_s", "cable_alpha_s", "groups", "trunk_alpha_s",
+                       "core_bytes_per_s", "further"});
+  probing::ProbedNetwork network = figures_from(root);
+  network.measured_at_s =
+      static_cast<std::int64_t>(root.member("measured_at_s").whole(0, kLatestTime));
+  const json::Node further = root.member("further");
+  if (further.size() >= probing::kMostNetworks) further.fail("too many networks");
+  for (std::size_t n = 0; n < further.size(); ++n) {
+    network.further.push_back(further_from(further.item(n), network));
+  }
   return network;
 }
 

@@ -135,7 +135,8 @@ void FlowRunner::drive(std::span<Link* const> links, const Rank& waiting_for,
 }
 
 std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<const Rank> from,
-                                           const FlowSize& size) {
+                                           const FlowSize& size,
+                                           std::optional<std::string_view> network) {
   std::vector<Outgoing> outs;
   std::vector<Incoming> ins;
   std::vector<Link*> links;
@@ -149,6 +150,16 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
   }
   std::sort(links.begin(), links.end());
   links.erase(std::unique(links.begin(), links.end()), links.end());
+  if (network_ != network) {
+    network_ = network;
+    shares_.reset();
+    if (network) {
+      shares_ = std::make_shared<NetworkShares>(
+          NetworkShares{{.network = std::string(*network), .share = 1}});
+    }
+  }
+  for (Link* const link : links) link->divide(shares_);
+  const std::size_t least = network ? kLeastOfNetwork : kFirstMessage;
 
   const auto send = [&](Outgoing& out) {
     if (out.done || !out.port->has_credit(layout_)) return false;
@@ -158,8 +169,7 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     const double under_way = static_cast<double>(out.sent) / elapsed_s * kUnderWayS;
     const std::uint64_t fair =
         std::min(out.sent / kGrowth, static_cast<std::uint64_t>(under_way / layout_.slots));
-    const std::size_t bytes =
-        std::clamp<std::size_t>(fair / 64 * 64, kFirstMessage, layout_.slot_bytes);
+    const std::size_t bytes = std::clamp<std::size_t>(fair / 64 * 64, least, layout_.slot_bytes);
     const std::size_t fitting = std::min(bytes, layout_.slot_bytes);
     const bool long_enough = static_cast<double>(now - out.begun_ns) * 1e-9 >= size.duration_s &&
                              out.sent + fitting >= size.least_bytes;
@@ -204,7 +214,10 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     return moved;
   });
   std::vector<Received> results;
-  for (const Incoming& in : ins) results.push_back(in.result(size.duration_s));
+  for (const Incoming& in : ins) {
+    const bool joined = !network || in.port->link->joined_by(*network);
+    results.push_back(joined ? in.result(size.duration_s) : Received{});
+  }
   return results;
 }
 

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/engine.hpp"
@@ -39,14 +42,20 @@ class ProbeStopped : public std::exception {
 /// the peer; `stop` throws ProbeStopped.
 class FlowRunner {
  public:
+  /// Of the first message of a flow by one network: less would go with the small messages,
+  /// whichever path those take. Slots must not be smaller.
+  static constexpr std::size_t kLeastOfNetwork = 12 << 10;
+
   FlowRunner(Control& control, Wiring& wiring, Engine& engine, const GroupPlace& place,
              const SlotLayout& layout, int patience_ms, std::stop_token stop);
 
   /// Sends to all of `to` and receives from all of `from` at the same time; they call it too.
   ///
-  /// The rate of a flow is steady_rate() of its arrivals. [from]
+  /// The rate of a flow is steady_rate() of its arrivals. [from] By one `network` only, if one is
+  /// given; from a peer whose link has no path there nothing is received, whatever came.
   std::vector<Received> exchange(std::span<const Rank> to, std::span<const Rank> from,
-                                 const FlowSize& size);
+                                 const FlowSize& size,
+                                 std::optional<std::string_view> network = std::nullopt);
 
   /// Half a round trip to `peer`, seconds (a fast one of several, as a busy machine spoils some);
   /// 0 on the side that is not `first`.
@@ -70,6 +79,8 @@ class FlowRunner {
   int patience_ms_;
   std::stop_token stop_;
   std::vector<std::byte> source_, sink_;
+  std::optional<std::string> network_;           // that links were last told to take
+  std::shared_ptr<const NetworkShares> shares_;  // the same, as they are told
 };
 
 }  // namespace chorus

@@ -24,6 +24,8 @@
 
 namespace chorus {
 
+class NetworkDivision;
+
 inline constexpr int kNumCollectiveKinds = 9;
 
 /// A schedule that was considered.
@@ -127,9 +129,13 @@ class Selection {
 /// lowered at their first call.
 class Selector : public Selection {
  public:
-  /// `shared` as Pricing.
+  /// `shared` as Pricing. `division`: of what schedules send, where hosts have several networks
+  /// between them; or null.
   Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan, Rank rank,
-           int guaranteed_slots, const SharedMachine* shared = nullptr);
+           int guaranteed_slots, const SharedMachine* shared = nullptr,
+           std::shared_ptr<const NetworkDivision> division = nullptr);
+
+  [[nodiscard]] const std::shared_ptr<const NetworkDivision>& division() const { return division_; }
 
   struct Choice {
     std::shared_ptr<const Routine> routine;
@@ -146,6 +152,7 @@ class Selector : public Selection {
 
   Rank rank_;
   int guaranteed_slots_;
+  std::shared_ptr<const NetworkDivision> division_;
   /// [kind][root][entry], made when first used; empty routine until then.
   std::array<std::vector<std::vector<Choice>>, kNumCollectiveKinds> choices_;
   std::map<std::tuple<CollectiveKind, Rank, std::string>, Choice> named_;

@@ -5,17 +5,20 @@
 #include "collectives/algorithms.hpp"
 #include "model/contract.hpp"
 #include "runtime/direct_execution.hpp"
+#include "runtime/network_division.hpp"
 #include "runtime/proved.hpp"
 #include "runtime/selection.hpp"
 
 namespace chorus {
 
 Selector::Selector(Topology topology, std::vector<int> levels, const Options& options, Plan plan,
-                   Rank rank, int guaranteed_slots, const SharedMachine* shared)
+                   Rank rank, int guaranteed_slots, const SharedMachine* shared,
+                   std::shared_ptr<const NetworkDivision> division)
     : Selection(std::move(topology), std::move(levels), options, std::move(plan),
                 {.shared = shared, .amend = {}, .tells = rank == 0}),
       rank_(rank),
-      guaranteed_slots_(guaranteed_slots) {}
+      guaranteed_slots_(guaranteed_slots),
+      division_(std::move(division)) {}
 
 const Selector::Choice& Selector::choose(Collective collective, std::uint64_t size_bytes) {
   const std::size_t i = entry_for(collective.kind, size_bytes);
@@ -44,20 +47,31 @@ Selector::Choice Selector::make_choice(const Schedule& schedule, Rank root) cons
   if (mine.world_size >= kCompactRanks) return make_choice_alone(mine);
   Proved proved = prove(mine, guaranteed_slots_, pricing().shared != nullptr);
   std::vector<Program>& programs = proved.programs;
-  int longest = 1;
-  for (const Program& program : programs) longest = std::max(longest, max_message_chunks(program));
+  MessageLengths lengths{.shortest_mean = mine.num_chunks};
+  for (const Program& each : programs) {
+    lengths.longest = std::max(lengths.longest, max_message_chunks(each));
+    lengths.shortest_mean = std::min(lengths.shortest_mean, shortest_mean_message_chunks(each));
+  }
   std::shared_ptr<const DirectRoutine> shared;
   if (proved.direct) {
     shared = std::make_shared<const DirectRoutine>(
         make_direct_routine(*proved.direct, rank_, pricing().shared->places));
   }
-  return {.routine = make_routine(std::move(programs[static_cast<std::size_t>(rank_)]), longest,
-                                  hash_of(mine), std::move(shared)),
+  Program& program = programs[static_cast<std::size_t>(rank_)];
+  std::vector<std::shared_ptr<const NetworkShares>> shares;
+  if (division_) {
+    std::vector<Rank> peers;
+    for (const Port& port : program.outgoing) peers.push_back(port.peer);
+    shares = division_->shares(mine, rank_, peers);
+  }
+  return {.routine = make_routine(std::move(program), lengths, hash_of(mine), std::move(shared),
+                                  std::move(shares)),
           .name = mine.name};
 }
 
 // In time and memory that grow with what this rank does: programs that ranks lower alone fit
-// together, and cannot wait in a circle (lower_alone()).
+// together, and cannot wait in a circle (lower_alone()). So links divide what they carry as they
+// see fit.
 Selector::Choice Selector::make_choice_alone(const Schedule& schedule) const {
   require_correct(schedule);
   std::shared_ptr<const DirectRoutine> shared;
@@ -68,7 +82,7 @@ Selector::Choice Selector::make_choice_alone(const Schedule& schedule) const {
     }
   }
   LoweredAlone alone = lower_alone(schedule, rank_);
-  return {.routine = make_routine(std::move(alone.program), alone.longest_message,
+  return {.routine = make_routine(std::move(alone.program), {.longest = alone.longest_message},
                                   hash_of(schedule), std::move(shared)),
           .name = schedule.name};
 }

@@ -95,7 +95,13 @@ std::vector<std::string> probe_samples() {
   network.tree.core = 4e9;
   network.cable_alpha_s = {1e-5, 1e-5, 2e-5, 1e-5};
   network.trunk_alpha_s = {3e-5};
-  return {to_json(network)};
+  probing::ProbedNetwork several = network;
+  several.further.push_back({.name = "10.1.0.0/24",
+                             .hosts = {"a", "c"},
+                             .tree = {.out = {1e9, 2e9}, .in = {1e9, 1e9}, .groups = {}},
+                             .cable_alpha_s = {0, 0},
+                             .measured_at_s = network.measured_at_s});
+  return {to_json(network), to_json(several)};
 }
 
 }  // namespace

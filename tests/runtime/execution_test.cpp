@@ -5,6 +5,7 @@
 
 #include <array>
 #include <map>
+#include <numeric>
 
 namespace chorus::testing {
 namespace {
@@ -35,6 +36,11 @@ class NotingLink final : public Link, public Landings {
   }
   bool landed(ChannelId, std::uint64_t) const override { return false; }
   void withdraw() override {}
+
+  [[nodiscard]] std::uint64_t puts() const {
+    return std::accumulate(made_.begin(), made_.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, const auto& made) { return sum + made.second; });
+  }
 
   bool release = false;
   std::map<std::uint64_t, Landing> expected;  // by arrival
@@ -79,7 +85,7 @@ class LandingTest : public ::testing::Test {
   void begin(std::vector<Lane> lanes, std::size_t tiles) {
     memory_.resize(tiles * kMessage);
     execution_.reset(
-        make_routine(program_of(std::move(lanes)), 1, 0),
+        make_routine(program_of(std::move(lanes)), {}, 0),
         {.input = memory_.data(), .output = memory_.data(), .count = memory_.size(), .tag = kTag},
         {.slots = 4, .slot_bytes = kMessage}, ports_);
     execution_.begin();
@@ -121,6 +127,24 @@ TEST_F(LandingTest, WhatTheLaneItselfStillSendsIsNotLandedUpon) {
   link_.release = true;
   static_cast<void>(execution_.step());
   EXPECT_EQ(link_.expected.size(), 1u);
+}
+
+// What it adds and sends on lies in no one's memory; the next such message needs another place.
+TEST_F(LandingTest, WhatIsForwardedDoesNotWaitUntilTheLastIsReleased) {
+  const Instruction forwarding{
+      .sources = {{.incoming = -1, .local = kPlace}, {.incoming = -1, .local = kPlace}},
+      .destination = {},
+      .sends = {0},
+      .after = {}};
+  begin({{.instructions = {forwarding}}}, 3);
+  while (execution_.step()) {
+  }
+  EXPECT_EQ(link_.puts(), 3U);
+  EXPECT_FALSE(execution_.finished());
+  link_.release = true;
+  while (execution_.step()) {
+  }
+  EXPECT_TRUE(execution_.finished());
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ namespace {
 using probing::Flow;
 using Kind = ProbeQuestion::Kind;
 
+constexpr std::uint32_t kNetworks = 3;
+
 std::vector<std::byte> written(const ProbeBatch& batch) {
   BlobWriter blob;
   write(blob, batch);
@@ -27,6 +29,7 @@ ProbeBatch drawn(std::minstd_rand& random, int hosts) {
   for (ProbeQuestion& question : batch) {
     question.kind = static_cast<Kind>(random() % 3);
     question.ms = static_cast<std::uint32_t>(random() % (ProbeQuestion::kLongestMs + 1));
+    question.network = static_cast<std::uint32_t>(random() % (kNetworks + 1));
     for (auto flows = random() % 9; flows > 0; --flows) {
       const int src = static_cast<int>(random() % static_cast<unsigned>(hosts));
       question.flows.push_back({src, (src + 1) % hosts});
@@ -41,35 +44,38 @@ TEST(ProbeBatch, ArrivesAsItWasAndNoShorter) {
     const int hosts = 2 + static_cast<int>(seed % 15);
     const ProbeBatch batch = drawn(random, hosts);
     const auto bytes = written(batch);
-    const ProbeBatch read = read_batch(bytes, static_cast<std::uint32_t>(hosts));
+    const ProbeBatch read = read_batch(bytes, static_cast<std::uint32_t>(hosts), kNetworks);
     ASSERT_EQ(read.size(), batch.size());
     for (std::size_t i = 0; i < batch.size(); ++i) {
       EXPECT_EQ(read[i].kind, batch[i].kind);
       EXPECT_EQ(read[i].ms, batch[i].ms);
+      EXPECT_EQ(read[i].network, batch[i].network);
       EXPECT_EQ(read[i].flows, batch[i].flows);
     }
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-      EXPECT_THROW((void)read_batch(std::span(bytes).first(cut), 16), BootstrapError) << cut;
+      EXPECT_THROW((void)read_batch(std::span(bytes).first(cut), 16, kNetworks), BootstrapError)
+          << cut;
     }
   }
 }
 
 TEST(ProbeBatch, WhatNoRankZeroAsksIsRefused) {
   const auto refuses = [](const ProbeQuestion& question, std::uint32_t hosts) {
-    EXPECT_THROW((void)read_batch(written({question}), hosts), BootstrapError);
+    EXPECT_THROW((void)read_batch(written({question}), hosts, kNetworks), BootstrapError);
   };
   refuses({.kind = static_cast<Kind>(3), .flows = {{0, 1}}}, 2);
   refuses({.flows = {{0, 1}}, .ms = ProbeQuestion::kLongestMs + 1}, 2);
+  refuses({.flows = {{0, 1}}, .network = kNetworks + 1}, 2);
   refuses({.flows = {{0, 2}}}, 2);
   refuses({.flows = {{-1, 0}}}, 2);
   refuses({.flows = {{1, 1}}}, 2);
   std::vector<std::byte> more = written({});
   const std::uint32_t count = 0xffffffff;
   std::memcpy(more.data(), &count, sizeof count);
-  EXPECT_THROW((void)read_batch(more, 2), BootstrapError);
+  EXPECT_THROW((void)read_batch(more, 2, kNetworks), BootstrapError);
   more = written({});
   more.push_back(std::byte{});
-  EXPECT_THROW((void)read_batch(more, 2), BootstrapError);
+  EXPECT_THROW((void)read_batch(more, 2, kNetworks), BootstrapError);
 }
 
 TEST(ProbeDuration, GrowsAsABottleneckIsSlowerWithinLimits) {

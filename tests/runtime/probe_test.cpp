@@ -343,6 +343,11 @@ probing::ProbedNetwork sample() {
   network.cable_alpha_s = {1e-5, 0, 1e-5, 2e-5};
   network.trunk_alpha_s = {5e-6};
   network.measured_at_s = 1'700'000'000;
+  network.further.push_back({.name = "10.1.0.0/24",
+                             .hosts = {"d", "a"},
+                             .tree = {.out = {3e7, 4e7}, .in = {3e7, 4.5e7}, .groups = {}},
+                             .cable_alpha_s = {0, 0},
+                             .measured_at_s = network.measured_at_s});
   return network;
 }
 
@@ -368,7 +373,10 @@ TEST(ProbeCache, RefusesWhatCannotBeANetwork) {
     bad.replace(at, what.size(), by);
     EXPECT_THROW((void)probed_network_from_json(bad, "here"), InputError) << bad;
   };
-  refused("\"version\": 1", "\"version\": 2");
+  refused("\"version\": 2", "\"version\": 3");
+  refused("\"10.1.0.0/24\"", "\"\"");
+  refused("\"hosts\": [\"d\", \"a\"]", "\"hosts\": [\"d\", \"e\"]");
+  refused("\"hosts\": [\"d\", \"a\"]", "\"hosts\": [\"d\"]");
   refused("\"hosts\": [1, 3]", "\"hosts\": [3, 1]");
   refused("\"hosts\": [1, 3]", "\"hosts\": [1, 4]");
   refused("\"hosts\": [1, 3]", "\"hosts\": [1, 2, 3]");

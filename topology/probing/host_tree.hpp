@@ -32,9 +32,9 @@ struct HostTree {
     bool operator==(const Group&) const = default;
   };
 
-  std::vector<double> out;    ///< by host: its own cable, towards the network
-  std::vector<double> in;     ///< and from it
-  std::vector<Group> groups;  ///< any two are disjoint or one holds the other
+  std::vector<double> out = {};    ///< by host: its own cable, towards the network
+  std::vector<double> in = {};     ///< and from it
+  std::vector<Group> groups = {};  ///< any two are disjoint or one holds the other
   /// What the top of the tree carries in all, of flows between its children; 0: no such limit.
   double core = 0;
 

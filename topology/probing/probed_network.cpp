@@ -11,24 +11,25 @@
 #include "model/json.hpp"
 #include "topology/builder.hpp"
 #include "topology/host_memory.hpp"
+#include "topology/probing/several_networks.hpp"
 #include "topology/rates.hpp"
 
 namespace chorus::probing {
 namespace {
-
-Wire wire_of(double bytes_per_s, double alpha_s, std::string_view type) {
-  return {bytes_per_s * 1e-9, alpha_s * 1e6, type, Provenance::measured};
-}
 
 std::string rates_text(double out, double in) {
   if (out == in) return fmt::format("{:.1f} MB/s", out * 1e-6);
   return fmt::format("{:.1f} MB/s out, {:.1f} in", out * 1e-6, in * 1e-6);
 }
 
-// Ranks, memory and adapter of one host, as job_topology() has them; returns the adapter's node.
-int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part,
-             std::vector<int>& rank_nodes) {
-  const std::string& name = network.hosts[at(part.host)];
+}  // namespace
+
+Wire wire_of(double bytes_per_s, double alpha_s, std::string_view type) {
+  return {bytes_per_s * 1e-9, alpha_s * 1e6, type, Provenance::measured};
+}
+
+int add_host(TopologyBuilder& builder, const std::string& name, const HostPart& part, double out,
+             double in, std::vector<int>& rank_nodes) {
   const int host = builder.node(name, NodeKind::host);
   std::vector<std::string> names;
   for (const Rank rank : part.ranks) names.push_back(fmt::format("{}/rank{}", name, rank));
@@ -36,8 +37,6 @@ int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostP
   for (std::size_t i = 0; i < part.ranks.size(); ++i) {
     rank_nodes[at(part.ranks[i])] = nodes.ranks[i];
   }
-  const double out = network.tree.out[at(part.host)];
-  const double in = network.tree.in[at(part.host)];
   const Adapter nic = add_adapter(builder, name, nodes, part.memory, wire_of(out, 0, "sockets"),
                                   wire_of(in, 0, "sockets"));
   builder.group(name + "/sockets", {nic.to, nic.from}, (out + in) * 1e-9,
@@ -45,7 +44,12 @@ int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostP
   return nic.node;
 }
 
-}  // namespace
+double cable_alpha_s(const ProbedNetwork& network, const HostPart& part) {
+  const double measured_s = at(part.host) < network.cable_alpha_s.size()
+                                ? network.cable_alpha_s[at(part.host)]
+                                : kEthernetPathUs * 1e-6 / 2;
+  return std::max(0.0, measured_s - pair_at(part.memory.rates, span_of(part.memory.places)).line_s);
+}
 
 // Coordinate descent: each figure in turn becomes what its pairs leave over, on average.
 void fit_latencies(ProbedNetwork& network, std::span<const PairLatency> pairs) {
@@ -82,6 +86,7 @@ void fit_latencies(ProbedNetwork& network, std::span<const PairLatency> pairs) {
 }
 
 Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> parts) {
+  if (!network.further.empty()) return topology_of_several(network, parts);
   const HostTree& tree = network.tree;
   std::size_t ranks = 0;
   for (const HostPart& part : parts) ranks += part.ranks.size();
@@ -114,15 +119,11 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
   }
   const std::vector<int> group_of = tree.group_of_hosts();
   for (const HostPart& part : parts) {
-    const int nic = add_host(builder, network, part, rank_nodes);
+    const int nic = add_host(builder, network.hosts[at(part.host)], part, tree.out[at(part.host)],
+                             tree.in[at(part.host)], rank_nodes);
     const int group = group_of[at(part.host)];
     const int above = group < 0 ? top : switches[at(group)];
-    const double measured_s = at(part.host) < network.cable_alpha_s.size()
-                                  ? network.cable_alpha_s[at(part.host)]
-                                  : kEthernetPathUs * 1e-6 / 2;
-    // The hop between rank and host is part of what was measured.
-    const double alpha_s =
-        std::max(0.0, measured_s - pair_at(part.memory.rates, span_of(part.memory.places)).line_s);
+    const double alpha_s = cable_alpha_s(network, part);
     const int up =
         builder.one_way(nic, above, wire_of(tree.out[at(part.host)], alpha_s, "ethernet"));
     builder.one_way(above, nic, wire_of(tree.in[at(part.host)], alpha_s, "ethernet"));
@@ -137,6 +138,7 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
 
 ProbedNetwork restricted(const ProbedNetwork& network, const std::vector<std::string>& hosts) {
   ProbedNetwork part;
+  part.name = network.name;
   part.hosts = hosts;
   part.measured_at_s = network.measured_at_s;
   part.tree.core = network.tree.core;
@@ -181,12 +183,21 @@ ProbedNetwork restricted(const ProbedNetwork& network, const std::vector<std::st
     part.tree.groups.push_back(std::move(group));
     part.trunk_alpha_s.push_back(network.trunk_alpha_s[g]);
   }
+  for (const ProbedNetwork& further : network.further) {
+    std::vector<std::string> joined;
+    for (const std::string& host : hosts) {
+      if (std::ranges::find(further.hosts, host) != further.hosts.end()) joined.push_back(host);
+    }
+    if (joined.size() > 1) part.further.push_back(restricted(further, joined));
+  }
   return part;
 }
 
 std::string describe(const ProbedNetwork& network) {
   const HostTree& tree = network.tree;
   std::string text;
+  if (!network.further.empty()) text += "network of all hosts\n";
+  if (!network.name.empty()) text += fmt::format("network {}\n", network.name);
   std::size_t width = 0;
   for (const std::string& host : network.hosts) width = std::max(width, host.size());
   for (std::size_t h = 0; h < network.hosts.size(); ++h) {
@@ -202,6 +213,7 @@ std::string describe(const ProbedNetwork& network) {
     text += fmt::format("  core   {:.1f} MB/s in all\n", tree.core * 1e-6);
   }
   if (tree.groups.empty() && tree.core <= 0) text += "  no trunk limits them further\n";
+  for (const ProbedNetwork& further : network.further) text += describe(further);
   return text;
 }
 

@@ -1,6 +1,7 @@
 // A probed network as a value, and the Topology it means for a communicator.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,13 +13,20 @@
 
 namespace chorus::probing {
 
+inline constexpr std::size_t kMostNetworks = 64;  ///< the one of all hosts and further ones
+
 /// What a probe found out.
 struct ProbedNetwork {
-  std::vector<std::string> hosts;  ///< names, in the order of the tree
-  HostTree tree;
-  std::vector<double> cable_alpha_s;  ///< by host: its part of the latency
-  std::vector<double> trunk_alpha_s;  ///< by group
-  std::int64_t measured_at_s = 0;     ///< seconds since 1970, UTC
+  std::string name = {};  ///< as NetworkShare has it; empty for the one that joins all hosts
+  std::vector<std::string> hosts = {};  ///< names, in the order of the tree
+  HostTree tree = {};
+  std::vector<double> cable_alpha_s = {};  ///< by host: its part of the latency
+  std::vector<double> trunk_alpha_s = {};  ///< by group
+  std::int64_t measured_at_s = 0;          ///< seconds since 1970, UTC
+  /// Networks that some of the hosts have a further cable into, each measured by itself, as was
+  /// this one then. Without any, `tree` is what all cables of a host carry together. Their
+  /// latencies are not measured: small messages take this network.
+  std::vector<ProbedNetwork> further = {};
 
   bool operator==(const ProbedNetwork&) const = default;
 };
@@ -43,7 +51,8 @@ struct HostPart {
 
 /// The network with these ranks on its hosts: every host and trunk with its measured figures
 /// (Provenance::measured); what lies inside a host as its part says. Hosts without a part
-/// are left out.
+/// are left out. Where there are further networks every set of them that joins two hosts is a tree
+/// of switches of its own, which shares what its networks carry with those of the other sets.
 [[nodiscard]] Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> parts);
 
 /// The part of `network` that joins `hosts` (names, any order), in that order. Throws InputError
