@@ -1,7 +1,6 @@
 #include "topology/probing/division.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -10,11 +9,18 @@
 namespace chorus::probing {
 namespace {
 
-/// Parts that a demand is cut into, and how often each is divided anew.
-constexpr int kParts = 50;
-constexpr int kRounds = 30;
+/// Parts that a demand is cut into, and how often each is divided anew; less where there are so
+/// many that it would take long.
+constexpr int kParts = 50, kFewParts = 10;
+constexpr int kRounds = 30, kFewRounds = 2;
+constexpr std::size_t kMany = 2000;
+constexpr std::size_t kMostSteps = 1'000'000;
+
 /// The sum of so high powers of all loads is about that of the highest.
-constexpr double kPower = 24;
+double to_the_24th(double x) {
+  const double x2 = x * x, x4 = x2 * x2, x8 = x4 * x4;
+  return x8 * x8 * x8;
+}
 
 class Divider {
  public:
@@ -33,7 +39,12 @@ class Divider {
   }
 
   Division divided() {
-    for (int round = 0; round < kRounds; ++round) {
+    const auto choices = static_cast<std::size_t>(
+        std::ranges::count_if(crossed_, [](const auto& networks) { return networks.size() > 1; }));
+    parts_ = choices > kMany ? kFewParts : kParts;
+    const std::size_t steps = std::max<std::size_t>(choices * static_cast<std::size_t>(parts_), 1);
+    const int rounds = std::clamp(static_cast<int>(kMostSteps / steps), kFewRounds, kRounds);
+    for (int round = 0; round < rounds; ++round) {
       highest_ = busiest();
       for (std::size_t d = 0; d < demands_.size(); ++d) {
         if (round > 0 && crossed_[d].size() < 2) continue;
@@ -81,7 +92,7 @@ class Divider {
     for (const int limit : crossed_[demand][place]) {
       const double before = loads_s_[at(limit)] / highest_;
       const double more = part * demands_[demand].bytes / rates_[at(limit)] / highest_;
-      sum += std::pow(before + more, kPower) - std::pow(before, kPower);
+      sum += to_the_24th(before + more) - to_the_24th(before);
     }
     return sum;
   }
@@ -93,17 +104,17 @@ class Divider {
       add(demand, place, -shares[place]);
       shares[place] = 0;
     }
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < parts_; ++part) {
       std::size_t best = 0;
-      double least = price(demand, 0, 1.0 / kParts);
+      double least = price(demand, 0, 1.0 / parts_);
       for (std::size_t place = 1; place < shares.size(); ++place) {
-        const double other = price(demand, place, 1.0 / kParts);
+        const double other = price(demand, place, 1.0 / parts_);
         if (other < least) {
           least = other;
           best = place;
         }
       }
-      add(demand, best, 1.0 / kParts);
+      add(demand, best, 1.0 / parts_);
     }
   }
 
@@ -154,6 +165,7 @@ class Divider {
   std::vector<std::vector<std::vector<int>>> crossed_;  // [demand][network]: limits
   std::vector<double> loads_s_, rates_;                 // [limit]
   double highest_ = 1;
+  int parts_ = kParts;
   Division result_;
 };
 
