@@ -99,6 +99,33 @@ TEST(SeveralNetworks, APartOfThemKeepsWhatJoinsItsHosts) {
   EXPECT_NE(describe(three()).find("network 10.1.0.0/24"), std::string::npos);
 }
 
+// Hosts of two racks that are cabled one to one, too: each such cable is a network, all of them
+// cross the racks' trunk beside it, and sets of n have 2^n unions.
+TEST(SeveralNetworks, ManyThatJoinTwoHostsEachAreNoMoreThanCanBeCounted) {
+  constexpr int kInRack = 16, kHosts = 2 * kInRack;
+  ProbedNetwork network;
+  HostTree::Group rack{.hosts = {}, .out = 300 * kMb, .in = 300 * kMb};
+  for (int h = 0; h < kHosts; ++h) network.hosts.push_back("host" + std::to_string(h));
+  for (int h = 0; h < kInRack; ++h) {
+    rack.hosts.push_back(h);
+    network.further.push_back(
+        {.name = std::to_string(h),
+         .hosts = {"host" + std::to_string(h), "host" + std::to_string(h + kInRack)},
+         .tree = {.out = {50 * kMb, 50 * kMb}, .in = {50 * kMb, 50 * kMb}},
+         .cable_alpha_s = {0, 0}});
+  }
+  network.tree = {.out = std::vector<double>(kHosts, 100 * kMb),
+                  .in = std::vector<double>(kHosts, 100 * kMb),
+                  .groups = {rack}};
+  network.cable_alpha_s.assign(kHosts, 1e-5);
+  network.trunk_alpha_s = {0};
+  const Topology topology = topology_of(network, parts(kHosts));
+  EXPECT_LT(topology.port_groups.size(), 1000U);
+  const Routes routes(topology);
+  EXPECT_NEAR(rate(topology, routes, 0, kInRack), 150 * kMb, 1);
+  EXPECT_NEAR(rate(topology, routes, 0, 1), 100 * kMb, 1);
+}
+
 TEST(Division, LeavesToOthersWhatOnlyOneNetworkCarries) {
   const Networks networks(three());
   // c's 50 MB/s of the first network are the only way to b.

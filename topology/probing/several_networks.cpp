@@ -4,16 +4,18 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
 #include "base/counted.hpp"
 #include "base/index.hpp"
+#include "model/json.hpp"
 #include "topology/probing/networks.hpp"
 
 namespace chorus::probing {
 namespace {
+
+constexpr std::size_t kMostUnions = 256;
 
 /// Rates each way, bytes per second: out of hosts, and into them.
 struct Rates {
@@ -225,7 +227,8 @@ class Several {
     return sum;
   }
 
-  /// For each union of sets, what all trees of sets within it may carry together.
+  /// For each union of sets, what all trees of sets within it may carry together; where there are
+  /// very many, as of hosts that are cabled one to one, for single sets and all together only.
   template <class Most>
   void limit(const Shared& shared, const Most& most) {
     std::set<NetworkSet> unions;
@@ -237,6 +240,18 @@ class Several {
         larger.insert(std::move(both));
       }
       unions.merge(larger);
+      if (unions.size() > kMostUnions) break;
+    }
+    if (unions.size() > kMostUnions) {
+      unions.clear();
+      NetworkSet all;
+      for (const auto& [set, link] : shared.out) {
+        unions.insert(set);
+        NetworkSet both;
+        std::ranges::set_union(set, all, std::back_inserter(both));
+        all = std::move(both);
+      }
+      unions.insert(std::move(all));
     }
     for (const NetworkSet& together : unions) {
       const auto within = [&](const std::vector<std::pair<NetworkSet, int>>& links) {
@@ -268,7 +283,7 @@ class Several {
 }  // namespace
 
 Topology topology_of_several(const ProbedNetwork& network, std::span<const HostPart> parts) {
-  return Several(network, parts).build();
+  return sound(Several(network, parts).build(), "the probed network");
 }
 
 }  // namespace chorus::probing
