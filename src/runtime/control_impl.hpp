@@ -176,8 +176,8 @@ struct Control::Impl {
   /// or why it would be in vain (Joining).
   void go_to_coordinator(Time deadline, int timeout_ms, const Joining& how);
   void go_to_coordinator(Time deadline, int timeout_ms);
-  /// Of this host, where others reach this process by several.
-  [[nodiscard]] std::vector<std::string> addresses() const;
+  /// Of this host, where others reach this process by several; `first` is the one that is known.
+  [[nodiscard]] std::vector<std::string> addresses(const std::string& first) const;
   /// For those who poll fd(), afterwards: wake_pollers() has had its effect.
   void be_awake();
 

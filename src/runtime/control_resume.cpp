@@ -23,22 +23,24 @@ constexpr std::chrono::milliseconds kReachedWithin{1'000};
 
 }  // namespace
 
-std::vector<std::string> Control::Impl::addresses() const {
-  const bool leaves_host = address != "::1" && !address.starts_with("127.");
-  return own_addresses && leaves_host ? own_addresses(address) : std::vector<std::string>{};
+std::vector<std::string> Control::Impl::addresses(const std::string& first) const {
+  const bool leaves_host = first != "::1" && !first.starts_with("127.");
+  return own_addresses && leaves_host ? own_addresses(first) : std::vector<std::string>{};
 }
 
 void Control::Impl::hear_places(wire::Reader& body) {
   places = wire::read_places(body);
   body.end();
   if (places.empty()) throw wire::Malformed("a coordinator that is nowhere");
-  if (socket && has_other_paths() && !follower) start_follower();
+  if (!socket || !has_other_paths()) return;
+  if (!follower) return start_follower();
+  wake_follower();  // it may wait for the connection's end alone, since there was no other path
 }
 
 /// On the follower's thread. Until another path is found the connection stays: it may answer yet.
 void Control::Impl::resume(std::unique_lock<std::mutex>& lock, Follower& own) {
   own.hurries = false;
-  if (goodbye || disconnected) return;
+  if (!joined || goodbye || disconnected) return;
   const Time now = Clock::now();
   const bool beats = now >= own.beat_at + Follower::kHeartbeatEvery;
   const std::uint64_t acknowledged = net::acknowledged(socket.get());

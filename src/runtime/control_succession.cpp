@@ -52,7 +52,7 @@ void Control::Impl::be_ready(std::uint64_t session) {
   try {
     own_successor = std::make_unique<Coordinator>(world_size, address, 0, secret,
                                                   Coordinator::Host{.succeeds = session});
-    listening = own_successor->listen_also(addresses());
+    listening = own_successor->listen_also(addresses(address));
   } catch (const Error& error) {
     log(LogLevel::info, fmt::format("[rank {}/{}]", rank, world_size),
         fmt::format("this rank cannot take over the coordinator: {}", error.what()));

@@ -109,8 +109,8 @@ bool Judge::is_untold(const wire::Hello& hello) const {
 void Judge::admit_untold(const wire::Hello& hello) {
   at(hello.rank).state = State::joined;
   send(hello.rank, wire::successors_frame(successors()));
-  send(hello.rank, joined_frame());
   if (places_.size() > 1) send(hello.rank, wire::places_frame(Type::places, places_));
+  send(hello.rank, joined_frame());
   if (at(hello.rank).place) send_roster(hello.rank);
   tell_deaths(hello.rank);
 }
@@ -129,8 +129,10 @@ void Judge::finish_join(Time now) {
   all_joined_ = true;
   const std::vector<wire::Successor> ready = successors();
   if (!ready.empty()) send_all(wire::successors_frame(ready));
-  send_all(joined_frame());
+  // Before `joined`, after which a rank that computes reads nothing for a while: where its path
+  // fell silent meanwhile, it would know of no other.
   if (places_.size() > 1) send_all(wire::places_frame(Type::places, places_));
+  send_all(joined_frame());
   for (const wire::Successor& each : ready) send_roster(each.rank);
 }
 

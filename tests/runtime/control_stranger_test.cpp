@@ -294,6 +294,44 @@ TEST(FakeCoordinator, OneThatSaysNothingOrHangsUpCostsNoMoreThanTheDeadline) {
   EXPECT_LT(Clock::now() - start, milliseconds(3'000));
 }
 
+// A rank learns from what is acknowledged of its heartbeats that a path fell silent. It says them
+// once it has heard of another path, though what waits for the connection's end was there before.
+TEST(FakeCoordinator, IsSentHeartbeatsOnceThereIsAnotherPath) {
+  Secret secret;
+  std::atomic<bool> beaten{false};
+  FakeCoordinator lone([&](int fd) {
+    const wire::Nonce nonce = wire::random_nonce();
+    say(fd, wire::greeting_frame(nonce));
+    const wire::Hello hello = hear_hello(fd);
+    Writer welcome(Type::welcome);
+    welcome.raw(wire::server_proof(secret, nonce, hello.nonce)).text("pid 1 on x").u8(0).u8(0);
+    say(fd, welcome.share());
+    say(fd, wire::successors_frame({{1, {{"127.0.0.1", 1}}}}));
+    say(fd, Writer(Type::joined).i32(1).u64(1).share());
+    wire::Inbox inbox(1 << 20);
+    std::byte buffer[1024];
+    for (ssize_t got = 0; (got = ::recv(fd, buffer, sizeof buffer, 0)) > 0;) {
+      inbox.add(std::span(buffer).first(static_cast<std::size_t>(got)));
+      while (const auto item = inbox.next()) {
+        if (item->type == Type::open_group) {
+          say(fd, wire::places_frame(Type::places, {{"127.0.0.1", 1}, {"127.0.0.2", 1}}));
+        } else if (item->type == Type::heartbeat) {
+          beaten = true;
+          return;
+        }
+      }
+    }
+  });
+  secret = lone.id().secret;
+  const auto control = Control::join(lone.id().text(), 0, 2, kPatience_ms);
+  control->open_group("g", all_ranks(2));
+  const auto start = Clock::now();
+  while (!beaten && Clock::now() - start < milliseconds(kPatience_ms)) {
+    (void)control->await_verdict("g", 20);
+  }
+  EXPECT_TRUE(beaten);
+}
+
 TEST(FakeCoordinator, OneThatKnowsTheSecretAndTalksNonsenseCrashesNobody) {
   Secret secret;
   std::minstd_rand random(11);

@@ -22,15 +22,16 @@ class Resume : public ::testing::Test {
     places_ = coordinator_.listen_also(others);
     control_thread_ = std::thread([this] { control_ = Control::join(id(), 0, 2, kPatience_ms); });
     EXPECT_EQ(old_.enter(old_.hello(1, 2)).second, "welcome");
+    // Before `joined`, after which a rank may read nothing for as long as it computes.
+    const wire::Bytes told = next(old_, Type::places);
+    wire::Reader places(told);
+    EXPECT_EQ(wire::read_places(places), places_);
+    EXPECT_EQ(places_.size(), 2u);
     const wire::Bytes joined = next(old_, Type::joined);
     wire::Reader reader(joined);
     reader.i32();
     session_ = reader.u64();
     control_thread_.join();
-    const wire::Bytes told = next(old_, Type::places);
-    wire::Reader places(told);
-    EXPECT_EQ(wire::read_places(places), places_);
-    EXPECT_EQ(places_.size(), 2u);
   }
   std::string id() const { return coordinator_.id(); }
   /// At the second place.
