@@ -12,6 +12,7 @@
 #include "base/secret.hpp"
 #include "transports/link.hpp"
 #include "transports/tcp_endpoint.hpp"
+#include "transports/tcp_readiness.hpp"
 #include "transports/tcp_wire.hpp"
 
 namespace chorus {
@@ -72,6 +73,9 @@ class TcpHub {
   void add(TcpLink* link) { links_.push_back(link); }
   void remove(TcpLink* link) { std::erase(links_, link); }
 
+  /// Of the sockets of all links.
+  [[nodiscard]] TcpReadiness& readiness() { return readiness_; }
+
   void prepare_to_sleep();
   void append_wake_fds(std::vector<Transport::WakeFd>& fds);
 
@@ -110,6 +114,7 @@ class TcpHub {
   std::vector<Stranger> strangers_;      // oldest first
   std::map<std::pair<Rank, int>, Known> known_;
   std::vector<TcpLink*> links_;
+  TcpReadiness readiness_;
   Fd timer_;  // for links that nothing else wakes, once one has wanted it
 };
 

@@ -37,12 +37,6 @@ constexpr std::size_t kCopyBytes = 16 * 1024;
 constexpr std::size_t kTinyBytes = 2 * 1024;
 constexpr std::size_t kBatchBytes = 512 * 1024;
 
-/// A look at a socket is a call of the kernel, 0.2 µs or more. So a socket beside the first that
-/// has brought nothing for so many turns is looked at in every eighth turn only; small puts come
-/// through the first.
-constexpr int kPatientTurns = 64;
-constexpr std::uint64_t kRareTurn = 8;
-
 constexpr std::size_t kPieceAlignment = 4096;
 
 /// Whether the bytes of `frame` lie within those of the put that `landing` waits for.
@@ -97,6 +91,7 @@ TcpLink::~TcpLink() {
   hub_->remove(this);
   // A call has failed, and the memory that is not released is its caller's again.
   if (withdrawn_ && (shares_ ? unreleased_ : unsettled_) > 0) return;
+  hub_->readiness().refresh();
   static_cast<void>(flush());  // puts that were copied count as released
   if (shares_) wait_for_settlement();
   if (!failure_.empty() || !all_taken()) return;  // the peer shall see a broken connection
@@ -313,6 +308,12 @@ void TcpLink::pace_streams(double bytes_per_s) {
 }
 
 bool TcpLink::flush() {
+  const auto lacks_room = [](const TcpStream& stream) { return stream.lacks_room(); };
+  if (std::ranges::any_of(streams_, lacks_room)) hub_->readiness().look_for_room(sends_);
+  return send_queued();
+}
+
+bool TcpLink::send_queued() {
   if (peer_left_ || !failure_.empty()) return true;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (!stands(i)) continue;
@@ -330,7 +331,9 @@ bool TcpLink::progress() {
   }
   if (peer_left_) return true;
   const bool failed = !failure_.empty();
-  static_cast<void>(flush());
+  hub_->readiness().look(reads_, streams_.size());
+  if (failed) hub_->readiness().refresh();
+  static_cast<void>(send_queued());
   const std::size_t received = receive_all();
   if (shares_ && failure_.empty()) look_after_paths();
   judge();
@@ -342,17 +345,14 @@ bool TcpLink::progress() {
 std::size_t TcpLink::receive_all() {
   std::size_t received = 0;
   if (peer_lies_) return 0;
-  const bool look_at_all = ++turn_ % kRareTurn == 0 || !failure_.empty();
   try {
     for (std::size_t i = 0; i < streams_.size(); ++i) {
-      if (i > 0 && quiet_turns_[i] > kPatientTurns && !look_at_all) continue;
       if (!stands(i)) continue;
       const std::size_t bytes = streams_[i].receive(*this);
       // The peer's memory is not free before; late, that is, where it waits for bytes to ride with.
       if (shares_ && bytes > 0 && i >= express_streams() && streams_[i].between_frames()) {
         acknowledge_at_once(streams_[i].fd());
       }
-      quiet_turns_[i] = bytes > 0 ? 0 : std::min(quiet_turns_[i] + 1, kPatientTurns + 1);
       received += bytes;
     }
   } catch (const LinkError& error) {

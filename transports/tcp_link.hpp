@@ -173,6 +173,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
     return paths_.front().num_sockets > 1 ? 1 : 0;
   }
   void send(std::span<const std::byte> src, TcpFrame frame);
+  bool send_queued();  ///< flush(), by what is known of the room for it
   std::size_t receive_all();
   void judge();
   [[nodiscard]] static std::string why_broken(const TcpStream& stream);
@@ -229,7 +230,6 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::vector<Fd> ready_;                    // [sockets], until connected
   std::vector<TcpStream> streams_;           // once connected
   std::vector<std::size_t> path_of_stream_;  // [streams]
-  std::vector<int> quiet_turns_;             // [streams], since it brought something
   // There may be several paths: large puts are shared out, and frames kept until acknowledged.
   bool shares_ = false;
   std::vector<PathState> states_;  // [paths], where shares_
@@ -259,7 +259,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::shared_ptr<const NetworkShares> division_;  // as divide() was told
   std::vector<PathShare> path_shares_;             // [paths]; empty: as it comes
   bool divides_ = false;                           // by them, as the paths are just now
-  std::uint64_t turn_ = 0;
+  std::uint64_t reads_ = 0, sends_ = 0;            // rounds of TcpReadiness
   Pace pace_;
   bool paced_ = false;              // the streams are, just now
   double paced_at_ = 0;             // as pace() was told

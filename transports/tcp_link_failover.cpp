@@ -135,6 +135,7 @@ void TcpLink::take_down(std::size_t path, const std::string& why) {
                      .incarnation = state.incarnation,
                      .stream = std::move(streams_[socket]),
                      .since_ns = now});
+    lost_.back().stream.watch(nullptr);
     streams_[socket] = TcpStream(Fd(), 0);
     ++state.unsettled;
   }

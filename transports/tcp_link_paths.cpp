@@ -179,12 +179,12 @@ void TcpLink::give_up(std::size_t path, const std::string& why) {
 void TcpLink::make_streams() {
   frames_ = static_cast<std::size_t>(config_.num_channels) * static_cast<std::size_t>(window_);
   dials_.clear();
-  quiet_turns_.resize(ready_.size());
   if (!shares_) {
     for (Fd& fd : ready_) {
       tune(fd.get(), same_kernel_);
       const bool late = hub_->cores_to_spare() && same_kernel_;
       streams_.emplace_back(std::move(fd), frames_, late);
+      streams_.back().watch(&hub_->readiness());
       if (late) streams_.back().begin_with_filler();
       path_of_stream_.push_back(0);
     }
@@ -227,8 +227,8 @@ void TcpLink::start_streams(std::size_t path, std::vector<Fd> sockets) {
     tune(sockets[i].get(), same_kernel_);
     streams_[stream] = TcpStream(std::move(sockets[i]), 2 * frames_ + kPiecesUnderWay);
     streams_[stream].keep_frames();
+    streams_[stream].watch(&hub_->readiness());
     watches_[stream] = {.moved_at_ns = steady_ns()};
-    quiet_turns_[stream] = 0;
     if (stream < express_streams()) continue;
     const std::size_t data = stream - express_streams();
     rates_[data] = {};

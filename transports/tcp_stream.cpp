@@ -167,7 +167,8 @@ void TcpStream::vary_length() {
 }
 
 void TcpStream::flush(FrameHandler& handler) {
-  if (!queue_empty()) vary_length();
+  if (queue_empty() || lacks_room()) return;
+  vary_length();
   for (int call = 0; call < kCallsPerTurn && !queue_empty() && send_error_ == 0; ++call) {
     iovec pieces[kPiecesPerSend];
     std::size_t count = 0;
@@ -207,7 +208,11 @@ void TcpStream::flush(FrameHandler& handler) {
                              : ::sendmsg(fd_.get(), &message, kFlags);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (!would_block(errno)) send_error_ = errno;
+      if (!would_block(errno)) {
+        send_error_ = errno;
+      } else if (readiness_ != nullptr) {
+        readiness_->is_full(fd_.get());
+      }
       return;
     }
     has_answered_ = true;
@@ -222,7 +227,9 @@ void TcpStream::flush(FrameHandler& handler) {
       ++head_;
       if (!keeps_) forget_first(handler);
     }
-    if (static_cast<std::size_t>(sent) < total) return;  // the kernel is full
+    if (static_cast<std::size_t>(sent) == total) continue;
+    if (readiness_ != nullptr) readiness_->is_full(fd_.get());
+    return;
   }
 }
 
@@ -231,6 +238,7 @@ std::size_t TcpStream::receive(FrameHandler& handler) {
     stalled_ = false;
     parse(handler);
   }
+  if (readiness_ != nullptr && !readiness_->may_read(fd_.get())) return 0;
   std::size_t received = 0;
   bool more = true;
   for (int call = 0; call < kCallsPerTurn && more && !stalled_ && !farewell_ && !broken_; ++call) {
@@ -274,10 +282,12 @@ std::size_t TcpStream::receive_once(FrameHandler& handler, bool& more) {
     more = got < 0 && errno == EINTR;
     if (got == 0) broken_ = send_error_;
     if (got < 0 && errno != EINTR && !would_block(errno)) broken_ = errno;
+    if (readiness_ != nullptr && !more && !broken_) readiness_->is_empty(fd_.get());
     return 0;
   }
   auto bytes = static_cast<std::size_t>(got);
   more = bytes == payload_left_ + pieces[1].iov_len;
+  if (readiness_ != nullptr && !more) readiness_->is_empty(fd_.get());
   has_answered_ = false;
   if (peek) {
     peeked_ += bytes;

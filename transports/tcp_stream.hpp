@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/fd.hpp"
+#include "transports/tcp_readiness.hpp"
 #include "transports/tcp_wire.hpp"
 
 namespace chorus {
@@ -53,6 +54,11 @@ class TcpStream {
   [[nodiscard]] bool enqueue_copy(const TcpFrame& frame, const std::byte* payload);
   /// Has the peer's kernel acknowledge several frames at once (tcp.md): once, before all others.
   void begin_with_filler();
+  /// From now on the kernel is asked only for what it may have (TcpReadiness); nullptr: always.
+  void watch(TcpReadiness* readiness) {
+    readiness_ = readiness;
+    if (readiness_ != nullptr) readiness_->watch(fd_.get());
+  }
   /// Sends what the kernel takes, several frames per call of it.
   void flush(FrameHandler& handler);
   /// Receives what is there, but not for ever. Returns the bytes received.
@@ -87,6 +93,10 @@ class TcpStream {
   [[nodiscard]] std::size_t room() const { return queue_.size() - (tail_ - done_); }
   /// Something was sent of which nobody knows whether the peer has it.
   [[nodiscard]] bool keeps_any() const { return done_ != tail_; }
+  /// Something waits, and the kernel has no room for it.
+  [[nodiscard]] bool lacks_room() const {
+    return !queue_empty() && readiness_ != nullptr && !readiness_->may_write(fd_.get());
+  }
   [[nodiscard]] bool between_frames() const { return payload_left_ == 0 && parsed_ == filled_; }
 
   /// Best effort: says that this end leaves in order.
@@ -127,6 +137,7 @@ class TcpStream {
 
   Fd fd_;
   bool acknowledges_late_;
+  TcpReadiness* readiness_ = nullptr;
 
   std::vector<Queued> queue_;  // ring; [done_, tail_) modulo its size, kept below head_
   bool keeps_ = false;
