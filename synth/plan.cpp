@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "model/contract.hpp"
 #include "model/json.hpp"
 #include "model/symmetry.hpp"
+#include "synth/pipelined.hpp"
 #include "synth/predict.hpp"
 #include "synth/spread.hpp"
 
@@ -67,7 +69,8 @@ int most_streams(const Schedule& schedule, const Network& network) {
 }
 
 /// A proved schedule and its predicted times at the sizes it was made for; at others it does not
-/// compete (never): what is chosen for a size does not depend on which other sizes are asked for.
+/// compete (never), unless time was too short: what is chosen for a size does not depend on which
+/// other sizes are asked for.
 struct Pooled {
   Schedule schedule;
   std::string strategy;
@@ -106,10 +109,16 @@ class Planner {
     result.plan.topology_fingerprint = fingerprint(forward_.topology());
     result.plan.topology = forward_.topology();
     result.plan.world_size = forward_.topology().world_size();
-    for (const CollectiveKind kind : kinds_) {
-      if (kind != all_reduce) fill(kind);
+    std::vector<CollectiveKind> order(kinds_.begin(), kinds_.end());
+    std::ranges::stable_partition(order, [](CollectiveKind kind) { return kind != all_reduce; });
+    std::vector<CollectiveKind> short_of_time;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      // The last is the one that is called most, if it is all_reduce, and has most to choose from.
+      begin_share(order.size() - i + (order.back() == all_reduce ? 1 : 0));
+      fill(order[i]);
+      if (cut_short_) short_of_time.push_back(order[i]);
     }
-    if (kinds_.contains(all_reduce)) fill(all_reduce);
+    for (const CollectiveKind kind : short_of_time) compete(kind);
     for (const CollectiveKind kind : options_.kinds) choose(kind, result);
     std::stable_sort(result.plan.entries.begin(), result.plan.entries.end(),
                      [](const PlanEntry& a, const PlanEntry& b) {
@@ -121,13 +130,21 @@ class Planner {
   }
 
  private:
-  /// A quarter of the time that is left, at most: few calls need a part worth mentioning, and those
-  /// must not be cut short by the many.
-  [[nodiscard]] Effort slice() const {
-    Effort part = effort_;
-    if (effort_.deadline != Effort::Clock::time_point::max()) {
+  /// One of so many collectives gets as much of the time that is left.
+  void begin_share(std::size_t shares) {
+    share_ = part_of(effort_, static_cast<int>(shares));
+    cut_short_ = false;
+  }
+
+  /// A quarter of the share that is left, at most: few calls need a part worth mentioning, and
+  /// those must not be cut short by the many.
+  [[nodiscard]] Effort slice() const { return part_of(share_, 4); }
+
+  static Effort part_of(const Effort& whole, int parts) {
+    Effort part = whole;
+    if (whole.deadline != Effort::Clock::time_point::max()) {
       const Effort::Clock::time_point now = Effort::Clock::now();
-      part.deadline = now + (effort_.deadline - now) / 4;
+      part.deadline = now + (whole.deadline - now) / parts;
     }
     return part;
   }
@@ -146,17 +163,47 @@ class Planner {
       }
     }
     sizeless_.clear();
-    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      for (const Strategy& strategy : strategies_) {
-        if (calls_left_ > 0) --calls_left_;
-        if (forward_.network().folded() && !strategy.folds) continue;
-        if (mirror_known && !strategy.combines) continue;
-        if (good_enough(kind, s)) continue;
-        if (effort_.spent()) {
-          complete_ = false;
-          if (options_.may_leave_out || best(kind, s) != nullptr) continue;
+    const std::span all(strategies_);
+    const std::size_t num_first = effort_.deadline == Effort::Clock::time_point::max()
+                                      ? 0
+                                      : std::min<std::size_t>(1, all.size());
+    // Where time is limited every size has a schedule of the first strategy, and the largest, whose
+    // calls take longest, what can be had.
+    for (const auto& some : {all.first(num_first), all.subspan(num_first)}) {
+      for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+        const std::size_t size_index = num_first == 0 ? s : options_.sizes.size() - 1 - s;
+        for (const Strategy& strategy : some) ask_in_time(strategy, kind, size_index, mirror_known);
+      }
+    }
+  }
+
+  void ask_in_time(const Strategy& strategy, CollectiveKind kind, std::size_t size_index,
+                   bool mirror_known) {
+    if (calls_left_ > 0) --calls_left_;
+    if (forward_.network().folded() && !strategy.folds) return;
+    if (mirror_known && !strategy.combines) return;
+    if (good_enough(kind, size_index)) return;
+    if (share_.spent()) {
+      complete_ = false;
+      cut_short_ = true;
+      if (options_.may_leave_out || best(kind, size_index) != nullptr) return;
+    }
+    ask(strategy, kind, size_index);
+  }
+
+  /// Where time was too short for some sizes, what was made for others serves them too.
+  void compete(CollectiveKind kind) {
+    for (Pooled& entry : pools_[kind]) {
+      for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+        Prediction& time = entry.at_sizes[s];
+        if (time.seconds != kNever) continue;
+        const auto size = static_cast<double>(options_.sizes[s]);
+        const Pooled* known = best(kind, s);
+        if (known != nullptr && !forward_.network().folded()) {
+          const auto least = least_seconds(entry.schedule, forward_.network(), size);
+          if (least && *least >= known->at_sizes[s].seconds) continue;
         }
-        ask(strategy, kind, s);
+        time = predict(entry.schedule, size);
       }
     }
   }
@@ -189,18 +236,19 @@ class Planner {
     const auto size = static_cast<double>(options_.sizes[size_index]);
     const Effort part = slice();
     part.say(fmt::format("{} of {:.0f} bytes: {}", name_of(kind), size, strategy.name));
-    if (strategy.combines) return strategy.make(task_on(forward_, kind, size), part);
-    if (kind == all_reduce) return {};
-    const bool mirror = spreading(kind) != kind;
-    std::vector<Schedule> schedules = strategy.make(
-        task_on(mirror && backward_ ? *backward_ : forward_, spreading(kind), size), part);
+    if (kind == all_reduce && !strategy.combines) return {};
+    const bool mirror = !strategy.combines && spreading(kind) != kind;
+    const CollectiveKind made = mirror ? spreading(kind) : kind;
+    std::vector<Schedule> schedules =
+        strategy.make(task_on(mirror && backward_ ? *backward_ : forward_, made, size), part);
+    cut_short_ = cut_short_ || part.spent();
     if (mirror) std::ranges::transform(schedules, schedules.begin(), mirrored);
     return schedules;
   }
 
   /// Proving and timing take long too, with many ranks: seconds for each classic schedule of 256.
   [[nodiscard]] bool is_enough(CollectiveKind kind, std::size_t size_index) {
-    if (!effort_.spent() || best(kind, size_index) == nullptr) return false;
+    if (!share_.spent() || best(kind, size_index) == nullptr) return false;
     complete_ = false;
     return true;
   }
@@ -370,7 +418,7 @@ class Planner {
     }
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       const Pooled* winner = winners[s];
-      result.choices.push_back({kind, options_.sizes[s], winner->schedule,
+      result.choices.push_back({kind, options_.sizes[s], pipelined(winner->schedule),
                                 winner->at_sizes[s].seconds, winner->at_sizes[s].method,
                                 static_cast<int>(pools_[kind].size()), winner->strategy,
                                 next_best_s(*winner, s)});
@@ -407,7 +455,7 @@ class Planner {
     const double second = predict(chosen.schedule, high).seconds;
     return {.min_bytes = from,
             .max_bytes = until,
-            .schedule = chosen.schedule,
+            .schedule = pipelined(chosen.schedule),
             .min_bytes_time_s = first,
             .per_byte_time_s = high > low ? std::max(0.0, (second - first) / (high - low)) : 0};
   }
@@ -415,6 +463,8 @@ class Planner {
   const PlanOptions& options_;
   const std::vector<Strategy>& strategies_;
   const Effort& effort_;
+  Effort share_;            // of the collective in hand
+  bool cut_short_ = false;  // some of its calls, by the time that they had
   Wiring forward_;
   bool symmetric_;
   std::optional<Wiring> backward_;

@@ -92,7 +92,7 @@ struct CHORUS_API Options {
   std::string host_probe = "auto";
   /// Where the topology is described (topology_file) or probed and there is no plan: the longest
   /// that rank 0 synthesizes one, beside the first calls, ms; 0: never. CHORUS_SYNTHESIS_MS
-  int synthesis_ms = 5'000;
+  int synthesis_ms = 10'000;
   /// A communicator is made with the schedules for its network, as by await_plan(), and not before
   /// them: for programs that measure and cannot be changed. CHORUS_AWAIT_PLAN (0 or 1)
   bool await_plan = false;

@@ -187,6 +187,34 @@ TEST(MakePlan, IsNoWorseForMoreTime) {
   }
 }
 
+// What is found for one size is not worse at another than what is chosen there.
+TEST(MakePlan, UsesForEachSizeWhatItFoundForAnyWhereTimeIsShort) {
+  for (const char* name : {"2*dgx1", "mesh:3x4", "islands", "random-lan:15"}) {
+    const Topology topology = topology_from_name(name);
+    const Wiring wiring(topology);
+    for (const int most : {3, 9, 20, 40}) {  // questions to strategies
+      std::atomic<bool> stop = false;
+      Effort effort;
+      effort.stop = &stop;
+      PlanOptions options = four_collectives();
+      int asked = 0;
+      options.progress = [&](int, int) { stop = stop || ++asked > most; };
+      const Planned planned = make_plan(topology, options, all(), effort);
+      EXPECT_FALSE(planned.complete);
+      for (const Choice& here : planned.choices) {
+        for (const Choice& there : planned.choices) {
+          if (there.kind != here.kind) continue;
+          const double size = static_cast<double>(here.size_bytes);
+          // As a pipeline a schedule may be a little faster than when it was chosen.
+          EXPECT_LE(here.seconds, 1.1 * wiring.predict(there.schedule, size).seconds)
+              << name << ", " << name_of(here.kind) << " of " << here.size_bytes
+              << " by the schedule for " << there.size_bytes << " after " << most << " questions";
+        }
+      }
+    }
+  }
+}
+
 TEST(MakePlan, AskedToStopItReturnsWhatItHas) {
   const Topology topology = topology_from_name("2*dgx1");
   std::atomic<bool> stop = false;
