@@ -143,7 +143,7 @@ class Link {
   /// From now on large puts take the networks in these shares, and no others; null: as the link
   /// sees fit, as also where it has no path by one of them, or one that carries far less than
   /// expected. A wish, heard by transports that know several networks.
-  virtual void divide(std::shared_ptr<const NetworkShares> /*shares*/) {}
+  virtual void divide(const std::shared_ptr<const NetworkShares>& /*shares*/) {}
 
   /// Whether puts can take this network, named as above.
   [[nodiscard]] virtual bool joined_by(std::string_view network) const { return network.empty(); }

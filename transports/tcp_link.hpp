@@ -34,7 +34,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::uint64_t arrivals(ChannelId channel) override;
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
   void pace(double bytes_per_s) override;
-  void divide(std::shared_ptr<const NetworkShares> shares) override;
+  void divide(const std::shared_ptr<const NetworkShares>& shares) override;
   [[nodiscard]] bool joined_by(std::string_view network) const override;
   bool flush() override;
   bool progress() override;

@@ -258,9 +258,9 @@ void TcpLink::share(std::span<const std::byte> src, const TcpFrame& frame) {
   if (src.size() < kSmallShared || waiting_bytes_ >= kMuchWaiting) share_out_waiting();
 }
 
-void TcpLink::divide(std::shared_ptr<const NetworkShares> shares) {
+void TcpLink::divide(const std::shared_ptr<const NetworkShares>& shares) {
   if (!shares_ || shares == division_) return;
-  division_ = std::move(shares);
+  division_ = shares;
   path_shares_.clear();
   if (!division_) return;
   std::vector<PathShare> by_path(paths_.size());

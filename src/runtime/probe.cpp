@@ -26,6 +26,7 @@
 #include "runtime/probe_batch.hpp"
 #include "runtime/probe_cache.hpp"
 #include "runtime/probe_flows.hpp"
+#include "runtime/probe_inquiry.hpp"
 #include "runtime/probe_networks.hpp"
 #include "transports/tcp_endpoint.hpp"
 
@@ -60,8 +61,8 @@ std::int64_t unix_time_s() { return static_cast<std::int64_t>(std::time(nullptr)
 class Session {
  public:
   Session(Control& control, const GroupPlace& place, const HostList& hosts,
-          const ProbeRequest& request, Probed& probed)
-      : control_(control), place_(place), request_(request), probed_(probed), start_(Clock::now()) {
+          const ProbeRequest& request)
+      : control_(control), place_(place), request_(request), start_(Clock::now()) {
     for (std::size_t h = 0; h < hosts.parts.size(); ++h) {
       const Rank leader = hosts.parts[h].ranks[0];
       if (leader == place.rank) me_ = static_cast<int>(h);
@@ -72,6 +73,8 @@ class Session {
     }
   }
 
+  /// Rank 0, after run(): what was found out.
+  [[nodiscard]] const ProbeInquiry& inquiry() const { return *inquiry_; }
   /// The ranks that measure, by host, as a group.
   [[nodiscard]] GroupPlace leaders() const {
     return {.key = place_.key + "/leaders", .members = leaders_, .rank = me_};
@@ -83,7 +86,7 @@ class Session {
   void run(FlowRunner& runner, std::span<const HostNetwork> networks) {
     runner_ = &runner;
     networks_ = networks;
-    if (thinks()) begin_network(networks.empty() ? 0 : 1);
+    if (thinks()) inquiry_.emplace(ranks_, networks, request_.budget_ms);
     while (true) {
       const ProbeBatch batch = next_batch();
       if (batch.empty()) return;
@@ -96,30 +99,8 @@ class Session {
     }
   }
 
-  /// Rank 0: what was found out.
-  void conclude(Probed& probed) const {
-    probed.experiments = experiments_;
-    probed.network.tree = found_.front().tree();
-    probed.network.measured_at_s = unix_time_s();
-    probing::fit_latencies(probed.network, latencies_);
-    const auto& experiments = found_.front().experiments();
-    probed.measured.assign(experiments.begin(), experiments.end());
-    for (std::size_t n = 1; n < found_.size(); ++n) {
-      probing::ProbedNetwork further{.name = networks_[n].name, .tree = found_[n].tree()};
-      for (const int host : networks_[n].hosts) {
-        further.hosts.push_back(probed.network.hosts[at(host)]);
-      }
-      further.cable_alpha_s.assign(further.hosts.size(), 0);
-      further.trunk_alpha_s.assign(further.tree.groups.size(), 0);
-      further.measured_at_s = probed.network.measured_at_s;
-      probed.network.further.push_back(std::move(further));
-    }
-  }
-
  private:
   using Answers = std::vector<Received>;
-
-  [[nodiscard]] bool time_left() const { return measuring_s_ * 1e3 < request_.budget_ms; }
 
   void throw_if_stopped() const {
     if (request_.stop.stop_requested()) throw ProbeStopped();
@@ -133,7 +114,7 @@ class Session {
     const auto begin = Clock::now();
     Answers answers =
         question.kind == Kind::round_trip ? measure_trips(question.flows) : measure_flows(question);
-    measuring_s_ += seconds_since(begin);
+    if (inquiry_) inquiry_->spent(seconds_since(begin));
     if (request_.gate != nullptr) request_.gate->open();
     return answers;
   }
@@ -197,96 +178,17 @@ class Session {
 
   ProbeBatch next_batch() {
     BlobWriter blob;
-    if (thinks()) write(blob, next_questions());
+    if (inquiry_) write(blob, inquiry_->next());
     const auto blobs = exchange(blob.view());
     return read_batch(blobs[thinker_], static_cast<std::uint32_t>(leaders_.size()),
                       static_cast<std::uint32_t>(networks_.size()));
-  }
-
-  /// Rank 0. Each network has its time.
-  void begin_network(std::size_t number) {
-    network_ = number;
-    found_.emplace_back(static_cast<int>(hosts_here().size()));
-    fastest_.clear();
-    measuring_s_ = 0;
-  }
-
-  /// Rank 0: the hosts, by number, that the prober in use knows by their places here.
-  [[nodiscard]] std::vector<int> hosts_here() const {
-    if (network_ > 0) return networks_[network_ - 1].hosts;
-    std::vector<int> all(leaders_.size());
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-  }
-
-  ProbeBatch next_questions() {
-    ProbeBatch batch;
-    if (!joined_) {  // two of its hosts have no path there: all networks as one, from the start
-      joined_ = true;
-      found_.clear();
-      latencies_.clear();
-      probed_.measured_bytes.clear();
-      begin_network(0);
-    }
-    while (!time_left() || !found_.back().next()) {
-      if (network_ == 0 || network_ == networks_.size()) return batch;
-      begin_network(network_ + 1);
-    }
-    const probing::Prober& prober = found_.back();
-    const std::vector<int> hosts = hosts_here();
-    const auto pending = prober.pending();
-    if (fastest_.empty()) {
-      scout(pending, hosts.size(), batch);
-    } else {
-      std::optional<probing::HostTree> known;
-      if (prober.done() > 0) known = prober.tree();
-      for (const auto& round : pending) {
-        const auto rates = expected(round, known);
-        const auto count = static_cast<int>(hosts.size());
-        batch.push_back({Kind::flows, round, duration_ms(round, rates, count)});
-      }
-    }
-    for (ProbeQuestion& question : batch) {
-      question.network = static_cast<std::uint32_t>(network_);
-      for (Flow& flow : question.flows) flow = {hosts[at(flow.src)], hosts[at(flow.dst)]};
-    }
-    return batch;
-  }
-
-  /// Whoever meets in the tournament is timed, once; the first rounds until every host has taken
-  /// part are the scouts.
-  void scout(std::span<const std::vector<Flow>> tournament, std::size_t hosts, ProbeBatch& batch) {
-    fastest_.assign(hosts, 0);
-    std::vector<std::vector<Flow>> seen;
-    for (const auto& round : tournament) {
-      if (network_ > 1) break;  // small messages take the first
-      if (std::find(seen.begin(), seen.end(), round) != seen.end()) continue;
-      seen.push_back(round);
-      batch.push_back({.kind = Kind::round_trip, .flows = round});
-    }
-    std::vector<char> met(hosts, 0);
-    for (const auto& round : tournament) {
-      batch.push_back({.kind = Kind::scout, .flows = round});
-      for (const Flow& flow : round) met[at(flow.dst)] = 1;
-      if (std::find(met.begin(), met.end(), 0) == met.end()) return;
-    }
-  }
-
-  /// What each flow may be expected to carry, by what is known so far.
-  [[nodiscard]] std::vector<double> expected(const std::vector<Flow>& flows,
-                                             const std::optional<probing::HostTree>& known) const {
-    if (known) return probing::fair_rates(*known, flows);
-    std::vector<double> rates;
-    for (const Flow& flow : flows)
-      rates.push_back(std::min(fastest_[at(flow.src)], fastest_[at(flow.dst)]));
-    return rates;
   }
 
   // Tells all what came of question `index` - 1 and waits until everybody is ready for the next;
   // false once rank 0 says that time is up.
   bool share(const Answers& mine, const ProbeBatch& batch, std::size_t index) {
     BlobWriter blob;
-    blob.u32(!thinks() || (time_left() && joined_) ? 1 : 0);
+    blob.u32(!inquiry_ || inquiry_->goes_on() ? 1 : 0);
     blob.u32(static_cast<std::uint32_t>(mine.size()));
     for (const Received& received : mine) {
       blob.u64(std::bit_cast<std::uint64_t>(received.bytes_per_s));
@@ -295,79 +197,13 @@ class Session {
     const auto blobs = exchange(blob.view());
     BlobReader from_thinker(blobs[thinker_]);
     const bool go_on = from_thinker.u32() == 1;
-    if (thinks() && index > 0) {
-      take(blobs, batch[index - 1]);
+    if (inquiry_ && index > 0) {
+      inquiry_->take(blobs, batch[index - 1]);
       if (request_.progress) {
-        const probing::Prober& prober = found_.back();
-        const int before = experiments_ - prober.done();
-        request_.progress(experiments_, before + prober.total(), phase());
+        request_.progress(inquiry_->done(), inquiry_->total(), inquiry_->phase());
       }
     }
     return go_on;
-  }
-
-  [[nodiscard]] std::string phase() const {
-    const std::string& phase = found_.back().phase();
-    if (network_ < 2) return phase;
-    return fmt::format("{}, network {}", phase, networks_[network_ - 1].name);
-  }
-
-  // Rank 0: from everybody's answers to the prober's.
-  void take(const Table& blobs, const ProbeQuestion& question) {
-    const auto& [kind, flows, ms, network] = question;
-    const std::vector<int> hosts = hosts_here();
-    std::vector<std::vector<Received>> answers(leaders_.size());
-    for (std::size_t h = 0; h < leaders_.size(); ++h) {
-      BlobReader blob(blobs[h]);
-      blob.u32();
-      const std::uint32_t count = blob.u32();
-      std::size_t expected = 0;
-      for (const Flow& flow : flows) expected += answers_from(kind, flow) == static_cast<int>(h);
-      for (std::uint32_t i = 0; i < count && blob.ok() && i < expected; ++i) {
-        const auto rate = std::bit_cast<double>(blob.u64());
-        answers[h].push_back({rate, blob.u64()});
-        if (!std::isfinite(rate) || rate < 0) {
-          throw BootstrapError(fmt::format("rank {} measured an impossible {}", ranks_[h], rate));
-        }
-      }
-      if (!blob.ok() || !blob.at_end() || answers[h].size() != expected) {
-        throw BootstrapError(fmt::format("rank {} sent malformed measurements", ranks_[h]));
-      }
-    }
-    std::vector<std::size_t> next(leaders_.size(), 0);
-    std::vector<double> rates;
-    std::vector<std::uint64_t> bytes;
-    for (const Flow& flow : flows) {
-      const int host = answers_from(kind, flow);
-      if (host < 0) continue;
-      const Received& received =
-          answers[static_cast<std::size_t>(host)][next[static_cast<std::size_t>(host)]++];
-      if (kind == Kind::round_trip) {
-        latencies_.push_back({flow.src, flow.dst, received.bytes_per_s});
-        continue;
-      }
-      if (network > 0 && received.bytes == 0) joined_ = false;
-      if (kind == Kind::scout) {
-        for (const int end : {flow.src, flow.dst}) {
-          const auto place = std::ranges::lower_bound(hosts, end) - hosts.begin();
-          double& fastest = fastest_[static_cast<std::size_t>(place)];
-          fastest = std::max(fastest, received.bytes_per_s);
-        }
-      }
-      rates.push_back(received.bytes_per_s);
-      bytes.push_back(received.bytes);
-      probed_.bytes += received.bytes;
-    }
-    if (kind != Kind::flows || !joined_) return;
-    found_.back().take(rates);
-    ++experiments_;
-    if (found_.size() == 1) probed_.measured_bytes.push_back(std::move(bytes));
-  }
-
-  // The host that measures a flow: its receiver; of a round trip the lower one; -1: nobody.
-  static int answers_from(Kind kind, const Flow& flow) {
-    if (kind != Kind::round_trip) return flow.dst;
-    return flow.src < flow.dst ? flow.src : -1;
   }
 
   Answers measure_flows(const ProbeQuestion& question) {
@@ -413,28 +249,19 @@ class Session {
   Control& control_;
   const GroupPlace& place_;
   const ProbeRequest& request_;
-  Probed& probed_;
   Clock::time_point start_;
   Clock::time_point began_turn_ = Clock::now();
-  double measuring_s_ = 0;   // in experiments on this network
   double held_s_ = 0;        // calls were, on the rank where they were for longest
   std::uint64_t calls_ = 0;  // of these ranks so far
   bool calls_are_made_ = false;
   FlowRunner* runner_ = nullptr;
   std::span<const HostNetwork> networks_;
-  // Rank 0 only.
-  std::vector<probing::Prober> found_;  // by network; the last is in use
-  std::size_t network_ = 0;             // of that one, as ProbeQuestion has it
-  bool joined_ = true;                  // as far as is seen all hosts of a network are
-  int experiments_ = 0;
-  std::vector<double> fastest_;  // scout of each host here, bytes per second
-  // All.
-  std::vector<Rank> leaders_;  // by host: world rank
-  std::vector<Rank> ranks_;    // the same, in the group
-  std::size_t thinker_ = 0;    // the host of rank 0
-  int me_ = -1;                // this rank's host, if it is its leader
+  std::optional<ProbeInquiry> inquiry_;  // rank 0
+  std::vector<Rank> leaders_;            // by host: world rank
+  std::vector<Rank> ranks_;              // the same, in the group
+  std::size_t thinker_ = 0;              // the host of rank 0
+  int me_ = -1;                          // this rank's host, if it is its leader
   int exchanges_ = 0;
-  std::vector<probing::PairLatency> latencies_;
 };
 
 // What tcp uses between hosts, as Wiring has it.
@@ -524,7 +351,7 @@ void measure(Control& control, const GroupPlace& leaders, const Options& options
   FlowRunner runner(control, wiring, engine, leaders, one_channel,
                     std::min(options.timeout_ms, kPatienceMs), request.stop);
   session.run(runner, networks);
-  if (session.thinks()) session.conclude(probed);
+  if (session.thinks()) session.inquiry().conclude(probed);
 }
 
 }  // namespace
@@ -596,7 +423,7 @@ Probed measure_network(Control& control, const GroupPlace& place, const Options&
   Probed probed = std::move(recalled);
   const GroupPlace all{.key = place.key + "/probe", .members = place.members, .rank = place.rank};
   const Aside group(control, all);
-  Session session(control, all, hosts, request, probed);
+  Session session(control, all, hosts, request);
   const GroupPlace leaders = session.leaders();
   // Before they meet: who is stopped as soon as they have tells those that wait for its links.
   std::optional<Aside> among_leaders;
