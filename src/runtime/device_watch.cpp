@@ -16,6 +16,8 @@ namespace {
 constexpr int kLookEveryMs = 50;
 constexpr int kLooksPerReport = 20;
 constexpr int kAnswerMs = 500;
+/// By when the coordinator has told all why a kernel was stopped, or is gone, which is told too.
+constexpr int kToldWithinMs = 10'000;
 
 using device::seen;
 
@@ -174,9 +176,21 @@ void DeviceWatch::look_at_progress() {
 }
 
 void DeviceWatch::fail(const std::string& reason) {
-  stop_kernels();
   sentence_ = fmt::format("rank {}: {}", place_.rank, reason);
   error_.store(&sentence_);
+  stop_kernels();
+}
+
+const std::string* DeviceWatch::error() const noexcept {
+  const auto has_failed = [&] {
+    return seen(status_.abort) != 0 ||
+           static_cast<device::Failure>(seen(status_.failure)) != device::Failure::none;
+  };
+  for (int waited_ms = 0; error_.load() == nullptr && has_failed(); ++waited_ms) {
+    if (waited_ms == kToldWithinMs) return &unknown_;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return error_.load();
 }
 
 }  // namespace chorus

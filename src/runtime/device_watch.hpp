@@ -34,8 +34,9 @@ class DeviceWatch {
 
   /// A call has been enqueued under this number.
   void note(std::uint64_t sequence, const Call& call);
-  /// Null while all is well. From any thread.
-  [[nodiscard]] const std::string* error() const noexcept { return error_.load(); }
+  /// Null while all is well. From any thread. Once a kernel has given up, or was stopped, this
+  /// waits for the sentence, for the call's stream ends as that of one that was finished.
+  [[nodiscard]] const std::string* error() const noexcept;
   /// From any thread.
   void abort(std::string_view reason);
   /// Messages to a peer are no longer carried. From any thread, once.
@@ -71,6 +72,7 @@ class DeviceWatch {
   std::array<Note, kNotes> notes_;
   std::uint64_t collectives_ = 0;
   std::string sentence_;
+  std::string unknown_ = "a kernel was stopped, and nobody has told why";
   std::atomic<const std::string*> error_{nullptr};
   std::atomic<bool> stop_{false};
   std::uint64_t begun_ = 0;  // the call that was under way when last looked

@@ -60,7 +60,7 @@ class ProbeInquiry {
   double measuring_s_ = 0;       // on this network
   std::vector<double> fastest_;  // scout of each host here, bytes per second
   std::vector<probing::PairLatency> latencies_;
-  std::uint64_t bytes_ = 0;  // that have come, in all
+  std::uint64_t bytes_ = 0;                                 // that have come, in all
   std::vector<std::vector<std::uint64_t>> measured_bytes_;  // of the first prober's experiments
 };
 

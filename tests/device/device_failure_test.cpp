@@ -103,6 +103,25 @@ TEST_P(DeviceFailure, AnAbortFromAnotherThreadEndsKernelsOnAllRanks) {
   }));
 }
 
+// A stream ends alike where its call is finished and where its kernel was stopped: whoever has
+// waited for it is told which of the two it was, however soon it asks.
+TEST_P(DeviceFailure, ACallThatWasStoppedIsNeverTakenForFinished) {
+  for (int i = 0; i < 20; ++i) {
+    expect_all_well(run(world_of(3), Gpus::one, [](DeviceRank& rank) {
+      std::byte* const data = rank.memory(400);
+      const bool comes = rank.comm().rank() != 2;
+      if (comes) rank.device().enqueue(sum(rank, data, 100));
+      rank.comm().barrier();
+      if (rank.comm().rank() == 1) rank.device().abort("the user has had enough");
+      if (comes) {
+        EXPECT_THROW(rank.finish(), CollectiveError);
+      } else {
+        EXPECT_THAT(failure_of(rank), HasSubstr("the user has had enough"));
+      }
+    }));
+  }
+}
+
 // The verdict reaches ranks that are leaving between any two of their steps.
 TEST_P(DeviceFailure, AnAbortWhileRanksLeaveKeepsNobodyWaiting) {
   World world = world_of(2, Ranks::processes);
