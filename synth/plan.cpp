@@ -110,7 +110,8 @@ class Planner {
     result.plan.topology = forward_.topology();
     result.plan.world_size = forward_.topology().world_size();
     std::vector<CollectiveKind> order(kinds_.begin(), kinds_.end());
-    std::ranges::stable_partition(order, [](CollectiveKind kind) { return kind != all_reduce; });
+    std::stable_partition(order.begin(), order.end(),
+                          [](CollectiveKind kind) { return kind != all_reduce; });
     std::vector<CollectiveKind> short_of_time;
     for (std::size_t i = 0; i < order.size(); ++i) {
       // The last is the one that is called most, if it is all_reduce, and has most to choose from.

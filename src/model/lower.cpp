@@ -10,6 +10,7 @@
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/disjoint_sets.hpp"
@@ -417,7 +418,7 @@ std::vector<Program> lower(const Schedule& schedule) {
   const int most = balanced_length(schedule, whole.list);
   if (most < schedule.num_chunks) whole = deliveries(schedule, most);
   for (const bool coalesced : {true, false}) {
-    Lowering lowering(schedule, coalesced ? std::move(whole) : deliveries(schedule, 1));
+    Lowering lowering(schedule, coalesced ? std::exchange(whole, {}) : deliveries(schedule, 1));
     for (bool again = true; again;) {
       std::vector<Program> programs = lowering.programs();
       const std::vector<Issue> waiting = stuck(programs);
