@@ -1,9 +1,9 @@
 #include "synth/pipelined.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/index.hpp"
@@ -28,12 +28,12 @@ std::vector<Way> ways_of(const Schedule& schedule) {
 }  // namespace
 
 Schedule pipelined(const Schedule& schedule) {
-  constexpr std::size_t kStepsOfOneHop = 2;
-  if (!schedule.symmetry.empty() || schedule.steps.size() <= kStepsOfOneHop) return schedule;
-  const std::vector<Way> ways = ways_of(schedule);
+  constexpr std::size_t kOneHop = 2;  // there, and back
+  if (!schedule.symmetry.empty() || schedule.steps.size() <= kOneHop) return schedule;
+  std::vector<Way> ways = ways_of(schedule);
   std::map<Way, std::vector<ChunkId>> alike;
   for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
-    alike[ways[at(chunk)]].push_back(chunk);
+    alike[std::move(ways[at(chunk)])].push_back(chunk);
   }
   std::size_t most = 1;
   for (const auto& [way, chunks] : alike) most = std::max(most, chunks.size());

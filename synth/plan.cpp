@@ -113,11 +113,12 @@ class Planner {
     std::stable_partition(order.begin(), order.end(),
                           [](CollectiveKind kind) { return kind != all_reduce; });
     std::vector<CollectiveKind> short_of_time;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      // The last is the one that is called most, if it is all_reduce, and has most to choose from.
-      begin_share(order.size() - i + (order.back() == all_reduce ? 1 : 0));
-      fill(order[i]);
-      if (cut_short_) short_of_time.push_back(order[i]);
+    // all_reduce, the last, is called most and has most to choose from.
+    int shares = static_cast<int>(order.size()) + (kinds_.contains(all_reduce) ? 1 : 0);
+    for (const CollectiveKind kind : order) {
+      begin_share(shares--);
+      fill(kind);
+      if (cut_short_) short_of_time.push_back(kind);
     }
     for (const CollectiveKind kind : short_of_time) compete(kind);
     for (const CollectiveKind kind : options_.kinds) choose(kind, result);
@@ -132,8 +133,8 @@ class Planner {
 
  private:
   /// One of so many collectives gets as much of the time that is left.
-  void begin_share(std::size_t shares) {
-    share_ = part_of(effort_, static_cast<int>(shares));
+  void begin_share(int shares) {
+    share_ = part_of(effort_, shares);
     cut_short_ = false;
   }
 
@@ -164,16 +165,17 @@ class Planner {
       }
     }
     sizeless_.clear();
+    std::vector<std::size_t> sizes(options_.sizes.size());
+    std::iota(sizes.begin(), sizes.end(), 0);
+    // Where time is limited every size has a schedule of the first strategy, and then the largest,
+    // whose calls take longest, what can be had.
+    const bool limited = effort_.deadline != Effort::Clock::time_point::max();
+    if (limited) std::reverse(sizes.begin(), sizes.end());
+    const std::size_t num_early = limited && !strategies_.empty() ? 1 : 0;
     const std::span all(strategies_);
-    const std::size_t num_first = effort_.deadline == Effort::Clock::time_point::max()
-                                      ? 0
-                                      : std::min<std::size_t>(1, all.size());
-    // Where time is limited every size has a schedule of the first strategy, and the largest, whose
-    // calls take longest, what can be had.
-    for (const auto& some : {all.first(num_first), all.subspan(num_first)}) {
-      for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-        const std::size_t size_index = num_first == 0 ? s : options_.sizes.size() - 1 - s;
-        for (const Strategy& strategy : some) ask_in_time(strategy, kind, size_index, mirror_known);
+    for (const auto& strategies : {all.first(num_early), all.subspan(num_early)}) {
+      for (const std::size_t s : sizes) {
+        for (const Strategy& strategy : strategies) ask_in_time(strategy, kind, s, mirror_known);
       }
     }
   }
@@ -264,11 +266,7 @@ class Planner {
       if (options_.accepts && !options_.accepts(schedule)) return;
       // Of the many that a folded wiring allows only those that win are worth a proof.
       if (forward_.network().folded() && !wins(schedule, size_index)) return;
-      if (const auto fault = first_fault(schedule)) {
-        CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
-                                        name_of(collective.kind), *fault)
-                                .c_str());
-      }
+      require_correct(schedule, strategy);
       pool.push_back({std::move(schedule), strategy,
                       std::vector<Prediction>(options_.sizes.size(), {kNever, Method::replayed})});
       entry = std::prev(pool.end());
@@ -282,6 +280,21 @@ class Planner {
     if (time.seconds < best_s && options_.better) {
       options_.better(collective, options_.sizes[size_index], entry->schedule, time.seconds);
     }
+  }
+
+  static void require_correct(const Schedule& schedule, const std::string& strategy) {
+    const auto fault = first_fault(schedule);
+    if (!fault) return;
+    CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
+                                    name_of(schedule.collective.kind), *fault)
+                            .c_str());
+  }
+
+  /// What the plan has of a winner: as a pipeline, which is another schedule, to be proved again.
+  static Schedule as_pipeline(const Pooled& winner) {
+    Schedule schedule = pipelined(winner.schedule);
+    if (schedule != winner.schedule) require_correct(schedule, winner.strategy);
+    return schedule;
   }
 
   [[nodiscard]] bool wins(const Schedule& schedule, std::size_t size_index) const {
@@ -417,9 +430,13 @@ class Planner {
                                        forward_.topology().name,
                                        complete_ ? "" : " in the time given; give it more"));
     }
+    std::map<const Pooled*, Schedule> schedules;
+    for (const Pooled* winner : winners) {
+      if (!schedules.contains(winner)) schedules.emplace(winner, as_pipeline(*winner));
+    }
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       const Pooled* winner = winners[s];
-      result.choices.push_back({kind, options_.sizes[s], pipelined(winner->schedule),
+      result.choices.push_back({kind, options_.sizes[s], schedules.at(winner),
                                 winner->at_sizes[s].seconds, winner->at_sizes[s].method,
                                 static_cast<int>(pools_[kind].size()), winner->strategy,
                                 next_best_s(*winner, s)});
@@ -430,7 +447,7 @@ class Planner {
       if (!last && winners[s + 1] == winners[s]) continue;
       const std::uint64_t until = last ? std::numeric_limits<std::uint64_t>::max()
                                        : crossing(*winners[s], *winners[s + 1], s);
-      result.plan.entries.push_back(entry(*winners[s], from, until));
+      result.plan.entries.push_back(entry(*winners[s], schedules.at(winners[s]), from, until));
       from = until + 1;
     }
   }
@@ -448,7 +465,8 @@ class Planner {
                       options_.sizes[s + 1] - 1);
   }
 
-  [[nodiscard]] PlanEntry entry(const Pooled& chosen, std::uint64_t from, std::uint64_t until) {
+  [[nodiscard]] PlanEntry entry(const Pooled& chosen, const Schedule& as_pipeline,
+                                std::uint64_t from, std::uint64_t until) const {
     const double low = static_cast<double>(from);
     const double high =
         static_cast<double>(std::min(until, std::max(2 * from, options_.sizes.back())));
@@ -456,7 +474,7 @@ class Planner {
     const double second = predict(chosen.schedule, high).seconds;
     return {.min_bytes = from,
             .max_bytes = until,
-            .schedule = pipelined(chosen.schedule),
+            .schedule = as_pipeline,
             .min_bytes_time_s = first,
             .per_byte_time_s = high > low ? std::max(0.0, (second - first) / (high - low)) : 0};
   }

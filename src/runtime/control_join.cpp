@@ -236,9 +236,8 @@ std::shared_ptr<Control> Control::join(const std::string& id, Rank rank, int wor
     if (how.rejoin) {
       moved = impl->go_or_wait(deadline, timeout_ms);
     } else {
-      // Before the last rank comes, so that all hear of every path before the job begins. It does
-      // nothing where another process has the coordinator.
-      listen_also(id, impl->addresses(parsed.endpoint.host()));
+      // Before the last rank comes, so that all hear of every path before the job begins.
+      listen_also(id, [&] { return impl->addresses(parsed.endpoint.host()); });
       impl->go_to_coordinator(deadline, timeout_ms, how);
     }
     if (!moved) {

@@ -49,12 +49,13 @@ std::string host_coordinator(int world_size, std::string_view interface_name, st
   return id;
 }
 
-void listen_also(const std::string& id, std::span<const std::string> addresses) {
+void listen_also(const std::string& id,
+                 const std::function<std::vector<std::string>()>& addresses) {
   Hosted& hosted = Hosted::get();
   const std::lock_guard lock(hosted.mutex);
   for (const auto* list : {&hosted.coordinators, &hosted.of_this_process}) {
     for (const auto& coordinator : *list) {
-      if (coordinator->id() == id) coordinator->listen_also(addresses);
+      if (coordinator->id() == id) coordinator->listen_also(addresses());
     }
   }
 }

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/secret.hpp"
 #include "runtime/control.hpp"
@@ -19,7 +20,8 @@ std::string host_coordinator(int world_size, std::string_view interface_name, st
 
 /// Keeps a coordinator of this process's until all ranks have left.
 void keep_coordinator(std::unique_ptr<Coordinator> coordinator);
-/// The coordinator of that id, if it lives in this process, listens on these addresses, too.
-void listen_also(const std::string& id, std::span<const std::string> addresses);
+/// The coordinator of that id, if it lives in this process, listens on these addresses, too; else
+/// they are not asked for.
+void listen_also(const std::string& id, const std::function<std::vector<std::string>()>& addresses);
 
 }  // namespace chorus

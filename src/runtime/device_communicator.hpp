@@ -149,7 +149,9 @@ class CHORUS_API DeviceCommunicator {
   void abort(std::string_view reason);
 
   /// The failure of the communicator, naming rank, peer and collective; null while there is none.
-  /// From any thread; neither locks nor blocks. The string lives as long as this object.
+  /// From any thread. Where a kernel has just been stopped, whose stream ends as that of a call
+  /// that was finished, it waits until the cause is known, 10 s at most. The string lives as long
+  /// as this object.
   [[nodiscard]] const std::string* error() const noexcept;
 
   struct CHORUS_LOCAL Impl;

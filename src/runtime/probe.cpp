@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cmath>
 #include <ctime>
 #include <exception>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>

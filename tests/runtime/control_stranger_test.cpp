@@ -267,6 +267,16 @@ wire::Hello hear_hello(int fd) {
   }
 }
 
+/// As a coordinator does that knows the secret.
+void welcome(int fd, const Secret& secret) {
+  const wire::Nonce nonce = wire::random_nonce();
+  say(fd, wire::greeting_frame(nonce));
+  const wire::Hello hello = hear_hello(fd);
+  Writer welcome(Type::welcome);
+  welcome.raw(wire::server_proof(secret, nonce, hello.nonce)).text("pid 1 on x").u8(0).u8(0);
+  say(fd, welcome.share());
+}
+
 TEST(FakeCoordinator, ThatDoesNotKnowTheSecretIsNoticed) {
   FakeCoordinator fake([](int fd) {
     say(fd, wire::greeting_frame(wire::random_nonce()));
@@ -300,12 +310,7 @@ TEST(FakeCoordinator, IsSentHeartbeatsOnceThereIsAnotherPath) {
   Secret secret;
   std::atomic<bool> beaten{false};
   FakeCoordinator lone([&](int fd) {
-    const wire::Nonce nonce = wire::random_nonce();
-    say(fd, wire::greeting_frame(nonce));
-    const wire::Hello hello = hear_hello(fd);
-    Writer welcome(Type::welcome);
-    welcome.raw(wire::server_proof(secret, nonce, hello.nonce)).text("pid 1 on x").u8(0).u8(0);
-    say(fd, welcome.share());
+    welcome(fd, secret);
     say(fd, wire::successors_frame({{1, {{"127.0.0.1", 1}}}}));
     say(fd, Writer(Type::joined).i32(1).u64(1).share());
     wire::Inbox inbox(1 << 20);
@@ -336,12 +341,7 @@ TEST(FakeCoordinator, OneThatKnowsTheSecretAndTalksNonsenseCrashesNobody) {
   Secret secret;
   std::minstd_rand random(11);
   FakeCoordinator mad([&](int fd) {
-    const wire::Nonce nonce = wire::random_nonce();
-    say(fd, wire::greeting_frame(nonce));
-    const wire::Hello hello = hear_hello(fd);
-    Writer welcome(Type::welcome);
-    welcome.raw(wire::server_proof(secret, nonce, hello.nonce)).text("pid 1 on x").u8(0).u8(0);
-    say(fd, welcome.share());
+    welcome(fd, secret);
     if (random() % 2 == 0)
       say(fd, Writer(Type::joined).i32(static_cast<int>(random() % 3)).share());
     for (int i = 0; i < 10; ++i) {

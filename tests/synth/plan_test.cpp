@@ -163,18 +163,23 @@ TEST(MakePlan, IsTheSameBesideOtherWork) {
   EXPECT_EQ(alone, to_json(make_plan(topology, four_collectives(), all(), Effort{}).plan));
 }
 
+/// What is planned where time is up after so many questions to strategies.
+Planned stopped_after(int questions, const Topology& topology) {
+  std::atomic<bool> stop = false;
+  Effort effort;
+  effort.stop = &stop;
+  PlanOptions options = four_collectives();
+  int asked = 0;
+  options.progress = [&](int, int) { stop = stop || ++asked > questions; };
+  return make_plan(topology, options, all(), effort);
+}
+
 TEST(MakePlan, IsNoWorseForMoreTime) {
   for (const char* name : {"2*dgx1", "mesh:3x4", "islands"}) {
     const Topology topology = topology_from_name(name);
     std::map<std::pair<CollectiveKind, std::uint64_t>, double> best;
-    for (const int most : {0, 3, 6, 12, 24, 48, 1000}) {  // questions to strategies
-      std::atomic<bool> stop = false;
-      Effort effort;
-      effort.stop = &stop;
-      PlanOptions options = four_collectives();
-      int asked = 0;
-      options.progress = [&](int, int) { stop = stop || ++asked > most; };
-      for (const Choice& choice : make_plan(topology, options, all(), effort).choices) {
+    for (const int most : {0, 3, 6, 12, 24, 48, 1000}) {
+      for (const Choice& choice : stopped_after(most, topology).choices) {
         double& known =
             best.try_emplace({choice.kind, choice.size_bytes}, choice.seconds).first->second;
         // Of schedules that are alike the one with the fewest streams is taken.
@@ -192,14 +197,8 @@ TEST(MakePlan, UsesForEachSizeWhatItFoundForAnyWhereTimeIsShort) {
   for (const char* name : {"2*dgx1", "mesh:3x4", "islands", "random-lan:15"}) {
     const Topology topology = topology_from_name(name);
     const Wiring wiring(topology);
-    for (const int most : {3, 9, 20, 40}) {  // questions to strategies
-      std::atomic<bool> stop = false;
-      Effort effort;
-      effort.stop = &stop;
-      PlanOptions options = four_collectives();
-      int asked = 0;
-      options.progress = [&](int, int) { stop = stop || ++asked > most; };
-      const Planned planned = make_plan(topology, options, all(), effort);
+    for (const int most : {3, 9, 20, 40}) {
+      const Planned planned = stopped_after(most, topology);
       EXPECT_FALSE(planned.complete);
       for (const Choice& here : planned.choices) {
         for (const Choice& there : planned.choices) {
