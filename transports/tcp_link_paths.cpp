@@ -336,7 +336,8 @@ void TcpLink::look_at_streams(std::int64_t now_ns) {
     if (!stands(i)) continue;
     TcpStream& stream = streams_[i];
     stream.flush(*this);
-    const std::optional<std::size_t> unacked = unacknowledged(stream.fd());
+    // Most streams of many have nothing on its way, and to ask is a call of the kernel.
+    const auto unacked = stream.keeps_any() ? unacknowledged(stream.fd()) : std::size_t{0};
     // A broken one's count means nothing.
     if (unacked && !stream.broken()) stream.acknowledged(*unacked, *this);
     if (i < express) continue;

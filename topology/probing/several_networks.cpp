@@ -11,6 +11,7 @@
 #include "base/index.hpp"
 #include "model/json.hpp"
 #include "topology/probing/networks.hpp"
+#include "topology/probing/pairs_of_networks.hpp"
 
 namespace chorus::probing {
 namespace {
@@ -283,6 +284,7 @@ class Several {
 }  // namespace
 
 Topology topology_of_several(const ProbedNetwork& network, std::span<const HostPart> parts) {
+  if (parts.size() <= kMostHostsInPairs) return topology_of_pairs(network, parts);
   return sound(Several(network, parts).build(), "the probed network");
 }
 
