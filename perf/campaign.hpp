@@ -46,7 +46,7 @@ struct Settings {
   bool dirty = false;
   double timeout_s = 30;  ///< for one block, and for the start of a library
   bool restart = false;   ///< every round begins with a new start of each library
-  /// On clusters: also what Chorus takes by cables without limits, Row::cores_us.
+  /// On clusters: also what Chorus takes by faster cables, Row::faster_us.
   bool cores = false;
 };
 

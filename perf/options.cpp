@@ -381,13 +381,13 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       ->excludes("--transport")
       ->excludes("--plan");
   app.add_flag("--cores", s.cores,
-               "Also what Chorus takes by cables without limits: where that is near the bound, "
+               "Also what Chorus takes by cables four times as fast: where that is no less, "
                "cores are the limit")
       ->needs("--cluster");
   app.add_flag("--restart", s.restart, "Every round begins with a new start of each library");
   app.add_flag("--random-clusters", raw.random_clusters,
                "What docs/benchmarks.md shows of clusters drawn at random: random:1..30 unless "
-               "--cluster names others, undescribed, four collectives of 16 MiB, --cores; hours")
+               "--cluster names others, undescribed, four collectives of 16 MiB, --cores; 40 min")
       ->excludes("--transport")
       ->excludes("--plan")
       ->excludes("--cluster-table");

@@ -46,7 +46,7 @@ Json row_json(const Row& row) {
           {"reason", row.reason},
           {"note", row.note},
           {"bound_us", row.bound_us},
-          {"cores_us", row.cores_us}};
+          {"faster_us", row.faster_us}};
 }
 
 Row row_from(const Json& json) {
@@ -72,7 +72,7 @@ Row row_from(const Json& json) {
   row.others_share = json.at("others_share").get<double>();
   row.reason = json.at("reason").get<std::string>();
   row.note = json.at("note").get<std::string>();
-  row.cores_us = json.value("cores_us", 0.0);
+  row.faster_us = json.value("faster_us", 0.0);
   row.bound_us = json.value("bound_us", 0.0);  // results of before emulated clusters have none
   if (row.p50_us && *row.p50_us <= 0) throw InputError("a row's p50_us is not positive");
   return row;

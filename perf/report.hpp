@@ -11,6 +11,9 @@
 
 namespace chorus::perf {
 
+/// See Row::faster_us.
+inline constexpr int kFasterCables = 4;
+
 /// One benchmark at one size through one library. Bandwidths are GB/s = 10⁹ bytes per second.
 struct Row {
   std::string collective;
@@ -35,9 +38,9 @@ struct Row {
   std::string note;                         ///< algorithm chosen for the library, if any
   /// What no algorithm can beat on an emulated cluster's cables (docs/bounds.md); 0: no such row.
   double bound_us = 0;
-  /// What Chorus takes on the same hosts by cables without limits, which is what this machine's
-  /// cores need; 0: not measured.
-  double cores_us = 0;
+  /// Of Chorus' rows: what it takes on the same hosts by cables kFasterCables times as fast, which
+  /// is as long where this machine's cores are the limit; 0: not measured.
+  double faster_us = 0;
 
   bool operator==(const Row&) const = default;
 };

@@ -422,7 +422,7 @@ class BatchWriter {
   }
 
   void limit(std::string& batch, const std::string& device, double bytes_per_s) const {
-    if (options_.limited) batch += shape(device, bytes_per_s, options_);
+    batch += shape(device, options_.speed * bytes_per_s, options_);
   }
 
   void add_cable(const Fabric::Cable& cable) {

@@ -75,7 +75,7 @@ struct CableOptions {
   std::string congestion = {};
   int queue_bytes = 1 << 20;         ///< of each direction; what does not fit is dropped
   std::vector<Stream> traffic = {};  ///< of others, as long as the cluster stands
-  bool limited = true;  ///< else without token buckets: as fast as this machine's cores are
+  double speed = 1;                  ///< so many times the rates of the fabric
 };
 
 /// What `ip -batch` and `tc -batch` are told, by machine: in the namespace of each host and of the

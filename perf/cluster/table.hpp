@@ -11,8 +11,9 @@ namespace chorus::perf {
 /// alone keep at 95.6 %. Empty if no row has a bound.
 [[nodiscard]] std::string bound_table(const Report& report, Style style);
 
-/// True if this machine's cores and not the emulated cables limit the row: Chorus takes more than
-/// half as long as the bound where cables have no limits. False where that was not measured.
+/// True if this machine's cores and not the emulated cables limit a row of Chorus: cables
+/// kFasterCables times as fast take less than half of the time off. False where that was not
+/// measured.
 [[nodiscard]] bool cores_limit(const Row& row);
 
 /// Where three clusters and more have rows with a bound: by collective and size median, fifth

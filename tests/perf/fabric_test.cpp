@@ -123,12 +123,12 @@ TEST(Fabric, SwitchesThatNoTrunkJoinsAreNetworksOfTheirOwn) {
   EXPECT_THAT(batches.links, HasSubstr("link add cable2n1 mtu 1500 type veth peer name net1"));
 }
 
-TEST(Fabric, WithoutLimitsThereAreCablesAndNoBuckets) {
-  const Batches batches =
-      batches_for(fabric_named("pairs"), {11, 12, 13, 14, 15}, {.limited = false});
-  EXPECT_EQ(batches.switch_rates, "");
-  EXPECT_EQ(batches.host_rates[3], "");
-  EXPECT_THAT(batches.links, HasSubstr("trunk0"));
+TEST(Fabric, FasterCablesHaveFasterBuckets) {
+  const auto rates = [](double speed) {
+    return batches_for(fabric_named("pairs"), {11, 12, 13, 14, 15}, {.speed = speed}).host_rates[3];
+  };
+  EXPECT_THAT(rates(1), HasSubstr("rate 2000000000bit"));
+  EXPECT_THAT(rates(4), HasSubstr("rate 8000000000bit"));
 }
 
 /// The rates of all cables, up and down, are within what the drawing promises, and every host

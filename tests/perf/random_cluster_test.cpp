@@ -68,7 +68,7 @@ TEST(RandomCluster, RunsACheckedAllReduceAndIsContinuedWhereItStopped) {
   EXPECT_EQ(row.transport, kSmall);
   EXPECT_EQ(row.p50_us_by_round.size(), 2U);
   EXPECT_GT(row.bound_us, 0);
-  EXPECT_GT(row.cores_us, 0);
+  EXPECT_GT(row.faster_us, 0);
   EXPECT_EQ(saved, 1);
   // All of it is there: no cluster is set up, and the row stays as it was.
   continued.save = [](const Report&) { FAIL() << "it was measured again"; };

@@ -52,7 +52,7 @@ Report sample() {
   report.rows[5].reason = "timed out after 30 s";
   report.rows[0].p50_us_by_round = {1.0, 0.9, 1.1};
   report.rows[0].bound_us = 0.5;
-  report.rows[0].cores_us = 0.25;
+  report.rows[0].faster_us = 0.25;
   return report;
 }
 

@@ -277,7 +277,8 @@ class Pairs {
     std::vector<int> links;
     for (const int a : cut.from) {
       for (const int b : cut.to) {
-        if (std::ranges::includes(cut.by, networks_.between(a, b))) links.push_back(links_.at({a, b}));
+        if (std::ranges::includes(cut.by, networks_.between(a, b)))
+          links.push_back(links_.at({a, b}));
       }
     }
     std::ranges::sort(links);

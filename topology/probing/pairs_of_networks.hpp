@@ -16,10 +16,10 @@ inline constexpr std::size_t kMostHostsInPairs = 16;
 /// What a host sends by one network the other has to get by the same one. So two hosts may reach
 /// less than what the one can send and the other can get, and several pairs less than each of them;
 /// trees of switches, as topology_of_several() makes them of more hosts, cannot say so. Here a link
-/// joins each host to each other, with the rate of all networks between the two, and groups of links
-/// say what is carried more slowly together: from one host to several, to one from several, and
-/// across a trunk, of all pairs or of those that few networks join. A group carries the sum of what
-/// each network does (maximum flow).
+/// joins each host to each other, with the rate of all networks between the two, and groups of
+/// links say what is carried more slowly together: from one host to several, to one from several,
+/// and across a trunk, of all pairs or of those that few networks join. A group carries the sum of
+/// what each network does (maximum flow).
 ///
 /// No division among the networks can carry more than that, and of drawn clusters and demands the
 /// best one carries as much within 5 % in 19 of 20 cases.
