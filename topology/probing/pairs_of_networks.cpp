@@ -247,8 +247,8 @@ class Pairs {
     std::ranges::sort(limits, {}, [](const Limited& limit) {
       return std::make_tuple(limit.links.size(), std::cref(limit.links), limit.bytes_per_s);
     });
-    const auto again = std::ranges::unique(limits, {}, &Limited::links);
-    limits.erase(again.begin(), again.end());
+    const auto same_links = [](const Limited& a, const Limited& b) { return a.links == b.links; };
+    limits.erase(std::unique(limits.begin(), limits.end(), same_links), limits.end());
     return limits;
   }
 

@@ -11,15 +11,15 @@
 
 namespace chorus::probing {
 
-/// topology_of() where there are further networks.
+/// topology_of() where there are further networks; of few hosts that is topology_of_pairs(), and
+/// this is of the others:
 ///
 /// Between two hosts bytes go by all networks that join them, divided as divide() says; a schedule
 /// knows one route of a pair. So each set of networks that joins some pair has a tree of switches
 /// of its own, with the rates of its networks together. Transfers confined to few networks cannot
 /// take what only others carry: the cables (trunks) of the trees of all sets within a union of sets
 /// carry no more than the networks of that union do. That every pair can be divided so that these
-/// limits are met is not certain: what a host sends by one network the other host has to get by it,
-/// too.
+/// limits are met is not certain.
 [[nodiscard]] Topology topology_of_several(const ProbedNetwork& network,
                                            std::span<const HostPart> parts);
 
