@@ -373,13 +373,13 @@ int steps_of(const Settings& settings, int ranks) {
 /// Row::faster_us of the rows of `place` from `first` on: the same hosts and switches, by faster
 /// cables. Not by cables without token buckets: packets that wait for no bucket are merged into few
 /// large ones, and the cores have far less to do than with those of the cluster.
-void measure_cores(const Place& place, const Fabric& fabric, CableOptions cables,
-                   const Settings& settings, const Scratch& scratch,
-                   const std::function<void(const Step&)>& progress, Step& step, Report& report,
-                   std::size_t first) {
+void measure_by_faster_cables(const Place& place, const Fabric& fabric, CableOptions cables,
+                              const Settings& settings, const Scratch& scratch,
+                              const std::function<void(const Step&)>& progress, Step& step,
+                              Report& report, std::size_t first) {
   cables.speed = kFasterCables;
   const Cluster cluster(fabric, cables);
-  const Place free{
+  const Place faster{
       .transport = fmt::format("{} by cables {} times as fast", place.transport, kFasterCables),
       .ranks = place.ranks,
       .cluster = &cluster};
@@ -391,16 +391,16 @@ void measure_cores(const Place& place, const Fabric& fabric, CableOptions cables
   std::erase_if(once.libraries, [](const Library& library) { return library.name != "chorus"; });
   Report rows;
   const int done = step.done;
-  measure_in(free, once, scratch, progress, step, rows);
+  measure_in(faster, once, scratch, progress, step, rows);
   step.done = done;
   for (std::size_t i = first; i < report.rows.size(); ++i) {
     Row& row = report.rows[i];
-    for (const Row& by_cores : rows.rows) {
-      if (row.library != by_cores.library || by_cores.collective != row.collective ||
-          by_cores.bytes != row.bytes) {
+    for (const Row& sooner : rows.rows) {
+      if (row.library != sooner.library || sooner.collective != row.collective ||
+          sooner.bytes != row.bytes) {
         continue;
       }
-      row.faster_us = by_cores.p50_us.value_or(0);
+      row.faster_us = sooner.p50_us.value_or(0);
     }
   }
 }
@@ -493,7 +493,8 @@ void measure_on(const ClusterPlace& wanted, const Topology& topology, const Sett
     measure_in(place, settings, scratch, progress, step, report);
   }
   if (settings.cores) {
-    measure_cores(place, fabric, wanted.cables, settings, scratch, progress, step, report, first);
+    measure_by_faster_cables(place, fabric, wanted.cables, settings, scratch, progress, step,
+                             report, first);
   }
 }
 

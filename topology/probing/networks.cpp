@@ -7,6 +7,33 @@
 #include "base/index.hpp"
 
 namespace chorus::probing {
+namespace {
+
+constexpr std::size_t kMostUnions = 256;
+
+NetworkSet joined(const NetworkSet& a, const NetworkSet& b) {
+  NetworkSet both;
+  std::ranges::set_union(a, b, std::back_inserter(both));
+  return both;
+}
+
+}  // namespace
+
+std::set<NetworkSet> unions_of(std::span<const NetworkSet> sets) {
+  std::set<NetworkSet> unions;
+  for (const NetworkSet& set : sets) {
+    std::set<NetworkSet> larger = {set};
+    for (const NetworkSet& other : unions) larger.insert(joined(set, other));
+    unions.merge(larger);
+    if (unions.size() <= kMostUnions) continue;
+    NetworkSet all;
+    for (const NetworkSet& each : sets) all = joined(all, each);
+    unions = {all};
+    unions.insert(sets.begin(), sets.end());
+    break;
+  }
+  return unions;
+}
 
 Networks::Networks(const ProbedNetwork& network) : of_hosts_(network.hosts.size(), {0}) {
   trees_.push_back(network.tree);

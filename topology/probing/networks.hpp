@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +14,10 @@ namespace chorus::probing {
 /// Numbers of networks, ascending: 0 is the one that joins all hosts, 1 the first of
 /// ProbedNetwork::further.
 using NetworkSet = std::vector<int>;
+
+/// All unions of some of `sets`; where there are very many, as of hosts that are cabled one to one,
+/// single sets and all together only.
+[[nodiscard]] std::set<NetworkSet> unions_of(std::span<const NetworkSet> sets);
 
 /// Hosts are numbered as in the network of all, everywhere.
 class Networks {

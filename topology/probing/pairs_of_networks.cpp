@@ -25,7 +25,6 @@ namespace {
 
 /// Of so many hosts each set of peers is looked at, of more those that a network could make slow.
 constexpr std::size_t kFewPeers = 5;
-constexpr std::size_t kMostUnionsOfPairs = 256;
 /// A limit that is closer to what others say already is left out.
 constexpr double kTightens = 0.995;
 
@@ -56,9 +55,6 @@ class Carries {
     const int hosts = tree.hosts();
     const auto groups = static_cast<int>(tree.groups.size());
     const int top = hosts + groups, source = top + 1, sink = top + 2;
-    double all = 0;
-    for (int h = 0; h < hosts; ++h) all += tree.out[at(h)] + tree.in[at(h)];
-    if (all <= 0) return 0;
     MaxFlow flow(sink + 1);
     const std::vector<int> group_of = tree.group_of_hosts();
     const auto above = [&](int group) { return group < 0 ? top : hosts + group; };
@@ -99,7 +95,8 @@ class Pairs {
     for (const HostPart& part : parts) hosts_.push_back(part.host);
     std::ranges::sort(hosts_);
     for (int n = 0; n < networks_.count(); ++n) all_.push_back(n);
-    find_unions();
+    unions_ = unions_of(networks_.sets_between(hosts_));
+    unions_.insert(all_);
   }
 
   Topology build() {
@@ -137,27 +134,6 @@ class Pairs {
     Hosts rest;
     std::ranges::set_difference(hosts_, some, std::back_inserter(rest));
     return rest;
-  }
-
-  /// Sets of networks that may be all that join several pairs; single ones and all together where
-  /// there are very many, as of hosts that are cabled one to one.
-  void find_unions() {
-    const std::vector<NetworkSet> sets = networks_.sets_between(hosts_);
-    unions_ = {all_};
-    for (const NetworkSet& set : sets) {
-      std::set<NetworkSet> larger = {set};
-      for (const NetworkSet& other : unions_) {
-        NetworkSet both;
-        std::ranges::set_union(set, other, std::back_inserter(both));
-        larger.insert(std::move(both));
-      }
-      unions_.merge(larger);
-      if (unions_.size() > kMostUnionsOfPairs) {
-        unions_ = {all_};
-        unions_.insert(sets.begin(), sets.end());
-        return;
-      }
-    }
   }
 
   /// Of the trunks that part them in the network that joins all.
@@ -277,8 +253,8 @@ class Pairs {
     std::vector<int> links;
     for (const int a : cut.from) {
       for (const int b : cut.to) {
-        if (std::ranges::includes(cut.by, networks_.between(a, b)))
-          links.push_back(links_.at({a, b}));
+        const bool confined = std::ranges::includes(cut.by, networks_.between(a, b));
+        if (confined) links.push_back(links_.at({a, b}));
       }
     }
     std::ranges::sort(links);
@@ -332,7 +308,7 @@ class Pairs {
   TopologyBuilder builder_;
   Hosts hosts_;
   NetworkSet all_;
-  std::set<NetworkSet> unions_;
+  std::set<NetworkSet> unions_;               // that may be all that join several pairs
   std::map<std::pair<int, int>, int> links_;  // from host to host
 };
 

@@ -16,8 +16,6 @@
 namespace chorus::probing {
 namespace {
 
-constexpr std::size_t kMostUnions = 256;
-
 /// Rates each way, bytes per second: out of hosts, and into them.
 struct Rates {
   double out = 0;
@@ -228,33 +226,12 @@ class Several {
     return sum;
   }
 
-  /// For each union of sets, what all trees of sets within it may carry together; where there are
-  /// very many, as of hosts that are cabled one to one, for single sets and all together only.
+  /// For each union of sets, what all trees of sets within it may carry together.
   template <class Most>
   void limit(const Shared& shared, const Most& most) {
-    std::set<NetworkSet> unions;
-    for (const auto& [set, link] : shared.out) {
-      std::set<NetworkSet> larger = {set};
-      for (const NetworkSet& other : unions) {
-        NetworkSet both;
-        std::ranges::set_union(set, other, std::back_inserter(both));
-        larger.insert(std::move(both));
-      }
-      unions.merge(larger);
-      if (unions.size() > kMostUnions) break;
-    }
-    if (unions.size() > kMostUnions) {
-      unions.clear();
-      NetworkSet all;
-      for (const auto& [set, link] : shared.out) {
-        unions.insert(set);
-        NetworkSet both;
-        std::ranges::set_union(set, all, std::back_inserter(both));
-        all = std::move(both);
-      }
-      unions.insert(std::move(all));
-    }
-    for (const NetworkSet& together : unions) {
+    std::vector<NetworkSet> sets;
+    for (const auto& [set, link] : shared.out) sets.push_back(set);
+    for (const NetworkSet& together : unions_of(sets)) {
       const auto within = [&](const std::vector<std::pair<NetworkSet, int>>& links) {
         std::vector<int> found;
         for (const auto& [set, link] : links) {
