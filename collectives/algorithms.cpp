@@ -5,11 +5,11 @@
 #include <array>
 #include <vector>
 
-#include "base/suggest.hpp"
+#include "base/text/suggest.hpp"
 #include "chorus/error.hpp"
 #include "collectives/families.hpp"
 #include "collectives/steps.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus {
 namespace {

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "model/symmetry.hpp"
+#include "model/schedule/symmetry.hpp"
 
 namespace chorus {
 

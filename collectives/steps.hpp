@@ -6,7 +6,7 @@
 
 #include "chorus/schedule.hpp"
 #include "collectives/algorithms.hpp"
-#include "model/steps.hpp"
+#include "model/schedule/steps.hpp"
 
 namespace chorus {
 

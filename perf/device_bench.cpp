@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "device/driver.hpp"
+#include "device/driver/driver.hpp"
 #include "device/kernels.hpp"
-#include "model/contract.hpp"
-#include "runtime/control.hpp"
-#include "runtime/device_communicator.hpp"
+#include "model/schedule/contract.hpp"
+#include "runtime/control/control.hpp"
+#include "runtime/gpu/communicator.hpp"
 
 namespace chorus {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "perf/cluster/cluster.hpp"
-#include "perf/report.hpp"
+#include "perf/report/report.hpp"
 #include "perf/session.hpp"
 
 namespace chorus::perf {

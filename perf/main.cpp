@@ -11,8 +11,8 @@
 #include <string>
 
 #include "base/exhausted.hpp"
-#include "base/files.hpp"
-#include "base/progress.hpp"
+#include "base/files/files.hpp"
+#include "base/text/progress.hpp"
 #include "chorus/error.hpp"
 #include "chorus/options.hpp"
 #include "perf/allocation/allocation.hpp"
@@ -20,10 +20,10 @@
 #include "perf/cluster/table.hpp"
 #include "perf/commit.hpp"
 #include "perf/families/report.hpp"
-#include "perf/nccl_tests.hpp"
 #include "perf/options.hpp"
-#include "perf/plot.hpp"
-#include "perf/table.hpp"
+#include "perf/report/nccl_tests.hpp"
+#include "perf/report/plot.hpp"
+#include "perf/report/table.hpp"
 
 namespace chorus::perf {
 namespace {

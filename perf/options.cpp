@@ -7,12 +7,12 @@
 #include <charconv>
 #include <filesystem>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
 #include "command/arguments.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
 #include "perf/cluster/command.hpp"
-#include "perf/nccl_tests.hpp"
+#include "perf/report/nccl_tests.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -6,10 +6,10 @@
 #include <variant>
 
 #include "command/command_line.hpp"
-#include "perf/campaign.hpp"
 #include "perf/cluster/command.hpp"
-#include "perf/explain.hpp"
-#include "perf/table.hpp"
+#include "perf/report/campaign.hpp"
+#include "perf/report/explain.hpp"
+#include "perf/report/table.hpp"
 
 namespace chorus::perf {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 
 namespace chorus::perf {
 

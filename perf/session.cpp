@@ -14,7 +14,7 @@
 
 #include "chorus/error.hpp"
 #include "perf/start_line.hpp"
-#include "runtime/control_net.hpp"
+#include "runtime/control/net.hpp"
 
 namespace chorus::perf {
 namespace {

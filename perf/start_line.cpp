@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus::perf {

@@ -9,7 +9,7 @@
 #include "base/hash.hpp"
 #include "base/host.hpp"
 #include "chorus/error.hpp"
-#include "perf/ordered_json.hpp"
+#include "perf/report/ordered_json.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 
 namespace chorus::synth {
 namespace {

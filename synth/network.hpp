@@ -8,7 +8,7 @@
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
-#include "model/symmetry.hpp"
+#include "model/schedule/symmetry.hpp"
 
 namespace chorus::synth {
 

@@ -15,11 +15,11 @@
 #include "base/check.hpp"
 #include "base/index.hpp"
 #include "chorus/error.hpp"
-#include "model/contract.hpp"
-#include "model/json.hpp"
-#include "model/symmetry.hpp"
-#include "synth/pipelined.hpp"
-#include "synth/predict.hpp"
+#include "model/json/json.hpp"
+#include "model/schedule/contract.hpp"
+#include "model/schedule/symmetry.hpp"
+#include "synth/ordering/pipelined.hpp"
+#include "synth/ordering/predict.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {

@@ -9,7 +9,7 @@
 
 #include "chorus/plan.hpp"
 #include "chorus/topology.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "synth/effort.hpp"
 #include "synth/network.hpp"
 #include "synth/repeated_network.hpp"

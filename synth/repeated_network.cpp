@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/index.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 
 namespace chorus::synth {
 namespace {

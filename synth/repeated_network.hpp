@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "model/automorphism.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
+#include "model/schedule/automorphism.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::synth {

@@ -1,4 +1,5 @@
-// Schedules under a sketch (model/sketch.hpp): routes are found under it, then put in order.
+// Schedules under a sketch (model/schedule/sketch.hpp): routes are found under it, then put in
+// order.
 #pragma once
 
 #include <optional>
@@ -6,7 +7,7 @@
 #include <vector>
 
 #include "chorus/schedule.hpp"
-#include "model/sketch.hpp"
+#include "model/schedule/sketch.hpp"
 #include "synth/effort.hpp"
 #include "synth/network.hpp"
 #include "synth/plan.hpp"

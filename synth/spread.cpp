@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "model/steps.hpp"
+#include "model/schedule/steps.hpp"
 
 namespace chorus::synth {
 

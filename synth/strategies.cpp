@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "base/index.hpp"
-#include "synth/gateways.hpp"
+#include "synth/composing/gateways.hpp"
+#include "synth/composing/hierarchical.hpp"
+#include "synth/composing/repeated_trees.hpp"
 #include "synth/greedy.hpp"
-#include "synth/hierarchical.hpp"
 #include "synth/packing.hpp"
 #include "synth/plan.hpp"
-#include "synth/repeated_trees.hpp"
 #include "synth/routing.hpp"
 #include "synth/spread.hpp"
 

@@ -9,9 +9,9 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
-#include "model/symmetry.hpp"
+#include "model/schedule/symmetry.hpp"
+#include "synth/ordering/predict.hpp"
 #include "synth/plan.hpp"
-#include "synth/predict.hpp"
 
 namespace chorus::synth {
 namespace {

@@ -1,16 +1,10 @@
 #include "transports/transports.hpp"
 
-#include "transports/commons.hpp"
-#include "transports/rdma.hpp"
-#include "transports/shm.hpp"
-#include "transports/tcp.hpp"
+#include "transports/rdma/rdma.hpp"
+#include "transports/shm/shm.hpp"
+#include "transports/tcp/tcp.hpp"
 
 namespace chorus {
-
-std::unique_ptr<Commons> Transport::open_commons(
-    std::span<const std::vector<std::byte>> /*addresses*/) {
-  return nullptr;
-}
 
 std::span<const TransportFactory> transports() {
   static constexpr TransportFactory kTransports[] = {

@@ -14,7 +14,7 @@
 #include <iterator>
 #include <vector>
 
-#include "random.hpp"
+#include "model/random.hpp"
 #include "schedule.hpp"
 
 namespace trainer {

@@ -13,7 +13,7 @@
 
 #include "chorus/communicator.hpp"
 #include "config.hpp"
-#include "trace.hpp"
+#include "report/trace.hpp"
 #include "wire.hpp"
 
 namespace trainer {

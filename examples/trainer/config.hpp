@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "products.hpp"
+#include "ops/products.hpp"
 
 namespace trainer {
 

@@ -14,11 +14,11 @@
 
 #include "arguments.hpp"
 #include "checkpoint.hpp"
-#include "compare.hpp"
 #include "elastic.hpp"
-#include "outputs.hpp"
-#include "report.hpp"
-#include "volume.hpp"
+#include "report/compare.hpp"
+#include "report/outputs.hpp"
+#include "report/report.hpp"
+#include "report/volume.hpp"
 
 namespace trainer {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "cuda_ops.hpp"
+#include "ops/cuda_ops.hpp"
 
 namespace trainer {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "data.hpp"
 #include "duet.hpp"
-#include "layer.hpp"
+#include "model/data.hpp"
+#include "model/layer.hpp"
 #include "schedule.hpp"
 
 namespace trainer {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "chorus/communicator.hpp"
-#include "gpu.hpp"
+#include "ops/gpu.hpp"
 
 struct ncclComm;
 

@@ -12,9 +12,9 @@
 #include "base/secret.hpp"
 #include "chorus/error.hpp"
 #include "perf/allocation/part.hpp"
-#include "perf/json.hpp"
-#include "runtime/control_net.hpp"
-#include "runtime/launch.hpp"
+#include "perf/report/json.hpp"
+#include "runtime/control/net.hpp"
+#include "runtime/launch/launch.hpp"
 
 namespace chorus::perf {
 namespace {

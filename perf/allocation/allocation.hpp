@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "chorus/options.hpp"
-#include "perf/machine.hpp"
-#include "perf/report.hpp"
+#include "perf/report/machine.hpp"
+#include "perf/report/report.hpp"
 #include "perf/session.hpp"
-#include "runtime/control.hpp"
+#include "runtime/control/control.hpp"
 
 namespace chorus::perf {
 

@@ -7,7 +7,7 @@
 
 #include "chorus/error.hpp"
 #include "perf/allocation/allocation.hpp"
-#include "perf/json.hpp"
+#include "perf/report/json.hpp"
 #include "perf/session.hpp"
 #include "perf/start_line.hpp"
 #include "perf/wire.hpp"

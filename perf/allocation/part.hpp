@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "perf/machine.hpp"
 #include "perf/process.hpp"
+#include "perf/report/machine.hpp"
 
 namespace chorus::perf {
 

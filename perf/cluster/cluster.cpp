@@ -16,9 +16,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "base/secret.hpp"
-#include "perf/report.hpp"
+#include "perf/report/report.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 #include "chorus/error.hpp"
 #include "perf/cluster/fabric.hpp"
 #include "perf/process.hpp"

@@ -10,12 +10,12 @@
 #include <fstream>
 #include <iterator>
 
-#include "base/files.hpp"
-#include "model/json.hpp"
+#include "base/files/files.hpp"
+#include "model/json/json.hpp"
 #include "perf/cluster/show.hpp"
 #include "perf/cluster/start.hpp"
 #include "perf/cluster/stream.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "chorus/schedule.hpp"
-#include "model/bounds.hpp"
-#include "model/contract.hpp"
-#include "perf/table.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/schedule/contract.hpp"
+#include "perf/report/table.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 #include "perf/cluster/cluster.hpp"
 
 namespace chorus::perf {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "perf/libraries.hpp"
-#include "perf/statistics.hpp"
+#include "perf/report/statistics.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "perf/table.hpp"
+#include "perf/report/table.hpp"
 
 namespace chorus::perf {
 

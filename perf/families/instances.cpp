@@ -14,9 +14,9 @@
 #include "base/hash.hpp"
 #include "chorus/error.hpp"
 #include "chorus/topology.hpp"
-#include "model/ways.hpp"
-#include "topology/draw.hpp"
-#include "topology/sources.hpp"
+#include "model/schedule/ways.hpp"
+#include "topology/catalog/draw.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -14,14 +14,14 @@
 #include <system_error>
 #include <utility>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 #include "chorus/error.hpp"
-#include "cli/synth_report.hpp"
-#include "model/contract.hpp"
+#include "cli/synth/synth_report.hpp"
+#include "model/schedule/contract.hpp"
 #include "perf/cpu_time.hpp"
 #include "perf/families/instances.hpp"
 #include "synth/plan.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "chorus/error.hpp"
-#include "perf/json.hpp"
-#include "perf/statistics.hpp"
+#include "perf/report/json.hpp"
+#include "perf/report/statistics.hpp"
 
 namespace chorus::perf {
 namespace {

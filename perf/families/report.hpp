@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "perf/machine.hpp"
-#include "perf/table.hpp"
+#include "perf/report/machine.hpp"
+#include "perf/report/table.hpp"
 
 namespace chorus::perf {
 

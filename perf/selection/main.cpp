@@ -8,16 +8,16 @@
 #include <string>
 #include <string_view>
 
-#include "base/files.hpp"
-#include "base/progress.hpp"
+#include "base/files/files.hpp"
+#include "base/text/progress.hpp"
 #include "chorus/error.hpp"
 #include "chorus/options.hpp"
 #include "command/arguments.hpp"
 #include "command/command_line.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "perf/commit.hpp"
 #include "perf/selection/selection.hpp"
-#include "runtime/assumed_topology.hpp"
+#include "runtime/host/assumed_topology.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "perf/selection/selection.hpp"
-#include "runtime/assumed_topology.hpp"
-#include "runtime/selection.hpp"
+#include "runtime/host/assumed_topology.hpp"
+#include "runtime/selection/selection.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/counted.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "perf/selection/selection.hpp"
 
 namespace chorus::perf {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "chorus/schedule.hpp"
-#include "perf/machine.hpp"
-#include "runtime/communicator_impl.hpp"
+#include "perf/report/machine.hpp"
+#include "runtime/communicator/impl.hpp"
 
 namespace chorus::perf {
 

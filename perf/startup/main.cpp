@@ -8,14 +8,14 @@
 #include <cstdio>
 #include <string>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
 #include "chorus/options.hpp"
 #include "command/arguments.hpp"
 #include "command/command_line.hpp"
 #include "perf/commit.hpp"
-#include "perf/plot.hpp"
 #include "perf/process.hpp"
+#include "perf/report/plot.hpp"
 #include "perf/session.hpp"
 #include "perf/startup/simulation.hpp"
 #include "perf/startup/startup.hpp"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
 #include "perf/cpu_time.hpp"
 #include "perf/startup/startup.hpp"

@@ -13,15 +13,15 @@
 #include <string>
 #include <vector>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/communicator.hpp"
 #include "chorus/error.hpp"
 #include "chorus/options.hpp"
 #include "command/arguments.hpp"
 #include "command/command_line.hpp"
 #include "perf/commit.hpp"
-#include "perf/json.hpp"
-#include "perf/machine.hpp"
+#include "perf/report/json.hpp"
+#include "perf/report/machine.hpp"
 
 namespace chorus::perf {
 namespace {

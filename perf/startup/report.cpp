@@ -4,8 +4,8 @@
 
 #include "base/counted.hpp"
 #include "chorus/error.hpp"
-#include "perf/json.hpp"
-#include "perf/plot.hpp"
+#include "perf/report/json.hpp"
+#include "perf/report/plot.hpp"
 #include "perf/startup/startup.hpp"
 
 namespace chorus::perf {

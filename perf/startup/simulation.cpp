@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "chorus/error.hpp"
-#include "runtime/control_relay.hpp"
-#include "runtime/control_table.hpp"
-#include "runtime/control_wires.hpp"
-#include "runtime/coordinator_end.hpp"
+#include "runtime/control/coordinator/end.hpp"
+#include "runtime/control/relay.hpp"
+#include "runtime/control/table.hpp"
+#include "runtime/control/wires.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "perf/startup/simulation.hpp"
-#include "runtime/coordinator_end.hpp"
+#include "runtime/control/coordinator/end.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "chorus/communicator.hpp"
-#include "perf/machine.hpp"
+#include "perf/report/machine.hpp"
 
 namespace chorus::perf {
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "perf/synthesis/rows.hpp"
 #include "synth/exact/exact.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

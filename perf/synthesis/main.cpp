@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
 #include "command/arguments.hpp"
 #include "command/command_line.hpp"
@@ -17,10 +17,10 @@
 #include "perf/families/instances.hpp"
 #include "perf/families/measure.hpp"
 #include "perf/families/report.hpp"
-#include "perf/machine.hpp"
-#include "perf/report.hpp"
+#include "perf/report/machine.hpp"
+#include "perf/report/report.hpp"
+#include "perf/report/table.hpp"
 #include "perf/synthesis/rows.hpp"
-#include "perf/table.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "cli/synth_report.hpp"
-#include "model/contract.hpp"
-#include "perf/statistics.hpp"
+#include "cli/synth/synth_report.hpp"
+#include "model/schedule/contract.hpp"
+#include "perf/report/statistics.hpp"
 #include "perf/synthesis/rows.hpp"
 #include "synth/plan.hpp"
-#include "topology/builder.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/builder.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cli/cli.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus {
 namespace {

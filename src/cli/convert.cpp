@@ -6,16 +6,16 @@
 #include <optional>
 
 #include "base/counted.hpp"
-#include "base/files.hpp"
-#include "base/printable.hpp"
+#include "base/files/files.hpp"
+#include "base/text/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "formats/format.hpp"
 #include "formats/msccl_xml.hpp"
 #include "formats/mscclpp_plan.hpp"
 #include "formats/sccl_json.hpp"
-#include "model/contract.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus {
 namespace {

@@ -19,10 +19,10 @@
 #include "cli/doctor/findings.hpp"
 #include "cli/doctor/hosts.hpp"
 #include "cli/doctor/paths.hpp"
-#include "runtime/control.hpp"
-#include "runtime/launch.hpp"
-#include "topology/import.hpp"
-#include "topology/record.hpp"
+#include "runtime/control/control.hpp"
+#include "runtime/launch/launch.hpp"
+#include "topology/import/import.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus {
 namespace {

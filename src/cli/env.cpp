@@ -11,9 +11,9 @@
 
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
-#include "runtime/nccl_values.hpp"
-#include "runtime/options_env.hpp"
-#include "runtime/variables.hpp"
+#include "runtime/options/nccl_values.hpp"
+#include "runtime/options/options_env.hpp"
+#include "runtime/options/variables.hpp"
 
 namespace chorus {
 namespace {
@@ -147,7 +147,8 @@ int print_markdown() {
   std::string text =
       "# Environment variables\n\n"
       "Made by `chorus env --markdown` from the table that Chorus itself reads them by\n"
-      "(`src/runtime/variables_table.cpp`). `chorus env` tells what each is set to, and where; a\n"
+      "(`src/runtime/options/variables_table.cpp`). `chorus env` tells what each is set to, and "
+      "where; a\n"
       "malformed value is refused by name when a rank joins, a name that does not exist is "
       "warned of.\n";
   for (const Heading& heading : kHeadings) {

@@ -12,17 +12,17 @@
 #include <set>
 
 #include "base/counted.hpp"
-#include "base/printable.hpp"
+#include "base/text/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
-#include "cli/synth_report.hpp"
+#include "cli/synth/synth_report.hpp"
 #include "cli/this_host.hpp"
-#include "model/bounds.hpp"
-#include "model/contract.hpp"
-#include "model/json.hpp"
-#include "runtime/device_wiring.hpp"
-#include "runtime/selection.hpp"
-#include "topology/sources.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/json/json.hpp"
+#include "model/schedule/contract.hpp"
+#include "runtime/gpu/wiring.hpp"
+#include "runtime/selection/selection.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 namespace {

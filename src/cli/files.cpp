@@ -1,4 +1,4 @@
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "base/printable.hpp"
+#include "base/text/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "device/peer_probe.hpp"
-#include "topology/nvml.hpp"
+#include "device/driver/peer_probe.hpp"
+#include "topology/discover/nvml/nvml.hpp"
 
 namespace chorus {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/exhausted.hpp"
-#include "base/printable.hpp"
+#include "base/text/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "command/command_line.hpp"

@@ -1,5 +1,5 @@
 // chorus probe: measure the network between the hosts of a job, and write down how it is wired.
-#include "runtime/probe.hpp"
+#include "runtime/probing/probe.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,18 +12,18 @@
 #include <optional>
 
 #include "base/counted.hpp"
-#include "base/files.hpp"
-#include "base/log.hpp"
-#include "base/printable.hpp"
-#include "base/progress.hpp"
+#include "base/files/files.hpp"
+#include "base/text/log.hpp"
+#include "base/text/printable.hpp"
+#include "base/text/progress.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
-#include "cli/draw.hpp"
-#include "model/json.hpp"
-#include "runtime/assumed_topology.hpp"
-#include "runtime/communicator_impl.hpp"
-#include "runtime/host_probe.hpp"
-#include "runtime/probe_cache.hpp"
+#include "cli/draw/draw.hpp"
+#include "model/json/json.hpp"
+#include "runtime/communicator/impl.hpp"
+#include "runtime/host/assumed_topology.hpp"
+#include "runtime/host/host_probe.hpp"
+#include "runtime/host/probe_cache.hpp"
 #include "topology/probing/fit.hpp"
 
 namespace chorus {

@@ -11,9 +11,9 @@
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
 #include "collectives/algorithms.hpp"
-#include "model/contract.hpp"
-#include "model/json.hpp"
-#include "model/program.hpp"
+#include "model/json/json.hpp"
+#include "model/program/program.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus {
 namespace {

@@ -5,7 +5,7 @@
 #include "formats/format.hpp"
 #include "formats/msccl_xml.hpp"
 #include "formats/sccl_json.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
 
 namespace chorus {
 

@@ -5,13 +5,13 @@
 #include <memory>
 
 #include "base/counted.hpp"
-#include "base/files.hpp"
-#include "base/printable.hpp"
+#include "base/files/files.hpp"
+#include "base/text/printable.hpp"
 #include "chorus/error.hpp"
 #include "cli/cli.hpp"
-#include "model/contract.hpp"
-#include "model/cost.hpp"
-#include "model/timeline.hpp"
+#include "model/draw/timeline.hpp"
+#include "model/price/cost.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/cores.hpp"
-#include "runtime/host_probe.hpp"
+#include "runtime/host/host_probe.hpp"
 
 namespace chorus {
 

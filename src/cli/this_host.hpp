@@ -2,7 +2,7 @@
 #pragma once
 
 #include "chorus/options.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 

@@ -6,18 +6,18 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "cli/cli.hpp"
-#include "cli/draw.hpp"
+#include "cli/draw/draw.hpp"
 #include "cli/gpu_pairs.hpp"
-#include "device/driver.hpp"
+#include "device/driver/driver.hpp"
 #include "formats/sketch_json.hpp"
-#include "model/json.hpp"
-#include "topology/describe.hpp"
-#include "topology/discover.hpp"
-#include "topology/import.hpp"
-#include "topology/record.hpp"
-#include "topology/sources.hpp"
+#include "model/json/json.hpp"
+#include "topology/discover/describe.hpp"
+#include "topology/discover/discover.hpp"
+#include "topology/discover/sources.hpp"
+#include "topology/import/import.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus {
 namespace {

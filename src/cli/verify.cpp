@@ -5,14 +5,14 @@
 #include <memory>
 
 #include "base/counted.hpp"
-#include "base/printable.hpp"
+#include "base/text/printable.hpp"
 #include "chorus/options.hpp"
 #include "cli/cli.hpp"
 #include "formats/fault.hpp"
-#include "model/contract.hpp"
-#include "model/program.hpp"
-#include "model/symmetry.hpp"
-#include "runtime/ports.hpp"
+#include "model/program/program.hpp"
+#include "model/schedule/contract.hpp"
+#include "model/schedule/symmetry.hpp"
+#include "runtime/executors/ports.hpp"
 
 namespace chorus {
 namespace {

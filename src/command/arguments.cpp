@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/suggest.hpp"
+#include "base/text/suggest.hpp"
 #include "chorus/error.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/exhausted.hpp"
-#include "base/suggest.hpp"
+#include "base/text/suggest.hpp"
 #include "chorus/error.hpp"
 #include "command/manual.hpp"
 

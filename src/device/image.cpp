@@ -10,7 +10,7 @@
 #include "chorus/error.hpp"
 #include "device/cut.hpp"
 #include "device/fold.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::device {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "chorus/types.hpp"
 #include "device/layout.hpp"
-#include "model/direct.hpp"
-#include "model/program.hpp"
+#include "model/program/direct.hpp"
+#include "model/program/program.hpp"
 
 namespace chorus::device {
 

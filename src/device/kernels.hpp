@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "device/driver.hpp"
+#include "device/driver/driver.hpp"
 #include "device/layout.hpp"
 
 namespace chorus::device {

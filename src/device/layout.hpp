@@ -83,7 +83,7 @@ struct ArenaHead {
 
 /// What one rank writes for one other: the rings and slots of their connections. It lies in the
 /// reader's arena or, where the writer cannot reach that, in a copy of it in pinned memory
-/// (runtime/device_relay.hpp). Offsets in bytes from its beginning.
+/// (runtime/gpu/relay.hpp). Offsets in bytes from its beginning.
 struct Box {
   CHORUS_INLINE static std::uint64_t ring(const Shape&, std::uint32_t connection,
                                           Protocol protocol) {
@@ -134,8 +134,8 @@ struct Arena {
   CHORUS_INLINE static std::uint64_t size(const Shape& s) { return box(s, s.ranks); }
 };
 
-// Images: a Program (model/program.hpp) or a DirectProgram as 32-bit words ------------------------
-// An image begins with ImageHead; offsets count words from its beginning.
+// Images: a Program (model/program/program.hpp) or a DirectProgram as 32-bit words
+// ------------------------ An image begins with ImageHead; offsets count words from its beginning.
 
 struct ImageHead {
   std::uint32_t words;  ///< of the whole image

@@ -15,11 +15,11 @@
 #include "base/check.hpp"
 #include "formats/msccl_replay.hpp"
 #include "formats/msccl_xml.hpp"
-#include "model/contract.hpp"
-#include "model/delivery.hpp"
-#include "model/hazards.hpp"
-#include "model/placement.hpp"
-#include "model/symmetry.hpp"
+#include "model/program/delivery.hpp"
+#include "model/program/hazards.hpp"
+#include "model/program/placement.hpp"
+#include "model/schedule/contract.hpp"
+#include "model/schedule/symmetry.hpp"
 
 namespace chorus::formats {
 namespace {

@@ -11,7 +11,7 @@
 #include "formats/msccl_replay.hpp"
 #include "formats/msccl_schedule.hpp"
 #include "formats/msccl_xml.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::formats {
 namespace {

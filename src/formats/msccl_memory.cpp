@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "chorus/error.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::formats {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "chorus/error.hpp"
 #include "formats/msccl_program.hpp"
-#include "model/json_reader.hpp"
+#include "model/json/reader.hpp"
 
 namespace chorus::formats {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "chorus/schedule.hpp"
-#include "model/program.hpp"
+#include "model/program/program.hpp"
 
 namespace chorus::formats {
 

@@ -9,7 +9,7 @@
 
 #include "formats/msccl_memory.hpp"
 #include "formats/msccl_run.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::formats {
 namespace {

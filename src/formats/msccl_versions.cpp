@@ -5,7 +5,7 @@
 #include <map>
 
 #include "formats/msccl_schedule.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::formats {
 namespace {

@@ -7,7 +7,7 @@
 #include "formats/msccl_export.hpp"
 #include "formats/msccl_program.hpp"
 #include "formats/msccl_xml.hpp"
-#include "model/symmetry.hpp"
+#include "model/schedule/symmetry.hpp"
 
 namespace chorus::formats {
 namespace {

@@ -9,9 +9,9 @@
 #include "chorus/error.hpp"
 #include "formats/msccl_export.hpp"
 #include "formats/msccl_replay.hpp"
-#include "model/contract.hpp"
-#include "model/json_reader.hpp"
-#include "model/symmetry.hpp"
+#include "model/json/reader.hpp"
+#include "model/schedule/contract.hpp"
+#include "model/schedule/symmetry.hpp"
 
 namespace chorus::formats {
 namespace {

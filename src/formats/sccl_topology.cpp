@@ -7,8 +7,8 @@
 
 #include "chorus/error.hpp"
 #include "formats/sccl_json.hpp"
-#include "model/json.hpp"
-#include "model/json_reader.hpp"
+#include "model/json/json.hpp"
+#include "model/json/reader.hpp"
 
 namespace chorus::formats {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/json_reader.hpp"
+#include "model/json/reader.hpp"
 
 namespace chorus::formats {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "chorus/topology.hpp"
-#include "model/sketch.hpp"
+#include "model/schedule/sketch.hpp"
 
 namespace chorus::formats {
 

@@ -8,8 +8,8 @@
 
 #include "base/counted.hpp"
 #include "formats/sketch_json.hpp"
-#include "model/json.hpp"
-#include "model/json_reader.hpp"
+#include "model/json/json.hpp"
+#include "model/json/reader.hpp"
 
 namespace chorus::formats {
 namespace {

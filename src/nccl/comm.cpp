@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "nccl/environment.hpp"
 #include "nccl/log.hpp"
+#include "nccl/settings/environment.hpp"
 
 namespace chorus::nccl {
 namespace {

@@ -16,10 +16,10 @@
 
 #include "chorus/communicator.hpp"
 #include "chorus/nccl.h"
-#include "nccl/config.hpp"
-#include "nccl/fallback.hpp"
 #include "nccl/fault.hpp"
-#include "runtime/device_communicator.hpp"
+#include "nccl/settings/config.hpp"
+#include "nccl/settings/fallback.hpp"
+#include "runtime/gpu/communicator.hpp"
 
 namespace chorus::nccl {
 

@@ -4,7 +4,7 @@
 
 #include "nccl/elements.hpp"
 #include "nccl/group.hpp"
-#include "runtime/schedule_by_name.hpp"
+#include "nccl/schedule_by_name.hpp"
 
 namespace chorus::nccl {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "base/hash.hpp"
 #include "chorus/options.hpp"
-#include "nccl/environment.hpp"
 #include "nccl/log.hpp"
-#include "runtime/control_net.hpp"
-#include "runtime/launch.hpp"
+#include "nccl/settings/environment.hpp"
+#include "runtime/control/net.hpp"
+#include "runtime/launch/launch.hpp"
 
 namespace chorus::nccl {
 namespace {

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "base/host.hpp"
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "chorus/nccl.h"
-#include "runtime/control_net.hpp"
+#include "runtime/control/net.hpp"
 
 namespace chorus::nccl {
 namespace {

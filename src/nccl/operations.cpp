@@ -8,8 +8,8 @@
 #include "nccl/elements.hpp"
 #include "nccl/group.hpp"
 #include "nccl/log.hpp"
+#include "nccl/schedule_by_name.hpp"
 #include "nccl/window.hpp"
-#include "runtime/schedule_by_name.hpp"
 
 namespace chorus::nccl {
 namespace {

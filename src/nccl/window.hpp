@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "chorus/nccl.h"
-#include "runtime/device_communicator.hpp"
+#include "runtime/gpu/communicator.hpp"
 
 namespace chorus::nccl {
 

@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "collective_driver.hpp"
-#include "gpu_driver.hpp"
-#include "message_driver.hpp"
+#include "drivers/collective_driver.hpp"
+#include "drivers/gpu_driver.hpp"
+#include "drivers/message_driver.hpp"
 
 namespace chorus_torch {
 

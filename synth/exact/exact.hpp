@@ -22,7 +22,7 @@
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "synth/effort.hpp"
 #include "synth/exact/round_network.hpp"
 

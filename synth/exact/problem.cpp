@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::synth::exact {
 namespace {

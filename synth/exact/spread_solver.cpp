@@ -9,7 +9,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "synth/exact/trees_encoding.hpp"
 
 namespace chorus::synth::exact {

@@ -11,9 +11,9 @@
 
 #include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "synth/greedy/run.hpp"
-#include "synth/predict.hpp"
+#include "synth/ordering/predict.hpp"
 #include "synth/spread.hpp"
 
 namespace chorus::synth {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/index.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "synth/greedy/run.hpp"
 #include "synth/shuffle.hpp"
 

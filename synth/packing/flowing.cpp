@@ -12,8 +12,8 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
-#include "model/message_time.hpp"
-#include "model/simulate_sharing.hpp"
+#include "model/price/message_time.hpp"
+#include "model/price/simulate_sharing.hpp"
 
 namespace chorus::synth {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "synth/effort.hpp"
 #include "synth/packing.hpp"
 

@@ -7,8 +7,8 @@
 
 #include "base/hash.hpp"
 #include "base/index.hpp"
-#include "model/least_ratio.hpp"
-#include "model/ways.hpp"
+#include "model/price/least_ratio.hpp"
+#include "model/schedule/ways.hpp"
 
 namespace chorus::synth {
 namespace {

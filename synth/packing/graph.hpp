@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::synth {

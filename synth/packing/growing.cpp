@@ -9,7 +9,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
-#include "model/max_flow.hpp"
+#include "model/price/max_flow.hpp"
 
 namespace chorus::synth {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "synth/packing.hpp"
 #include "synth/packing/graph.hpp"
 #include "synth/packing/growing.hpp"

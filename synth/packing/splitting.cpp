@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/index.hpp"
-#include "model/max_flow.hpp"
+#include "model/price/max_flow.hpp"
 
 namespace chorus::synth {
 namespace {

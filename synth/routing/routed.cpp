@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/index.hpp"
-#include "model/contract.hpp"
-#include "synth/predict.hpp"
+#include "model/schedule/contract.hpp"
+#include "synth/ordering/predict.hpp"
 #include "synth/routing.hpp"
 #include "synth/routing/router.hpp"
 #include "synth/spread.hpp"

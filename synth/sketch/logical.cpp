@@ -9,7 +9,7 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
-#include "synth/levels.hpp"
+#include "synth/composing/levels.hpp"
 #include "synth/sketch.hpp"
 
 namespace chorus::synth {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/sketch.hpp"
+#include "model/schedule/sketch.hpp"
 #include "synth/network.hpp"
 #include "synth/sketch/symmetry.hpp"
 

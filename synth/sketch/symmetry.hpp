@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/sketch.hpp"
+#include "model/schedule/sketch.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::synth {

@@ -12,7 +12,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "synth/routing/paths.hpp"
 #include "synth/shuffle.hpp"
 

@@ -1,4 +1,4 @@
-#include "base/draft.hpp"
+#include "base/files/draft.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

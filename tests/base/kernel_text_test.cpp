@@ -1,4 +1,4 @@
-#include "base/kernel_text.hpp"
+#include "base/files/kernel_text.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

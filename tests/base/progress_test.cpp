@@ -1,4 +1,4 @@
-#include "base/progress.hpp"
+#include "base/text/progress.hpp"
 
 #include <gtest/gtest.h>
 

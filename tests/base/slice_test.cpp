@@ -1,4 +1,4 @@
-#include "base/slice.hpp"
+#include "base/text/slice.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/suggest.hpp"
+#include "base/text/suggest.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,14 +7,14 @@
 #include <cstring>
 #include <optional>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
 #include "chorus/options.hpp"
 #include "command/arguments.hpp"
 #include "command/command_line.hpp"
 #include "diary.hpp"
 #include "perf/commit.hpp"
-#include "perf/plot.hpp"
+#include "perf/report/plot.hpp"
 #include "record.hpp"
 
 namespace chorus::campaign {

@@ -14,9 +14,9 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "diary.hpp"
-#include "runtime/control.hpp"
+#include "runtime/control/control.hpp"
 
 namespace chorus::campaign {
 namespace {

@@ -9,11 +9,11 @@
 #include <numeric>
 #include <vector>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "chorus/communicator.hpp"
 #include "chorus/error.hpp"
 #include "diary.hpp"
-#include "runtime/control_meet.hpp"
+#include "runtime/control/meet.hpp"
 
 namespace chorus::campaign {
 namespace {

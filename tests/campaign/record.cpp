@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "chorus/error.hpp"
-#include "perf/json.hpp"
-#include "perf/plot.hpp"
-#include "perf/statistics.hpp"
+#include "perf/report/json.hpp"
+#include "perf/report/plot.hpp"
+#include "perf/report/statistics.hpp"
 
 namespace chorus::campaign {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "perf/machine.hpp"
+#include "perf/report/machine.hpp"
 #include "trial.hpp"
 
 namespace chorus::campaign {

@@ -1,4 +1,4 @@
-#include "cli/draw.hpp"
+#include "cli/draw/draw.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
-#include "cli/draw_layout.hpp"
+#include "cli/draw/draw_layout.hpp"
 
 namespace chorus {
 namespace {

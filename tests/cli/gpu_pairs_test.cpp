@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "chorus/error.hpp"
-#include "device/driver.hpp"
-#include "device/fake_cuda.hpp"
-#include "topology/record.hpp"
+#include "device/driver/driver.hpp"
+#include "device/fake/fake_cuda.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus {
 namespace {

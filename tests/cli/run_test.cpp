@@ -20,7 +20,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 
 namespace chorus {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collectives/algorithms.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus {
 

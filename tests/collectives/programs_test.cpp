@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/program.hpp"
+#include "model/program/program.hpp"
 #include "tests/collectives/cases.hpp"
 
 namespace chorus {

@@ -18,8 +18,8 @@
 
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
-#include "model/contract.hpp"
-#include "model/symmetry.hpp"
+#include "model/schedule/contract.hpp"
+#include "model/schedule/symmetry.hpp"
 #include "tests/collectives/cases.hpp"
 
 namespace chorus {

@@ -8,10 +8,10 @@
 #include <thread>
 
 #include "chorus/error.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "device_floats.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
-#include "runtime/device_stream.hpp"
+#include "runtime/gpu/stream.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "device/driver_api.hpp"
+#include "device/driver/driver_api.hpp"
 
 namespace chorus::cuda {
 namespace {

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
 
 namespace chorus::testing {
 namespace {

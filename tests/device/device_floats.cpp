@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "fake_cuda.hpp"
+#include "device/fake/fake_cuda.hpp"
 
 namespace chorus::testing {
 

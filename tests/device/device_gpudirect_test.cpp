@@ -7,10 +7,10 @@
 #include <mutex>
 #include <thread>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "chorus/error.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
 #include "rdma/fake_fabric.hpp"
 #include "rdma/fake_verbs.hpp"
 #include "runtime/reference.hpp"

@@ -1,7 +1,5 @@
 // Groups on GPU memory, cut into launches: whatever each rank asks for and wherever it cuts, no two
 // wait for each other for ever.
-#include "runtime/device_group.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <tuple>
 
 #include "device/layout.hpp"
+#include "runtime/gpu/group.hpp"
 
 namespace chorus {
 namespace {

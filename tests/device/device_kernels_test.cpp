@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "chorus/error.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "device/kernels.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "chorus/error.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "device/layout.hpp"
 #include "device_floats.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "fake_cuda.hpp"
-#include "model/contract.hpp"
+#include "device/fake/fake_cuda.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::testing {
 namespace {

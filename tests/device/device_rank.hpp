@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "device/driver.hpp"
-#include "runtime/device_communicator.hpp"
+#include "device/driver/driver.hpp"
+#include "runtime/gpu/communicator.hpp"
 #include "runtime/world.hpp"
 
 namespace chorus::testing {

@@ -12,11 +12,11 @@
 #include <stdexcept>
 #include <thread>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "chorus/error.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "device_floats.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
 
 namespace chorus::testing {
 namespace {

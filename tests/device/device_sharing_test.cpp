@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "device/fake/fake_cuda.hpp"
 #include "device_floats.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
 
 namespace chorus::testing {
 namespace {

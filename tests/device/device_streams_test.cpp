@@ -5,8 +5,8 @@
 
 #include <stdexcept>
 
+#include "device/fake/fake_cuda.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
 
 namespace chorus::testing {
 namespace {

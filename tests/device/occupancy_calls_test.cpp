@@ -5,10 +5,10 @@
 #include <stdexcept>
 #include <thread>
 
+#include "device/fake/fake_cuda.hpp"
 #include "device_floats.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
-#include "runtime/device_stream.hpp"
+#include "runtime/gpu/stream.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -17,14 +17,14 @@
 
 #include "collectives/algorithms.hpp"
 #include "device/cut.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "device/host_machine.hpp"
 #include "device/image.hpp"
 #include "device/interpreter.hpp"
 #include "device_rank.hpp"
-#include "fake_cuda.hpp"
-#include "model/contract.hpp"
-#include "model/direct.hpp"
-#include "model/program.hpp"
+#include "model/program/direct.hpp"
+#include "model/program/program.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::device {
 namespace {

@@ -1,5 +1,5 @@
 // In place of the fake driver, where tests run over the true one: nothing is counted or held.
-#include "fake_cuda.hpp"
+#include "device/fake/fake_cuda.hpp"
 
 namespace chorus::testing {
 

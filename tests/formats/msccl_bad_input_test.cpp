@@ -4,7 +4,7 @@
 
 #include "chorus/error.hpp"
 #include "formats/msccl_xml.hpp"
-#include "model/program.hpp"
+#include "model/program/program.hpp"
 #include "programs.hpp"
 #include "strip.hpp"
 #include "tests/base/fuzz.hpp"

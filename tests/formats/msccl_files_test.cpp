@@ -12,8 +12,8 @@
 #include <map>
 
 #include "formats/msccl_xml.hpp"
-#include "model/contract.hpp"
-#include "model/program.hpp"
+#include "model/program/program.hpp"
+#include "model/schedule/contract.hpp"
 #include "reference.hpp"
 #include "strip.hpp"
 #include "world.hpp"

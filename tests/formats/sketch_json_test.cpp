@@ -6,8 +6,8 @@
 #include <string>
 
 #include "chorus/error.hpp"
-#include "model/bounds.hpp"
-#include "model/json.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/json/json.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::formats {

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "checkpoint.hpp"
-#include "random.hpp"
+#include "model/random.hpp"
 #include "tests/fuzz/reader.hpp"
 
 namespace chorus::fuzz {

@@ -3,11 +3,11 @@
 #include <numeric>
 
 #include "chorus/error.hpp"
-#include "cli/flight_record.hpp"
-#include "model/json.hpp"
-#include "runtime/probe_cache.hpp"
+#include "cli/flight/flight_record.hpp"
+#include "model/json/json.hpp"
+#include "runtime/host/probe_cache.hpp"
 #include "tests/fuzz/all_readers.hpp"
-#include "topology/host_rates.hpp"
+#include "topology/discover/host_rates.hpp"
 
 namespace chorus::fuzz {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "tests/topology/files.hpp"
 
 namespace chorus::fuzz {

@@ -2,21 +2,21 @@
 // would hide what they let pass, and none of them is to lean on it.
 #include <fmt/format.h>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "chorus/error.hpp"
 #include "formats/sccl_json.hpp"
 #include "formats/sketch_json.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
 #include "tests/fuzz/all_readers.hpp"
 #include "tests/fuzz/samples.hpp"
 #include "tests/model/samples.hpp"
-#include "topology/describe.hpp"
-#include "topology/discover.hpp"
-#include "topology/hw_tree.hpp"
-#include "topology/import.hpp"
-#include "topology/import_formats.hpp"
-#include "topology/record.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/describe.hpp"
+#include "topology/discover/discover.hpp"
+#include "topology/discover/hw_tree.hpp"
+#include "topology/discover/sources.hpp"
+#include "topology/import/formats.hpp"
+#include "topology/import/import.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus::fuzz {
 namespace {

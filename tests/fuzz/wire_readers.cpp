@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "chorus/error.hpp"
-#include "runtime/control_impl.hpp"
-#include "runtime/coordinator_judge.hpp"
+#include "runtime/control/coordinator/judge.hpp"
+#include "runtime/control/impl.hpp"
 #include "tests/fuzz/all_readers.hpp"
-#include "transports/rdma_wire.hpp"
-#include "transports/tcp_hub.hpp"
-#include "transports/tcp_link.hpp"
+#include "transports/rdma/wire.hpp"
+#include "transports/tcp/hub.hpp"
+#include "transports/tcp/link.hpp"
 
 namespace chorus::fuzz {
 namespace {

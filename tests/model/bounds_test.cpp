@@ -1,4 +1,4 @@
-#include "model/bounds.hpp"
+#include "model/bounds/bounds.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "topologies.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "chorus/error.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/contract.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
+#include "model/schedule/contract.hpp"
 #include "samples.hpp"
 #include "schedules.hpp"
 #include "tests/base/fuzz.hpp"

@@ -1,4 +1,4 @@
-#include "model/json.hpp"
+#include "model/json/json.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "samples.hpp"
 #include "schedules.hpp"
 #include "tests/base/documented.hpp"

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "model/contract.hpp"
-#include "model/program.hpp"
+#include "model/program/program.hpp"
+#include "model/schedule/contract.hpp"
 #include "schedules.hpp"
 
 namespace chorus {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "model/program.hpp"
+#include "model/program/program.hpp"
 
 namespace chorus {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/price.hpp"
+#include "model/price/price.hpp"
 
 #include <gtest/gtest.h>
 

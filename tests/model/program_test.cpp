@@ -1,4 +1,4 @@
-#include "model/program.hpp"
+#include "model/program/program.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <chrono>
 #include <random>
 
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "schedules.hpp"
 
 namespace chorus {

@@ -1,6 +1,6 @@
 #include "samples.hpp"
 
-#include "model/json.hpp"
+#include "model/json/json.hpp"
 #include "schedules.hpp"
 
 namespace chorus::test {

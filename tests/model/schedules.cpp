@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 
 namespace chorus::test {
 namespace {

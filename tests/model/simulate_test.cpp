@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "chorus/error.hpp"
-#include "model/bounds.hpp"
-#include "model/contract.hpp"
-#include "model/cost.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/price/cost.hpp"
+#include "model/schedule/contract.hpp"
 #include "schedules.hpp"
 #include "topologies.hpp"
 

@@ -1,6 +1,6 @@
 // Symmetric schedules: that what is checked of cell 0 holds of the whole, and that a rank can cut
 // its program out of them alone.
-#include "model/symmetry.hpp"
+#include "model/schedule/symmetry.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/contract.hpp"
-#include "model/json.hpp"
-#include "model/program.hpp"
-#include "model/steps.hpp"
+#include "model/json/json.hpp"
+#include "model/program/program.hpp"
+#include "model/schedule/contract.hpp"
+#include "model/schedule/steps.hpp"
 
 namespace chorus {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/timeline.hpp"
+#include "model/draw/timeline.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "model/critical_path.hpp"
-#include "model/slow_links.hpp"
-#include "model/timeline_rows.hpp"
+#include "model/draw/timeline_rows.hpp"
+#include "model/price/critical_path.hpp"
+#include "model/price/slow_links.hpp"
 #include "schedules.hpp"
 #include "topologies.hpp"
 

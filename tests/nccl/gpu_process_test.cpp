@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "device/driver.hpp"
-#include "fake_cuda.hpp"
+#include "device/driver/driver.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "processes.hpp"
 
 namespace chorus::testing {

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "device/driver.hpp"
-#include "fake_cuda.hpp"
+#include "device/driver/driver.hpp"
+#include "device/fake/fake_cuda.hpp"
 #include "ranks.hpp"
 
 namespace chorus::testing {

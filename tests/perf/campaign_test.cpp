@@ -1,4 +1,4 @@
-#include "perf/campaign.hpp"
+#include "perf/report/campaign.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

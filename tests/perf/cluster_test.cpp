@@ -18,7 +18,7 @@
 #include "perf/cluster/command.hpp"
 #include "perf/cluster/start.hpp"
 #include "perf/cluster/stream.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -1,4 +1,4 @@
-#include "perf/collective_data.hpp"
+#include "perf/worker/collective_data.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "perf/data.hpp"
+#include "perf/report/data.hpp"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include "chorus/error.hpp"
 #include "perf/cluster/command.hpp"
 #include "perf/cluster/show.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -18,8 +18,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "base/fd.hpp"
-#include "perf/backend.hpp"
+#include "base/files/fd.hpp"
+#include "perf/worker/backend.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/bounds.hpp"
+#include "model/bounds/bounds.hpp"
 #include "perf/families/instances.hpp"
 #include "perf/families/report.hpp"
-#include "perf/statistics.hpp"
+#include "perf/report/statistics.hpp"
 #include "synth/plan.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::perf {
 namespace {

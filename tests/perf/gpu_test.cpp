@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "perf/campaign.hpp"
+#include "perf/report/campaign.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -1,5 +1,5 @@
 // What scripts that read nccl-tests see.
-#include "perf/nccl_tests.hpp"
+#include "perf/report/nccl_tests.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

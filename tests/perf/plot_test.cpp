@@ -1,4 +1,4 @@
-#include "perf/plot.hpp"
+#include "perf/report/plot.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

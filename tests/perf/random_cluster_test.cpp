@@ -9,9 +9,9 @@
 #include <csignal>
 #include <filesystem>
 
-#include "perf/campaign.hpp"
 #include "perf/cluster/cluster.hpp"
 #include "perf/cluster/command.hpp"
+#include "perf/report/campaign.hpp"
 
 namespace chorus::perf {
 namespace {

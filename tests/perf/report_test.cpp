@@ -1,4 +1,4 @@
-#include "perf/report.hpp"
+#include "perf/report/report.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -7,9 +7,9 @@
 
 #include <filesystem>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
-#include "perf/table.hpp"
+#include "perf/report/table.hpp"
 
 namespace chorus::perf {
 namespace {

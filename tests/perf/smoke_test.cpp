@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "perf/campaign.hpp"
+#include "perf/report/campaign.hpp"
 
 namespace chorus::perf {
 namespace {

@@ -1,4 +1,4 @@
-#include "perf/statistics.hpp"
+#include "perf/report/statistics.hpp"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus::perf {

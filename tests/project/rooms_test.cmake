@@ -1,5 +1,6 @@
 # Claim: a source includes headers of its own target and of those that its target links, and no
-# others: the rule of the star (ARCHITECTURE.md) is what CMake's targets say.
+# others: the rule of the star (ARCHITECTURE.md) is what CMake's targets say. And a room is one that a
+# reader can look over: at most 30 files in a folder, and a README where the library has one.
 #
 #   cmake -DSOURCES=... -DROOMS=file of chorus_write_rooms() -P rooms_test.cmake
 cmake_minimum_required(VERSION 3.25)
@@ -83,10 +84,34 @@ foreach(target IN LISTS targets)
     endforeach()
   endwhile()
 endforeach()
+set(folders "")
+foreach(target IN LISTS targets)
+  foreach(file IN LISTS files_${target})
+    cmake_path(GET file PARENT_PATH folder)
+    cmake_path(IS_PREFIX SOURCES ${folder} NORMALIZE within)
+    if(within AND NOT folder MATCHES "/build/")
+      list(APPEND folders ${folder})
+    endif()
+  endforeach()
+  set(room ${folder_${target}})
+  cmake_path(RELATIVE_PATH room BASE_DIRECTORY ${SOURCES})
+  if(room MATCHES "^(src|topology|synth|collectives|transports)(/|$)" AND
+     NOT EXISTS ${SOURCES}/${room}/README.md)
+    string(APPEND faults "${room}: has no README.md\n")
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES folders)
+foreach(folder IN LISTS folders)
+  file(GLOB inside LIST_DIRECTORIES OFF ${folder}/*)
+  list(LENGTH inside number)
+  if(number GREATER 30)
+    string(APPEND faults "${folder}: ${number} files, more than 30\n")
+  endif()
+endforeach()
 if(checked LESS 1000)
   message(FATAL_ERROR "only ${checked} includes were found")
 endif()
 if(faults)
   message(NOTICE "${faults}")
-  message(FATAL_ERROR "these includes go past what CMake's targets link")
+  message(FATAL_ERROR "rooms: see above")
 endif()

@@ -10,7 +10,7 @@
 
 #include "faults.hpp"
 #include "perf/commit.hpp"
-#include "perf/machine.hpp"
+#include "perf/report/machine.hpp"
 
 namespace chorus::perf {
 namespace {

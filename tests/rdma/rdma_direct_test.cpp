@@ -7,8 +7,8 @@
 
 #include "chorus/memory.hpp"
 #include "transports/ends.hpp"
-#include "transports/rdma.hpp"
-#include "transports/rdma_link.hpp"
+#include "transports/rdma/link.hpp"
+#include "transports/rdma/rdma.hpp"
 
 namespace chorus::testing {
 namespace {

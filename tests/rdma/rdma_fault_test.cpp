@@ -21,7 +21,7 @@
 #include "chorus/memory.hpp"
 #include "runtime/reference.hpp"
 #include "runtime/world.hpp"
-#include "transports/rdma.hpp"
+#include "transports/rdma/rdma.hpp"
 
 namespace chorus::testing {
 namespace {

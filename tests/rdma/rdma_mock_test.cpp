@@ -11,8 +11,8 @@
 #include "runtime/reference.hpp"
 #include "runtime/world.hpp"
 #include "transports/ends.hpp"
-#include "transports/rdma.hpp"
-#include "transports/rdma_link.hpp"
+#include "transports/rdma/link.hpp"
+#include "transports/rdma/rdma.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -9,8 +9,8 @@
 #include "rdma/fake_verbs.hpp"
 #include "rdma/traffic.hpp"
 #include "transports/ends.hpp"
-#include "transports/rdma.hpp"
-#include "transports/rdma_link.hpp"
+#include "transports/rdma/link.hpp"
+#include "transports/rdma/rdma.hpp"
 
 namespace chorus::testing {
 namespace {

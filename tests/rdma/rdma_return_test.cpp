@@ -5,7 +5,7 @@
 
 #include "rdma/fake_verbs.hpp"
 #include "rdma/traffic.hpp"
-#include "transports/rdma_link.hpp"
+#include "transports/rdma/link.hpp"
 
 namespace chorus::testing {
 namespace {

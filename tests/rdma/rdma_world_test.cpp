@@ -5,10 +5,10 @@
 
 #include "adapters.hpp"
 #include "collectives/algorithms.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "runtime/reference.hpp"
 #include "runtime/world.hpp"
-#include "transports/rdma.hpp"
+#include "transports/rdma/rdma.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -1,13 +1,13 @@
 // What a communicator takes its members' wiring to be.
-#include "runtime/assumed_topology.hpp"
+#include "runtime/host/assumed_topology.hpp"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "collectives/algorithms.hpp"
-#include "model/cost.hpp"
-#include "topology/host_rates.hpp"
+#include "model/price/cost.hpp"
+#include "topology/discover/host_rates.hpp"
 
 namespace chorus {
 namespace {

@@ -1,6 +1,6 @@
 // Tuning against machines that are drawn: what the two ways take, how late other ranks are, and
 // when the machine becomes another one.
-#include "runtime/copy_tuner.hpp"
+#include "runtime/executors/copy_tuner.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How much of the cores control groups leave.
-#include "runtime/cpu_quota.hpp"
+#include "runtime/engine/cpu_quota.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

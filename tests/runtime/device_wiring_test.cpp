@@ -1,6 +1,4 @@
 // Which schedule calls on GPU memory take: by the GPUs' wiring, a plan before all else.
-#include "runtime/device_wiring.hpp"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,12 +8,13 @@
 #include "chorus/error.hpp"
 #include "collectives/algorithms.hpp"
 #include "device/image.hpp"
-#include "model/contract.hpp"
-#include "model/direct.hpp"
-#include "model/json.hpp"
-#include "model/program.hpp"
-#include "topology/record.hpp"
-#include "topology/sources.hpp"
+#include "model/json/json.hpp"
+#include "model/program/direct.hpp"
+#include "model/program/program.hpp"
+#include "model/schedule/contract.hpp"
+#include "runtime/gpu/wiring.hpp"
+#include "topology/discover/sources.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus {
 namespace {

@@ -1,6 +1,6 @@
 // Ranks that share memory: every way in which a buffer can reach the others gives the same result,
 // and none of them outlives a failure.
-#include "model/direct.hpp"
+#include "model/program/direct.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 #include "chorus/memory.hpp"
 #include "collectives/algorithms.hpp"
 #include "tests/transports/forbid_foreign_memory.hpp"
-#include "topology/host_rates.hpp"
+#include "topology/discover/host_rates.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "topology/cpu_place.hpp"
-#include "topology/host_rates.hpp"
+#include "topology/discover/cpu_place.hpp"
+#include "topology/discover/host_rates.hpp"
 
 namespace chorus::testing {
 

@@ -1,5 +1,5 @@
 // A network that changes is noticed; one that is only noisy is not.
-#include "runtime/drift.hpp"
+#include "runtime/probing/drift.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // When an execution tells a link where messages may land: never where something is still needed.
-#include "runtime/execution.hpp"
+#include "runtime/executors/execution.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What ranks tell each other about their machines.
-#include "runtime/host_facts.hpp"
+#include "runtime/host/host_facts.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -13,8 +13,8 @@
 
 #include "base/cores.hpp"
 #include "chorus/error.hpp"
-#include "runtime/assumed_topology.hpp"
-#include "runtime/host_probe.hpp"
+#include "runtime/host/assumed_topology.hpp"
+#include "runtime/host/host_probe.hpp"
 #include "tests/runtime/drawn_rates.hpp"
 
 namespace chorus::testing {

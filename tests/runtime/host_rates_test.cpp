@@ -1,5 +1,5 @@
 // What a host's cores cost: measured, kept, read back, and what follows from it.
-#include "topology/host_rates.hpp"
+#include "topology/discover/host_rates.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "base/cores.hpp"
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
-#include "runtime/direct_cost.hpp"
-#include "runtime/host_probe.hpp"
-#include "runtime/host_probe_cores.hpp"
+#include "runtime/executors/direct_cost.hpp"
+#include "runtime/host/host_probe.hpp"
+#include "runtime/host/host_probe_cores.hpp"
 #include "tests/runtime/drawn_rates.hpp"
 #include "tests/transports/forbid_foreign_memory.hpp"
 

@@ -1,4 +1,4 @@
-#include "runtime/pacing.hpp"
+#include "runtime/probing/pacing.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/index.hpp"
-#include "model/json.hpp"
-#include "topology/sources.hpp"
+#include "model/json/json.hpp"
+#include "topology/discover/sources.hpp"
 #include "world.hpp"
 
 namespace chorus {

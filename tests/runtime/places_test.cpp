@@ -6,14 +6,14 @@
 #include <algorithm>
 
 #include "chorus/error.hpp"
-#include "model/cost.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
+#include "model/price/cost.hpp"
 #include "tests/runtime/drawn_rates.hpp"
-#include "topology/cpu_place.hpp"
-#include "topology/discover.hpp"
-#include "topology/discovered_host.hpp"
-#include "topology/record.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/cpu_place.hpp"
+#include "topology/discover/discover.hpp"
+#include "topology/discover/discovered_host.hpp"
+#include "topology/discover/sources.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Claim: whatever becomes of the plan, all ranks begin with it at the same call, or none does; and
 // no call waits for a rank that is still making it.
-#include "runtime/planner.hpp"
+#include "runtime/selection/planner.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <latch>
 #include <thread>
 
-#include "control_harness.hpp"
-#include "runtime/call_gate.hpp"
+#include "runtime/control/control_harness.hpp"
+#include "runtime/engine/call_gate.hpp"
 
 namespace chorus::testing_control {
 namespace {

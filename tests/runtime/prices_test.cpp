@@ -7,13 +7,13 @@
 #include <random>
 
 #include "collectives/algorithms.hpp"
-#include "model/bounds.hpp"
-#include "model/contract.hpp"
-#include "model/direct.hpp"
-#include "model/symmetry.hpp"
-#include "runtime/selection.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/program/direct.hpp"
+#include "model/schedule/contract.hpp"
+#include "model/schedule/symmetry.hpp"
+#include "runtime/selection/selection.hpp"
 #include "tests/runtime/drawn_rates.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -1,13 +1,12 @@
 // Claim: what rank 0 asks of the hosts that probe arrives as it was, nothing else is believed, and
 // flows last as long as the slowest of their bottlenecks needs.
-#include "runtime/probe_batch.hpp"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <random>
 
 #include "chorus/error.hpp"
+#include "runtime/probing/batch.hpp"
 
 namespace chorus {
 namespace {

@@ -1,11 +1,10 @@
 // Claim: all ranks see the same networks between hosts in the addresses of these, and none where
 // addresses do not say by which cable a path leads.
-#include "runtime/probe_networks.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "chorus/error.hpp"
+#include "runtime/probing/networks.hpp"
 
 namespace chorus {
 namespace {

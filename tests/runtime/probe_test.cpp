@@ -13,11 +13,11 @@
 #include <string>
 #include <thread>
 
-#include "base/files.hpp"
+#include "base/files/files.hpp"
 #include "chorus/error.hpp"
 #include "chorus/plan.hpp"
-#include "runtime/drift.hpp"
-#include "runtime/probe_cache.hpp"
+#include "runtime/host/probe_cache.hpp"
+#include "runtime/probing/drift.hpp"
 #include "world.hpp"
 
 namespace chorus::testing {

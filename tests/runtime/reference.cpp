@@ -8,7 +8,7 @@
 
 #include "chorus/memory.hpp"
 #include "collectives/reduce.hpp"
-#include "runtime/flight_recorder.hpp"
+#include "runtime/engine/flight_recorder.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -11,8 +11,8 @@
 #include <csignal>
 #include <thread>
 
-#include "base/fd.hpp"
-#include "runtime/control.hpp"
+#include "base/files/fd.hpp"
+#include "runtime/control/control.hpp"
 
 namespace chorus::testing {
 namespace {

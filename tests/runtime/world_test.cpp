@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "collectives/algorithms.hpp"
-#include "model/contract.hpp"
+#include "model/schedule/contract.hpp"
 #include "reference.hpp"
 
 namespace chorus::testing {

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/bounds.hpp"
-#include "model/contract.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/schedule/contract.hpp"
 #include "synth/exact/automorphisms.hpp"
 #include "synth/exact/round_network.hpp"
-#include "topology/builder.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/builder.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth::exact {
 namespace {

@@ -1,4 +1,4 @@
-#include "synth/gateways.hpp"
+#include "synth/composing/gateways.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "model/bounds.hpp"
-#include "model/contract.hpp"
-#include "model/cost.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/price/cost.hpp"
+#include "model/schedule/contract.hpp"
 #include "synth/packing.hpp"
 #include "synth/plan.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
 namespace {

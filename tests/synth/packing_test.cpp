@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/bounds.hpp"
-#include "model/cost.hpp"
-#include "model/symmetry.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/price/cost.hpp"
+#include "model/schedule/symmetry.hpp"
 #include "synth/packing/rings.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
 namespace {

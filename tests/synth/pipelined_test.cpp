@@ -1,4 +1,4 @@
-#include "synth/pipelined.hpp"
+#include "synth/ordering/pipelined.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/index.hpp"
-#include "model/steps.hpp"
+#include "model/schedule/steps.hpp"
 
 namespace chorus::synth {
 namespace {

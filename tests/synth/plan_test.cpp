@@ -10,14 +10,14 @@
 #include <thread>
 
 #include "chorus/error.hpp"
-#include "model/bounds.hpp"
-#include "model/contract.hpp"
-#include "model/json.hpp"
-#include "runtime/strategies.hpp"
-#include "synth/hierarchical.hpp"
-#include "synth/levels.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/json/json.hpp"
+#include "model/schedule/contract.hpp"
+#include "runtime/selection/strategies.hpp"
+#include "synth/composing/hierarchical.hpp"
+#include "synth/composing/levels.hpp"
 #include "topologies.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
 namespace {

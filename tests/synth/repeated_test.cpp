@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "model/bounds.hpp"
-#include "model/cost.hpp"
-#include "model/symmetry.hpp"
-#include "synth/hierarchical.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/price/cost.hpp"
+#include "model/schedule/symmetry.hpp"
+#include "synth/composing/hierarchical.hpp"
+#include "synth/composing/repeated_trees.hpp"
 #include "synth/plan.hpp"
-#include "synth/repeated_trees.hpp"
 #include "synth/spread.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
 namespace {

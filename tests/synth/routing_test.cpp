@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "model/bounds.hpp"
-#include "model/cost.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/price/cost.hpp"
 #include "random_graphs.hpp"
 #include "synth/network.hpp"
-#include "synth/predict.hpp"
+#include "synth/ordering/predict.hpp"
 #include "synth/routing/router.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
 namespace {

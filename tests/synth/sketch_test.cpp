@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "model/bounds.hpp"
-#include "model/cost.hpp"
+#include "model/bounds/bounds.hpp"
+#include "model/price/cost.hpp"
 #include "synth/plan.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
 namespace {

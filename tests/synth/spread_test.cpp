@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "chorus/error.hpp"
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "synth/network.hpp"
 #include "topologies.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "tests/topology/graph.hpp"
 #include "tests/topology/refusal.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 namespace {

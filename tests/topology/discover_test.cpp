@@ -1,4 +1,4 @@
-#include "topology/discover.hpp"
+#include "topology/discover/discover.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,10 +9,10 @@
 #include "chorus/error.hpp"
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
-#include "topology/describe.hpp"
-#include "topology/linux_net.hpp"
-#include "topology/record.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/describe.hpp"
+#include "topology/discover/linux_net.hpp"
+#include "topology/discover/sources.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus {
 namespace {

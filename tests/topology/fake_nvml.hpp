@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "topology/nvml.hpp"
-#include "topology/nvml_abi.hpp"
+#include "topology/discover/nvml/abi.hpp"
+#include "topology/discover/nvml/nvml.hpp"
 
 namespace chorus::fake {
 

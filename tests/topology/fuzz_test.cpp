@@ -9,16 +9,16 @@
 #include <string_view>
 #include <vector>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "chorus/error.hpp"
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
-#include "topology/discover.hpp"
-#include "topology/hw_tree.hpp"
-#include "topology/import.hpp"
-#include "topology/import_formats.hpp"
-#include "topology/record.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/discover.hpp"
+#include "topology/discover/hw_tree.hpp"
+#include "topology/discover/sources.hpp"
+#include "topology/import/formats.hpp"
+#include "topology/import/import.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus {
 namespace {

@@ -1,4 +1,4 @@
-#include "topology/import.hpp"
+#include "topology/import/import.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,13 +7,13 @@
 #include <map>
 #include <vector>
 
-#include "base/log.hpp"
+#include "base/text/log.hpp"
 #include "chorus/error.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
-#include "topology/describe.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/describe.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "chorus/error.hpp"
 #include "tests/topology/graph.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "tests/topology/graph.hpp"
 #include "tests/topology/refusal.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus {
 namespace {

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "model/cost.hpp"
+#include "model/price/cost.hpp"
 #include "topology/probing/division.hpp"
 #include "topology/probing/probed_network.hpp"
 

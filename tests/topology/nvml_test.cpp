@@ -1,5 +1,5 @@
 // NVML through a library that answers, refuses and lies as told.
-#include "topology/nvml.hpp"
+#include "topology/discover/nvml/nvml.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,12 +12,12 @@
 #include "tests/base/documented.hpp"
 #include "tests/topology/files.hpp"
 #include "tests/topology/graph.hpp"
-#include "topology/discover.hpp"
+#include "topology/discover/discover.hpp"
+#include "topology/discover/hw_tree.hpp"
+#include "topology/discover/sources.hpp"
 #include "topology/fake_nvml.hpp"
-#include "topology/hw_tree.hpp"
-#include "topology/import_formats.hpp"
-#include "topology/record.hpp"
-#include "topology/sources.hpp"
+#include "topology/import/formats.hpp"
+#include "topology/import/record.hpp"
 
 namespace chorus {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "chorus/error.hpp"
-#include "topology/sources.hpp"
+#include "topology/discover/sources.hpp"
 
 namespace chorus::test {
 

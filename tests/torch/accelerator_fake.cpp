@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "accelerator.hpp"
-#include "runtime/device_communicator.hpp"
-#include "runtime/device_stream.hpp"
+#include "runtime/gpu/communicator.hpp"
+#include "runtime/gpu/stream.hpp"
 
 namespace chorus_torch {
 namespace {

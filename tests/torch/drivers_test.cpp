@@ -16,8 +16,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "collective_driver.hpp"
-#include "message_driver.hpp"
+#include "drivers/collective_driver.hpp"
+#include "drivers/message_driver.hpp"
 #include "runtime/world.hpp"
 
 namespace {

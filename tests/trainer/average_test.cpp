@@ -6,7 +6,7 @@
 
 #include "chorus/error.hpp"
 #include "chorus/neighbor.hpp"
-#include "random.hpp"
+#include "model/random.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {

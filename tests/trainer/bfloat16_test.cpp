@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "chorus/error.hpp"
-#include "random.hpp"
+#include "model/random.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {

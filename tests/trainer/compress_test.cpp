@@ -8,10 +8,10 @@
 #include <tuple>
 
 #include "chorus/error.hpp"
-#include "compare.hpp"
-#include "random.hpp"
-#include "report.hpp"
-#include "volume.hpp"
+#include "model/random.hpp"
+#include "report/compare.hpp"
+#include "report/report.hpp"
+#include "report/volume.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "volume.hpp"
+#include "report/volume.hpp"
 #include "world.hpp"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "compare.hpp"
+#include "report/compare.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {

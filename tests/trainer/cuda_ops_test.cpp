@@ -1,6 +1,6 @@
 // Every operation of the cuda backend, its kernels run by the host, beside the cpu backend's: one
 // thread per row, and teams of threads as on a GPU.
-#include "cuda_ops.hpp"
+#include "ops/cuda_ops.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "chorus/compress.hpp"
-#include "random.hpp"
+#include "model/random.hpp"
 
 namespace trainer::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "chorus/error.hpp"
-#include "plan.hpp"
+#include "report/plan.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {

@@ -1,6 +1,6 @@
 // Files that a run leaves behind are whole or not there, and what cannot be written is known
 // before.
-#include "outputs.hpp"
+#include "report/outputs.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // The mapping changes no result, and the planner's choice is the best of what is feasible.
-#include "plan.hpp"
+#include "report/plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "chorus/error.hpp"
-#include "volume.hpp"
+#include "report/volume.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {

@@ -1,6 +1,6 @@
 // Products of matrices are those of the definition, in every form that the trainer asks for, by
 // whatever multiplies here; on the calling thread alone.
-#include "products.hpp"
+#include "ops/products.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "onednn.hpp"
-#include "random.hpp"
+#include "model/random.hpp"
+#include "ops/onednn.hpp"
 
 namespace trainer::testing {
 namespace {

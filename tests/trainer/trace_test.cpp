@@ -1,7 +1,7 @@
 // A timeline holds what the log counts, no wait is outside of a pass or an update, and what is
 // written is JSON that Chrome reads. Overlap hides what the schedule without it exposes, at the
 // same bits.
-#include "trace.hpp"
+#include "report/trace.hpp"
 
 #include <gtest/gtest.h>
 

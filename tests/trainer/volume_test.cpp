@@ -1,5 +1,5 @@
 // The bytes that a run sends are the formulas', to the byte, on every rank.
-#include "volume.hpp"
+#include "report/volume.hpp"
 
 #include <gtest/gtest.h>
 

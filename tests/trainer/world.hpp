@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "report/volume.hpp"
 #include "trainer.hpp"
-#include "volume.hpp"
 
 namespace trainer::testing {
 

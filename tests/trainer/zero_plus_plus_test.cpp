@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "chorus/error.hpp"
-#include "random.hpp"
+#include "model/random.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {

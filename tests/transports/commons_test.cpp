@@ -1,5 +1,5 @@
 // What a peer says of its memory in the commons is believed within bounds only.
-#include "transports/commons.hpp"
+#include "transports/shm/commons.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class CommonsTest : public ::testing::Test {
     for (Rank rank = 0; rank < 2; ++rank) ranks_[rank] = open(rank, false);
   }
 
-  std::unique_ptr<Commons> open(Rank rank, bool same_process) {
+  std::shared_ptr<Commons> open(Rank rank, bool same_process) {
     std::vector<Commons::Peer> peers(2);
     for (std::size_t i = 0; i < 2; ++i) {
       peers[i].memory = Mapping(files_[i].get(), 0, Commons::part_bytes(kSlotBytes));
@@ -56,7 +56,7 @@ class CommonsTest : public ::testing::Test {
   }
 
   Fd files_[2];
-  std::unique_ptr<Commons> ranks_[2];
+  std::shared_ptr<Commons> ranks_[2];
 };
 
 constexpr std::uint16_t kFirstSegment = Reference::kSegment;

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
 #include "chorus/error.hpp"
 #include "transports/transports.hpp"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "chorus/error.hpp"
-#include "transports/link.hpp"
+#include "transports/link/link.hpp"
 
 namespace chorus::testing {
 

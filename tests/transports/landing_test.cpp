@@ -5,7 +5,7 @@
 #include <random>
 
 #include "ends.hpp"
-#include "transports/link.hpp"
+#include "transports/link/link.hpp"
 
 namespace chorus::testing {
 namespace {

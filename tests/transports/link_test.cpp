@@ -1,6 +1,6 @@
 // One suite for every transport: what the Link contract promises, between threads and between
 // processes.
-#include "transports/link.hpp"
+#include "transports/link/link.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -8,7 +8,7 @@
 #include <random>
 
 #include "ends.hpp"
-#include "transports/rdma.hpp"
+#include "transports/rdma/rdma.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -1,5 +1,5 @@
 // Mailboxes on memory of this process: two ends, on one thread or two.
-#include "transports/mailbox.hpp"
+#include "transports/shm/mailbox.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

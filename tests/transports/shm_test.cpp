@@ -7,7 +7,7 @@
 
 #include "ends.hpp"
 #include "forbid_foreign_memory.hpp"
-#include "transports/shm_memory.hpp"
+#include "transports/shm/shm_memory.hpp"
 
 namespace chorus::testing {
 namespace {

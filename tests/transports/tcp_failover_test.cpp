@@ -12,8 +12,8 @@
 #include <set>
 
 #include "ends.hpp"
-#include "transports/tcp_endpoint.hpp"
-#include "transports/tcp_wire.hpp"
+#include "transports/tcp/endpoint.hpp"
+#include "transports/tcp/wire.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -1,9 +1,9 @@
 // A pace that was measured too low is found out by those that send; one that is right stays.
-#include "transports/tcp_pace.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "transports/tcp/pace.hpp"
 
 namespace chorus {
 namespace {

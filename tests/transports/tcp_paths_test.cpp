@@ -1,6 +1,4 @@
 // Which paths a link over several cables has, and who carries what.
-#include "transports/tcp_paths.hpp"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -8,6 +6,7 @@
 #include <algorithm>
 
 #include "ends.hpp"
+#include "transports/tcp/paths.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -1,13 +1,12 @@
 // What the kernel has told of many sockets, and what it has not told yet.
-#include "transports/tcp_readiness.hpp"
-
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <vector>
 
-#include "base/fd.hpp"
+#include "base/files/fd.hpp"
+#include "transports/tcp/readiness.hpp"
 
 namespace chorus {
 namespace {

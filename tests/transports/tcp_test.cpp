@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "ends.hpp"
-#include "transports/tcp_endpoint.hpp"
-#include "transports/tcp_wire.hpp"
+#include "transports/tcp/endpoint.hpp"
+#include "transports/tcp/wire.hpp"
 
 namespace chorus::testing {
 namespace {

@@ -1,6 +1,6 @@
 // Communicators of one rank sleep in several threads at once, and no byte that was meant for one of
 // them is lost on another.
-#include "transports/wakeups.hpp"
+#include "transports/link/wakeups.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -15,8 +15,8 @@
 
 #include "base/counted.hpp"
 #include "base/index.hpp"
-#include "model/json.hpp"
-#include "model/max_flow.hpp"
+#include "model/json/json.hpp"
+#include "model/price/max_flow.hpp"
 #include "topology/probing/networks.hpp"
 #include "topology/probing/several_networks.hpp"
 

@@ -8,11 +8,11 @@
 #include "base/counted.hpp"
 #include "base/index.hpp"
 #include "chorus/error.hpp"
-#include "model/json.hpp"
-#include "topology/builder.hpp"
-#include "topology/host_memory.hpp"
+#include "model/json/json.hpp"
+#include "topology/discover/builder.hpp"
+#include "topology/discover/host_memory.hpp"
+#include "topology/discover/rates.hpp"
 #include "topology/probing/several_networks.hpp"
-#include "topology/rates.hpp"
 
 namespace chorus::probing {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
-#include "topology/host_memory.hpp"
+#include "topology/discover/host_memory.hpp"
 #include "topology/probing/host_tree.hpp"
 
 namespace chorus::probing {

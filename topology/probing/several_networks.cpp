@@ -9,7 +9,7 @@
 
 #include "base/counted.hpp"
 #include "base/index.hpp"
-#include "model/json.hpp"
+#include "model/json/json.hpp"
 #include "topology/probing/networks.hpp"
 #include "topology/probing/pairs_of_networks.hpp"
 

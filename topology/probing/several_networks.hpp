@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "topology/builder.hpp"
+#include "topology/discover/builder.hpp"
 #include "topology/probing/probed_network.hpp"
 
 namespace chorus::probing {

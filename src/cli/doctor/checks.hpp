@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/doctor/findings.hpp"
-#include "topology/box.hpp"
+#include "topology/discover/box.hpp"
 
 namespace chorus::doctor {
 

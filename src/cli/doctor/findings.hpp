@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "topology/nvml.hpp"
+#include "topology/discover/nvml/nvml.hpp"
 
 namespace chorus::doctor {
 

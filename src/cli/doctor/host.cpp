@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/kernel_text.hpp"
+#include "base/files/kernel_text.hpp"
 #include "cli/doctor/checks.hpp"
 
 namespace chorus::doctor {

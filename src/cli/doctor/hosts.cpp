@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/kernel_text.hpp"
+#include "base/files/kernel_text.hpp"
 #include "chorus/error.hpp"
 #include "cli/doctor/checks.hpp"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "chorus/error.hpp"
-#include "transports/tcp_hub.hpp"
-#include "transports/tcp_link.hpp"
+#include "transports/tcp/hub.hpp"
+#include "transports/tcp/link.hpp"
 
 namespace chorus::doctor {
 namespace {

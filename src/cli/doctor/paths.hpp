@@ -9,7 +9,7 @@
 
 #include "base/secret.hpp"
 #include "cli/doctor/findings.hpp"
-#include "transports/link.hpp"
+#include "transports/link/link.hpp"
 
 namespace chorus {
 class TcpHub;

@@ -10,8 +10,8 @@
 
 #include "collectives/algorithms.hpp"
 #include "device/image.hpp"
-#include "model/contract.hpp"
-#include "runtime/proved.hpp"
+#include "model/schedule/contract.hpp"
+#include "runtime/selection/proved.hpp"
 
 namespace ptx {
 namespace {

@@ -1,0 +1,243 @@
+#include "synth/composing/repeated_trees.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "base/index.hpp"
+
+namespace chorus::synth {
+namespace {
+
+constexpr int kRepeatedPatience = 4;                // rounds without progress
+constexpr double kMostLooks = 2e9;                  // at edges, of all rounds together
+constexpr std::size_t kMostRepeatedHops = 600'000;  // of cell 0's chunks
+constexpr int kMostTreeCells = 2048;       // cells; beyond, looking for trees takes minutes
+constexpr double kSmallestTree = 1 << 12;  // bytes of one tree's data
+constexpr double kDeep =
+    1e-3;  // of the mean cost of an edge: what one hop more from the root costs
+constexpr float kUnreachable = std::numeric_limits<float>::infinity();
+
+/// A hop of a tree: over an image of a folded edge.
+struct TreeHop {
+  Rank src = 0;
+  Rank dst = 0;
+  int edge = 0;
+};
+using Tree = std::vector<TreeHop>;
+
+class RepeatedPacker {
+ public:
+  RepeatedPacker(const Network& network, int trees_per_rank, std::uint64_t seed)
+      : network_(network),
+        cells_(network.cells()),
+        n_(at(network_.world_size())),
+        trees_(at(cells_.size()) * at(trees_per_rank)),
+        load_(network_.resources().size(), 0),
+        price_(load_.size(), 0),
+        cost_(network_.edges().size(), 0),
+        random_(seed) {
+    for (std::size_t i = 0; i < trees_.size(); ++i) {
+      roots_.push_back(static_cast<Rank>(i / at(trees_per_rank)));
+    }
+    // Cells as they are seen from each other: edges leave cell 0 alone.
+    plus_.resize(at(cells_.count()) * at(cells_.count()));
+    for (int by = 0; by < cells_.count(); ++by) {
+      for (int cell = 0; cell < cells_.count(); ++cell) {
+        plus_[at(by) * at(cells_.count()) + at(cell)] = cells_.plus(cell, by);
+      }
+    }
+  }
+
+  bool build(const Effort& effort) {
+    for (std::size_t i = 0; i < trees_.size(); ++i) {
+      if (effort.spent() || !rebuild(i, 8)) return false;
+    }
+    return true;
+  }
+
+  void improve(const Effort& effort) {
+    const double looks = static_cast<double>(trees_.size()) *
+                         static_cast<double>(network_.edges().size()) *
+                         static_cast<double>(cells_.count());
+    int rounds = static_cast<int>(std::clamp(kMostLooks / looks, 1.0, 40.0));
+    double least = worst();
+    double steepness = 16;
+    for (int idle = 0; idle < kRepeatedPatience && rounds > 0 && !effort.spent();
+         ++idle, --rounds) {
+      round(steepness);
+      if (worst() < least * (1 - 1e-9)) {
+        least = worst();
+        idle = -1;
+      }
+      steepness = steepness >= 128 ? 8 : steepness * 1.5;
+    }
+  }
+
+  [[nodiscard]] double worst() const {
+    return load_.empty() ? 0 : *std::max_element(load_.begin(), load_.end());
+  }
+  [[nodiscard]] const std::vector<Tree>& trees() const { return trees_; }
+
+ private:
+  void round(double steepness) {
+    for (std::size_t i = 0; i < trees_.size(); ++i) {
+      const double before = worst();
+      Tree old = trees_[i];
+      change_load(old, -1);
+      (void)rebuild(i, steepness);
+      if (worst() <= before * (1 + 1e-12)) continue;
+      change_load(trees_[i], -1);
+      trees_[i] = std::move(old);
+      change_load(trees_[i], 1);
+    }
+  }
+
+  void change_load(const Tree& tree, int times) {
+    std::vector<int> hops(network_.edges().size(), 0);
+    for (const TreeHop& hop : tree) ++hops[at(hop.edge)];
+    for (std::size_t edge = 0; edge < hops.size(); ++edge) {
+      if (hops[edge] == 0) continue;
+      for (const int resource : network_.edges()[edge].resources) {
+        load_[at(resource)] +=
+            times * hops[edge] * network_.resources()[at(resource)].beta_s_per_byte;
+      }
+    }
+  }
+
+  void set_costs(double steepness) {
+    double top = worst();
+    for (const Resource& resource : network_.resources()) {
+      top = std::max(top, resource.beta_s_per_byte);
+    }
+    for (std::size_t i = 0; i < price_.size(); ++i) {
+      const double beta = network_.resources()[i].beta_s_per_byte;
+      price_[i] = beta <= 0 ? 0 : beta / top * std::exp(steepness * ((load_[i] + beta) / top - 1));
+    }
+    double sum = 0;
+    for (std::size_t edge = 0; edge < cost_.size(); ++edge) {
+      double cost = 0;
+      for (const int resource : network_.edges()[edge].resources) cost += price_[at(resource)];
+      cost_[edge] = static_cast<float>(cost);
+      sum += cost;
+    }
+    deep_ = static_cast<float>(kDeep * sum / static_cast<double>(cost_.size()));
+  }
+
+  /// Prim's algorithm, depth counting a little, and which of equals is taken by chance. False if
+  /// ranks are left out.
+  bool rebuild(std::size_t index, double steepness) {
+    set_costs(steepness);
+    Tree& tree = trees_[index];
+    tree.clear();
+    std::vector<char> inside(n_, 0);
+    std::vector<float> offer(n_, kUnreachable), chance(n_);
+    std::vector<TreeHop> over(n_);
+    std::vector<int> depth(n_, 0);
+    for (float& one : chance) one = 1 + 1e-3F * static_cast<float>(random_() % 1024) / 1024;
+    Rank newest = roots_[index];
+    for (std::size_t size = 1; size < n_; ++size) {
+      inside[at(newest)] = 1;
+      offer_from(newest, inside, chance, depth, offer, over);
+      newest = -1;
+      for (std::size_t rank = 0; rank < n_; ++rank) {
+        if (inside[rank] != 0 || offer[rank] == kUnreachable) continue;
+        if (newest < 0 || offer[rank] < offer[at(newest)]) newest = static_cast<Rank>(rank);
+      }
+      if (newest < 0) return false;
+      depth[at(newest)] = depth[at(over[at(newest)].src)] + 1;
+      tree.push_back(over[at(newest)]);
+    }
+    change_load(tree, 1);
+    return true;
+  }
+
+  void offer_from(Rank src, const std::vector<char>& inside, const std::vector<float>& chance,
+                  const std::vector<int>& depth, std::vector<float>& offer,
+                  std::vector<TreeHop>& over) const {
+    const int size = cells_.size();
+    const int* moved = &plus_[at(src / size) * at(cells_.count())];
+    const float deep = deep_ * static_cast<float>(depth[at(src)] + 1);
+    for (const int index : network_.out(src % size)) {
+      const Edge& edge = network_.edges()[at(index)];
+      const Rank dst = moved[edge.dst / size] * size + edge.dst % size;
+      if (inside[at(dst)] != 0) continue;
+      const float cost = cost_[at(index)] * chance[at(dst)] + deep;
+      if (cost >= offer[at(dst)]) continue;
+      offer[at(dst)] = cost;
+      over[at(dst)] = {src, dst, index};
+    }
+  }
+
+  const Network& network_;
+  const Cells& cells_;
+  std::size_t n_;
+  std::vector<Tree> trees_;
+  std::vector<Rank> roots_;    // by tree
+  std::vector<double> load_;   // seconds per byte of a tree, by resource
+  std::vector<double> price_;  // by resource
+  std::vector<float> cost_;    // by edge
+  float deep_ = 0;             // the cost of one hop more
+  std::vector<int> plus_;      // [by · cells + cell]
+  std::mt19937_64 random_;
+};
+
+}  // namespace
+
+std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int trees_per_rank,
+                                                 const Effort& effort) {
+  RepeatedPacker packer(network, trees_per_rank, effort.seed);
+  if (!packer.build(effort)) return std::nullopt;
+  packer.improve(effort);
+  RepeatedTrees result{trees_per_rank, {}, packer.worst()};
+  for (const Tree& tree : packer.trees()) {
+    std::vector<Hop>& hops = result.trees.emplace_back();
+    for (const TreeHop& hop : tree) hops.push_back({hop.src, hop.dst, 0});
+  }
+  return result;
+}
+
+std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
+                                     const Effort& effort) {
+  const Cells& cells = network.cells();
+  const int n = network.world_size();
+  const double block = size_bytes / n;
+  double least_alpha = std::numeric_limits<double>::infinity(), beta = 0;
+  for (const Edge& edge : network.edges()) {
+    least_alpha = std::min(least_alpha, edge.alpha_s);
+    beta = std::max(beta, edge.beta_s_per_byte);
+  }
+  if (cells.count() > kMostTreeCells || block * beta < least_alpha / 8) return {};
+  const std::size_t hops_of_one = at(n - 1) * at(cells.size());
+  const auto too_many = [&](int per_rank) {
+    return hops_of_one * at(per_rank) > kMostRepeatedHops || block / per_rank < kSmallestTree;
+  };
+  std::optional<RepeatedTrees> best;
+  for (const int trees : {1, 2, 4, 8}) {
+    if (trees > 1 && too_many(trees)) break;
+    std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, effort);
+    if (!found) break;
+    const double gain =
+        best ? best->load_s_per_byte / best->trees_per_rank / (found->load_s_per_byte / trees) : 2;
+    if (gain > 1.01) best = std::move(found);
+  }
+  std::vector<Schedule> schedules;
+  for (int pieces = 1; best && pieces <= 64; pieces *= 4) {
+    if (effort.spent() && !schedules.empty()) break;
+    const int per_rank = best->trees_per_rank * pieces;
+    if (pieces > 1 && too_many(per_rank)) break;
+    Spread spread{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
+    for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
+      for (int piece = 0; piece < pieces; ++piece) {
+        const auto chunk = static_cast<ChunkId>(tree) * pieces + piece;
+        for (const Hop& hop : best->trees[tree]) spread.hops.push_back({hop.src, hop.dst, chunk});
+      }
+    }
+    schedules.push_back(in_order("trees", network, spread, block / per_rank));
+  }
+  return schedules;
+}
+
+}  // namespace chorus::synth

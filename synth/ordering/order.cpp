@@ -1,0 +1,141 @@
+// in_order(): list scheduling of the hops of a spread.
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/check.hpp"
+#include "base/index.hpp"
+#include "synth/ordering/list_scheduler.hpp"
+#include "synth/spread.hpp"
+
+namespace chorus::synth {
+namespace {
+
+int edge_of(const Network& network, const Hop& hop) {
+  const std::optional<int> edge = network.edge(hop.src, hop.dst);
+  CHORUS_CHECK(edge.has_value(), "hops are edges of the network they are ordered on");
+  return *edge;
+}
+
+/// For every hop the one that brings its chunk to its source, or -1.
+std::vector<int> bringers(const Network& network, const std::vector<Hop>& hops) {
+  const auto n = static_cast<std::size_t>(network.world_size());
+  std::unordered_map<std::size_t, int> bringer;  // chunk · n + rank to the hop that brought it
+  bringer.reserve(hops.size());
+  std::vector<int> result(hops.size(), -1);
+  for (std::size_t i = 0; i < hops.size(); ++i) {
+    const Hop& hop = hops[i];
+    const auto found = bringer.find(at(hop.chunk) * n + at(hop.src));
+    if (found != bringer.end()) result[i] = found->second;
+    const bool first =
+        bringer.try_emplace(at(hop.chunk) * n + at(hop.dst), static_cast<int>(i)).second;
+    CHORUS_CHECK(first, "no rank receives a chunk of a spread twice");
+  }
+  return result;
+}
+
+/// One job per hop, numbered alike. How urgent a hop is: its own time and that of the longest way
+/// on from its end, then the ranks that get the chunk through it, then the lower chunk. First
+/// pieces go before all others: where ways share a link fairly they arrive together.
+JobGraph jobs_of(const Network& network, const Spread& spread, double chunk_bytes) {
+  const std::vector<int> bringer = bringers(network, spread.hops);
+  JobGraph graph;
+  for (std::size_t i = 0; i < spread.hops.size(); ++i) {
+    const Hop& hop = spread.hops[i];
+    graph.add({edge_of(network, hop), {0, 1, -hop.chunk}});
+    if (bringer[i] >= 0) graph.wait(static_cast<int>(i), bringer[i]);
+  }
+  std::vector<Job>& jobs = graph.jobs();
+  double longest_s = 0;
+  for (std::size_t i = jobs.size(); i-- > 0;) {
+    const Edge& edge = network.edges()[at(jobs[i].edge)];
+    auto& [way_s, reaches, chunk] = jobs[i].urgency;
+    way_s += edge.alpha_s + chunk_bytes * edge.beta_s_per_byte;
+    longest_s = std::max(longest_s, way_s);
+    if (bringer[i] < 0) continue;
+    auto& [way_before_s, reaches_before, chunk_before] = jobs[at(bringer[i])].urgency;
+    way_before_s = std::max(way_before_s, way_s);
+    reaches_before += reaches;
+  }
+  for (std::size_t i = 0; i < jobs.size() && spread.pieces > 1; ++i) {
+    std::get<0>(jobs[i].urgency) -= spread.hops[i].chunk % spread.pieces * 2 * longest_s;
+  }
+  return graph;
+}
+
+/// Steps of hops that begin in the order in which they come.
+class HopNumbering {
+ public:
+  HopNumbering(const Network& network, int pieces)
+      : network_(network),
+        pieces_(pieces),
+        last_step_(at(network.cells().size()), 0),
+        last_on_(network.edges().size()) {}
+
+  /// After the hop that brought the chunk, and not before what its source, or any of its images,
+  /// has sent. Within a step a lane goes by chunk: what has to go out of that order begins a new
+  /// step; so does what is of another cell, as images are not ordered alike, and the next piece of
+  /// one chunk: in one step they would be one message again.
+  int step(const Hop& hop) {
+    const Cells& cells = network_.cells();
+    const auto n = static_cast<std::size_t>(network_.world_size());
+    const auto brought = brought_.find(at(hop.chunk) * n + at(hop.src));
+    int& last = last_step_[at(hop.src % cells.size())];
+    int step = brought == brought_.end() ? last : std::max(last, brought->second + 1);
+    const int cell = cells.cell_of(hop.src);
+    Sent& before = last_on_[at(edge_of(network_, hop))];
+    const bool piece = pieces_ > 1 && before.chunk / pieces_ == hop.chunk / pieces_;
+    if (before.step == step && (before.cell != cell || before.chunk > hop.chunk || piece)) ++step;
+    before = {step, cell, hop.chunk};
+    last = step;
+    brought_[at(hop.chunk) * n + at(hop.dst)] = step;
+    return step;
+  }
+
+ private:
+  struct Sent {
+    int step = -1, cell = -1;
+    ChunkId chunk = -1;
+  };
+
+  const Network& network_;
+  int pieces_;
+  std::vector<int> last_step_;                    // by source rank, that of cell 0
+  std::vector<Sent> last_on_;                     // by edge
+  std::unordered_map<std::size_t, int> brought_;  // chunk · n + rank: the step that brought it
+};
+
+}  // namespace
+
+Schedule as_begun(std::string_view name, const Network& network, const Spread& spread) {
+  Schedule schedule{
+      std::string(name),        spread.collective, network.world_size(), spread.num_chunks, {},
+      network.cells().radices()};
+  HopNumbering numbering(network, spread.pieces);
+  for (const Hop& hop : spread.hops) {
+    const auto step = at(numbering.step(hop));
+    if (step >= schedule.steps.size()) schedule.steps.resize(step + 1);
+    schedule.steps[step].push_back({hop.src, hop.dst, hop.chunk, Action::copy});
+  }
+  for (Step& step : schedule.steps) {
+    std::sort(step.begin(), step.end(), [](const Transfer& a, const Transfer& b) {
+      return std::tie(a.src, a.dst, a.chunk) < std::tie(b.src, b.dst, b.chunk);
+    });
+  }
+  return schedule;
+}
+
+Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
+                  double chunk_bytes) {
+  Spread begun{spread.collective, spread.num_chunks, {}, spread.pieces};
+  begun.hops.reserve(spread.hops.size());
+  ListScheduler scheduler(network, jobs_of(network, spread, chunk_bytes), chunk_bytes);
+  for (const int job : scheduler.run()) begun.hops.push_back(spread.hops[at(job)]);
+  return as_begun(name, network, begun);
+}
+
+}  // namespace chorus::synth

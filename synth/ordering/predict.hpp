@@ -1,0 +1,43 @@
+// How long a schedule takes, for those who have a network but no topology.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "chorus/schedule.hpp"
+#include "chorus/topology.hpp"
+#include "model/price/cost.hpp"
+#include "synth/network.hpp"
+
+namespace chorus::synth {
+
+/// Simulates on a topology in which every edge of the network is a link and every resource a port
+/// group: edge for edge the same alphas, and the same sharing.
+class Predictor {
+ public:
+  explicit Predictor(const Network& network);
+
+  /// Seconds of `schedule`, all of whose transfers are edges of the network.
+  [[nodiscard]] double seconds(const Schedule& schedule, double size_bytes) const;
+  /// True if that takes a second or two at most: where much is shared the time grows with the
+  /// square of the transfers that are under way together.
+  [[nodiscard]] bool quick(std::size_t transfers) const;
+
+ private:
+  Topology topology_;
+  Routes routes_;
+};
+
+/// For schedules too large to simulate: a discrete-event replay in which every link and port group
+/// serves one transfer at a time, earlier steps first, in place of fair sharing. Time grows with
+/// n·log n in the number of transfers. On a folded network images do at the same time what they are
+/// images of. Nothing if a transfer is no edge of the network, or its symmetry another.
+[[nodiscard]] std::optional<double> replayed_seconds(const Schedule& schedule,
+                                                     const Network& network, double size_bytes);
+
+/// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
+/// replay or simulation is faster. Nothing if a transfer is no edge of the network.
+[[nodiscard]] std::optional<double> least_seconds(const Schedule& schedule, const Network& network,
+                                                  double size_bytes);
+
+}  // namespace chorus::synth
