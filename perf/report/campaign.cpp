@@ -145,6 +145,10 @@ class Runner {
                  .command = described(command)};
   }
 
+  static std::string without_folder(const std::string& word) {
+    return word.starts_with("/") ? std::filesystem::path(word).filename().string() : word;
+  }
+
   /// The launcher's command line and variables, with the names of files cut to what matters.
   [[nodiscard]] std::string described(const Command& command) const {
     std::string text;
@@ -152,12 +156,9 @@ class Runner {
       constexpr std::array kOfOneRun = {"TMPDIR", "CHORUS_SECRET", "CHORUS_ID", kTokenVariable,
                                         kHostsVariable};
       if (std::ranges::find(kOfOneRun, key) == kOfOneRun.end())
-        text += fmt::format("{}={} ", key, value);
+        text += fmt::format("{}={} ", key, without_folder(value));
     }
-    for (const std::string& word : command.argv) {
-      text += (word.starts_with("/") ? std::filesystem::path(word).filename().string() : word);
-      text += ' ';
-    }
+    for (const std::string& word : command.argv) text += without_folder(word) + ' ';
     text.pop_back();
     return text;
   }

@@ -52,6 +52,15 @@ done
   --json "$dir/one.json" >/dev/null 2>&1 || fail "one host"
 grep -q '"launcher": "chorus"' "$dir/one.json" || fail "one host: no launcher"
 
+# A record names programs and files, not where they lay.
+"$perf" all_reduce -l chorus --cluster pairs --sizes 64 --rounds 1 --iterations 5 --json "$dir/c.json" \
+  >/dev/null 2>&1 || fail "a cluster"
+python3 - "$dir/c.json" <<'CHECK' || fail "a path in $(grep '"command"' "$dir/c.json")"
+import json, sys
+for library in json.load(open(sys.argv[1]))["libraries"]:
+    assert "rsh_agent=chorus-perf-enter" in library["command"] and "=/" not in library["command"]
+CHECK
+
 # A library that no host has costs its own rows.
 "$perf" cluster run pairs -- "$perf" all_reduce -l chorus,absent --worker absent=/nowhere/worker \
   --sizes 64 --rounds 1 --iterations 5 --timeout-s 20 >"$dir/out" 2>&1 || true
