@@ -26,7 +26,7 @@ setup(
     description="Collective communication for numpy and DLPack",
     packages=["chorus"],
     ext_modules=[Extension("chorus._core", [], py_limited_api=True)],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "sdist": wheel_build.SourceArchive},
     options={**wheel_build.options(), "bdist_wheel": {"py_limited_api": "cp311"}},
     python_requires=">=3.11",
 )

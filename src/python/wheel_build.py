@@ -8,9 +8,43 @@ import subprocess
 import sys
 from pathlib import Path
 
+from setuptools.command.sdist import sdist
+
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = re.search(r"project\(chorus VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 LEFT_BEHIND = ROOT / "build" / "python-package"  # what setuptools leaves lying about
+
+
+# What builds the library; tests, records and documents stay behind.
+SOURCES = ["CMakeLists.txt", "LICENSE", "README.md", "cmake", "collectives", "include", "src", "synth", "topology", "transports"]
+
+
+class SourceArchive(sdist):
+    """All of the library's sources, since all of them are compiled. pip takes the archive from its top, where a file sends
+    it on to the folder of this package."""
+
+    def make_release_tree(self, base_dir, files):
+        top = Path(base_dir)
+        for name in tracked():
+            (top / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, top / name)
+        folder = Path.cwd().relative_to(ROOT)
+        (top / "pyproject.toml").write_text('[build-system]\nrequires = ["setuptools>=70.1"]\n'
+                                            'build-backend = "build_in_folder"\nbackend-path = ["."]\n')
+        (top / "build_in_folder.py").write_text(
+            "import os\nfrom pathlib import Path\n\nfrom setuptools.build_meta import *\n\n"
+            f"os.chdir(Path(__file__).resolve().parent / {str(folder)!r})\n")
+        self.distribution.metadata.write_pkg_info(base_dir)
+
+
+def tracked():
+    """The files of SOURCES, relative to ROOT: those git has, or, where this is no checkout, all there are."""
+    listed = subprocess.run(["git", "ls-files", "-z", *SOURCES], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode == 0 and listed.stdout:
+        return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
+    found = [ROOT / name for name in SOURCES if (ROOT / name).is_file()]
+    found += [path for name in SOURCES for path in sorted((ROOT / name).rglob("*")) if path.is_file()]
+    return [str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts]
 
 
 def options():

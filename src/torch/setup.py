@@ -19,6 +19,9 @@ WITH_MODULE = sys.version_info >= (3, 11)  # of which the module chorus needs th
 
 class Build(build_ext):
     def run(self):
+        if not TORCH:
+            raise SystemExit("chorus-torch is built for the torch of this Python, which has none: install torch "
+                             "first, then pip install --no-build-isolation ./src/torch")
         import torch
 
         environment = dict(os.environ)
@@ -39,17 +42,18 @@ class Build(build_ext):
 
 
 def of_torch():
-    """The version of torch that this is built for: one with another minor version is refused."""
+    """The version of torch that this is built for, by which one with another minor version is refused; none in an archive of
+    sources, nor where there is no torch."""
     try:
-        return ".".join(version("torch").split("+")[0].split(".")[:2])
+        return None if "sdist" in sys.argv else ".".join(version("torch").split("+")[0].split(".")[:2])
     except PackageNotFoundError:
-        raise SystemExit("chorus-torch is built for the torch of this Python, which has none: install torch "
-                         "first, then pip install --no-build-isolation ./src/torch")
+        return None
 
 
+TORCH = of_torch()
 setup(
     name="chorus-torch",
-    version=f"{wheel_build.VERSION}+torch{of_torch()}",
+    version=wheel_build.VERSION + (f"+torch{TORCH}" if TORCH else ""),
     description="Chorus as a backend of torch.distributed",
     packages=["chorus_torch", *(["chorus"] if WITH_MODULE else [])],
     package_dir={"chorus": "../python/chorus"},
@@ -60,8 +64,8 @@ setup(
         "torch.distributed.backends": ["chorus = _chorus_torch_autoload:by_name"],
     },
     ext_modules=[Extension("chorus_torch._C", [])],
-    cmdclass={"build_ext": Build},
+    cmdclass={"build_ext": Build, "sdist": wheel_build.SourceArchive},
     options=wheel_build.options(),
     python_requires=">=3.9",
-    install_requires=[f"torch=={of_torch()}.*"],
+    install_requires=[f"torch=={TORCH}.*" if TORCH else "torch"],
 )
