@@ -38,13 +38,11 @@ class SourceArchive(sdist):
 
 
 def tracked():
-    """The files of SOURCES, relative to ROOT: those git has, or, where this is no checkout, all there are."""
+    """The files of SOURCES that git has, relative to ROOT: what else lies about there is nobody's source."""
     listed = subprocess.run(["git", "ls-files", "-z", *SOURCES], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode == 0 and listed.stdout:
-        return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
-    found = [ROOT / name for name in SOURCES if (ROOT / name).is_file()]
-    found += [path for name in SOURCES for path in sorted((ROOT / name).rglob("*")) if path.is_file()]
-    return [str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts]
+    if not listed.stdout:
+        raise SystemExit(f"an archive of sources is made in a checkout, of what git lists there: {listed.stderr or ROOT}")
+    return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
 
 
 def options():

@@ -17,10 +17,10 @@ function(chorus_write_rooms file)
     elseif(NOT sources)
       continue()
     endif()
-    # Generator expressions name objects of other targets, not sources of this one.
-    if(NOT sources)
+    if(NOT sources)  # NOTFOUND
       set(sources "")
     endif()
+    # Generator expressions name objects of other targets, not sources of this one.
     list(FILTER sources EXCLUDE REGEX "\\$<")
     get_target_property(links ${target} ${how})
     set(linked "")

@@ -1,6 +1,7 @@
 """How test suites of others are run, with Gloo or with Chorus in its place: {test: (outcome, why)} of each."""
 
 import contextlib
+import glob
 import os
 import re
 import signal
@@ -39,8 +40,20 @@ def descendants(process):
     return found
 
 
+@contextlib.contextmanager
+def nothing_left(pattern):
+    """Removes what has come to be there meanwhile: tests leave it behind."""
+    before = set(glob.glob(pattern))
+    try:
+        yield
+    finally:
+        for path in set(glob.glob(pattern)) - before:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+
 def run(command, variables, limit_s, folder):
-    """(exit status or None where it took longer, what it said); nothing of it is left behind."""
+    """(exit status or None where it took longer, what it said); no process of it is left behind."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, env=variables, stdout=said, stderr=said, cwd=folder, start_new_session=True)
         status = None

@@ -1,7 +1,12 @@
-"""What table.py writes where some suites alone were run."""
+"""What table.py writes where some suites alone were run, and what suites leave behind."""
 
+import contextlib
+import os
 import sys
+import tempfile
+from pathlib import Path
 
+from running import nothing_left
 from suites import HEAD, HEAD_OF_DIFFERENCES
 from table import joined
 
@@ -36,8 +41,19 @@ def changes_nothing_where_nothing_was_run():
     assert joined(MADE_WITH, "", text) == text and FAILED in text, text
 
 
+def removes_what_tests_leave_behind():
+    with tempfile.TemporaryDirectory() as folder:
+        mine, theirs = Path(folder, "buffer_mine"), Path(folder, "buffer_theirs")
+        mine.touch()
+        with contextlib.suppress(KeyboardInterrupt), nothing_left(f"{folder}/buffer_*"):
+            theirs.touch()
+            raise KeyboardInterrupt
+        assert mine.exists() and not theirs.exists(), os.listdir(folder)
+
+
 if __name__ == "__main__":
     keeps_the_suites_that_were_not_run()
     keeps_nothing_of_other_versions()
     changes_nothing_where_nothing_was_run()
+    removes_what_tests_leave_behind()
     sys.exit(0)
