@@ -131,19 +131,21 @@ TEST(HostRates, WhatOverlapsAndWhatTakesTurnsIsCounted) {
       copy_times(machine(rates, 1, bytes / 16), broadcast).kernel_pays());  // on the same core
 }
 
-TEST(HostRates, MessagesOfMoreThanASlotGoByTheKernelOnlyIfAStreamOfThemDoes) {
+TEST(HostRates, MessagesInARowGoByTheKernelOnlyIfThatIsFasterThanEitherCopy) {
   HostRates rates = drawn_rates(1);
   rates.pairs[0].line_s = 1e-9;
   rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1e-5, 1e-6},
                             {16'384, 1e-5, 1e-5, 1.5e-5, 1e-6},
                             {131'072, 1e-4, 1e-4, 1.5e-4, 1e-4}};
-  MessageSizes sizes = kernel_message_sizes(machine(rates), 2);
-  EXPECT_EQ(sizes.at_least, 8192u);  // takes 12.3 us, hardly more than the 10.3 through slots
-  EXPECT_EQ(sizes.less_than, 131'072u);
+  KernelCopies sizes = kernel_copies(machine(rates), 2);
+  EXPECT_EQ(sizes.alone.at_least, 8192u);  // takes 12.3 us, hardly more than the 10.3 through slots
+  EXPECT_EQ(sizes.alone.less_than, 131'073u);
+  EXPECT_EQ(sizes.in_a_row.less_than, 0u);
   rates.pairs[0].samples[2].kernel_s = 0.9e-4;
-  sizes = kernel_message_sizes(machine(rates), 2);
-  EXPECT_EQ(sizes.less_than, 131'073u);
-  EXPECT_EQ(kernel_message_sizes(machine(assumed_host_rates()), 2).less_than, 0u);
+  sizes = kernel_copies(machine(rates), 2);
+  EXPECT_EQ(sizes.in_a_row.at_least, 131'072u);
+  EXPECT_EQ(sizes.in_a_row.less_than, 131'073u);
+  EXPECT_EQ(kernel_copies(machine(assumed_host_rates()), 2).alone.less_than, 0u);
 }
 
 // 2 cores that share a third-level cache: two copies out of it are 3 times as fast as the kernel's
@@ -153,7 +155,7 @@ TEST(HostRates, OfAnAmdEpycLeaveEverythingToSlots) {
   for (double bytes = 512; bytes < 1e9; bytes *= 2) {
     EXPECT_FALSE(copy_times(machine(rates), loads(bytes, bytes)).kernel_pays()) << bytes;
   }
-  EXPECT_EQ(kernel_message_sizes(machine(rates), 2).less_than, 0u);
+  EXPECT_EQ(kernel_copies(machine(rates), 2).alone.less_than, 0u);
 }
 
 /// Figures that still hold.

@@ -186,7 +186,10 @@ inline void play(const Way& way, const LinkConfig& config, Rank rank, int socket
     const auto transport = make_transport(way.transport, context_for(way, config, rank));
     const auto address = swap_blobs(socket, transport->address());
     auto link = transport->connect(1 - rank, address);
-    if (way.by_kernel) link->leave_to_kernel({.at_least = 1, .less_than = ~std::size_t{0}});
+    if (way.by_kernel) {
+      link->leave_to_kernel(
+          {.alone = {.at_least = 1, .less_than = ~std::size_t{0}}, .in_a_row = {}});
+    }
     if (wrap) link = wrap(rank, std::move(link));
     End end{rank, *transport, *link, socket};
     role(end);

@@ -23,6 +23,11 @@ struct MessageSizes {
     return bytes >= at_least && bytes < less_than;
   }
 };
+/// Messages that the kernel copies: of those that come alone, and of those that others follow.
+struct KernelCopies {
+  MessageSizes alone;
+  MessageSizes in_a_row;
+};
 
 /// What part of a link's bytes one of the networks that join its ends is to carry.
 struct NetworkShare {
@@ -150,7 +155,11 @@ class Link {
 
   /// From now on puts of these sizes are left where they are until the peer has them read by the
   /// kernel. A wish, heard by transports of one host.
-  virtual void leave_to_kernel(MessageSizes /*sizes*/) {}
+  virtual void leave_to_kernel(const KernelCopies& /*sizes*/) {}
+
+  /// Whether each put from now on is one of several in a row: what counts then is how many pass,
+  /// and not how soon the first arrives. A hint.
+  virtual void in_a_row(bool /*several*/) {}
 
   /// Sends what try_put() has kept back so that several puts leave together, released or not. Who
   /// makes puts calls this, or progress(), before it turns to anything else. False if something

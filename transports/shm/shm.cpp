@@ -60,7 +60,8 @@ class ShmLink final : public Link, private Landings {
     }
   }
 
-  void leave_to_kernel(MessageSizes sizes) override { to_kernel_ = sizes; }
+  void leave_to_kernel(const KernelCopies& sizes) override { to_kernel_ = sizes; }
+  void in_a_row(bool several) override { in_a_row_ = several; }
   // Only what the kernel copies goes past the region.
   Landings* landings() override { return leaves_to_kernel() ? this : nullptr; }
 
@@ -75,7 +76,7 @@ class ShmLink final : public Link, private Landings {
     if (src.size() <= ShmSlot::kInlineBytes) {
       if (!src.empty()) std::memcpy(slot.payload, src.data(), src.size());
       slot.length = static_cast<std::uint32_t>(src.size());
-    } else if (to_kernel_.contains(src.size()) && !peer_is_refused_) {
+    } else if (is_for_kernel(src.size())) {
       const ShmElsewhere where{reinterpret_cast<std::uint64_t>(src.data()), src.size()};
       std::memcpy(slot.payload, &where, sizeof where);
       slot.length = ShmSlot::kElsewhere;
@@ -162,7 +163,13 @@ class ShmLink final : public Link, private Landings {
     std::vector<std::uint32_t> tags{};   ///< [ring_slots]; the slots themselves are soon rewritten
   };
 
-  [[nodiscard]] bool leaves_to_kernel() const { return to_kernel_.less_than > 0; }
+  [[nodiscard]] bool leaves_to_kernel() const {
+    return to_kernel_.alone.less_than > 0 || to_kernel_.in_a_row.less_than > 0;
+  }
+  [[nodiscard]] bool is_for_kernel(std::size_t bytes) const {
+    return (in_a_row_ ? to_kernel_.in_a_row : to_kernel_.alone).contains(bytes) &&
+           !peer_is_refused_;
+  }
 
   [[nodiscard]] std::size_t index_of(ChannelId channel) const {
     const auto index = static_cast<std::size_t>(channel);
@@ -288,7 +295,8 @@ class ShmLink final : public Link, private Landings {
   const int peer_pipe_fd_;
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
-  MessageSizes to_kernel_;
+  KernelCopies to_kernel_;
+  bool in_a_row_ = false;
   mutable bool peer_is_refused_ = false;  // by the kernel, to read what is left to it
 };
 

@@ -217,11 +217,11 @@ void Communicator::Impl::use_machine() {
     shared_machine = machine;
     shared_calls_.machine = &*shared_machine;
   }
-  const MessageSizes sizes = kernel_message_sizes(machine, static_cast<int>(ranks));
+  const KernelCopies sizes = kernel_copies(machine, static_cast<int>(ranks));
   wiring->leave_to_kernel(sizes);
   // Where Yama lets nobody but its ancestors look into a process (ptrace_scope 1), those that the
   // same launcher started may; elsewhere the call is refused and not needed.
-  if (sizes.less_than > 0) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
+  if (sizes.alone.less_than > 0) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
 }
 
 void Communicator::Impl::listen_to_engine() {

@@ -80,7 +80,18 @@ void Engine::enqueue(Job& job) {
   if (queues_.size() <= job.resource) queues_.resize(job.resource + 1);
   auto& queue = queues_[job.resource];
   queue.push_back(&job);
-  if (queue.size() == 1) run(job);
+  if (queue.size() == 1) {
+    run(job);
+  } else if (queue.size() == 2) {
+    tell_links(*queue.front(), true);
+  }
+}
+
+// Whether what `job` puts is one of several puts in a row: of its own, or of messages behind it.
+void Engine::tell_links(const Job& job, bool followed) {
+  if (job.way != Job::Way::slots || job.call.kind == Call::Kind::recv) return;
+  const bool several = job.execution.num_tiles() > 1 || (followed && is_message(job.call.kind));
+  for (Link* link : job.execution.links()) link->in_a_row(several);
 }
 
 void Engine::complete(Job& job) {
@@ -109,6 +120,7 @@ void Engine::run(Job& job) {
       busy_links_.push_back(link);
     }
   }
+  tell_links(job, queues_.size() > job.resource && queues_[job.resource].size() > 1);
   job.execution.begin();
 }
 

@@ -166,6 +166,7 @@ class Engine final : public Execution::Ports {
   void run(Job& job);
   void complete(Job& job);
   void free_resource(const Job& job);
+  void tell_links(const Job& job, bool followed);
   [[nodiscard]] bool settled(bool flushed);
   void idle(std::span<const Pending> all);
   void sleep(std::span<const Pending> all);

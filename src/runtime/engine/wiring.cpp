@@ -458,7 +458,7 @@ void Wiring::pace(std::vector<double> bytes_per_s) {
   }
 }
 
-void Wiring::leave_to_kernel(MessageSizes sizes) {
+void Wiring::leave_to_kernel(const KernelCopies& sizes) {
   to_kernel_ = sizes;
   for (const auto& link : links_) {
     if (link) link->leave_to_kernel(sizes);

@@ -75,7 +75,7 @@ class Wiring {
   /// Link::pace of each peer's link, also of those that are yet to be made.
   void pace(std::vector<double> bytes_per_s);
   /// Link::leave_to_kernel of each link, also of those that are yet to be made.
-  void leave_to_kernel(MessageSizes sizes);
+  void leave_to_kernel(const KernelCopies& sizes);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   /// What is found out of the members' machines.
   [[nodiscard]] std::vector<Member>& members() { return members_; }
@@ -127,7 +127,7 @@ class Wiring {
   std::shared_ptr<Commons> commons_;
   std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed
   std::vector<double> paces_;                 // [peer], bytes per second; empty: no limits
-  MessageSizes to_kernel_;                    // Link::leave_to_kernel()
+  KernelCopies to_kernel_;                    // Link::leave_to_kernel()
 };
 
 }  // namespace chorus

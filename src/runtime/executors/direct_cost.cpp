@@ -22,27 +22,29 @@ constexpr double kLinesAtOnce = 5;     ///< of several ranks' offers, which a co
 class LoadTimes {
  public:
   /// `unit_bytes`: of what loads are given in.
-  LoadTimes(const SharedMachine& machine, bool together, double unit_bytes)
+  LoadTimes(const SharedMachine& machine, double unit_bytes)
       : rates_(machine.rates),
         span_(span_of(machine.places)),
-        together_(together),
         unit_bytes_(unit_bytes),
         slot_bytes_(machine.slot_bytes) {}
 
-  /// Between the ranks farthest apart.
-  [[nodiscard]] double of(double Sample::*way, double units) const { return of(way, units, span_); }
-  [[nodiscard]] double of(double Sample::*way,
-                          const std::array<double, kNumDistances>& units) const {
+  /// Between the ranks farthest apart. `together`: while others copy, too.
+  [[nodiscard]] double of(double Sample::*way, double units, bool together) const {
+    return of(way, units, span_, together);
+  }
+  [[nodiscard]] double of(double Sample::*way, const std::array<double, kNumDistances>& units,
+                          bool together) const {
     double sum = 0;
     for (std::size_t d = 0; d < kNumDistances; ++d) {
-      sum += of(way, units[d], static_cast<Distance>(d));
+      sum += of(way, units[d], static_cast<Distance>(d), together);
     }
     return sum;
   }
 
   /// Tile by tile, each call of the kernel but the first is as much work of its own again.
-  [[nodiscard]] double by_kernel(const std::array<double, kNumDistances>& units, bool folds) const {
-    double sum = of(&Sample::kernel_s, units);
+  [[nodiscard]] double by_kernel(const std::array<double, kNumDistances>& units, bool folds,
+                                 bool together) const {
+    double sum = of(&Sample::kernel_s, units, together);
     for (std::size_t d = 0; folds && d < kNumDistances; ++d) {
       const double calls = units[d] * unit_bytes_ / slot_bytes_;
       if (calls > 1) sum += (calls - 1) * kernel_call_s(static_cast<Distance>(d));
@@ -60,14 +62,14 @@ class LoadTimes {
   }
 
   // Nothing for no bytes, which the kernel is not asked for.
-  [[nodiscard]] double of(double Sample::*way, double units, Distance distance) const {
+  [[nodiscard]] double of(double Sample::*way, double units, Distance distance,
+                          bool together) const {
     if (units <= 0) return 0;
-    return (together_ ? seconds_together : seconds)(rates_, way, units * unit_bytes_, distance);
+    return (together ? seconds_together : seconds)(rates_, way, units * unit_bytes_, distance);
   }
 
   const HostRates& rates_;
   const Distance span_;
-  const bool together_;
   const double unit_bytes_;
   const double slot_bytes_;
 };
@@ -117,11 +119,14 @@ Distance distance_between(std::span<const CpuPlace> places, Rank a, Rank b) {
   return distance(places[static_cast<std::size_t>(a)], places[static_cast<std::size_t>(b)]);
 }
 
+double sum_of(const std::array<double, kNumDistances>& units) {
+  return std::accumulate(units.begin(), units.end(), 0.0);
+}
+
 double most_read(std::span<const RankLoad> loads) {
   double most = 0;
   for (const RankLoad& load : loads) {
-    most = std::max(
-        {most, load.staged, std::accumulate(load.fetched.begin(), load.fetched.end(), 0.0)});
+    most = std::max({most, load.staged, sum_of(load.fetched)});
   }
   return most;
 }
@@ -160,12 +165,12 @@ std::vector<RankLoad> loads_of(std::span<const DirectProgram> programs,
 
 CopyTimes copy_times(const SharedMachine& machine, std::span<const RankLoad> loads,
                      double unit_bytes, bool folds) {
-  const LoadTimes time(machine, false, unit_bytes);
+  const LoadTimes time(machine, unit_bytes);
   CopyTimes times =
       times_of_all(machine, loads.size(), most_read(loads) * unit_bytes, [&](std::size_t i) {
-        return RankTimes{.stage_s = time.of(&Sample::stage_s, loads[i].staged),
-                         .fetch_s = time.of(&Sample::fetch_s, loads[i].fetched),
-                         .kernel_s = time.by_kernel(loads[i].fetched, folds)};
+        return RankTimes{.stage_s = time.of(&Sample::stage_s, loads[i].staged, false),
+                         .fetch_s = time.of(&Sample::fetch_s, loads[i].fetched, false),
+                         .kernel_s = time.by_kernel(loads[i].fetched, folds, false)};
       });
   if (!machine.rates.kernel_copies()) times.kernel_s = std::numeric_limits<double>::infinity();
   return times;
@@ -175,54 +180,74 @@ CopyTimes copy_times(const SharedMachine& machine, std::span<const RankLoad> loa
 // has in its cache already the kernel copies in half the time, and the sender's core is free.
 constexpr double kStillKernel = 1.2;  ///< times as long as through slots
 
-MessageSizes kernel_message_sizes(const SharedMachine& machine, int ranks) {
+KernelCopies kernel_copies(const SharedMachine& machine, int ranks) {
   const auto slot_bytes = static_cast<std::size_t>(machine.slot_bytes);
   const Distance span = span_of(machine.places);
-  const auto pays = [&](std::size_t bytes) {
-    SharedMachine whole = machine;  // a message is not divided into tiles
-    whole.slot_bytes = static_cast<double>(bytes);
+  // In a row one message fills a slot while another is emptied, as if they were endless tiles.
+  const auto times_of = [&](std::size_t bytes, bool in_a_row) {
+    SharedMachine sender = machine;
+    sender.slot_bytes = in_a_row ? 0 : static_cast<double>(bytes);
     std::vector<RankLoad> loads(static_cast<std::size_t>(std::max(ranks, 2)));
-    loads[0].staged = whole.slot_bytes;
-    loads[1].fetched[static_cast<std::size_t>(span)] = whole.slot_bytes;
-    const CopyTimes times = copy_times(whole, loads);
-    return times.kernel_s < kStillKernel * times.staged_s;
+    loads[0].staged = static_cast<double>(bytes);
+    loads[1].fetched[static_cast<std::size_t>(span)] = static_cast<double>(bytes);
+    return copy_times(sender, loads);
   };
-  MessageSizes sizes;
-  for (std::size_t bytes = 1024; bytes <= slot_bytes; bytes *= 2) {
-    if (!pays(bytes)) {
-      sizes = {};
-    } else if (sizes.at_least == 0) {
-      sizes = {.at_least = bytes, .less_than = slot_bytes};
+  const auto sizes_where = [&](auto pays) {
+    MessageSizes sizes;
+    for (std::size_t bytes = 1024; bytes <= slot_bytes; bytes *= 2) {
+      if (!pays(bytes)) {
+        sizes = {};
+      } else if (sizes.at_least == 0) {
+        sizes = {.at_least = bytes, .less_than = slot_bytes + 1};
+      }
     }
-  }
-  // What is longer than a slot comes in slots, one of which is filled while another is emptied.
-  const auto of_a_slot = [&](double Sample::*way) {
-    return seconds(machine.rates, way, machine.slot_bytes, span);
+    return sizes;
   };
-  const double in_turn_s = std::max(of_a_slot(&Sample::stage_s), of_a_slot(&Sample::fetch_s));
-  if (sizes.at_least > 0 && of_a_slot(&Sample::kernel_s) < in_turn_s) {
-    sizes.less_than = slot_bytes + 1;
-  }
-  return sizes;
+  return {.alone = sizes_where([&](std::size_t bytes) {
+            const CopyTimes times = times_of(bytes, false);
+            return times.kernel_s < kStillKernel * times.staged_s;
+          }),
+          .in_a_row =
+              sizes_where([&](std::size_t bytes) { return times_of(bytes, true).kernel_pays(); })};
 }
 
 namespace {
+
+/// Which copies of a call run beside copies of other ranks.
+struct Crowds {
+  bool stage = false;
+  bool fetch = false;
+  bool kernel = false;
+};
+// A copy has the memory to itself where one rank alone stages, or one alone fetches, as in a reduce
+// of two ranks; of several tiles, one is staged while another is fetched.
+Crowds crowds_of(std::span<const RankLoad> loads, const SharedMachine& machine, bool one_tile) {
+  if (machine.cores == 1) return {};
+  const auto several = [&](auto moves) { return std::ranges::count_if(loads, moves) > 1; };
+  const auto fetches = [](const RankLoad& load) { return sum_of(load.fetched) > 0; };
+  const bool readers = several(fetches);
+  const bool fetch =
+      several([&](const RankLoad& load) { return fetches(load) || load.collected > 0; });
+  const bool stage = several([](const RankLoad& load) { return load.staged + load.placed > 0; });
+  return {.stage = stage || !one_tile, .fetch = fetch || !one_tile, .kernel = readers};
+}
 
 /// `alpha_s`, and the copies of `loads`, in chunks of `chunk` bytes of one byte in all, at every
 /// size: lines between sizes so near to each other that the samples of any machine show.
 Price price_of(double alpha_s, std::span<const RankLoad> loads, double chunk, bool folds,
                const SharedMachine& machine) {
   const auto at = [&](double size_bytes) {
-    const LoadTimes time(machine, machine.cores > 1, chunk * size_bytes);
-    const CopyTimes copies = times_of_all(
-        machine, loads.size(), most_read(loads) * chunk * size_bytes, [&](std::size_t i) {
-          const RankLoad& load = loads[i];
-          return RankTimes{.stage_s = time.of(&Sample::stage_s, load.staged),
-                           .fetch_s = time.of(&Sample::fetch_s, load.fetched),
-                           .kernel_s = time.by_kernel(load.fetched, folds),
-                           .rest_s = time.of(&Sample::stage_s, load.placed) +
-                                     time.of(&Sample::fetch_s, load.collected)};
-        });
+    const LoadTimes time(machine, chunk * size_bytes);
+    const double most_bytes = most_read(loads) * chunk * size_bytes;
+    const Crowds crowds = crowds_of(loads, machine, most_bytes <= machine.slot_bytes);
+    const CopyTimes copies = times_of_all(machine, loads.size(), most_bytes, [&](std::size_t i) {
+      const RankLoad& load = loads[i];
+      return RankTimes{.stage_s = time.of(&Sample::stage_s, load.staged, crowds.stage),
+                       .fetch_s = time.of(&Sample::fetch_s, load.fetched, crowds.fetch),
+                       .kernel_s = time.by_kernel(load.fetched, folds, crowds.kernel),
+                       .rest_s = time.of(&Sample::stage_s, load.placed, crowds.stage) +
+                                 time.of(&Sample::fetch_s, load.collected, crowds.fetch)};
+    });
     return alpha_s + (machine.rates.kernel_copies() ? std::min(copies.kernel_s, copies.staged_s)
                                                     : copies.staged_s);
   };

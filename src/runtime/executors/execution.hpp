@@ -93,6 +93,7 @@ class Execution {
 
   [[nodiscard]] std::span<Link* const> links() const { return links_; }
   [[nodiscard]] const Routine* routine() const { return routine_.get(); }
+  [[nodiscard]] int num_tiles() const { return num_tiles_; }  ///< of the call
 
  private:
   // Issued instructions of one lane whose sources may still be read by links.
