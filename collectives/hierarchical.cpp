@@ -121,8 +121,9 @@ Steps scatter_by_levels(const Levels& levels) {
 /// Number of chunks of broadcast_by_levels(): one per rank of a group of the outermost level.
 int num_rails(const Levels& levels) { return levels.stride(levels.count() - 1); }
 
-/// The root scatters inside its host, every rank of that host broadcasts its share to its likes on
-/// the other hosts, and all-gathers inside the hosts complete it: all network cards share the work.
+/// The root scatters inside its host, every rank of that host broadcasts its share to its
+/// counterparts on the other hosts, and all-gathers inside the hosts complete it: all network cards
+/// share the work.
 Steps broadcast_by_levels(const Levels& levels) {
   const int rails = num_rails(levels);
   const int outermost = levels.count() - 1;

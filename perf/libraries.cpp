@@ -279,7 +279,7 @@ Command openmpi_in_job(const Library& library, std::string_view transport, const
   };
   add({"--mca", "orte_keep_fqdn_hostnames", "1", "--oversubscribe", "--map-by", "slot"});
   add({"-x", kTokenVariable});
-  if (hosts.crowded) add({"--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"});
+  if (hosts.oversubscribed) add({"--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"});
   if (transport == "tcp") add({"--mca", "pml", "ob1", "--mca", "btl", "self,vader,tcp"});
   if (transport == "shm") add({"--mca", "pml", "ob1", "--mca", "btl", "self,vader"});
   if (transport == "rdma") {
@@ -302,7 +302,7 @@ Command mpich_in_job(const Library& library, std::string_view transport, const J
                     : transport == "shm"  ? "posix,sysv,cma,self"
                                           : nullptr;
   if (tls != nullptr) command.environment.emplace_back("UCX_TLS", tls);
-  if (!hosts.crowded) command.argv.insert(command.argv.end(), {"-bind-to", "core"});
+  if (!hosts.oversubscribed) command.argv.insert(command.argv.end(), {"-bind-to", "core"});
   return command;
 }
 

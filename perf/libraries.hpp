@@ -57,7 +57,7 @@ struct JobHosts {
   std::string list;  ///< "a:2,b:2", in the order of ranks
   int ranks = 0;
   bool one_host = false;
-  bool crowded = false;  ///< more ranks than cores somewhere
+  bool oversubscribed = false;  ///< more ranks than cores somewhere
 };
 /// `transport` is that between hosts; ranks of one host share memory beside it. "auto" leaves the
 /// choice to the library. An MPI is started by its own mpirun, from the host of rank 0.

@@ -198,10 +198,10 @@ void Session::greet(Deadline deadline) {
         while (const auto frame = peer.reader.next()) take(peer, *frame, ready);
       } catch (const Error&) {
         if (peer.admitted) throw;
-        peer.socket.reset();  // a stranger
+        peer.socket.reset();  // an unauthenticated peer
       }
     }
-    drop_strangers();
+    drop_unauthenticated();
     answer_waiting();
   }
   std::erase_if(peers_, [](const Peer& peer) { return !peer.admitted; });
@@ -212,13 +212,13 @@ void Session::greet(Deadline deadline) {
   }
 }
 
-void Session::drop_strangers() {
+void Session::drop_unauthenticated() {
   std::erase_if(peers_, [](const Peer& peer) { return !peer.socket; });
 }
 
 void Session::take(Peer& peer, const std::string& frame, int& ready) {
   if (!peer.admitted) {
-    if (frame != token_) throw Error("a stranger");
+    if (frame != token_) throw Error("an unauthenticated peer");
     peer.admitted = true;
     peer.reader.allow(kMaxFrameBytes);
     return;

@@ -99,7 +99,7 @@ class Session {
   /// What a peer says before it is ready.
   void take(Peer& peer, const std::string& frame, int& ready);
   void answer_waiting();
-  void drop_strangers();
+  void drop_unauthenticated();
   /// Waits for something to read; throws when the deadline passes or a launcher ends.
   void wait_for_input(Deadline deadline, std::string_view doing);
   void read_from(Peer& peer);

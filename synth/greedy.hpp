@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "chorus/schedule.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::synth {
@@ -23,12 +23,12 @@ struct GreedyOptions {
 /// all_gather and broadcast this way; all_to_all, gather and scatter by moves that bring a chunk
 /// nearer to its end; reduce_scatter and reduce as mirror images on the network turned round;
 /// all_reduce from both. Nothing for a barrier, for one rank, where some rank cannot be reached, or
-/// where `effort` is spent before the first run is complete.
+/// where `budget` is spent before the first run is complete.
 ///
-/// Runs seeds effort.seed, +1, … on effort.threads threads. The result does not depend on their
-/// number, nor on time, unless the effort is spent before all seeds have run.
+/// Runs seeds budget.seed, +1, … on budget.threads threads. The result does not depend on their
+/// number, nor on time, unless the budget is spent before all seeds have run.
 [[nodiscard]] std::optional<Schedule> greedy(const Network& network, Collective collective,
-                                             double size_bytes, const Effort& effort,
+                                             double size_bytes, const Budget& budget,
                                              const GreedyOptions& options = {});
 
 }  // namespace chorus::synth

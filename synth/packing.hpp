@@ -7,7 +7,7 @@
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::synth {
@@ -55,11 +55,11 @@ struct PackingOptions {
 /// trees out and putting them back where the prices of the loaded resources are least.
 ///
 /// Reversed: for combining; the trees are those of the topology turned round.
-/// Deterministic by effort.seed. Returns the best packing when the effort is spent, nothing if
+/// Deterministic by budget.seed. Returns the best packing when the budget is spent, nothing if
 /// there was none yet. Throws TopologyError if the topology is not connected.
 [[nodiscard]] std::optional<TreePacking> pack_trees(const Topology& topology, Direction direction,
                                                     const PackingOptions& options,
-                                                    const Effort& effort);
+                                                    const Budget& budget);
 
 /// Seconds per byte of its size that an all_gather, reduce_scatter, broadcast or reduce takes at
 /// least, by the cuts of the topology; 0 for other collectives. Quick, and for most wirings the
@@ -71,11 +71,11 @@ struct PackingOptions {
 /// full. An all_reduce goes over trees with roots of their own (packing/spanning.hpp), the way to
 /// them and back at the same time. Named "trees".
 ///
-/// `by_prices_alone`: as in PackingOptions. Nothing if the effort is spent before there are trees,
+/// `by_prices_alone`: as in PackingOptions. Nothing if the budget is spent before there are trees,
 /// or for an all_reduce where no two-way edges join all ranks. Throws TopologyError if the topology
 /// is not connected, InputError for any other collective.
 [[nodiscard]] std::optional<Schedule> trees(const Topology& topology, Collective collective,
-                                            double size_bytes, const Effort& effort,
+                                            double size_bytes, const Budget& budget,
                                             bool by_prices_alone = false);
 
 }  // namespace chorus::synth

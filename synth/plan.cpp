@@ -18,9 +18,9 @@
 #include "model/json/json.hpp"
 #include "model/schedule/contract.hpp"
 #include "model/schedule/symmetry.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/ordering/pipelined.hpp"
 #include "synth/ordering/predict.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -88,10 +88,10 @@ CollectiveKind spreading(CollectiveKind kind) {
 class Planner {
  public:
   Planner(const Topology& topology, const PlanOptions& options,
-          const std::vector<Strategy>& strategies, const Effort& effort)
+          const std::vector<Strategy>& strategies, const Budget& budget)
       : options_(options),
         strategies_(strategies),
-        effort_(effort),
+        budget_(budget),
         forward_(topology),
         symmetric_(symmetric(topology)) {
     if (!forward_.network().folded()) require_connected(topology, forward_.network());
@@ -134,18 +134,18 @@ class Planner {
  private:
   /// One of so many collectives gets as much of the time that is left.
   void begin_share(int shares) {
-    share_ = part_of(effort_, shares);
+    share_ = part_of(budget_, shares);
     cut_short_ = false;
   }
 
   /// A quarter of the share that is left, at most: few calls need a part worth mentioning, and
   /// those must not be cut short by the many.
-  [[nodiscard]] Effort slice() const { return part_of(share_, 4); }
+  [[nodiscard]] Budget slice() const { return part_of(share_, 4); }
 
-  static Effort part_of(const Effort& whole, int parts) {
-    Effort part = whole;
-    if (whole.deadline != Effort::Clock::time_point::max()) {
-      const Effort::Clock::time_point now = Effort::Clock::now();
+  static Budget part_of(const Budget& whole, int parts) {
+    Budget part = whole;
+    if (whole.deadline != Budget::Clock::time_point::max()) {
+      const Budget::Clock::time_point now = Budget::Clock::now();
       part.deadline = now + (whole.deadline - now) / parts;
     }
     return part;
@@ -169,7 +169,7 @@ class Planner {
     std::iota(sizes.begin(), sizes.end(), 0);
     // Where time is limited every size has a schedule of the first strategy, and then the largest,
     // whose calls take longest, what can be had.
-    const bool limited = effort_.deadline != Effort::Clock::time_point::max();
+    const bool limited = budget_.deadline != Budget::Clock::time_point::max();
     if (limited) std::reverse(sizes.begin(), sizes.end());
     const std::size_t num_early = limited && !strategies_.empty() ? 1 : 0;
     const std::span all(strategies_);
@@ -211,7 +211,7 @@ class Planner {
     }
   }
 
-  static Task task_on(const Wiring& wiring, CollectiveKind kind, double size) {
+  static Task task_on(const PreparedTopology& wiring, CollectiveKind kind, double size) {
     return {wiring.topology(), wiring.network(), {kind, 0}, size};
   }
 
@@ -237,7 +237,7 @@ class Planner {
   std::vector<Schedule> made_by(const Strategy& strategy, CollectiveKind kind,
                                 std::size_t size_index) {
     const auto size = static_cast<double>(options_.sizes[size_index]);
-    const Effort part = slice();
+    const Budget part = slice();
     part.say(fmt::format("{} of {:.0f} bytes: {}", name_of(kind), size, strategy.name));
     if (kind == all_reduce && !strategy.combines) return {};
     const bool mirror = !strategy.combines && spreading(kind) != kind;
@@ -481,12 +481,12 @@ class Planner {
 
   const PlanOptions& options_;
   const std::vector<Strategy>& strategies_;
-  const Effort& effort_;
-  Effort share_;            // of the collective in hand
+  const Budget& budget_;
+  Budget share_;            // of the collective in hand
   bool cut_short_ = false;  // some of its calls, by the time that they had
-  Wiring forward_;
+  PreparedTopology forward_;
   bool symmetric_;
-  std::optional<Wiring> backward_;
+  std::optional<PreparedTopology> backward_;
   std::set<CollectiveKind> kinds_;
   std::map<CollectiveKind, Pool> pools_;
   /// What the strategies made for the collective in hand whose schedules depend on no size.
@@ -498,11 +498,11 @@ class Planner {
 }  // namespace
 
 Planned make_plan(const Topology& topology, const PlanOptions& options,
-                  const std::vector<Strategy>& strategies, const Effort& effort) {
+                  const std::vector<Strategy>& strategies, const Budget& budget) {
   CHORUS_CHECK(!options.sizes.empty() &&
                    std::is_sorted(options.sizes.begin(), options.sizes.end(), std::less_equal<>()),
                "sizes of a plan ascend");
-  return Planner(topology, options, strategies, effort).run();
+  return Planner(topology, options, strategies, budget).run();
 }
 
 }  // namespace chorus::synth

@@ -10,7 +10,7 @@
 #include "chorus/plan.hpp"
 #include "chorus/topology.hpp"
 #include "model/price/cost.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 #include "synth/repeated_network.hpp"
 
@@ -38,8 +38,8 @@ struct Task {
 /// the mirror image is wanted.
 struct Strategy {
   std::string name;
-  /// Schedules worth timing for the task, any number. Returns what it has when the effort is spent.
-  std::function<std::vector<Schedule>(const Task&, const Effort&)> make;
+  /// Schedules worth timing for the task, any number. Returns what it has when the budget is spent.
+  std::function<std::vector<Schedule>(const Task&, const Budget&)> make;
   bool combines = false;  ///< also asked for reduce_scatter, reduce and all_reduce themselves
   bool every_size =
       true;            ///< false: asked once per collective, its schedules do not depend on size
@@ -58,7 +58,7 @@ struct PlanOptions {
   /// What every step of a schedule takes beside what is predicted of the wiring, seconds: where
   /// ranks compute and look for messages now and then.
   double step_s = 0;
-  /// Where the effort is spent before a collective has a schedule: false: the first one that is
+  /// Where the budget is spent before a collective has a schedule: false: the first one that is
   /// made all the same serves it, at no size is it left open; true: the plan goes without that
   /// collective.
   bool may_leave_out = false;
@@ -83,9 +83,9 @@ struct Prediction {
 
 /// A wiring ready for predictions: all edges and routes, or, beyond kMostListed ranks, folded if it
 /// repeats itself.
-class Wiring {
+class PreparedTopology {
  public:
-  explicit Wiring(const Topology& topology);
+  explicit PreparedTopology(const Topology& topology);
 
   [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] const Network& network() const { return network_; }
@@ -119,13 +119,13 @@ struct Choice {
 struct Planned {
   Plan plan;
   std::vector<Choice> choices;  ///< by kind as asked, then size
-  bool complete = true;         ///< false: the effort was spent before everything was tried
+  bool complete = true;         ///< false: the budget was spent before everything was tried
 };
 
-/// Every schedule in the result has passed first_fault(). Deterministic as long as the effort is
+/// Every schedule in the result has passed first_fault(). Deterministic as long as the budget is
 /// not spent. Throws TopologyError naming the cut if the topology is not connected, SynthesisError
 /// if no strategy serves a collective (which one, and why).
 [[nodiscard]] Planned make_plan(const Topology& topology, const PlanOptions& options,
-                                const std::vector<Strategy>& strategies, const Effort& effort);
+                                const std::vector<Strategy>& strategies, const Budget& budget);
 
 }  // namespace chorus::synth

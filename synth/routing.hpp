@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "chorus/schedule.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::synth {
@@ -17,9 +17,9 @@ namespace chorus::synth {
 ///
 /// Integral multi-commodity flow by exponential prices (after Garg & Könemann, FOCS 1998) and
 /// rerouting one piece at a time; the prices give a lower bound by LP duality, and what meets it is
-/// done. Nothing for other kinds, for one rank, where some pair is not connected, or where `effort`
-/// is spent before the first routing is complete. Deterministic unless the effort runs out.
+/// done. Nothing for other kinds, for one rank, where some pair is not connected, or where `budget`
+/// is spent before the first routing is complete. Deterministic unless the budget runs out.
 [[nodiscard]] std::optional<Schedule> routed(const Network& network, Collective collective,
-                                             double size_bytes, const Effort& effort);
+                                             double size_bytes, const Budget& budget);
 
 }  // namespace chorus::synth

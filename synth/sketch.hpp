@@ -8,7 +8,7 @@
 
 #include "chorus/schedule.hpp"
 #include "model/schedule/sketch.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 #include "synth/plan.hpp"
 
@@ -23,9 +23,9 @@ namespace chorus::synth {
 [[nodiscard]] std::optional<std::string> strays(const Schedule& schedule, const Network& logical);
 
 /// Sketches that suit the network: hosts by Levels; of the ranks that share a network card one
-/// sends and another receives ("relay"), or each rank exchanges with its likes ("direct"), or any
-/// with any ("all"); symmetric by hosts, and inside them, where the network is. Never empty; none
-/// says the same as another.
+/// sends and another receives ("relay"), or each rank exchanges with its counterparts ("direct"),
+/// or any with any ("all"); symmetric by hosts, and inside them, where the network is. Never empty;
+/// none says the same as another.
 [[nodiscard]] std::vector<Sketch> inferred_sketches(const Network& network);
 
 /// A schedule "sketched" for `size_bytes` (PlanEntry's counting): ways under the sketch, one per
@@ -33,11 +33,11 @@ namespace chorus::synth {
 /// simulates faster stays.
 ///
 /// all_gather, broadcast, all_to_all; reduce_scatter and reduce as mirror images on the links
-/// turned round; nothing for others, for one rank, or where the effort is spent at once.
+/// turned round; nothing for others, for one rank, or where the budget is spent at once.
 /// Deterministic unless it is spent. Throws InputError as logical_network() does.
 [[nodiscard]] std::optional<Schedule> sketched(const Network& network, const Sketch& sketch,
                                                Collective collective, double size_bytes,
-                                               const Effort& effort);
+                                               const Budget& budget);
 
 /// For the planner: with the sketches inferred, cut into as many chunks as suits the size.
 [[nodiscard]] Strategy sketched_strategy();

@@ -8,10 +8,10 @@
 #include "synth/composing/hierarchical.hpp"
 #include "synth/composing/repeated_trees.hpp"
 #include "synth/greedy.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/packing.hpp"
 #include "synth/plan.hpp"
 #include "synth/routing.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -48,14 +48,14 @@ double looks(const Network& network) {
 
 /// Many ranks: cuts, and pieces that flow, take minutes. One tree from each rank, by prices, the
 /// same for all sizes.
-std::vector<Schedule> packed_by_prices(const Task& task, const Effort& effort) {
+std::vector<Schedule> packed_by_prices(const Task& task, const Budget& budget) {
   const int n = task.network.world_size();
   if (task.collective.kind != all_gather || n <= kMostPacked || n > kMostPriced) return {};
   if (looks(task.network) > kMostPricedLooks) return {};
   const auto packing =
-      pack_trees(task.topology, Direction::forward, {.trees = 1, .by_prices_alone = true}, effort);
+      pack_trees(task.topology, Direction::forward, {.trees = 1, .by_prices_alone = true}, budget);
   if (!packing) return {};
-  Spread spread{task.collective, n, {}};
+  MulticastRouting spread{task.collective, n, {}};
   for (std::size_t tree = 0; tree < packing->trees.size(); ++tree) {
     const std::vector<Rank>& parent = packing->trees[tree].parent;
     for (const Rank rank : from_root(packing->trees[tree])) {
@@ -66,41 +66,41 @@ std::vector<Schedule> packed_by_prices(const Task& task, const Effort& effort) {
   return {in_order("trees", task.network, spread, kOrderedFor / n)};
 }
 
-std::vector<Schedule> packed(const Task& task, const Effort& effort) {
+std::vector<Schedule> packed(const Task& task, const Budget& budget) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_gather && kind != broadcast) return {};
   if (task.network.folded()) {
-    return kind == all_gather ? repeated_trees(task.network, task.size_bytes, effort)
+    return kind == all_gather ? repeated_trees(task.network, task.size_bytes, budget)
                               : std::vector<Schedule>{};
   }
   if (task.network.world_size() > kMostPacked) return {};
   return one(
-      trees(task.topology, task.collective, task.size_bytes, effort, is_measured(task.topology)));
+      trees(task.topology, task.collective, task.size_bytes, budget, is_measured(task.topology)));
 }
 
 /// What combines: all_reduce over trees of its own, and the other two where their mirror images
 /// lose by the order in which contributions come.
-std::vector<Schedule> combined(const Task& task, const Effort& effort) {
+std::vector<Schedule> combined(const Task& task, const Budget& budget) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_reduce && kind != reduce_scatter && kind != reduce) return {};
   if (task.network.world_size() > (kind == all_reduce ? kMostPriced : kMostPacked)) return {};
   if (looks(task.network) > kMostSpannedLooks) return {};
   return one(
-      trees(task.topology, task.collective, task.size_bytes, effort, is_measured(task.topology)));
+      trees(task.topology, task.collective, task.size_bytes, budget, is_measured(task.topology)));
 }
 
-std::vector<Schedule> exchanged(const Task& task, const Effort& effort) {
+std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
   if (task.network.world_size() > kMostRouted) return {};
-  return one(routed(task.network, task.collective, task.size_bytes, effort));
+  return one(routed(task.network, task.collective, task.size_bytes, budget));
 }
 
-std::vector<Schedule> reduced_over_gateways(const Task& task, const Effort& effort) {
-  return task.collective.kind == all_reduce ? gateways(task, effort) : std::vector<Schedule>{};
+std::vector<Schedule> reduced_over_gateways(const Task& task, const Budget& budget) {
+  return task.collective.kind == all_reduce ? gateways(task, budget) : std::vector<Schedule>{};
 }
 
-std::vector<Schedule> matched(const Task& task, const Effort& effort) {
+std::vector<Schedule> matched(const Task& task, const Budget& budget) {
   if (task.network.world_size() > kMostMatched || task.collective.kind == barrier) return {};
-  return one(greedy(task.network, task.collective, task.size_bytes, effort));
+  return one(greedy(task.network, task.collective, task.size_bytes, budget));
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ class Flights {
 
   Trace trace;  ///< of this rank's calls, once it is started
   /// Called before every wait for a call between slices or experts, complete or not: what else this
-  /// rank has to do may be done there (duet.hpp).
+  /// rank has to do may be done there (interleaver.hpp).
   std::function<void()> give_way;
 
   Pending start(chorus::Communicator& on, const chorus::Call& call, Axis axis,

@@ -35,8 +35,8 @@ Trainer<R>::Trainer(chorus::Communicator& world, const Config& config)
   store_->initialize();
   ops_->idle = [this] { groups_->flights.poll_now_and_then(); };
   if (sides_.size() == 1) return;
-  duet_ = std::make_unique<Duet>();
-  groups_->flights.give_way = [this] { duet_->give_way(); };
+  interleaver_ = std::make_unique<MicroBatchInterleaver>();
+  groups_->flights.give_way = [this] { interleaver_->give_way(); };
 }
 
 template <class R>
@@ -96,7 +96,7 @@ void Trainer<R>::build() {
   for (std::size_t i = 0; i < sides_.size(); ++i) {
     Side& side = sides_[i];
     side.config = std::make_unique<Config>(layout.halves ? config_.half() : config_);
-    side.shop = std::make_unique<Workshop<R>>(*side.config, *ops_, *groups_, *store_);
+    side.shop = std::make_unique<LayerContext<R>>(*side.config, *ops_, *groups_, *store_);
     side.shop->closes = i + 1 == sides_.size();
   }
   const std::vector<int> sizes = partition_of(config_.model, layout);
@@ -108,7 +108,7 @@ void Trainer<R>::build() {
     chunk.last = global == layout.chunks() - 1;
     const int begin = std::accumulate(sizes.begin(), sizes.begin() + global, 0);
     for (Side& side : sides_) {
-      Workshop<R>& shop = *side.shop;
+      LayerContext<R>& shop = *side.shop;
       if (chunk.first) side.embedding = std::make_unique<Embedding<R>>(shop);
       auto& layers = chunk.layers.emplace_back();
       for (int l = begin; l < begin + sizes[static_cast<std::size_t>(global)]; ++l) {
@@ -147,7 +147,7 @@ void Trainer<R>::lay_out_side(Side& side, Arena& arena) {
   const bool anew = config_.layout.recompute != Recompute::none;
   if (anew) side.shared = any.lay_out_saved(arena, nullptr);
   side.spare = arena.take<R>(rows_at(1), Use::scratch);
-  side.slopes = any.lay_out_slopes(arena);
+  side.grads = any.lay_out_activation_gradients(arena);
   any.lay_out_scratch(arena);
   for (R*& p : side.ping) p = arena.take<R>(rows_at(1), Use::scratch);
   if (side.head) side.head->lay_out(arena);
@@ -168,7 +168,7 @@ void Trainer<R>::lay_out_chunk(Chunk& chunk, int index, Arena& arena) {
         const bool first = kept.saved.empty();
         kept.saved.push_back(layer->lay_out_saved(arena, anew ? &side.shared : nullptr, !first));
         if (first && slot.x != nullptr) kept.saved[0].x = slot.x + rows_at(i);
-        kept.slopes.push_back(split ? layer->lay_out_slopes(arena) : side.slopes);
+        kept.grads.push_back(split ? layer->lay_out_activation_gradients(arena) : side.grads);
         kept.between.push_back(split ? arena.take<R>(rows_at(1), Use::activations) : nullptr);
       }
     }
@@ -181,8 +181,8 @@ void Trainer<R>::lay_out_chunk(Chunk& chunk, int index, Arena& arena) {
 template <class R>
 template <class Body>
 void Trainer<R>::in_turn(Body body) {
-  if (duet_) {
-    duet_->run(body);
+  if (interleaver_) {
+    interleaver_->run(body);
   } else {
     body(0);
   }
@@ -262,7 +262,7 @@ void Trainer<R>::forward(Chunk& chunk, Slot& slot, int micro_batch, bool train) 
   if (!chunk.first) groups_->flights.wait(slot.x_arrives);
   groups_->flights.wait(slot.out_leaves);
   // What both halves use, one after the other, is gathered once.
-  const bool held = duet_ && config_.layout.zero == 3;
+  const bool held = interleaver_ && config_.layout.zero == 3;
   if (held && chunk.first) sides_[0].embedding->hold();
   if (held && chunk.last) sides_[0].head->hold();
   in_turn([&](int side) {
@@ -324,7 +324,7 @@ void Trainer<R>::backward_side(Chunk& chunk, Slot& slot, std::size_t side, bool 
     layer.acquire();
     if (l > 0) layers[l - 1]->prefetch();
     if (config_.layout.recompute == Recompute::full) layer.forward(kept.saved[l], s.spare);
-    layer.backward(kept.saved[l], kept.slopes[l], dy, dx, !split, last);
+    layer.backward(kept.saved[l], kept.grads[l], dy, dx, !split, last);
     layer.release();
     dy = dx;
   }
@@ -352,7 +352,7 @@ void Trainer<R>::weights_side(Chunk& chunk, Slot& slot, std::size_t side, bool l
       if (l > 0) layers[l - 1]->prefetch();
     }
     if (recompute == Recompute::full) layer.forward(kept.saved[l], s.spare);
-    layer.weights(kept.saved[l], kept.slopes[l], last);
+    layer.weights(kept.saved[l], kept.grads[l], last);
     if (recompute != Recompute::none) layer.release();
   }
   if (!chunk.first) return;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "duet.hpp"
+#include "interleaver.hpp"
 #include "model/data.hpp"
 #include "model/layer.hpp"
 #include "schedule.hpp"
@@ -95,19 +95,19 @@ class Trainer {
   /// and loss. Halves share the parameters.
   struct Side {
     std::unique_ptr<Config> config;
-    std::unique_ptr<Workshop<R>> shop;
+    std::unique_ptr<LayerContext<R>> shop;
     std::unique_ptr<Embedding<R>> embedding;
     std::unique_ptr<Head<R>> head;
     Saved<R> shared{};
-    Slopes<R> slopes{};
+    ActivationGradients<R> grads{};
     R* ping[2] = {};
     R* spare = nullptr;
   };
   /// Of one side, by layer.
   struct Kept {
     std::vector<Saved<R>> saved;
-    std::vector<Slopes<R>> slopes;  ///< under zero-bubble each layer's own
-    std::vector<R*> between;        ///< gradients between layers, under zero-bubble
+    std::vector<ActivationGradients<R>> grads;  ///< under zero-bubble each layer's own
+    std::vector<R*> between;                    ///< gradients between layers, under zero-bubble
   };
   struct Slot {
     int micro_batch = -1;    ///< whose activations are here
@@ -178,7 +178,8 @@ class Trainer {
   std::uint64_t sequences_seen_ = 0;  ///< over all replicas
   double loss_scale_ = 1;             ///< of the step to come
   int good_steps_ = 0;                ///< since it changed
-  std::unique_ptr<Duet> duet_;        ///< where micro-batches are computed in halves
+  std::unique_ptr<MicroBatchInterleaver>
+      interleaver_;  ///< where micro-batches are computed in halves
 };
 
 }  // namespace trainer

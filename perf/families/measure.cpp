@@ -43,7 +43,7 @@ std::vector<FamilyResult> planned(const Topology& topology, const FamilyWishes& 
     };
   }
   const synth::Planned planned =
-      synth::make_plan(topology, options, all_strategies(), synth::Effort{});
+      synth::make_plan(topology, options, all_strategies(), synth::Budget{});
   std::vector<FamilyResult> results;
   for (const synth::Choice& choice : planned.choices) {
     results.push_back(

@@ -40,9 +40,10 @@ JobHosts hosts_of(const Allocation& job) {
   JobHosts hosts{.list = job.host_list(),
                  .ranks = job.world_size(),
                  .one_host = job.hosts().size() == 1,
-                 .crowded = hosts_share_a_machine()};
+                 .oversubscribed = hosts_share_a_machine()};
   for (const Allocation::Host& host : job.hosts()) {
-    hosts.crowded = hosts.crowded || static_cast<int>(host.ranks.size()) > host.machine.cpus;
+    hosts.oversubscribed =
+        hosts.oversubscribed || static_cast<int>(host.ranks.size()) > host.machine.cpus;
   }
   return hosts;
 }

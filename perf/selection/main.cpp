@@ -69,7 +69,7 @@ void run(const Arguments& arguments, const std::string& command) {
                     .date = utc_now(),
                     .machine = this_machine(),
                     .ranks = static_cast<int>(communicator.place.members.size()),
-                    .hosts = static_cast<int>(num_hosts(communicator.wiring->members()))}));
+                    .hosts = static_cast<int>(num_hosts(communicator.connections->members()))}));
 }
 
 int run(int argc, char** argv) {

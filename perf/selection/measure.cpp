@@ -169,7 +169,7 @@ std::vector<Point> measure(
   const int ranks = static_cast<int>(communicator.place.members.size());
   const Topology topology = communicator.selector->topology();
   const Routes routes(topology);
-  const std::vector<int> levels = levels_of(communicator.wiring->members());
+  const std::vector<int> levels = levels_of(communicator.connections->members());
   const Plan original = communicator.selector->plan();
   Bench bench(communicator);
   bench.warm_up(kWarmUpS);

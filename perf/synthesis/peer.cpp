@@ -48,8 +48,8 @@ Run run_to_its_end(const std::vector<std::string>& words, double most_seconds) {
   const pid_t child = fork();
   if (child < 0) throw InputError("cannot start a process for msccl-tools; free some memory");
   if (child == 0) become(words, most_seconds);
-  // Waiting is not computing: on a crowded machine CPU time is slow to come, so the clock is
-  // given twenty times as long.
+  // Waiting is not computing: on an oversubscribed machine CPU time is slow to come, so the clock
+  // is given twenty times as long.
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(20 * most_seconds + 10);
   Run run;

@@ -46,12 +46,12 @@ Made make(const Topology& topology, const synth::PlanOptions& wanted, const Limi
   options.limit = [&](Collective collective, double size) {
     return limits.seconds(collective.kind, size);
   };
-  synth::Effort effort;
-  effort.deadline =
-      synth::Effort::Clock::now() + std::chrono::duration_cast<synth::Effort::Clock::duration>(
+  synth::Budget budget;
+  budget.deadline =
+      synth::Budget::Clock::now() + std::chrono::duration_cast<synth::Budget::Clock::duration>(
                                         std::chrono::duration<double>(most_seconds));
   const double before = cpu_seconds();
-  Made made{synth::make_plan(topology, options, all_strategies(), effort), 0};
+  Made made{synth::make_plan(topology, options, all_strategies(), budget), 0};
   made.cpu_s = cpu_seconds() - before;
   return made;
 }

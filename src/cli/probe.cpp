@@ -44,11 +44,12 @@ struct ProbeArguments {
 
 /// What a probe of one host is: nothing was measured, and what is written is what a job assumes.
 Probed unprobed(Communicator::Impl& impl) {
-  const HostList hosts = hosts_of(*impl.wiring);
+  const HostList hosts = hosts_of(*impl.connections);
   Probed result;
   result.network.hosts = hosts.names;
   result.parts = hosts.parts;
-  result.topology = assumed_topology(impl.wiring->members(), impl.wiring->hosts_share_memory());
+  result.topology =
+      assumed_topology(impl.connections->members(), impl.connections->hosts_share_memory());
   return result;
 }
 
@@ -180,7 +181,7 @@ std::string report_text(const Probed& probed) {
 Probed probe_several(Communicator::Impl& impl, const ProbeArguments& arguments) {
   std::optional<Progress> bar;
   if (impl.place.rank == 0) bar.emplace(stderr, "chorus probe", Progress::Eta::none);
-  const HostList hosts = hosts_of(*impl.wiring);
+  const HostList hosts = hosts_of(*impl.connections);
   Probed known = recall_network(*impl.control, impl.place, impl.options, hosts, arguments.cached);
   if (known.cached) return known;
   return measure_network(*impl.control, impl.place, impl.options, impl.layout, hosts,
@@ -227,7 +228,7 @@ void run_probe(const ProbeArguments& arguments, int& exit_code) {
   }
   const auto joined = Communicator::Impl::join(options);
   Communicator::Impl& impl = *joined;
-  const bool several = hosts_of(*impl.wiring).parts.size() > 1;
+  const bool several = hosts_of(*impl.connections).parts.size() > 1;
   if (declared && !several) {
     throw InputError("--compare: the job has one host, so nothing is measured to compare with");
   }

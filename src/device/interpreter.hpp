@@ -233,7 +233,7 @@ CHORUS_INLINE bool Interpreter<M>::run_phase(std::uint32_t phase) {
   bool exposed = false;
   if (!exchange_offers(call, exposed)) return false;
   if (exposed) return make_moves(call) && settle();
-  // Nobody touches another's buffers, so nobody waits for the others' farewell. The offers after
+  // Nobody touches another's buffers, so nobody waits for the others' goodbye. The offers after
   // the next ones lie where these do: who makes them has the next ones of all ranks, of which each
   // made its own when its blocks had read these.
   ++direct_number_;

@@ -367,7 +367,7 @@ std::string collective_text(const Schedule& schedule) {
       if (!starts_at(schedule, chunk, rank)) continue;
       chunks += fmt::format(
           "{}\n   {{\"msccl_type\": \"chunk\", \"pre\": [{}], \"post\": {}, \"addr\": {}}}",
-          chunks.empty() ? "" : ",", rank, list_of(taker(schedule, chunk), n), address);
+          chunks.empty() ? "" : ",", rank, list_of(destination_of(schedule, chunk), n), address);
     }
   }
   return fmt::format(

@@ -213,7 +213,7 @@ std::optional<Gatewayed> through_gateways(const Topology& topology, const Networ
   return Gateways(topology, network).choose();
 }
 
-std::vector<Schedule> gateways(const Task& task, const Effort& effort) {
+std::vector<Schedule> gateways(const Task& task, const Budget& budget) {
   using enum CollectiveKind;
   std::vector<Schedule> found;
   if (task.network.world_size() > kMostGatewayRanks) return found;
@@ -224,12 +224,12 @@ std::vector<Schedule> gateways(const Task& task, const Effort& effort) {
     case all_gather:
     case broadcast:
     case all_reduce:
-      schedule = trees(wiring->topology, task.collective, task.size_bytes, effort, true);
+      schedule = trees(wiring->topology, task.collective, task.size_bytes, budget, true);
       break;
     case all_to_all:
     case gather:
     case scatter:
-      schedule = routed(wiring->network, task.collective, task.size_bytes, effort);
+      schedule = routed(wiring->network, task.collective, task.size_bytes, budget);
       break;
     default:
       break;

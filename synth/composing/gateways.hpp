@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 #include "synth/plan.hpp"
 
@@ -30,6 +30,6 @@ struct Gatewayed {
                                                         const Network& network);
 
 /// Trees and routed exchanges on through_gateways(), "gateways".
-[[nodiscard]] std::vector<Schedule> gateways(const Task& task, const Effort& effort);
+[[nodiscard]] std::vector<Schedule> gateways(const Task& task, const Budget& budget);
 
 }  // namespace chorus::synth

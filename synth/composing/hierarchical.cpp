@@ -22,7 +22,7 @@ constexpr double kPassing = 1e-12;  // seconds: of equally long ways the one of 
 /// Adds the hops of one chunk, each rank receiving it once.
 class ChunkWay {
  public:
-  ChunkWay(const Network& network, Spread& spread)
+  ChunkWay(const Network& network, MulticastRouting& spread)
       : network_(network), spread_(spread), holds_(at(network.world_size()), 0) {
     for (const Edge& edge : network.edges()) alphas_.push_back(edge.alpha_s + kPassing);
   }
@@ -66,7 +66,7 @@ class ChunkWay {
   }
 
   const Network& network_;
-  Spread& spread_;
+  MulticastRouting& spread_;
   std::vector<double> alphas_;                    // by edge
   std::unordered_map<Rank, CheapestPaths> ways_;  // by source
   std::vector<char> holds_;
@@ -134,7 +134,7 @@ std::string name_of(const std::vector<Stage>& stages, const Levels& levels) {
 /// Every block straight to its end.
 std::vector<Schedule> straight(const Task& task) {
   const int n = task.network.world_size();
-  Spread spread{task.collective, n * n, {}};
+  MulticastRouting spread{task.collective, n * n, {}};
   ChunkWay way(task.network, spread);
   for (Rank src = 0; src < task.network.cells().size(); ++src) {
     for (Rank dst = 0; dst < n; ++dst) {
@@ -156,14 +156,14 @@ class Swaps {
     int first = 0;
     for (const int end : ends) {
       Step& step = schedule.steps.emplace_back();
-      const int likes = levels_.units(first, end);
+      const int counterparts = levels_.units(first, end);
       for (Rank rank = 0; rank < network_.world_size(); ++rank) {
-        for (int i = 1; i < likes; ++i) {
+        for (int i = 1; i < counterparts; ++i) {
           const Rank other = levels_.moved(rank, first, i);
           if (!send(rank, other, 0, Action::reduce, step)) return std::nullopt;
         }
       }
-      schedule.name += fmt::format(" {}", likes);
+      schedule.name += fmt::format(" {}", counterparts);
       first = end;
     }
     return schedule;
@@ -214,13 +214,13 @@ class Swaps {
 
 }  // namespace
 
-std::optional<Spread> level_by_level(const Network& network, Collective collective,
-                                     const std::vector<Stage>& stages, int pieces) {
+std::optional<MulticastRouting> level_by_level(const Network& network, Collective collective,
+                                               const std::vector<Stage>& stages, int pieces) {
   const Levels levels(network);
   const bool gathers = collective.kind == all_gather;
   const int blocks = gathers ? network.world_size() : 1;
   const int origins = gathers ? network.cells().size() : 1;
-  Spread spread{collective, blocks * pieces, {}, network.folded() ? pieces : 1};
+  MulticastRouting spread{collective, blocks * pieces, {}, network.folded() ? pieces : 1};
   ChunkWay way(network, spread);
   for (ChunkId chunk = 0; chunk < origins * pieces; ++chunk) {
     way.start(chunk, gathers ? chunk / pieces : collective.root);
@@ -234,7 +234,7 @@ std::optional<Spread> level_by_level(const Network& network, Collective collecti
   return spread;
 }
 
-std::vector<Schedule> hierarchical(const Task& task, const Effort& effort) {
+std::vector<Schedule> hierarchical(const Task& task, const Budget& budget) {
   const CollectiveKind kind = task.collective.kind;
   if (kind == all_to_all && task.network.folded()) return straight(task);
   if (kind != all_gather && kind != broadcast) return {};
@@ -261,7 +261,7 @@ std::vector<Schedule> hierarchical(const Task& task, const Effort& effort) {
     }
     if (rings_s > 2 * block * beta * n) continue;
     for (const int pieces : {1, 2, 4, 8}) {
-      if (effort.spent() && !schedules.empty()) return schedules;
+      if (budget.spent() && !schedules.empty()) return schedules;
       const bool small = block * beta / pieces < alpha / 4;
       if (pieces > 1 && (small || hops * at(pieces) > kMostHierarchicalHops)) break;
       const auto spread = level_by_level(task.network, task.collective, stages, pieces);
@@ -272,7 +272,7 @@ std::vector<Schedule> hierarchical(const Task& task, const Effort& effort) {
   return schedules;
 }
 
-std::vector<Schedule> exchanging(const Task& task, const Effort& effort) {
+std::vector<Schedule> exchanging(const Task& task, const Budget& budget) {
   const Network& network = task.network;
   if (task.collective.kind != all_reduce) return {};
   const auto n = at(network.world_size());
@@ -284,7 +284,7 @@ std::vector<Schedule> exchanging(const Task& task, const Effort& effort) {
   };
   const int cuts =
       network.folded() || n * n > kMostHierarchicalHops ? 0 : 1 << (levels.count() - 1);
-  for (int cut = 0; cut < cuts && !effort.spent(); ++cut) {
+  for (int cut = 0; cut < cuts && !budget.spent(); ++cut) {
     std::vector<int> ends;
     for (int level = 1; level < levels.count(); ++level) {
       if ((cut >> (level - 1) & 1) != 0) ends.push_back(level);
@@ -292,7 +292,7 @@ std::vector<Schedule> exchanging(const Task& task, const Effort& effort) {
     ends.push_back(levels.count());
     add(swaps.of_all(ends));
   }
-  for (int inner = 1; inner < levels.count() && !effort.spent(); ++inner) {
+  for (int inner = 1; inner < levels.count() && !budget.spent(); ++inner) {
     const auto boxes = n / at(levels.units(0, inner));
     const auto chunks = network.folded() ? at(network.cells().size()) : n / boxes;
     if (chunks * (2 * n + boxes * boxes) > kMostHierarchicalHops) continue;

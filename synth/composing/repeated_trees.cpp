@@ -51,21 +51,21 @@ class RepeatedPacker {
     }
   }
 
-  bool build(const Effort& effort) {
+  bool build(const Budget& budget) {
     for (std::size_t i = 0; i < trees_.size(); ++i) {
-      if (effort.spent() || !rebuild(i, 8)) return false;
+      if (budget.spent() || !rebuild(i, 8)) return false;
     }
     return true;
   }
 
-  void improve(const Effort& effort) {
+  void improve(const Budget& budget) {
     const double looks = static_cast<double>(trees_.size()) *
                          static_cast<double>(network_.edges().size()) *
                          static_cast<double>(cells_.count());
     int rounds = static_cast<int>(std::clamp(kMostLooks / looks, 1.0, 40.0));
     double least = worst();
     double steepness = 16;
-    for (int idle = 0; idle < kRepeatedPatience && rounds > 0 && !effort.spent();
+    for (int idle = 0; idle < kRepeatedPatience && rounds > 0 && !budget.spent();
          ++idle, --rounds) {
       round(steepness);
       if (worst() < least * (1 - 1e-9)) {
@@ -187,10 +187,10 @@ class RepeatedPacker {
 }  // namespace
 
 std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int trees_per_rank,
-                                                 const Effort& effort) {
-  RepeatedPacker packer(network, trees_per_rank, effort.seed);
-  if (!packer.build(effort)) return std::nullopt;
-  packer.improve(effort);
+                                                 const Budget& budget) {
+  RepeatedPacker packer(network, trees_per_rank, budget.seed);
+  if (!packer.build(budget)) return std::nullopt;
+  packer.improve(budget);
   RepeatedTrees result{trees_per_rank, {}, packer.worst()};
   for (const Tree& tree : packer.trees()) {
     std::vector<Hop>& hops = result.trees.emplace_back();
@@ -200,7 +200,7 @@ std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int tre
 }
 
 std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
-                                     const Effort& effort) {
+                                     const Budget& budget) {
   const Cells& cells = network.cells();
   const int n = network.world_size();
   const double block = size_bytes / n;
@@ -217,7 +217,7 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
   std::optional<RepeatedTrees> best;
   for (const int trees : {1, 2, 4, 8}) {
     if (trees > 1 && too_many(trees)) break;
-    std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, effort);
+    std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, budget);
     if (!found) break;
     const double gain =
         best ? best->load_s_per_byte / best->trees_per_rank / (found->load_s_per_byte / trees) : 2;
@@ -225,10 +225,10 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
   }
   std::vector<Schedule> schedules;
   for (int pieces = 1; best && pieces <= 64; pieces *= 4) {
-    if (effort.spent() && !schedules.empty()) break;
+    if (budget.spent() && !schedules.empty()) break;
     const int per_rank = best->trees_per_rank * pieces;
     if (pieces > 1 && too_many(per_rank)) break;
-    Spread spread{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
+    MulticastRouting spread{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
     for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
       for (int piece = 0; piece < pieces; ++piece) {
         const auto chunk = static_cast<ChunkId>(tree) * pieces + piece;

@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/network.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 
@@ -24,15 +24,15 @@ struct RepeatedTrees {
 /// rerouted() has them. What is dear (a NIC that a box shares) so is crossed once per tree and box,
 /// and inside a box trees go whichever way its links are least loaded.
 ///
-/// Deterministic by effort.seed. Nothing if the edges do not join all ranks, or the effort is spent
+/// Deterministic by budget.seed. Nothing if the edges do not join all ranks, or the budget is spent
 /// before all trees are there.
 [[nodiscard]] std::optional<RepeatedTrees> pack_repeated_trees(const Network& network,
                                                                int trees_per_rank,
-                                                               const Effort& effort);
+                                                               const Budget& budget);
 
 /// Symmetric all_gathers of `size_bytes` over such trees: what suits large sizes whatever the
 /// inside of a cell is like. None where latency counts more than bytes, or cells are too many.
 [[nodiscard]] std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
-                                                   const Effort& effort);
+                                                   const Budget& budget);
 
 }  // namespace chorus::synth

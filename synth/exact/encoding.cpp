@@ -19,17 +19,17 @@ class Encoding {
         distance_(network_.distances()),
         rounds_(context, shape) {}
 
-  bool assert_into(z3::solver& solver, const Effort& effort) {
+  bool assert_into(z3::solver& solver, const Budget& budget) {
     rounds_.assert_into(solver);
     for (std::size_t s = 0; s < problem_.seeds.size(); ++s) {
       make_seed(static_cast<int>(s));
       flow(solver, static_cast<int>(s));
-      if (literals_ > kMostLiterals || effort.spent()) return false;
+      if (literals_ > kMostLiterals || budget.spent()) return false;
     }
     for (const Limit& limit : problem_.limits) {
       for (int step = 1; step <= shape_.steps; ++step) keep(solver, limit, step);
     }
-    return !effort.spent();
+    return !budget.spent();
   }
 
   [[nodiscard]] Solution read(const z3::model& model) const {
@@ -59,17 +59,17 @@ class Encoding {
     auto& snd = snd_.emplace_back(network_.ways.size(), Literals(at(shape_.steps) + 1));
     auto& has = has_.emplace_back(at(network_.world_size), Literals(at(shape_.steps) + 1));
     const std::vector<int>& from_origin = distance_[at(seed.origin)];
-    std::vector<int> to_taker(at(network_.world_size), kUnreachable);
-    for (std::size_t rank = 0; rank < to_taker.size(); ++rank) {
-      for (const Rank taker : seed.takers) {
-        to_taker[rank] = std::min(to_taker[rank], distance_[rank][at(taker)]);
+    std::vector<int> to_destination(at(network_.world_size), kUnreachable);
+    for (std::size_t rank = 0; rank < to_destination.size(); ++rank) {
+      for (const Rank destination : seed.destinations) {
+        to_destination[rank] = std::min(to_destination[rank], distance_[rank][at(destination)]);
       }
     }
     for (std::size_t w = 0; w < network_.ways.size(); ++w) {
       const Way& way = network_.ways[w];
       if (way.dst == seed.origin) continue;
-      for (int step = from_origin[at(way.src)] + 1; step + to_taker[at(way.dst)] <= shape_.steps;
-           ++step) {
+      for (int step = from_origin[at(way.src)] + 1;
+           step + to_destination[at(way.dst)] <= shape_.steps; ++step) {
         snd[w][at(step)] = fresh(context_);
         ++literals_;
       }
@@ -89,7 +89,7 @@ class Encoding {
       if (rank == seed.origin) continue;
       Sum arrivals(context_);
       for (int step = 1; step <= shape_.steps; ++step) arrive(solver, s, rank, step, arrivals);
-      if (std::binary_search(seed.takers.begin(), seed.takers.end(), rank)) {
+      if (std::binary_search(seed.destinations.begin(), seed.destinations.end(), rank)) {
         solver.add(arrivals.empty() ? context_.bool_val(false) : arrivals.exactly(1));
       } else if (!arrivals.empty()) {
         solver.add(arrivals.at_most(1));
@@ -148,10 +148,10 @@ class Encoding {
 
 }  // namespace
 
-Solution ask(const Problem& problem, const Shape& shape, const Effort& effort, unsigned work) {
+Solution ask(const Problem& problem, const Shape& shape, const Budget& budget, unsigned work) {
   Solution solution;
   solution.answer = check<Encoding>(
-      problem, shape, effort, work,
+      problem, shape, budget, work,
       [&](const Encoding& encoding, const z3::model& model) { solution = encoding.read(model); });
   return solution;
 }

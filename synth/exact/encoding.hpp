@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/exact/exact.hpp"
 #include "synth/exact/problem.hpp"
 
@@ -31,10 +31,10 @@ struct Solution {
   std::vector<Send> sends;  ///< by step, seed, way
 };
 
-/// Is there a schedule that copies? Gives up when `effort` is spent or after `work` units of Z3's
+/// Is there a schedule that copies? Gives up when `budget` is spent or after `work` units of Z3's
 /// own count (0: no limit), which, other than time, are the same on every machine. Throws
 /// SynthesisError with Z3's words if it fails for another reason (memory).
-[[nodiscard]] Solution ask(const Problem& problem, const Shape& shape, const Effort& effort,
+[[nodiscard]] Solution ask(const Problem& problem, const Shape& shape, const Budget& budget,
                            unsigned work = 0);
 
 }  // namespace chorus::synth::exact

@@ -15,7 +15,7 @@
 #include "model/schedule/contract.hpp"
 #include "synth/exact/frontier.hpp"
 #include "synth/exact/spread_solver.hpp"
-#include "synth/spread.hpp"
+#include "synth/multicast_routing.hpp"
 
 namespace chorus::synth::exact {
 namespace {
@@ -107,15 +107,15 @@ class Synthesizer::Impl {
   [[nodiscard]] double least_rounds_per_chunk() const { return rounds_per_chunk_; }
   [[nodiscard]] double automorphisms() { return spread_->symmetries().order; }
 
-  [[nodiscard]] Result solve(const Instance& instance, const Effort& effort, unsigned work) {
+  [[nodiscard]] Result solve(const Instance& instance, const Budget& budget, unsigned work) {
     if (instance.chunks < 1 || instance.steps < 1 || instance.rounds < 1) {
       throw InputError(
           fmt::format("({}, {}, {}) is not an instance: chunks, steps and rounds are positive",
                       instance.chunks, instance.steps, instance.rounds));
     }
     Result result = collective_.kind == CollectiveKind::all_reduce
-                        ? all_reduce(instance, effort, work)
-                        : single(*spread_, instance, effort, work);
+                        ? all_reduce(instance, budget, work)
+                        : single(*spread_, instance, budget, work);
     if (result.answer == Answer::found) {
       const std::optional<std::string> fault = first_fault(result.schedule);
       CHORUS_CHECK(!fault, fault.value_or("").c_str());
@@ -123,15 +123,15 @@ class Synthesizer::Impl {
     return result;
   }
 
-  [[nodiscard]] Frontier pareto(const Effort& effort, const Walk& walk) {
+  [[nodiscard]] Frontier pareto(const Budget& budget, const Walk& walk) {
     Frontier frontier;
     if (collective_.kind == CollectiveKind::all_reduce) {
-      frontier = all_reduce_frontier(effort, walk);
+      frontier = all_reduce_frontier(budget, walk);
     } else {
       const int unit = collective_.kind == CollectiveKind::all_to_all ? topology_.world_size() : 1;
       frontier = walk_frontier(
-          {least_steps(), rounds_per_chunk_, unit}, walk, effort, name_of(collective_.kind),
-          [&](const Instance& instance) { return solve(instance, effort, walk.work); });
+          {least_steps(), rounds_per_chunk_, unit}, walk, budget, name_of(collective_.kind),
+          [&](const Instance& instance) { return solve(instance, budget, walk.work); });
     }
     for (Point& point : frontier.points) point.cost = cost(point.schedule, topology_, routes_);
     return frontier;
@@ -147,13 +147,13 @@ class Synthesizer::Impl {
     return {std::move(rounds), {solved, collective_.root}, least, settings_.symmetry};
   }
 
-  [[nodiscard]] Result single(SpreadSolver& solver, const Instance& instance, const Effort& effort,
+  [[nodiscard]] Result single(SpreadSolver& solver, const Instance& instance, const Budget& budget,
                               unsigned work) {
-    effort.say(fmt::format("{}: {}, {}, {}", name_of(collective_.kind),
+    budget.say(fmt::format("{}: {}, {}, {}", name_of(collective_.kind),
                            counted(instance.chunks, "chunk"), counted(instance.steps, "step"),
                            counted(instance.rounds, "round")));
     const int k = chunks_per_block(collective_.kind, topology_.world_size(), instance.chunks);
-    Result result = solver.solve(k, instance.steps, instance.rounds, effort, work);
+    Result result = solver.solve(k, instance.steps, instance.rounds, budget, work);
     if (result.answer == Answer::found && is_combining(collective_.kind)) mirror(result);
     return result;
   }
@@ -164,7 +164,7 @@ class Synthesizer::Impl {
   }
 
   /// Of all ways to share steps and rounds between the halves, the most even first.
-  [[nodiscard]] Result all_reduce(const Instance& instance, const Effort& effort, unsigned work) {
+  [[nodiscard]] Result all_reduce(const Instance& instance, const Budget& budget, unsigned work) {
     if (instance.steps < least_steps() ||
         instance.rounds < instance.chunks * rounds_per_chunk_ - 1e-6 ||
         instance.rounds < instance.steps) {
@@ -172,15 +172,15 @@ class Synthesizer::Impl {
     }
     const int n = topology_.world_size();
     if (instance.chunks % n == 0) {
-      Result composed = compose(instance, effort, work);
+      Result composed = compose(instance, budget, work);
       if (composed.answer == Answer::found) return composed;
     }
-    effort.say(fmt::format("all_reduce: {}, {}, {}, along trees", counted(instance.chunks, "chunk"),
+    budget.say(fmt::format("all_reduce: {}, {}, {}, along trees", counted(instance.chunks, "chunk"),
                            counted(instance.steps, "step"), counted(instance.rounds, "round")));
-    return trees_->solve(instance.chunks, instance.steps, instance.rounds, effort, work);
+    return trees_->solve(instance.chunks, instance.steps, instance.rounds, budget, work);
   }
 
-  [[nodiscard]] Result compose(const Instance& instance, const Effort& effort, unsigned work) {
+  [[nodiscard]] Result compose(const Instance& instance, const Budget& budget, unsigned work) {
     // Some splits are beyond the solver; it is not to try one of them for ever.
     constexpr unsigned kWorkOfSplit = 200'000'000;
     work = work > 0 ? std::min(work, kWorkOfSplit) : kWorkOfSplit;
@@ -203,12 +203,12 @@ class Synthesizer::Impl {
     std::stable_sort(splits.begin(), splits.end(),
                      [&](const auto& a, const auto& b) { return uneven(a) < uneven(b); });
     for (const auto& [steps, rounds] : splits) {
-      Result first = backwards.solve(k, steps, rounds, effort, work);
+      Result first = backwards.solve(k, steps, rounds, budget, work);
       if (first.answer != Answer::found) continue;
       const int left_steps = instance.steps - steps;
       const int left_rounds = instance.rounds - rounds;
       const bool halves = !combine_ && left_steps == steps && left_rounds == rounds;
-      Result second = halves ? first : spread_->solve(k, left_steps, left_rounds, effort, work);
+      Result second = halves ? first : spread_->solve(k, left_steps, left_rounds, budget, work);
       if (second.answer == Answer::found) return joined(std::move(first), second);
     }
     return {};
@@ -216,15 +216,15 @@ class Synthesizer::Impl {
 
   /// Of every point of the all_gather's frontier, with the reduce_scatter that takes as long, or
   /// nearly so.
-  [[nodiscard]] Frontier all_reduce_frontier(const Effort& effort, const Walk& walk) {
+  [[nodiscard]] Frontier all_reduce_frontier(const Budget& budget, const Walk& walk) {
     const int n = topology_.world_size();
     Walk half = walk;
     half.most_chunks = walk.most_chunks / n;
     half.most_steps = walk.most_steps / 2;
     const FrontierFacts facts{spread_->least_steps(), spread_->rounds_per_chunk(), 1};
     const Frontier gathers =
-        walk_frontier(facts, half, effort, "all_gather", [&](const Instance& instance) {
-          return spread_->solve(instance.chunks, instance.steps, instance.rounds, effort,
+        walk_frontier(facts, half, budget, "all_gather", [&](const Instance& instance) {
+          return spread_->solve(instance.chunks, instance.steps, instance.rounds, budget,
                                 walk.work);
         });
     Frontier frontier;
@@ -234,7 +234,7 @@ class Synthesizer::Impl {
     for (const Point& gather : gathers.points) {
       Result spread{Answer::found, gather.schedule, gather.rounds, Proof::none, 1};
       const std::optional<std::pair<Instance, Result>> combine =
-          half_like(gather.instance, spread, effort, walk.work);
+          half_like(gather.instance, spread, budget, walk.work);
       if (!combine) continue;
       const Instance whole{gather.instance.chunks * n, gather.instance.steps + combine->first.steps,
                            gather.instance.rounds + combine->first.rounds};
@@ -246,14 +246,14 @@ class Synthesizer::Impl {
 
   [[nodiscard]] std::optional<std::pair<Instance, Result>> half_like(const Instance& wanted,
                                                                      const Result& spread,
-                                                                     const Effort& effort,
+                                                                     const Budget& budget,
                                                                      unsigned work) {
     if (!combine_) return std::make_pair(wanted, spread);
     constexpr int kMostMore = 2;
     for (int more = 0; more <= kMostMore; ++more) {
       const Instance instance{wanted.chunks, wanted.steps + more, wanted.rounds + more};
       Result result =
-          combine_->solve(instance.chunks, instance.steps, instance.rounds, effort, work);
+          combine_->solve(instance.chunks, instance.steps, instance.rounds, budget, work);
       if (result.answer == Answer::found) return std::make_pair(instance, std::move(result));
     }
     return std::nullopt;
@@ -303,12 +303,12 @@ int Synthesizer::least_steps() const { return impl_->least_steps(); }
 double Synthesizer::least_rounds_per_chunk() const { return impl_->least_rounds_per_chunk(); }
 double Synthesizer::automorphisms() const { return impl_->automorphisms(); }
 
-Result Synthesizer::solve(const Instance& instance, const Effort& effort, unsigned work) {
-  return impl_->solve(instance, effort, work);
+Result Synthesizer::solve(const Instance& instance, const Budget& budget, unsigned work) {
+  return impl_->solve(instance, budget, work);
 }
 
-Frontier Synthesizer::pareto(const Effort& effort, const Walk& walk) {
-  return impl_->pareto(effort, walk);
+Frontier Synthesizer::pareto(const Budget& budget, const Walk& walk) {
+  return impl_->pareto(budget, walk);
 }
 
 }  // namespace chorus::synth::exact

@@ -23,7 +23,7 @@
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
 #include "model/price/cost.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/exact/round_network.hpp"
 
 namespace chorus::synth::exact {
@@ -106,18 +106,18 @@ class Synthesizer {
   [[nodiscard]] double automorphisms() const;
 
   /// Asks the bounds, then the solver: with the largest group of symmetries that fits, with smaller
-  /// ones, with none. Gives up when `effort` is spent or after `work` units (0: no limit). Throws
+  /// ones, with none. Gives up when `budget` is spent or after `work` units (0: no limit). Throws
   /// InputError for counts that are not positive or not divisible as needed, SynthesisError if Z3
   /// fails. Deterministic unless time runs out.
   ///
   /// all_reduce: composed if the reduce_scatter and all_gather that together have S steps and R
   /// rounds exist (C must be divisible by n then), else by the direct encoding, in which every
   /// chunk is reduced along a tree and copied along another, overlapping with other chunks.
-  [[nodiscard]] Result solve(const Instance& instance, const Effort& effort, unsigned work = 0);
+  [[nodiscard]] Result solve(const Instance& instance, const Budget& budget, unsigned work = 0);
 
   /// Fewest steps first, the fewest rounds per chunk for each number of steps, until the bandwidth
-  /// bound is reached or `effort` is spent: then what was found.
-  [[nodiscard]] Frontier pareto(const Effort& effort, const Walk& walk = {});
+  /// bound is reached or `budget` is spent: then what was found.
+  [[nodiscard]] Frontier pareto(const Budget& budget, const Walk& walk = {});
 
  private:
   class Impl;

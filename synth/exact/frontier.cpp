@@ -31,9 +31,9 @@ int chunks_of_bound(double rounds_per_chunk, int unit) {
 
 class Walker {
  public:
-  Walker(const FrontierFacts& facts, const Walk& walk, const Effort& effort, std::string_view what,
+  Walker(const FrontierFacts& facts, const Walk& walk, const Budget& budget, std::string_view what,
          const std::function<Result(const Instance&)>& solve)
-      : facts_(facts), walk_(walk), effort_(effort), what_(what), solve_(solve) {
+      : facts_(facts), walk_(walk), budget_(budget), what_(what), solve_(solve) {
     frontier_.least_steps = facts.least_steps;
     frontier_.least_rounds_per_chunk = facts.least_rounds_per_chunk;
     frontier_.most_chunks = walk.most_chunks > 0
@@ -64,7 +64,7 @@ class Walker {
 
  private:
   [[nodiscard]] bool given_up() const {
-    return effort_.spent() || (walk_.most_unanswered > 0 && unanswered_ >= walk_.most_unanswered);
+    return budget_.spent() || (walk_.most_unanswered > 0 && unanswered_ >= walk_.most_unanswered);
   }
 
   [[nodiscard]] bool reached(double best) const {
@@ -116,7 +116,7 @@ class Walker {
         continue;
       }
       if (given_up()) return best;
-      effort_.say(fmt::format("{}: frontier at {}, {} for {}", what_, counted(steps, "step"),
+      budget_.say(fmt::format("{}: frontier at {}, {} for {}", what_, counted(steps, "step"),
                               counted(instance.rounds, "round"),
                               counted(instance.chunks, "chunk")));
       Result result = solve_(instance);
@@ -151,7 +151,7 @@ class Walker {
 
   const FrontierFacts& facts_;
   const Walk& walk_;
-  const Effort& effort_;
+  const Budget& budget_;
   std::string_view what_;
   const std::function<Result(const Instance&)>& solve_;
   Frontier frontier_;
@@ -161,9 +161,9 @@ class Walker {
 
 }  // namespace
 
-Frontier walk_frontier(const FrontierFacts& facts, const Walk& walk, const Effort& effort,
+Frontier walk_frontier(const FrontierFacts& facts, const Walk& walk, const Budget& budget,
                        std::string_view what, const std::function<Result(const Instance&)>& solve) {
-  return Walker(facts, walk, effort, what, solve).run();
+  return Walker(facts, walk, budget, what, solve).run();
 }
 
 }  // namespace chorus::synth::exact

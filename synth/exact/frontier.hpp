@@ -16,7 +16,7 @@ struct FrontierFacts {
 
 /// `solve` answers one instance. All points but their costs.
 [[nodiscard]] Frontier walk_frontier(const FrontierFacts& facts, const Walk& walk,
-                                     const Effort& effort, std::string_view what,
+                                     const Budget& budget, std::string_view what,
                                      const std::function<Result(const Instance&)>& solve);
 
 }  // namespace chorus::synth::exact

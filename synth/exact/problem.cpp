@@ -16,8 +16,8 @@ using Key = std::pair<Rank, std::vector<Rank>>;
 
 Key image(const Permutation& element, const Block& block) {
   Key key{block.origin < 0 ? -1 : element[static_cast<std::size_t>(block.origin)], {}};
-  for (const Rank taker : block.takers) {
-    key.second.push_back(element[static_cast<std::size_t>(taker)]);
+  for (const Rank destination : block.destinations) {
+    key.second.push_back(element[static_cast<std::size_t>(destination)]);
   }
   std::sort(key.second.begin(), key.second.end());
   return key;
@@ -40,7 +40,7 @@ std::optional<std::vector<std::size_t>> images(const std::vector<Permutation>& g
 std::map<Key, std::size_t> indexed(const std::vector<Block>& blocks) {
   std::map<Key, std::size_t> index;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    index[{blocks[i].origin, blocks[i].takers}] = i;
+    index[{blocks[i].origin, blocks[i].destinations}] = i;
   }
   return index;
 }
@@ -82,11 +82,11 @@ std::vector<Block> blocks_of(Collective collective, int world_size) {
   std::vector<Block> blocks;
   for (ChunkId b = 0; b < shape.num_chunks; ++b) {
     Block block{origin(shape, b), {}, b};
-    const Rank only = taker(shape, b);
+    const Rank only = destination_of(shape, b);
     for (Rank rank = 0; rank < world_size; ++rank) {
-      if (rank != block.origin && (only < 0 || only == rank)) block.takers.push_back(rank);
+      if (rank != block.origin && (only < 0 || only == rank)) block.destinations.push_back(rank);
     }
-    if (!block.takers.empty()) blocks.push_back(std::move(block));
+    if (!block.destinations.empty()) blocks.push_back(std::move(block));
   }
   return blocks;
 }
@@ -125,7 +125,7 @@ Problem problem_of(const RoundNetwork& network, const std::vector<Block>& blocks
     const auto fixed = static_cast<int>(std::count(become->begin(), become->end(), b));
     CHORUS_CHECK(chunks_per_block % fixed == 0, "the symmetry fits the chunks");
     for (int first = 0; first < chunks_per_block; first += fixed) {
-      Seed seed{blocks[b].origin, blocks[b].takers, {}};
+      Seed seed{blocks[b].origin, blocks[b].destinations, {}};
       std::vector<int> position(blocks.size(), 0);
       for (const std::size_t other : *become) {
         seen[other] = 1;

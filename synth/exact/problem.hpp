@@ -12,9 +12,9 @@ namespace chorus::synth::exact {
 
 /// Data that begins at one rank and that others want; cut into chunks.
 struct Block {
-  Rank origin = 0;           ///< -1: all contribute
-  std::vector<Rank> takers;  ///< ascending, without the origin
-  int first_block = 0;       ///< its number in the Schedule: chunks [first_block·k, …)
+  Rank origin = 0;                 ///< -1: all contribute
+  std::vector<Rank> destinations;  ///< ascending, without the origin
+  int first_block = 0;             ///< its number in the Schedule: chunks [first_block·k, …)
 
   bool operator==(const Block&) const = default;
 };
@@ -26,7 +26,7 @@ struct Block {
 /// A chunk that the solver decides about; stands for all its images under the group.
 struct Seed {
   Rank origin = 0;
-  std::vector<Rank> takers;
+  std::vector<Rank> destinations;
   /// By element of the group: the chunk of the Schedule that this one becomes.
   std::vector<ChunkId> images;
 };

@@ -39,8 +39,8 @@ SpreadSolver::SpreadSolver(RoundNetwork network, Collective collective, double r
   for (const Block& block : blocks_) {
     for (Rank from = 0; from < network_.world_size; ++from) {
       if (block.origin >= 0 && block.origin != from) continue;
-      for (const Rank taker : block.takers) {
-        least_steps_ = std::max(least_steps_, distance[at(from)][at(taker)]);
+      for (const Rank destination : block.destinations) {
+        least_steps_ = std::max(least_steps_, distance[at(from)][at(destination)]);
       }
     }
   }
@@ -82,7 +82,7 @@ std::vector<SpreadSolver::Attempt> SpreadSolver::attempts(int chunks_per_block, 
   return result;
 }
 
-Result SpreadSolver::solve(int chunks_per_block, int steps, int rounds, const Effort& effort,
+Result SpreadSolver::solve(int chunks_per_block, int steps, int rounds, const Budget& budget,
                            unsigned work) {
   if (blocks_.empty()) {
     return {Answer::found,
@@ -102,12 +102,12 @@ Result SpreadSolver::solve(int chunks_per_block, int steps, int rounds, const Ef
     for (Attempt& attempt : tries) {
       // At the end only what decides is left, for as long as it takes.
       if (attempt.over || (last && !attempt.proves)) continue;
-      if (effort.spent()) return {};
+      if (budget.spent()) return {};
       unsigned share = last ? work : kWork[look];
       if (work > 0) share = std::min(share, work);
       const Problem problem = problem_of(network_, blocks_, chunks_per_block, attempt.group);
       const Shape shape{steps, rounds, attempt.rounds_per_step};
-      Effort luck = effort;
+      Budget luck = budget;
       luck.seed += look;
       const Solution solution =
           trees ? ask_trees(problem, shape, luck, share) : ask(problem, shape, luck, share);

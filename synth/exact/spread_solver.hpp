@@ -22,7 +22,7 @@ class SpreadSolver {
   [[nodiscard]] int least_rounds(int chunks_per_block) const;
   [[nodiscard]] const Automorphisms& symmetries();
 
-  [[nodiscard]] Result solve(int chunks_per_block, int steps, int rounds, const Effort& effort,
+  [[nodiscard]] Result solve(int chunks_per_block, int steps, int rounds, const Budget& budget,
                              unsigned work);
 
  private:

@@ -15,10 +15,10 @@ constexpr int kMostChunks = 8;
 constexpr unsigned kWorkPerQuestion = 10'000'000;  // about a second per question
 constexpr int kMostUnanswered = 2;                 // after that most others have no answer either
 
-std::vector<Schedule> frontier_of(const Task& task, const Effort& effort, int most_chunks) {
+std::vector<Schedule> frontier_of(const Task& task, const Budget& budget, int most_chunks) {
   Synthesizer synthesizer(task.topology, task.collective);
   Frontier frontier = synthesizer.pareto(
-      effort,
+      budget,
       {.most_chunks = most_chunks, .work = kWorkPerQuestion, .most_unanswered = kMostUnanswered});
   std::vector<Schedule> schedules;
   for (Point& point : frontier.points) {
@@ -27,16 +27,16 @@ std::vector<Schedule> frontier_of(const Task& task, const Effort& effort, int mo
   return schedules;
 }
 
-std::vector<Schedule> spread(const Task& task, const Effort& effort) {
+std::vector<Schedule> spread(const Task& task, const Budget& budget) {
   const bool exchange = task.collective.kind == CollectiveKind::all_to_all;
   if (task.network.world_size() > (exchange ? kMostRanksInExchange : kMostRanks)) return {};
-  return frontier_of(task, effort, 0);
+  return frontier_of(task, budget, 0);
 }
 
-std::vector<Schedule> direct(const Task& task, const Effort& effort) {
+std::vector<Schedule> direct(const Task& task, const Budget& budget) {
   if (task.collective.kind != CollectiveKind::all_reduce) return {};
   if (task.network.world_size() > kMostRanksDirect) return {};
-  return frontier_of(task, effort, kMostChunks);
+  return frontier_of(task, budget, kMostChunks);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ class StepRounds {
 /// Asserts an Encoding(context, problem, shape) and asks Z3; `read` gets the model, if there is
 /// one.
 template <class Encoding, class Read>
-Answer check(const Problem& problem, const Shape& shape, const Effort& effort, unsigned work,
+Answer check(const Problem& problem, const Shape& shape, const Budget& budget, unsigned work,
              const Read& read) {
   try {
     z3::context context;
@@ -102,7 +102,7 @@ Answer check(const Problem& problem, const Shape& shape, const Effort& effort, u
     // turns sums into clauses, times out on most of them).
     z3::solver solver(context, z3::solver::simple());
     z3::params params(context);
-    params.set("random_seed", static_cast<unsigned>(effort.seed));
+    params.set("random_seed", static_cast<unsigned>(budget.seed));
     if (work > 0) params.set("rlimit", work);
     solver.set(params);
     // Z3 collects features of what is asserted before its first check, to configure itself; that
@@ -111,8 +111,8 @@ Answer check(const Problem& problem, const Shape& shape, const Effort& effort, u
     solver.add(fresh(context));
     (void)solver.check();
     Encoding encoding(context, problem, shape);
-    if (!encoding.assert_into(solver, effort)) return Answer::gave_up;
-    const Watchdog watchdog(effort, [&] { context.interrupt(); });
+    if (!encoding.assert_into(solver, budget)) return Answer::gave_up;
+    const Watchdog watchdog(budget, [&] { context.interrupt(); });
     const z3::check_result result = solver.check();
     if (result == z3::unsat) return Answer::impossible;
     if (result == z3::unknown) return Answer::gave_up;
@@ -120,7 +120,7 @@ Answer check(const Problem& problem, const Shape& shape, const Effort& effort, u
     return Answer::found;
   } catch (const z3::exception& error) {
     // An interrupt that comes while Z3 prepares is thrown.
-    if (effort.spent() || std::strstr(error.msg(), "cancel") != nullptr) return Answer::gave_up;
+    if (budget.spent() || std::strstr(error.msg(), "cancel") != nullptr) return Answer::gave_up;
     throw SynthesisError(fmt::format("the solver Z3 failed: {}", error.msg()));
   }
 }

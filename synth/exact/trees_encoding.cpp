@@ -27,14 +27,14 @@ class TreesEncoding {
         shape_(shape),
         rounds_(context, shape) {}
 
-  bool assert_into(z3::solver& solver, const Effort& effort) {
+  bool assert_into(z3::solver& solver, const Budget& budget) {
     const auto of_seed =
         static_cast<long>(network_.ways.size() + at(network_.world_size)) * 2 * (shape_.steps + 1);
     if (of_seed * static_cast<long>(problem_.seeds.size()) > kMostLiterals) return false;
     rounds_.assert_into(solver);
     for (std::size_t s = 0; s < problem_.seeds.size(); ++s) trees_.push_back(literals());
     for (const Trees& trees : trees_) {
-      if (effort.spent()) return false;
+      if (budget.spent()) return false;
       Sum roots(context_);
       for (const z3::expr& root : trees.root) roots.add(root);
       solver.add(roots.exactly(1));
@@ -55,7 +55,7 @@ class TreesEncoding {
         rounds_.limit(solver, limit, step, std::move(load));
       }
     }
-    return !effort.spent();
+    return !budget.spent();
   }
 
   [[nodiscard]] Solution read(const z3::model& model) const {
@@ -157,11 +157,11 @@ class TreesEncoding {
 
 }  // namespace
 
-Solution ask_trees(const Problem& problem, const Shape& shape, const Effort& effort,
+Solution ask_trees(const Problem& problem, const Shape& shape, const Budget& budget,
                    unsigned work) {
   Solution solution;
   solution.answer = check<TreesEncoding>(
-      problem, shape, effort, work, [&](const TreesEncoding& encoding, const z3::model& model) {
+      problem, shape, budget, work, [&](const TreesEncoding& encoding, const z3::model& model) {
         solution = encoding.read(model);
       });
   return solution;

@@ -10,7 +10,7 @@ namespace chorus::synth::exact {
 /// what others do not: on meshes that takes fewer rounds than two halves one after the other.
 ///
 /// "Impossible" says so of trees alone. As ask() otherwise; problem.seeds have no origin.
-[[nodiscard]] Solution ask_trees(const Problem& problem, const Shape& shape, const Effort& effort,
+[[nodiscard]] Solution ask_trees(const Problem& problem, const Shape& shape, const Budget& budget,
                                  unsigned work = 0);
 
 }  // namespace chorus::synth::exact

@@ -8,16 +8,16 @@
 #include <thread>
 #include <utility>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 
 namespace chorus::synth::exact {
 
-/// While it lives, calls `interrupt` from a thread of its own once the effort is spent, and again
+/// While it lives, calls `interrupt` from a thread of its own once the budget is spent, and again
 /// until it ends: an interrupt that comes before the call has begun is lost.
 class Watchdog {
  public:
-  Watchdog(const Effort& effort, std::function<void()> interrupt)
-      : effort_(effort), interrupt_(std::move(interrupt)), thread_([this] { watch(); }) {}
+  Watchdog(const Budget& budget, std::function<void()> interrupt)
+      : budget_(budget), interrupt_(std::move(interrupt)), thread_([this] { watch(); }) {}
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog() {
@@ -35,11 +35,11 @@ class Watchdog {
     constexpr auto kEvery = std::chrono::milliseconds(20);
     std::unique_lock lock(mutex_);
     while (!ended_.wait_for(lock, kEvery, [this] { return done_; })) {
-      if (effort_.spent()) interrupt_();
+      if (budget_.spent()) interrupt_();
     }
   }
 
-  const Effort& effort_;
+  const Budget& budget_;
   std::function<void()> interrupt_;
   std::mutex mutex_;
   std::condition_variable ended_;

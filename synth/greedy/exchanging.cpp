@@ -38,7 +38,7 @@ class Exchanging {
     }
   }
 
-  std::optional<GreedyRun> run(const Effort& effort) {
+  std::optional<GreedyRun> run(const Budget& budget) {
     if (!place_all()) return std::nullopt;
     std::vector<int> freed;
     for (std::size_t edge = 0; edge < waiting_.size(); ++edge)
@@ -46,7 +46,7 @@ class Exchanging {
     shuffle(freed, random_);
     for (const int edge : freed) try_edge(edge);
     for (std::int64_t turn = 0; !clock_.over(); ++turn) {
-      if (turn % 64 == 0 && effort.spent()) return std::nullopt;
+      if (turn % 64 == 0 && budget.spent()) return std::nullopt;
       clock_.advance();
       freed.clear();
       std::vector<int> arrivals;
@@ -87,7 +87,7 @@ class Exchanging {
     if (collective_.kind == CollectiveKind::all_to_all) return block / n_;
     return collective_.kind == CollectiveKind::gather ? block : collective_.root;
   }
-  [[nodiscard]] Rank taker_of(int block) const {
+  [[nodiscard]] Rank destination_of(int block) const {
     if (collective_.kind == CollectiveKind::all_to_all) return block % n_;
     return collective_.kind == CollectiveKind::gather ? collective_.root : block;
   }
@@ -99,7 +99,7 @@ class Exchanging {
     for (ChunkId chunk = 0; chunk < chunks; ++chunk) {
       const int block = chunk / chunks_per_block_;
       const Rank src = origin_of(block);
-      if (!(distance(src, taker_of(block)) < 1e300)) return false;
+      if (!(distance(src, destination_of(block)) < 1e300)) return false;
       offer(chunk, src);
     }
     return true;
@@ -108,7 +108,7 @@ class Exchanging {
   /// The chunk has come to `rank`: every edge that brings it nearer may have it.
   void offer(ChunkId chunk, Rank rank) {
     place_[at(chunk)] = rank;
-    const Rank dst = taker_of(chunk / chunks_per_block_);
+    const Rank dst = destination_of(chunk / chunks_per_block_);
     if (rank == dst) return;
     const double way_s = distance(rank, dst);
     for (const int index : network_.out(rank)) {
@@ -161,8 +161,8 @@ class Exchanging {
 
 std::optional<GreedyRun> exchange_greedily(const GreedyGround& ground, Collective collective,
                                            int chunks_per_block, double chunk_bytes,
-                                           std::uint64_t seed, const Effort& effort) {
-  return Exchanging(ground, collective, chunks_per_block, chunk_bytes, seed).run(effort);
+                                           std::uint64_t seed, const Budget& budget) {
+  return Exchanging(ground, collective, chunks_per_block, chunk_bytes, seed).run(budget);
 }
 
 }  // namespace chorus::synth

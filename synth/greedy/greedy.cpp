@@ -13,8 +13,8 @@
 #include "base/index.hpp"
 #include "model/schedule/contract.hpp"
 #include "synth/greedy/run.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/ordering/predict.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -43,13 +43,13 @@ void for_all(int count, int threads, Work work) {
 
 class Greedy {
  public:
-  Greedy(const Network& network, Collective collective, double size_bytes, const Effort& effort,
+  Greedy(const Network& network, Collective collective, double size_bytes, const Budget& budget,
          const GreedyOptions& options)
       : network_(network),
         ground_(network),
         collective_(collective),
         size_bytes_(size_bytes),
-        effort_(effort),
+        budget_(budget),
         options_(options) {}
 
   std::optional<Schedule> run() {
@@ -58,11 +58,11 @@ class Greedy {
     const int seeds = options_.seeds > 0 ? options_.seeds : seeds_for(hops(chunks));
     std::vector<Trial> trials(at(seeds));
     std::atomic<int> done = 0;
-    for_all(seeds, effort_.threads, [&](int i) {
-      trials[at(i)] = attempt(chunks, effort_.seed + static_cast<std::uint64_t>(i));
+    for_all(seeds, budget_.threads, [&](int i) {
+      trials[at(i)] = attempt(chunks, budget_.seed + static_cast<std::uint64_t>(i));
       const int so_far = ++done;
       const std::scoped_lock lock(saying_);
-      effort_.say(fmt::format("greedy: {} of {} seeds", so_far, seeds));
+      budget_.say(fmt::format("greedy: {} of {} seeds", so_far, seeds));
     });
     if (trial_) trials.push_back(std::move(*trial_));
     return best_of(std::move(trials), chunks);
@@ -94,8 +94,8 @@ class Greedy {
   Trial attempt(int chunks, std::uint64_t seed) const {
     const double bytes = chunk_bytes(chunks);
     const bool spreads = collective_.kind == all_gather || collective_.kind == broadcast;
-    return {spreads ? spread_greedily(ground_, collective_, chunks, bytes, seed, effort_)
-                    : exchange_greedily(ground_, collective_, chunks, bytes, seed, effort_),
+    return {spreads ? spread_greedily(ground_, collective_, chunks, bytes, seed, budget_)
+                    : exchange_greedily(ground_, collective_, chunks, bytes, seed, budget_),
             chunks, seed};
   }
 
@@ -107,9 +107,9 @@ class Greedy {
     int vain = 0;
     for (int chunks = 1; chunks <= 256 && vain < 2; chunks *= 2) {
       if (best > 0 && (chunk_bytes(chunks) < kLeastChunkBytes || hops(chunks) > kMostHops)) break;
-      Trial trial = attempt(chunks, effort_.seed);
+      Trial trial = attempt(chunks, budget_.seed);
       if (!trial.run) break;
-      effort_.say(fmt::format("greedy: {} chunk{} per block, {:.3g} ms", chunks,
+      budget_.say(fmt::format("greedy: {} chunk{} per block, {:.3g} ms", chunks,
                               chunks == 1 ? "" : "s", trial.run->seconds * 1e3));
       const bool better = best == 0 || trial.run->seconds < best_s * kWorthIt;
       vain = better ? 0 : vain + 1;
@@ -134,7 +134,7 @@ class Greedy {
     std::optional<Schedule> best;
     double best_s = 0;
     for (Trial& trial : trials) {
-      const Spread spread{collective_, num_chunks, std::move(trial.run->hops)};
+      const MulticastRouting spread{collective_, num_chunks, std::move(trial.run->hops)};
       Schedule schedule = as_begun("greedy", network_, spread);
       if (!simulates) return schedule;
       const double seconds = predictor.seconds(schedule, size_bytes_);
@@ -149,7 +149,7 @@ class Greedy {
   const GreedyGround ground_;
   const Collective collective_;
   const double size_bytes_;
-  const Effort& effort_;
+  const Budget& budget_;
   const GreedyOptions& options_;
   std::optional<Trial> trial_;  // the best of choose_chunks()
   std::mutex saying_;
@@ -157,11 +157,11 @@ class Greedy {
 
 /// The run of the mirror image: of what copies on the network turned round.
 std::optional<Schedule> combining(const Network& network, Collective collective, double size_bytes,
-                                  const Effort& effort, const GreedyOptions& options) {
+                                  const Budget& budget, const GreedyOptions& options) {
   const Network turned = network.reversed();
   Collective copying = collective;
   copying.kind = collective.kind == reduce ? broadcast : all_gather;
-  const auto spread = greedy(turned, copying, size_bytes, effort, options);
+  const auto spread = greedy(turned, copying, size_bytes, budget, options);
   if (!spread) return std::nullopt;
   return mirrored(*spread);
 }
@@ -198,26 +198,26 @@ GreedyGround::GreedyGround(const Network& net) : network(net), over(net.resource
 }
 
 std::optional<Schedule> greedy(const Network& network, Collective collective, double size_bytes,
-                               const Effort& effort, const GreedyOptions& options) {
+                               const Budget& budget, const GreedyOptions& options) {
   if (network.world_size() < 2) return std::nullopt;
   switch (collective.kind) {
     case barrier:
       return std::nullopt;
     case reduce:
     case reduce_scatter:
-      return combining(network, collective, size_bytes, effort, options);
+      return combining(network, collective, size_bytes, budget, options);
     case all_reduce: {
       // Both halves move the whole buffer once, in equal chunks.
-      const auto spread = greedy(network, {all_gather}, size_bytes, effort, options);
+      const auto spread = greedy(network, {all_gather}, size_bytes, budget, options);
       if (!spread) return std::nullopt;
       GreedyOptions same = options;
       same.chunks_per_block = spread->num_chunks / network.world_size();
-      const auto combine = combining(network, {reduce_scatter}, size_bytes, effort, same);
+      const auto combine = combining(network, {reduce_scatter}, size_bytes, budget, same);
       if (!combine) return std::nullopt;
       return all_reduce_of(*combine, *spread);
     }
     default:
-      return Greedy(network, collective, size_bytes, effort, options).run();
+      return Greedy(network, collective, size_bytes, budget, options).run();
   }
 }
 

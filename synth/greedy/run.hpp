@@ -10,9 +10,9 @@
 #include <tuple>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/network.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 
@@ -33,17 +33,17 @@ struct GreedyGround {
 };
 
 /// all_gather or broadcast in chunks of `chunk_bytes`. Nothing if some rank cannot be reached or
-/// the effort is spent.
+/// the budget is spent.
 [[nodiscard]] std::optional<GreedyRun> spread_greedily(const GreedyGround& ground,
                                                        Collective collective, int chunks_per_block,
                                                        double chunk_bytes, std::uint64_t seed,
-                                                       const Effort& effort);
+                                                       const Budget& budget);
 
 /// all_to_all, gather or scatter.
 [[nodiscard]] std::optional<GreedyRun> exchange_greedily(const GreedyGround& ground,
                                                          Collective collective,
                                                          int chunks_per_block, double chunk_bytes,
-                                                         std::uint64_t seed, const Effort& effort);
+                                                         std::uint64_t seed, const Budget& budget);
 
 /// When the resources of a network are free again, and what happens next.
 class Clock {

@@ -69,14 +69,14 @@ class Spreading {
     }
   }
 
-  std::optional<GreedyRun> run(const Effort& effort) {
+  std::optional<GreedyRun> run(const Budget& budget) {
     std::vector<int> all(network_.edges().size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
     shuffle(all, random_);
     for (const int edge : all) try_edge(edge);
     std::vector<int> freed;
     for (std::int64_t turn = 0; !clock_.over(); ++turn) {
-      if (turn % 64 == 0 && effort.spent()) return std::nullopt;
+      if (turn % 64 == 0 && budget.spent()) return std::nullopt;
       clock_.advance();
       freed.clear();
       arrived_.clear();
@@ -266,8 +266,8 @@ class Spreading {
 
 std::optional<GreedyRun> spread_greedily(const GreedyGround& ground, Collective collective,
                                          int chunks_per_block, double chunk_bytes,
-                                         std::uint64_t seed, const Effort& effort) {
-  return Spreading(ground, collective, chunks_per_block, chunk_bytes, seed).run(effort);
+                                         std::uint64_t seed, const Budget& budget) {
+  return Spreading(ground, collective, chunks_per_block, chunk_bytes, seed).run(budget);
 }
 
 }  // namespace chorus::synth

@@ -9,8 +9,8 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/ordering/list_scheduler.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -41,7 +41,7 @@ std::vector<int> bringers(const Network& network, const std::vector<Hop>& hops) 
 /// One job per hop, numbered alike. How urgent a hop is: its own time and that of the longest way
 /// on from its end, then the ranks that get the chunk through it, then the lower chunk. First
 /// pieces go before all others: where ways share a link fairly they arrive together.
-JobGraph jobs_of(const Network& network, const Spread& spread, double chunk_bytes) {
+JobGraph jobs_of(const Network& network, const MulticastRouting& spread, double chunk_bytes) {
   const std::vector<int> bringer = bringers(network, spread.hops);
   JobGraph graph;
   for (std::size_t i = 0; i < spread.hops.size(); ++i) {
@@ -111,7 +111,7 @@ class HopNumbering {
 
 }  // namespace
 
-Schedule as_begun(std::string_view name, const Network& network, const Spread& spread) {
+Schedule as_begun(std::string_view name, const Network& network, const MulticastRouting& spread) {
   Schedule schedule{
       std::string(name),        spread.collective, network.world_size(), spread.num_chunks, {},
       network.cells().radices()};
@@ -129,9 +129,9 @@ Schedule as_begun(std::string_view name, const Network& network, const Spread& s
   return schedule;
 }
 
-Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
+Schedule in_order(std::string_view name, const Network& network, const MulticastRouting& spread,
                   double chunk_bytes) {
-  Spread begun{spread.collective, spread.num_chunks, {}, spread.pieces};
+  MulticastRouting begun{spread.collective, spread.num_chunks, {}, spread.pieces};
   begun.hops.reserve(spread.hops.size());
   ListScheduler scheduler(network, jobs_of(network, spread, chunk_bytes), chunk_bytes);
   for (const int job : scheduler.run()) begun.hops.push_back(spread.hops[at(job)]);

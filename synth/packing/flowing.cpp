@@ -130,14 +130,14 @@ class Flowing {
         sharing_(topology),
         lanes_(at(num_lanes)) {}
 
-  /// The seconds it takes; nothing if the effort is spent.
-  std::optional<double> run(const Effort& effort) {
+  /// The seconds it takes; nothing if the budget is spent.
+  std::optional<double> run(const Budget& budget) {
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
       if (jobs_[job].waits == 0) ready(static_cast<int>(job), 0);
     }
     double now_s = 0;
     for (std::size_t round = 0; !events_.empty(); ++round) {
-      if (round % 1024 == 0 && effort.spent()) return std::nullopt;
+      if (round % 1024 == 0 && budget.spent()) return std::nullopt;
       now_s = events_.top().time_s;
       while (!events_.empty() && events_.top().time_s <= now_s * (1 + 1e-12)) {
         const Event event = events_.top();
@@ -145,7 +145,7 @@ class Flowing {
         handle(event, now_s);
       }
       for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
-        events_.push({forecast.end_s, What::flowed, forecast.knot, forecast.version});
+        events_.push({forecast.end_s, What::flowed, forecast.component, forecast.version});
       }
     }
     CHORUS_CHECK(begun_ == jobs_.size(), "every hop of a tree is ready at some time");
@@ -161,7 +161,7 @@ class Flowing {
   struct Event {
     double time_s = 0;
     What what = What::prepared;
-    int id = 0;  // of the job; flowed: of the knot of jobs whose first ends
+    int id = 0;  // of the job; flowed: of the component of jobs whose first ends
     std::uint32_t version = 0;
 
     bool operator>(const Event& other) const {
@@ -316,7 +316,7 @@ class Flowing {
 std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& topology,
                                          const Routes& routes, const TreeFlow& flow,
                                          Ordering ordering, double size_bytes,
-                                         const Effort& effort) {
+                                         const Budget& budget) {
   const int n = topology.world_size();
   Jobs jobs(flow, n);
   const int num_lanes = jobs.num_lanes;
@@ -327,7 +327,7 @@ std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& 
     const int there_lanes = there.num_lanes;
     Flowing spreading(topology, routes, std::move(there.jobs), there_lanes, ordering.urgency, bytes,
                       true);
-    if (!spreading.run(effort)) return std::nullopt;
+    if (!spreading.run(budget)) return std::nullopt;
     std::vector<int> turn(at(jobs.num_chunks()) * at(n), 0);
     for (std::size_t i = 0; i < spreading.ended().size(); ++i) {
       turn[at(spreading.ended()[i])] = static_cast<int>(i) + 1;
@@ -336,7 +336,7 @@ std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& 
   }
   Flowing flowing(topology, routes, std::move(jobs.jobs), num_lanes, ordering.urgency, bytes,
                   false);
-  const std::optional<double> seconds = flowing.run(effort);
+  const std::optional<double> seconds = flowing.run(budget);
   if (!seconds) return std::nullopt;
   result.seconds = *seconds;
   result.schedule.steps = std::move(flowing).steps();

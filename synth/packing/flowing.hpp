@@ -8,7 +8,7 @@
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
 #include "model/price/cost.hpp"
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/packing.hpp"
 
 namespace chorus::synth {
@@ -44,11 +44,11 @@ struct OrderedFlow {
 /// Runs `flow` as simulate() would, but every lane takes, whenever it is free, the most urgent hop
 /// that is ready: so none ever stands behind one that is late. Chunks: the pieces of a root's
 /// trees, the first piece of each tree before the second of any. Deterministic. Nothing if the
-/// effort is spent.
+/// budget is spent.
 [[nodiscard]] std::optional<OrderedFlow> flowing_order(std::string_view name,
                                                        const Topology& topology,
                                                        const Routes& routes, const TreeFlow& flow,
                                                        Ordering ordering, double size_bytes,
-                                                       const Effort& effort);
+                                                       const Budget& budget);
 
 }  // namespace chorus::synth

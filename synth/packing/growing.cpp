@@ -37,10 +37,10 @@ class Forest {
   }
 
   /// Grows all trees of `root`; false if it cannot be done.
-  bool grow(int root, const Effort& effort, std::vector<GrownTree>& grown) {
+  bool grow(int root, const Budget& budget, std::vector<GrownTree>& grown) {
     begin(root);
     while (!saplings_.empty()) {
-      if (effort.spent()) return false;
+      if (budget.spent()) return false;
       if (saplings_.front().size == n_) {
         Sapling& done = saplings_.front();
         grown.push_back({root, done.copies, std::move(done.parent)});
@@ -185,13 +185,13 @@ class Forest {
 
 std::optional<std::vector<GrownTree>> grow_trees(const std::vector<int>& pairs,
                                                  const std::vector<int>& supply,
-                                                 const Effort& effort) {
+                                                 const Budget& budget) {
   CHORUS_CHECK(pairs.size() == supply.size() * supply.size(), "capacities are by pair of vertices");
   Forest forest(pairs, supply);
   std::vector<GrownTree> grown;
   for (std::size_t root = 0; root < supply.size(); ++root) {
     if (supply[root] == 0) continue;
-    if (!forest.grow(static_cast<int>(root), effort, grown)) return std::nullopt;
+    if (!forest.grow(static_cast<int>(root), budget, grown)) return std::nullopt;
   }
   return grown;
 }

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 
 namespace chorus::synth {
 
@@ -21,9 +21,9 @@ struct GrownTree {
 /// algorithm, as Tong and Lawler and ForestColl do), so that a packing is found whenever the cuts
 /// allow one. Edges near the root first: of the possible trees these are shallow ones.
 ///
-/// Nothing if the cuts do not allow it or the effort is spent.
+/// Nothing if the cuts do not allow it or the budget is spent.
 [[nodiscard]] std::optional<std::vector<GrownTree>> grow_trees(const std::vector<int>& pairs,
                                                                const std::vector<int>& supply,
-                                                               const Effort& effort);
+                                                               const Budget& budget);
 
 }  // namespace chorus::synth

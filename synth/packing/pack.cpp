@@ -24,13 +24,13 @@ constexpr double kGoodEnough = 0.98;   // of the limit: not worth more trees or 
 class Packer {
  public:
   Packer(const Topology& topology, Direction direction, const PackingOptions& options,
-         const Effort& effort)
+         const Budget& budget)
       : network_(topology, direction),
         graph_(topology, direction),
         topology_(topology),
         direction_(direction),
         options_(options),
-        effort_(effort),
+        budget_(budget),
         n_(topology.world_size()) {
     require_connected(topology, network_);
     weights_.assign(at(graph_.num_nodes), 0);
@@ -42,12 +42,12 @@ class Packer {
   }
 
   std::optional<TreePacking> pack() {
-    if (effort_.spent()) return std::nullopt;
+    if (budget_.spent()) return std::nullopt;
     std::optional<TreePacking> best;
     const bool has_limit = limit_ < std::numeric_limits<double>::infinity();
     if (has_limit && !options_.by_prices_alone) best = by_cuts();
     if (best && best->share() >= kGoodEnough) return best;
-    if (best && effort_.spent()) return best;
+    if (best && budget_.spent()) return best;
     std::optional<TreePacking> other = by_prices();
     if (!best || (other && other->rate_gb_s > best->rate_gb_s)) best = std::move(other);
     return best;
@@ -75,11 +75,11 @@ class Packer {
   [[nodiscard]] Size best_size() const {
     const int first = options_.trees.value_or(1);
     const int last = options_.trees.value_or(most_trees());
-    for (int trees = first; trees <= last && !effort_.spent(); ++trees) {
+    for (int trees = first; trees <= last && !budget_.spent(); ++trees) {
       if (possible({trees, 1})) return {trees, 1};
     }
     Size best{first, 0};
-    for (int trees = first; trees <= last && !effort_.spent(); ++trees) {
+    for (int trees = first; trees <= last && !budget_.spent(); ++trees) {
       // Twice the trees for the last half percent are not worth their messages.
       double low = best.share == 0 ? 0 : best.share + 0.004;
       if (low >= 1) break;
@@ -94,16 +94,16 @@ class Packer {
   }
 
   std::optional<TreePacking> by_cuts() {
-    effort_.say("trees: looking for the best rate");
+    budget_.say("trees: looking for the best rate");
     Size size = best_size();
     const RoutePieces routes(topology_, Routes(topology_), direction_);
-    for (int attempt = 0; attempt < 12 && size.share > 0 && !effort_.spent(); ++attempt) {
-      effort_.say(
+    for (int attempt = 0; attempt < 12 && size.share > 0 && !budget_.spent(); ++attempt) {
+      budget_.say(
           fmt::format("trees: {} per root at {:.1f} % of the limit", size.trees, 100 * size.share));
-      if (auto pairs = without_switches(graph_, routes, demand(size), effort_)) {
+      if (auto pairs = without_switches(graph_, routes, demand(size), budget_)) {
         std::vector<int> supply;
         for (const int node : graph_.terminals) supply.push_back(weights_[at(node)] * size.trees);
-        if (const auto grown = grow_trees(*pairs, supply, effort_)) {
+        if (const auto grown = grow_trees(*pairs, supply, budget_)) {
           return improved(of_ranks(*grown, size.trees), size);
         }
       }
@@ -114,7 +114,7 @@ class Packer {
 
   /// From nothing, guided by the prices alone.
   std::optional<TreePacking> by_prices() {
-    effort_.say("trees: by prices");
+    budget_.say("trees: by prices");
     const int trees = options_.trees.value_or(std::min(most_trees(), sources_ == 1 ? 16 : 4));
     std::vector<SpanningTree> missing;
     for (Rank root = 0; root < n_; ++root) {
@@ -129,7 +129,7 @@ class Packer {
                                                     Size size) const {
     // Seconds per byte of one tree's data at which the wanted rate is reached.
     const double goal = 1 / (demand(size).unit_gb_s * 1e9);
-    const std::vector<PlacedTree> mended = rerouted(placed(network_, trees), goal, effort_);
+    const std::vector<PlacedTree> mended = rerouted(placed(network_, trees), goal, budget_);
     if (mended.empty()) return std::nullopt;
     TreePacking packing{size.trees, {}, 0, limit_ * sources_, 0};
     for (const PlacedTree& one : mended) packing.trees.push_back(one.tree);
@@ -186,7 +186,7 @@ class Packer {
   const Topology& topology_;
   Direction direction_;
   const PackingOptions& options_;
-  const Effort& effort_;
+  const Budget& budget_;
   int n_;
   int sources_ = 0;
   std::vector<int> weights_;  // by node: ranks on it that have something to spread
@@ -210,13 +210,13 @@ double least_by_cuts(const Topology& topology, Collective collective) {
 }
 
 std::optional<TreePacking> pack_trees(const Topology& topology, Direction direction,
-                                      const PackingOptions& options, const Effort& effort) {
+                                      const PackingOptions& options, const Budget& budget) {
   const int n = topology.world_size();
   if (options.root && (*options.root < 0 || *options.root >= n)) {
     throw InputError(fmt::format("root {} is not a rank of the topology '{}', which has {}",
                                  *options.root, topology.name, n));
   }
-  return Packer(topology, direction, options, effort).pack();
+  return Packer(topology, direction, options, budget).pack();
 }
 
 }  // namespace chorus::synth

@@ -52,18 +52,18 @@ class Rerouting {
   [[nodiscard]] std::size_t looks() const { return looks_; }
 
   /// Trees that are not there yet, in an order in which no root is served first.
-  bool build_missing(const Effort& effort) {
+  bool build_missing(const Budget& budget) {
     for (const std::size_t index : shuffled()) {
       if (!trees_[index].tree.parent.empty()) continue;
-      if (effort.spent()) return false;
+      if (budget.spent()) return false;
       rebuild(trees_[index], 8);
     }
     return true;
   }
 
-  void round(double steepness, const Effort& effort) {
+  void round(double steepness, const Budget& budget) {
     for (const std::size_t index : shuffled()) {
-      if (effort.spent()) return;
+      if (budget.spent()) return;
       PlacedTree& placed = trees_[index];
       if (!touches_worst(placed)) continue;
       const double before = worst();
@@ -247,15 +247,15 @@ double evenness(const std::vector<PlacedTree>& trees) { return Rerouting(trees, 
 
 double time_to_fill(const std::vector<PlacedTree>& trees) { return Rerouting(trees, 0).fill(); }
 
-std::vector<PlacedTree> rerouted(std::vector<PlacedTree> trees, double goal, const Effort& effort) {
-  Rerouting rerouting(std::move(trees), effort.seed);
-  if (!rerouting.build_missing(effort)) return {};
+std::vector<PlacedTree> rerouted(std::vector<PlacedTree> trees, double goal, const Budget& budget) {
+  Rerouting rerouting(std::move(trees), budget.seed);
+  if (!rerouting.build_missing(budget)) return {};
   double least = rerouting.worst();
   double steepness = 16;
   for (int idle = 0; idle < kReroutingPatience && least > goal * (1 + 1e-9) &&
-                     rerouting.looks() < kMostReroutingLooks && !effort.spent();
+                     rerouting.looks() < kMostReroutingLooks && !budget.spent();
        ++idle) {
-    rerouting.round(steepness, effort);
+    rerouting.round(steepness, budget);
     if (rerouting.worst() < least * (1 - 1e-9)) {
       least = rerouting.worst();
       idle = -1;

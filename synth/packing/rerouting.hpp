@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 #include "synth/packing.hpp"
 
@@ -32,9 +32,9 @@ struct PlacedTree {
 /// resources are least loaded, prices growing exponentially with the load (as in Garg and
 /// Könemann's approximation of fractional packings, kept to whole trees). Trees without parents are
 /// built for the first time. Stops at `goal`, when several rounds have brought nothing, or when the
-/// effort is spent; returns the best seen, nothing if the effort was spent before all trees were
+/// budget is spent; returns the best seen, nothing if the budget was spent before all trees were
 /// there.
 [[nodiscard]] std::vector<PlacedTree> rerouted(std::vector<PlacedTree> trees, double goal,
-                                               const Effort& effort);
+                                               const Budget& budget);
 
 }  // namespace chorus::synth

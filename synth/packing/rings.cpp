@@ -42,15 +42,15 @@ class Rings {
     sum_up();
   }
 
-  /// False if some hop does not exist or the effort is spent.
-  bool find(const Effort& effort) {
+  /// False if some hop does not exist or the budget is spent.
+  bool find(const Budget& budget) {
     for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
       begin(rings_[ring], static_cast<Rank>(ring % at(n_)));
     }
     for (int pass = 0; pass < kMostPasses; ++pass) {
       bool improved = false;
       for (std::vector<Rank>& ring : rings_) {
-        if (effort.spent()) return false;
+        if (budget.spent()) return false;
         const Price before = price_;
         improve(ring);
         improved |= price_.is_below(before, 1e-9 * std::abs(before.rest));
@@ -188,10 +188,10 @@ class Rings {
 
 }  // namespace
 
-std::vector<SpanningTree> pack_rings(const Network& network, int rings, const Effort& effort) {
+std::vector<SpanningTree> pack_rings(const Network& network, int rings, const Budget& budget) {
   if (network.world_size() < 3) return {};
   Rings found(network, rings);
-  if (!found.find(effort)) return {};
+  if (!found.find(budget)) return {};
   return found.trees();
 }
 

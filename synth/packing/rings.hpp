@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 #include "synth/packing.hpp"
 
@@ -15,8 +15,8 @@ namespace chorus::synth {
 /// limit, rings come nearer to the limit than bushier trees of the same load. Found from nearest
 /// neighbours by moving segments while the sum of exponential prices of the loads falls.
 ///
-/// Empty where no ring is found, or the effort is spent. Deterministic.
+/// Empty where no ring is found, or the budget is spent. Deterministic.
 [[nodiscard]] std::vector<SpanningTree> pack_rings(const Network& network, int rings,
-                                                   const Effort& effort);
+                                                   const Budget& budget);
 
 }  // namespace chorus::synth

@@ -46,21 +46,21 @@ class Spanning {
     load_.assign(network.resources().size(), 0);
   }
 
-  bool build(int count, const Effort& effort) {
+  bool build(int count, const Budget& budget) {
     for (int i = 0; i < count; ++i) {
-      if (effort.spent()) return false;
+      if (budget.spent()) return false;
       trees_.emplace_back();
       if (!rebuild(trees_.back(), 8)) return false;
     }
     return true;
   }
 
-  void round(double steepness, const Effort& effort) {
+  void round(double steepness, const Budget& budget) {
     std::vector<std::size_t> order(trees_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
     for (const std::size_t index : order) {
-      if (effort.spent()) return;
+      if (budget.spent()) return;
       const double before = worst();
       const PairTree old = trees_[index];
       if (!touches(old, before * (1 - 1e-9))) continue;
@@ -198,14 +198,14 @@ class Spanning {
 }  // namespace
 
 std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int trees,
-                                                   const Effort& effort) {
-  Spanning spanning(network, effort.seed);
-  if (!spanning.build(trees, effort)) return std::nullopt;
+                                                   const Budget& budget) {
+  Spanning spanning(network, budget.seed);
+  if (!spanning.build(trees, budget)) return std::nullopt;
   if (!spanning.limited()) return SpanningPacking{spanning.rooted(), 0};
   double least = spanning.worst();
   double steepness = 16;
-  for (int idle = 0; idle < kSpanningPatience && !effort.spent(); ++idle) {
-    spanning.round(steepness, effort);
+  for (int idle = 0; idle < kSpanningPatience && !budget.spent(); ++idle) {
+    spanning.round(steepness, budget);
     if (spanning.worst() < least * (1 - 1e-9)) {
       least = spanning.worst();
       idle = -1;

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 #include "synth/packing.hpp"
 
@@ -26,9 +26,9 @@ struct SpanningPacking {
 /// full-duplex cables without switches many trees come near the largest packing there is
 /// (Nash-Williams and Tutte 1961), which no all-reduce beats.
 ///
-/// Deterministic by effort.seed. Nothing if the edges that lead both ways do not connect all ranks,
-/// or the effort is spent before all trees are there.
+/// Deterministic by budget.seed. Nothing if the edges that lead both ways do not connect all ranks,
+/// or the budget is spent before all trees are there.
 [[nodiscard]] std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int trees,
-                                                                 const Effort& effort);
+                                                                 const Budget& budget);
 
 }  // namespace chorus::synth

@@ -80,12 +80,12 @@ class Splitting {
   }
 
   /// Removes all switches, the farthest from the ranks first. False if one resists.
-  bool remove_switches(const RoutePieces& routes, const Effort& effort) {
+  bool remove_switches(const RoutePieces& routes, const Budget& budget) {
     for (const int node : switches_from_afar()) {
-      if (effort.spent()) return false;
+      if (budget.spent()) return false;
       attempt(even_moves(node, routes));
       for (const bool along_routes : {true, false}) {
-        if (!move_rest(node, routes, along_routes, effort)) return false;
+        if (!move_rest(node, routes, along_routes, budget)) return false;
       }
       for (const int arc : arcs_at(node, true)) set_units(arc, 0);
       for (const int arc : arcs_at(node, false)) set_units(arc, 0);
@@ -274,13 +274,13 @@ class Splitting {
     return moves;
   }
 
-  /// Joins what is left, pair by pair. False if the effort is spent.
-  bool move_rest(int node, const RoutePieces& routes, bool along_routes, const Effort& effort) {
+  /// Joins what is left, pair by pair. False if the budget is spent.
+  bool move_rest(int node, const RoutePieces& routes, bool along_routes, const Budget& budget) {
     for (const int in : arcs_at(node, true)) {
       for (const int out : arcs_at(node, false)) {
         const int units = std::min(arcs_[at(in)].units, arcs_[at(out)].units);
         if (units <= 0 || (along_routes && !on_route(in, out, routes))) continue;
-        if (effort.spent()) return false;
+        if (budget.spent()) return false;
         attempt({Move{in, out, arc_past(in, out), units}});
       }
     }
@@ -301,10 +301,10 @@ class Splitting {
 
 std::optional<PairCapacities> without_switches(const CapacityGraph& graph,
                                                const RoutePieces& routes, const TreeDemand& demand,
-                                               const Effort& effort) {
+                                               const Budget& budget) {
   Splitting splitting(graph, demand);
   if (!splitting.holds() || !splitting.balance()) return std::nullopt;
-  if (!splitting.remove_switches(routes, effort)) return std::nullopt;
+  if (!splitting.remove_switches(routes, budget)) return std::nullopt;
   return splitting.pairs();
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/packing/graph.hpp"
 
 namespace chorus::synth {
@@ -22,13 +22,13 @@ struct TreeDemand {
 /// Capacities in whole trees between terminals, such that an edge-disjoint packing of `demand`
 /// exists (Edmonds), by splitting off the arcs at switches without harming any cut (Bang-Jensen,
 /// Frank and Jackson 1995; ForestColl uses it for collectives). Nothing if the cuts do not allow
-/// the demand, or the switches cannot be removed, or the effort is spent.
+/// the demand, or the switches cannot be removed, or the budget is spent.
 ///
 /// Where there is a choice, arcs are joined to what `routes` say data really travels.
 [[nodiscard]] std::optional<PairCapacities> without_switches(const CapacityGraph& graph,
                                                              const RoutePieces& routes,
                                                              const TreeDemand& demand,
-                                                             const Effort& effort);
+                                                             const Budget& budget);
 
 /// True if the cuts of the capacities, in whole trees, allow `demand`. Quicker; says yes too often
 /// only where switches take in more or less than they can pass on.

@@ -69,14 +69,14 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
 class TreeSchedule {
  public:
   TreeSchedule(const Topology& topology, Collective collective, double size_bytes,
-               const Effort& effort, bool by_prices_alone)
+               const Budget& budget, bool by_prices_alone)
       : topology_(topology),
         forward_(topology, Direction::forward),
         reversed_(topology, Direction::reversed),
         routes_(topology),
         collective_(collective),
         size_bytes_(size_bytes),
-        effort_(effort),
+        budget_(budget),
         by_prices_alone_(by_prices_alone) {}
 
   std::optional<Schedule> make(bool combines, bool spreads, std::optional<Rank> root) {
@@ -144,7 +144,7 @@ class TreeSchedule {
   /// Few trees make few messages, if they come near enough to the time that the best take. False if
   /// no more trees need be tried.
   bool attempt(const Packed& packed, double best_s) {
-    if (best_ && effort_.spent()) return false;
+    if (best_ && budget_.spent()) return false;
     const double least_s = packed.least_s(size_bytes_);
     if (least_s > 1.15 * best_s + kLittleSeconds) return true;
     if (best_ && least_s >= best_->seconds * kWorthIt) return true;
@@ -165,13 +165,13 @@ class TreeSchedule {
     return std::move(best_->schedule);
   }
 
-  /// Nothing if the effort is spent.
+  /// Nothing if the budget is spent.
   [[nodiscard]] std::optional<Packed> packed(bool combines, bool spreads,
                                              PackingOptions options) const {
     Packed packed;
     options.by_prices_alone = by_prices_alone_;
     const auto add = [&](Direction direction, std::optional<TreePacking>& half) {
-      half = pack_trees(topology_, direction, options, effort_);
+      half = pack_trees(topology_, direction, options, budget_);
       if (!half) return false;
       packed.s_per_byte += 1 / (half->rate_gb_s * 1e9);
       packed.limit_s_per_byte += 1 / (half->limit_gb_s * 1e9);
@@ -189,7 +189,7 @@ class TreeSchedule {
     packed.rings = true;
     packed.s_per_byte = 0;
     const auto add = [&](const Network& network, std::optional<TreePacking>& half) {
-      const std::vector<SpanningTree> trees = pack_rings(network, rings, effort_);
+      const std::vector<SpanningTree> trees = pack_rings(network, rings, budget_);
       if (trees.empty()) return false;
       const double load = worst_load(placed(network, trees));
       const double rate_gb_s = 1e-9 * static_cast<double>(trees.size()) / std::max(load, 1e-18);
@@ -203,7 +203,7 @@ class TreeSchedule {
   }
 
   [[nodiscard]] std::optional<Packed> rootless(int trees) const {
-    const std::optional<SpanningPacking> found = pack_spanning_trees(forward_, trees, effort_);
+    const std::optional<SpanningPacking> found = pack_spanning_trees(forward_, trees, budget_);
     if (!found) return std::nullopt;
     const double rate_gb_s = 1e-9 / std::max(found->seconds_per_byte, 1e-18);
     const TreePacking half{trees, found->trees, rate_gb_s, rate_gb_s, 0};
@@ -223,8 +223,8 @@ class TreeSchedule {
     // From what is there, and from nothing but the roots.
     std::vector<PlacedTree> anew = both;
     for (PlacedTree& placed : anew) placed.tree.parent.clear();
-    both = rerouted(std::move(both), 0, effort_);
-    anew = rerouted(std::move(anew), 0, effort_);
+    both = rerouted(std::move(both), 0, budget_);
+    anew = rerouted(std::move(anew), 0, budget_);
     if (both.empty() || anew.empty()) return;
     if (worst_load(anew) < worst_load(both)) both = std::move(anew);
     const double of_a_tree = 1 / static_cast<double>(packed.trees());
@@ -258,8 +258,8 @@ class TreeSchedule {
   bool run(const Packed& packed, int num_pieces, Ordering ordering) {
     const TreeFlow flow{collective_, packed.combine ? &*packed.combine : nullptr,
                         packed.spread ? &*packed.spread : nullptr, num_pieces};
-    effort_.say(fmt::format("trees: {} per root in {} pieces", packed.trees(), flow.pieces));
-    auto run = flowing_order("trees", topology_, routes_, flow, ordering, size_bytes_, effort_);
+    budget_.say(fmt::format("trees: {} per root in {} pieces", packed.trees(), flow.pieces));
+    auto run = flowing_order("trees", topology_, routes_, flow, ordering, size_bytes_, budget_);
     if (!run || (best_ && run->seconds >= best_->seconds * kWorthIt)) return false;
     best_ = std::move(run);
     best_ordering_ = ordering;
@@ -276,11 +276,11 @@ class TreeSchedule {
     const Packed& packed = *chosen_;
     const Ordering orderings[] = {{Urgency::round, true}, {Urgency::way, false}};
     for (const Ordering& ordering : orderings) {
-      if (effort_.spent() || good_enough(packed)) return;
+      if (budget_.spent() || good_enough(packed)) return;
       run(packed, pieces(packed, kFill), ordering);
     }
     const int more = pieces(packed, kFill / 4);
-    if (more > pieces(packed, kFill) && !effort_.spent() && !good_enough(packed)) {
+    if (more > pieces(packed, kFill) && !budget_.spent() && !good_enough(packed)) {
       run(packed, more, best_ordering_);
     }
   }
@@ -298,7 +298,7 @@ class TreeSchedule {
   const Routes routes_;
   Collective collective_;
   double size_bytes_;
-  const Effort& effort_;
+  const Budget& budget_;
   bool by_prices_alone_;
   std::optional<OrderedFlow> best_;
   Ordering best_ordering_;
@@ -323,8 +323,8 @@ std::vector<Rank> from_root(const SpanningTree& tree) {
 }
 
 std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,
-                              const Effort& effort, bool by_prices_alone) {
-  TreeSchedule schedule(topology, collective, size_bytes, effort, by_prices_alone);
+                              const Budget& budget, bool by_prices_alone) {
+  TreeSchedule schedule(topology, collective, size_bytes, budget, by_prices_alone);
   switch (collective.kind) {
     case CollectiveKind::all_gather:
       return schedule.make(false, true, std::nullopt);

@@ -8,10 +8,10 @@
 
 #include "base/index.hpp"
 #include "model/schedule/contract.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/ordering/predict.hpp"
 #include "synth/routing.hpp"
 #include "synth/routing/router.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -51,11 +51,11 @@ int block_of(Collective collective, int n, Demand demand) {
 }
 
 /// Hops of a routing whose every piece is cut once more into `cuts`.
-Spread spread_of(const Network& network, Collective collective, const std::vector<Demand>& demands,
-                 const Routing& routing, int cuts) {
+MulticastRouting spread_of(const Network& network, Collective collective,
+                           const std::vector<Demand>& demands, const Routing& routing, int cuts) {
   const int n = network.world_size();
   const int pieces = routing.pieces * cuts;
-  Spread spread{collective, num_blocks(collective.kind, n) * pieces, {}};
+  MulticastRouting spread{collective, num_blocks(collective.kind, n) * pieces, {}};
   for (std::size_t i = 0; i < demands.size(); ++i) {
     const int block = block_of(collective, n, demands[i]);
     for (int piece = 0; piece < pieces; ++piece) {
@@ -79,18 +79,18 @@ std::size_t hops_of(const Routing& routing) {
 class RoutingChoice {
  public:
   RoutingChoice(const Network& network, Collective collective, double size_bytes,
-                const Effort& effort)
+                const Budget& budget)
       : network_(network),
         collective_(collective),
         size_bytes_(size_bytes),
         block_bytes_(size_bytes / network.world_size()),
-        effort_(effort),
+        budget_(budget),
         demands_(demands_of(collective, network.world_size())),
-        router_(network, demands_, block_bytes_, effort),
+        router_(network, demands_, block_bytes_, budget),
         predictor_(network) {}
 
   std::optional<Schedule> run() {
-    if (!router_.connected() || effort_.spent()) return std::nullopt;
+    if (!router_.connected() || budget_.spent()) return std::nullopt;
     const Routing shortest = router_.shortest(1);
     consider(shortest, 1);
     const double alpha_s = longest_alpha_s(shortest);
@@ -119,7 +119,7 @@ class RoutingChoice {
   }
 
   [[nodiscard]] bool done(double floor_s) const {
-    return best_s_ <= floor_s * kCloseToBound || effort_.spent();
+    return best_s_ <= floor_s * kCloseToBound || budget_.spent();
   }
 
   /// Never empty; the last is the least loaded, if only a little the one of fewest pieces.
@@ -129,7 +129,7 @@ class RoutingChoice {
     for (const int pieces : kPieces) {
       const bool many = demands_.size() * at(pieces) > kManyHops;
       const bool tiny = block_bytes_ / pieces < kLeastPieceBytes;
-      if (pieces > 1 && (effort_.spent() || many || tiny || vain == 3)) break;
+      if (pieces > 1 && (budget_.spent() || many || tiny || vain == 3)) break;
       Routing routing = router_.balanced(pieces, use_weight);
       const bool better =
           routings.empty() || routing.load_s < routings.back().load_s / kNearlyEqual;
@@ -152,13 +152,13 @@ class RoutingChoice {
 
   /// True if it is better than what there was.
   bool consider(const Routing& routing, int cuts) {
-    const Spread spread = spread_of(network_, collective_, demands_, routing, cuts);
+    const MulticastRouting spread = spread_of(network_, collective_, demands_, routing, cuts);
     const double bytes = block_bytes_ / (routing.pieces * cuts);
     Schedule schedule = in_order("routed", network_, spread, bytes);
     const bool simulated = predictor_.quick(spread.hops.size());
     const double seconds = simulated ? predictor_.seconds(schedule, size_bytes_)
                                      : routing.load_s * block_bytes_ + longest_alpha_s(routing);
-    effort_.say(
+    budget_.say(
         fmt::format("routed in {} pieces: {:.3g} ms", routing.pieces * cuts, seconds * 1e3));
     if (best_ && seconds >= best_s_ * kWorthMoreRoutes) return false;
     best_ = std::move(schedule);
@@ -180,7 +180,7 @@ class RoutingChoice {
   Collective collective_;
   double size_bytes_;
   double block_bytes_;
-  const Effort& effort_;
+  const Budget& budget_;
   std::vector<Demand> demands_;
   Router router_;
   Predictor predictor_;
@@ -191,12 +191,12 @@ class RoutingChoice {
 }  // namespace
 
 std::optional<Schedule> routed(const Network& network, Collective collective, double size_bytes,
-                               const Effort& effort) {
+                               const Budget& budget) {
   const CollectiveKind kind = collective.kind;
   const bool exchanges = kind == CollectiveKind::all_to_all || kind == CollectiveKind::gather ||
                          kind == CollectiveKind::scatter;
   if (!exchanges || network.world_size() < 2) return std::nullopt;
-  return RoutingChoice(network, collective, size_bytes, effort).run();
+  return RoutingChoice(network, collective, size_bytes, budget).run();
 }
 
 }  // namespace chorus::synth

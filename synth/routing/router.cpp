@@ -35,12 +35,12 @@ double unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11
 }  // namespace
 
 Router::Router(const Network& network, std::vector<Demand> demands, double block_bytes,
-               Effort effort)
+               Budget budget)
     : network_(network),
       demands_(std::move(demands)),
       block_bytes_(block_bytes),
-      effort_(std::move(effort)),
-      random_(effort_.seed),
+      budget_(std::move(budget)),
+      random_(budget_.seed),
       cheapest_(network),
       known_(demands_.size()),
       edge_cost_(network.edges().size()) {
@@ -51,7 +51,7 @@ Router::Router(const Network& network, std::vector<Demand> demands, double block
   const Loads empty(network, 1, block_bytes, kAlphaDecides, kUseBreaksTies);
   for (std::size_t i = 0; i + 1 < sources_.size() && connected_; ++i) {
     explore(empty, sources_[i], sources_[i + 1]);
-    connected_ = connected_ && !effort_.spent();
+    connected_ = connected_ && !budget_.spent();
   }
 }
 
@@ -110,7 +110,7 @@ void Router::sweep(Routing& routing, Loads& loads, bool explores) {
     std::iota(mine.begin(), mine.end(), sources_[source]);
     shuffle(mine, random_);
     for (const std::size_t demand : mine) improve(routing, loads, demand);
-    if (effort_.spent()) break;
+    if (budget_.spent()) break;
   }
   routing.load_s = loads.worst();
   routing.total_s = loads.total();
@@ -119,7 +119,7 @@ void Router::sweep(Routing& routing, Loads& loads, bool explores) {
 void Router::raise_bound(const Loads& loads) {
   if (loads.worst() <= 0) return;
   for (const double sharpness : {30.0, 100.0, 1000.0}) {
-    if (effort_.spent()) return;
+    if (budget_.spent()) return;
     const double sum = loads.dual_prices(sharpness, edge_cost_);
     double distances = 0;
     for (std::size_t i = 0; i + 1 < sources_.size(); ++i) {
@@ -150,7 +150,7 @@ Routing Router::shortest(int pieces) {
   Routing best = start(pieces, loads, kSharpness[0]);
   Routing routing = best;
   for (const double sharpness : kSharpness) {
-    if (effort_.spent() || routing.load_s <= 0) break;
+    if (budget_.spent() || routing.load_s <= 0) break;
     loads.reprice(sharpness, routing.load_s);
     sweep(routing, loads, true);
     if (routing.load_s < best.load_s * kBetter) best = routing;
@@ -169,7 +169,7 @@ Routing Router::balanced(int pieces, double use_weight) {
   std::size_t idle = 0;
   for (std::size_t i = 0; idle < patience; ++i) {
     if (i == 0 || (i >= 4 && i % 4 == 0)) raise_bound(loads);
-    if (best.load_s <= bound_s_ * kMet || effort_.spent()) break;
+    if (best.load_s <= bound_s_ * kMet || budget_.spent()) break;
     const double sharpness =
         i < std::size(kSharpness) ? kSharpness[i] : kAlternating[i % std::size(kAlternating)];
     loads.reprice(sharpness, std::max(best.load_s, bound_s_));
@@ -180,7 +180,7 @@ Routing Router::balanced(int pieces, double use_weight) {
     const bool gains = routing.load_s < best.load_s * kBetter;
     idle = gains || settling ? std::size_t{0} : idle + 1;
     if (gains || (routing.load_s <= best.load_s && routing.total_s < best.total_s)) best = routing;
-    effort_.say(fmt::format("routing in {} piece{}: {:.1f} % of the bound", pieces,
+    budget_.say(fmt::format("routing in {} piece{}: {:.1f} % of the bound", pieces,
                             pieces == 1 ? "" : "s", 100 * bound_s_ / best.load_s));
   }
   return tidied(std::move(best));
@@ -192,7 +192,7 @@ Routing Router::tidied(Routing routing) {
               kUseBreaksTies);
   for (const Path& path : routing.paths) loads.add(path);
   loads.cap(routing.load_s);
-  for (int i = 0; i < kTidySweeps && !effort_.spent(); ++i) sweep(routing, loads, i == 0);
+  for (int i = 0; i < kTidySweeps && !budget_.spent(); ++i) sweep(routing, loads, i == 0);
   return routing;
 }
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
 #include "synth/network.hpp"
 #include "synth/routing/loads.hpp"
 #include "synth/routing/paths.hpp"
@@ -30,15 +30,15 @@ struct Routing {
 class Router {
  public:
   /// `demands` are grouped by source, sources ascending, none with equal ends.
-  Router(const Network& network, std::vector<Demand> demands, double block_bytes, Effort effort);
+  Router(const Network& network, std::vector<Demand> demands, double block_bytes, Budget budget);
 
-  /// False if the network does not connect some demand's ends, or the effort was spent before that
+  /// False if the network does not connect some demand's ends, or the budget was spent before that
   /// was known.
   [[nodiscard]] bool connected() const { return connected_; }
   /// Ways of least alpha, of these the least loaded.
   [[nodiscard]] Routing shortest(int pieces);
   /// Least worst load, then short ways; with a higher `use_weight` rather short ways. Stops early
-  /// if the effort is spent.
+  /// if the budget is spent.
   [[nodiscard]] Routing balanced(int pieces, double use_weight);
   /// No routing of any number of pieces has less worst load: seconds per byte of a block.
   [[nodiscard]] double bound_s() const { return bound_s_; }
@@ -55,7 +55,7 @@ class Router {
   const Network& network_;
   const std::vector<Demand> demands_;
   const double block_bytes_;
-  const Effort effort_;
+  const Budget budget_;
   bool connected_ = true;
   double bound_s_ = 0;
   double noise_ = 0;  // relative, on prices

@@ -35,7 +35,7 @@ constexpr double kLeastSketchChunkBytes = 4096;  // smaller ones are not worth a
 constexpr double kWorthMoreChunks = 0.99;
 
 struct Candidate {
-  Spread spread;
+  MulticastRouting spread;
   Schedule schedule;
   double seconds = 0;
   double score = 0;  // seconds, and what is lost by using switches otherwise than sketched
@@ -46,11 +46,11 @@ struct Candidate {
 class Sketching {
  public:
   Sketching(const Logical& logical, const Sketch& sketch, Collective collective, double size_bytes,
-            const Effort& effort)
+            const Budget& budget)
       : logical_(logical),
         collective_(collective),
         size_bytes_(size_bytes),
-        effort_(effort),
+        budget_(budget),
         predictor_(logical.network()) {
     for (const Sketch::Switch& one : sketch.switches) {
       if (one.use != SwitchUse::any && use_ == SwitchUse::any) use_ = one.use;
@@ -58,7 +58,7 @@ class Sketching {
   }
 
   std::optional<Candidate> run(int pieces) {
-    if (effort_.spent()) return std::nullopt;
+    if (budget_.spent()) return std::nullopt;
     set_pieces(pieces);
     Ways ways(logical_, collective_, pieces, bytes_);
     std::vector<double> weights = {0};
@@ -68,7 +68,7 @@ class Sketching {
     for (const double detour : kDetours) {
       for (const double hurry : kHurries) {
         for (const double weight : weights) {
-          if (best && effort_.spent()) return best;
+          if (best && budget_.spent()) return best;
           consider(ways, {detour, hurry, weight}, best);
         }
       }
@@ -83,10 +83,10 @@ class Sketching {
     bytes_ = chunk_bytes(shape, size_bytes_);
   }
 
-  void consider(Ways& ways, const Taste& taste, std::optional<Candidate>& best) {
+  void consider(Ways& ways, const RoutingWeights& weights, std::optional<Candidate>& best) {
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-      if (best && effort_.spent()) return;
-      Candidate candidate{ways.find(taste, effort_.seed + seed, effort_), {}, 0, 0};
+      if (best && budget_.spent()) return;
+      Candidate candidate{ways.find(weights, budget_.seed + seed, budget_), {}, 0, 0};
       if (candidate.spread.hops.size() > kMostSimulatedHops) return;
       if (!best || candidate.spread.hops != best->spread.hops) {
         candidate.schedule = in_order("sketched", logical_.network(), candidate.spread, bytes_);
@@ -112,13 +112,13 @@ class Sketching {
   const Logical& logical_;
   Collective collective_;
   double size_bytes_;
-  const Effort& effort_;
+  const Budget& budget_;
   Predictor predictor_;
   SwitchUse use_ = SwitchUse::any;
   double bytes_ = 0;
 };
 
-std::vector<Schedule> with_inferred(const Task& task, const Effort& effort) {
+std::vector<Schedule> with_inferred(const Task& task, const Budget& budget) {
   const CollectiveKind kind = task.collective.kind;
   const bool exchange = kind == all_to_all;
   if (kind != all_gather && kind != broadcast && !exchange) return {};
@@ -128,7 +128,7 @@ std::vector<Schedule> with_inferred(const Task& task, const Effort& effort) {
   std::optional<Candidate> best;
   for (const Sketch& sketch : inferred_sketches(task.network)) {
     const Logical logical(task.network, sketch);
-    Sketching sketching(logical, sketch, task.collective, task.size_bytes, effort);
+    Sketching sketching(logical, sketch, task.collective, task.size_bytes, budget);
     double before_s = std::numeric_limits<double>::infinity();
     for (const int pieces : kChunksPerBlock) {
       const std::size_t blocks = at(n) * at(kind == broadcast ? 1 : n);
@@ -136,7 +136,7 @@ std::vector<Schedule> with_inferred(const Task& task, const Effort& effort) {
                          blocks * at(pieces) > kMostSimulatedHops / 4)) {
         break;
       }
-      effort.say(fmt::format("sketch \"{}\", {} per block", sketch.name, counted(pieces, "chunk")));
+      budget.say(fmt::format("sketch \"{}\", {} per block", sketch.name, counted(pieces, "chunk")));
       std::optional<Candidate> found = sketching.run(pieces);
       if (!found) break;
       const double seconds = found->seconds;
@@ -153,7 +153,7 @@ std::vector<Schedule> with_inferred(const Task& task, const Effort& effort) {
 }  // namespace
 
 std::optional<Schedule> sketched(const Network& network, const Sketch& sketch,
-                                 Collective collective, double size_bytes, const Effort& effort) {
+                                 Collective collective, double size_bytes, const Budget& budget) {
   const Logical forward(network, sketch);  // refuses before anything else
   const bool combines = collective.kind == reduce_scatter || collective.kind == reduce;
   Collective spreads = collective;
@@ -164,7 +164,7 @@ std::optional<Schedule> sketched(const Network& network, const Sketch& sketch,
   }
   if (network.world_size() < 2) return std::nullopt;
   const Logical logical = combines ? forward.reversed() : forward;
-  Sketching sketching(logical, sketch, spreads, size_bytes, effort);
+  Sketching sketching(logical, sketch, spreads, size_bytes, budget);
   std::optional<Candidate> best = sketching.run(sketch.chunks_per_block);
   if (!best) return std::nullopt;
   return combines ? mirrored(best->schedule) : std::move(best->schedule);
@@ -175,10 +175,10 @@ Strategy sketched_strategy() { return {.name = "sketched", .make = with_inferred
 Strategy sketched_strategy(const Sketch& sketch) {
   return {.name = "sketched",
           .make =
-              [sketch](const Task& task, const Effort& effort) {
+              [sketch](const Task& task, const Budget& budget) {
                 std::vector<Schedule> schedules;
                 if (auto schedule =
-                        sketched(task.network, sketch, task.collective, task.size_bytes, effort)) {
+                        sketched(task.network, sketch, task.collective, task.size_bytes, budget)) {
                   schedules.push_back(*std::move(schedule));
                 }
                 return schedules;

@@ -102,18 +102,18 @@ double Ways::worst() const {
   return load_s_.empty() ? 0 : *std::max_element(load_s_.begin(), load_s_.end());
 }
 
-double Ways::price(int edge, const Taste& taste) {
+double Ways::price(int edge, const RoutingWeights& weights) {
   const Edge& facts = network_.edges()[at(edge)];
   double price = 0;
   for (std::size_t i = 0; i < facts.resources.size(); ++i) {
     price += weight_[at(edge)][i] * price_[at(facts.resources[i])];
   }
   if (noise_ > 0) price *= 1 + noise_ * static_cast<double>(random_() >> 11) * 0x1p-53;
-  if (taste.switch_weight > 0) {
+  if (weights.switch_weight > 0) {
     const SwitchUse use = logical_.use(facts);
     const int users = users_[at(edge)];
     const bool dear = use == SwitchUse::fewest ? users == 0 : users > 0;
-    if (use != SwitchUse::any && dear) price += taste.switch_weight * time_s_[at(edge)];
+    if (use != SwitchUse::any && dear) price += weights.switch_weight * time_s_[at(edge)];
   }
   return price;
 }
@@ -134,7 +134,7 @@ void Ways::measure_distances(Rank origin) {
 }
 
 /// A tree grown by the edge that costs least, delay included; or the path that does.
-std::vector<int> Ways::grow(const Item& item, const Taste& taste) {
+std::vector<int> Ways::grow(const Item& item, const RoutingWeights& weights) {
   measure_distances(item.origin);
   const std::vector<double>& distance = distances_s_[at(item.origin)];
   const bool path = item.destination >= 0;
@@ -156,12 +156,12 @@ std::vector<int> Ways::grow(const Item& item, const Taste& taste) {
       if (edge.dst == item.origin || via[at(edge.dst)] >= 0) continue;
       if (!logical_.permitted(item.origin, edge)) continue;
       const double shortest = distance[at(edge.src)] + time_s_[at(e)];
-      if (taste.detour >= 0 && shortest > distance[at(edge.dst)] * (1 + taste.detour) * kSame) {
+      if (weights.detour >= 0 && shortest > distance[at(edge.dst)] * (1 + weights.detour) * kSame) {
         continue;
       }
       const double there_s = arrival_s + time_s_[at(e)];
-      const double so_far = (path ? cost : 0) + price(e, taste);
-      queue.push({so_far + taste.hurry * there_s, e, so_far, there_s});
+      const double so_far = (path ? cost : 0) + price(e, weights);
+      queue.push({so_far + weights.hurry * there_s, e, so_far, there_s});
     }
   };
   leave(item.origin, 0, 0);
@@ -199,7 +199,8 @@ double Ways::delay(const Item& item, const std::vector<int>& way) const {
   return last;
 }
 
-Spread Ways::find(const Taste& taste, std::uint64_t seed, const Effort& effort) {
+MulticastRouting Ways::find(const RoutingWeights& weights, std::uint64_t seed,
+                            const Budget& budget) {
   clear();
   random_.seed(seed);
   std::vector<std::vector<int>> ways(items_.size());
@@ -209,12 +210,12 @@ Spread Ways::find(const Taste& taste, std::uint64_t seed, const Effort& effort) 
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::size_t sweep = 0;
   for (const double sharpness : kWaySharpness) {
-    if (!best.empty() && effort.spent()) break;
+    if (!best.empty() && budget.spent()) break;
     reprice(sharpness);
-    noise_ = seed == effort.seed ? 0 : kWayNoise[sweep++ % std::size(kWayNoise)];
+    noise_ = seed == budget.seed ? 0 : kWayNoise[sweep++ % std::size(kWayNoise)];
     for (const std::size_t i : order) {
       change(ways[i], -1);
-      ways[i] = grow(items_[i], taste);
+      ways[i] = grow(items_[i], weights);
       change(ways[i], 1);
     }
     double latest = 0;
@@ -232,9 +233,9 @@ Spread Ways::find(const Taste& taste, std::uint64_t seed, const Effort& effort) 
   return spread_of(best);
 }
 
-Spread Ways::spread_of(const std::vector<std::vector<int>>& ways) {
+MulticastRouting Ways::spread_of(const std::vector<std::vector<int>>& ways) {
   const int n = network_.world_size();
-  Spread spread{collective_, num_blocks(collective_.kind, n) * pieces_, {}};
+  MulticastRouting spread{collective_, num_blocks(collective_.kind, n) * pieces_, {}};
   std::vector<char> used(network_.edges().size(), 0);
   for (std::size_t i = 0; i < items_.size(); ++i) {
     for (int g = 0; g < symmetry_.order(); ++g) {

@@ -5,14 +5,14 @@
 #include <random>
 #include <vector>
 
-#include "synth/effort.hpp"
+#include "synth/budget.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/sketch/logical.hpp"
-#include "synth/spread.hpp"
 
 namespace chorus::synth {
 
 /// What decides between ways.
-struct Taste {
+struct RoutingWeights {
   /// How much longer than the shortest a way may be, as a share; negative: any length.
   double detour = 0;
   /// A second of delay, in seconds of the load on what is loaded most.
@@ -33,8 +33,9 @@ class Ways {
   /// `pieces` chunks per block. Broadcast: no symmetry, as it has one root.
   Ways(const Logical& logical, Collective collective, int pieces, double chunk_bytes);
 
-  /// The effort's own seed goes by the prices as they are, others by blurred ones.
-  [[nodiscard]] Spread find(const Taste& taste, std::uint64_t seed, const Effort& effort);
+  /// The budget's own seed goes by the prices as they are, others by blurred ones.
+  [[nodiscard]] MulticastRouting find(const RoutingWeights& weights, std::uint64_t seed,
+                                      const Budget& budget);
   /// Of the last spread found.
   [[nodiscard]] double load_s() const { return best_load_s_; }
   /// Links of switches with a use that the last spread goes over.
@@ -50,12 +51,12 @@ class Ways {
   void clear();
   void change(const std::vector<int>& way, int by);
   void reprice(double sharpness);
-  [[nodiscard]] double price(int edge, const Taste& taste);
+  [[nodiscard]] double price(int edge, const RoutingWeights& weights);
   void measure_distances(Rank origin);
-  [[nodiscard]] std::vector<int> grow(const Item& item, const Taste& taste);
+  [[nodiscard]] std::vector<int> grow(const Item& item, const RoutingWeights& weights);
   [[nodiscard]] double worst() const;
   [[nodiscard]] double delay(const Item& item, const std::vector<int>& way) const;
-  [[nodiscard]] Spread spread_of(const std::vector<std::vector<int>>& ways);
+  [[nodiscard]] MulticastRouting spread_of(const std::vector<std::vector<int>>& ways);
 
   const Logical& logical_;
   const Network& network_;

@@ -127,7 +127,7 @@ std::vector<std::string> coordinator_samples() {
   ends += piece(1, frame_content(Writer(Type::open_group).text("h").ranks(two)));
   ends += piece(0, frame_content(Writer(Type::abort).text("g").text("enough")));
   ends += piece(1, frame_content(Writer(Type::close_group).text("g")));
-  ends += piece(2, frame_content(Writer(Type::farewell).text("")));
+  ends += piece(2, frame_content(Writer(Type::goodbye).text("")));
   ends += piece(131, "") + piece(3, frame_content(Writer(Type::join_query)));
   return {exchange, groups, failures, ends};
 }
@@ -170,7 +170,7 @@ std::vector<std::string> rank_samples() {
           piece(0, frame_content(Writer(Type::left).i32(3))) +
           piece(0, frame_content(Writer(Type::succeeded).i32(2))) +
           piece(0, frame_content(Writer(Type::smaller_part).text("split"))) +
-          piece(0, frame_content(Writer(Type::goodbye))),
+          piece(0, frame_content(Writer(Type::goodbye_heard))),
       piece(0, frame_content(Writer(Type::refused).text("no")))};
 }
 
@@ -290,10 +290,10 @@ std::string tcp_frames(const std::string& input) {
     const TcpHello hello = end.hello(i);
     say(sockets[static_cast<std::size_t>(i)], &hello, sizeof hello);
   }
-  std::vector<std::byte> landing(64);
+  std::vector<std::byte> posted(64);
   try {
     for (int turn = 0; turn < 4; ++turn) (void)link.progress();
-    link.landings()->expect(0, 0, {.memory = landing, .offset = 0, .tag = 9});
+    link.posted_receives()->expect(0, 0, {.memory = posted, .offset = 0, .tag = 9});
     for_each_piece(input, [&](unsigned who, std::string_view content) {
       say(sockets[who % TcpEnd::kSockets], content.data(), content.size());
       (void)link.progress();
@@ -302,7 +302,7 @@ std::string tcp_frames(const std::string& input) {
     for (ChannelId channel = 0; channel < TcpEnd::kConfig.num_channels; ++channel) {
       const std::uint64_t arrivals = link.arrivals(channel);
       if (arrivals > 0) (void)link.tag(channel, arrivals - 1);
-      (void)link.totals()->heard(channel);
+      (void)link.piggybacked_credits()->heard(channel);
     }
   } catch (const LinkError&) {
   }
@@ -322,22 +322,22 @@ std::string tcp_frame(std::uint16_t channel, std::uint32_t sequence, std::string
 }
 
 std::vector<std::string> tcp_frame_samples() {
-  const std::string landed(64, 'x');
-  TcpFrame farewell;
-  farewell.magic = TcpFrame::kFarewell;
-  std::string leave(sizeof farewell, '\0');
-  std::memcpy(leave.data(), &farewell, sizeof farewell);
+  const std::string in_place(64, 'x');
+  TcpFrame goodbye;
+  goodbye.magic = TcpFrame::kGoodbye;
+  std::string leave(sizeof goodbye, '\0');
+  std::memcpy(leave.data(), &goodbye, sizeof goodbye);
   TcpFrame filler;
   filler.magic = TcpFrame::kFiller;
   filler.length = 40;
   std::string fill(sizeof filler + 40, '\0');
   std::memcpy(fill.data(), &filler, sizeof filler);
-  return {piece(0, tcp_frame(0, 0, landed) + tcp_frame(0, 1, "abc")) + piece(1, leave),
+  return {piece(0, tcp_frame(0, 0, in_place) + tcp_frame(0, 1, "abc")) + piece(1, leave),
           piece(1, fill + tcp_frame(1, 0, std::string(5000, 'y'))) +
               piece(0, tcp_frame(1, 1, "") + tcp_frame(1, 2, "z"))};
 }
 
-/// What a stranger says to the listener.
+/// What an unauthenticated peer says to the listener.
 std::string tcp_greeting(const std::string& input) {
   static const TcpEnd kEnd;
   const Fd fd = kEnd.dial();
@@ -345,7 +345,7 @@ std::string tcp_greeting(const std::string& input) {
   kEnd.hub->progress();
   kEnd.hub->progress();
   // The secret and the nonce are not in the input, so that nobody gets in.
-  return kEnd.hub->take(0, 0) || kEnd.hub->take(0, 1) ? "a stranger was let in" : "";
+  return kEnd.hub->take(0, 0) || kEnd.hub->take(0, 1) ? "an unauthenticated peer was let in" : "";
 }
 
 std::vector<std::string> greeting_samples() {

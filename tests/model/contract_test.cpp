@@ -105,7 +105,7 @@ TEST(Contract, AllToAllTransposesBlocks) {
   schedule.num_chunks = 18;                   // k = 2
   const ChunkId chunk = (1 * 3 + 2) * 2 + 1;  // second piece of what rank 1 sends to rank 2
   EXPECT_EQ(origin(schedule, chunk), 1);
-  EXPECT_EQ(taker(schedule, chunk), 2);
+  EXPECT_EQ(destination_of(schedule, chunk), 2);
   EXPECT_EQ(input_index(schedule, chunk, 1), 2 * 2 + 1);
   EXPECT_EQ(output_index(schedule, chunk, 2), 1 * 2 + 1);
   EXPECT_EQ(input_index(schedule, chunk, 2), -1);

@@ -122,7 +122,7 @@ class RandomSchedule {
 
   void add(ChunkId chunk) {
     const bool combining = is_combining(schedule_.collective.kind);
-    const Rank to = taker(schedule_, chunk);
+    const Rank to = destination_of(schedule_, chunk);
     const Rank from = origin(schedule_, chunk);
     if (combining && schedule_.world_size > 1 && to == -1 && below(3) == 0) {
       one_shot(chunk);

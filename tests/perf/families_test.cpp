@@ -69,7 +69,7 @@ TEST(Families, PlansComeNearTheirLimits) {
       return limits.at(collective.kind).seconds(size);
     };
     const synth::Planned planned =
-        synth::make_plan(topology, options, synth::built_in_strategies(), synth::Effort{});
+        synth::make_plan(topology, options, synth::built_in_strategies(), synth::Budget{});
     for (const synth::Choice& choice : planned.choices) {
       const double share = options.limit({choice.kind, 0}, 1 << 30) / choice.seconds;
       EXPECT_GT(share, least) << name << ", " << static_cast<int>(choice.kind) << ": "

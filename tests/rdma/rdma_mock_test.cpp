@@ -77,28 +77,28 @@ TEST_F(RdmaMockTest, TotalsThatAreToldAreHeardWhateverBreaks) {
     }
     std::atomic<std::uint32_t> told = 0;
     run_both(kWay, Traffics::config(), [&](End& end) {
-      Totals& totals = *end.link.totals();
+      PiggybackedCredits& piggybacked_credits = *end.link.piggybacked_credits();
       const auto bytes = pattern(4, 1);
       for (std::uint32_t i = 1; i <= 60; ++i) {
         if (end.rank == 0) {
-          totals.tell(0, i);
+          piggybacked_credits.tell(0, i);
           end.put(bytes, i % 4 * bytes.size(), 0, 7);
-          EXPECT_LE(totals.told(0), i);
+          EXPECT_LE(piggybacked_credits.told(0), i);
         } else {
           end.await(0, i);
           // Rank 0 is ahead by three puts at most.
-          EXPECT_LE(totals.heard(0), (i + 3) / 4 * 4);
+          EXPECT_LE(piggybacked_credits.heard(0), (i + 3) / 4 * 4);
         }
         if (i % 4 == 0) end.meet();
       }
-      if (end.rank == 0) told = totals.told(0);
+      if (end.rank == 0) told = piggybacked_credits.told(0);
       end.meet();
       EXPECT_GT(told, 0u);
       if (end.rank == 1) {
         end.until(
             [&] {
               end.advance();
-              return totals.heard(0) == told;
+              return piggybacked_credits.heard(0) == told;
             },
             "waiting for what was told");
       }

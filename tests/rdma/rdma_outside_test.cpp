@@ -25,7 +25,7 @@ constexpr std::size_t kPage = 4096;
 RdmaLink& rdma(End& end) { return dynamic_cast<RdmaLink&>(end.link); }
 
 /// What a GPU has: addresses that fault here, pages that adapters and its kernels reach.
-class Gpu final : public OutsideMemory {
+class Gpu final : public DeviceMemory {
  public:
   /// `claimed`: says that its memory begins there.
   explicit Gpu(std::size_t bytes, std::uint64_t claimed = 0)
@@ -370,7 +370,7 @@ TEST_F(RdmaOutsideTest, APeerThatDiesInMidTransferIsNamed) {
     EXPECT_THAT(
         end_of(end,
                [&] { static_cast<void>(end.link.try_put(lent.put_source(0, 70'000), 0, 0, 1)); }),
-        AllOf(HasSubstr("rank 1"), HasSubstr("without a farewell")));
+        AllOf(HasSubstr("rank 1"), HasSubstr("without a goodbye")));
   });
 }
 

@@ -21,7 +21,7 @@ std::vector<Member> containers(int hosts, int cores) {
                        .host_cores = cores,
                        .neighbor = 0,
                        .machine_cores = cores,
-                       .crowded = hosts > cores});
+                       .oversubscribed = hosts > cores});
   }
   return members;
 }
@@ -67,12 +67,13 @@ TEST(ShareCores, CountsEachMachineByItself) {
   std::vector<Member> members = containers(4, 1);
   for (Rank r = 2; r < 4; ++r) {
     members[static_cast<std::size_t>(r)].neighbor = 2;
-    members[static_cast<std::size_t>(r)].crowded = false;
+    members[static_cast<std::size_t>(r)].oversubscribed = false;
   }
   Topology topology = find_topology("homo");
   share_cores(topology, members);
   ASSERT_EQ(topology.port_groups.size(), find_topology("homo").port_groups.size() + 1);
-  EXPECT_EQ(topology.port_groups.back().links.size(), 4U) << "ranks 0 and 1 alone are crowded";
+  EXPECT_EQ(topology.port_groups.back().links.size(), 4U)
+      << "ranks 0 and 1 alone are oversubscribed";
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ constexpr std::size_t kMessage = 1024;
 constexpr std::uint32_t kTag = 9;
 
 /// Takes every put, releases them when told, and notes what is expected of it.
-class NotingLink final : public Link, public Landings {
+class NotingLink final : public Link, public PostedReceives {
  public:
   bool try_put(std::span<const std::byte>, std::size_t, ChannelId channel, std::uint32_t) override {
     ++made_[channel];
@@ -29,12 +29,12 @@ class NotingLink final : public Link, public Landings {
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return "noting"; }
-  Landings* landings() override { return this; }
+  PostedReceives* posted_receives() override { return this; }
 
-  void expect(ChannelId, std::uint64_t index, const Landing& landing) override {
-    expected[index] = landing;
+  void expect(ChannelId, std::uint64_t index, const PostedReceive& posted) override {
+    expected[index] = posted;
   }
-  bool landed(ChannelId, std::uint64_t) const override { return false; }
+  bool in_place(ChannelId, std::uint64_t) const override { return false; }
   void withdraw() override {}
 
   [[nodiscard]] std::uint64_t puts() const {
@@ -43,7 +43,7 @@ class NotingLink final : public Link, public Landings {
   }
 
   bool release = false;
-  std::map<std::uint64_t, Landing> expected;  // by arrival
+  std::map<std::uint64_t, PostedReceive> expected;  // by arrival
 
  private:
   std::map<ChannelId, std::uint64_t> made_;
@@ -53,7 +53,7 @@ class NotingLink final : public Link, public Landings {
 struct OnePeer final : Execution::Ports {
   explicit OnePeer(Link& link) {
     outgoing.link = incoming.link = &link;
-    incoming.landings = link.landings();
+    incoming.posted_receives = link.posted_receives();
   }
   OutPort& out(Rank, int) override { return outgoing; }
   InPort& in(Rank, int) override { return incoming; }
@@ -80,7 +80,7 @@ const Instruction receiving{
 const Instruction sending{
     .sources = {{.incoming = -1, .local = kPlace}}, .destination = {}, .sends = {0}, .after = {}};
 
-class LandingTest : public ::testing::Test {
+class PostedReceiveTest : public ::testing::Test {
  protected:
   void begin(std::vector<Lane> lanes, std::size_t tiles) {
     memory_.resize(tiles * kMessage);
@@ -97,18 +97,18 @@ class LandingTest : public ::testing::Test {
   std::vector<std::byte> memory_;
 };
 
-TEST_F(LandingTest, MessagesAreExpectedAsFarAheadAsSlotsGo) {
+TEST_F(PostedReceiveTest, MessagesAreExpectedAsFarAheadAsSlotsGo) {
   begin({{.instructions = {receiving}}}, 6);
   ASSERT_EQ(link_.expected.size(), 4u);
-  for (const auto& [index, landing] : link_.expected) {
-    EXPECT_EQ(landing.memory.data(), memory_.data() + index * kMessage);
-    EXPECT_EQ(landing.memory.size(), kMessage);
-    EXPECT_EQ(landing.offset, index * kMessage);
-    EXPECT_EQ(landing.tag, kTag);
+  for (const auto& [index, posted] : link_.expected) {
+    EXPECT_EQ(posted.memory.data(), memory_.data() + index * kMessage);
+    EXPECT_EQ(posted.memory.size(), kMessage);
+    EXPECT_EQ(posted.offset, index * kMessage);
+    EXPECT_EQ(posted.tag, kTag);
   }
 }
 
-TEST_F(LandingTest, WhatAnotherLaneStillSendsIsNotLandedUpon) {
+TEST_F(PostedReceiveTest, WhatAnotherLaneStillSendsIsNotReceivedUpon) {
   Instruction receive = receiving;
   receive.after = {{.lane = 0, .instruction = 0}};
   begin({{.instructions = {sending}}, {.instructions = {receive}}}, 1);
@@ -120,7 +120,7 @@ TEST_F(LandingTest, WhatAnotherLaneStillSendsIsNotLandedUpon) {
   EXPECT_EQ(link_.expected.size(), 1u);
 }
 
-TEST_F(LandingTest, WhatTheLaneItselfStillSendsIsNotLandedUpon) {
+TEST_F(PostedReceiveTest, WhatTheLaneItselfStillSendsIsNotReceivedUpon) {
   begin({{.instructions = {sending, receiving}}}, 1);
   EXPECT_TRUE(execution_.step());
   EXPECT_TRUE(link_.expected.empty());
@@ -130,7 +130,7 @@ TEST_F(LandingTest, WhatTheLaneItselfStillSendsIsNotLandedUpon) {
 }
 
 // What it adds and sends on lies in no one's memory; the next such message needs another place.
-TEST_F(LandingTest, WhatIsForwardedDoesNotWaitUntilTheLastIsReleased) {
+TEST_F(PostedReceiveTest, WhatIsForwardedDoesNotWaitUntilTheLastIsReleased) {
   const Instruction forwarding{
       .sources = {{.incoming = -1, .local = kPlace}, {.incoming = -1, .local = kPlace}},
       .destination = {},

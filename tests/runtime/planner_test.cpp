@@ -152,7 +152,7 @@ TEST_F(PlannerTest, ADeathMeanwhileIsNoPlanAndNoHang) {
       planning.count_down();
       planning.wait();
       controls_[2]->close_group("world");
-      controls_[2].reset();  // its farewell
+      controls_[2].reset();  // its goodbye
       return;
     }
     plan(rank, [](const std::stop_token&) { return Planned{}; });

@@ -312,42 +312,42 @@ TEST(Automorphisms, PromisingGroupsAreGroups) {
 }
 
 /// No solver we know has answered it without symmetry.
-Result ask_something_hard(const Effort& effort) {
+Result ask_something_hard(const Budget& budget) {
   Settings plain;
   plain.symmetry = false;
-  return synthesizer("hypercube:5", Kind::all_gather, 0, plain).solve({5, 5, 31}, effort);
+  return synthesizer("hypercube:5", Kind::all_gather, 0, plain).solve({5, 5, 31}, budget);
 }
 
 TEST(Exact, KeepsItsDeadline) {
-  const auto begin = Effort::Clock::now();
-  Effort effort;
-  effort.deadline = begin + std::chrono::milliseconds(1500);
-  EXPECT_EQ(ask_something_hard(effort).answer, Answer::gave_up);
-  const std::chrono::duration<double> took = Effort::Clock::now() - begin;
+  const auto begin = Budget::Clock::now();
+  Budget budget;
+  budget.deadline = begin + std::chrono::milliseconds(1500);
+  EXPECT_EQ(ask_something_hard(budget).answer, Answer::gave_up);
+  const std::chrono::duration<double> took = Budget::Clock::now() - begin;
   EXPECT_LT(took.count(), 30) << "1.6 s when nothing else runs; an answer takes minutes";
 }
 
 TEST(Exact, EndsAWalkAfterSoManyQuestionsWithoutAnswer) {
   int asked = 0;
-  Effort effort;
-  effort.report = [&](std::string_view what) { asked += what.find("frontier at") != what.npos; };
+  Budget budget;
+  budget.report = [&](std::string_view what) { asked += what.find("frontier at") != what.npos; };
   Synthesizer synthesizer(topology_from_name("torus:3x3"), {CollectiveKind::all_gather});
-  (void)synthesizer.pareto(effort, {.most_chunks = 4, .work = 1, .most_unanswered = 2});
+  (void)synthesizer.pareto(budget, {.most_chunks = 4, .work = 1, .most_unanswered = 2});
   EXPECT_EQ(asked, 2) << "with so little work nothing is answered";
 }
 
 TEST(Exact, StopsWhenTold) {
   std::atomic<bool> stop = false;
-  Effort effort;
-  effort.stop = &stop;
-  Effort::Clock::time_point told;
+  Budget budget;
+  budget.stop = &stop;
+  Budget::Clock::time_point told;
   std::jthread impatient([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-    told = Effort::Clock::now();
+    told = Budget::Clock::now();
     stop = true;
   });
-  EXPECT_EQ(ask_something_hard(effort).answer, Answer::gave_up);
-  const std::chrono::duration<double> took = Effort::Clock::now() - told;
+  EXPECT_EQ(ask_something_hard(budget).answer, Answer::gave_up);
+  const std::chrono::duration<double> took = Budget::Clock::now() - told;
   EXPECT_LT(took.count(), 30) << "0.1 s when nothing else runs; an answer takes minutes";
 }
 

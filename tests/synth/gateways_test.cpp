@@ -183,7 +183,7 @@ TEST(Gateways, NobodyPassesTheirAdaptersInTheirPlace) {
   const Topology topology = behind_adapters(topology_from_name("islands"));
   const Network network(topology);
   for (const CollectiveKind kind : {all_gather, all_reduce, all_to_all}) {
-    const auto found = gateways({topology, network, {kind, 0}, kLarge}, Effort{});
+    const auto found = gateways({topology, network, {kind, 0}, kLarge}, Budget{});
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(most_streams(found[0], topology), 1u) << name_of(kind);
   }
@@ -195,7 +195,7 @@ TEST_P(GatewaySchedule, IsRightAndNearTheBoundWithOneStreamATrunk) {
   const auto& [name, kind] = GetParam();
   const Topology topology = topology_from_name(name);
   const Network network(topology);
-  const auto found = gateways({topology, network, {kind, 0}, kLarge}, Effort{});
+  const auto found = gateways({topology, network, {kind, 0}, kLarge}, Budget{});
   ASSERT_EQ(found.size(), 1u);
   const auto fault = first_fault(found[0]);
   ASSERT_EQ(fault, std::nullopt) << *fault;
@@ -222,7 +222,7 @@ TEST(Gateways, PlansForLargeSizesHaveOneStreamATrunk) {
   PlanOptions options;
   options.sizes = {static_cast<std::uint64_t>(kLarge)};
   options.kinds = {all_gather, reduce_scatter, all_to_all};
-  const Planned planned = make_plan(topology, options, built_in_strategies(), Effort{});
+  const Planned planned = make_plan(topology, options, built_in_strategies(), Budget{});
   ASSERT_EQ(planned.choices.size(), 3u);
   for (const Choice& choice : planned.choices) {
     EXPECT_EQ(most_streams(choice.schedule, topology), 1u) << name_of(choice.kind);

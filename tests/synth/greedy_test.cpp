@@ -43,10 +43,10 @@ TEST_P(GreedyGather, ComesNearTheBoundAndTheLatency) {
   const Topology topology = topology_from_name(GetParam().topology);
   const Network network(topology);
   const Bound bound = lower_bound(topology, {all_gather});
-  const double large_s = seconds_of(greedy(network, {all_gather}, 1e9, Effort{}), topology, 1e9);
+  const double large_s = seconds_of(greedy(network, {all_gather}, 1e9, Budget{}), topology, 1e9);
   EXPECT_LE(large_s, GetParam().most * bound.seconds_per_byte * 1e9);
   EXPECT_GE(large_s, bound.seconds_per_byte * 1e9 * (1 - 1e-6));
-  const double small_s = seconds_of(greedy(network, {all_gather}, 1e3, Effort{}), topology, 1e3);
+  const double small_s = seconds_of(greedy(network, {all_gather}, 1e3, Budget{}), topology, 1e3);
   EXPECT_LE(small_s, 1.15 * (bound.seconds_per_byte * 1e3 + bound.latency_s));
 }
 
@@ -70,7 +70,7 @@ TEST(Greedy, ServesEveryCollectiveOnEveryKindOfWiring) {
                                                   kind == reduce_scatter || kind == all_to_all
                                               ? 0
                                               : root};
-        const auto schedule = greedy(network, collective, 1e6, Effort{});
+        const auto schedule = greedy(network, collective, 1e6, Budget{});
         ASSERT_TRUE(schedule.has_value()) << name;
         EXPECT_EQ(schedule->collective, collective);
         EXPECT_EQ(first_fault(*schedule), std::nullopt) << name;
@@ -83,7 +83,7 @@ TEST(Greedy, AnyGraphIsProvedAndNearItsBound) {
   std::vector<double> ratios;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const Topology topology = test::random_graph(8 + static_cast<int>(seed * 7 % 25), seed);
-    const auto schedule = greedy(Network(topology), {all_gather}, 1e9, Effort{});
+    const auto schedule = greedy(Network(topology), {all_gather}, 1e9, Budget{});
     const double bound_s = lower_bound(topology, {all_gather}).seconds_per_byte * 1e9;
     ratios.push_back(seconds_of(schedule, topology, 1e9) / bound_s);
     EXPECT_LE(ratios.back(), 1.35) << "seed " << seed;
@@ -101,47 +101,47 @@ TEST(Greedy, AFastLinkTakesOverWhatASlowOneWouldBringLate) {
   test::join(topology, 0, 1, 100);
   test::join(topology, 1, 2, 100);
   const auto schedule =
-      greedy(Network(topology), {broadcast}, 1e9, Effort{}, {.chunks_per_block = 1});
+      greedy(Network(topology), {broadcast}, 1e9, Budget{}, {.chunks_per_block = 1});
   EXPECT_NEAR(seconds_of(schedule, topology, 1e9), 20e-3, 1e-3) << "1000 ms over the slow link";
 }
 
 TEST(Greedy, PipelinesABroadcast) {
   const Topology topology = topology_from_name("ring:8");
   const double bound_s = lower_bound(topology, {broadcast}).seconds_per_byte * 1e9;
-  const auto schedule = greedy(Network(topology), {broadcast}, 1e9, Effort{});
+  const auto schedule = greedy(Network(topology), {broadcast}, 1e9, Budget{});
   EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.10 * bound_s);
 }
 
 TEST(Greedy, UsesAllFourLinksOfTwoHundredFiftySixRanks) {
   const Topology topology = topology_from_name("torus:16x16");
   const Network network(topology);
-  const auto schedule = greedy(network, {all_gather}, 1e9, Effort{});
+  const auto schedule = greedy(network, {all_gather}, 1e9, Budget{});
   // Four links of 1 GB/s into every rank.
   EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.02 * 255 / 256 / 4);
 }
 
 TEST(Greedy, GivesTheSameScheduleOnAnyNumberOfThreads) {
   const Network network(test::random_graph(12, 3));
-  Effort effort;
-  const auto first = greedy(network, {all_gather}, 1e8, effort);
+  Budget budget;
+  const auto first = greedy(network, {all_gather}, 1e8, budget);
   for (const int threads : {2, 3, 8}) {
-    effort.threads = threads;
-    EXPECT_EQ(greedy(network, {all_gather}, 1e8, effort), first);
+    budget.threads = threads;
+    EXPECT_EQ(greedy(network, {all_gather}, 1e8, budget), first);
   }
-  EXPECT_EQ(greedy(network, {all_to_all}, 1e8, effort),
-            greedy(network, {all_to_all}, 1e8, Effort{}));
+  EXPECT_EQ(greedy(network, {all_to_all}, 1e8, budget),
+            greedy(network, {all_to_all}, 1e8, Budget{}));
 }
 
 TEST(Greedy, StopsWhenTold) {
   const Network network(topology_from_name("torus:16x16"));
-  Effort effort;
-  effort.deadline = Effort::Clock::now();
-  EXPECT_EQ(greedy(network, {all_gather}, 1e9, effort), std::nullopt);
+  Budget budget;
+  budget.deadline = Budget::Clock::now();
+  EXPECT_EQ(greedy(network, {all_gather}, 1e9, budget), std::nullopt);
   std::atomic<bool> stop = false;
-  effort.deadline = Effort::Clock::time_point::max();
-  effort.stop = &stop;
-  effort.report = [&](std::string_view) { stop = true; };
-  const auto schedule = greedy(network, {all_gather}, 1e9, effort);
+  budget.deadline = Budget::Clock::time_point::max();
+  budget.stop = &stop;
+  budget.report = [&](std::string_view) { stop = true; };
+  const auto schedule = greedy(network, {all_gather}, 1e9, budget);
   ASSERT_TRUE(schedule.has_value()) << "the first run was complete";
   EXPECT_EQ(first_fault(*schedule), std::nullopt);
 }
@@ -151,10 +151,10 @@ TEST(Greedy, HasNothingWhereSomeRankCannotBeReached) {
   test::join(parts, 0, 1, 1);
   test::join(parts, 2, 3, 1);
   for (const CollectiveKind kind : {all_gather, all_to_all, all_reduce}) {
-    EXPECT_EQ(greedy(Network(parts), {kind}, 1e6, Effort{}), std::nullopt);
+    EXPECT_EQ(greedy(Network(parts), {kind}, 1e6, Budget{}), std::nullopt);
   }
-  EXPECT_EQ(greedy(Network(test::gpus(1)), {all_gather}, 1e6, Effort{}), std::nullopt);
-  EXPECT_EQ(greedy(Network(test::ring(3, 1)), {barrier}, 1e6, Effort{}), std::nullopt);
+  EXPECT_EQ(greedy(Network(test::gpus(1)), {all_gather}, 1e6, Budget{}), std::nullopt);
+  EXPECT_EQ(greedy(Network(test::ring(3, 1)), {barrier}, 1e6, Budget{}), std::nullopt);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ double packed_share(const Topology& topology, Collective collective) {
   PackingOptions options;
   if (rooted) options.root = collective.root;
   const auto packing =
-      pack_trees(topology, combines ? Direction::reversed : Direction::forward, options, Effort{});
+      pack_trees(topology, combines ? Direction::reversed : Direction::forward, options, Budget{});
   if (!packing) return 0;
   const std::size_t roots = rooted ? 1 : static_cast<std::size_t>(topology.world_size());
   EXPECT_EQ(packing->trees.size(), roots * static_cast<std::size_t>(packing->trees_per_root));
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Catalog, Machine,
 
 /// Simulated time over what the bound allows; 0 if there is no schedule or it is wrong.
 double simulated_ratio(const Topology& topology, Collective collective, double size_bytes) {
-  const auto schedule = trees(topology, collective, size_bytes, Effort{});
+  const auto schedule = trees(topology, collective, size_bytes, Budget{});
   EXPECT_TRUE(schedule.has_value());
   if (!schedule) return 0;
   const auto fault = first_fault(*schedule);
@@ -160,7 +160,7 @@ TEST(Rings, AreMadeOfTheEdgesThereAre) {
   for (std::uint64_t seed = 0; seed < 1'000; ++seed) {
     const Network network = random_network(seed);
     for (const int rings : {1, 2, 4}) {
-      for (const SpanningTree& tree : pack_rings(network, rings, Effort{})) {
+      for (const SpanningTree& tree : pack_rings(network, rings, Budget{})) {
         ++found;
         for (Rank rank = 0; rank < network.world_size(); ++rank) {
           const Rank parent = tree.parent[static_cast<std::size_t>(rank)];
@@ -221,8 +221,8 @@ TEST(Trees, AreTheSameForTheSameInput) {
   for (const char* const name : {"dgx1", "2*ndv2", "cpu:2x4"}) {
     const Topology topology = topology_from_name(name);
     for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::all_reduce}) {
-      EXPECT_EQ(trees(topology, {kind, 0}, 1e8, Effort{}),
-                trees(topology, {kind, 0}, 1e8, Effort{}))
+      EXPECT_EQ(trees(topology, {kind, 0}, 1e8, Budget{}),
+                trees(topology, {kind, 0}, 1e8, Budget{}))
           << name;
     }
   }
@@ -234,14 +234,14 @@ TEST(Trees, AreRightForAnySizeAndRoot) {
     for (const CollectiveKind kind :
          {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce,
           CollectiveKind::broadcast, CollectiveKind::reduce}) {
-      const auto schedule = trees(topology, {kind, 0}, size_bytes, Effort{});
+      const auto schedule = trees(topology, {kind, 0}, size_bytes, Budget{});
       ASSERT_TRUE(schedule.has_value());
       EXPECT_EQ(first_fault(*schedule), std::nullopt);
     }
   }
   for (const Rank root : {1, 7, 15}) {
     for (const CollectiveKind kind : {CollectiveKind::broadcast, CollectiveKind::reduce}) {
-      const auto schedule = trees(topology, {kind, root}, 1e6, Effort{});
+      const auto schedule = trees(topology, {kind, root}, 1e6, Budget{});
       ASSERT_TRUE(schedule.has_value());
       EXPECT_EQ(first_fault(*schedule), std::nullopt);
     }
@@ -262,7 +262,7 @@ TEST(Trees, ServeRanksThatShareANodeAndOneRankAlone) {
   for (const std::vector<int>& nodes : {std::vector<int>{2}, std::vector<int>{1, 1, 1}}) {
     topology.rank_nodes = nodes;
     for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::all_reduce}) {
-      const auto schedule = trees(topology, {kind, 0}, 1e6, Effort{});
+      const auto schedule = trees(topology, {kind, 0}, 1e6, Budget{});
       ASSERT_TRUE(schedule.has_value());
       EXPECT_EQ(first_fault(*schedule), std::nullopt);
     }
@@ -272,7 +272,7 @@ TEST(Trees, ServeRanksThatShareANodeAndOneRankAlone) {
 // The group couples all links of the machine: no star, so only prices see it.
 TEST(Trees, RespectAPortGroupThatIsNoStar) {
   const Topology topology = topology_from_name("cpu:2x8");
-  const auto packing = pack_trees(topology, Direction::forward, {}, Effort{});
+  const auto packing = pack_trees(topology, Direction::forward, {}, Budget{});
   ASSERT_TRUE(packing.has_value());
   EXPECT_GT(packing->rate_gb_s,
             0.95 * lower_bound(topology, {CollectiveKind::all_gather, 0}).algbw_gb_s());
@@ -298,15 +298,15 @@ TEST(Trees, ReduceWhereOneDirectionOfACableIsSlow) {
   EXPECT_LT(all_reduce_ratio("ring:6,slow=node0>node1:0.5"), 1.08);
 }
 
-TEST(Trees, StopWhenTheEffortIsSpent) {
+TEST(Trees, StopWhenTheBudgetIsSpent) {
   const Topology topology = topology_from_name("4*dgx-h100");
-  Effort effort;
-  effort.deadline = Effort::Clock::now();
-  EXPECT_EQ(trees(topology, {CollectiveKind::all_reduce, 0}, kGigabyte, effort), std::nullopt);
-  const auto began = Effort::Clock::now();
-  effort.deadline = began + std::chrono::milliseconds(700);
-  const auto schedule = trees(topology, {CollectiveKind::all_gather, 0}, kGigabyte, effort);
-  EXPECT_LT(Effort::Clock::now() - began, std::chrono::seconds(20));
+  Budget budget;
+  budget.deadline = Budget::Clock::now();
+  EXPECT_EQ(trees(topology, {CollectiveKind::all_reduce, 0}, kGigabyte, budget), std::nullopt);
+  const auto began = Budget::Clock::now();
+  budget.deadline = began + std::chrono::milliseconds(700);
+  const auto schedule = trees(topology, {CollectiveKind::all_gather, 0}, kGigabyte, budget);
+  EXPECT_LT(Budget::Clock::now() - began, std::chrono::seconds(20));
   if (schedule) {
     EXPECT_EQ(first_fault(*schedule), std::nullopt);
   }
@@ -314,11 +314,11 @@ TEST(Trees, StopWhenTheEffortIsSpent) {
 
 TEST(Trees, NameWhatIsWrong) {
   const Topology topology = topology_from_name("ring:4");
-  EXPECT_THROW((void)trees(topology, {CollectiveKind::all_to_all, 0}, 1e6, Effort{}), InputError);
-  EXPECT_THROW((void)trees(topology, {CollectiveKind::broadcast, 4}, 1e6, Effort{}), InputError);
+  EXPECT_THROW((void)trees(topology, {CollectiveKind::all_to_all, 0}, 1e6, Budget{}), InputError);
+  EXPECT_THROW((void)trees(topology, {CollectiveKind::broadcast, 4}, 1e6, Budget{}), InputError);
   Topology apart = topology;
   std::erase_if(apart.links, [](const Topology::Link& link) { return link.dst == 2; });
-  EXPECT_THROW((void)trees(apart, {CollectiveKind::all_gather, 0}, 1e6, Effort{}), TopologyError);
+  EXPECT_THROW((void)trees(apart, {CollectiveKind::all_gather, 0}, 1e6, Budget{}), TopologyError);
 }
 
 }  // namespace

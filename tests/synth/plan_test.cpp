@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Wirings, PlanFor, testing::Values("dgx1", "2*dgx-a100",
 
 TEST(MakePlan, SameInputSameBytesWhateverTheThreads) {
   const Topology topology = topology_from_name("dgx1");
-  Effort one, two;
+  Budget one, two;
   two.threads = 2;
   const std::string first = to_json(make_plan(topology, four_collectives(), all(), one).plan);
   EXPECT_EQ(first, to_json(make_plan(topology, four_collectives(), all(), two).plan));
@@ -127,11 +127,11 @@ TEST(MakePlan, ChoosesForASizeWhateverOthersAreAskedFor) {
   for (const std::string name : {"islands", "mesh:3x4", "dgx-a100+pcie4", "3*z52"}) {
     const Topology topology = topology_from_name(name);
     const PlanOptions together = four_collectives();
-    const Planned planned = make_plan(topology, together, all(), Effort{});
+    const Planned planned = make_plan(topology, together, all(), Budget{});
     for (std::size_t s = 0; s < together.sizes.size(); ++s) {
       PlanOptions alone = together;
       alone.sizes = {together.sizes[s]};
-      const Planned one = make_plan(topology, alone, all(), Effort{});
+      const Planned one = make_plan(topology, alone, all(), Budget{});
       for (std::size_t kind = 0; kind < together.kinds.size(); ++kind) {
         const Choice& choice = planned.choices[kind * together.sizes.size() + s];
         EXPECT_EQ(choice.schedule, one.choices[kind].schedule)
@@ -153,25 +153,25 @@ TEST(MakePlan, IsNeverWorseThanTheClassicSchedules) {
 
 TEST(MakePlan, IsTheSameBesideOtherWork) {
   const Topology topology = topology_from_name("3*z52");
-  const std::string alone = to_json(make_plan(topology, four_collectives(), all(), Effort{}).plan);
+  const std::string alone = to_json(make_plan(topology, four_collectives(), all(), Budget{}).plan);
   std::vector<std::jthread> others;
   for (int i = 0; i < 4; ++i) {
     others.emplace_back([](const std::stop_token& end) {
       while (!end.stop_requested()) continue;
     });
   }
-  EXPECT_EQ(alone, to_json(make_plan(topology, four_collectives(), all(), Effort{}).plan));
+  EXPECT_EQ(alone, to_json(make_plan(topology, four_collectives(), all(), Budget{}).plan));
 }
 
 /// What is planned where time is up after so many questions to strategies.
 Planned stopped_after(int questions, const Topology& topology) {
   std::atomic<bool> stop = false;
-  Effort effort;
-  effort.stop = &stop;
+  Budget budget;
+  budget.stop = &stop;
   PlanOptions options = four_collectives();
   int asked = 0;
   options.progress = [&](int, int) { stop = stop || ++asked > questions; };
-  return make_plan(topology, options, all(), effort);
+  return make_plan(topology, options, all(), budget);
 }
 
 TEST(MakePlan, IsNoWorseForMoreTime) {
@@ -196,7 +196,7 @@ TEST(MakePlan, IsNoWorseForMoreTime) {
 TEST(MakePlan, UsesForEachSizeWhatItFoundForAnyWhereTimeIsShort) {
   for (const char* name : {"2*dgx1", "mesh:3x4", "islands", "random-lan:15"}) {
     const Topology topology = topology_from_name(name);
-    const Wiring wiring(topology);
+    const PreparedTopology wiring(topology);
     for (const int most : {3, 9, 20, 40}) {
       const Planned planned = stopped_after(most, topology);
       EXPECT_FALSE(planned.complete);
@@ -217,43 +217,43 @@ TEST(MakePlan, UsesForEachSizeWhatItFoundForAnyWhereTimeIsShort) {
 TEST(MakePlan, AskedToStopItReturnsWhatItHas) {
   const Topology topology = topology_from_name("2*dgx1");
   std::atomic<bool> stop = false;
-  Effort effort;
-  effort.stop = &stop;
+  Budget budget;
+  budget.stop = &stop;
   PlanOptions options = four_collectives();
   options.progress = [&](int done, int total) { stop = stop || 3 * done > total; };
   options.kinds = {all_gather, all_to_all};
-  const Planned planned = make_plan(topology, options, all(), effort);
+  const Planned planned = make_plan(topology, options, all(), budget);
   EXPECT_FALSE(planned.complete);
   expect_whole(planned.plan, options.kinds);
 }
 
 TEST(MakePlan, ServesEveryCollectiveHoweverEarlyItIsStopped) {
   const std::atomic<bool> stop = true;
-  Effort effort;
-  effort.stop = &stop;
+  Budget budget;
+  budget.stop = &stop;
   PlanOptions options;
   for (const char* name : {"2*dgx1", "homo", "torus:3x3"}) {
     const Topology topology = topology_from_name(name);
     options.may_leave_out = false;
-    const Planned planned = make_plan(topology, options, all(), effort);
+    const Planned planned = make_plan(topology, options, all(), budget);
     EXPECT_FALSE(planned.complete);
     expect_whole(planned.plan, options.kinds);
     options.may_leave_out = true;
-    EXPECT_THAT(make_plan(topology, options, all(), effort).plan.entries, IsEmpty());
+    EXPECT_THAT(make_plan(topology, options, all(), budget).plan.entries, IsEmpty());
   }
 }
 
 TEST(MakePlan, KeepsWhatWasMadeInTimeWhereTheRestMayBeLeftOut) {
   std::atomic<bool> stop = false;
-  Effort effort;
-  effort.stop = &stop;
+  Budget budget;
+  budget.stop = &stop;
   PlanOptions options = four_collectives();
   options.may_leave_out = true;
   options.better = [&](Collective collective, std::uint64_t size, const Schedule&, double) {
     stop = stop || (collective.kind == all_gather && size == options.sizes.back());
   };
   options.kinds = {all_gather, all_to_all};
-  const Planned planned = make_plan(topology_from_name("2*dgx1"), options, all(), effort);
+  const Planned planned = make_plan(topology_from_name("2*dgx1"), options, all(), budget);
   EXPECT_FALSE(planned.complete);
   expect_whole(planned.plan, {all_gather});
 }

@@ -11,8 +11,8 @@
 #include "model/schedule/symmetry.hpp"
 #include "synth/composing/hierarchical.hpp"
 #include "synth/composing/repeated_trees.hpp"
+#include "synth/multicast_routing.hpp"
 #include "synth/plan.hpp"
-#include "synth/spread.hpp"
 #include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
@@ -116,7 +116,7 @@ TEST(RepeatedTrees, ReachEveryRankFromEveryRankOfACell) {
   for (const std::string name : {"3*ndv2", "5*z52", "4*dgx-a100", "2*mi250"}) {
     const auto network = RepeatedNetwork::of(topology_from_name(name));
     ASSERT_TRUE(network) << name;
-    const auto packed = pack_repeated_trees(network->folded(), 2, Effort{});
+    const auto packed = pack_repeated_trees(network->folded(), 2, Budget{});
     ASSERT_TRUE(packed) << name;
     const int n = network->folded().world_size();
     ASSERT_EQ(packed->trees.size(), 2 * static_cast<std::size_t>(network->cells().size()));
@@ -140,7 +140,7 @@ TEST(Repeated, BoxesWithoutATurnInsideComeNearTheirLimits) {
   options.sizes = {1 << 30};
   for (const std::string name : {"21*ndv2", "21*z52"}) {
     const Topology topology = topology_from_name(name);
-    const Planned planned = make_plan(topology, options, built_in_strategies(), Effort{});
+    const Planned planned = make_plan(topology, options, built_in_strategies(), Budget{});
     for (const Choice& choice : planned.choices) {
       EXPECT_FALSE(choice.schedule.symmetry.empty());
       const double limit_s = lower_bound(topology, {choice.kind, 0}).seconds(1 << 30);

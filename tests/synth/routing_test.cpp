@@ -53,7 +53,7 @@ TEST_P(RoutedMachine, LoadsNothingByMoreThanAHundredthAboveTheBound) {
   const Network network(topology);
   const int n = network.world_size();
   const Bound bound = lower_bound(topology, kAllToAll);
-  Router router(network, all_pairs(n), 1e9 / n, Effort{});
+  Router router(network, all_pairs(n), 1e9 / n, Budget{});
   double least = 1e300;
   for (const int pieces : {1, 2, 3, 4, 6, 8, 12}) {
     least = std::min(least, router.balanced(pieces, 0.1).load_s / n);
@@ -69,7 +69,7 @@ TEST_P(RoutedMachine, ExchangesLargeMessagesWithinATenthOfTheBoundAndSmallOnesTo
   const Network network(topology);
   const Bound bound = lower_bound(topology, kAllToAll);
   for (const double size_bytes : {1e3, 1e9}) {
-    const auto schedule = routed(network, kAllToAll, size_bytes, Effort{});
+    const auto schedule = routed(network, kAllToAll, size_bytes, Budget{});
     const double seconds = seconds_of(schedule, topology, size_bytes);
     const double bandwidth_s = bound.seconds_per_byte * size_bytes;
     const bool large = size_bytes > 1e6;
@@ -97,7 +97,7 @@ TEST(Routed, NeedsThreePiecesOnADgx1) {
   const Network network(topology);
   // 25 GB/s links; six of them carry the 16 blocks from one quad to the other: 8/3 blocks each.
   constexpr double kBound = 8.0 / 3 / 25e9;
-  Router router(network, all_pairs(8), 1e6, Effort{});
+  Router router(network, all_pairs(8), 1e6, Budget{});
   EXPECT_GT(router.balanced(1, 0.1).load_s, kBound * 1.1);
   EXPECT_GT(router.balanced(2, 0.1).load_s, kBound * 1.02);
   EXPECT_NEAR(router.balanced(3, 0.1).load_s, kBound, kBound * 1e-9);
@@ -106,7 +106,7 @@ TEST(Routed, NeedsThreePiecesOnADgx1) {
 TEST(Routed, SeventyTwoGpusOnASwitchTakeTwoSecondsAtMost) {
   const Topology topology = topology_from_name("nvl72");
   const auto begin = std::chrono::steady_clock::now();
-  const auto schedule = routed(Network(topology), kAllToAll, 1e9, Effort{});
+  const auto schedule = routed(Network(topology), kAllToAll, 1e9, Budget{});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   const Bound bound = lower_bound(topology, kAllToAll);
   EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.01 * bound.seconds_per_byte * 1e9);
@@ -121,7 +121,7 @@ TEST(Routed, GathersAndScattersAtTheRateOfTheCut) {
       for (const Rank root : {0, 5}) {
         const Collective collective{kind, root};
         const double seconds =
-            seconds_of(routed(network, collective, 1e9, Effort{}), topology, 1e9);
+            seconds_of(routed(network, collective, 1e9, Budget{}), topology, 1e9);
         const double bound_s = lower_bound(topology, collective).seconds_per_byte * 1e9;
         EXPECT_LE(seconds, 1.10 * bound_s) << name << ", root " << root;
       }
@@ -133,7 +133,7 @@ TEST(Routed, AnyGraphIsProvedAndMostAreNearTheirBound) {
   std::vector<double> ratios;
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     const Topology topology = test::random_graph(8 + static_cast<int>(seed * 7 % 25), seed);
-    const auto schedule = routed(Network(topology), kAllToAll, 1e9, Effort{});
+    const auto schedule = routed(Network(topology), kAllToAll, 1e9, Budget{});
     const double bound_s = lower_bound(topology, kAllToAll).seconds_per_byte * 1e9;
     ratios.push_back(seconds_of(schedule, topology, 1e9) / bound_s);
     EXPECT_LE(ratios.back(), 1.35) << "seed " << seed;
@@ -146,36 +146,36 @@ TEST(Routed, AnyGraphIsProvedAndMostAreNearTheirBound) {
 
 TEST(Routed, GivesTheSameScheduleEveryTimeAndAnotherForAnotherSeed) {
   const Network network(topology_from_name("torus:4x4"));
-  Effort effort;
-  const auto first = routed(network, kAllToAll, 1e8, effort);
-  effort.threads = 2;
-  EXPECT_EQ(routed(network, kAllToAll, 1e8, effort), first);
-  effort.seed = 2;
-  EXPECT_NE(routed(network, kAllToAll, 1e8, effort), first);
+  Budget budget;
+  const auto first = routed(network, kAllToAll, 1e8, budget);
+  budget.threads = 2;
+  EXPECT_EQ(routed(network, kAllToAll, 1e8, budget), first);
+  budget.seed = 2;
+  EXPECT_NE(routed(network, kAllToAll, 1e8, budget), first);
 }
 
 TEST(Routed, StopsWhenToldAndReturnsTheBestSoFar) {
   const Network network(topology_from_name("torus:8x8"));
   std::atomic<bool> stop = false;
-  Effort effort;
-  effort.stop = &stop;
+  Budget budget;
+  budget.stop = &stop;
   int said = 0;
-  effort.report = [&](std::string_view) { stop = ++said >= 2; };
-  const auto schedule = routed(network, kAllToAll, 1e9, effort);
+  budget.report = [&](std::string_view) { stop = ++said >= 2; };
+  const auto schedule = routed(network, kAllToAll, 1e9, budget);
   ASSERT_TRUE(schedule.has_value());
   EXPECT_EQ(first_fault(*schedule), std::nullopt);
   EXPECT_LE(said, 6);
-  EXPECT_EQ(routed(network, kAllToAll, 1e9, effort), std::nullopt) << "spent before it began";
+  EXPECT_EQ(routed(network, kAllToAll, 1e9, budget), std::nullopt) << "spent before it began";
 }
 
 TEST(Routed, HasNothingForOtherCollectivesOrSeparateParts) {
   const Network ring(test::ring(5, 1));
-  EXPECT_EQ(routed(ring, {CollectiveKind::all_gather}, 1e6, Effort{}), std::nullopt);
+  EXPECT_EQ(routed(ring, {CollectiveKind::all_gather}, 1e6, Budget{}), std::nullopt);
   Topology parts = test::gpus(4);
   test::join(parts, 0, 1, 1);
   test::join(parts, 2, 3, 1);
-  EXPECT_EQ(routed(Network(parts), kAllToAll, 1e6, Effort{}), std::nullopt);
-  EXPECT_EQ(routed(Network(test::gpus(1)), kAllToAll, 1e6, Effort{}), std::nullopt);
+  EXPECT_EQ(routed(Network(parts), kAllToAll, 1e6, Budget{}), std::nullopt);
+  EXPECT_EQ(routed(Network(test::gpus(1)), kAllToAll, 1e6, Budget{}), std::nullopt);
 }
 
 TEST(Predictor, TakesSecondsForTensOfThousandsOfTransfersAtOnce) {
@@ -202,7 +202,7 @@ TEST(Predictor, SaysWhatTheSimulatorSaysOnTheTopologyItself) {
   for (const char* name : {"dgx1", "2*dgx-a100", "2*ndv2", "z52", "mesh:4x4"}) {
     const Topology topology = topology_from_name(name);
     const Network network(topology);
-    const auto schedule = routed(network, kAllToAll, 1e6, Effort{});
+    const auto schedule = routed(network, kAllToAll, 1e6, Budget{});
     ASSERT_TRUE(schedule.has_value());
     const double seconds = simulate(*schedule, topology, Routes(topology), 1e6).seconds;
     EXPECT_NEAR(Predictor(network).seconds(*schedule, 1e6), seconds, seconds * 1e-9) << name;

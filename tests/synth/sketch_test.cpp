@@ -131,7 +131,7 @@ TEST_P(Shipped, GivesProvedSchedulesThatKeepToItsLinks) {
   EXPECT_LT(logical.edges().size(), network_.edges().size());
   for (const CollectiveKind kind : {all_gather, all_to_all, reduce_scatter, broadcast, reduce}) {
     for (const double size : {kKiB, kGiB}) {
-      const auto schedule = sketched(network_, sketch(), {kind, 0}, size, Effort{});
+      const auto schedule = sketched(network_, sketch(), {kind, 0}, size, Budget{});
       ASSERT_TRUE(schedule.has_value());
       EXPECT_EQ(first_fault(*schedule), std::nullopt);
       EXPECT_EQ(strays(*schedule, logical), std::nullopt);
@@ -142,7 +142,7 @@ TEST_P(Shipped, GivesProvedSchedulesThatKeepToItsLinks) {
 TEST_P(Shipped, ImposesItsSymmetryOnEveryWay) {
   for (const CollectiveKind kind : {all_gather, all_to_all, reduce_scatter}) {
     for (const double size : {kKiB, kGiB}) {
-      const auto schedule = sketched(network_, sketch(), {kind, 0}, size, Effort{});
+      const auto schedule = sketched(network_, sketch(), {kind, 0}, size, Budget{});
       ASSERT_TRUE(schedule.has_value());
       for (const Sketch::Offset& offset : sketch().symmetry) {
         EXPECT_EQ(ways_of(*schedule), turned_ways(*schedule, offset)) << offset.offset;
@@ -153,7 +153,7 @@ TEST_P(Shipped, ImposesItsSymmetryOnEveryWay) {
 
 TEST_P(Shipped, LetsNobodySendToAnotherHostForWhomItIsNotNamed) {
   const int per_host = network_.world_size() / sketch().hosts;
-  const auto schedule = sketched(network_, sketch(), {all_gather, 0}, kMiB, Effort{});
+  const auto schedule = sketched(network_, sketch(), {all_gather, 0}, kMiB, Budget{});
   ASSERT_TRUE(schedule.has_value());
   const int pieces = schedule->num_chunks / network_.world_size();
   int crossings = 0;
@@ -172,7 +172,7 @@ TEST_P(Shipped, ComesAsNearToTheBoundAsItsLinksLetIt) {
   for (const auto& [kind, share] :
        {std::pair(all_gather, GetParam().gathers), std::pair(all_to_all, GetParam().exchanges)}) {
     const Bound bound = lower_bound(topology_, {kind, 0});
-    const auto schedule = sketched(network_, sketch(), {kind, 0}, kGiB, Effort{});
+    const auto schedule = sketched(network_, sketch(), {kind, 0}, kGiB, Budget{});
     ASSERT_TRUE(schedule.has_value());
     const double seconds = simulate(*schedule, topology_, Routes(topology_), kGiB).seconds;
     EXPECT_GE(bound.seconds_per_byte * kGiB / seconds, share) << static_cast<int>(kind);
@@ -181,8 +181,8 @@ TEST_P(Shipped, ComesAsNearToTheBoundAsItsLinksLetIt) {
 }
 
 TEST_P(Shipped, GivesTheSameScheduleAgain) {
-  EXPECT_EQ(sketched(network_, sketch(), {all_gather, 0}, kMiB, Effort{}),
-            sketched(network_, sketch(), {all_gather, 0}, kMiB, Effort{}));
+  EXPECT_EQ(sketched(network_, sketch(), {all_gather, 0}, kMiB, Budget{}),
+            sketched(network_, sketch(), {all_gather, 0}, kMiB, Budget{}));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
 std::size_t switch_links(Sketch sketch, SwitchUse use, double size) {
   sketch.switches.front().use = use;
   const Network network(topology_from_name("2*dgx2"));
-  const auto schedule = sketched(network, sketch, {all_gather, 0}, size, Effort{});
+  const auto schedule = sketched(network, sketch, {all_gather, 0}, size, Budget{});
   std::set<std::pair<Rank, Rank>> links;
   for (const auto& [src, dst, chunk] : ways_of(schedule.value())) {
     if (src / 16 == dst / 16) links.emplace(src, dst);
@@ -325,7 +325,7 @@ TEST(Relays, AloneMayPassOnWhatIsNotTheirOwn) {
   const Network network(topology_from_name("dgx1"));
   Sketch sketch;
   sketch.relays = {0, 4};
-  const auto schedule = sketched(network, sketch, {all_gather, 0}, kMiB, Effort{});
+  const auto schedule = sketched(network, sketch, {all_gather, 0}, kMiB, Budget{});
   ASSERT_TRUE(schedule.has_value());
   EXPECT_EQ(first_fault(*schedule), std::nullopt);
   for (const auto& [src, dst, chunk] : ways_of(*schedule)) {
@@ -351,7 +351,7 @@ TEST(Inferred, ServesThePlannerWithoutAFile) {
     const Topology topology = topology_from_name(name);
     PlanOptions options;
     options.sizes = {1 << 10, 1 << 30};
-    const Planned planned = make_plan(topology, options, {sketched_strategy()}, Effort{});
+    const Planned planned = make_plan(topology, options, {sketched_strategy()}, Budget{});
     for (const Choice& choice : planned.choices) {
       EXPECT_EQ(first_fault(choice.schedule), std::nullopt) << name;
       EXPECT_EQ(choice.strategy, "sketched");
@@ -367,7 +367,7 @@ TEST(Planned, WithASketchUsesItsLinksAloneForCombiningToo) {
   PlanOptions options;
   options.sizes = {1 << 20};
   options.accepts = [&](const Schedule& schedule) { return !strays(schedule, logical); };
-  const Planned planned = make_plan(topology, options, {sketched_strategy(sketch)}, Effort{});
+  const Planned planned = make_plan(topology, options, {sketched_strategy(sketch)}, Budget{});
   ASSERT_EQ(planned.choices.size(), options.kinds.size());
   for (const Choice& choice : planned.choices) {
     EXPECT_EQ(strays(choice.schedule, logical), std::nullopt) << static_cast<int>(choice.kind);

@@ -92,7 +92,7 @@ class Messages(OnRanks):
                         dist.send(torch.full((count,), 9.0), 0, tag=9)
                 dist.barrier()
         self.on_ranks(body, (2, 4))
-        os.environ["CHORUS_TRANSPORTS"] = "tcp"  # where messages come over connections, not by mailbox
+        os.environ["CHORUS_TRANSPORTS"] = "tcp"  # where messages come over connections, not by eager_ring
         try:
             self.on_ranks(body, (3,))
         finally:

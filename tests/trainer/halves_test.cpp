@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "chorus/error.hpp"
-#include "duet.hpp"
+#include "interleaver.hpp"
 #include "world.hpp"
 
 namespace trainer::testing {
@@ -106,41 +106,41 @@ TEST(Halves, AreRefusedWhereThereIsNothingToHide) {
   check(config, 4);
 }
 
-TEST(Duet, GivesWayInTurn) {
-  Duet duet;
+TEST(MicroBatchInterleaver, GivesWayInTurn) {
+  MicroBatchInterleaver interleaver;
   for (int again = 0; again < 100; ++again) {
     std::string seen;
     auto body = [&](int half) {
       for (int i = 0; i < 3 + half; ++i) {
         seen += static_cast<char>((half == 0 ? 'a' : 'A') + i);
-        duet.give_way();
+        interleaver.give_way();
       }
     };
-    duet.run(body);
+    interleaver.run(body);
     EXPECT_EQ(seen, "aAbBcCD");
-    duet.give_way();  // alone: nothing happens
+    interleaver.give_way();  // alone: nothing happens
   }
 }
 
-TEST(Duet, EndsBothHalvesWhereOneFails) {
-  Duet duet;
+TEST(MicroBatchInterleaver, EndsBothHalvesWhereOneFails) {
+  MicroBatchInterleaver interleaver;
   for (const int failing : {0, 1}) {
     for (const int when : {0, 1, 2}) {
       int beyond = 0;
       auto body = [&](int half) {
         for (int i = 0; i < 3; ++i) {
           if (half == failing && i == when) throw std::runtime_error("half");
-          duet.give_way();
+          interleaver.give_way();
         }
         ++beyond;
       };
-      EXPECT_THROW(duet.run(body), std::runtime_error);
+      EXPECT_THROW(interleaver.run(body), std::runtime_error);
       EXPECT_EQ(beyond, 0) << failing << when;
     }
   }
   int ran = 0;
   auto body = [&](int) { ++ran; };
-  duet.run(body);
+  interleaver.run(body);
   EXPECT_EQ(ran, 2);
 }
 

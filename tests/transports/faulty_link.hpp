@@ -89,7 +89,7 @@ class FaultyLink final : public Link {
   /// None: what is written there passes no fault.
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return inner_->transport(); }
-  Landings* landings() override { return inner_->landings(); }
+  PostedReceives* posted_receives() override { return inner_->posted_receives(); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -89,8 +89,8 @@ TEST_F(ShmAddressTest, OfAProcessThatHasEndedSaysSo) {
 TEST_F(ShmAddressTest, UnderAnotherSecretIsRefused) {
   TransportContext context = context_for(kThreads, kConfig, 1);
   context.secret = Secret::random();
-  const auto stranger = make_transport("shm", context);
-  const auto why = self_->why_not(stranger->address());
+  const auto unauthenticated = make_transport("shm", context);
+  const auto why = self_->why_not(unauthenticated->address());
   ASSERT_TRUE(why.has_value());
   EXPECT_NE(why->find("secret"), std::string::npos) << *why;
 }

@@ -63,7 +63,7 @@ class Traffic {
  private:
   struct Put {
     std::vector<std::byte> bytes;
-    std::vector<std::byte> landing;
+    std::vector<std::byte> posted;
     std::uint32_t tag = 0;
   };
   struct Channel {
@@ -95,9 +95,9 @@ class Traffic {
     next_.reset();
     Put& put = channel.under_way.back();
     if (random_() % 2 == 0 && !put.bytes.empty()) {
-      put.landing.resize(put.bytes.size());
-      to_.landings()->expect(c, channel.made,
-                             {.memory = put.landing, .offset = offset, .tag = put.tag});
+      put.posted.resize(put.bytes.size());
+      to_.posted_receives()->expect(c, channel.made,
+                                    {.memory = put.posted, .offset = offset, .tag = put.tag});
     }
     ++channel.made;
     return true;
@@ -109,8 +109,8 @@ class Traffic {
     ASSERT_FALSE(channel.under_way.empty()) << "a put that nobody made";
     Put& put = channel.under_way.front();
     EXPECT_EQ(to_.tag(c, channel.arrived), put.tag);
-    if (to_.landings()->landed(c, channel.arrived)) {
-      EXPECT_TRUE(put.landing == put.bytes);
+    if (to_.posted_receives()->in_place(c, channel.arrived)) {
+      EXPECT_TRUE(put.posted == put.bytes);
     } else {
       EXPECT_TRUE(std::equal(put.bytes.begin(), put.bytes.end(), region.begin()));
     }

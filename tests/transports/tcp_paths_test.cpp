@@ -324,12 +324,12 @@ TEST(TcpRails, APathWhereNobodyListensIsLeftOut) {
 TEST(TcpRails, APathOnWhichAStrangerListensIsLeftOut) {
   const RailEnds ends;
   TcpAddress address = ends.address();
-  const Fd stranger = listen_on(resolve_interface("127.0.0.2"));
-  address.rails[0].port = Endpoint::bound(stranger.get()).port();
+  const Fd unauthenticated = listen_on(resolve_interface("127.0.0.2"));
+  address.rails[0].port = Endpoint::bound(unauthenticated.get()).port();
   const auto from = ends.low->connect(1, bytes_of(address));
   const auto to = ends.high->connect(0, ends.low->address());
   ends.expect_a_put_arrives(*from, *to);
-  const Fd caught(::accept4(stranger.get(), nullptr, nullptr, SOCK_NONBLOCK));
+  const Fd caught(::accept4(unauthenticated.get(), nullptr, nullptr, SOCK_NONBLOCK));
   std::byte heard[4096] = {};
   EXPECT_LE(::recv(caught.get(), heard, sizeof heard, MSG_DONTWAIT),
             static_cast<ssize_t>(sizeof(TcpHello)))
@@ -349,7 +349,7 @@ TEST(TcpRails, LiesAboutPathsEndTheLink) {
       {{.sockets = 7}, false, "paths that do not exist"},  // the second has not connected
       {{.sockets = 1}, false, "paths that do not exist"},  // half of the first
       {{.sockets = 11}, false, "paths that do not exist"},
-      {{.sockets = 3}, true, "without a farewell"}};
+      {{.sockets = 3}, true, "without a goodbye"}};
   for (const Lie& lie : lies) {
     const RailEnds ends;
     const auto link = ends.high->connect(0, ends.low->address());

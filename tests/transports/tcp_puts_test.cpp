@@ -158,8 +158,8 @@ TEST(TcpPuts, TotalsTravelWithPutsOfTheirChannelAndNeverBackwards) {
     const bool one = ends.from->progress();
     connected = ends.to->progress() && one;
   }
-  Totals& out = *ends.from->totals();
-  Totals& in = *ends.to->totals();
+  PiggybackedCredits& out = *ends.from->piggybacked_credits();
+  PiggybackedCredits& in = *ends.to->piggybacked_credits();
   out.tell(0, 0x7fff'fff0);
   EXPECT_EQ(out.told(0), 0u);
   ASSERT_TRUE(ends.from->try_put({}, 0, 1, 0));
@@ -211,16 +211,16 @@ TEST(TcpPuts, LargePutsTravelInPiecesAndCountOnce) {
     const TcpEnds ends(config, sockets);
     const auto bytes = pattern((4 << 20) - 77, 8);
     std::vector<std::byte> memory(bytes.size());
-    ends.to->landings()->expect(0, 1, {.memory = memory, .offset = 70, .tag = 1});
+    ends.to->posted_receives()->expect(0, 1, {.memory = memory, .offset = 70, .tag = 1});
     int sent = 0;
     while (ends.to->arrivals(0) < 2 || !ends.from->progress()) {
       ASSERT_TRUE(ends.advance());
       if (sent < 2 && ends.from->try_put(bytes, 70, 0, 1)) ++sent;
     }
     EXPECT_EQ(ends.from->released(0), 2u);
-    EXPECT_FALSE(ends.to->landings()->landed(0, 0));
+    EXPECT_FALSE(ends.to->posted_receives()->in_place(0, 0));
     EXPECT_EQ(std::memcmp(ends.to->region().data() + 70, bytes.data(), bytes.size()), 0) << sockets;
-    EXPECT_TRUE(ends.to->landings()->landed(0, 1));
+    EXPECT_TRUE(ends.to->posted_receives()->in_place(0, 1));
     EXPECT_EQ(memory, bytes) << sockets;
   }
 }

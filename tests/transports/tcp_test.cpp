@@ -96,9 +96,9 @@ TEST(TcpStrangers, AreDroppedWhateverTheySay) {
   hellos[5] = hello_of(*high, 0, 16);  // no such socket
   hellos[6] = hello_of(*low, 0, 0);    // meant for another listener
   for (std::size_t i = 0; i < hellos.size(); ++i) {
-    const Fd stranger = knock(*high);
-    send_all(stranger, hellos[i]);
-    EXPECT_TRUE(dropped(stranger, *high)) << "hello " << i;
+    const Fd unauthenticated = knock(*high);
+    send_all(unauthenticated, hellos[i]);
+    EXPECT_TRUE(dropped(unauthenticated, *high)) << "hello " << i;
   }
   const Fd browser = knock(*high);
   send_all(browser,
@@ -298,13 +298,13 @@ TEST_F(TcpLiarTest, ALieAfterATruthComesAfterTheTruth) {
 TEST_F(TcpLiarTest, AnEndInTheMiddleOfAFrameIsADeath) {
   put({.length = 100}, 40);
   ::shutdown(liar_.get(), SHUT_WR);
-  EXPECT_NE(complaint().find("without a farewell"), std::string::npos);
+  EXPECT_NE(complaint().find("without a goodbye"), std::string::npos);
   EXPECT_EQ(link_->arrivals(0), 0u);
 }
 
-TEST_F(TcpLiarTest, ALandingIsFilledByteByByte) {
+TEST_F(TcpLiarTest, APostedReceiveIsFilledByteByByte) {
   std::vector<std::byte> memory(50, std::byte{0xcc});
-  link_->landings()->expect(0, 0, {.memory = memory, .offset = 9, .tag = 3});
+  link_->posted_receives()->expect(0, 0, {.memory = memory, .offset = 9, .tag = 3});
   const auto payload = pattern(50, 2);
   send_all(liar_, TcpFrame{.tag = 3, .offset = 9, .length = 50});
   for (const std::byte byte : payload) {
@@ -312,42 +312,42 @@ TEST_F(TcpLiarTest, ALandingIsFilledByteByByte) {
     static_cast<void>(link_->progress());
   }
   await(1);
-  EXPECT_TRUE(link_->landings()->landed(0, 0));
+  EXPECT_TRUE(link_->posted_receives()->in_place(0, 0));
   EXPECT_EQ(memory, payload);
   const auto region = link_->region();
   EXPECT_EQ(std::count(region.begin(), region.end(), std::byte{0xaa}), 8192);
 }
 
-TEST_F(TcpLiarTest, ThatDiesInTheMiddleOfALandingLeavesItToItsOwner) {
+TEST_F(TcpLiarTest, ThatDiesInTheMiddleOfAPostedReceiveLeavesItToItsOwner) {
   std::vector<std::byte> memory(100, std::byte{0xcc});
-  link_->landings()->expect(0, 0, {.memory = memory, .offset = 0, .tag = 3});
+  link_->posted_receives()->expect(0, 0, {.memory = memory, .offset = 0, .tag = 3});
   put({.tag = 3, .length = 100}, 40);
   ::shutdown(liar_.get(), SHUT_WR);
-  EXPECT_NE(complaint().find("without a farewell"), std::string::npos);
+  EXPECT_NE(complaint().find("without a goodbye"), std::string::npos);
   EXPECT_EQ(link_->arrivals(0), 0u);
   EXPECT_EQ(std::memcmp(memory.data(), pattern(40, 1).data(), 40), 0);
   EXPECT_EQ(std::count(memory.begin() + 40, memory.end(), std::byte{0xcc}), 60);
-  link_->landings()->withdraw();
+  link_->posted_receives()->withdraw();
   std::ranges::fill(memory, std::byte{0x55});
   EXPECT_THROW(static_cast<void>(link_->progress()), LinkError);
   EXPECT_EQ(std::ranges::count(memory, std::byte{0x55}), 100);
 }
 
-TEST_F(TcpLiarTest, ALandingWithdrawnAtAnyByteGoesOnInTheRegion) {
+TEST_F(TcpLiarTest, APostedReceiveWithdrawnAtAnyByteGoesOnInTheRegion) {
   const auto payload = pattern(60, 2);
   for (std::size_t before = 0; before <= payload.size(); ++before) {
     std::vector<std::byte> memory(payload.size(), std::byte{0xcc});
     const auto sequence = static_cast<std::uint32_t>(before);
-    link_->landings()->expect(0, before, {.memory = memory, .offset = 100, .tag = 3});
+    link_->posted_receives()->expect(0, before, {.memory = memory, .offset = 100, .tag = 3});
     send_all(liar_, TcpFrame{.tag = 3, .offset = 100, .length = 60, .sequence = sequence});
     send_all(liar_, std::span(payload).first(before));
     static_cast<void>(link_->progress());
-    link_->landings()->withdraw();
+    link_->posted_receives()->withdraw();
     const auto kept = memory;
     send_all(liar_, std::span(payload).subspan(before));
     await(before + 1);
     EXPECT_EQ(memory, kept) << before;
-    if (link_->landings()->landed(0, before)) {
+    if (link_->posted_receives()->in_place(0, before)) {
       EXPECT_EQ(memory, payload) << before;
     } else {
       EXPECT_EQ(std::memcmp(link_->region().data() + 100, payload.data(), 60), 0) << before;
@@ -418,7 +418,7 @@ TEST(Tcp, PiecesOfAPutMustFitTogether) {
   EXPECT_NE(words.find("do not fit together"), std::string::npos) << words;
 }
 
-TEST(Tcp, PiecesThatDoNotMakeUpTheLandingEndTheLink) {
+TEST(Tcp, PiecesThatDoNotMakeUpThePostedReceiveEndTheLink) {
   const TcpFrame half{.tag = 1, .length = 50, .pieces = 2};
   std::vector<std::pair<TcpFrame, TcpFrame>> lies(3, {half, half});
   lies[0].second.offset = 51;  // reaches beyond it
@@ -434,7 +434,7 @@ TEST(Tcp, PiecesThatDoNotMakeUpTheLandingEndTheLink) {
     send_all(sockets[1], hello_of(*honest, 0, 1));
     for (int i = 0; i < 1000 && !link->progress(); ++i) std::this_thread::sleep_for(1ms);
     std::vector<std::byte> memory(102, std::byte{0xcc});
-    link->landings()->expect(0, 0, {.memory = std::span(memory).first(100), .tag = 1});
+    link->posted_receives()->expect(0, 0, {.memory = std::span(memory).first(100), .tag = 1});
     send_all(sockets[0], first);
     send_all(sockets[0], pattern(first.length, 1));
     send_all(sockets[1], second);

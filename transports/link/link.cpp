@@ -2,7 +2,7 @@
 
 namespace chorus {
 
-std::shared_ptr<Commons> Transport::open_commons(
+std::shared_ptr<SharedWindow> Transport::open_shared_window(
     std::span<const std::vector<std::byte>> /*addresses*/) {
   return nullptr;
 }

@@ -48,38 +48,39 @@ struct LinkConfig {
   /// the owner's protocol never has more under way on a channel than this.
   int max_outstanding = 32;
   int timeout_ms = 60'000;     ///< for connecting
-  std::size_t slot_bytes = 0;  ///< of the slots of the Commons
+  std::size_t slot_bytes = 0;  ///< of the slots of the SharedWindow
 };
 
 /// Receiving straight into the owner's memory, without a copy out of the region: what a link can
 /// whose bytes pass through this process.
-class Landings {
+class PostedReceives {
  public:
   /// A put that is to come.
-  struct Landing {
+  struct PostedReceive {
     std::span<std::byte> memory;  ///< of exactly its size
     std::size_t offset = 0;       ///< in the region, that it names
     std::uint32_t tag = 0;        ///< that it carries
   };
 
   /// Arrival `index` of `channel`, one of the max_outstanding next, is to be written to
-  /// landing.memory and not to the region. The memory is the link's until the put has arrived. A
+  /// posted.memory and not to the region. The memory is the link's until the put has arrived. A
   /// wish: a put that has begun to come, or is not the one described, goes to the region.
-  virtual void expect(ChannelId channel, std::uint64_t index, const Landing& landing) = 0;
+  virtual void expect(ChannelId channel, std::uint64_t index, const PostedReceive& posted) = 0;
 
-  /// Whether arrival `index`, one that tag() knows, lies in its landing, and not in the region.
-  [[nodiscard]] virtual bool landed(ChannelId channel, std::uint64_t index) const = 0;
+  /// Whether arrival `index`, one that tag() knows, lies in the memory posted for it, and not in
+  /// the region.
+  [[nodiscard]] virtual bool in_place(ChannelId channel, std::uint64_t index) const = 0;
 
   /// Forgets all that is expected and has not arrived: it goes to the region, also what has come of
-  /// it so far. After this the link writes into no landing, whatever the peer does.
+  /// it so far. After this the link writes into no memory posted before, whatever the peer does.
   virtual void withdraw() = 0;
 
  protected:
-  ~Landings() = default;
+  ~PostedReceives() = default;
 };
 
-/// Totals that travel with puts, where one of their own would cost as much as a put of bytes.
-class Totals {
+/// Credits that travel with puts, where a put of their own would cost as much as one of bytes.
+class PiggybackedCredits {
  public:
   /// From now on puts on `channel` that have room tell the peer this total, which only grows.
   virtual void tell(ChannelId channel, std::uint32_t total) = 0;
@@ -91,10 +92,10 @@ class Totals {
   [[nodiscard]] virtual std::uint32_t heard(ChannelId channel) const = 0;
 
  protected:
-  ~Totals() = default;
+  ~PiggybackedCredits() = default;
 };
 
-class Mailbox;
+class EagerRing;
 
 /// A connection between this rank and one peer, carrying independent ordered channels.
 ///
@@ -111,13 +112,13 @@ class Link {
   virtual ~Link() = default;
 
   /// What this link can do if its bytes pass through this process; else null.
-  [[nodiscard]] virtual Landings* landings() { return nullptr; }
+  [[nodiscard]] virtual PostedReceives* posted_receives() { return nullptr; }
 
   /// What this link can whose puts carry a header of its own anyway; else null.
-  [[nodiscard]] virtual Totals* totals() { return nullptr; }
+  [[nodiscard]] virtual PiggybackedCredits* piggybacked_credits() { return nullptr; }
 
   /// Where short messages can go beside the channels, in an order of their own; else null.
-  [[nodiscard]] virtual Mailbox* mailbox() { return nullptr; }
+  [[nodiscard]] virtual EagerRing* eager_ring() { return nullptr; }
 
   /// Starts writing `src` at `offset` bytes into the peer's region. When the bytes can be read
   /// there, and not before, the peer's arrivals(channel) goes up by one and tag() gives `tag`.
@@ -183,7 +184,7 @@ class Link {
   [[nodiscard]] virtual std::string_view transport() const = 0;  ///< "shm", "rdma", "tcp"
 };
 
-class Commons;
+class SharedWindow;
 
 /// A way to reach peers: one object per rank and communicator, which makes the links.
 class Transport {
@@ -202,7 +203,7 @@ class Transport {
 
   /// Whether the settings name an adapter, say, that is not there, or this process is kept from
   /// those that are: a mistyped name, a missing permission. Neither must show by the speed alone.
-  [[nodiscard]] virtual bool named_in_vain() const { return false; }
+  [[nodiscard]] virtual bool misconfigured() const { return false; }
 
   /// Makes the link to `peer`, another rank; both ends call it. Links may outlive their transport
   /// once connected. Does not block: the link connects as both ends make progress. Throws LinkError
@@ -212,9 +213,9 @@ class Transport {
 
   /// Where all ranks can share memory: what they have in common, given the addresses of all
   /// [world_size]; else null. Who sleeps in prepare_to_sleep() is woken by
-  /// Commons::wake_sleepers(). Throws LinkError if a peer that why_not() found reachable is no
+  /// SharedWindow::wake_sleepers(). Throws LinkError if a peer that why_not() found reachable is no
   /// longer.
-  [[nodiscard]] virtual std::shared_ptr<Commons> open_commons(
+  [[nodiscard]] virtual std::shared_ptr<SharedWindow> open_shared_window(
       std::span<const std::vector<std::byte>> addresses);
 
   /// Accepts connections and the like. Called by the executor now and then and after wake-ups.

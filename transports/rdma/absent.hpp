@@ -26,7 +26,7 @@ class AbsentRdma final : public Transport {
   std::optional<std::string> why_not(std::span<const std::byte>) const override {
     return "none here: " + reason_;
   }
-  bool named_in_vain() const override { return in_vain_; }
+  bool misconfigured() const override { return in_vain_; }
   std::unique_ptr<Link> connect(Rank peer, std::span<const std::byte>) override {
     throw LinkError("rdma: none here: " + reason_, peer);
   }

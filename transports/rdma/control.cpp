@@ -288,12 +288,12 @@ std::size_t RdmaLink::hear_control() {
     return received;
   }
   if (!failure_.empty()) return received;
-  if (control_->farewell()) {
+  if (control_->goodbye()) {
     peer_left_ = true;
     lost_.clear();
     for (Outgoing& out : outgoing_) out.taken = out.made;
   } else if (control_->broken()) {
-    failure_ = *control_->broken() == 0 ? "it closed the control connection without a farewell"
+    failure_ = *control_->broken() == 0 ? "it closed the control connection without a goodbye"
                                         : std::strerror(*control_->broken());
   }
   return received;
@@ -306,14 +306,14 @@ void RdmaLink::take_down(std::size_t rail, const std::string& why, bool by_peer)
   track.rail->shut();
   plan_return(track);
   find_live();
-  mending_ = true;
+  recovering_ = true;
   say_down(track, why, by_peer);
 }
 
 /// Rails that are down: hears out what they still bring, tells the peer what has come, and once the
 /// peer has told the same, sends again what was lost.
-void RdmaLink::mend() {
-  mending_ = false;
+void RdmaLink::recover() {
+  recovering_ = false;
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     Track& track = tracks_[i];
     if (!track.down || track.settled) continue;
@@ -329,7 +329,7 @@ void RdmaLink::mend() {
       track.settled = true;
       ++away_;
     } else {
-      mending_ = true;
+      recovering_ = true;
     }
   }
 }

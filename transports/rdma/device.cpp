@@ -378,7 +378,7 @@ RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::s
                               bytes, hint));
 }
 
-RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, const OutsideMemory& memory,
+RdmaMemory::RdmaMemory(std::shared_ptr<RdmaDevice> device, const DeviceMemory& memory,
                        std::uint64_t at, std::size_t bytes, int access)
     : device_(std::move(device)) {
   CHORUS_CHECK(memory.holds(at, bytes), "not in this memory");

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "transports/link/outside_memory.hpp"
+#include "transports/link/device_memory.hpp"
 #include "transports/link/rdma_settings.hpp"
 #include "transports/rdma/verbs.hpp"
 
@@ -91,7 +91,7 @@ class RdmaMemory {
   /// Throws LinkError, with the limit on locked memory where that is the likely cause.
   RdmaMemory(std::shared_ptr<RdmaDevice> device, std::byte* at, std::size_t bytes, int access);
   /// [at, at + bytes) of `memory`, by these addresses.
-  RdmaMemory(std::shared_ptr<RdmaDevice> device, const OutsideMemory& memory, std::uint64_t at,
+  RdmaMemory(std::shared_ptr<RdmaDevice> device, const DeviceMemory& memory, std::uint64_t at,
              std::size_t bytes, int access);
   RdmaMemory(RdmaMemory&& other) noexcept
       : device_(std::move(other.device_)), region_(std::exchange(other.region_, nullptr)) {}

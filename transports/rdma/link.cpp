@@ -71,7 +71,7 @@ RdmaLink::~RdmaLink() {
   std::erase(hub_->links, this);
   if (!connected_ || !failure_.empty()) return;  // the peer shall see a broken connection
   if (!peer_left_) linger();
-  if (failure_.empty()) control_->say_farewell();
+  if (failure_.empty()) control_->say_goodbye();
 }
 
 /// Small puts are released as soon as they are posted. So that the peer gets them all the same, a
@@ -388,9 +388,9 @@ std::size_t RdmaLink::poll_rails() {
 /// What came and what may go; returns how much came. `flush`: the control connection takes bytes.
 std::size_t RdmaLink::advance(bool flush) {
   std::size_t received = poll_rails();
-  if (mending_) mend();
+  if (recovering_) recover();
   if (away_ > 0) bring_back();
-  if (look_now_ || live_.empty() || mending_ || !control_->queue_empty() ||
+  if (look_now_ || live_.empty() || recovering_ || !control_->queue_empty() ||
       ++turn_ % kControlTurns == 0) {
     if (flush) control_->flush(*this);
     received += hear_control();
@@ -430,10 +430,10 @@ bool RdmaLink::progress() {
   if (!failure_.empty()) return false;
   const bool all_told = send_credits();
   const bool all_resent = resend();
-  return all_told && all_resent && !mending_ && unreleased_ == 0 && control_->queue_empty();
+  return all_told && all_resent && !recovering_ && unreleased_ == 0 && control_->queue_empty();
 }
 
-void RdmaLink::tend() {
+void RdmaLink::service() {
   if (!connected_ || peer_left_ || !failure_.empty()) return;
   advance(true);
   failed_while_unused_ = !failure_.empty();
@@ -469,7 +469,7 @@ void RdmaLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
   if (dial_) dial_->append_wake_fds(fds);
   if (!control_ || peer_left_) return;
   const bool output = !control_->queue_empty();
-  const bool silent = control_->farewell() || control_->stalled();
+  const bool silent = control_->goodbye() || control_->stalled();
   if (!silent || output || !failure_.empty()) fds.push_back({control_->fd(), output});
 }
 

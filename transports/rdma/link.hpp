@@ -35,7 +35,10 @@ struct RdmaHub {
   [[nodiscard]] bool first_time(const std::string& what);
 };
 
-class RdmaLink final : public Link, public ReachesOutside, private FrameHandler, private Totals {
+class RdmaLink final : public Link,
+                       public ReachesOutside,
+                       private FrameHandler,
+                       private PiggybackedCredits {
  public:
   RdmaLink(std::shared_ptr<RdmaHub> hub, const LinkConfig& config, const RdmaAddress& own,
            const RdmaAddress& peer, bool same_kernel);
@@ -48,19 +51,19 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler,
   std::uint64_t released(ChannelId channel) const override;
   std::uint64_t arrivals(ChannelId channel) override;
   std::uint32_t tag(ChannelId channel, std::uint64_t index) const override;
-  Totals* totals() override { return this; }
+  PiggybackedCredits* piggybacked_credits() override { return this; }
   bool progress() override;
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return "rdma"; }
 
-  void send_from(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+  void send_from(std::shared_ptr<DeviceMemory> memory, std::uint64_t at,
                  std::size_t bytes) override;
-  void land_in(std::shared_ptr<OutsideMemory> memory, std::uint64_t at, std::size_t bytes) override;
+  void land_in(std::shared_ptr<DeviceMemory> memory, std::uint64_t at, std::size_t bytes) override;
 
   /// Keeps up a link that no running collective uses: what a rail lost after its last put was
   /// posted, the peer still waits for. Never throws; a failure is told when the link is used.
-  void tend();
+  void service();
   void arm();
   void look_at_control() { look_now_ = true; }
   [[nodiscard]] bool connected() const { return connected_; }
@@ -188,13 +191,13 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler,
   // outside.cpp: memory that only adapters reach
   /// A piece of it, and by which keys the adapters know it.
   struct Outside {
-    std::shared_ptr<OutsideMemory> memory;
+    std::shared_ptr<DeviceMemory> memory;
     std::uint64_t at = 0;
     std::size_t bytes = 0;
     std::vector<RdmaMemory> keys;  // [devices]
     [[nodiscard]] bool holds(std::span<const std::byte> piece) const;
   };
-  [[nodiscard]] Outside reach(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+  [[nodiscard]] Outside reach(std::shared_ptr<DeviceMemory> memory, std::uint64_t at,
                               std::size_t bytes, int access) const;
   /// Into the outbox.
   void copy(std::span<const std::byte> src, std::byte* to);
@@ -217,7 +220,7 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler,
   std::size_t hear_control();
   void take_down(std::size_t rail, const std::string& why, bool by_peer);
   void find_live();
-  void mend();
+  void recover();
   void tell_what_came(Track& track, std::size_t rail);
   void find_lost(std::size_t rail);
   [[nodiscard]] bool resend();
@@ -262,7 +265,7 @@ class RdmaLink final : public Link, public ReachesOutside, private FrameHandler,
   std::vector<std::size_t> live_;
   std::size_t turn_of_rail_ = 0;
   std::vector<Lost> lost_;
-  bool mending_ = false;
+  bool recovering_ = false;
   std::size_t away_ = 0;  // rails that are settled and may come back
 
   std::optional<TcpDial> dial_;

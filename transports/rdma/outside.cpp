@@ -18,7 +18,7 @@ bool RdmaLink::Outside::holds(std::span<const std::byte> piece) const {
   return begin >= at && begin - at <= bytes && piece.size() <= bytes - (begin - at);
 }
 
-RdmaLink::Outside RdmaLink::reach(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+RdmaLink::Outside RdmaLink::reach(std::shared_ptr<DeviceMemory> memory, std::uint64_t at,
                                   std::size_t bytes, int access) const {
   CHORUS_CHECK(!control_ && !connect_heard_, "the peer knows this end's memory already");
   Outside outside{.memory = std::move(memory), .at = at, .bytes = bytes, .keys = {}};
@@ -28,12 +28,12 @@ RdmaLink::Outside RdmaLink::reach(std::shared_ptr<OutsideMemory> memory, std::ui
   return outside;
 }
 
-void RdmaLink::send_from(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+void RdmaLink::send_from(std::shared_ptr<DeviceMemory> memory, std::uint64_t at,
                          std::size_t bytes) {
   source_ = reach(std::move(memory), at, bytes, 0);
 }
 
-void RdmaLink::land_in(std::shared_ptr<OutsideMemory> memory, std::uint64_t at, std::size_t bytes) {
+void RdmaLink::land_in(std::shared_ptr<DeviceMemory> memory, std::uint64_t at, std::size_t bytes) {
   CHORUS_CHECK(bytes <= region_.size(), "more than the region");
   landing_ = reach(std::move(memory), at, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 }

@@ -14,9 +14,9 @@
 namespace chorus {
 namespace {
 
-/// Strangers, events of adapters and control connections are looked at through the kernel, whose
-/// calls take as long as a small put: while a rank spins they would be what it does when the put
-/// comes. Nothing of them is urgent.
+/// Unauthenticated peers, events of adapters and control connections are looked at through the
+/// kernel, whose calls take as long as a small put: while a rank spins they would be what it does
+/// when the put comes. Nothing of them is urgent.
 constexpr auto kLookEvery = std::chrono::milliseconds(1);
 
 class RdmaTransport final : public Transport {
@@ -119,7 +119,7 @@ class RdmaTransport final : public Transport {
       for (const auto& device : hub_->devices) device->hear();
       for (RdmaLink* link : hub_->links) link->look_at_control();
     }
-    for (RdmaLink* link : hub_->links) link->tend();
+    for (RdmaLink* link : hub_->links) link->service();
     hub_->registrations.refresh();
   }
 

@@ -59,7 +59,7 @@ struct RdmaFrame {
   static constexpr std::uint16_t kJoined = 0x6e6a;   ///< what was offered is connected
   static constexpr std::uint16_t kVerdict = 0x6476;  ///< tag: 1 if what was offered works, else 0
   static constexpr std::uint16_t kCredit = 0x6b72;   ///< tag: arrivals of `channel`
-  /// tag: Totals of `channel`, which slots have told that may have been lost.
+  /// tag: PiggybackedCredits of `channel`, which slots have told that may have been lost.
   static constexpr std::uint16_t kTotal = 0x6c74;
 };
 
@@ -115,7 +115,7 @@ struct RdmaSlot {
   std::uint32_t tag = 0;
   std::uint32_t length = 0;  ///< of payload; kInRegion: the bytes are there already
   std::uint32_t pieces = 1;
-  std::uint32_t total = 0;  ///< Totals, of the put's channel
+  std::uint32_t total = 0;  ///< PiggybackedCredits, of the put's channel
   std::byte payload[kPayloadBytes];
 };
 static_assert(sizeof(RdmaSlot) == RdmaSlot::kBytes);

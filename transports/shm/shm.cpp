@@ -10,8 +10,8 @@
 
 #include "base/check.hpp"
 #include "chorus/error.hpp"
-#include "transports/shm/commons.hpp"
 #include "transports/shm/foreign_memory.hpp"
+#include "transports/shm/shared_window.hpp"
 #include "transports/shm/shm_memory.hpp"
 
 namespace chorus {
@@ -35,7 +35,7 @@ namespace {
 ///
 /// Puts that are left to the kernel (leave_to_kernel()) are copied once, by the receiver, from
 /// where they lie to where they belong. What the kernel refuses, the putter brings into the region.
-class ShmLink final : public Link, private Landings {
+class ShmLink final : public Link, private PostedReceives {
  public:
   ShmLink(Rank rank, Rank peer, const ShmGeometry& geometry, ShmBlock own, ShmOpened opened,
           int peer_pid)
@@ -50,7 +50,8 @@ class ShmLink final : public Link, private Landings {
         own_region_(own_.region()),
         peer_region_(theirs_.region()),
         peer_sleeping_(reinterpret_cast<ShmHeader*>(peer_header_.span().data())->sleeping),
-        mailbox_(rank, peer, theirs_.mailbox(), own_.mailbox(), peer_sleeping_, peer_pipe_->get()),
+        eager_ring_(rank, peer, theirs_.eager_ring(), own_.eager_ring(), peer_sleeping_,
+                    peer_pipe_->get()),
         peer_pipe_fd_(peer_pipe_->get()) {
     for (ChannelId channel = 0; channel < static_cast<ChannelId>(geometry.num_channels);
          ++channel) {
@@ -63,7 +64,7 @@ class ShmLink final : public Link, private Landings {
   void leave_to_kernel(const KernelCopies& sizes) override { to_kernel_ = sizes; }
   void in_a_row(bool several) override { in_a_row_ = several; }
   // Only what the kernel copies goes past the region.
-  Landings* landings() override { return leaves_to_kernel() ? this : nullptr; }
+  PostedReceives* posted_receives() override { return leaves_to_kernel() ? this : nullptr; }
 
   bool try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
                std::uint32_t tag) override {
@@ -118,7 +119,7 @@ class ShmLink final : public Link, private Landings {
     return in.tags[index & mask_];
   }
 
-  Mailbox* mailbox() override { return &mailbox_; }
+  EagerRing* eager_ring() override { return &eager_ring_; }
   // A put that is not left to the kernel is complete when try_put() returns; others wait for their
   // receiver, who so takes what has come whether or not anybody asks for it.
   bool progress() override {
@@ -151,16 +152,16 @@ class ShmLink final : public Link, private Landings {
   };
   struct Expected {
     std::uint64_t index = 0;
-    Landing landing{};
+    PostedReceive posted{};
   };
   struct Incoming {
     ShmSlot* ring;
     ShmConsumed* consumed;
     std::uint64_t next = 0;
     std::uint64_t published = 0;
-    std::deque<Expected> expected{};     ///< ascending
-    std::deque<std::uint64_t> landed{};  ///< of the last ring_slots arrivals
-    std::vector<std::uint32_t> tags{};   ///< [ring_slots]; the slots themselves are soon rewritten
+    std::deque<Expected> expected{};       ///< ascending
+    std::deque<std::uint64_t> in_place{};  ///< of the last ring_slots arrivals
+    std::vector<std::uint32_t> tags{};  ///< [ring_slots]; the slots themselves are soon rewritten
   };
 
   [[nodiscard]] bool leaves_to_kernel() const {
@@ -185,14 +186,14 @@ class ShmLink final : public Link, private Landings {
     return out.next != out.limit;
   }
 
-  void expect(ChannelId channel, std::uint64_t index, const Landing& landing) override {
+  void expect(ChannelId channel, std::uint64_t index, const PostedReceive& posted) override {
     Incoming& in = incoming_[index_of(channel)];
     if (index < in.next) return;
-    in.expected.push_back({index, landing});
+    in.expected.push_back({index, posted});
   }
-  [[nodiscard]] bool landed(ChannelId channel, std::uint64_t index) const override {
+  [[nodiscard]] bool in_place(ChannelId channel, std::uint64_t index) const override {
     const Incoming& in = incoming_[index_of(channel)];
-    return std::ranges::find(in.landed, index) != in.landed.end();
+    return std::ranges::find(in.in_place, index) != in.in_place.end();
   }
   void withdraw() override {
     for (Incoming& in : incoming_) in.expected.clear();
@@ -247,11 +248,11 @@ class ShmLink final : public Link, private Landings {
     }
     while (!in.expected.empty() && in.expected.front().index < in.next) in.expected.pop_front();
     std::byte* to = own_region_.data() + offset;
-    const bool lands = !in.expected.empty() && in.expected.front().index == in.next &&
-                       in.expected.front().landing.memory.size() == where.size &&
-                       in.expected.front().landing.offset == offset &&
-                       in.expected.front().landing.tag == tag;
-    if (lands) to = in.expected.front().landing.memory.data();
+    const bool is_posted = !in.expected.empty() && in.expected.front().index == in.next &&
+                           in.expected.front().posted.memory.size() == where.size &&
+                           in.expected.front().posted.offset == offset &&
+                           in.expected.front().posted.tag == tag;
+    if (is_posted) to = in.expected.front().posted.memory.data();
     switch (read_process(peer_pid_, where.address, {to, where.size})) {
       case ForeignRead::done:
         break;
@@ -262,9 +263,9 @@ class ShmLink final : public Link, private Landings {
         wake_if_sleeping();
         return false;
     }
-    if (!lands) return true;
-    if (in.landed.size() > mask_) in.landed.pop_front();
-    in.landed.push_back(in.next);
+    if (!is_posted) return true;
+    if (in.in_place.size() > mask_) in.in_place.pop_front();
+    in.in_place.push_back(in.next);
     return true;
   }
 
@@ -291,7 +292,7 @@ class ShmLink final : public Link, private Landings {
   const std::span<std::byte> own_region_;
   const std::span<std::byte> peer_region_;
   std::atomic<std::uint32_t>& peer_sleeping_;
-  Mailbox mailbox_;
+  EagerRing eager_ring_;
   const int peer_pipe_fd_;
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
@@ -346,13 +347,13 @@ class ShmTransport final : public Transport {
                                      std::move(*opened), ShmAddress::parse(peer_address)->pid);
   }
 
-  std::shared_ptr<Commons> open_commons(
+  std::shared_ptr<SharedWindow> open_shared_window(
       std::span<const std::vector<std::byte>> addresses) override {
     const ShmAddress& own = owned_.address();
-    std::vector<Commons::Peer> peers(addresses.size());
+    std::vector<SharedWindow::Peer> peers(addresses.size());
     for (std::size_t i = 0; i < addresses.size(); ++i) {
       const auto rank = static_cast<Rank>(i);
-      Commons::Peer& peer = peers[i];
+      SharedWindow::Peer& peer = peers[i];
       peer.pid = ::getpid();
       peer.same_process = true;
       if (rank == own.rank) {
@@ -368,7 +369,7 @@ class ShmTransport final : public Transport {
                         rank);
       }
       peer.memory = Mapping(opened->memory.get(), own.geometry.part_offset(),
-                            Commons::part_bytes(own.geometry.slot_bytes));
+                            SharedWindow::part_bytes(own.geometry.slot_bytes));
       peer.pid = address->pid;
       peer.same_process = address->pid == ::getpid();
       peer.sleeping = &opened->sleeping();
@@ -376,7 +377,7 @@ class ShmTransport final : public Transport {
       peer.pipe = std::move(opened->pipe);
       peer.pipe_fd = peer.pipe->get();
     }
-    return std::make_unique<Commons>(own.rank, own.geometry.slot_bytes, std::move(peers));
+    return std::make_unique<SharedWindow>(own.rank, own.geometry.slot_bytes, std::move(peers));
   }
 
   void progress() override {}

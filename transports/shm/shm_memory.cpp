@@ -16,7 +16,7 @@
 #include "base/files/file_size.hpp"
 #include "base/multiples.hpp"
 #include "chorus/error.hpp"
-#include "transports/shm/commons.hpp"
+#include "transports/shm/shared_window.hpp"
 
 namespace chorus {
 namespace {
@@ -59,12 +59,12 @@ ShmGeometry::ShmGeometry(const TransportContext& context)
                "max_outstanding outside [1, 2^20]");
 }
 
-std::size_t ShmGeometry::mailbox_offset() const {
+std::size_t ShmGeometry::eager_ring_offset() const {
   return round_up(num_channels * (sizeof(ShmConsumed) + ring_slots * sizeof(ShmSlot)),
                   kLargestPage);
 }
 std::size_t ShmGeometry::region_offset() const {
-  return mailbox_offset() + round_up(sizeof(MailboxMemory), kLargestPage);
+  return eager_ring_offset() + round_up(sizeof(EagerRingMemory), kLargestPage);
 }
 std::size_t ShmGeometry::block_bytes() const {
   return region_offset() + round_up(region_bytes, kLargestPage);
@@ -74,7 +74,7 @@ std::size_t ShmGeometry::block_offset(Rank peer) const {
 }
 std::size_t ShmGeometry::part_offset() const { return block_offset(static_cast<Rank>(world_size)); }
 std::size_t ShmGeometry::total_bytes() const {
-  return part_offset() + round_up(Commons::part_bytes(slot_bytes), kLargestPage);
+  return part_offset() + round_up(SharedWindow::part_bytes(slot_bytes), kLargestPage);
 }
 
 bool ShmAddress::as_reachable_as(const ShmAddress& other) const {
@@ -106,8 +106,9 @@ std::span<ShmSlot> ShmBlock::ring(ChannelId channel) const {
   return {slots + static_cast<std::size_t>(channel) * geometry_.ring_slots, geometry_.ring_slots};
 }
 
-MailboxMemory& ShmBlock::mailbox() const {
-  return *reinterpret_cast<MailboxMemory*>(mapping_.span().data() + geometry_.mailbox_offset());
+EagerRingMemory& ShmBlock::eager_ring() const {
+  return *reinterpret_cast<EagerRingMemory*>(mapping_.span().data() +
+                                             geometry_.eager_ring_offset());
 }
 
 std::span<std::byte> ShmBlock::region() const {
@@ -142,8 +143,8 @@ ShmOwned::ShmOwned(const TransportContext& context)
 
   header_ = Mapping(memory_.get(), 0, kLargestPage);
   part_ = Mapping(memory_.get(), address_.geometry.part_offset(),
-                  Commons::part_bytes(address_.geometry.slot_bytes));
-  auto* part = reinterpret_cast<Commons::Part*>(part_.span().data());
+                  SharedWindow::part_bytes(address_.geometry.slot_bytes));
+  auto* part = reinterpret_cast<SharedWindow::Part*>(part_.span().data());
   part->self = reinterpret_cast<std::uint64_t>(part);
   auto* header = reinterpret_cast<ShmHeader*>(header_.span().data());
   header->proof = prove(shm_secret(context), address_.bytes());
@@ -159,7 +160,7 @@ ShmBlock ShmOwned::block(Rank peer) const {
 
 Mapping ShmOwned::part() const {
   return Mapping(memory_.get(), address_.geometry.part_offset(),
-                 Commons::part_bytes(address_.geometry.slot_bytes));
+                 SharedWindow::part_bytes(address_.geometry.slot_bytes));
 }
 
 std::atomic<std::uint32_t>& ShmOpened::sleeping() const {

@@ -16,7 +16,7 @@
 #include "transports/link/host_identity.hpp"
 #include "transports/link/mapping.hpp"
 #include "transports/link/wakeups.hpp"
-#include "transports/shm/mailbox.hpp"
+#include "transports/shm/eager_ring.hpp"
 
 namespace chorus {
 
@@ -65,11 +65,11 @@ struct ShmHeader {
 /// The sizes that both ends must agree on, and where things lie. A rank's memory is
 ///
 ///   header page | block of peer 0 | block of peer 1 | … | block of peer world_size − 1 | part of
-///   the commons
+///   the shared window
 ///
 /// and block p, written by rank p alone (but for the consumed counters), is
 ///
-///   [num_channels] ShmConsumed | [num_channels · ring_slots] ShmSlot | padding | MailboxMemory |
+///   [num_channels] ShmConsumed | [num_channels · ring_slots] ShmSlot | padding | EagerRingMemory |
 ///   padding | region
 ///
 /// Everything is there from the start, so that connecting needs no message: either end may begin.
@@ -80,15 +80,15 @@ struct ShmGeometry {
   std::uint32_t ring_slots = 0;  ///< a power of two
   std::uint32_t reserved = 0;
   std::uint64_t region_bytes = 0;
-  std::uint64_t slot_bytes = 0;  ///< of the commons
+  std::uint64_t slot_bytes = 0;  ///< of the shared window
 
   bool operator==(const ShmGeometry&) const = default;
 
   explicit ShmGeometry(const TransportContext& context);
   ShmGeometry() = default;
 
-  [[nodiscard]] std::size_t mailbox_offset() const;  ///< inside a block
-  [[nodiscard]] std::size_t region_offset() const;   ///< inside a block
+  [[nodiscard]] std::size_t eager_ring_offset() const;  ///< inside a block
+  [[nodiscard]] std::size_t region_offset() const;      ///< inside a block
   [[nodiscard]] std::size_t block_bytes() const;
   [[nodiscard]] std::size_t block_offset(Rank peer) const;  ///< inside the memory
   [[nodiscard]] std::size_t part_offset() const;
@@ -132,7 +132,7 @@ class ShmBlock {
 
   [[nodiscard]] ShmConsumed& consumed(ChannelId channel) const;
   [[nodiscard]] std::span<ShmSlot> ring(ChannelId channel) const;  ///< [ring_slots]
-  [[nodiscard]] MailboxMemory& mailbox() const;
+  [[nodiscard]] EagerRingMemory& eager_ring() const;
   [[nodiscard]] std::span<std::byte> region() const;
 
  private:
@@ -156,7 +156,7 @@ class ShmOwned {
   [[nodiscard]] Wakeups::Sleeper& sleeper() { return sleeper_; }
   [[nodiscard]] const Wakeups::Sleeper& sleeper() const { return sleeper_; }
   [[nodiscard]] ShmBlock block(Rank peer) const;
-  /// The own part of the commons, mapped.
+  /// The own part of the shared window, mapped.
   [[nodiscard]] Mapping part() const;
 
  private:

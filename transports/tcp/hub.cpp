@@ -43,16 +43,16 @@ TcpHub::TcpHub(std::vector<Rail> rails, const Secret& secret, Rank rank, int wor
 
 void TcpHub::close() {
   listeners_.clear();
-  strangers_.clear();
+  unauthenticated_.clear();
   known_.clear();
 }
 
 void TcpHub::progress() {
   for (const Fd& listener : listeners_) accept_all(listener);
-  if (strangers_.empty()) return;
+  if (unauthenticated_.empty()) return;
   const auto now = Clock::now();
-  std::erase_if(strangers_, [&](Stranger& stranger) {
-    return !hear(stranger) || now > stranger.patience_ends;
+  std::erase_if(unauthenticated_, [&](UnauthenticatedPeer& unauthenticated) {
+    return !hear(unauthenticated) || now > unauthenticated.patience_ends;
   });
 }
 
@@ -85,25 +85,26 @@ void TcpHub::accept_all(const Fd& listener) {
     }
     if (!fd) return;  // nobody more, or a connection that ended already
     // The oldest has had the longest time to speak. A rank that is dropped so tries again.
-    if (strangers_.size() >= most_connections()) strangers_.erase(strangers_.begin());
-    strangers_.push_back({std::move(fd), Clock::now() + kPatience, 0, {}});
+    if (unauthenticated_.size() >= most_connections())
+      unauthenticated_.erase(unauthenticated_.begin());
+    unauthenticated_.push_back({std::move(fd), Clock::now() + kPatience, 0, {}});
   }
 }
 
-bool TcpHub::hear(Stranger& stranger) {
-  char* hello = reinterpret_cast<char*>(&stranger.hello);
-  const ssize_t got = ::recv(stranger.fd.get(), hello + stranger.received,
-                             sizeof stranger.hello - stranger.received, MSG_DONTWAIT);
+bool TcpHub::hear(UnauthenticatedPeer& unauthenticated) {
+  char* hello = reinterpret_cast<char*>(&unauthenticated.hello);
+  const ssize_t got = ::recv(unauthenticated.fd.get(), hello + unauthenticated.received,
+                             sizeof unauthenticated.hello - unauthenticated.received, MSG_DONTWAIT);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
-  stranger.received += static_cast<std::size_t>(got);
-  if (stranger.received < sizeof stranger.hello) return true;
-  welcome(stranger);
+  unauthenticated.received += static_cast<std::size_t>(got);
+  if (unauthenticated.received < sizeof unauthenticated.hello) return true;
+  welcome(unauthenticated);
   return false;
 }
 
-void TcpHub::welcome(Stranger& stranger) {
-  const TcpHello& hello = stranger.hello;
+void TcpHub::welcome(UnauthenticatedPeer& unauthenticated) {
+  const TcpHello& hello = unauthenticated.hello;
   // The lower rank of a pair connects to the higher.
   const bool plausible = hello.magic == TcpHello::kMagic && hello.peer == rank_ &&
                          hello.rank >= 0 && hello.rank < rank_ &&
@@ -115,11 +116,11 @@ void TcpHub::welcome(Stranger& stranger) {
   const auto known = known_.find(key);
   if (known != known_.end() && hello.incarnation <= known->second.incarnation) return;
   const TcpWelcome answer{.proof = welcome_proof(secret_, nonce_, hello)};
-  if (::send(stranger.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL) !=
+  if (::send(unauthenticated.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL) !=
       sizeof answer) {
     return;
   }
-  known_.insert_or_assign(key, Known{std::move(stranger.fd), hello.incarnation});
+  known_.insert_or_assign(key, Known{std::move(unauthenticated.fd), hello.incarnation});
   // Before the next incarnation takes its place: the peer may have sent something by this one.
   const Rank peer = hello.rank;
   for (TcpLink* link : links_) link->returned(peer);
@@ -144,7 +145,8 @@ void TcpHub::prepare_to_sleep() {
 
 void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) {
   for (const Fd& listener : listeners_) fds.push_back({listener.get(), false});
-  for (const Stranger& stranger : strangers_) fds.push_back({stranger.fd.get(), false});
+  for (const UnauthenticatedPeer& unauthenticated : unauthenticated_)
+    fds.push_back({unauthenticated.fd.get(), false});
   std::int64_t within_ns = TcpLink::kNoHurry;
   for (const TcpLink* link : links_) {
     link->append_wake_fds(fds);

@@ -29,8 +29,8 @@ struct LostPath {
 };
 
 /// Accepts connections and keeps those whose hello proves the secret until their link asks for
-/// them. Strangers cost one descriptor and 56 bytes each, for a few seconds, and there is a limit
-/// to how many are borne at once.
+/// them. Unauthenticated peers cost one descriptor and 56 bytes each, for a few seconds, and there
+/// is a limit to how many are borne at once.
 class TcpHub {
  public:
   TcpHub(const Endpoint& address, const Secret& secret, Rank rank, int world_size);
@@ -83,7 +83,7 @@ class TcpHub {
   using Clock = std::chrono::steady_clock;
 
   /// Somebody who has connected and not yet proved anything.
-  struct Stranger {
+  struct UnauthenticatedPeer {
     Fd fd;
     Clock::time_point patience_ends;
     std::size_t received = 0;
@@ -98,9 +98,10 @@ class TcpHub {
 
   [[nodiscard]] std::size_t most_connections() const;
   void accept_all(const Fd& listener);
-  /// False when the connection is of no more use as a stranger's: proved, or to be dropped.
-  bool hear(Stranger& stranger);
-  void welcome(Stranger& stranger);
+  /// False when the connection is of no more use as an unauthenticated peer's: proved, or to be
+  /// dropped.
+  bool hear(UnauthenticatedPeer& unauthenticated);
+  void welcome(UnauthenticatedPeer& unauthenticated);
 
   const Secret secret_;
   const Nonce nonce_;
@@ -110,8 +111,8 @@ class TcpHub {
   std::vector<Rail> rails_;
   std::vector<Fd> listeners_;  // [rails]; none once closed
   std::vector<LostPath> lost_;
-  std::map<std::string, int> given_up_;  // paths, by interface
-  std::vector<Stranger> strangers_;      // oldest first
+  std::map<std::string, int> given_up_;               // paths, by interface
+  std::vector<UnauthenticatedPeer> unauthenticated_;  // oldest first
   std::map<std::pair<Rank, int>, Known> known_;
   std::vector<TcpLink*> links_;
   TcpReadiness readiness_;

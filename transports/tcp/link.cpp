@@ -39,11 +39,11 @@ constexpr std::size_t kBatchBytes = 512 * 1024;
 
 constexpr std::size_t kPieceAlignment = 4096;
 
-/// Whether the bytes of `frame` lie within those of the put that `landing` waits for.
-bool within(const TcpFrame& frame, const Landings::Landing& landing) {
-  const std::uint64_t size = landing.memory.size();
-  return frame.offset >= landing.offset && frame.offset - landing.offset <= size &&
-         frame.length <= size - (frame.offset - landing.offset) &&
+/// Whether the bytes of `frame` lie within those of the put that `posted` waits for.
+bool within(const TcpFrame& frame, const PostedReceives::PostedReceive& posted) {
+  const std::uint64_t size = posted.memory.size();
+  return frame.offset >= posted.offset && frame.offset - posted.offset <= size &&
+         frame.length <= size - (frame.offset - posted.offset) &&
          (frame.pieces > 1 || frame.length == size);
 }
 
@@ -96,7 +96,7 @@ TcpLink::~TcpLink() {
   if (shares_) wait_for_settlement();
   if (!failure_.empty() || !all_taken()) return;  // the peer shall see a broken connection
   for (std::size_t i = 0; i < streams_.size(); ++i) {
-    if (stands(i)) streams_[i].say_farewell();
+    if (stands(i)) streams_[i].say_goodbye();
   }
 }
 
@@ -219,19 +219,19 @@ std::optional<std::byte*> TcpLink::place(const TcpFrame& frame) {
   if (slot.announced == 0) {
     slot.tag = frame.tag;
     slot.pieces = frame.pieces;
-    slot.landed = slot.landing.tag == frame.tag && !slot.landing.memory.empty() &&
-                  within(frame, slot.landing);
+    slot.in_place =
+        slot.posted.tag == frame.tag && !slot.posted.memory.empty() && within(frame, slot.posted);
   }
   ++slot.announced;
   slot.bytes += frame.length;
   const bool last = slot.announced == slot.pieces;
   const bool lands_whole =
-      within(frame, slot.landing) && (!last || slot.bytes == slot.landing.memory.size());
+      within(frame, slot.posted) && (!last || slot.bytes == slot.posted.memory.size());
   if (slot.tag != frame.tag || slot.pieces != frame.pieces || slot.announced > slot.pieces ||
-      (slot.landed && !lands_whole)) {
+      (slot.in_place && !lands_whole)) {
     throw LinkError("pieces of a put that do not fit together");
   }
-  if (slot.landed) return slot.landing.memory.data() + (frame.offset - slot.landing.offset);
+  if (slot.in_place) return slot.posted.memory.data() + (frame.offset - slot.posted.offset);
   return region_.data() + frame.offset;
 }
 
@@ -260,7 +260,7 @@ void TcpLink::cut_off(const TcpFrame& frame) {
   slot.bytes -= frame.length;
   if (--slot.announced > 0) return;
   slot.pieces = 0;
-  slot.landed = false;
+  slot.in_place = false;
 }
 
 void TcpLink::pace(double bytes_per_s) {
@@ -367,21 +367,21 @@ std::size_t TcpLink::receive_all() {
 void TcpLink::judge() {
   if (!failure_.empty()) return;
   if (shares_) return judge_paths();
-  std::size_t farewells = 0;
+  std::size_t goodbyes = 0;
   for (const TcpStream& stream : streams_) {
-    if (stream.farewell()) {
-      ++farewells;
+    if (stream.goodbye()) {
+      ++goodbyes;
     } else if (stream.broken()) {
       failure_ = why_broken(stream);
       return;
     }
   }
-  if (farewells < streams_.size()) return;
+  if (goodbyes < streams_.size()) return;
   take_leave();
 }
 
 std::string TcpLink::why_broken(const TcpStream& stream) {
-  return *stream.broken() == 0 ? "it closed the connection without a farewell"
+  return *stream.broken() == 0 ? "it closed the connection without a goodbye"
                                : std::strerror(*stream.broken());
 }
 
@@ -419,19 +419,19 @@ std::uint32_t TcpLink::tag(ChannelId channel, std::uint64_t index) const {
   return recent(channel, index).tag;
 }
 
-void TcpLink::expect(ChannelId channel, std::uint64_t index, const Landing& landing) {
+void TcpLink::expect(ChannelId channel, std::uint64_t index, const PostedReceive& posted) {
   Incoming& in = incoming_[index_of(channel)];
-  const std::size_t size = landing.memory.size();
-  CHORUS_CHECK(size <= region_.size() && landing.offset <= region_.size() - size,
+  const std::size_t size = posted.memory.size();
+  CHORUS_CHECK(size <= region_.size() && posted.offset <= region_.size() - size,
                "a put outside the region is expected");
   if (index < in.arrivals) return;
   CHORUS_CHECK(index - in.arrivals < window_, "a put is expected too early");
   Slot& slot = in.slots[index & (2 * window_ - 1)];
-  if (slot.announced == 0) slot.landing = landing;
+  if (slot.announced == 0) slot.posted = posted;
 }
 
-bool TcpLink::landed(ChannelId channel, std::uint64_t index) const {
-  return recent(channel, index).landed;
+bool TcpLink::in_place(ChannelId channel, std::uint64_t index) const {
+  return recent(channel, index).in_place;
 }
 
 void TcpLink::tell(ChannelId channel, std::uint32_t total) {
@@ -447,15 +447,15 @@ void TcpLink::withdraw() {
   for (Incoming& in : incoming_) {
     for (std::uint64_t put = in.arrivals; put != in.arrivals + window_; ++put) {
       Slot& slot = in.slots[put & (2 * window_ - 1)];
-      const std::span<std::byte> memory = slot.landing.memory;
-      if (slot.landed) {
-        std::byte* const place = region_.data() + slot.landing.offset;
+      const std::span<std::byte> memory = slot.posted.memory;
+      if (slot.in_place) {
+        std::byte* const place = region_.data() + slot.posted.offset;
         std::memcpy(place, memory.data(), memory.size());
         for (TcpStream& stream : streams_) stream.move_payload(memory, place);
         for (LostConnection& lost : lost_) lost.stream.move_payload(memory, place);
       }
-      slot.landed = false;
-      slot.landing = {};
+      slot.in_place = false;
+      slot.posted = {};
     }
   }
 }
@@ -473,7 +473,7 @@ void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
     const TcpStream& stream = streams_[i];
     const bool output = !stream.queue_empty();
     // What is left for later would be readable all the time.
-    const bool silent = stream.farewell() || stream.stalled();
+    const bool silent = stream.goodbye() || stream.stalled();
     if (!silent || output || !failure_.empty()) fds.push_back({stream.fd(), output});
   }
 }

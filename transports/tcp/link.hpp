@@ -20,7 +20,10 @@
 
 namespace chorus {
 
-class TcpLink final : public Link, private Landings, private Totals, private FrameHandler {
+class TcpLink final : public Link,
+                      private PostedReceives,
+                      private PiggybackedCredits,
+                      private FrameHandler {
  public:
   TcpLink(std::shared_ptr<TcpHub> hub, const LinkConfig& config, int num_sockets, bool same_kernel,
           const TcpAddress& peer);
@@ -41,8 +44,8 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::span<std::byte> region() override { return region_; }
   std::span<std::byte> peer_region() override { return {}; }
   std::string_view transport() const override { return "tcp"; }
-  Landings* landings() override { return this; }
-  Totals* totals() override { return this; }
+  PostedReceives* posted_receives() override { return this; }
+  PiggybackedCredits* piggybacked_credits() override { return this; }
 
   void prepare_to_sleep() {
     for (std::size_t i = 0; i < streams_.size(); ++i) {
@@ -75,8 +78,8 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
     std::uint16_t announced = 0;  // frames seen
     std::uint16_t arrived = 0;    // frames whose bytes are where they belong
     std::size_t bytes = 0;        // of the frames seen
-    Landing landing = {};         // no memory: nothing is expected
-    bool landed = false;          // its bytes belong there, not in the region
+    PostedReceive posted = {};    // no memory: nothing is expected
+    bool in_place = false;        // its bytes belong there, not in the region
   };
   /// Slots of the last `window` arrivals, whose tags are kept, and of `window` puts to come.
   struct Incoming {
@@ -131,8 +134,8 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
     std::int64_t moved_at_ns = 0;
   };
 
-  void expect(ChannelId channel, std::uint64_t index, const Landing& landing) override;
-  bool landed(ChannelId channel, std::uint64_t index) const override;
+  void expect(ChannelId channel, std::uint64_t index, const PostedReceive& posted) override;
+  bool in_place(ChannelId channel, std::uint64_t index) const override;
   void withdraw() override;
 
   void tell(ChannelId channel, std::uint32_t total) override;
@@ -267,7 +270,7 @@ class TcpLink final : public Link, private Landings, private Totals, private Fra
   std::int64_t burst_at_ns_ = 0;    // when that was
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
-  bool leaving_ = false;            // the peer has said farewell, on one socket at least
+  bool leaving_ = false;            // the peer has said goodbye, on one socket at least
   bool peer_left_ = false;          // in order
   bool withdrawn_ = false;          // the owner's call has failed
   bool peer_lies_ = false;          // nothing more is read from it

@@ -386,19 +386,19 @@ void TcpLink::judge_paths() {
   for (std::size_t p = 0; p < paths_.size(); ++p) {
     if (!states_[p].up) continue;
     ++up;
-    bool farewells = true;
+    bool goodbyes = true;
     bool breaks = false;
     for (int s = paths_[p].first_socket; paths_[p].has(s); ++s) {
       const TcpStream& stream = streams_[static_cast<std::size_t>(s)];
-      leaving_ = leaving_ || stream.farewell();
-      farewells = farewells && stream.farewell();
-      if (stream.farewell() || !stream.broken()) continue;
+      leaving_ = leaving_ || stream.goodbye();
+      goodbyes = goodbyes && stream.goodbye();
+      if (stream.goodbye() || !stream.broken()) continue;
       breaks = true;
       culprit = p;
       why = why_broken(stream);
     }
     broken += breaks ? 1 : 0;
-    ended += farewells || breaks || states_[p].overdue ? 1 : 0;
+    ended += goodbyes || breaks || states_[p].overdue ? 1 : 0;
   }
   // A peer that leaves says so on all its paths; not all of them need carry that to us.
   if (leaving_) {

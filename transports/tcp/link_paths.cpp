@@ -128,7 +128,7 @@ bool TcpLink::hear_paths() {
              sizeof announced_ - announced_bytes_, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (got <= 0) {
-    failure_ = "it closed the connection without a farewell";
+    failure_ = "it closed the connection without a goodbye";
     fail();
   }
   announced_bytes_ += static_cast<std::size_t>(got);

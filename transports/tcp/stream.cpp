@@ -241,7 +241,7 @@ std::size_t TcpStream::receive(FrameHandler& handler) {
   if (readiness_ != nullptr && !readiness_->may_read(fd_.get())) return 0;
   std::size_t received = 0;
   bool more = true;
-  for (int call = 0; call < kCallsPerTurn && more && !stalled_ && !farewell_ && !broken_; ++call) {
+  for (int call = 0; call < kCallsPerTurn && more && !stalled_ && !goodbye_ && !broken_; ++call) {
     received += receive_once(handler, more);
   }
   return received;
@@ -297,7 +297,7 @@ std::size_t TcpStream::receive_once(FrameHandler& handler, bool& more) {
   filled_ += bytes - direct;
   if (direct > 0) advance_payload(direct, handler);
   parse(handler);
-  if (farewell_) take_out();  // nobody will look again, and closing over unread bytes is a reset
+  if (goodbye_) take_out();  // nobody will look again, and closing over unread bytes is a reset
   return bytes;
 }
 
@@ -349,8 +349,8 @@ void TcpStream::parse(FrameHandler& handler) {
   while (payload_left_ == 0 && filled_ - parsed_ >= sizeof current_) {
     TcpFrame frame;
     std::memcpy(&frame, staging_.data() + parsed_, sizeof frame);
-    if (frame.magic == TcpFrame::kFarewell) {
-      farewell_ = true;
+    if (frame.magic == TcpFrame::kGoodbye) {
+      goodbye_ = true;
       parsed_ = filled_;  // nothing follows
       return;
     }
@@ -391,10 +391,10 @@ void TcpStream::move_payload(std::span<const std::byte> from, std::byte* to) {
   payload_ = to + (payload_ - from.data());
 }
 
-void TcpStream::say_farewell() {
+void TcpStream::say_goodbye() {
   if (broken_ || send_error_ != 0 || !queue_empty()) return;
   TcpFrame frame;
-  frame.magic = TcpFrame::kFarewell;
+  frame.magic = TcpFrame::kGoodbye;
   if (::send(fd_.get(), &frame, sizeof frame, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof frame) return;
   ::shutdown(fd_.get(), SHUT_WR);
   // Closing over unread bytes would send a reset, which could overtake what the peer still has to

@@ -100,7 +100,7 @@ class TcpStream {
   [[nodiscard]] bool between_frames() const { return payload_left_ == 0 && parsed_ == filled_; }
 
   /// Best effort: says that this end leaves in order.
-  void say_farewell();
+  void say_goodbye();
 
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
@@ -109,7 +109,7 @@ class TcpStream {
   [[nodiscard]] bool may_go_ahead() { return queue_empty() && !std::exchange(sent_ahead_, true); }
   /// After a flush(): the next frame may go ahead again.
   void end_of_puts() { sent_ahead_ = false; }
-  [[nodiscard]] bool farewell() const { return farewell_; }  ///< the peer has said it
+  [[nodiscard]] bool goodbye() const { return goodbye_; }  ///< the peer has said it
   /// A frame is left for later: there is no use in polling for input.
   [[nodiscard]] bool stalled() const { return stalled_; }
   /// Why nothing more comes: an errno, or 0 if the peer closed. A failure to send shows here too,
@@ -168,7 +168,7 @@ class TcpStream {
   std::byte* payload_ = nullptr;
   std::size_t payload_left_ = 0;
 
-  bool farewell_ = false;
+  bool goodbye_ = false;
   bool stalled_ = false;
   std::optional<int> broken_;
   int send_error_ = 0;

@@ -114,11 +114,11 @@ struct TcpFrame {
   std::uint32_t sequence = 0;  ///< of the put on its channel, from 0, modulo 2³²
   std::uint16_t pieces = 1;    ///< of the put
   std::uint16_t reserved = 0;
-  std::uint32_t total = 0;  ///< the latest of Totals::tell for the channel
+  std::uint32_t total = 0;  ///< the latest of PiggybackedCredits::tell for the channel
   std::uint32_t unused = 0;
 
   static constexpr std::uint16_t kPut = 0x7063;
-  static constexpr std::uint16_t kFarewell = 0x6663;  ///< the last frame of an end that leaves
+  static constexpr std::uint16_t kGoodbye = 0x6663;  ///< the last frame of an end that leaves
   /// Means nothing; `length` bytes follow, at most kMostFiller.
   static constexpr std::uint16_t kFiller = 0x6c66;
   static constexpr std::uint64_t kMostFiller = 32 * 1024;

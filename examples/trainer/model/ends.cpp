@@ -23,7 +23,7 @@ Param token_matrix(const Config& config, const char* name, int rank) {
 }  // namespace
 
 template <class R>
-Embedding<R>::Embedding(Workshop<R>& shop) : shop_(shop) {
+Embedding<R>::Embedding(LayerContext<R>& shop) : context_(shop) {
   const Model& m = shop.config.model;
   tokens_ = shop.store.add("tokens", {token_matrix(shop.config, "tokens", shop.groups.place.tp)},
                            false, true);
@@ -43,7 +43,7 @@ Embedding<R>::Embedding(Workshop<R>& shop) : shop_(shop) {
 
 template <class R>
 void Embedding<R>::forward(const Both<std::int32_t>& tokens, R* x) {
-  Workshop<R>& w = shop_;
+  LayerContext<R>& w = context_;
   hold();
   const Param& table = tokens_->params[0];
   w.ops.embed(w.partial_for(x), tokens.device, tokens_->value(0), table.row, table.row_count, w.n,
@@ -56,23 +56,23 @@ void Embedding<R>::forward(const Both<std::int32_t>& tokens, R* x) {
 
 template <class R>
 void Embedding<R>::prefetch() {
-  shop_.prefetch(tokens_);
-  shop_.prefetch(positions_);
+  context_.prefetch(tokens_);
+  context_.prefetch(positions_);
 }
 template <class R>
 void Embedding<R>::hold() {
-  shop_.store.acquire(*tokens_);
-  shop_.store.acquire(*positions_);
+  context_.store.acquire(*tokens_);
+  context_.store.acquire(*positions_);
 }
 template <class R>
 void Embedding<R>::let_go() {
-  shop_.store.release(*tokens_);
-  shop_.store.release(*positions_);
+  context_.store.release(*tokens_);
+  context_.store.release(*positions_);
 }
 
 template <class R>
 void Embedding<R>::backward(const Both<std::int32_t>& tokens, const R* dx, bool last) {
-  Workshop<R>& w = shop_;
+  LayerContext<R>& w = context_;
   w.store.acquire_gradients(*tokens_);
   w.store.acquire_gradients(*positions_);
   w.ops.add_positions_backward(positions_->gradient(0), dx, w.s < w.n ? w.s * w.groups.place.tp : 0,
@@ -85,8 +85,8 @@ void Embedding<R>::backward(const Both<std::int32_t>& tokens, const R* dx, bool 
 }
 
 template <class R>
-Head<R>::Head(Workshop<R>& shop, Segment<R>* shared)
-    : shop_(shop), matrix_(shared), shared_(shared != nullptr) {
+Head<R>::Head(LayerContext<R>& shop, Segment<R>* shared)
+    : context_(shop), matrix_(shared), shared_(shared != nullptr) {
   const Config& config = shop.config;
   const int h = config.model.width;
   const bool partial = config.layout.sequence_parallel;
@@ -106,7 +106,7 @@ Head<R>::Head(Workshop<R>& shop, Segment<R>* shared)
 
 template <class R>
 void Head<R>::lay_out(Arena& arena) {
-  const Workshop<R>& w = shop_;
+  const LayerContext<R>& w = context_;
   const auto rows = static_cast<std::size_t>(w.s);
   const auto take = [&](std::size_t count) { return arena.take<R>(count, Use::scratch); };
   normal_ = take(rows * w.h);
@@ -123,7 +123,7 @@ void Head<R>::lay_out(Arena& arena) {
 /// Vocabulary-parallel cross entropy: two sums over ranks of a few numbers per token.
 template <class R>
 void Head<R>::rows(int begin, int count, const R* in, const std::int32_t* targets, bool train) {
-  Workshop<R>& w = shop_;
+  LayerContext<R>& w = context_;
   const Param& p = matrix_->params[0];
   const int v = p.row_count;
   const R* x = in + static_cast<std::size_t>(begin) * w.h;
@@ -147,7 +147,7 @@ void Head<R>::rows(int begin, int count, const R* in, const std::int32_t* target
 
 template <class R>
 double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
-  Workshop<R>& w = shop_;
+  LayerContext<R>& w = context_;
   const bool train = dx != nullptr;
   hold();
   if (train) {
@@ -176,18 +176,18 @@ double Head<R>::run(const R* x, const std::int32_t* targets, R* dx, bool last) {
 
 template <class R>
 void Head<R>::prefetch() {
-  shop_.prefetch(norm_);
-  shop_.prefetch(matrix_);
+  context_.prefetch(norm_);
+  context_.prefetch(matrix_);
 }
 template <class R>
 void Head<R>::hold() {
-  shop_.store.acquire(*norm_);
-  shop_.store.acquire(*matrix_);
+  context_.store.acquire(*norm_);
+  context_.store.acquire(*matrix_);
 }
 template <class R>
 void Head<R>::let_go() {
-  shop_.store.release(*norm_);
-  shop_.store.release(*matrix_);
+  context_.store.release(*norm_);
+  context_.store.release(*matrix_);
 }
 
 template class Embedding<float>;

@@ -8,8 +8,8 @@
 namespace trainer {
 
 template <class R>
-Workshop<R>::Workshop(const Config& settings, Ops<R>& operations, Groups& axes,
-                      Store<R>& parameters)
+LayerContext<R>::LayerContext(const Config& settings, Ops<R>& operations, Groups& axes,
+                              Store<R>& parameters)
     : config(settings), ops(operations), groups(axes), store(parameters) {
   n = config.training.batch * config.model.context;
   t = config.layout.tp;
@@ -18,7 +18,7 @@ Workshop<R>::Workshop(const Config& settings, Ops<R>& operations, Groups& axes,
 }
 
 template <class R>
-void Workshop<R>::lay_out(Arena& arena) {
+void LayerContext<R>::lay_out(Arena& arena) {
   const auto whole = static_cast<std::size_t>(n) * h;
   partial = arena.take<R>(whole, Use::scratch);
   full = arena.take<R>(whole, Use::scratch);
@@ -26,14 +26,14 @@ void Workshop<R>::lay_out(Arena& arena) {
 }
 
 template <class R>
-const R* Workshop<R>::gathered(const R* rows, R* into) {
+const R* LayerContext<R>::gathered(const R* rows, R* into) {
   if (!config.layout.sequence_parallel || t == 1) return rows;
   groups.tensor.wait(groups.tensor.all_gather(rows, into, static_cast<std::size_t>(s) * h));
   return into;
 }
 
 template <class R>
-Pending Workshop<R>::reduce(R* rows) {
+Pending LayerContext<R>::reduce(R* rows) {
   const auto count = static_cast<std::size_t>(s) * h;
   if (!config.layout.sequence_parallel) return groups.tensor.all_reduce(rows, count);
   if (t == 1) {
@@ -44,15 +44,15 @@ Pending Workshop<R>::reduce(R* rows) {
 }
 
 template <class R>
-void Workshop<R>::linear(R* y, const R* x, const R* weight, const R* bias, int rows, int in,
-                         int out) {
+void LayerContext<R>::linear(R* y, const R* x, const R* weight, const R* bias, int rows, int in,
+                             int out) {
   ops.gemm(Op::as_is, Op::transposed, rows, out, in, x, in, weight, in, R(0), y, out);
   if (bias != nullptr) ops.add_bias(y, bias, rows, out);
 }
 
 template <class R>
-void Workshop<R>::linear_gradients(R* weight, R* bias, const R* dy, const R* x, int rows, int in,
-                                   int out) {
+void LayerContext<R>::linear_gradients(R* weight, R* bias, const R* dy, const R* x, int rows,
+                                       int in, int out) {
   ops.gemm(Op::transposed, Op::as_is, out, in, rows, dy, out, x, in, R(1), weight, in);
   ops.add_column_sums(bias, dy, rows, out);
 }
@@ -132,7 +132,7 @@ std::vector<Param> layer_params(const Config& config, int index, int rank) {
 }  // namespace
 
 template <class R>
-Layer<R>::Layer(Workshop<R>& shop, int index) : shop_(shop) {
+Layer<R>::Layer(LayerContext<R>& shop, int index) : context_(shop) {
   const Config& config = shop.config;
   std::vector<Param> params = layer_params(config, index, shop.groups.place.tp);
   if (config.model.experts > 0) params.push_back(gate_param(config.model, index, config.layout.tp));
@@ -145,13 +145,13 @@ Layer<R>::Layer(Workshop<R>& shop, int index) : shop_(shop) {
 
 template <class R>
 Saved<R> Layer<R>::lay_out_saved(Arena& arena, const Saved<R>* shared, bool own_input) const {
-  const auto s = static_cast<std::size_t>(shop_.s);
-  const auto n = static_cast<std::size_t>(shop_.n);
-  const Model& model = shop_.config.model;
-  const std::size_t h = static_cast<std::size_t>(shop_.h);
-  const std::size_t t = static_cast<std::size_t>(shop_.t);
+  const auto s = static_cast<std::size_t>(context_.s);
+  const auto n = static_cast<std::size_t>(context_.n);
+  const Model& model = context_.config.model;
+  const std::size_t h = static_cast<std::size_t>(context_.h);
+  const std::size_t t = static_cast<std::size_t>(context_.t);
   const std::size_t f = model.experts > 0 ? 0 : static_cast<std::size_t>(model.f()) / t;
-  const Recompute recompute = shop_.config.layout.recompute;
+  const Recompute recompute = context_.config.layout.recompute;
   const auto take = [&](std::size_t count, R* made_anew, bool again) {
     return shared != nullptr && again ? made_anew : arena.take<R>(count, Use::activations);
   };
@@ -178,43 +178,43 @@ Saved<R> Layer<R>::lay_out_saved(Arena& arena, const Saved<R>* shared, bool own_
 }
 
 template <class R>
-Slopes<R> Layer<R>::lay_out_slopes(Arena& arena) const {
-  const auto s = static_cast<std::size_t>(shop_.s) * shop_.h;
-  const auto n = static_cast<std::size_t>(shop_.n);
-  const auto t = static_cast<std::size_t>(shop_.t);
-  const Model& model = shop_.config.model;
-  const bool sharded = shop_.config.layout.sequence_parallel;
+ActivationGradients<R> Layer<R>::lay_out_activation_gradients(Arena& arena) const {
+  const auto s = static_cast<std::size_t>(context_.s) * context_.h;
+  const auto n = static_cast<std::size_t>(context_.n);
+  const auto t = static_cast<std::size_t>(context_.t);
+  const Model& model = context_.config.model;
+  const bool sharded = context_.config.layout.sequence_parallel;
   const auto take = [&](std::size_t count) { return arena.take<R>(count, Use::scratch); };
-  Slopes<R> slopes{};
-  slopes.full_dy = sharded ? take(n * shop_.h) : nullptr;
-  slopes.df1 = model.experts > 0 ? nullptr : take(n * static_cast<std::size_t>(model.f()) / t);
-  slopes.da2 = take(s);
-  slopes.dx2 = take(n * shop_.h);
-  slopes.dqkv = take(n * 3 * shop_.h / t);
-  slopes.da1 = take(s);
-  if (moe_) slopes.moe = moe_->lay_out_slopes(arena);
-  return slopes;
+  ActivationGradients<R> grads{};
+  grads.full_dy = sharded ? take(n * context_.h) : nullptr;
+  grads.df1 = model.experts > 0 ? nullptr : take(n * static_cast<std::size_t>(model.f()) / t);
+  grads.da2 = take(s);
+  grads.dx2 = take(n * context_.h);
+  grads.dqkv = take(n * 3 * context_.h / t);
+  grads.da1 = take(s);
+  if (moe_) grads.moe = moe_->lay_out_activation_gradients(arena);
+  return grads;
 }
 
 template <class R>
 void Layer<R>::acquire() {
-  shop_.store.acquire(*dense_);
-  if (moe_) shop_.store.acquire(*moe_->segment());
+  context_.store.acquire(*dense_);
+  if (moe_) context_.store.acquire(*moe_->segment());
 }
 template <class R>
 void Layer<R>::prefetch() {
-  shop_.prefetch(dense_);
-  if (moe_) shop_.prefetch(moe_->segment());
+  context_.prefetch(dense_);
+  if (moe_) context_.prefetch(moe_->segment());
 }
 template <class R>
 void Layer<R>::release() {
-  shop_.store.release(*dense_);
-  if (moe_) shop_.store.release(*moe_->segment());
+  context_.store.release(*dense_);
+  if (moe_) context_.store.release(*moe_->segment());
 }
 
 template <class R>
 void Layer<R>::forward(const Saved<R>& saved, R* y) {
-  Workshop<R>& w = shop_;
+  LayerContext<R>& w = context_;
   const Model& model = w.config.model;
   const Segment<R>& p = *dense_;
   const auto rows = static_cast<std::size_t>(w.s) * w.h;
@@ -236,7 +236,7 @@ void Layer<R>::forward(const Saved<R>& saved, R* y) {
 
 template <class R>
 void Layer<R>::feed_forward(const Saved<R>& saved, R* y) {
-  Workshop<R>& w = shop_;
+  LayerContext<R>& w = context_;
   const Segment<R>& p = *dense_;
   const R* in = w.gathered(saved.a2, w.full);
   if (moe_) {
@@ -255,7 +255,7 @@ void Layer<R>::feed_forward(const Saved<R>& saved, R* y) {
 /// Makes anew what selective recomputation did not keep.
 template <class R>
 void Layer<R>::restore(const Saved<R>& saved) {
-  Workshop<R>& w = shop_;
+  LayerContext<R>& w = context_;
   if (w.config.layout.recompute != Recompute::selective) return;
   const Segment<R>& p = *dense_;
   w.ops.layer_norm(saved.a1, saved.mean1, saved.scale1, saved.x, p.value(gain1), p.value(bias1),
@@ -268,9 +268,9 @@ void Layer<R>::restore(const Saved<R>& saved) {
 }
 
 template <class R>
-void Layer<R>::backward(const Saved<R>& saved, Slopes<R>& slopes, const R* dy, R* dx, bool weights,
-                        bool last) {
-  Workshop<R>& w = shop_;
+void Layer<R>::backward(const Saved<R>& saved, ActivationGradients<R>& grads, const R* dy, R* dx,
+                        bool weights, bool last) {
+  LayerContext<R>& w = context_;
   const Model& model = w.config.model;
   const Segment<R>& p = *dense_;
   const auto rows = static_cast<std::size_t>(w.s) * w.h;
@@ -281,90 +281,88 @@ void Layer<R>::backward(const Saved<R>& saved, Slopes<R>& slopes, const R* dy, R
     if (moe_) w.store.acquire_gradients(*moe_->segment());
   }
   w.ops.copy(dx, dy, rows);
-  slopes.dy = w.gathered(dy, slopes.full_dy);
+  grads.dy = w.gathered(dy, grads.full_dy);
   if (moe_) {
-    w.ops.zero(w.partial_for(slopes.da2), static_cast<std::size_t>(w.n) * w.h);
-    moe_->backward(saved.moe, slopes.moe, slopes.dy, w.partial_for(slopes.da2));
+    w.ops.zero(w.partial_for(grads.da2), static_cast<std::size_t>(w.n) * w.h);
+    moe_->backward(saved.moe, grads.moe, grads.dy, w.partial_for(grads.da2));
   } else {
-    w.ops.gemm(Op::as_is, Op::as_is, w.n, f, w.h, slopes.dy, w.h, p.value(w_down), f, R(0),
-               slopes.df1, f);
-    w.ops.gelu_backward(slopes.df1, saved.f1, static_cast<std::size_t>(w.n) * f);
-    w.ops.gemm(Op::as_is, Op::as_is, w.n, w.h, f, slopes.df1, f, p.value(w_up), w.h, R(0),
-               w.partial_for(slopes.da2), w.h);
+    w.ops.gemm(Op::as_is, Op::as_is, w.n, f, w.h, grads.dy, w.h, p.value(w_down), f, R(0),
+               grads.df1, f);
+    w.ops.gelu_backward(grads.df1, saved.f1, static_cast<std::size_t>(w.n) * f);
+    w.ops.gemm(Op::as_is, Op::as_is, w.n, w.h, f, grads.df1, f, p.value(w_up), w.h, R(0),
+               w.partial_for(grads.da2), w.h);
   }
-  Pending sum = w.reduce(slopes.da2);
-  if (weights) feed_forward_gradients(saved, slopes);
+  Pending sum = w.reduce(grads.da2);
+  if (weights) feed_forward_gradients(saved, grads);
   w.groups.flights.wait(sum);
-  w.ops.layer_norm_dx(dx, slopes.da2, saved.x2, saved.mean2, saved.scale2, p.value(gain2), w.s,
-                      w.h);
-  if (w.gathered(dx, slopes.dx2) == dx) w.ops.copy(slopes.dx2, dx, rows);
-  w.ops.gemm(Op::as_is, Op::as_is, w.n, w.h / w.t, w.h, slopes.dx2, w.h, p.value(w_out), w.h / w.t,
+  w.ops.layer_norm_dx(dx, grads.da2, saved.x2, saved.mean2, saved.scale2, p.value(gain2), w.s, w.h);
+  if (w.gathered(dx, grads.dx2) == dx) w.ops.copy(grads.dx2, dx, rows);
+  w.ops.gemm(Op::as_is, Op::as_is, w.n, w.h / w.t, w.h, grads.dx2, w.h, p.value(w_out), w.h / w.t,
              R(0), w.inner, w.h / w.t);
-  w.ops.attention_backward(slopes.dqkv, w.inner, saved.attended, saved.lse, saved.qkv,
+  w.ops.attention_backward(grads.dqkv, w.inner, saved.attended, saved.lse, saved.qkv,
                            w.config.training.batch, model.context, model.heads / w.t,
                            model.head_width());
-  w.ops.gemm(Op::as_is, Op::as_is, w.n, w.h, 3 * w.h / w.t, slopes.dqkv, 3 * w.h / w.t,
-             p.value(w_qkv), w.h, R(0), w.partial_for(slopes.da1), w.h);
-  sum = w.reduce(slopes.da1);
-  if (weights) attention_gradients(saved, slopes);
+  w.ops.gemm(Op::as_is, Op::as_is, w.n, w.h, 3 * w.h / w.t, grads.dqkv, 3 * w.h / w.t,
+             p.value(w_qkv), w.h, R(0), w.partial_for(grads.da1), w.h);
+  sum = w.reduce(grads.da1);
+  if (weights) attention_gradients(saved, grads);
   w.groups.flights.wait(sum);
-  w.ops.layer_norm_dx(dx, slopes.da1, saved.x, saved.mean1, saved.scale1, p.value(gain1), w.s, w.h);
+  w.ops.layer_norm_dx(dx, grads.da1, saved.x, saved.mean1, saved.scale1, p.value(gain1), w.s, w.h);
   if (!weights) return;
-  norm_gradients(saved, slopes);
+  norm_gradients(saved, grads);
   w.release_gradients(*dense_, last);
   if (moe_) w.release_gradients(*moe_->segment(), last);
 }
 
 template <class R>
-void Layer<R>::weights(const Saved<R>& saved, const Slopes<R>& slopes, bool last) {
-  Store<R>& store = shop_.store;
+void Layer<R>::weights(const Saved<R>& saved, const ActivationGradients<R>& grads, bool last) {
+  Store<R>& store = context_.store;
   restore(saved);
   store.acquire_gradients(*dense_);
   if (moe_) store.acquire_gradients(*moe_->segment());
-  feed_forward_gradients(saved, slopes);
-  attention_gradients(saved, slopes);
-  norm_gradients(saved, slopes);
-  shop_.release_gradients(*dense_, last);
-  if (moe_) shop_.release_gradients(*moe_->segment(), last);
+  feed_forward_gradients(saved, grads);
+  attention_gradients(saved, grads);
+  norm_gradients(saved, grads);
+  context_.release_gradients(*dense_, last);
+  if (moe_) context_.release_gradients(*moe_->segment(), last);
 }
 
 template <class R>
-void Layer<R>::feed_forward_gradients(const Saved<R>& saved, const Slopes<R>& slopes) {
-  Workshop<R>& w = shop_;
+void Layer<R>::feed_forward_gradients(const Saved<R>& saved, const ActivationGradients<R>& grads) {
+  LayerContext<R>& w = context_;
   const Segment<R>& p = *dense_;
   const R* in = w.gathered(saved.a2, w.full);
   if (moe_) {
-    moe_->weights(saved.moe, slopes.moe, in);
+    moe_->weights(saved.moe, grads.moe, in);
     return;
   }
   const int f = w.config.model.f() / w.t;
-  w.linear_gradients(p.gradient(w_down), p.gradient(b_down), slopes.dy, saved.act, w.n, f, w.h);
-  w.linear_gradients(p.gradient(w_up), p.gradient(b_up), slopes.df1, in, w.n, w.h, f);
+  w.linear_gradients(p.gradient(w_down), p.gradient(b_down), grads.dy, saved.act, w.n, f, w.h);
+  w.linear_gradients(p.gradient(w_up), p.gradient(b_up), grads.df1, in, w.n, w.h, f);
 }
 
 template <class R>
-void Layer<R>::attention_gradients(const Saved<R>& saved, const Slopes<R>& slopes) {
-  Workshop<R>& w = shop_;
+void Layer<R>::attention_gradients(const Saved<R>& saved, const ActivationGradients<R>& grads) {
+  LayerContext<R>& w = context_;
   const Segment<R>& p = *dense_;
-  w.linear_gradients(p.gradient(w_out), p.gradient(b_out), slopes.dx2, saved.attended, w.n,
+  w.linear_gradients(p.gradient(w_out), p.gradient(b_out), grads.dx2, saved.attended, w.n,
                      w.h / w.t, w.h);
   const R* in = w.gathered(saved.a1, w.full);
-  w.linear_gradients(p.gradient(w_qkv), p.gradient(b_qkv), slopes.dqkv, in, w.n, w.h,
-                     3 * w.h / w.t);
+  w.linear_gradients(p.gradient(w_qkv), p.gradient(b_qkv), grads.dqkv, in, w.n, w.h, 3 * w.h / w.t);
 }
 
 template <class R>
-void Layer<R>::norm_gradients(const Saved<R>& saved, const Slopes<R>& slopes) {
-  Workshop<R>& w = shop_;
+void Layer<R>::norm_gradients(const Saved<R>& saved, const ActivationGradients<R>& grads) {
+  LayerContext<R>& w = context_;
   const Segment<R>& p = *dense_;
-  w.ops.layer_norm_dw(p.gradient(gain1), p.gradient(bias1), slopes.da1, saved.x, saved.mean1,
+  w.ops.layer_norm_dw(p.gradient(gain1), p.gradient(bias1), grads.da1, saved.x, saved.mean1,
                       saved.scale1, w.s, w.h);
-  w.ops.layer_norm_dw(p.gradient(gain2), p.gradient(bias2), slopes.da2, saved.x2, saved.mean2,
+  w.ops.layer_norm_dw(p.gradient(gain2), p.gradient(bias2), grads.da2, saved.x2, saved.mean2,
                       saved.scale2, w.s, w.h);
 }
 
-template struct Workshop<float>;
-template struct Workshop<double>;
+template struct LayerContext<float>;
+template struct LayerContext<double>;
 template class Layer<float>;
 template class Layer<double>;
 

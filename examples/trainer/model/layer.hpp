@@ -14,8 +14,8 @@ namespace trainer {
 
 /// What all layers of a rank share.
 template <class R>
-struct Workshop {
-  Workshop(const Config& settings, Ops<R>& operations, Groups& axes, Store<R>& parameters);
+struct LayerContext {
+  LayerContext(const Config& settings, Ops<R>& operations, Groups& axes, Store<R>& parameters);
   void lay_out(Arena& arena);
   void release_gradients(Segment<R>& segment, bool last) {
     if (closes) store.release_gradients(segment, last);
@@ -57,21 +57,21 @@ struct Saved {
 
 /// What the weight gradients of a layer need of the backward pass.
 template <class R>
-struct Slopes {
+struct ActivationGradients {
   R *full_dy, *df1, *da2, *dx2, *dqkv, *da1;
   const R* dy;  ///< [n, h]: full_dy, or the incoming gradient itself
-  MoeSlopes<R> moe;
+  MoeActivationGradients<R> moe;
 };
 
 template <class R>
 class Layer {
  public:
-  Layer(Workshop<R>& shop, int index);
+  Layer(LayerContext<R>& shop, int index);
 
   /// Memory for one micro-batch. Under recomputation, what is made anew comes from `shared`.
   /// Without `own_input`, x is for the caller to set.
   Saved<R> lay_out_saved(Arena& arena, const Saved<R>* shared, bool own_input = true) const;
-  Slopes<R> lay_out_slopes(Arena& arena) const;
+  ActivationGradients<R> lay_out_activation_gradients(Arena& arena) const;
   /// Memory that all layers of the rank share; called on one of them.
   void lay_out_scratch(Arena& arena) const {
     if (moe_) moe_->lay_out_scratch(arena);
@@ -80,10 +80,10 @@ class Layer {
   /// saved.x [s, h] → y [s, h]
   void forward(const Saved<R>& saved, R* y);
   /// dy [s, h] → dx [s, h]. With `weights`, also their gradients, while sums over ranks travel.
-  void backward(const Saved<R>& saved, Slopes<R>& slopes, const R* dy, R* dx, bool weights,
-                bool last);
+  void backward(const Saved<R>& saved, ActivationGradients<R>& grads, const R* dy, R* dx,
+                bool weights, bool last);
   /// The gradients of the weights, after a backward() without them.
-  void weights(const Saved<R>& saved, const Slopes<R>& slopes, bool last);
+  void weights(const Saved<R>& saved, const ActivationGradients<R>& grads, bool last);
 
   void acquire();
   /// The layer whose turn comes next.
@@ -96,11 +96,11 @@ class Layer {
  private:
   void feed_forward(const Saved<R>& saved, R* y);
   void restore(const Saved<R>& saved);
-  void feed_forward_gradients(const Saved<R>& saved, const Slopes<R>& slopes);
-  void attention_gradients(const Saved<R>& saved, const Slopes<R>& slopes);
-  void norm_gradients(const Saved<R>& saved, const Slopes<R>& slopes);
+  void feed_forward_gradients(const Saved<R>& saved, const ActivationGradients<R>& grads);
+  void attention_gradients(const Saved<R>& saved, const ActivationGradients<R>& grads);
+  void norm_gradients(const Saved<R>& saved, const ActivationGradients<R>& grads);
 
-  Workshop<R>& shop_;
+  LayerContext<R>& context_;
   Segment<R>* dense_;
   std::unique_ptr<Moe<R>> moe_;
 };
@@ -109,7 +109,7 @@ class Layer {
 template <class R>
 class Embedding {
  public:
-  explicit Embedding(Workshop<R>& shop);
+  explicit Embedding(LayerContext<R>& shop);
   /// tokens [n] → x [s, h]
   void forward(const Both<std::int32_t>& tokens, R* x);
   void backward(const Both<std::int32_t>& tokens, const R* dx, bool last);
@@ -121,7 +121,7 @@ class Embedding {
   void let_go();
 
  private:
-  Workshop<R>& shop_;
+  LayerContext<R>& context_;
   Segment<R>* tokens_;
   Segment<R>* positions_;
 };
@@ -131,7 +131,7 @@ template <class R>
 class Head {
  public:
   /// `shared`: the embedding's matrix where both ends are on this rank and tied.
-  Head(Workshop<R>& shop, Segment<R>* shared);
+  Head(LayerContext<R>& shop, Segment<R>* shared);
   void lay_out(Arena& arena);
 
   /// x [s, h], targets [n] → the loss summed over tokens (the same on all tensor-parallel ranks).
@@ -144,9 +144,9 @@ class Head {
 
  private:
   void rows(int begin, int count, const R* in, const std::int32_t* targets, bool train);
-  [[nodiscard]] int logit_rows() const { return std::min(shop_.ops.logit_rows(), shop_.n); }
+  [[nodiscard]] int logit_rows() const { return std::min(context_.ops.logit_rows(), context_.n); }
 
-  Workshop<R>& shop_;
+  LayerContext<R>& context_;
   Segment<R>* norm_;
   Segment<R>* matrix_;
   bool shared_;

@@ -119,7 +119,7 @@ MoeSaved<R> Moe<R>::lay_out_saved(Arena& arena) const {
 }
 
 template <class R>
-MoeSlopes<R> Moe<R>::lay_out_slopes(Arena& arena) const {
+MoeActivationGradients<R> Moe<R>::lay_out_activation_gradients(Arena& arena) const {
   const auto real = [&](std::size_t count) { return arena.take<R>(count, Use::scratch); };
   return {.dy = real(most_ * h_), .df1 = real(most_ * f_), .dlogits = real(n_ * all_)};
 }
@@ -322,7 +322,8 @@ void Moe<R>::forward(const MoeSaved<R>& saved, const R* in, R* out) {
 }
 
 template <class R>
-void Moe<R>::backward(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const R* dy, R* dx) {
+void Moe<R>::backward(const MoeSaved<R>& saved, const MoeActivationGradients<R>& grads, const R* dy,
+                      R* dx) {
   const int h = static_cast<int>(h_);
   const int f = static_cast<int>(f_);
   const int n = static_cast<int>(n_);
@@ -330,18 +331,18 @@ void Moe<R>::backward(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, cons
   ops_.pair_slopes(scratch_.dweights, scratch_.sent, dy, saved.out, saved.places.device,
                    saved.weights, n, k, h);
   const auto work = [&](std::size_t p, std::size_t row, int rows) {
-    R* df1 = slopes.df1 + row * f_;
-    ops_.gemm(Op::as_is, Op::as_is, rows, f, h, slopes.dy + row * h_, h, experts_->value(p + down),
+    R* df1 = grads.df1 + row * f_;
+    ops_.gemm(Op::as_is, Op::as_is, rows, f, h, grads.dy + row * h_, h, experts_->value(p + down),
               f, R(0), df1, f);
     ops_.gelu_backward(df1, saved.f1 + row * f_, static_cast<std::size_t>(rows) * f_);
     ops_.gemm(Op::as_is, Op::as_is, rows, h, f, df1, f, experts_->value(p + up), h, R(0),
               scratch_.answers + row * h_, h);
   };
-  exchange(saved, scratch_.sent, slopes.dy, scratch_.answers, scratch_.sent, work);
+  exchange(saved, scratch_.sent, grads.dy, scratch_.answers, scratch_.sent, work);
   ops_.gather_pairs(dx, scratch_.sent, saved.places.device, nullptr, n, k, h);
-  gate_slopes(saved, scratch_.dweights, slopes.dlogits);
+  gate_activation_gradients(saved, scratch_.dweights, grads.dlogits);
   const int experts = static_cast<int>(all_);
-  ops_.gemm(Op::as_is, Op::as_is, static_cast<int>(n_), h, experts, slopes.dlogits, experts,
+  ops_.gemm(Op::as_is, Op::as_is, static_cast<int>(n_), h, experts, grads.dlogits, experts,
             dense_.value(gate_), h, R(1), dx, h);
 }
 
@@ -349,7 +350,7 @@ void Moe<R>::backward(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, cons
 /// Switch (Fedus et al., 2022, eq. 4), f_e the share of pairs that want e, P_e its mean
 /// probability.
 template <class R>
-void Moe<R>::gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits) {
+void Moe<R>::gate_activation_gradients(const MoeSaved<R>& saved, const R* dweights, R* dlogits) {
   std::int32_t* wanted = scratch_.totals;
   std::fill_n(wanted, all_, 0);
   for (std::size_t pair = 0; pair < n_ * k_; ++pair) ++wanted[saved.experts.host[pair]];
@@ -369,15 +370,16 @@ void Moe<R>::gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits
 }
 
 template <class R>
-void Moe<R>::weights(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const R* in) {
+void Moe<R>::weights(const MoeSaved<R>& saved, const MoeActivationGradients<R>& grads,
+                     const R* in) {
   const int h = static_cast<int>(h_);
   const int f = static_cast<int>(f_);
   const int experts = static_cast<int>(all_);
-  ops_.gemm(Op::transposed, Op::as_is, experts, h, static_cast<int>(n_), slopes.dlogits, experts,
-            in, h, R(1), dense_.gradient(gate_), h);
+  ops_.gemm(Op::transposed, Op::as_is, experts, h, static_cast<int>(n_), grads.dlogits, experts, in,
+            h, R(1), dense_.gradient(gate_), h);
   for_each_expert(saved, 0, here_, [&](std::size_t p, std::size_t row, int rows) {
-    const R* dy = slopes.dy + row * h_;
-    const R* df1 = slopes.df1 + row * f_;
+    const R* dy = grads.dy + row * h_;
+    const R* df1 = grads.df1 + row * f_;
     ops_.gemm(Op::transposed, Op::as_is, h, f, rows, dy, h, saved.act + row * f_, f, R(1),
               experts_->gradient(p + down), f);
     ops_.add_column_sums(experts_->gradient(p + down_bias), dy, rows, h);
@@ -389,7 +391,7 @@ void Moe<R>::weights(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const
 
 template <class R>
 double Moe<R>::take_balance_loss() {
-  // Its slopes were of the scaled loss.
+  // Its gradients were of the scaled loss.
   const double sum = ops_.value(scratch_.balance) / config_.training.scale();
   ops_.zero_sum(scratch_.balance);
   return sum;

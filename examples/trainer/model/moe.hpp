@@ -28,7 +28,7 @@ struct MoeSaved {
 };
 
 template <class R>
-struct MoeSlopes {
+struct MoeActivationGradients {
   R* dy;       ///< [most, h] gradient of the answers, sorted by expert
   R* df1;      ///< [most, f/t]
   R* dlogits;  ///< [n, E]
@@ -57,14 +57,15 @@ class Moe {
 
   [[nodiscard]] Segment<R>* segment() const { return experts_; }
   MoeSaved<R> lay_out_saved(Arena& arena) const;
-  MoeSlopes<R> lay_out_slopes(Arena& arena) const;
+  MoeActivationGradients<R> lay_out_activation_gradients(Arena& arena) const;
   void lay_out_scratch(Arena& arena);
 
   /// in [n, h] → out [n, h], this tensor-parallel rank's part of the sum.
   void forward(const MoeSaved<R>& saved, const R* in, R* out);
   /// dy [n, h]; dx [n, h] += this rank's part.
-  void backward(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const R* dy, R* dx);
-  void weights(const MoeSaved<R>& saved, const MoeSlopes<R>& slopes, const R* in);
+  void backward(const MoeSaved<R>& saved, const MoeActivationGradients<R>& grads, const R* dy,
+                R* dx);
+  void weights(const MoeSaved<R>& saved, const MoeActivationGradients<R>& grads, const R* in);
 
   double take_balance_loss();
   std::uint64_t take_dropped();
@@ -99,7 +100,7 @@ class Moe {
   template <class Visit>
   void for_each_expert(const MoeSaved<R>& saved, std::size_t first, std::size_t last,
                        Visit visit) const;
-  void gate_slopes(const MoeSaved<R>& saved, const R* dweights, R* dlogits);
+  void gate_activation_gradients(const MoeSaved<R>& saved, const R* dweights, R* dlogits);
 
   const Config& config_;
   Ops<R>& ops_;

@@ -111,27 +111,27 @@ class CpuOps final : public Ops<R> {
       }
     }
   }
-  void pair_slopes(R* slopes, R* dy, const R* dx, const R* answers, const std::int32_t* places,
+  void pair_slopes(R* grads, R* dy, const R* dx, const R* answers, const std::int32_t* places,
                    const R* weights, int n, int k, int h) override {
     for (int pair = 0; pair < n * k; ++pair) {
-      slopes[pair] = R(0);
+      grads[pair] = R(0);
       if (places[pair] < 0) continue;
       const std::size_t at = std::size_t(places[pair]) * h;
       const R* d = dx + std::size_t(pair / k) * h;
-      slopes[pair] = cpu::sum_of<R>(static_cast<std::size_t>(h),
-                                    [&](std::size_t j) { return d[j] * answers[at + j]; });
+      grads[pair] = cpu::sum_of<R>(static_cast<std::size_t>(h),
+                                   [&](std::size_t j) { return d[j] * answers[at + j]; });
       for (int j = 0; j < h; ++j) dy[at + j] = weights[pair] * d[j];
     }
   }
   void gate_backward(R* dlogits, double* balance, const R* probabilities,
-                     const std::int32_t* experts, const R* weights, const R* slopes,
+                     const std::int32_t* experts, const R* weights, const R* grads,
                      const double* lift, bool lifts, int n, int E, int k) override {
     double sum = 0;
     for (int i = 0; i < n; ++i) {
       const R* p = probabilities + std::size_t(i) * E;
       for (int e = 0; e < E; ++e) sum += lift[e] * static_cast<double>(p[e]);
       row::gate_backward(dlogits + std::size_t(i) * E, p, experts + std::size_t(i) * k,
-                         weights + std::size_t(i) * k, slopes + std::size_t(i) * k, lift, lifts, E,
+                         weights + std::size_t(i) * k, grads + std::size_t(i) * k, lift, lifts, E,
                          k);
     }
     *balance += sum;

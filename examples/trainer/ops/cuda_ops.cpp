@@ -231,16 +231,16 @@ class CudaOps final : public Ops<R> {
                     int h) override {
     launch(kernel::GatherPairs<R>{x, y, places, weights, size(k), size(h)}, size(n) * size(h));
   }
-  void pair_slopes(R* slopes, R* dy, const R* dx, const R* answers, const std::int32_t* places,
+  void pair_slopes(R* grads, R* dy, const R* dx, const R* answers, const std::int32_t* places,
                    const R* weights, int n, int k, int h) override {
-    launch(kernel::PairSlopes<R>{slopes, dy, dx, answers, places, weights, size(k), size(h)},
+    launch(kernel::PairSlopes<R>{grads, dy, dx, answers, places, weights, size(k), size(h)},
            size(n) * size(k));
   }
   void gate_backward(R* dlogits, double* balance, const R* probabilities,
-                     const std::int32_t* experts, const R* weights, const R* slopes,
+                     const std::int32_t* experts, const R* weights, const R* grads,
                      const double* lift, bool lifts, int n, int E, int k) override {
     auto* const balances = numbers_.of<double>(size(n));
-    launch(kernel::GateSlope<R>{dlogits, balances, probabilities, experts, weights, slopes, lift,
+    launch(kernel::GateSlope<R>{dlogits, balances, probabilities, experts, weights, grads, lift,
                                 lifts, E, k},
            size(n));
     launch(kernel::SumInto<R>{balance, balances, size(n)}, 1);

@@ -68,7 +68,8 @@ struct AttentionWeights {
   }
 };
 
-/// Of the same queries: the weights again, and from the slopes of the weights those of the scores.
+/// Of the same queries: the weights again, and from the gradients of the weights those of the
+/// scores.
 template <class R, class F>
 struct AttentionSlopes {
   F *p, *ds;

@@ -50,7 +50,7 @@ struct GatherPairs {
 
 template <class R>
 struct PairSlopes {
-  R *slopes, *dy;
+  R *grads, *dy;
   const R *dx, *answers;
   const std::int32_t* places;
   const R* weights;
@@ -68,7 +68,7 @@ struct PairSlopes {
       }
     }
     mine = team.sum(mine);
-    if (team.rank() == 0) slopes[pair] = mine;
+    if (team.rank() == 0) grads[pair] = mine;
   }
 };
 
@@ -79,7 +79,7 @@ struct GateSlope {
   double* balances;
   const R* probabilities;
   const std::int32_t* experts;
-  const R *weights, *slopes;
+  const R *weights, *grads;
   const double* lift;
   bool lifts;
   int E, k;
@@ -90,7 +90,7 @@ struct GateSlope {
     for (int e = 0; e < E; ++e) sum += lift[e] * static_cast<double>(probabilities[row + e]);
     balances[i] = sum;
     row::gate_backward(dlogits + row, probabilities + row, experts + pair, weights + pair,
-                       slopes + pair, lift, lifts, E, k);
+                       grads + pair, lift, lifts, E, k);
   }
 };
 

@@ -114,14 +114,14 @@ class Ops {
   /// x [n, h] += Σ over its pairs of weight · the row of y at their place; weights null: all 1.
   virtual void gather_pairs(R* x, const R* y, const std::int32_t* places, const R* weights, int n,
                             int k, int h) = 0;
-  /// slopes [n · k]: dx's row · the answer at the pair's place, 0 without one; dy: the row at a
+  /// gradients [n · k]: dx's row · the answer at the pair's place, 0 without one; dy: the row at a
   /// pair's place is its weight · dx's row.
-  virtual void pair_slopes(R* slopes, R* dy, const R* dx, const R* answers,
+  virtual void pair_slopes(R* grads, R* dy, const R* dx, const R* answers,
                            const std::int32_t* places, const R* weights, int n, int k, int h) = 0;
-  /// dlogits [n, E]: through the weights, of slopes [n · k], and the softmax; the probability of
+  /// dlogits [n, E]: through the weights, of gradients [n · k], and the softmax; the probability of
   /// expert e itself has the slope lift[e] where `lifts`. *balance += Σ lift · probabilities.
   virtual void gate_backward(R* dlogits, double* balance, const R* probabilities,
-                             const std::int32_t* experts, const R* weights, const R* slopes,
+                             const std::int32_t* experts, const R* weights, const R* grads,
                              const double* lift, bool lifts, int n, int E, int k) = 0;
 
   // The loss over a vocabulary that may be spread over ranks: each holds columns [first, first +

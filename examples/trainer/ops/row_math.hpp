@@ -32,7 +32,7 @@ TRAINER_BOTH void choose(std::int32_t* chosen, R* weights, const R* probabilitie
 /// `lifts`, lift[e] of each probability.
 template <class R>
 TRAINER_BOTH void gate_backward(R* d, const R* probabilities, const std::int32_t* chosen,
-                                const R* weights, const R* slopes, const double* lift, bool lifts,
+                                const R* weights, const R* grads, const double* lift, bool lifts,
                                 int E, int k) {
   for (int e = 0; e < E; ++e) d[e] = lifts ? R(lift[e]) : R(0);
   R sum = R(1);
@@ -41,10 +41,10 @@ TRAINER_BOTH void gate_backward(R* d, const R* probabilities, const std::int32_t
     sum = R(0);
     for (int j = 0; j < k; ++j) {
       sum += probabilities[chosen[j]];
-      mean += slopes[j] * weights[j];
+      mean += grads[j] * weights[j];
     }
   }
-  for (int j = 0; j < k; ++j) d[chosen[j]] += (slopes[j] - mean) / sum;
+  for (int j = 0; j < k; ++j) d[chosen[j]] += (grads[j] - mean) / sum;
   R tilt = R(0);
   for (int e = 0; e < E; ++e) tilt += d[e] * probabilities[e];
   for (int e = 0; e < E; ++e) d[e] = probabilities[e] * (d[e] - tilt);

@@ -185,21 +185,21 @@ synth::Planned make(const SynthArguments& arguments, const Topology& topology,
   options.limit = [&](Collective collective, double size) {
     return limits.seconds(collective.kind, size);
   };
-  synth::Effort effort;
-  effort.deadline =
-      synth::Effort::Clock::now() + std::chrono::duration_cast<synth::Effort::Clock::duration>(
+  synth::Budget budget;
+  budget.deadline =
+      synth::Budget::Clock::now() + std::chrono::duration_cast<synth::Budget::Clock::duration>(
                                         std::chrono::duration<double>(arguments.time_limit_s));
-  effort.stop = &stop_asked;
-  effort.seed = arguments.seed;
-  effort.threads = arguments.threads > 0
+  budget.stop = &stop_asked;
+  budget.seed = arguments.seed;
+  budget.threads = arguments.threads > 0
                        ? arguments.threads
                        : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  effort.report = [&](std::string_view what) {
+  budget.report = [&](std::string_view what) {
     phase = what;
     progress.show(done, total, phase + best);
   };
   std::signal(SIGINT, ask_to_stop);
-  synth::Planned planned = synth::make_plan(topology, options, strategies, effort);
+  synth::Planned planned = synth::make_plan(topology, options, strategies, budget);
   std::signal(SIGINT, SIG_DFL);
   return planned;
 }

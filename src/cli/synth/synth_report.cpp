@@ -30,7 +30,7 @@ constexpr int kMostRanks = 2048;  // whose n² routes and transfers are listed f
 class Classic {
  public:
   Classic(std::initializer_list<std::string_view> names, CollectiveKind kind,
-          const synth::Wiring& wiring, const Routes* routes)
+          const synth::PreparedTopology& wiring, const Routes* routes)
       : wiring_(wiring) {
     const int n = wiring.topology().world_size();
     if (n > kMostRanks) return;
@@ -55,7 +55,7 @@ class Classic {
   }
 
  private:
-  const synth::Wiring& wiring_;
+  const synth::PreparedTopology& wiring_;
   std::optional<Schedule> schedule_;
   std::optional<Cost> cost_;
 };
@@ -149,7 +149,7 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
                          const std::vector<CollectiveKind>& kinds,
                          const std::vector<std::uint64_t>& sizes, const Limits& limits)
     : name_(topology.name), world_size_(topology.world_size()) {
-  const synth::Wiring wiring(topology);
+  const synth::PreparedTopology wiring(topology);
   std::optional<Routes> routes;
   if (world_size_ > kManyRanks && world_size_ <= kMostRanks) routes.emplace(topology);
   for (const CollectiveKind kind : kinds) {

@@ -58,7 +58,7 @@ struct Network {
   std::vector<std::vector<int>> ranks_on;  ///< by node
   std::vector<int> terminals;              ///< ascending
   /// Of every set of terminals that the wiring makes alike, the first. All terminals where nothing
-  /// repeats itself or there are few: what limits one limits its likes.
+  /// repeats itself or there are few: what limits one limits its counterparts.
   std::vector<int> representatives;
   std::optional<Repetition> repetition;  ///< what the representatives stand for; none: all
   double total = 0;                      ///< of all real capacities: above every real rate

@@ -128,13 +128,13 @@ class Simulator {
         now_s = std::max(now_s, event.time_s);
         if (event.flows) {
           const FairSharing::Forecast forecast{event.time_s, event.id, event.version};
-          if (sharing_.current(forecast)) end_all(forecast.knot, until_s, now_s);
+          if (sharing_.current(forecast)) end_all(forecast.component, until_s, now_s);
         } else {
           prepared(event.id, event.time_s);
         }
       }
       for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
-        events_.push({forecast.end_s, true, forecast.knot, forecast.version});
+        events_.push({forecast.end_s, true, forecast.component, forecast.version});
       }
     }
     for (const TimelineEntry& entry : entries_) {
@@ -153,7 +153,7 @@ class Simulator {
   struct Event {
     double time_s = 0;
     bool flows = false;
-    int id = 0;  // of the transfer, or of the knot of those that flow
+    int id = 0;  // of the transfer, or of the component of those that flow
     std::uint32_t version = 0;
 
     bool operator>(const Event& other) const {
@@ -226,9 +226,9 @@ class Simulator {
   }
 
   /// Ends what comes to its end by `until_s`, each transfer when it does.
-  void end_all(int knot, double until_s, double& now_s) {
+  void end_all(int component, double until_s, double& now_s) {
     ending_.clear();
-    sharing_.ending(knot, until_s, ending_);
+    sharing_.ending(component, until_s, ending_);
     const double first_s = now_s;
     for (const int id : ending_) {
       const double end_s = std::max(first_s, sharing_.end_s(id));

@@ -73,12 +73,12 @@ void FairSharing::end(int id) {
 }
 
 bool FairSharing::current(const Forecast& forecast) const {
-  return knots_[at(forecast.knot)].version == forecast.version;
+  return components_[at(forecast.component)].version == forecast.version;
 }
 
-void FairSharing::ending(int knot, double until_s, std::vector<int>& ids) const {
+void FairSharing::ending(int component, double until_s, std::vector<int>& ids) const {
   const auto first = static_cast<std::ptrdiff_t>(ids.size());
-  for (const int id : knots_[at(knot)].flows) {
+  for (const int id : components_[at(component)].flows) {
     if (flows_[at(id)].end_s <= until_s) ids.push_back(id);
   }
   std::sort(ids.begin() + first, ids.end());
@@ -146,24 +146,24 @@ void FairSharing::fill() {
   }
 }
 
-/// The gathered flows go on at their new rates, as one knot.
+/// The gathered flows go on at their new rates, as one component.
 void FairSharing::settle(double now_s) {
   if (gathered_flows_.empty()) return;
-  if (free_knots_.empty()) {
-    free_knots_.push_back(static_cast<int>(knots_.size()));
-    knots_.emplace_back();
+  if (free_components_.empty()) {
+    free_components_.push_back(static_cast<int>(components_.size()));
+    components_.emplace_back();
   }
-  const int number = free_knots_.back();
-  free_knots_.pop_back();
+  const int number = free_components_.back();
+  free_components_.pop_back();
   double first_end_s = kInfinity;
   for (const int id : gathered_flows_) {
     Flow& flow = flows_[at(id)];
-    if (flow.knot >= 0 && !knots_[at(flow.knot)].flows.empty()) {
-      knots_[at(flow.knot)].flows.clear();
-      ++knots_[at(flow.knot)].version;
-      left_knots_.push_back(flow.knot);
+    if (flow.component >= 0 && !components_[at(flow.component)].flows.empty()) {
+      components_[at(flow.component)].flows.clear();
+      ++components_[at(flow.component)].version;
+      left_components_.push_back(flow.component);
     }
-    flow.knot = -1;
+    flow.component = -1;
     if (flow.next_rate != flow.rate) {
       if (flow.rate > 0) {
         flow.left_bytes = std::max(0.0, flow.left_bytes - flow.rate * (now_s - flow.since_s));
@@ -174,10 +174,10 @@ void FairSharing::settle(double now_s) {
     }
     first_end_s = std::min(first_end_s, flow.end_s);
   }
-  for (const int id : gathered_flows_) flows_[at(id)].knot = number;
-  Knot& knot = knots_[at(number)];
-  knot.flows = gathered_flows_;
-  forecasts_.push_back({first_end_s, number, knot.version});
+  for (const int id : gathered_flows_) flows_[at(id)].component = number;
+  Component& component = components_[at(number)];
+  component.flows = gathered_flows_;
+  forecasts_.push_back({first_end_s, number, component.version});
 }
 
 const std::vector<FairSharing::Forecast>& FairSharing::update(double now_s) {
@@ -208,9 +208,9 @@ const std::vector<FairSharing::Forecast>& FairSharing::update(double now_s) {
   for (const int id : passed_flows_) flows_[at(id)].gathered = false;
   passed_resources_.clear();
   passed_flows_.clear();
-  // Not before: flows of one knot may have come into several.
-  free_knots_.insert(free_knots_.end(), left_knots_.begin(), left_knots_.end());
-  left_knots_.clear();
+  // Not before: flows of one component may have come into several.
+  free_components_.insert(free_components_.end(), left_components_.begin(), left_components_.end());
+  left_components_.clear();
   return forecasts_;
 }
 

@@ -26,15 +26,15 @@ class FairSharing {
   /// or ends.
   struct Forecast {
     double end_s = 0;
-    int knot = 0;
-    std::uint32_t version = 0;  ///< current(knot, version) tells whether it still holds
+    int component = 0;
+    std::uint32_t version = 0;  ///< current(component, version) tells whether it still holds
   };
   /// Works out the rates after any number of begin() and end() at `now_s`. Returns the forecasts
   /// that are new.
   const std::vector<Forecast>& update(double now_s);
   [[nodiscard]] bool current(const Forecast& forecast) const;
-  /// Appends the transfers of the knot that end by `until_s`, in ascending order.
-  void ending(int knot, double until_s, std::vector<int>& ids) const;
+  /// Appends the transfers of the component that end by `until_s`, in ascending order.
+  void ending(int component, double until_s, std::vector<int>& ids) const;
   /// When the transfer ends, by the last update.
   [[nodiscard]] double end_s(int id) const { return flows_[static_cast<std::size_t>(id)].end_s; }
 
@@ -50,7 +50,7 @@ class FairSharing {
     double rate = -1;  // bytes per second; -1: not set yet
     double next_rate = -1;
     double end_s = 0;
-    int knot = -1;
+    int component = -1;
     bool gathered = false;
     bool fixed = false;
   };
@@ -62,7 +62,7 @@ class FairSharing {
     double users = 0;
   };
 
-  struct Knot {
+  struct Component {
     std::vector<int> flows;
     std::uint32_t version = 0;
   };
@@ -87,11 +87,11 @@ class FairSharing {
   std::vector<Flow> flows_;  // by id
   std::vector<int> touched_;
   std::vector<int> unlimited_;                            // flows that nothing holds back
-  std::vector<int> gathered_resources_, gathered_flows_;  // of one knot
-  std::vector<int> passed_resources_, passed_flows_;      // of all knots of one update
+  std::vector<int> gathered_resources_, gathered_flows_;  // of one component
+  std::vector<int> passed_resources_, passed_flows_;      // of all components of one update
   std::vector<Share> shares_;
-  std::vector<Knot> knots_;
-  std::vector<int> free_knots_, left_knots_;
+  std::vector<Component> components_;
+  std::vector<int> free_components_, left_components_;
   std::vector<Forecast> forecasts_;
 };
 

@@ -17,7 +17,9 @@ namespace {
 Deliveries images_at(const Schedule& schedule, const Deliveries& named, Rank rank) {
   const Cells cells = cells_of(schedule);
   const int cell = cells.cell_of(rank);
-  const auto is_likes = [&](Rank other) { return other % cells.size() == rank % cells.size(); };
+  const auto is_counterpart = [&](Rank other) {
+    return other % cells.size() == rank % cells.size();
+  };
   Deliveries result;
   const auto add = [&](const Delivery& delivery, int by) {
     Delivery& image = result.list.emplace_back(delivery);
@@ -32,9 +34,9 @@ Deliveries images_at(const Schedule& schedule, const Deliveries& named, Rank ran
   };
   for (const Delivery& delivery : named.list) {
     std::vector<int> by;
-    if (is_likes(delivery.dst)) by.push_back(cells.minus(cell, cells.cell_of(delivery.dst)));
+    if (is_counterpart(delivery.dst)) by.push_back(cells.minus(cell, cells.cell_of(delivery.dst)));
     for (const Sender& sender : delivery.senders) {
-      if (is_likes(sender.rank)) by.push_back(cells.minus(cell, cells.cell_of(sender.rank)));
+      if (is_counterpart(sender.rank)) by.push_back(cells.minus(cell, cells.cell_of(sender.rank)));
     }
     std::sort(by.begin(), by.end());
     by.erase(std::unique(by.begin(), by.end()), by.end());
@@ -44,7 +46,7 @@ Deliveries images_at(const Schedule& schedule, const Deliveries& named, Rank ran
     return std::tie(a.step, a.dst, a.chunk) < std::tie(b.step, b.dst, b.chunk);
   });
   for (const auto& [holder, chunk] : named.early_copies) {
-    if (!is_likes(holder)) continue;
+    if (!is_counterpart(holder)) continue;
     const int by = cells.minus(cell, cells.cell_of(holder));
     result.early_copies.emplace_back(rank, moved_chunk(schedule, cells, chunk, by));
   }

@@ -80,7 +80,7 @@ class Finishers {
 
   /// Who receives nothing finishes the chunk itself: it holds it, or has folded it from all.
   bool complete(ChunkId chunk) {
-    const Rank one = taker(schedule_, chunk);
+    const Rank one = destination_of(schedule_, chunk);
     const Rank end = one < 0 ? schedule_.world_size : one + 1;
     for (Rank rank = std::max(one, 0); rank < end; ++rank) {
       if (of(rank) != kNobody) continue;
@@ -158,7 +158,7 @@ std::optional<std::vector<DirectProgram>> direct(const Schedule& schedule) {
   for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
     if (!finishers.run(chunk, transfers.of(chunk))) return std::nullopt;
     std::map<Rank, Move> moves;
-    const Rank one = taker(schedule, chunk);
+    const Rank one = destination_of(schedule, chunk);
     const Rank end = one < 0 ? n : one + 1;
     for (Rank rank = std::max(one, 0); rank < end; ++rank) {
       const auto [it, is_new] = moves.try_emplace(finishers.of(rank));
@@ -188,11 +188,11 @@ std::optional<std::string> first_fault(std::span<const DirectProgram> programs) 
                        counted(schedule.world_size, "rank"));
   }
   // By chunk where one rank wants it, else by rank and chunk.
-  const bool one_taker = taker(schedule, 0) >= 0;
+  const bool one_destination = destination_of(schedule, 0) >= 0;
   const auto chunks = static_cast<std::size_t>(schedule.num_chunks);
-  std::vector<std::uint8_t> written(one_taker ? chunks : programs.size() * chunks);
+  std::vector<std::uint8_t> written(one_destination ? chunks : programs.size() * chunks);
   const auto place_of = [&](Rank rank, ChunkId chunk) -> std::uint8_t& {
-    return written[(one_taker ? 0 : static_cast<std::size_t>(rank) * chunks) +
+    return written[(one_destination ? 0 : static_cast<std::size_t>(rank) * chunks) +
                    static_cast<std::size_t>(chunk)];
   };
   for (const DirectProgram& program : programs) {
@@ -223,7 +223,7 @@ std::optional<std::string> first_fault(std::span<const DirectProgram> programs) 
     }
   }
   for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
-    const Rank one = taker(schedule, chunk);
+    const Rank one = destination_of(schedule, chunk);
     const Rank end = one < 0 ? schedule.world_size : one + 1;
     for (Rank rank = std::max(one, 0); rank < end; ++rank) {
       if (place_of(rank, chunk) == 0) {

@@ -1,4 +1,4 @@
-// Wirings that repeat themselves: what holds for one rank holds for its likes.
+// Wirings that repeat themselves: what holds for one rank holds for its counterparts.
 #pragma once
 
 #include <optional>

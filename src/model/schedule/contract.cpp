@@ -121,7 +121,7 @@ Rank origin(const Schedule& schedule, ChunkId chunk) {
   return holder(schedule, chunk, contract_of(schedule.collective.kind).before, true);
 }
 
-Rank taker(const Schedule& schedule, ChunkId chunk) {
+Rank destination_of(const Schedule& schedule, ChunkId chunk) {
   return holder(schedule, chunk, contract_of(schedule.collective.kind).after, false);
 }
 
@@ -131,7 +131,7 @@ bool starts_at(const Schedule& schedule, ChunkId chunk, Rank rank) {
 }
 
 bool wanted_at(const Schedule& schedule, ChunkId chunk, Rank rank) {
-  const Rank to = taker(schedule, chunk);
+  const Rank to = destination_of(schedule, chunk);
   return to == -1 || to == rank;
 }
 

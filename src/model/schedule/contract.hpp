@@ -26,7 +26,7 @@ namespace chorus {
 /// The rank whose data the chunk is before the collective, or -1 if all ranks contribute to it.
 [[nodiscard]] Rank origin(const Schedule& schedule, ChunkId chunk);
 /// The one rank that must hold the finished chunk afterwards, or -1 if all ranks must.
-[[nodiscard]] Rank taker(const Schedule& schedule, ChunkId chunk);
+[[nodiscard]] Rank destination_of(const Schedule& schedule, ChunkId chunk);
 /// True if `rank` holds (its contribution to) `chunk` before the collective.
 [[nodiscard]] bool starts_at(const Schedule& schedule, ChunkId chunk, Rank rank);
 /// True if `rank` must hold the finished `chunk` afterwards.

@@ -17,8 +17,8 @@ namespace {
 using Fault = std::optional<std::string>;
 
 /// The ranks [first, second) that must hold `chunk` afterwards.
-std::pair<Rank, Rank> takers(const Schedule& schedule, ChunkId chunk) {
-  const Rank one = taker(schedule, chunk);
+std::pair<Rank, Rank> destinations(const Schedule& schedule, ChunkId chunk) {
+  const Rank one = destination_of(schedule, chunk);
   return one == -1 ? std::pair{0, schedule.world_size} : std::pair{one, one + 1};
 }
 
@@ -49,7 +49,7 @@ class CopyReplay {
 
  private:
   [[nodiscard]] Fault missing(ChunkId chunk) const {
-    const auto [begin, end] = takers(schedule_, chunk);
+    const auto [begin, end] = destinations(schedule_, chunk);
     for (Rank rank = begin; rank < end; ++rank) {
       if (holds_[rank]) continue;
       return fmt::format("rank {} never receives chunk {}, which {} promises it (from rank {})",
@@ -116,7 +116,7 @@ class CombiningReplay {
   [[nodiscard]] Fault wrong_result(ChunkId chunk) const {
     // A barrier has no data: hearing from a rank twice does no harm.
     const bool once = schedule_.collective.kind != CollectiveKind::barrier;
-    const auto [begin, end] = takers(schedule_, chunk);
+    const auto [begin, end] = destinations(schedule_, chunk);
     for (Rank rank = begin; rank < end; ++rank) {
       for (Rank of = 0; of < schedule_.world_size; ++of) {
         const int count = counts_.count(rank, of);

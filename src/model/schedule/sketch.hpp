@@ -22,7 +22,7 @@ enum class SwitchUse : std::uint8_t {
 /// Which ranks exchange with other hosts.
 enum class HostLinks : std::uint8_t {
   all,     ///< any rank with any: "fully-connected"
-  direct,  ///< each with its likes, those of the same local rank: "direct-map"
+  direct,  ///< each with its counterparts, those of the same local rank: "direct-map"
   listed,  ///< those of Sketch::senders
 };
 

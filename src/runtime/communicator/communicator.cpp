@@ -43,7 +43,7 @@ Communicator::Impl& Communicator::impl() const {
 }
 
 Communicator::~Communicator() {
-  // What a forked child has is its parent's: connections to say farewell over, shared memory.
+  // What a forked child has is its parent's: connections to say goodbye over, shared memory.
   if (impl_ && !impl_->of_this_process()) (void)impl_.release();
   if (impl_ && impl_->finishes) finish_last();
 }
@@ -92,7 +92,7 @@ std::optional<Communicator> Communicator::split(int color, int key) {
   std::stable_sort(chosen.begin(), chosen.end(),
                    [](const Wish& a, const Wish& b) { return a.key < b.key; });
   GroupPlace mine_now{.key = child_key(place.key, fmt::format(".{}c{}", number, color)),
-                      .crowded = impl().engine->crowded()};
+                      .oversubscribed = impl().engine->oversubscribed()};
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     if (chosen[i].rank == place.rank) mine_now.rank = static_cast<Rank>(i);
     mine_now.members.push_back(place.members[static_cast<std::size_t>(chosen[i].rank)]);
@@ -109,7 +109,7 @@ Communicator Communicator::group(std::span<const Rank> members, std::string_view
   const GroupPlace& place = mine.place;
   GroupPlace part{.key = child_key(place.key, fmt::format(".group-{}", name)),
                   .rank = -1,
-                  .crowded = mine.engine->crowded()};
+                  .oversubscribed = mine.engine->oversubscribed()};
   std::vector<bool> named(place.members.size());
   for (const Rank rank : members) {
     if (rank < 0 || rank >= world_size() || named[static_cast<std::size_t>(rank)]) {
@@ -132,7 +132,8 @@ Communicator Communicator::group(std::span<const Rank> members, std::string_view
 
 Communicator Communicator::shrink(std::span<const Rank> excluded) {
   const GroupPlace& place = impl().place;
-  GroupPlace smaller{.crowded = place.crowded};  // of this one's ranks the others are gone
+  GroupPlace smaller{.oversubscribed =
+                         place.oversubscribed};  // of this one's ranks the others are gone
   std::vector<bool> leaves(place.members.size());
   for (const Rank rank : excluded) {
     if (rank < 0 || rank >= world_size()) {

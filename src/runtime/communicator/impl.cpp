@@ -33,9 +33,9 @@ bool ends_together(CollectiveKind kind) {
 
 }  // namespace
 
-void keep_up(Wiring& wiring) {
+void keep_up(Connections& connections) {
   try {
-    wiring.progress();
+    connections.progress();
   } catch (const LinkError&) {  // told where the link is used
   }
 }
@@ -64,7 +64,7 @@ Communicator::Impl::~Impl() {
     return;
   }
   engine.reset();
-  const std::shared_ptr<Wiring> kept = std::move(wiring);
+  const std::shared_ptr<Connections> kept = std::move(connections);
   control->keep_until_left(
       place.key, place.members, [kept] { keep_up(*kept); }, options.join_timeout_ms);
 }
@@ -103,7 +103,7 @@ Table Communicator::Impl::meet(const std::string& what, std::span<const std::byt
                                const std::function<void()>& meanwhile) {
   return control->exchange(place.key + "/" + what, place.members, mine, options.join_timeout_ms,
                            place.key, [&] {
-                             keep_up(*wiring);
+                             keep_up(*connections);
                              if (meanwhile) meanwhile();
                            });
 }
@@ -145,13 +145,13 @@ void Communicator::Impl::announce_end() {
   end_announced = true;
   // What repeats the last calls without another look must not do so now.
   forget_calls();
-  for (Conversation& each : conversations_) each.is_short = false;
+  for (PointToPoint& each : point_to_point_) each.is_short = false;
   report_history();
   control->report_waiting(place.key, sequence + 1, "the end of the communicator", -1);
   std::vector<Control::Conversed> all;
   for (std::size_t peer = 0; peer < place.members.size(); ++peer) {
-    const std::uint64_t received = conversations_[2 * peer].messages;
-    const std::uint64_t sent = conversations_[2 * peer + 1].messages;
+    const std::uint64_t received = point_to_point_[2 * peer].messages;
+    const std::uint64_t sent = point_to_point_[2 * peer + 1].messages;
     if (received + sent == 0) continue;
     all.push_back({.peer = static_cast<Rank>(peer),
                    .sent = static_cast<std::uint32_t>(sent & 0x7fffffff),
@@ -191,7 +191,8 @@ void Communicator::Impl::leave() noexcept {
       engine->drive_until(**job, [&] { return (*job)->complete; });
     }
     try {
-      left_alone = !control->leave_group(place.key, place.members, [this] { keep_up(*wiring); });
+      left_alone =
+          !control->leave_group(place.key, place.members, [this] { keep_up(*connections); });
     } catch (const BootstrapError& error) {
       if (control->verdict(place.key)) throw;
       throw CollectiveError(fmt::format(
@@ -321,11 +322,11 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   if (kind == CollectiveKind::barrier) work.count = 0;
   prepare_input(job, work, call, static_cast<std::size_t>(input_blocks(collective, n, place.rank)),
                 static_cast<std::size_t>(output_blocks(collective, n, place.rank)));
-  Commons* const commons = wiring->commons();
-  if (choice.routine->direct != nullptr && commons != nullptr &&
-      DirectExecution::fits(*choice.routine->direct, work, *commons)) {
+  SharedWindow* const shared_window = connections->shared_window();
+  if (choice.routine->direct != nullptr && shared_window != nullptr &&
+      DirectExecution::fits(*choice.routine->direct, work, *shared_window)) {
     job.way = Job::Way::direct;
-    job.direct.reset(choice.routine, work, *commons, shared_calls_);
+    job.direct.reset(choice.routine, work, *shared_window, shared_calls_);
   } else {
     job.execution.reset(choice.routine, work, layout, *engine);
   }
@@ -333,14 +334,14 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
 }
 
 std::string Communicator::Impl::explain_buffers(const Call& call) const {
-  Commons* const commons = wiring->commons();
-  if (commons == nullptr || call.kind == Call::Kind::barrier) return {};
+  SharedWindow* const shared_window = connections->shared_window();
+  if (shared_window == nullptr || call.kind == Call::Kind::barrier) return {};
   const Selector::Choice& choice = selector->choose(
       collective_of(call), size_bytes_of(call, static_cast<int>(place.members.size())));
   const Work work{.count = call.count, .type = call.type};
   const DirectRoutine* const direct = choice.routine->direct.get();
-  if (direct == nullptr || !DirectExecution::fits(*direct, work, *commons)) return {};
-  if (commons->is_one_process()) return "  buffers are read where they are: one process\n";
+  if (direct == nullptr || !DirectExecution::fits(*direct, work, *shared_window)) return {};
+  if (shared_window->is_one_process()) return "  buffers are read where they are: one process\n";
   const auto by_kernel = DirectExecution::reads_by_kernel(*choice.routine, work, shared_calls_);
   return fmt::format(
       "  ordinary buffers {} (host {}{})\n",

@@ -17,9 +17,9 @@
 #include "runtime/communicator/loss_agreement.hpp"
 #include "runtime/control/control.hpp"
 #include "runtime/control/net.hpp"
+#include "runtime/engine/connections.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/flight_recorder.hpp"
-#include "runtime/engine/wiring.hpp"
 #include "runtime/probing/drift.hpp"
 #include "runtime/probing/survey.hpp"
 #include "runtime/selection/planner.hpp"
@@ -122,7 +122,7 @@ struct Communicator::Impl {
   /// True if a message of `from` is here that nothing under way takes.
   [[nodiscard]] bool has_message(Rank from);
 
-  // Declared in the order of construction; destroyed in reverse: the wiring before the control
+  // Declared in the order of construction; destroyed in reverse: the connections before the control
   // connection that watches over it.
   std::shared_ptr<void> keep_alive;  // the coordinator, where this process hosts it
   std::shared_ptr<Control> control;
@@ -131,7 +131,7 @@ struct Communicator::Impl {
   int joined_probe_ms = 0;  ///< Options::probe_ms as joined with: parts have 0 where nobody probed
   GroupPlace place;
   SlotLayout layout;
-  std::unique_ptr<Wiring> wiring;
+  std::unique_ptr<Connections> connections;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Selector> selector;
   /// Of the schedule that calls take in place of the selected one; empty: the selected one. See
@@ -164,7 +164,7 @@ struct Communicator::Impl {
   /// had not, and all agree on how often there was one without the dead.
   std::map<std::uint64_t, int> shrinks;
   int grows = 0;
-  std::atomic<bool> aborted{false};  // by this rank: nobody expects a farewell
+  std::atomic<bool> aborted{false};  // by this rank: nobody expects a goodbye
   bool end_announced = false;
   bool left_alone = false;           // the others have not ended it yet
   std::atomic<bool> visited{false};  // a thread is in a call (see Visit)
@@ -232,15 +232,15 @@ struct Communicator::Impl {
                                                         Plan plan) const;
   void prepare_input(Job& job, Work& work, const Call& call, std::size_t blocks_in,
                      std::size_t blocks_out);
-  struct Conversation;
+  struct PointToPoint;
   void launch_message(const Call& call, std::uint32_t salt, std::uint64_t part_of,
                       std::vector<Job*>& jobs);
-  [[nodiscard]] Conversation& conversation(const Call& call);
+  [[nodiscard]] PointToPoint& point_to_point(const Call& call);
   [[nodiscard]] std::size_t resource_of(const Call& message) const;
   [[nodiscard]] std::uint64_t number_of(const Call& message, std::uint64_t index) const;
-  [[nodiscard]] bool move_now(const Call& call, Conversation& with, bool blocking);
-  void join_burst(const Call& call, Conversation& with, std::uint64_t part_of,
-                  std::vector<Job*>& jobs);
+  [[nodiscard]] bool move_now(const Call& call, PointToPoint& with, bool blocking);
+  void join_eager_queue(const Call& call, PointToPoint& with, std::uint64_t part_of,
+                        std::vector<Job*>& jobs);
   [[nodiscard]] bool run_again(const Call& call);
   [[nodiscard]] bool keep_for_next(Job& job);
   void forget_calls();
@@ -264,9 +264,9 @@ struct Communicator::Impl {
   std::size_t oldest_repeated_ = 0;
 
   /// Messages to a peer, or from it.
-  struct Conversation {
-    std::uint64_t messages = 0;  ///< so far
-    Mailbox* mailbox = nullptr;  ///< for the short ones; null before the first, or without one
+  struct PointToPoint {
+    std::uint64_t messages = 0;       ///< so far
+    EagerRing* eager_ring = nullptr;  ///< for the short ones; null before the first, or without one
     std::shared_ptr<const Routine> routine = nullptr;  ///< of those through slots
     // The last message: what the next one like it has in common with it.
     std::size_t count = 0;
@@ -275,7 +275,7 @@ struct Communicator::Impl {
     bool is_short = false;
     std::uint64_t shape = 0;  ///< shape_of()
   };
-  std::vector<Conversation> conversations_;  // [2 · peer + sending]
+  std::vector<PointToPoint> point_to_point_;  // [2 · peer + sending]
 };
 
 /// A call that its caller has not seen complete. One that outlives its communicator is told how it
@@ -328,7 +328,7 @@ void Communicator::survivably(const Calls& calls) {
 }
 
 /// Moves its links forward, for peers; what breaks is told where it is used.
-void keep_up(Wiring& wiring);
+void keep_up(Connections& connections);
 
 /// "[rank 0/4]", for the log.
 [[nodiscard]] std::string who(const GroupPlace& place);

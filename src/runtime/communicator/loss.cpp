@@ -67,7 +67,7 @@ Communicator::Impl::Survived Communicator::Impl::try_to_survive(const std::vecto
                                                                 std::span<const std::byte> state) {
   Survived survived{
       .smaller = nullptr, .alive = {}, .why = control->verdict(place.key).value_or("")};
-  GroupPlace smaller{.crowded = place.crowded};
+  GroupPlace smaller{.oversubscribed = place.oversubscribed};
   Fnv1a hash;
   for (std::size_t r = 0; r < place.members.size(); ++r) {
     if (std::ranges::find(lost, static_cast<Rank>(r)) != lost.end()) continue;

@@ -1,4 +1,4 @@
-// Messages between two ranks: short ones at once through the pair's mailbox, where there is one,
+// Messages between two ranks: short ones at once through the pair's eager ring, where there is one,
 // longer ones as jobs through slots.
 #include <algorithm>
 #include <cstring>
@@ -25,9 +25,9 @@ std::byte* memory_of(const Call& message) {
 
 }  // namespace
 
-Communicator::Impl::Conversation& Communicator::Impl::conversation(const Call& call) {
+Communicator::Impl::PointToPoint& Communicator::Impl::point_to_point(const Call& call) {
   const bool sending = call.kind == Call::Kind::send;
-  return conversations_[2 * static_cast<std::size_t>(call.peer) + (sending ? 1 : 0)];
+  return point_to_point_[2 * static_cast<std::size_t>(call.peer) + (sending ? 1 : 0)];
 }
 
 std::size_t Communicator::Impl::resource_of(const Call& message) const {
@@ -46,8 +46,8 @@ std::uint64_t Communicator::Impl::number_of(const Call& message, std::uint64_t i
 
 bool Communicator::Impl::message_at_once(const Call& call, bool blocking) {
   if (static_cast<std::size_t>(call.peer) >= place.members.size()) return false;
-  Conversation& with = conversation(call);
-  if (with.mailbox == nullptr || !with.is_short || with.count != call.count ||
+  PointToPoint& with = point_to_point(call);
+  if (with.eager_ring == nullptr || !with.is_short || with.count != call.count ||
       with.type != call.type || with.salt != 0 || (memory_of(call) == nullptr && call.count > 0)) {
     return false;
   }
@@ -57,19 +57,19 @@ bool Communicator::Impl::message_at_once(const Call& call, bool blocking) {
   } catch (const LinkError& error) {
     engine->lost(error.peer(), error.what());
   }
-  with.mailbox->announce();
+  with.eager_ring->announce();
   return true;
 }
 
 // Nothing of what is checked here may be left to a job: one that waits has its own number.
-bool Communicator::Impl::move_now(const Call& call, Conversation& with, bool blocking) {
+bool Communicator::Impl::move_now(const Call& call, PointToPoint& with, bool blocking) {
   if (!engine->is_free(resource_of(call))) return false;
   const bool sending = call.kind == Call::Kind::send;
-  Mailbox& mailbox = *with.mailbox;
+  EagerRing& eager_ring = *with.eager_ring;
   const std::size_t bytes = call.count * size_of(call.type);
   if (!sending) {
-    const bool looks = blocking && engine->idle_now() && !engine->crowded();
-    for (int left = looks ? kLooks : 1; !mailbox.has_message(); mailbox.look_ahead(bytes)) {
+    const bool looks = blocking && engine->idle_now() && !engine->oversubscribed();
+    for (int left = looks ? kLooks : 1; !eager_ring.has_message(); eager_ring.look_ahead(bytes)) {
       if (--left == 0) return false;
       WaitPolicy::pause();
     }
@@ -77,10 +77,10 @@ bool Communicator::Impl::move_now(const Call& call, Conversation& with, bool blo
   const std::uint64_t number = with.messages + 1;
   const std::uint32_t tag = next_tag(0, with.shape, number_of(call, number));
   if (sending) {
-    if (!mailbox.try_put({memory_of(call), bytes}, tag)) return false;
+    if (!eager_ring.try_put({memory_of(call), bytes}, tag)) return false;
   } else {
-    if (mailbox.tag() != tag) return false;  // a job says so
-    mailbox.take({memory_of(call), bytes});
+    if (eager_ring.tag() != tag) return false;  // a job says so
+    eager_ring.take({memory_of(call), bytes});
   }
   with.messages = number;
   flight.note(number, call, message_label);
@@ -91,12 +91,13 @@ bool Communicator::Impl::has_message(Rank from) {
   const Call awaited{.kind = Call::Kind::recv, .peer = from};
   if (!engine->is_free(resource_of(awaited))) return false;
   try {
-    Link& link = wiring->link(from);
-    if (Mailbox* const mailbox = link.mailbox(); mailbox != nullptr && mailbox->has_message()) {
+    Link& link = connections->link(from);
+    if (EagerRing* const eager_ring = link.eager_ring();
+        eager_ring != nullptr && eager_ring->has_message()) {
       return true;
     }
     if (link.peer_region().empty()) {  // no job is there to move it
-      wiring->progress();
+      connections->progress();
       static_cast<void>(link.progress());
     }
   } catch (const LinkError& error) {
@@ -109,8 +110,8 @@ bool Communicator::Impl::has_message(Rank from) {
 
 void Communicator::Impl::announce(const Call& call) {
   if (call.kind != Call::Kind::send) return;
-  const Conversation& with = conversation(call);
-  if (with.mailbox != nullptr) with.mailbox->announce();
+  const PointToPoint& with = point_to_point(call);
+  if (with.eager_ring != nullptr) with.eager_ring->announce();
 }
 
 void Communicator::Impl::launch_message(const Call& call, std::vector<Job*>& jobs) {
@@ -120,8 +121,8 @@ void Communicator::Impl::launch_message(const Call& call, std::vector<Job*>& job
 void Communicator::Impl::launch_message(const Call& call, std::uint32_t salt, std::uint64_t part_of,
                                         std::vector<Job*>& jobs) {
   const bool sending = call.kind == Call::Kind::send;
-  Conversation& with = conversation(call);
-  if (with.mailbox == nullptr) with.mailbox = wiring->link(call.peer).mailbox();
+  PointToPoint& with = point_to_point(call);
+  if (with.eager_ring == nullptr) with.eager_ring = connections->link(call.peer).eager_ring();
   if (with.messages == 0 || with.count != call.count || with.type != call.type ||
       with.salt != salt) {
     Call as_sent = call;
@@ -131,10 +132,10 @@ void Communicator::Impl::launch_message(const Call& call, std::uint32_t salt, st
     with.count = call.count;
     with.type = call.type;
     with.salt = salt;
-    with.is_short = call.count <= Mailbox::kMostBytes / size_of(call.type);
+    with.is_short = call.count <= EagerRing::kMostBytes / size_of(call.type);
   }
-  if (with.mailbox != nullptr && with.is_short) {
-    if (!move_now(call, with, false)) join_burst(call, with, part_of, jobs);
+  if (with.eager_ring != nullptr && with.is_short) {
+    if (!move_now(call, with, false)) join_eager_queue(call, with, part_of, jobs);
     return;
   }
   Job& job = take_job(call, resource_of(call));
@@ -142,7 +143,7 @@ void Communicator::Impl::launch_message(const Call& call, std::uint32_t salt, st
   job.sequence = number_of(call, number);
   job.part_of = part_of;
   job.flight_record = flight.begin(number, call, message_label);
-  if (!sending) job.watched = with.mailbox;
+  if (!sending) job.watched = with.eager_ring;
   const Work work{.input = static_cast<const std::byte*>(call.input),
                   .output = static_cast<std::byte*>(call.output),
                   .count = call.count,
@@ -160,32 +161,32 @@ void Communicator::Impl::launch_message(const Call& call, std::uint32_t salt, st
 
 // A message that cannot move now: with those of the same call or group that wait for the same peer,
 // in one job.
-void Communicator::Impl::join_burst(const Call& call, Conversation& with, std::uint64_t part_of,
-                                    std::vector<Job*>& jobs) {
+void Communicator::Impl::join_eager_queue(const Call& call, PointToPoint& with,
+                                          std::uint64_t part_of, std::vector<Job*>& jobs) {
   const std::size_t resource = resource_of(call);
   const std::uint64_t index = ++with.messages;
   const std::uint64_t number = number_of(call, index);
-  const Burst::Message message{.memory = memory_of(call),
-                               .count = call.count,
-                               .type = call.type,
-                               .tag = next_tag(0, with.shape, number),
-                               .number = number,
-                               .flight_record = flight.begin(index, call, message_label)};
+  const EagerQueue::Message message{.memory = memory_of(call),
+                                    .count = call.count,
+                                    .type = call.type,
+                                    .tag = next_tag(0, with.shape, number),
+                                    .number = number,
+                                    .flight_record = flight.begin(index, call, message_label)};
   if (!engine->is_free(resource)) {
     Job& last = engine->last_of(resource);
     const bool together = std::find(jobs.rbegin(), jobs.rend(), &last) != jobs.rend();
-    if (together && last.way == Job::Way::mailbox && last.part_of == part_of) {
-      last.burst.add(message);
+    if (together && last.way == Job::Way::eager_ring && last.part_of == part_of) {
+      last.eager_queue.add(message);
       return;
     }
   }
   Job& job = take_job(call, resource);
-  job.way = Job::Way::mailbox;
+  job.way = Job::Way::eager_ring;
   job.part_of = part_of;
   const bool sending = call.kind == Call::Kind::send;
-  job.burst.reset(*with.mailbox, call.peer,
-                  sending ? nullptr : &engine->in(call.peer, message_channel()), flight);
-  job.burst.add(message);
+  job.eager_queue.reset(*with.eager_ring, call.peer,
+                        sending ? nullptr : &engine->in(call.peer, message_channel()), flight);
+  job.eager_queue.add(message);
   job.name_current();
   engine->enqueue(job);
   jobs.push_back(&job);

@@ -25,10 +25,10 @@ void Communicator::Impl::begin_survey(std::shared_ptr<Survey> known, bool use_ca
   const bool is_part = known != nullptr;
   if (!is_part) {
     const GroupPlace as{
-        .key = fmt::format("{}/survey{}-{:x}", place.key, surveys++, wiring->serial()),
+        .key = fmt::format("{}/survey{}-{:x}", place.key, surveys++, connections->serial()),
         .members = place.members,
         .rank = place.rank};
-    known = std::make_shared<Survey>(control, as, options, layout, *wiring, use_cache);
+    known = std::make_shared<Survey>(control, as, options, layout, *connections, use_cache);
     if (place.rank == 0 && known->recalled() != nullptr) drift.emplace(false);
   }
   engine->gate = known->recalled() == nullptr ? &known->gate() : nullptr;
@@ -37,7 +37,7 @@ void Communicator::Impl::begin_survey(std::shared_ptr<Survey> known, bool use_ca
 }
 
 Communicator::Impl::Surveyed Communicator::Impl::surveyed(const Probed& network) const {
-  const HostList hosts = hosts_of(*wiring);
+  const HostList hosts = hosts_of(*connections);
   const probing::ProbedNetwork mine = hosts.names == network.network.hosts
                                           ? network.network
                                           : probing::restricted(network.network, hosts.names);
@@ -56,7 +56,7 @@ void Communicator::Impl::begin_planning(const Topology& topology) {
 
 void Communicator::Impl::begin_planning(const std::string& key, const Topology& topology,
                                         std::shared_ptr<Survey> awaited) {
-  const GroupPlace as{.key = fmt::format("{}/{}-{:x}", place.key, key, wiring->serial()),
+  const GroupPlace as{.key = fmt::format("{}/{}-{:x}", place.key, key, connections->serial()),
                       .members = place.members,
                       .rank = place.rank};
   planner = std::make_unique<Planner>(
@@ -73,7 +73,7 @@ Planned Communicator::Impl::make_plan(const GroupPlace& as, Surveyed network,
     const Probed* const found = awaited->await(stop);
     if (found == nullptr) throw BootstrapError("the network between the hosts is not known");
     network = surveyed(*found);
-    share_cores(network.topology, wiring->members());
+    share_cores(network.topology, connections->members());
   }
   Plan plan;
   if (options.synthesis_ms > 0) {
@@ -90,7 +90,7 @@ void Communicator::Impl::end_planning() {
 
 void Communicator::Impl::follow_planner() {
   const bool due = planner->due(sequence + 1, [this] {
-    keep_up(*wiring);
+    keep_up(*connections);
     engine->check();
   });
   if (due) {
@@ -106,7 +106,7 @@ void Communicator::Impl::follow_planner() {
 
 void Communicator::Impl::adopt(Planned planned) {
   forget_calls();
-  wiring->pace(paces(planned.selector->topology(), place.rank));
+  connections->pace(paces(planned.selector->topology(), place.rank));
   selector = std::move(planned.selector);
   if (planned.survey) {
     const std::lock_guard lock(survey_mutex);
@@ -123,7 +123,7 @@ void Communicator::Impl::await_plan() {
   hear_of_change();  // what rank 0 has told before is here by now
   if (!planner) return;
   const auto state = planner->await([this] {
-    keep_up(*wiring);
+    keep_up(*connections);
     engine->check();
   });
   if (state == Planner::State::agreed) adopt(planner->take());
@@ -176,12 +176,13 @@ void Communicator::Impl::hear_of_change() {
 
 // On each rank at some call of its own: nothing here waits for the others.
 void Communicator::Impl::replan(std::uint32_t change) {
-  const GroupPlace as{.key = fmt::format("{}/resurvey{}-{:x}", place.key, change, wiring->serial()),
-                      .members = place.members,
-                      .rank = place.rank};
+  const GroupPlace as{
+      .key = fmt::format("{}/resurvey{}-{:x}", place.key, change, connections->serial()),
+      .members = place.members,
+      .rank = place.rank};
   const Probed* const before =
       survey->recalled() != nullptr ? survey->recalled() : survey->await({});
-  next_survey = std::make_shared<Survey>(control, as, options, layout, *wiring,
+  next_survey = std::make_shared<Survey>(control, as, options, layout, *connections,
                                          before == nullptr ? "" : before->key);
   engine->gate = &next_survey->gate();
   begin_planning(fmt::format("replan{}", change), selector->topology(), next_survey);
@@ -216,7 +217,7 @@ void Communicator::Impl::tell_plan(const Plan& plan, const Topology& found) cons
   const bool fits = plan.topology_fingerprint == fingerprint(found) ||
                     (!plan.topology.nodes.empty() &&
                      fingerprint_of_wiring(plan.topology) == fingerprint_of_wiring(found)) ||
-                    (options.topology_file.empty() && num_hosts(wiring->members()) == 1 &&
+                    (options.topology_file.empty() && num_hosts(connections->members()) == 1 &&
                      plan.topology_fingerprint == fingerprint(discover()));
   if (fits) {
     return log(LogLevel::info, who(place),
@@ -261,14 +262,14 @@ bool Communicator::Impl::reprobe() {
 
 void Communicator::Impl::choose_by(Surveyed network, Plan plan) {
   forget_calls();
-  wiring->pace(paces(network.topology, place.rank));
+  connections->pace(paces(network.topology, place.rank));
   selector = make_selector(place, std::move(network), std::move(plan));
 }
 
 std::unique_ptr<Selector> Communicator::Impl::make_selector(const GroupPlace& as, Surveyed network,
                                                             Plan plan) const {
   auto made = std::make_unique<Selector>(
-      std::move(network.topology), levels_of(wiring->members()), options, std::move(plan),
+      std::move(network.topology), levels_of(connections->members()), options, std::move(plan),
       place.rank, layout.guaranteed_slots(), shared_machine ? &*shared_machine : nullptr,
       std::move(network.division));
   if (place.members.size() < kCompactRanks) return made;

@@ -106,10 +106,10 @@ Communicator::Impl::Impl(std::shared_ptr<void> guard, std::shared_ptr<Control> j
   Plan plan = given_plan(options, place.members.size(), described);
   control->open_group(place.key, place.members);
   connect(described, plan);
-  engine = std::make_unique<Engine>(*control, *wiring, place, options, layout);
+  engine = std::make_unique<Engine>(*control, *connections, place, options, layout);
   listen_to_engine();
   choose_first(std::move(described), std::move(plan), std::move(known));
-  conversations_.resize(2 * place.members.size());
+  point_to_point_.resize(2 * place.members.size());
 }
 
 // Ranks that differ in what they were told are found here.
@@ -123,7 +123,7 @@ void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
       options.synthesis_ms, options.probe_ms, options.await_plan ? ", plan awaited" : "",
       options.replan ? "" : ", no plan anew", survives ? ", on loss " + options.on_loss : "");
   try {
-    wiring = std::make_unique<Wiring>(*control, place, options, layout, agreement);
+    connections = std::make_unique<Connections>(*control, place, options, layout, agreement);
   } catch (const LinkError& error) {
     // Of its own sockets or memory the others know nothing.
     if (error.peer() < 0) control->abort(place.key, error.what());
@@ -139,9 +139,9 @@ void Communicator::Impl::connect(const Topology& described, const Plan& plan) {
 
 void Communicator::Impl::choose_first(Topology described, Plan plan,
                                       std::shared_ptr<Survey> known) {
-  const auto& members = wiring->members();
+  const auto& members = connections->members();
   const std::size_t hosts = num_hosts(members);
-  if (wiring->any_network()) instances = kNetworkInstances;
+  if (connections->any_network()) instances = kNetworkInstances;
   if (log_enabled(LogLevel::info) && place.rank == 0) {
     log(LogLevel::info, who(place),
         fmt::format("{} {} on {} {}, transports {}, {} reductions", members.size(),
@@ -154,7 +154,7 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
   });
   if (shared) {
     learn_machines();
-    if (wiring->hosts_share_memory()) use_machine();
+    if (connections->hosts_share_memory()) use_machine();
   }
   const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
   const bool planned = !options.plan_file.empty();
@@ -168,7 +168,7 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
       described = std::move(found.topology);
       division = std::move(found.division);
     } else {
-      described = assumed_topology(members, wiring->hosts_share_memory());
+      described = assumed_topology(members, connections->hosts_share_memory());
     }
   }
   if (planned && place.rank == 0) tell_plan(plan, described);
@@ -193,16 +193,16 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
 void Communicator::Impl::learn_machines() {
   const auto said = control->exchange(
       place.key + "/machines", place.members,
-      machine_facts(wiring->members(), place.rank, control->local_address(), options),
+      machine_facts(connections->members(), place.rank, control->local_address(), options),
       options.join_timeout_ms);
   std::vector<std::span<const std::byte>> each;
   for (std::size_t r = 0; r < said.size(); ++r) each.emplace_back(said[r]);
-  learn(wiring->members(), each);
+  learn(connections->members(), each);
 }
 
 // Within this rank's machine: which messages the kernel copies, and what calls cost.
 void Communicator::Impl::use_machine() {
-  const auto& members = wiring->members();
+  const auto& members = connections->members();
   const Member& own = members[static_cast<std::size_t>(place.rank)];
   const auto ranks = std::ranges::count(members, own.host, &Member::host);
   if (ranks < 2) return;
@@ -213,12 +213,12 @@ void Communicator::Impl::use_machine() {
   for (const Member& member : members) {
     if (member.host == own.host) machine.places.push_back(member.place);
   }
-  if (wiring->commons() != nullptr) {
+  if (connections->shared_window() != nullptr) {
     shared_machine = machine;
     shared_calls_.machine = &*shared_machine;
   }
   const KernelCopies sizes = kernel_copies(machine, static_cast<int>(ranks));
-  wiring->leave_to_kernel(sizes);
+  connections->leave_to_kernel(sizes);
   // Where Yama lets nobody but its ancestors look into a process (ptrace_scope 1), those that the
   // same launcher started may; elsewhere the call is refused and not needed.
   if (sizes.alone.less_than > 0) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
@@ -231,7 +231,7 @@ void Communicator::Impl::listen_to_engine() {
     const bool brief = !engine->waited() && job.call.count < kBriefElements;
     if (brief) {
       flight.finish_brief(job.flight_record);
-    } else if (job.way != Job::Way::mailbox) {
+    } else if (job.way != Job::Way::eager_ring) {
       flight.finish(job.flight_record);
     }
     if (job.timed) note_time(job);
@@ -307,7 +307,7 @@ std::unique_ptr<Communicator::Impl> Communicator::Impl::part(GroupPlace members,
                                                              int timeout_ms) const {
   Options smaller = without_files(options);  // they describe the whole world, not a part of it
   if (timeout_ms > 0) smaller.timeout_ms = timeout_ms;
-  members.wakeups = wiring->wakeups();
+  members.wakeups = connections->wakeups();
   std::shared_ptr<Survey> known;
   {
     const std::lock_guard lock(survey_mutex);

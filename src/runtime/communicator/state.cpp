@@ -210,7 +210,7 @@ StateCopy Communicator::copy_state(std::span<const std::span<std::byte>> state, 
   for (std::uint64_t begin = 0; begin < bytes.size() || !second.empty(); begin += kWindowBytes) {
     const std::uint64_t end = std::min(bytes.size(), begin + kWindowBytes);
     Copies copies;
-    if (begin < end) copies = copies_of(impl().wiring->members(), holds, begin, end);
+    if (begin < end) copies = copies_of(impl().connections->members(), holds, begin, end);
     group_start();
     start_copies(second);
     start_copies(copies.first);

@@ -149,7 +149,7 @@ void Control::Impl::lose_for_good(const std::string& how) {
   disconnected = how;
   following = Following::no;
   wake_pollers();
-  if (goodbye) return;
+  if (goodbye_heard) return;
   if (host_left && !last_word) {
     log(LogLevel::info, "", "the coordinator has left: failures are no longer noticed");
     return;

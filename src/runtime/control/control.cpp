@@ -22,11 +22,11 @@ using wire::Writer;
 
 /// How long an answer that needs no other rank is waited for.
 constexpr milliseconds kAnswerWithin{500};
-/// How long leaving takes at most: until the coordinator has read the farewell, or, where it lives
+/// How long leaving takes at most: until the coordinator has read the goodbye, or, where it lives
 /// in this process, until the others have left (the coordinator itself gives up after 10 s).
-constexpr milliseconds kFarewell{1'000}, kFarewellOfHost{11'000};
+constexpr milliseconds kGoodbye{1'000}, kGoodbyeOfHost{11'000};
 /// The same while a successor of the coordinator is looked for.
-constexpr milliseconds kFarewellElsewhere{4'000};
+constexpr milliseconds kGoodbyeElsewhere{4'000};
 /// And how much longer a verdict is waited for meanwhile.
 constexpr milliseconds kVerdictElsewhere{4'000};
 /// What may be said to a successor again.
@@ -45,19 +45,19 @@ Control::~Control() {
   if (impl_->owner_generation != net::fork_generation()) return;
   std::unique_lock lock(impl_->mutex);
   impl_->wait_for_partings(lock, 0);
-  impl_->say_farewell(lock);
+  impl_->say_goodbye(lock);
 }
 
-void Control::Impl::say_farewell(std::unique_lock<std::mutex>& lock) {
-  farewell = Writer(Type::farewell).text(failure.value_or("")).share();
-  send(farewell);
-  // Closing earlier could lose the farewell, and it would look like a death.
+void Control::Impl::say_goodbye(std::unique_lock<std::mutex>& lock) {
+  goodbye = Writer(Type::goodbye).text(failure.value_or("")).share();
+  send(goodbye);
+  // Closing earlier could lose the goodbye, and it would look like a death.
   const Time begin = Clock::now();
   wait(lock, Time::max(), [&] {
-    const milliseconds most = hosting                      ? kFarewellOfHost
-                              : following != Following::no ? kFarewellElsewhere
-                                                           : kFarewell;
-    return goodbye || disconnected || Clock::now() >= begin + most;
+    const milliseconds most = hosting                      ? kGoodbyeOfHost
+                              : following != Following::no ? kGoodbyeElsewhere
+                                                           : kGoodbye;
+    return goodbye_heard || disconnected || Clock::now() >= begin + most;
   });
 }
 

@@ -23,7 +23,7 @@ struct Place;
 }
 
 /// The server end: one per job, in the launcher (`chorus run`) or a thread of the process that made
-/// the id. Keeps one TCP connection per rank; a connection that closes without a farewell is a
+/// the id. Keeps one TCP connection per rank; a connection that closes without a goodbye is a
 /// death, and every other rank is told at once.
 class Coordinator {
  public:
@@ -32,7 +32,7 @@ class Coordinator {
     /// because it knows the cause.
     bool launcher = false;
     /// The ranks may join again after all have left; otherwise the thread and the listener end
-    /// with the last farewell.
+    /// with the last goodbye.
     bool joined_often = false;
     /// Of a rank that is ready to take over a joining, by when that began (unix time in us): the
     /// ranks come when they have lost their coordinator, and nobody else may.
@@ -52,7 +52,7 @@ class Coordinator {
   /// "chorus:<address>:<port>:<secret>"; IPv6 addresses in brackets.
   [[nodiscard]] std::string id() const;
   /// A launcher knows more: the process of `rank` ended ("killed by signal 9 (SIGKILL)"), perhaps
-  /// before it joined, perhaps after its farewell.
+  /// before it joined, perhaps after its goodbye.
   /// Safe from any thread.
   void report_death(Rank rank, std::string_view how);
   /// Processes that wait for the job to take them in, as far as is known. Safe from any thread.
@@ -60,7 +60,7 @@ class Coordinator {
   /// Listens on these numeric addresses, too: ranks come by another where one falls silent.
   /// Returns where it listens, the first place included. Safe from any thread.
   std::vector<wire::Place> listen_also(std::span<const std::string> addresses);
-  /// True when every rank has joined and said farewell or died (in the last joining).
+  /// True when every rank has joined and said goodbye or died (in the last joining).
   [[nodiscard]] bool finished() const;
 
  private:
@@ -103,7 +103,7 @@ class Control {
                                        int timeout_ms) {
     return join(id, rank, world_size, timeout_ms, {});
   }
-  /// Says farewell (unless the job has failed) and waits, up to a short time, until the others
+  /// Says goodbye (unless the job has failed) and waits, up to a short time, until the others
   /// have too, where this process holds the coordinator.
   ~Control();
 

@@ -44,8 +44,8 @@ void Control::Impl::hear(Type type, wire::Reader body, std::shared_ptr<const voi
       return wire::read_roster(body, roster);
     case Type::wanted:
       return give_result(body.u64());
-    case Type::goodbye:
-      goodbye = true;
+    case Type::goodbye_heard:
+      goodbye_heard = true;
       return;
     case Type::succeeded:
       host_rank = body.i32();

@@ -109,7 +109,7 @@ struct Control::Impl {
   std::uint64_t began_us = 0;               ///< unix time of this joining, alike on all ranks
   std::optional<std::string> expelled;      ///< why the coordinator disconnects this rank
   std::optional<std::string> disconnected;  ///< how
-  std::optional<std::string> failure;       ///< the first one here: the reason of the farewell
+  std::optional<std::string> failure;       ///< the first one here: the reason of the goodbye
   std::uint64_t next_order = 0;
   std::vector<Death> deaths;
   std::map<std::string, Group> groups;
@@ -133,8 +133,8 @@ struct Control::Impl {
   std::vector<wire::Successor> successors;
   std::unique_ptr<Coordinator> own_successor;  ///< ready here, or in service
   std::vector<wire::Known> roster;             ///< of all ranks, where this one is a successor
-  bool goodbye = false;                        ///< the farewell was heard
-  wire::Frame farewell;                        ///< once it is said
+  bool goodbye_heard = false;                  ///< the goodbye was heard
+  wire::Frame goodbye;                         ///< once it is said
   std::optional<std::string> last_word;        ///< why this rank has no coordinator any more
   std::pair<std::uint32_t, std::uint32_t> too_few{};  ///< came, of how many alive
   bool sent_on = false;                               ///< by the successor that it came to last
@@ -192,7 +192,7 @@ struct Control::Impl {
   void hear(wire::Type type, wire::Reader body, std::shared_ptr<const void> owner = nullptr);
   void wait_for_all(Time deadline, int timeout_ms, const Joining& how);
   void ask_for_missing(std::unique_lock<std::mutex>& lock);
-  void say_farewell(std::unique_lock<std::mutex>& lock);
+  void say_goodbye(std::unique_lock<std::mutex>& lock);
   /// Whether the exchange is over; if it failed, why.
   bool settled(const Exchange& exchange, std::span<const Rank> members, const std::string& group,
                std::optional<std::string>& why);

@@ -211,7 +211,7 @@ void Control::Impl::wait_for_all(Time deadline, int timeout_ms, const Joining& h
                           join_missing ? *join_missing : "the coordinator", coordinator,
                           join_refusals.empty() ? "" : "; ", join_refusals);
   }
-  say_farewell(lock);
+  say_goodbye(lock);
   throw BootstrapError(*failure);
 }
 

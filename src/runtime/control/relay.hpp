@@ -54,7 +54,12 @@ class RelayEnd final : public WireEnd {
  private:
   struct Below {
     wire::Nonce nonce{};
-    enum class Kind : std::uint8_t { stranger, arriving, rank, relay } kind = Kind::stranger;
+    enum class Kind : std::uint8_t {
+      unauthenticated,
+      arriving,
+      rank,
+      relay
+    } kind = Kind::unauthenticated;
     Rank rank = -1;  ///< of a relay: whose process it is in
     wire::Nonce its_nonce{};
     std::string identity = {}, host = {};

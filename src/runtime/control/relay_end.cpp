@@ -29,7 +29,7 @@ void RelayEnd::heard(Token from, Type type, std::span<const std::byte> body, Tim
   if (from == up_) return hear_from_above(type, body);
   Below& below = below_[from];
   switch (below.kind) {
-    case Below::Kind::stranger:
+    case Below::Kind::unauthenticated:
       if (type != Type::hello) throw Malformed("no hello");
       return greet(from, below, wire::read_hello(body), body);
     case Below::Kind::arriving:
@@ -197,7 +197,7 @@ void RelayEnd::drop(Token token) {
     case Below::Kind::relay:
       --num_relays_;
       break;
-    case Below::Kind::stranger:
+    case Below::Kind::unauthenticated:
       break;
   }
   below_.erase(found);

@@ -40,7 +40,7 @@ void Control::Impl::hear_places(wire::Reader& body) {
 /// On the follower's thread. Until another path is found the connection stays: it may answer yet.
 void Control::Impl::resume(std::unique_lock<std::mutex>& lock, Follower& own) {
   own.hurries = false;
-  if (!joined || goodbye || disconnected) return;
+  if (!joined || goodbye_heard || disconnected) return;
   const Time now = Clock::now();
   const bool beats = now >= own.beat_at + Follower::kHeartbeatEvery;
   const std::uint64_t acknowledged = net::acknowledged(socket.get());

@@ -166,7 +166,7 @@ void Control::Impl::wait_for_loss(Follower& own) {
 // Following.
 
 bool Control::Impl::may_follow() const {
-  return joined && follower && !goodbye && !expelled && !last_word &&
+  return joined && follower && !goodbye_heard && !expelled && !last_word &&
          (by_relay || has_other_paths() || !successors.empty());
 }
 
@@ -295,7 +295,7 @@ void Control::Impl::bring_all(net::Meeting&& meeting, const std::vector<wire::Pl
     if (exchange.asked && !exchange.blobs && !exchange.failure) send(exchange.asked);
   }
   send(Writer(Type::followed).share());
-  if (farewell) send(farewell);
+  if (goodbye) send(goodbye);
   next_host_text = std::move(meeting.host_text);
   hosting = meeting.hosting;
 }

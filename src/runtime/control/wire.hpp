@@ -1,4 +1,5 @@
-// The messages of the control plane: framing, and reading what a stranger may have written.
+// The messages of the control plane: framing, and reading what an unauthenticated peer may have
+// written.
 //
 // A frame is a 32-bit length (of what follows), a type byte and a body. Integers are little
 // endian; text and blobs are a 32-bit length and bytes. Described in docs/bootstrap.md.
@@ -38,7 +39,7 @@ enum class Type : std::uint8_t {
   lost,            ///< key, peer, why
   waiting,         ///< key, sequence, signature, waiting_for
   abort,           ///< key, reason
-  farewell,        ///< reason, empty if all is well
+  goodbye,         ///< reason, empty if all is well
   ending,          ///< key, then for each peer: rank, messages sent to it, received from it
   note,            ///< key, to whom in the group, blob, its number among this rank's notes
   listening,       ///< Places where this rank takes over if the coordinator is lost
@@ -74,7 +75,7 @@ enum class Type : std::uint8_t {
   appoint,          ///< be ready to take over
   successors,       ///< Successors: where to go if the coordinator is lost
   left,             ///< rank: to the successors alone
-  goodbye,          ///< the farewell was heard: what closes now is no loss
+  goodbye_heard,    ///< the goodbye was heard: what closes now is no loss
   succeeded,        ///< rank that hosts the coordinator from now on; this joining goes on
   elsewhere,        ///< how many came, and how many were alive: too few, try the next successor
   wanted,           ///< number of a result that this rank has and others missed
@@ -208,7 +209,8 @@ class Outbox {
 };
 
 // The handshake. Both ends prove the secret over both nonces and all that was said, each with its
-// own word, so that neither a stranger nor a fake coordinator can answer with what it was sent.
+// own word, so that neither an unauthenticated peer nor a fake coordinator can answer with what it
+// was sent.
 
 using Nonce = std::array<std::uint8_t, 16>;
 [[nodiscard]] Nonce random_nonce();

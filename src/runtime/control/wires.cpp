@@ -106,8 +106,9 @@ void SocketWires::run(const std::atomic<bool>& stop) {
     touched_.clear();
     shared_.clear();
     close_late(now);
-    if (queueing_ && (num_strangers_ < kMaxStrangers || has_idle_stranger(now))) let_queue(false);
-    if (end_.over() && connections_.size() == num_strangers_) break;
+    if (queueing_ && (num_unauthenticated_ < kMaxStrangers || has_idle_unauthenticated(now)))
+      let_queue(false);
+    if (end_.over() && connections_.size() == num_unauthenticated_) break;
   }
   connections_.clear();
   listeners_.clear();
@@ -117,18 +118,19 @@ int SocketWires::wait_ms(Time now) const {
   Time next = now + std::chrono::seconds(60);
   if (const auto deadline = end_.deadline()) next = std::min(next, *deadline);
   if (queueing_) next = std::min(next, now + kIdle);
-  if (num_strangers_ + num_finishing_ > 0) next = std::min(next, now + milliseconds(500));
+  if (num_unauthenticated_ + num_finishing_ > 0) next = std::min(next, now + milliseconds(500));
   const auto wait = std::chrono::duration_cast<milliseconds>(next - now).count() + 1;
   return static_cast<int>(std::clamp<long long>(wait, 0, 60'000));
 }
 
-// Strangers.
+// Unauthenticated peers.
 
 void SocketWires::accept_all(int listener, Time now) {
   // Not before: a successor may never be needed.
   allow_descriptors(expected_ + kMaxStrangers + 256);
   for (int i = 0; i < 64; ++i) {
-    if (num_strangers_ >= kMaxStrangers && !has_idle_stranger(now)) return let_queue(true);
+    if (num_unauthenticated_ >= kMaxStrangers && !has_idle_unauthenticated(now))
+      return let_queue(true);
     net::Endpoint peer;
     socklen_t size = sizeof peer.storage;
     const int fd = ::accept4(listener, reinterpret_cast<sockaddr*>(&peer.storage), &size,
@@ -137,14 +139,14 @@ void SocketWires::accept_all(int listener, Time now) {
       if (lacks_descriptors(errno)) wait_for_descriptors(errno, now);
       return;
     }
-    if (num_strangers_ >= kMaxStrangers) drop_oldest_stranger();
+    if (num_unauthenticated_ >= kMaxStrangers) drop_oldest_unauthenticated();
     const Token token = next_token_++;
     Connection& connection = connections_[token];
     connection.socket = net::Socket(fd);
     const bool is_local = peer.storage.ss_family == AF_UNIX;
     connection.peer = is_local ? "this host" : peer.text();
     connection.since = now;
-    ++num_strangers_;
+    ++num_unauthenticated_;
     if (!is_local) net::tune(fd);
     watch(fd, token, EPOLLIN, EPOLL_CTL_ADD);
     end_.opened(token, now);
@@ -154,7 +156,7 @@ void SocketWires::accept_all(int listener, Time now) {
 
 // Whoever cannot come in may be a rank, which would wait out its time to join without a cause.
 void SocketWires::wait_for_descriptors(int error, Time now) {
-  drop_oldest_stranger();
+  drop_oldest_unauthenticated();
   if (now - refused_last_ > kDescriptorPatience) refusing_since_ = now;
   refused_last_ = now;
   if (now - refusing_since_ > kDescriptorPatience) {
@@ -165,20 +167,20 @@ void SocketWires::wait_for_descriptors(int error, Time now) {
   std::this_thread::sleep_for(milliseconds(10));
 }
 
-std::map<Wires::Token, SocketWires::Connection>::iterator SocketWires::oldest_stranger() {
+std::map<Wires::Token, SocketWires::Connection>::iterator SocketWires::oldest_unauthenticated() {
   return std::find_if(connections_.begin(), connections_.end(),
-                      [this](const auto& entry) { return is_stranger(entry.second); });
+                      [this](const auto& entry) { return is_unauthenticated(entry.second); });
 }
 
-void SocketWires::drop_oldest_stranger() {
-  const auto oldest = oldest_stranger();
+void SocketWires::drop_oldest_unauthenticated() {
+  const auto oldest = oldest_unauthenticated();
   if (oldest == connections_.end()) return;
   connections_.erase(oldest);
-  --num_strangers_;
+  --num_unauthenticated_;
 }
 
-bool SocketWires::has_idle_stranger(Time now) {
-  const auto oldest = oldest_stranger();
+bool SocketWires::has_idle_unauthenticated(Time now) {
+  const auto oldest = oldest_unauthenticated();
   return oldest != connections_.end() && oldest->second.since + kIdle < now;
 }
 
@@ -191,11 +193,12 @@ void SocketWires::let_queue(bool queue) {
 }
 
 void SocketWires::close_late(Time now) {
-  if (num_strangers_ + num_finishing_ == 0) return;
+  if (num_unauthenticated_ + num_finishing_ == 0) return;
   for (auto entry = connections_.begin(); entry != connections_.end();) {
-    const bool stranger = is_stranger(entry->second);
-    const bool late = (stranger || entry->second.finishing) && entry->second.since + kWithin < now;
-    if (late) --(stranger ? num_strangers_ : num_finishing_);
+    const bool unauthenticated = is_unauthenticated(entry->second);
+    const bool late =
+        (unauthenticated || entry->second.finishing) && entry->second.since + kWithin < now;
+    if (late) --(unauthenticated ? num_unauthenticated_ : num_finishing_);
     entry = late ? connections_.erase(entry) : std::next(entry);
   }
 }
@@ -205,7 +208,7 @@ void SocketWires::close_late(Time now) {
 void SocketWires::trust(Token of, std::size_t limit, bool shares) {
   const auto found = connections_.find(of);
   if (found == connections_.end()) return;
-  if (is_stranger(found->second)) --num_strangers_;
+  if (is_unauthenticated(found->second)) --num_unauthenticated_;
   found->second.trusted = true;
   found->second.shares = shares;
   found->second.inbox.set_limit(limit);
@@ -214,7 +217,7 @@ void SocketWires::trust(Token of, std::size_t limit, bool shares) {
 void SocketWires::finish(Token of) {
   const auto found = connections_.find(of);
   if (found == connections_.end() || found->second.finishing) return;
-  if (is_stranger(found->second)) --num_strangers_;
+  if (is_unauthenticated(found->second)) --num_unauthenticated_;
   ++num_finishing_;
   found->second.finishing = true;
   found->second.since = Clock::now();
@@ -339,7 +342,7 @@ void SocketWires::flush(Token token, Time now) {
   Connection& connection = found->second;
   connection.touched = false;
   if (!connection.outbox.flush(connection.socket.get())) {
-    // What it said before it died is read first: perhaps a farewell.
+    // What it said before it died is read first: perhaps a goodbye.
     connection.outbox.clear();
     if (connection.finishing) lose(token, "its connection closed", now);
     return;
@@ -357,12 +360,12 @@ void SocketWires::flush(Token token, Time now) {
 void SocketWires::lose(Token token, std::string_view how, Time now) {
   const auto found = connections_.find(token);
   if (found == connections_.end()) return;
-  const bool stranger = is_stranger(found->second);
+  const bool unauthenticated = is_unauthenticated(found->second);
   const bool finishing = found->second.finishing;
-  if (stranger) --num_strangers_;
+  if (unauthenticated) --num_unauthenticated_;
   if (finishing) --num_finishing_;
   connections_.erase(found);
-  if (!stranger && !finishing) end_.closed(token, how, now);
+  if (!unauthenticated && !finishing) end_.closed(token, how, now);
 }
 
 }  // namespace chorus

@@ -113,7 +113,7 @@ class SocketWires final : public Wires {
     };
     std::deque<Referred> referred = {};
   };
-  [[nodiscard]] bool is_stranger(const Connection& connection) const {
+  [[nodiscard]] bool is_unauthenticated(const Connection& connection) const {
     return !connection.trusted && !connection.finishing;
   }
 
@@ -121,9 +121,9 @@ class SocketWires final : public Wires {
   [[nodiscard]] int wait_ms(Time now) const;
   void accept_all(int listener, Time now);
   void wait_for_descriptors(int error, Time now);
-  void drop_oldest_stranger();
-  [[nodiscard]] std::map<Token, Connection>::iterator oldest_stranger();
-  [[nodiscard]] bool has_idle_stranger(Time now);
+  void drop_oldest_unauthenticated();
+  [[nodiscard]] std::map<Token, Connection>::iterator oldest_unauthenticated();
+  [[nodiscard]] bool has_idle_unauthenticated(Time now);
   void let_queue(bool queue);
   void handle(Token token, std::uint32_t events, Time now);
   [[nodiscard]] bool read(Token token, Connection& connection, Time now);
@@ -141,7 +141,7 @@ class SocketWires final : public Wires {
   std::map<Token, Connection> connections_;
   std::vector<Token> touched_;
   Token next_token_ = 1;
-  std::size_t num_strangers_ = 0, num_finishing_ = 0;
+  std::size_t num_unauthenticated_ = 0, num_finishing_ = 0;
   std::size_t expected_ = 0;
   bool queueing_ = false;  ///< nobody is let in for a moment
   std::uint64_t num_referred_ = 0;

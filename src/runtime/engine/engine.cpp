@@ -36,17 +36,18 @@ std::string in_call(const Job& job) {
 
 }  // namespace
 
-Engine::Engine(Control& control, Wiring& wiring, const GroupPlace& place, const Options& options,
-               const SlotLayout& layout)
+Engine::Engine(Control& control, Connections& connections, const GroupPlace& place,
+               const Options& options, const SlotLayout& layout)
     : control_(control),
-      wiring_(wiring),
+      connections_(connections),
       place_(place),
       options_(options),
       layout_(layout),
-      wait_(wiring, place.rank, options,
-            place.crowded || wiring.members()[static_cast<std::size_t>(place.rank)].crowded),
+      wait_(connections, place.rank, options,
+            place.oversubscribed ||
+                connections.members()[static_cast<std::size_t>(place.rank)].oversubscribed),
       lateness_(options.warn_after_ms) {
-  const auto& members = wiring.members();
+  const auto& members = connections.members();
   const std::size_t ports = members.size() * static_cast<std::size_t>(layout.data_channels);
   outs_.resize(ports);
   ins_.resize(ports);
@@ -56,9 +57,9 @@ OutPort& Engine::out(Rank peer, int channel) {
   auto& port = outs_[static_cast<std::size_t>(peer) * layout_.data_channels + channel];
   if (!port) {
     port = std::make_unique<OutPort>();
-    port->link = &wiring_.link(peer);
+    port->link = &connections_.link(peer);
     port->channel = channel;
-    port->totals = port->link->totals();
+    port->piggybacked_credits = port->link->piggybacked_credits();
   }
   return *port;
 }
@@ -67,10 +68,10 @@ InPort& Engine::in(Rank peer, int channel) {
   auto& port = ins_[static_cast<std::size_t>(peer) * layout_.data_channels + channel];
   if (!port) {
     port = std::make_unique<InPort>();
-    port->link = &wiring_.link(peer);
+    port->link = &connections_.link(peer);
     port->channel = channel;
-    port->totals = port->link->totals();
-    port->landings = port->link->landings();
+    port->piggybacked_credits = port->link->piggybacked_credits();
+    port->posted_receives = port->link->posted_receives();
     in_use_.push_back(port.get());
   }
   return *port;
@@ -236,10 +237,10 @@ void Engine::look_around() {
     port->credit(layout_);
     static_cast<void>(port->link->flush());
   }
-  if (wiring_.commons() != nullptr) wiring_.commons()->wake_sleepers();
+  if (connections_.shared_window() != nullptr) connections_.shared_window()->wake_sleepers();
   if (busy_links_.empty()) return;
   try {
-    wiring_.progress();
+    connections_.progress();
   } catch (const LinkError& error) {
     lost(error.peer(), error.what());
   }
@@ -249,7 +250,7 @@ void Engine::sleep(std::span<const Pending> all) {
   std::vector<pollfd> fds;
   const auto for_each_transport = [&](auto what) {
     for (const Pending& pending : all) {
-      for (const auto& transport : pending.engine->wiring_.transports()) what(*transport);
+      for (const auto& transport : pending.engine->connections_.transports()) what(*transport);
     }
   };
   const auto wake = [&] { for_each_transport([](Transport& transport) { transport.woke(); }); };
@@ -283,7 +284,7 @@ void Engine::sleep(std::span<const Pending> all) {
   wake();
   for (const Pending& pending : all) {
     try {
-      pending.engine->wiring_.progress();
+      pending.engine->connections_.progress();
     } catch (const LinkError& error) {
       pending.engine->lost(error.peer(), error.what());
     }
@@ -327,7 +328,7 @@ void Engine::mention(const Job& job, std::int64_t waited_ns) {
   const std::string where = MessageNumber::is_message(job.sequence)
                                 ? in_call(job)
                                 : fmt::format("call {} {}", job.sequence, job.describe());
-  log(LogLevel::warn, fmt::format("[rank {}/{}]", place_.rank, wiring_.members().size()),
+  log(LogLevel::warn, fmt::format("[rank {}/{}]", place_.rank, connections_.members().size()),
       control_.with_missing(
           fmt::format("still waiting for {} in {} after {:.3g} s", whom, where, *late_s),
           place_.key, call));
@@ -374,12 +375,12 @@ Traffic Engine::traffic() const {
     sum.message_bytes += port->sent_bytes;
   }
   for (const InPort* port : in_use_) sum.messages_taken += port->taken;
-  for (const auto& link : wiring_.links()) {
-    const Mailbox* const mailbox = link ? link->mailbox() : nullptr;
-    if (mailbox == nullptr) continue;
-    sum.messages += mailbox->sent();
-    sum.message_bytes += mailbox->sent_bytes();
-    sum.messages_taken += mailbox->taken();
+  for (const auto& link : connections_.links()) {
+    const EagerRing* const eager_ring = link ? link->eager_ring() : nullptr;
+    if (eager_ring == nullptr) continue;
+    sum.messages += eager_ring->sent();
+    sum.message_bytes += eager_ring->sent_bytes();
+    sum.messages_taken += eager_ring->taken();
   }
   return sum;
 }
@@ -438,23 +439,23 @@ void Engine::fail(const std::string& reason) {
     const std::string waiting = running_.empty() ? "" : describe_waiting(*running_.front());
     failure_ = fmt::format("rank {}: {}", place_.rank, reason);
     // What this rank offered, or receives into, is the caller's again once this has thrown.
-    if (wiring_.commons() != nullptr) wiring_.commons()->withdraw();
-    for (const auto& link : wiring_.links()) {
-      if (link && link->landings() != nullptr) link->landings()->withdraw();
+    if (connections_.shared_window() != nullptr) connections_.shared_window()->withdraw();
+    for (const auto& link : connections_.links()) {
+      if (link && link->posted_receives() != nullptr) link->posted_receives()->withdraw();
     }
     if (on_failure) on_failure(*failure_, waiting);
   }
   throw CollectiveError(*failure_);
 }
 
-bool Job::step_burst() {
-  if (!burst.step()) return false;
-  if (!burst.finished()) name_current();
+bool Job::step_eager_queue() {
+  if (!eager_queue.step()) return false;
+  if (!eager_queue.finished()) name_current();
   return true;
 }
 
 void Job::name_current() {
-  const Burst::Message& message = burst.current();
+  const EagerQueue::Message& message = eager_queue.current();
   sequence = message.number;
   call.count = message.count;
   call.type = message.type;

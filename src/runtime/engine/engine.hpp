@@ -12,10 +12,10 @@
 
 #include "runtime/control/control.hpp"
 #include "runtime/control/coordinator/lateness.hpp"
-#include "runtime/engine/burst.hpp"
 #include "runtime/engine/call_gate.hpp"
+#include "runtime/engine/connections.hpp"
+#include "runtime/engine/eager_queue.hpp"
 #include "runtime/engine/wait_policy.hpp"
-#include "runtime/engine/wiring.hpp"
 #include "runtime/executors/direct_execution.hpp"
 #include "runtime/executors/execution.hpp"
 
@@ -23,13 +23,13 @@ namespace chorus {
 
 /// One started call, or messages that were started together, until complete.
 struct Job {
-  enum class Way : std::uint8_t { slots, direct, mailbox };
+  enum class Way : std::uint8_t { slots, direct, eager_ring };
 
   Execution execution;
   DirectExecution direct;
-  Burst burst;
-  Way way = Way::slots;        ///< which of the three runs it
-  Mailbox* watched = nullptr;  ///< of a message that comes by slots: where it must not come
+  EagerQueue eager_queue;
+  Way way = Way::slots;          ///< which of the three runs it
+  EagerRing* watched = nullptr;  ///< of a message that comes by slots: where it must not come
   std::uint64_t sequence = 0;
   std::uint64_t part_of = 0;  ///< the number of the all_to_all_v that this message belongs to
   Call call;                  ///< for its signature; of several messages, the one awaited
@@ -45,43 +45,43 @@ struct Job {
   std::vector<std::byte> copy;  ///< of the input, where the call needs one
 
   bool step() {
-    return way == Way::direct    ? direct.step()
-           : way == Way::mailbox ? step_burst()
-                                 : execution.step() || step_where_short();
+    return way == Way::direct       ? direct.step()
+           : way == Way::eager_ring ? step_eager_queue()
+                                    : execution.step() || step_where_short();
   }
   [[nodiscard]] bool finished() const {
-    return way == Way::direct    ? direct.finished()
-           : way == Way::mailbox ? burst.finished()
-                                 : execution.finished();
+    return way == Way::direct       ? direct.finished()
+           : way == Way::eager_ring ? eager_queue.finished()
+                                    : execution.finished();
   }
   [[nodiscard]] Rank mismatch() const {
-    return way == Way::direct    ? direct.mismatch()
-           : way == Way::mailbox ? burst.mismatch()
-           : comes_short_        ? call.peer
-                                 : execution.mismatch();
+    return way == Way::direct       ? direct.mismatch()
+           : way == Way::eager_ring ? eager_queue.mismatch()
+           : comes_short_           ? call.peer
+                                    : execution.mismatch();
   }
   [[nodiscard]] Waiting waiting() const {
-    return way == Way::direct    ? direct.waiting()
-           : way == Way::mailbox ? burst.waiting()
-                                 : execution.waiting();
+    return way == Way::direct       ? direct.waiting()
+           : way == Way::eager_ring ? eager_queue.waiting()
+                                    : execution.waiting();
   }
-  /// Makes the message that the burst waits for the one that this job is about.
+  /// Makes the message that the eager queue waits for the one that this job is about.
   void name_current();
   /// The call as its peers must have made it too.
   [[nodiscard]] std::string describe() const;
 
  private:
-  bool step_burst();
+  bool step_eager_queue();
   [[nodiscard]] bool step_where_short();
 
   bool comes_short_ = false;
 };
 
-/// Runs executions over a Wiring. One thread at a time.
+/// Runs executions over a Connections. One thread at a time.
 class Engine final : public Execution::Ports {
  public:
-  Engine(Control& control, Wiring& wiring, const GroupPlace& place, const Options& options,
-         const SlotLayout& layout);
+  Engine(Control& control, Connections& connections, const GroupPlace& place,
+         const Options& options, const SlotLayout& layout);
 
   OutPort& out(Rank peer, int channel) override;
   InPort& in(Rank peer, int channel) override;
@@ -96,7 +96,7 @@ class Engine final : public Execution::Ports {
   /// The last job of a resource that is not free.
   [[nodiscard]] Job& last_of(std::size_t resource) { return *queues_[resource].back(); }
   /// More ranks than cores on this machine: spinning only harms.
-  [[nodiscard]] bool crowded() const { return wait_.crowded(); }
+  [[nodiscard]] bool oversubscribed() const { return wait_.oversubscribed(); }
 
   /// True if nothing runs: then run_alone() may run a prepared job that needs no links.
   [[nodiscard]] bool idle_now() const { return running_.empty() && leaving_.empty() && !failure_; }
@@ -181,7 +181,7 @@ class Engine final : public Execution::Ports {
   [[nodiscard]] std::string describe_waiting(const Job& job) const;
 
   Control& control_;
-  Wiring& wiring_;
+  Connections& connections_;
   const GroupPlace& place_;
   const Options& options_;
   SlotLayout layout_;

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "chorus/options.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 
 namespace chorus {
 
@@ -15,15 +15,18 @@ namespace chorus {
 /// ranks that once slept would wake each other for ever (ping-pong 53 µs in place of 0.3). With
 /// more ranks than cores it yields in place of spinning, for the awaited peer needs this very core;
 /// elsewhere it leaves a core that it shares with a peer, yields where one may sit on it all the
-/// same, but not to strangers, beside which it soon sleeps (docs/runtime.md, Waiting). Of one wait
-/// after the other, in one thread.
+/// same, but not to other programs, beside which it soon sleeps (docs/runtime.md, Waiting). Of one
+/// wait after the other, in one thread.
 class WaitPolicy {
  public:
-  /// Of `rank` in the group. `crowded`: ranks outnumber the cores of this machine.
-  WaitPolicy(const Wiring& wiring, Rank rank, const Options& options, bool crowded)
-      : wiring_(wiring), rank_(rank), options_(options), crowded_(crowded) {}
+  /// Of `rank` in the group. `oversubscribed`: ranks outnumber the cores of this machine.
+  WaitPolicy(const Connections& connections, Rank rank, const Options& options, bool oversubscribed)
+      : connections_(connections),
+        rank_(rank),
+        options_(options),
+        oversubscribed_(oversubscribed) {}
 
-  [[nodiscard]] bool crowded() const { return crowded_; }
+  [[nodiscard]] bool oversubscribed() const { return oversubscribed_; }
 
   /// The first round of a wait in which nothing moves.
   void begin() {
@@ -31,7 +34,7 @@ class WaitPolicy {
   }
   /// Passes the time between two looks.
   void pass() {
-    if (crowded_ || yielding_waits_ > 0) {
+    if (oversubscribed_ || yielding_waits_ > 0) {
       yield();
     } else {
       pause();
@@ -43,7 +46,7 @@ class WaitPolicy {
   void after_sleep(std::int64_t now_ns) { looked_ns_ = now_ns; }
   /// Lets another rank have this core, if ranks share cores.
   void give_way() const {
-    if (crowded_) ::sched_yield();
+    if (oversubscribed_) ::sched_yield();
   }
 
   /// Keeps the core, with little use of it.
@@ -57,18 +60,18 @@ class WaitPolicy {
   enum class Neighbor { none, rank, unknown };  // who else waits on this core
   [[nodiscard]] Neighbor neighbor() const;
   bool leave_core(std::int64_t now_ns);
-  [[nodiscard]] std::int64_t spin_beside_strangers_ns() const;
+  [[nodiscard]] std::int64_t spin_beside_others_ns() const;
   void yield();
   void lost_core(std::int64_t now_ns);
 
-  const Wiring& wiring_;
+  const Connections& connections_;
   const Rank rank_;
   const Options& options_;
-  const bool crowded_;
-  int yielding_waits_ = 0;                      // still to come, since one lasted long
-  std::int64_t beside_strangers_until_ns_ = 0;  // since one took the core for long
-  std::int64_t looked_ns_ = 0;                  // at the clock, in this wait
-  std::int64_t stays_until_ns_ = 0;             // on whatever core it is
+  const bool oversubscribed_;
+  int yielding_waits_ = 0;                   // still to come, since one lasted long
+  std::int64_t beside_others_until_ns_ = 0;  // since one took the core for long
+  std::int64_t looked_ns_ = 0;               // at the clock, in this wait
+  std::int64_t stays_until_ns_ = 0;          // on whatever core it is
 };
 
 }  // namespace chorus

@@ -270,14 +270,14 @@ Price direct_price(std::span<const DirectProgram> programs, const SharedMachine&
                        .steps = {}};
   const HostRates& rates = machine.rates;
   const double line_s = line_seconds(machine);
-  const bool crowded = n > machine.cores;
+  const bool oversubscribed = n > machine.cores;
   const std::vector<RankLoad> loads = loads_of(programs, machine.places);
   const bool collects =
       std::ranges::any_of(loads, [](const RankLoad& load) { return load.collected > 0; });
   const int hand_offs = collects ? 2 : 1;
   // On a shared core each rank has its turn to offer, and then one more to see what others offered.
   const double turns_s =
-      crowded ? rates.turn_s * (static_cast<double>(hand_offs * n) / machine.cores + 1) : 0;
+      oversubscribed ? rates.turn_s * (static_cast<double>(hand_offs * n) / machine.cores + 1) : 0;
   // A call is about as much work of its own as the least that the kernel does.
   const double alpha_s = rates.system_call_s +
                          std::max(hand_offs * kLinesOfHandOff * line_s, turns_s) +

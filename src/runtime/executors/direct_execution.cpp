@@ -37,18 +37,20 @@ void take_lines(const void* memory, std::size_t bytes) {
 
 }  // namespace
 
-bool DirectExecution::fits(const DirectRoutine& routine, const Work& work, const Commons& commons) {
-  return static_cast<std::size_t>(routine.most_blocks) * size_of(work.type) <= commons.slot_bytes();
+bool DirectExecution::fits(const DirectRoutine& routine, const Work& work,
+                           const SharedWindow& shared_window) {
+  return static_cast<std::size_t>(routine.most_blocks) * size_of(work.type) <=
+         shared_window.slot_bytes();
 }
 
 void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& work,
-                            Commons& commons, DirectCount& count) {
+                            SharedWindow& shared_window, DirectCount& count) {
   const bool same = routine == routine_ && work.count == work_.count && work.type == work_.type;
   const bool same_fold = same && work.op == work_.op && work.divisor == work_.divisor;
   work_ = work;
-  commons_ = &commons;
+  shared_window_ = &shared_window;
   count_ = &count;
-  count.passed.resize(static_cast<std::size_t>(commons.world_size()));
+  count.passed.resize(static_cast<std::size_t>(shared_window.world_size()));
   if (!same) {
     routine_ = std::move(routine);
     direct_ = &*routine_->direct;
@@ -56,9 +58,9 @@ void DirectExecution::reset(std::shared_ptr<const Routine> routine, const Work& 
     k_ = static_cast<std::size_t>(direct_->chunks_per_block);
     choose_tiles();
     choose_way();
-    offered_.resize(static_cast<std::size_t>(commons.world_size()));
+    offered_.resize(static_cast<std::size_t>(shared_window.world_size()));
   }
-  if (!same_fold) may_be_brief_ = make_brief();
+  if (!same_fold) may_be_fast_ = make_fast_path();
   begin();
 }
 
@@ -67,10 +69,10 @@ void DirectExecution::begin() {
   base_ = count_->tiles;
   count_->tiles += static_cast<std::uint64_t>(num_tiles_);
   if (tuner_ != nullptr) begin_tuning();
-  is_brief_ = may_be_brief_ && stays_staged();
+  is_fast_ = may_be_fast_ && stays_staged();
   restages_ = reads_ = false;
-  if (!is_brief_) choose_exposure();
-  was_exposed_ = !is_brief_ && input_.kind > Reference::kStaged;
+  if (!is_fast_) choose_exposure();
+  was_exposed_ = !is_fast_ && input_.kind > Reference::kStaged;
   num_known_ = 0;
   touches_ = results_ = false;
   staged_ = folded_ = collected_ = 0;
@@ -83,7 +85,7 @@ void DirectExecution::begin() {
 // All ranks cut alike: by the most that any of them may have to stage.
 void DirectExecution::choose_tiles() {
   const auto blocks = static_cast<std::size_t>(direct_->most_blocks);
-  const std::size_t most = commons_->slot_bytes() / (blocks * element_bytes_);
+  const std::size_t most = shared_window_->slot_bytes() / (blocks * element_bytes_);
   tile_count_ = work_.count;
   num_tiles_ = 1;
   in_offer_ = static_cast<std::size_t>(direct_->most_input_blocks) * work_.count * element_bytes_ <=
@@ -128,14 +130,14 @@ Reference DirectExecution::refer(Known& known, const void* memory, std::size_t s
     known = {.memory = memory,
              .size_bytes = size_bytes,
              .generation = generation,
-             .reference = commons_->refer(memory, size_bytes)};
+             .reference = shared_window_->refer(memory, size_bytes)};
   }
   return known.reference;
 }
 
 bool DirectExecution::step() {
   if (finished_) return false;
-  if (is_brief_) return step_brief();
+  if (is_fast_) return step_fast_path();
   bool moved = false;
   restage_if_refused();
   for (bool again = true; again && mismatch_ < 0;) {
@@ -148,7 +150,7 @@ bool DirectExecution::step() {
     return moved;
   }
   finished_ = true;
-  commons_->wake_sleepers();
+  shared_window_->wake_sleepers();
   if (tuner_ != nullptr) end_tuning();
   if (offers_ && direct_->partners.empty()) take_lines_back();
   return true;
@@ -159,14 +161,14 @@ bool DirectExecution::step() {
 // this rank waits for others in each call, too, it gains nothing: they look at the line before it
 // is written.
 void DirectExecution::take_lines_back() const {
-  const Offer& next = commons_->own().offers[(number_ + 1) % Commons::kOffers];
+  const Offer& next = shared_window_->own().offers[(number_ + 1) % SharedWindow::kOffers];
   const std::size_t bytes =
       static_cast<std::size_t>(direct_->input_blocks) * work_.count * element_bytes_;
   const bool staged = input_.kind == Reference::kStaged && num_tiles_ == 1;
   if (staged && in_offer_) return take_lines(&next, offsetof(Offer, payload) + bytes);
   take_lines(&next, 1);
   if (staged && bytes <= kTakenBack) {
-    take_lines(commons_->staging(commons_->rank(), base_ + 1), bytes);
+    take_lines(shared_window_->staging(shared_window_->rank(), base_ + 1), bytes);
   }
 }
 
@@ -175,18 +177,18 @@ void DirectExecution::take_lines_back() const {
 bool DirectExecution::may_write_slot(std::uint64_t tile) {
   if (tile < count_->slots_until) return true;
   std::uint64_t passed = ~std::uint64_t{0};
-  for (Rank peer = 0; peer < commons_->world_size(); ++peer) {
-    if (peer == commons_->rank()) continue;
+  for (Rank peer = 0; peer < shared_window_->world_size(); ++peer) {
+    if (peer == shared_window_->rank()) continue;
     std::uint64_t& theirs = count_->passed[static_cast<std::size_t>(peer)];
-    if (tile >= theirs + Commons::kSlots) {
-      theirs = commons_->seen(peer, commons_->part(peer).passed);
+    if (tile >= theirs + SharedWindow::kSlots) {
+      theirs = shared_window_->seen(peer, shared_window_->part(peer).passed);
     }
     if (theirs < passed) {
       passed = theirs;
       waiting_ = {.peer = peer, .instruction = 1, .of = 3, .to_send = true};
     }
   }
-  count_->slots_until = passed > ~Commons::kSlots ? passed : passed + Commons::kSlots;
+  count_->slots_until = passed > ~SharedWindow::kSlots ? passed : passed + SharedWindow::kSlots;
   return tile < count_->slots_until;
 }
 
@@ -198,8 +200,9 @@ bool DirectExecution::stage() {
   const std::uint64_t tile = base_ + static_cast<std::uint64_t>(staged_);
   if (offers_ && (copies || staged_ == 0) && !may_write_slot(tile)) return false;
   if (copies) {
-    Offer& own = commons_->own().offers[number_ % Commons::kOffers];
-    copy_to_slot(staged_, in_offer_ ? own.payload : commons_->staging(commons_->rank(), tile));
+    Offer& own = shared_window_->own().offers[number_ % SharedWindow::kOffers];
+    copy_to_slot(staged_,
+                 in_offer_ ? own.payload : shared_window_->staging(shared_window_->rank(), tile));
   }
   if (staged_ == 0 && offers_ && !restages_) offer();
   if (!copies) {
@@ -208,7 +211,8 @@ bool DirectExecution::stage() {
   }
   ++staged_;
   if (num_tiles_ > 1 || restages_) {
-    commons_->publish(commons_->own().staged, base_ + static_cast<std::uint64_t>(staged_));
+    shared_window_->publish(shared_window_->own().staged,
+                            base_ + static_cast<std::uint64_t>(staged_));
   }
   return true;
 }
@@ -222,28 +226,28 @@ void DirectExecution::copy_to_slot(int tile, std::byte* slot) const {
 }
 
 void DirectExecution::offer() {
-  Offer& offer = commons_->own().offers[number_ % Commons::kOffers];
+  Offer& offer = shared_window_->own().offers[number_ % SharedWindow::kOffers];
   offer.tag = work_.tag;
   offer.input_kind = input_.kind;
   offer.output_kind = output_.kind;
-  offer.passed = commons_->own().passed.load(std::memory_order_relaxed);
+  offer.passed = shared_window_->own().passed.load(std::memory_order_relaxed);
   if (input_.kind >= Reference::kOwnSpace) offer.buffers.where[0] = input_.where;
   if (output_.kind >= Reference::kOwnSpace) offer.buffers.where[1] = output_.where;
   if (!in_offer_) offer.buffers.begun_ns = begun_ns_;
-  commons_->publish(offer.sequence, number_ + 1);
+  shared_window_->publish(offer.sequence, number_ + 1);
 }
 
 bool DirectExecution::offers_known() {
   if (num_known_ == direct_->partners.size()) return true;
   for (const Rank peer : direct_->partners) {
     if (offered_[static_cast<std::size_t>(peer)].known) continue;
-    const Offer& offer = commons_->part(peer).offers[number_ % Commons::kOffers];
-    if (commons_->seen(peer, offer.sequence) != number_ + 1) {
+    const Offer& offer = shared_window_->part(peer).offers[number_ % SharedWindow::kOffers];
+    if (shared_window_->seen(peer, offer.sequence) != number_ + 1) {
       waiting_ = {.peer = peer, .instruction = 1, .of = 3};
       return false;
     }
     // It has failed and takes its offer back: the verdict is on its way.
-    if (commons_->part(peer).withdrawn.load(std::memory_order_acquire) != 0) return false;
+    if (shared_window_->part(peer).withdrawn.load(std::memory_order_acquire) != 0) return false;
     if (offer.tag != work_.tag) {
       mismatch_ = peer;
       return false;
@@ -262,7 +266,7 @@ void DirectExecution::learn(Rank peer, const Offer& offer) {
   offered.input_at = offered.output_at = nullptr;
   offered.payload = offer.payload;
   const Collective collective = direct_->program.collective;
-  const int n = commons_->world_size();
+  const int n = shared_window_->world_size();
   const std::size_t block_bytes = work_.count * element_bytes_;
   offered.restages = false;
   if (is_timed_) note_begun(offer);
@@ -270,12 +274,12 @@ void DirectExecution::learn(Rank peer, const Offer& offer) {
     reads_ = touches_ = true;
   } else if (offered.input.kind > Reference::kStaged) {
     const auto blocks = static_cast<std::size_t>(input_blocks(collective, n, peer));
-    offered.input_at = commons_->reach(peer, offered.input, blocks * block_bytes);
+    offered.input_at = shared_window_->reach(peer, offered.input, blocks * block_bytes);
     touches_ = true;
   }
   if (offered.output.kind > Reference::kStaged) {
     const auto blocks = static_cast<std::size_t>(output_blocks(collective, n, peer));
-    offered.output_at = commons_->reach(peer, offered.output, blocks * block_bytes);
+    offered.output_at = shared_window_->reach(peer, offered.output, blocks * block_bytes);
     touches_ = true;
   }
   offered.known = true;
@@ -287,7 +291,7 @@ bool DirectExecution::sources_staged(std::uint64_t tile) {
   for (const Rank peer : direct_->partners) {
     const Offered& offered = offered_[static_cast<std::size_t>(peer)];
     if (offered.input.kind != Reference::kStaged) continue;
-    if (commons_->seen(peer, commons_->part(peer).staged) > tile) continue;
+    if (shared_window_->seen(peer, shared_window_->part(peer).staged) > tile) continue;
     if (tile == base_ && !offered.restages) continue;  // came with the offer
     waiting_ = {.peer = peer, .instruction = 2, .of = 3};
     return false;
@@ -305,20 +309,21 @@ bool DirectExecution::fold_tile() {
     for (const Move& move : direct_->program.moves) {
       for (const Place& place : move.destinations) {
         const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
-        results_ =
-            results_ || (place.rank != commons_->rank() && offered.output.kind == Reference::kNone);
+        results_ = results_ || (place.rank != shared_window_->rank() &&
+                                offered.output.kind == Reference::kNone);
       }
     }
   }
   if (results_ && !may_write_slot(tile)) return false;
-  if (touches_ && !commons_->begin_access()) return false;
+  if (touches_ && !shared_window_->begin_access()) return false;
   bool made = fetch_private(folded_);
   for (const Move& move : direct_->program.moves) made = made && make(move, folded_);
-  if (touches_) commons_->end_access();
+  if (touches_) shared_window_->end_access();
   if (!made) return false;
   ++folded_;
   if (touches_ || results_) {
-    commons_->publish(commons_->own().folded, base_ + static_cast<std::uint64_t>(folded_));
+    shared_window_->publish(shared_window_->own().folded,
+                            base_ + static_cast<std::uint64_t>(folded_));
   }
   return true;
 }
@@ -327,7 +332,7 @@ bool DirectExecution::make(const Move& move, int tile) {
   const std::size_t bytes = run_bytes(move.chunk, move.count, tile);
   if (bytes == 0) return true;
   if (copies_by_kernel(move)) return read_straight(move, tile);
-  const Rank me = commons_->rank();
+  const Rank me = shared_window_->rank();
   const auto elsewhere = [&](const Place& place) { return place.rank != me; };
   count_->moved_bytes +=
       bytes * static_cast<std::uint64_t>(std::ranges::count_if(move.sources, elsewhere) +
@@ -351,7 +356,8 @@ bool DirectExecution::make(const Move& move, int tile) {
   }
   if (to_results) {
     const std::uint64_t number = base_ + static_cast<std::uint64_t>(tile);
-    cached_.push_back(commons_->results(me, number) + in_slot(move.destinations[0].index, tile));
+    cached_.push_back(shared_window_->results(me, number) +
+                      in_slot(move.destinations[0].index, tile));
   }
   sources_.clear();
   for (const Place& place : move.sources) sources_.push_back(source(place, tile));
@@ -361,12 +367,12 @@ bool DirectExecution::make(const Move& move, int tile) {
 }
 
 const std::byte* DirectExecution::source(const Place& place, int tile) {
-  if (place.rank == commons_->rank()) return work_.input + in_buffer(place.index, tile);
+  if (place.rank == shared_window_->rank()) return work_.input + in_buffer(place.index, tile);
   const Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
   if (offered.input.kind == Reference::kStaged) {
     if (in_offer_) return offered.payload + in_slot(place.index, tile);
     const std::uint64_t number = base_ + static_cast<std::uint64_t>(tile);
-    return commons_->staging(place.rank, number) + in_slot(place.index, tile);
+    return shared_window_->staging(place.rank, number) + in_slot(place.index, tile);
   }
   if (offered.input.kind == Reference::kPrivate) return fetched_[num_used_++].data();
   if (offered.input.kind == Reference::kNone) {
@@ -381,7 +387,7 @@ bool DirectExecution::collect_tile() {
   const std::uint64_t tile = base_ + static_cast<std::uint64_t>(collected_);
   if (output_.kind == Reference::kNone) {
     for (const Rank peer : direct_->writers) {
-      if (commons_->seen(peer, commons_->part(peer).folded) > tile) continue;
+      if (shared_window_->seen(peer, shared_window_->part(peer).folded) > tile) continue;
       waiting_ = {.peer = peer, .instruction = 3, .of = 3};
       return false;
     }
@@ -389,11 +395,13 @@ bool DirectExecution::collect_tile() {
       const std::size_t bytes = run_bytes(run.chunk, run.count, collected_);
       if (bytes == 0) continue;
       copy(work_.output + in_buffer(run.index, collected_),
-           commons_->results(run.rank, tile) + in_slot(run.index, collected_), bytes, streams_);
+           shared_window_->results(run.rank, tile) + in_slot(run.index, collected_), bytes,
+           streams_);
     }
   }
   ++collected_;
-  commons_->publish(commons_->own().passed, base_ + static_cast<std::uint64_t>(collected_));
+  shared_window_->publish(shared_window_->own().passed,
+                          base_ + static_cast<std::uint64_t>(collected_));
   return true;
 }
 
@@ -402,7 +410,7 @@ bool DirectExecution::left_alone() {
   const std::uint64_t end = base_ + static_cast<std::uint64_t>(num_tiles_);
   const auto done = [&](const std::vector<Rank>& peers) {
     for (const Rank peer : peers) {
-      if (commons_->seen(peer, commons_->part(peer).folded) >= end) continue;
+      if (shared_window_->seen(peer, shared_window_->part(peer).folded) >= end) continue;
       waiting_ = {.peer = peer, .instruction = 3, .of = 3};
       return false;
     }

@@ -15,7 +15,7 @@
 #include "runtime/executors/copy_tuner.hpp"
 #include "runtime/executors/direct_cost.hpp"
 #include "runtime/executors/execution.hpp"
-#include "transports/shm/commons.hpp"
+#include "transports/shm/shared_window.hpp"
 
 namespace chorus {
 
@@ -45,7 +45,7 @@ struct DirectRoutine {
 [[nodiscard]] DirectRoutine make_direct_routine(std::span<const DirectProgram> programs, Rank rank,
                                                 std::span<const CpuPlace> places = {});
 
-/// What the calls that go through a Commons have in common. One per Commons.
+/// What the calls that go through a SharedWindow have in common. One per SharedWindow.
 struct DirectCount {
   const SharedMachine* machine = nullptr;  ///< null: nothing is known
   bool kernel_refuses = false;             ///< somebody cannot read this rank's private memory
@@ -64,14 +64,15 @@ struct DirectCount {
 /// what others left for it in theirs. Which of the two is the owner's choice, buffer by buffer.
 ///
 /// Calls of one tile whose input is copied for the others and whose results nobody collects are
-/// run by a list of what to copy and fold that is made once for all calls alike (direct_brief.cpp).
+/// run by a list of what to copy and fold that is made once for all calls alike
+/// (direct_fast_path.cpp).
 ///
 /// Reusable: reset() prepares it for the next.
 class DirectExecution {
  public:
-  /// True if the commons can carry the call; alike on all ranks.
+  /// True if the shared window can carry the call; alike on all ranks.
   [[nodiscard]] static bool fits(const DirectRoutine& routine, const Work& work,
-                                 const Commons& commons);
+                                 const SharedWindow& shared_window);
 
   /// Whether ranks read each other's ordinary buffers by the kernel, and not through slots.
   struct ByKernel {
@@ -81,7 +82,7 @@ class DirectExecution {
   [[nodiscard]] static ByKernel reads_by_kernel(const Routine& routine, const Work& work,
                                                 const DirectCount& count);
 
-  void reset(std::shared_ptr<const Routine> routine, const Work& work, Commons& commons,
+  void reset(std::shared_ptr<const Routine> routine, const Work& work, SharedWindow& shared_window,
              DirectCount& count);
 
   /// Prepares the next call, which differs from the last in its memory and its tag alone.
@@ -121,8 +122,8 @@ class DirectExecution {
     Reference reference;
   };
 
-  /// What step() does for a brief call, as places relative to its memory.
-  struct Brief {
+  /// What step() does for a call on the fast path, as places relative to its memory.
+  struct FastPath {
     /// From the input to where the others find it.
     struct Piece {
       std::size_t from = 0;
@@ -163,13 +164,13 @@ class DirectExecution {
   void end_tuning();
   void choose_exposure();
   [[nodiscard]] bool changes_input() const;
-  [[nodiscard]] bool make_brief();
+  [[nodiscard]] bool make_fast_path();
   void look_ahead();
   [[nodiscard]] bool stays_staged();
-  bool step_brief();
-  [[nodiscard]] bool hear_brief();
+  bool step_fast_path();
+  [[nodiscard]] bool hear_fast_path();
   [[nodiscard]] const std::byte* staged_by(Rank rank) const;
-  void fold_brief();
+  void fold_fast_path();
   [[nodiscard]] Reference refer(Known& known, const void* memory, std::size_t size_bytes);
   [[nodiscard]] bool may_write_slot(std::uint64_t tile);
   [[nodiscard]] bool stage();
@@ -206,7 +207,7 @@ class DirectExecution {
 
   std::shared_ptr<const Routine> routine_;
   const DirectRoutine* direct_ = nullptr;
-  Commons* commons_ = nullptr;
+  SharedWindow* shared_window_ = nullptr;
   Work work_;
   std::size_t element_bytes_ = 1;
   std::size_t k_ = 1;
@@ -237,9 +238,9 @@ class DirectExecution {
   bool finished_ = true;
   Rank mismatch_ = -1;
   Waiting waiting_;
-  bool may_be_brief_ = false;  // but for where the buffers lie
-  bool is_brief_ = false;
-  Brief brief_;
+  bool may_be_fast_ = false;  // but for where the buffers lie
+  bool is_fast_ = false;
+  FastPath fast_path_;
   std::vector<const void*> sources_;
   std::vector<void*> cached_, streamed_;
   std::vector<std::vector<std::byte>> fetched_;  // of private memory, this tile's, in their order

@@ -7,7 +7,7 @@
 namespace chorus {
 
 bool DirectExecution::is_private(const Place& place) const {
-  return place.rank != commons_->rank() &&
+  return place.rank != shared_window_->rank() &&
          offered_[static_cast<std::size_t>(place.rank)].input.kind == Reference::kPrivate;
 }
 
@@ -16,7 +16,7 @@ bool DirectExecution::is_private(const Place& place) const {
 bool DirectExecution::copies_by_kernel(const Move& move) const {
   return move.sources.size() == 1 && move.destinations.size() == 1 &&
          !is_combining(direct_->program.collective.kind) &&
-         move.destinations[0].rank == commons_->rank() && is_private(move.sources[0]);
+         move.destinations[0].rank == shared_window_->rank() && is_private(move.sources[0]);
 }
 
 // What this tile folds of private memory, before any of it is folded. False if the kernel refuses:
@@ -66,13 +66,13 @@ bool DirectExecution::read_straight(const Move& move, int tile) {
 bool DirectExecution::read(const Place& place, int tile, std::byte* to, std::size_t bytes) {
   Offered& offered = offered_[static_cast<std::size_t>(place.rank)];
   const std::uint64_t where = offered.input.where + in_buffer(place.index, tile);
-  const ForeignRead result = commons_->read_private(place.rank, where, {to, bytes});
+  const ForeignRead result = shared_window_->read_private(place.rank, where, {to, bytes});
   if (result == ForeignRead::done) return true;
   offered.input.kind = Reference::kStaged;
   offered.restages = true;
   const bool always = result == ForeignRead::always_refused;
-  commons_->publish(commons_->own().refused, 2 * (number_ + 1) + (always ? 1 : 0));
-  commons_->wake_sleepers();
+  shared_window_->publish(shared_window_->own().refused, 2 * (number_ + 1) + (always ? 1 : 0));
+  shared_window_->wake_sleepers();
   return false;
 }
 
@@ -81,7 +81,7 @@ bool DirectExecution::read(const Place& place, int tile, std::byte* to, std::siz
 void DirectExecution::restage_if_refused() {
   if (input_.kind != Reference::kPrivate) return;
   for (const Rank peer : direct_->readers) {
-    const std::uint64_t refused = commons_->seen(peer, commons_->part(peer).refused);
+    const std::uint64_t refused = shared_window_->seen(peer, shared_window_->part(peer).refused);
     if (refused / 2 != number_ + 1) continue;
     if (refused % 2 == 1) count_->kernel_refuses = true;
     input_.kind = Reference::kStaged;

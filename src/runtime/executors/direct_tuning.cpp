@@ -59,7 +59,7 @@ void DirectExecution::choose_way() {
   const auto first = std::ranges::find_if(direct_->loads, reads);
   if (first == direct_->loads.end() || !CopyTuner::is_open(predicted)) return;
   tuning_rank_ = static_cast<Rank>(first - direct_->loads.begin());
-  if (direct_->readers.empty() && tuning_rank_ != commons_->rank()) return;
+  if (direct_->readers.empty() && tuning_rank_ != shared_window_->rank()) return;
   const auto key = alike(*routine_, work_);
   tuner_ = &count_->tuners.try_emplace(key, predicted).first->second;
   advice_key_ = std::uint64_t{key.first} << 8 | static_cast<std::uint64_t>(key.second);
@@ -69,10 +69,10 @@ void DirectExecution::begin_tuning() {
   is_timed_ = false;
   begun_ns_ = 0;
   if (changes_input()) return;  // which is staged
-  if (tuning_rank_ == commons_->rank()) {
+  if (tuning_rank_ == shared_window_->rank()) {
     is_timed_ = tuner_->measures();
-    commons_->advise(advice_key_, {.by_kernel = tuner_->by_kernel(), .timed = is_timed_});
-  } else if (const auto advice = commons_->advice_of(tuning_rank_, advice_key_)) {
+    shared_window_->advise(advice_key_, {.by_kernel = tuner_->by_kernel(), .timed = is_timed_});
+  } else if (const auto advice = shared_window_->advice_of(tuning_rank_, advice_key_)) {
     is_timed_ = advice->timed;
     tuner_->follow(advice->by_kernel);
   }
@@ -90,7 +90,7 @@ void DirectExecution::note_begun(const Offer& offer) {
 /// Whether all that this rank read came the way that it asked for.
 bool DirectExecution::went_as_asked() const {
   const std::uint16_t wanted = by_kernel_ ? Reference::kPrivate : Reference::kStaged;
-  if (is_brief_) return !by_kernel_;
+  if (is_fast_) return !by_kernel_;
   return std::ranges::all_of(direct_->partners, [&](Rank peer) {
     const Offered& offered = offered_[static_cast<std::size_t>(peer)];
     return offered.input.kind == Reference::kNone ||
@@ -101,7 +101,7 @@ bool DirectExecution::went_as_asked() const {
 // From when the last of those that take part has begun: what ranks wait for each other because they
 // have computed for longer is no part of what a way costs.
 void DirectExecution::end_tuning() {
-  if (tuning_rank_ != commons_->rank() || changes_input()) return;
+  if (tuning_rank_ != shared_window_->rank() || changes_input()) return;
   std::int64_t took_ns = 0;
   if (is_timed_ && all_tell_begin_ && !restages_ && went_as_asked()) took_ns = now_ns() - begun_ns_;
   tuner_->done(static_cast<double>(std::max<std::int64_t>(took_ns, 0)) * 1e-9);

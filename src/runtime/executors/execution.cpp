@@ -19,14 +19,14 @@ namespace {
 constexpr std::size_t kTileAlignment = 64;  // a cache line: tiles begin on one where they can
 
 /// Messages below this part of a slot are copied out of it: it costs less than to foresee them.
-constexpr std::size_t kLandingPart = 8;
+constexpr std::size_t kPostedPart = 8;
 
 /// Of a message of a schedule that is a pipeline, and from how many chunks on it is one.
 constexpr std::size_t kWorthAMessage = 64 * 1024;
 constexpr std::size_t kManyChunks = 16;
 
 /// Routine::landing_after of one lane. What touches the same memory has a chunk in common.
-std::vector<int> landing_after(const Lane& lane) {
+std::vector<int> posted_after(const Lane& lane) {
   std::vector<int> result;
   std::unordered_map<ChunkId, int> last;  // 1 + who touched it; of all_to_all there are n² chunks
   for (const Instruction& instruction : lane.instructions) {
@@ -52,7 +52,7 @@ std::shared_ptr<const Routine> make_routine(
   routine->chunks_per_block =
       program.num_chunks / num_blocks(program.collective.kind, program.world_size);
   for (const Lane& lane : program.lanes) {
-    routine->landing_after.push_back(landing_after(lane));
+    routine->posted_after.push_back(posted_after(lane));
     for (const Instruction& instruction : lane.instructions) {
       routine->max_sends = std::max(routine->max_sends, static_cast<int>(instruction.sends.size()));
     }
@@ -90,7 +90,7 @@ void Execution::reset(std::shared_ptr<const Routine> routine, const Work& work,
   for (std::size_t i = 0; i < num_lanes_; ++i) {
     LaneState& state = lanes_[i];
     state.lane = &program.lanes[i % program.lanes.size()];
-    state.landing_after = &routine_->landing_after[i % program.lanes.size()];
+    state.posted_after = &routine_->posted_after[i % program.lanes.size()];
     state.instance = static_cast<int>(i / program.lanes.size());
     state.tile = state.instance;
     state.next = 0;
@@ -167,10 +167,11 @@ void Execution::begin() {
   const auto k = static_cast<std::size_t>(routine_->chunks_per_block);
   const auto m = static_cast<std::size_t>(routine_->lengths.longest);
   const bool large =
-      divide_up(tile_count_, k) * m * element_bytes_ >= layout_.slot_bytes / kLandingPart;
-  may_land_ = large && std::any_of(ins_.begin(), ins_.end(),
-                                   [](const InPort* port) { return port->landings != nullptr; });
-  if (!may_land_) return;
+      divide_up(tile_count_, k) * m * element_bytes_ >= layout_.slot_bytes / kPostedPart;
+  may_post_ = large && std::any_of(ins_.begin(), ins_.end(), [](const InPort* port) {
+                return port->posted_receives != nullptr;
+              });
+  if (!may_post_) return;
   for (InPort* port : ins_) port->foreseen = port->taken;
   for (std::size_t i = 0; i < num_lanes_; ++i) foresee(lanes_[i]);
 }
@@ -186,7 +187,7 @@ bool Execution::step() {
     }
     if (mismatch_ >= 0) return moved;
   }
-  for (std::size_t i = 0; may_land_ && i < num_lanes_; ++i) {
+  for (std::size_t i = 0; may_post_ && i < num_lanes_; ++i) {
     if (!lanes_[i].finished) foresee(lanes_[i]);
   }
   return moved;
@@ -200,13 +201,13 @@ void Execution::foresee(LaneState& state) {
     const std::size_t i = state.foreseen % instructions.size();
     const Instruction& instruction = instructions[i];
     const bool to_come = state.foreseen >= state.issued + (state.folded ? 1 : 0);
-    if (to_come && !may_land(state, instruction, (*state.landing_after)[i])) return;
+    if (to_come && !may_post(state, instruction, (*state.posted_after)[i])) return;
     for (const Operand& source : instruction.sources) {
       if (source.incoming < 0) continue;
       InPort& port = in(state, source.incoming);
       const std::size_t bytes = message_elements(instruction, state.foreseen_tile) * element_bytes_;
-      if (to_come && (*state.landing_after)[i] >= 0 && port.landings != nullptr &&
-          bytes >= layout_.slot_bytes / kLandingPart &&
+      if (to_come && (*state.posted_after)[i] >= 0 && port.posted_receives != nullptr &&
+          bytes >= layout_.slot_bytes / kPostedPart &&
           contiguous(*instruction.destination, instruction.count)) {
         port.expect(layout_, {at(*instruction.destination, 0, state.foreseen_tile), bytes},
                     work_.tag);
@@ -219,24 +220,24 @@ void Execution::foresee(LaneState& state) {
 
 // Whether what `instruction`, number state.foreseen of the lane, receives may be written to its
 // destination already, and what comes behind it may be thought of.
-bool Execution::may_land(LaneState& state, const Instruction& instruction, int landing_after) {
+bool Execution::may_post(LaneState& state, const Instruction& instruction, int posted_after) {
   for (const Operand& source : instruction.sources) {
     if (source.incoming < 0) continue;
     const InPort& port = in(state, source.incoming);
     if (port.foreseen - port.taken >= static_cast<std::uint64_t>(layout_.slots)) return false;
   }
   const std::size_t length = state.lane->instructions.size();
-  if (landing_after > 0 &&
-      state.done < state.foreseen / length * length + static_cast<std::uint64_t>(landing_after)) {
+  if (posted_after > 0 &&
+      state.done < state.foreseen / length * length + static_cast<std::uint64_t>(posted_after)) {
     return false;
   }
   return after_met(state, instruction, state.foreseen_tile);
 }
 
-bool Execution::landed(const LaneState& state, const Instruction& instruction) const {
-  if (!may_land_ || !instruction.destination || instruction.sources.size() != 1) return false;
+bool Execution::in_place(const LaneState& state, const Instruction& instruction) const {
+  if (!may_post_ || !instruction.destination || instruction.sources.size() != 1) return false;
   const int port = instruction.sources.front().incoming;
-  return port >= 0 && in(state, port).landed();
+  return port >= 0 && in(state, port).in_place();
 }
 
 // Takes the lane one instruction further; false if it has to wait.
@@ -347,7 +348,7 @@ void Execution::fold_message(LaneState& state, const Instruction& instruction) {
       state.message = {message, bytes};
     }
   }
-  if (!landed(state, instruction)) fold_pieces(state, instruction, message, whole);
+  if (!in_place(state, instruction)) fold_pieces(state, instruction, message, whole);
   for (const Operand& source : instruction.sources) {
     if (source.incoming >= 0) in(state, source.incoming).take(layout_);
   }

@@ -29,7 +29,7 @@ struct Routine {
   Program program;
   /// By lane and instruction: how many of the lane's instructions must be done before the message
   /// that this one copies to its destination may be written there; -1 if it does anything else.
-  std::vector<std::vector<int>> landing_after;
+  std::vector<std::vector<int>> posted_after;
   int chunks_per_block = 1;
   MessageLengths lengths;
   int max_sends = 1;       ///< most Instruction::sends
@@ -102,7 +102,7 @@ class Execution {
   // A lane's copy for one instance, working through tiles instance, instance + W, ….
   struct LaneState {
     const Lane* lane = nullptr;
-    const std::vector<int>* landing_after = nullptr;  // Routine's, of this lane
+    const std::vector<int>* posted_after = nullptr;  // Routine's, of this lane
     int instance = 0;
     int tile = 0;            // current tile
     int next = 0;            // instruction to issue next
@@ -112,7 +112,7 @@ class Execution {
     std::span<const std::byte> message;
     std::uint64_t issued = 0;    // instructions issued since the start, over all tiles
     std::uint64_t done = 0;      // of these, finished: destination written, sources free
-    std::uint64_t foreseen = 0;  // whose messages' landings have been thought of
+    std::uint64_t foreseen = 0;  // whose receives may have been posted
     int foreseen_tile = 0;       // of instruction `foreseen`
     bool finished = false;
     // Port positions that instruction `issue` waits for: [issue mod kMaxPending][max_sends].
@@ -133,9 +133,9 @@ class Execution {
   [[nodiscard]] bool send_message(LaneState& state, const Instruction& instruction);
   void retire(LaneState& state);
   void foresee(LaneState& state);
-  [[nodiscard]] bool may_land(LaneState& state, const Instruction& instruction, int landing_after);
+  [[nodiscard]] bool may_post(LaneState& state, const Instruction& instruction, int posted_after);
   [[nodiscard]] bool after_met(LaneState& state, const Instruction& instruction, int tile);
-  [[nodiscard]] bool landed(const LaneState& state, const Instruction& instruction) const;
+  [[nodiscard]] bool in_place(const LaneState& state, const Instruction& instruction) const;
 
   [[nodiscard]] std::size_t tile_elements(int tile) const;
   [[nodiscard]] std::size_t chunk_elements(ChunkId chunk, int tile) const;
@@ -165,7 +165,7 @@ class Execution {
   std::vector<LaneState> lanes_;  // [instances · lanes]
   std::size_t num_lanes_ = 0;     // in use, at most lanes_.size(): kept for their memory
   std::size_t lanes_left_ = 0;
-  bool may_land_ = false;  // messages are large enough, and some link can
+  bool may_post_ = false;  // messages are large enough, and some link can
   Rank mismatch_ = -1;
 };
 

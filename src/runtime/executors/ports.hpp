@@ -48,7 +48,8 @@ struct OutPort {
   std::uint64_t sent = 0;  ///< messages put so far
   std::uint64_t sent_bytes = 0;
   std::uint64_t consumed = 0;  ///< of these, known to be taken by the peer
-  Totals* totals = nullptr;    ///< where the peer's messages bring credits along; else null
+  /// Where the peer's messages bring credits along; else null.
+  PiggybackedCredits* piggybacked_credits = nullptr;
 
   /// True if the peer has a slot for the next message.
   bool has_credit(const SlotLayout& layout) {
@@ -85,10 +86,11 @@ struct InPort {
   int channel = 0;
   std::uint64_t taken = 0;     ///< messages consumed so far
   std::uint64_t credited = 0;  ///< of these, told to the peer
-  Totals* totals = nullptr;    ///< where messages to the peer take credits along; else null
+  /// Where messages to the peer take credits along; else null.
+  PiggybackedCredits* piggybacked_credits = nullptr;
   /// Where messages may be received into the memory they are for; else null.
-  Landings* landings = nullptr;
-  std::uint64_t foreseen = 0;  ///< messages whose landing has been thought of
+  PostedReceives* posted_receives = nullptr;
+  std::uint64_t foreseen = 0;  ///< messages whose receive may have been posted
 
   [[nodiscard]] bool has_message() { return link->arrivals(channel) > taken; }
   [[nodiscard]] std::uint32_t tag() const { return link->tag(channel, taken); }
@@ -96,18 +98,20 @@ struct InPort {
     return link->region().data() + layout.offset(channel, taken);
   }
   /// True if the next message, which has come, is where expect() wanted it, and not in its slot.
-  [[nodiscard]] bool landed() const {
-    return landings != nullptr && landings->landed(channel, taken);
+  [[nodiscard]] bool in_place() const {
+    return posted_receives != nullptr && posted_receives->in_place(channel, taken);
   }
   /// Message `foreseen` is for `memory`, of its size.
   void expect(const SlotLayout& layout, std::span<std::byte> memory, std::uint32_t tag) {
-    landings->expect(channel, foreseen,
-                     {.memory = memory, .offset = layout.offset(channel, foreseen), .tag = tag});
+    posted_receives->expect(
+        channel, foreseen,
+        {.memory = memory, .offset = layout.offset(channel, foreseen), .tag = tag});
   }
   /// The message has been read; its slot may be written again.
   void take(const SlotLayout& layout) {
     ++taken;
-    if (totals != nullptr) totals->tell(channel, static_cast<std::uint32_t>(taken));
+    if (piggybacked_credits != nullptr)
+      piggybacked_credits->tell(channel, static_cast<std::uint32_t>(taken));
     if (owes_credit(layout)) credit(layout);
   }
   /// Tells the peer, if the link has room; otherwise the next take() or credit() does.
@@ -120,8 +124,8 @@ struct InPort {
   [[nodiscard]] bool owes_credit(const SlotLayout& layout) {
     const auto batch = static_cast<std::uint64_t>(layout.credit_batch());
     if (taken - credited < batch) return false;
-    if (totals == nullptr) return true;
-    credited = newer_total(credited, totals->told(channel));
+    if (piggybacked_credits == nullptr) return true;
+    credited = newer_total(credited, piggybacked_credits->told(channel));
     return taken - credited >= batch;
   }
 };
@@ -134,7 +138,8 @@ inline bool OutPort::read_credits(const SlotLayout& layout) {
     credit_arrivals_ = arrivals;
     consumed = newer_total(consumed, link->tag(credit_channel, arrivals - 1));
   }
-  if (totals != nullptr) consumed = newer_total(consumed, totals->heard(channel));
+  if (piggybacked_credits != nullptr)
+    consumed = newer_total(consumed, piggybacked_credits->heard(channel));
   return consumed != before;
 }
 

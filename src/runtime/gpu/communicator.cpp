@@ -98,22 +98,22 @@ DeviceCommunicator::Impl::~Impl() {
   }
 }
 
-// Nobody's kernels may touch what this rank is about to free: all say farewell once theirs have
+// Nobody's kernels may touch what this rank is about to free: all say goodbye once theirs have
 // ended. Where one cannot say it any more, memory is kept rather than pulled from under a kernel.
 // Nor is anything freed that others have mapped, whether they use it or not.
 void DeviceCommunicator::Impl::leave() {
-  bool well = farewell("leave");
+  bool well = goodbye("leave");
   if (sharing) sharing->stop();
   world->close_mappings();
-  if (!world->one_process()) well = farewell("closed") && well;
+  if (!world->one_process()) well = goodbye("closed") && well;
   if (well) return;
   if (sharing) sharing->abandon();
   world->abandon();
 }
 
-// A verdict on the group ends no farewell: it reaches the ranks at different times, and one that
-// left out the second farewell for it would be waited for by those that had not heard it yet.
-bool DeviceCommunicator::Impl::farewell(const char* what) {
+// A verdict on the group ends no goodbye: it reaches the ranks at different times, and one that
+// left out the second goodbye for it would be waited for by those that had not heard it yet.
+bool DeviceCommunicator::Impl::goodbye(const char* what) {
   try {
     base.control->exchange(fmt::format("{}/{}", group, what), base.place.members, {},
                            base.options.join_timeout_ms);

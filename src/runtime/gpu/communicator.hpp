@@ -103,7 +103,7 @@ class CHORUS_API DeviceCommunicator {
   /// that no transport connects either, with the reason.
   DeviceCommunicator(Communicator& communicator, int device, const DeviceTuning& tuning = {});
   /// Waits until what was enqueued has run (or failed). Not collective, but all ranks must have
-  /// finished their calls before any rank's memory goes: it waits for the others' farewell, and
+  /// finished their calls before any rank's memory goes: it waits for the others' goodbye, and
   /// not after a failure.
   ~DeviceCommunicator();
   DeviceCommunicator(const DeviceCommunicator&) = delete;

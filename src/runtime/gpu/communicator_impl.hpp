@@ -27,7 +27,7 @@ struct DeviceCommunicator::Impl {
   void enqueue(std::span<const DeviceCall> group);
   bool share(void* memory, std::size_t size_bytes, std::shared_ptr<void> keep);
   void leave();
-  [[nodiscard]] bool farewell(const char* what);
+  [[nodiscard]] bool goodbye(const char* what);
 
   /// What one call adds to a launch.
   struct Prepared {

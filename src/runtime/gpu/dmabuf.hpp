@@ -7,7 +7,7 @@
 
 #include "base/files/fd.hpp"
 #include "device/driver/driver.hpp"
-#include "transports/link/outside_memory.hpp"
+#include "transports/link/device_memory.hpp"
 
 namespace chorus {
 
@@ -29,7 +29,7 @@ struct GpuDirect {
 };
 
 /// An allocation, exported.
-class GpuMemory final : public OutsideMemory {
+class GpuMemory final : public DeviceMemory {
  public:
   /// All `bytes` of an allocation, which must stay until no link has it. Throws DeviceError with
   /// the reason why the driver does not export it.

@@ -88,12 +88,12 @@ DeviceRelay::DeviceRelay(Control& control, const GroupPlace& place, const Option
   const SlotLayout layout{.data_channels = static_cast<int>(shape.connections),
                           .slots = 1,
                           .slot_bytes = (box_bytes + shape.connections - 1) / shape.connections};
-  wiring_ = std::make_unique<Wiring>(control, place, options, layout, "relay of GPU messages",
-                                     Wiring::Memory::of_links);
+  connections_ = std::make_unique<Connections>(
+      control, place, options, layout, "relay of GPU messages", Connections::Memory::of_links);
   join_adapters(place, options.rdma_gpu, peers);
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    peers_.push_back(std::make_unique<Peer>(peers[i], wiring_->link(peers[i]), shape, sent_from_[i],
-                                            landing_[i]));
+    peers_.push_back(std::make_unique<Peer>(peers[i], connections_->link(peers[i]), shape,
+                                            sent_from_[i], landing_[i]));
   }
 }
 
@@ -102,7 +102,7 @@ void DeviceRelay::join_adapters(const GroupPlace& place, int wanted,
                                 const std::vector<Rank>& peers) {
   std::vector<std::pair<std::size_t, ReachesOutside*>> links;
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    auto* const link = dynamic_cast<ReachesOutside*>(&wiring_->link(peers[i]));
+    auto* const link = dynamic_cast<ReachesOutside*>(&connections_->link(peers[i]));
     if (link != nullptr) links.emplace_back(i, link);
   }
   if (links.empty()) return;
@@ -182,7 +182,7 @@ void DeviceRelay::run() {
     Clock::time_point moved_at = Clock::now();
     while (!stop_) {
       bool moved = expected_.exchange(false, std::memory_order_relaxed);
-      wiring_->progress();
+      connections_->progress();
       for (const auto& peer : peers_) moved |= carry(*peer);
       const auto now = Clock::now();
       if (moved) moved_at = now;
@@ -210,7 +210,7 @@ void DeviceRelay::drain() {
   bool busy = true;
   while (busy && Clock::now() < until) {
     busy = false;
-    wiring_->progress();
+    connections_->progress();
     for (const auto& peer : peers_) busy |= carry(*peer) || !peer->link.progress();
     if (busy) ::sched_yield();
   }

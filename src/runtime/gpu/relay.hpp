@@ -14,7 +14,7 @@
 #include "device/driver/driver.hpp"
 #include "device/layout.hpp"
 #include "runtime/control/control.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 #include "runtime/gpu/dmabuf.hpp"
 
 namespace chorus {
@@ -82,7 +82,7 @@ class DeviceRelay {
   /// Relayed peers, by index: where adapters read and write their slots; 0: they do not.
   std::vector<cuda::Address> sent_from_;
   std::vector<cuda::Address> landing_;
-  std::unique_ptr<Wiring> wiring_;
+  std::unique_ptr<Connections> connections_;
   std::vector<std::unique_ptr<Peer>> peers_;
   const device::HostStatus* status_ = nullptr;
   std::function<void(const std::string&)> on_failure_;

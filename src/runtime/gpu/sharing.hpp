@@ -21,7 +21,7 @@
 #include "device/driver/driver.hpp"
 #include "device/layout.hpp"
 #include "runtime/control/control.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 
 namespace chorus {
 

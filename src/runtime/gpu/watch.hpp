@@ -16,7 +16,7 @@
 #include "chorus/communicator.hpp"
 #include "device/layout.hpp"
 #include "runtime/control/control.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 
 namespace chorus {
 

@@ -10,7 +10,7 @@
 #include "device/kernels.hpp"
 #include "device/layout.hpp"
 #include "runtime/control/control.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 #include "runtime/gpu/communicator.hpp"
 #include "runtime/gpu/proof.hpp"
 #include "runtime/gpu/relay.hpp"

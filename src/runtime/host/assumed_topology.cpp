@@ -68,7 +68,7 @@ Topology assumed_topology(const std::vector<Member>& members, bool hosts_share_m
 void share_cores(Topology& topology, const std::vector<Member>& members) {
   for (Rank first = 0; first < static_cast<Rank>(members.size()); ++first) {
     const Member& member = members[static_cast<std::size_t>(first)];
-    if (member.neighbor != first || !member.crowded) continue;
+    if (member.neighbor != first || !member.oversubscribed) continue;
     std::set<int> nodes;
     bool several_hosts = false;
     for (std::size_t r = 0; r < members.size(); ++r) {

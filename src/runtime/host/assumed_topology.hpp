@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "chorus/topology.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 
 namespace chorus {
 

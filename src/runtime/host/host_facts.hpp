@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "chorus/options.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 
 namespace chorus {
 

@@ -34,7 +34,7 @@ using Moment = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kTile = 128 * 1024;  // of Options::slot_bytes
-constexpr std::size_t kTiles = 4;          // of Commons::kSlots
+constexpr std::size_t kTiles = 4;          // of SharedWindow::kSlots
 constexpr std::size_t kProbedSizes[] = {4 << 10, 16 << 10, 64 << 10, 256 << 10,
                                         1 << 20, 4 << 20,  16 << 20};
 constexpr milliseconds kWholeProbe{100};

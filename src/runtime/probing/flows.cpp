@@ -57,10 +57,11 @@ struct FlowRunner::Incoming {
   }
 };
 
-FlowRunner::FlowRunner(Control& control, Wiring& wiring, Engine& engine, const GroupPlace& place,
-                       const SlotLayout& layout, int patience_ms, std::stop_token stop)
+FlowRunner::FlowRunner(Control& control, Connections& connections, Engine& engine,
+                       const GroupPlace& place, const SlotLayout& layout, int patience_ms,
+                       std::stop_token stop)
     : control_(control),
-      wiring_(wiring),
+      connections_(connections),
       engine_(engine),
       place_(place),
       layout_(layout),
@@ -84,11 +85,11 @@ bool FlowRunner::progress(std::span<Link* const> links) {
 
 // Announces sleep, looks once more, and polls for a short while.
 void FlowRunner::sleep(std::span<Link* const> links, const std::function<bool()>& step) {
-  for (const auto& transport : wiring_.transports()) transport->prepare_to_sleep();
+  for (const auto& transport : connections_.transports()) transport->prepare_to_sleep();
   std::vector<pollfd> fds;
   progress(links);
   if (!step()) {
-    for (const auto& transport : wiring_.transports()) {
+    for (const auto& transport : connections_.transports()) {
       for (const auto& fd : transport->wake_fds()) {
         fds.push_back({fd.fd, static_cast<short>(fd.for_output ? POLLIN | POLLOUT : POLLIN), 0});
       }
@@ -96,8 +97,8 @@ void FlowRunner::sleep(std::span<Link* const> links, const std::function<bool()>
     fds.push_back({control_.fd(), POLLIN, 0});
     ::poll(fds.data(), fds.size(), 20);
   }
-  for (const auto& transport : wiring_.transports()) transport->woke();
-  wiring_.progress();
+  for (const auto& transport : connections_.transports()) transport->woke();
+  connections_.progress();
 }
 
 // Calls `step`, which says whether anything moved, until it sets `done`.

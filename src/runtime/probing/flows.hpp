@@ -46,7 +46,7 @@ class FlowRunner {
   /// whichever path those take. Slots must not be smaller.
   static constexpr std::size_t kLeastOfNetwork = 12 << 10;
 
-  FlowRunner(Control& control, Wiring& wiring, Engine& engine, const GroupPlace& place,
+  FlowRunner(Control& control, Connections& connections, Engine& engine, const GroupPlace& place,
              const SlotLayout& layout, int patience_ms, std::stop_token stop);
 
   /// Sends to all of `to` and receives from all of `from` at the same time; they call it too.
@@ -72,7 +72,7 @@ class FlowRunner {
   void sleep(std::span<Link* const> links, const std::function<bool()>& step);
 
   Control& control_;
-  Wiring& wiring_;
+  Connections& connections_;
   Engine& engine_;
   const GroupPlace& place_;
   SlotLayout layout_;

@@ -262,7 +262,7 @@ class Session {
   int exchanges_ = 0;
 };
 
-// What tcp uses between hosts, as Wiring has it.
+// What tcp uses between hosts, as Connections has it.
 std::vector<Rail> tcp_interfaces(const Control& control, const Options& options) {
   const bool named = !options.interface_name.empty();
   return resolve_rails(named ? options.interface_name : control.local_address(), !named);
@@ -344,9 +344,10 @@ void measure(Control& control, const GroupPlace& leaders, const Options& options
              std::span<const HostNetwork> networks, Session& session, Probed& probed) {
   SlotLayout one_channel = layout;
   one_channel.data_channels = 1;
-  Wiring wiring(control, leaders, options, one_channel, "a probe", Wiring::Memory::of_links);
-  Engine engine(control, wiring, leaders, options, one_channel);
-  FlowRunner runner(control, wiring, engine, leaders, one_channel,
+  Connections connections(control, leaders, options, one_channel, "a probe",
+                          Connections::Memory::of_links);
+  Engine engine(control, connections, leaders, options, one_channel);
+  FlowRunner runner(control, connections, engine, leaders, one_channel,
                     std::min(options.timeout_ms, kPatienceMs), request.stop);
   session.run(runner, networks);
   if (session.thinks()) session.inquiry().conclude(probed);
@@ -354,14 +355,14 @@ void measure(Control& control, const GroupPlace& leaders, const Options& options
 
 }  // namespace
 
-HostList hosts_of(const Wiring& wiring) {
+HostList hosts_of(const Connections& connections) {
   std::map<std::string, probing::HostPart> by_host;  // ascending, whatever the order of ranks
-  const auto& members = wiring.members();
+  const auto& members = connections.members();
   for (std::size_t r = 0; r < members.size(); ++r) {
     probing::HostPart& part = by_host[members[r].host];
     part.ranks.push_back(static_cast<Rank>(r));
     part.memory = {.cores = members[r].host_cores,
-                   .is_shared = wiring.hosts_share_memory(),
+                   .is_shared = connections.hosts_share_memory(),
                    .rates = *members[r].rates,
                    .places = std::move(part.memory.places),
                    .adapter_numa = members[r].adapter_numa};

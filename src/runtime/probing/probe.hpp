@@ -11,7 +11,7 @@
 #include "chorus/topology.hpp"
 #include "runtime/control/control.hpp"
 #include "runtime/engine/call_gate.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 #include "topology/probing/probed_network.hpp"
 #include "topology/probing/prober.hpp"
 
@@ -51,7 +51,7 @@ struct HostList {
   std::vector<std::string> names;
   std::vector<probing::HostPart> parts;  ///< one per host; ranks are group ranks
 };
-[[nodiscard]] HostList hosts_of(const Wiring& wiring);
+[[nodiscard]] HostList hosts_of(const Connections& connections);
 
 /// Collective over the ranks of several hosts, and brief: what an earlier probe of these hosts
 /// found (Probed::cached), as rank 0's cache has it; else all but the network and the topology.

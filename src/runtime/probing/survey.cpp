@@ -25,12 +25,12 @@ void tell(const GroupPlace& place, const Probed& probed) {
 }  // namespace
 
 Survey::Survey(std::shared_ptr<Control> control, GroupPlace place, const Options& options,
-               const SlotLayout& layout, const Wiring& wiring, bool use_cache)
+               const SlotLayout& layout, const Connections& connections, bool use_cache)
     : control_(std::move(control)),
       place_(std::move(place)),
       options_(options),
       layout_(layout),
-      hosts_(hosts_of(wiring)) {
+      hosts_(hosts_of(connections)) {
   Probed known = recall_network(*control_, place_, options_, hosts_, use_cache);
   if (known.cached) {
     tell(place_, known);
@@ -42,12 +42,12 @@ Survey::Survey(std::shared_ptr<Control> control, GroupPlace place, const Options
 }
 
 Survey::Survey(std::shared_ptr<Control> control, GroupPlace place, const Options& options,
-               const SlotLayout& layout, const Wiring& wiring, std::string probe_key)
+               const SlotLayout& layout, const Connections& connections, std::string probe_key)
     : control_(std::move(control)),
       place_(std::move(place)),
       options_(options),
       layout_(layout),
-      hosts_(hosts_of(wiring)) {
+      hosts_(hosts_of(connections)) {
   Probed known;
   known.parts = hosts_.parts;
   known.network.hosts = hosts_.names;

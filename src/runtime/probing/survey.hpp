@@ -11,7 +11,7 @@
 #include "chorus/options.hpp"
 #include "runtime/control/control.hpp"
 #include "runtime/engine/call_gate.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 #include "runtime/executors/ports.hpp"
 #include "runtime/probing/probe.hpp"
 
@@ -25,11 +25,11 @@ class Survey {
   /// Measures again, in a thread of its own, the network that rank 0's cache knows by `probe_key`;
   /// does not wait for the other ranks, which have to do the same.
   Survey(std::shared_ptr<Control> control, GroupPlace place, const Options& options,
-         const SlotLayout& layout, const Wiring& wiring, std::string probe_key);
+         const SlotLayout& layout, const Connections& connections, std::string probe_key);
   /// Collective and brief. Measures, in a thread of its own, what rank 0's cache does not have
   /// (`use_cache` false: in any case). `place.key` names no other survey. Throws BootstrapError.
   Survey(std::shared_ptr<Control> control, GroupPlace place, const Options& options,
-         const SlotLayout& layout, const Wiring& wiring, bool use_cache);
+         const SlotLayout& layout, const Connections& connections, bool use_cache);
   ~Survey();
   Survey(const Survey&) = delete;
   Survey& operator=(const Survey&) = delete;

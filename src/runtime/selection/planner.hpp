@@ -16,7 +16,7 @@
 
 #include "chorus/topology.hpp"
 #include "runtime/control/control.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 #include "runtime/selection/selection.hpp"
 
 namespace chorus {

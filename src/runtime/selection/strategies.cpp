@@ -37,13 +37,13 @@ std::vector<int> levels_in_rank_order(const synth::Network& network) {
   return levels.sizes();
 }
 
-std::vector<Schedule> make_classic(const synth::Task& task, const synth::Effort& effort) {
+std::vector<Schedule> make_classic(const synth::Task& task, const synth::Budget& budget) {
   const AlgorithmInput input{.kind = task.collective.kind,
                              .world_size = task.network.world_size(),
                              .levels = levels_in_rank_order(task.network)};
   std::vector<Schedule> schedules;
   for (const Algorithm& algorithm : algorithms()) {
-    if (effort.spent() && !schedules.empty()) break;
+    if (budget.spent() && !schedules.empty()) break;
     if (algorithm.why_not(input)) continue;
     if (input.world_size > kManyRanks && too_long(algorithm.name, input.kind)) continue;
     schedules.push_back(algorithm.make(input));

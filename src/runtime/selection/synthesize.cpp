@@ -108,10 +108,10 @@ std::string plan_text(Control& control, const GroupPlace& place, const Topology&
                       const Options& options, const std::stop_token& stop) {
   if (auto made = PlanCache::get().find(topology, options.poll_us)) return std::move(*made);
   const Lookout lookout(control, place.key, stop);
-  synth::Effort effort;
-  effort.stop = &lookout.failed();
-  const auto start = synth::Effort::Clock::now();
-  effort.deadline = start + std::chrono::milliseconds(options.synthesis_ms);
+  synth::Budget budget;
+  budget.stop = &lookout.failed();
+  const auto start = synth::Budget::Clock::now();
+  budget.deadline = start + std::chrono::milliseconds(options.synthesis_ms);
   std::vector<synth::Strategy> strategies = {classic_strategy()};
   for (synth::Strategy& strategy : synth::built_in_strategies()) {
     strategies.push_back(std::move(strategy));
@@ -127,7 +127,7 @@ std::string plan_text(Control& control, const GroupPlace& place, const Topology&
       if (is_new) known->second = synth::least_by_cuts(topology, collective);
       return known->second * size_bytes;
     };
-    synth::Planned planned = synth::make_plan(topology, plan_options, strategies, effort);
+    synth::Planned planned = synth::make_plan(topology, plan_options, strategies, budget);
     if (lookout.failed()) return {};
     if (planned.plan.entries.empty()) {
       throw SynthesisError("the time was too short (CHORUS_SYNTHESIS_MS)");
@@ -135,7 +135,7 @@ std::string plan_text(Control& control, const GroupPlace& place, const Topology&
     planned.plan.topology = {};
     std::string text = to_json(planned.plan);
     const auto ms =
-        std::chrono::duration_cast<std::chrono::milliseconds>(synth::Effort::Clock::now() - start)
+        std::chrono::duration_cast<std::chrono::milliseconds>(synth::Budget::Clock::now() - start)
             .count();
     log(LogLevel::info, {},
         fmt::format("synthesized {} for '{}' in {} ms{}",

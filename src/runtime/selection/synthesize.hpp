@@ -7,7 +7,7 @@
 #include "chorus/plan.hpp"
 #include "chorus/topology.hpp"
 #include "runtime/control/control.hpp"
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 
 namespace chorus {
 

@@ -119,7 +119,8 @@ class Usurper {
   std::thread thread_;
 };
 
-// What the others are told is who died, and not what the stranger says that has its place.
+// What the others are told is who died, and not what the unauthenticated peer says that has its
+// place.
 TEST_P(Grow, NamesTheRankThatDiedWithTheLargerCoordinator) {
   Usurper usurper;
   World world = threads(2, GetParam());

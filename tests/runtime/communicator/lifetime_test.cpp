@@ -135,7 +135,7 @@ TEST(Ends, ThatSomeRankNeverReachesAreOverInTimeAndSaySo) {
 
 class AnnouncedEnd : public ::testing::TestWithParam<std::string> {};
 
-// Large messages go through slots, short ones through a mailbox where there is one.
+// Large messages go through slots, short ones through an eager ring where there is one.
 TEST_P(AnnouncedEnd, LetsMessagesFinishAndRefusesOthersOnBothSides) {
   for (const std::size_t count : {std::size_t{4}, std::size_t{1} << 22}) {
     const Outcomes outcomes = run_world(threads(2, GetParam()), [&](Communicator& comm) {
@@ -221,7 +221,7 @@ int status_of_child(const std::function<int()>& body) {
 }
 
 // It shares its parent's memory and sockets: a call would be taken for one of its parent's, and so
-// would a farewell.
+// would a goodbye.
 TEST(AForkedChild, IsRefusedAndLeavesItsParentsCommunicatorAlone) {
   for (const char* transport : {"shm", "tcp"}) {
     World world = threads(2, transport);

@@ -376,7 +376,7 @@ TEST(Place, WhoComesToACompleteJobIsRefusedAtOnceAndRankZeroIsWarned) {
   }
   place.zero->open_group("g", all_ranks(2));
   EXPECT_EQ(verdict_within(*place.zero, "g", 50), "no verdict");
-  one.send(Writer(Type::farewell).text("").share());
+  one.send(Writer(Type::goodbye).text("").share());
 }
 
 // Once a rank has left, the next job may be on its way.
@@ -385,13 +385,13 @@ TEST(Place, EarlyRanksOfTheNextJobAreToComeLater) {
   Raw one(place.coordinator.id());
   EXPECT_EQ(one.enter(hello_of(one, 1, 2, "a")).second, "welcome");
   place.joiner.join();
-  one.send(Writer(Type::farewell).text("").share());
+  one.send(Writer(Type::goodbye).text("").share());
   one.close();
   for (const bool over : {false, true}) {
     const auto end = Clock::now() + milliseconds(2'000);
     if (over) place.zero.reset();
     for (const int world_size : {2, 3, 5}) {
-      Type type = Type::refused;  // until the farewell is heard
+      Type type = Type::refused;  // until the goodbye is heard
       while (type != Type::later && Clock::now() < end) {
         Raw next(place.coordinator.id());
         type = next.enter(hello_of(next, 1, world_size, "b")).first;
@@ -428,7 +428,7 @@ TEST(Place, WhatTheCoordinatorSaidLastIsKeptThoughItIsGone) {
   Raw one(id);
   EXPECT_EQ(one.enter(hello_of(one, 1, 2, "a")).second, "welcome");
   place->joiner.join();
-  one.send(Writer(Type::farewell).text("").share());
+  one.send(Writer(Type::goodbye).text("").share());
   place->zero.reset();
   Raw early(id);
   EXPECT_EQ(early.enter(hello_of(early, 1, 2, "b")).first, Type::later);

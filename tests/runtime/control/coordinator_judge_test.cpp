@@ -63,20 +63,20 @@ TEST_F(JudgeTest, TheFirstConnectionToCloseIsTheCauseWhoeverIsReapedFirst) {
                                      "to 0: death 1 pid 101 on h: killed by signal 11 (SIGSEGV)"));
 }
 
-TEST_F(JudgeTest, AFarewellStillOnItsWayIsBelievedThoughTheProcessHasEnded) {
+TEST_F(JudgeTest, AGoodbyeStillOnItsWayIsBelievedThoughTheProcessHasEnded) {
   enter_all_and_open(2, true);
   judge_->ended(1, "exited with status 0", now_);
   pass(100);
-  say(1, Writer(Type::farewell).text(""));
+  say(1, Writer(Type::goodbye).text(""));
   judge_->closed(1, "its connection closed", now_);
   pass(10'000);
   EXPECT_THAT(heard(), ::testing::ElementsAre("to 1: close"));
 }
 
-TEST_F(JudgeTest, AHeartbeatSaysNothingBeforeTheFarewellAndAfterIt) {
+TEST_F(JudgeTest, AHeartbeatSaysNothingBeforeTheGoodbyeAndAfterIt) {
   enter_all_and_open(2, true);
   say(1, Writer(Type::heartbeat));
-  say(1, Writer(Type::farewell).text(""));
+  say(1, Writer(Type::goodbye).text(""));
   say(1, Writer(Type::heartbeat));
   judge_->closed(1, "its connection closed", now_);
   EXPECT_THAT(heard(), ::testing::ElementsAre("to 1: close"));
@@ -283,7 +283,7 @@ TEST_F(JudgeTest, TheCoordinatorStaysForThoseThatRunAndNotForOneThatIsStopped) {
                               .host_text = "pid 100 on h",
                               .is_stopped = [&](const std::string&) { return stopped; }});
   for (const Rank rank : {0, 1}) enter(rank);
-  say(0, Writer(Type::farewell).text(""));
+  say(0, Writer(Type::goodbye).text(""));
   (void)heard();
   pass(1'000);
   EXPECT_THAT(heard(), IsEmpty());

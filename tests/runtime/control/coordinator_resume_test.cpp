@@ -108,7 +108,7 @@ TEST_F(Resume, ComesByAnotherAddressAndMissesNothing) {
   read_to_the_end(old_);
   anew.send(gives("c"));
   EXPECT_EQ(exchanges("c"), "raw") << "the end of the old connection is no death";
-  anew.send(Writer(Type::farewell).text("").share());
+  anew.send(Writer(Type::goodbye).text("").share());
 }
 
 TEST_F(Resume, IsToldAgainWhatTheSilentPathMayHaveLost) {
@@ -124,7 +124,7 @@ TEST_F(Resume, IsToldAgainWhatTheSilentPathMayHaveLost) {
   next(anew, Type::places);
   const wire::Bytes noted = next(anew, Type::noted);
   EXPECT_EQ(wire::Reader(noted).text(), "pair");
-  anew.send(Writer(Type::farewell).text("").share());
+  anew.send(Writer(Type::goodbye).text("").share());
 }
 
 TEST_F(Resume, AnAttemptThatComesToNothingIsNoDeath) {
@@ -139,7 +139,7 @@ TEST_F(Resume, AnAttemptThatComesToNothingIsNoDeath) {
   bring(meanwhile, {gives("a")});
   EXPECT_EQ(exchanges("a"), "raw");
   read_to_the_end(anew);
-  meanwhile.send(Writer(Type::farewell).text("").share());
+  meanwhile.send(Writer(Type::goodbye).text("").share());
 }
 
 TEST_F(Resume, OneThatNeverComesAgainIsDead) {

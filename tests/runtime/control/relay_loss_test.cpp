@@ -93,8 +93,8 @@ TEST(CoordinatorEnd, TellsWhyAJoiningFailedThoughAllHaveBeenTold) {
   end.settle({});
   hello.rank = 2;
   say_hello(end, wires, 3, hello, secret);
-  const auto farewell = wire::Writer(wire::Type::farewell).text("").share();
-  end.heard(1, wire::Type::farewell, body_of(farewell), {});
+  const auto goodbye = wire::Writer(wire::Type::goodbye).text("").share();
+  end.heard(1, wire::Type::goodbye, body_of(goodbye), {});
   end.settle({});
   hello.rank = 0;
   for (const bool as_relay : {true, false}) {
@@ -231,7 +231,7 @@ TEST_F(GatheringByRelay, LosesNobodyButTheProcessOfARelayThatDiesMeanwhile) {
     if (rank == dead) continue;
     EXPECT_EQ(said_[at(rank)].hear(), fmt::format("{} {}", dead, all));
   }
-  raw_->send(wire::Writer(Type::farewell).text("").share());
+  raw_->send(wire::Writer(Type::goodbye).text("").share());
 }
 
 }  // namespace

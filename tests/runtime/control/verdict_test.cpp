@@ -1,4 +1,4 @@
-// Ranks learn of every failure by name, and of each other's farewell. Ranks are threads here; as
+// Ranks learn of every failure by name, and of each other's goodbye. Ranks are threads here; as
 // processes that are killed, in control_kill_test.cpp.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -281,7 +281,7 @@ TEST(Verdict, ManyThreadsOfOneRankMayUseItsControl) {
   leave_all(controls);
 }
 
-TEST(Farewell, TheHostOfTheCoordinatorStaysUntilTheOthersHaveLeft) {
+TEST(Goodbye, TheHostOfTheCoordinatorStaysUntilTheOthersHaveLeft) {
   const std::string id = UniqueId::make(2).text;
   Raw other(id);  // counts as another process
   auto control = std::shared_ptr<Control>();
@@ -291,7 +291,7 @@ TEST(Farewell, TheHostOfTheCoordinatorStaysUntilTheOthersHaveLeft) {
   const auto start = Clock::now();
   std::thread leaver([&] {
     std::this_thread::sleep_for(milliseconds(300));
-    other.send(Writer(Type::farewell).text("").share());
+    other.send(Writer(Type::goodbye).text("").share());
   });
   control.reset();
   EXPECT_GE(Clock::now() - start, milliseconds(290));
@@ -299,7 +299,7 @@ TEST(Farewell, TheHostOfTheCoordinatorStaysUntilTheOthersHaveLeft) {
   leaver.join();
 }
 
-TEST(Farewell, AJobThatEndedWellLeavesNoListener) {
+TEST(Goodbye, AJobThatEndedWellLeavesNoListener) {
   const std::string id = UniqueId::make(3).text;
   auto controls = join_all(id, 3);
   leave_all(controls);

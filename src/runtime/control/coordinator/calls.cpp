@@ -133,7 +133,7 @@ bool Judge::end_in_vain(const std::string& key, const RankList& members, const R
   if (is(State::dead)) return true;
   const auto left = is(State::left);
   if (!left) return false;
-  send_members(told, Writer(Type::exchange_failed).text(key).text(at(*left).farewell).share());
+  send_members(told, Writer(Type::exchange_failed).text(key).text(at(*left).goodbye).share());
   return true;
 }
 

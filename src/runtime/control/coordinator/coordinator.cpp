@@ -173,7 +173,7 @@ void CoordinatorEnd::heard(Token from, wire::Type type, std::span<const std::byt
 
 void CoordinatorEnd::hear_rank(Session& session, Rank rank, wire::Type type, wire::Reader body,
                                Time now) {
-  // After its farewell a rank says nothing that matters.
+  // After its goodbye a rank says nothing that matters.
   if (session.judge.state(rank) != Judge::State::joined) return;
   session.judge.received(rank, type, body, now);
 }

@@ -47,7 +47,7 @@ class CoordinatorEnd final : public WireEnd {
   void ended(Rank rank, const std::string& how, Time now);
   /// Where it listens: all ranks are told where there are several places.
   void set_places(const std::vector<wire::Place>& places);
-  /// Every rank has joined and said farewell or died (in the last joining).
+  /// Every rank has joined and said goodbye or died (in the last joining).
   [[nodiscard]] bool finished() const { return finished_; }
   [[nodiscard]] int world_size() const { return world_size_; }
   /// Processes that wait to be taken in.

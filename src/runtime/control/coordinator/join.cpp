@@ -281,7 +281,7 @@ void CoordinatorEnd::greet_follower(const Caller& caller, Time now) {
   const bool fits = hello.version == wire::version() && hello.world_size == world_size_ &&
                     hello.rank >= 0 && hello.rank < world_size_;
   std::optional<std::string> why;
-  bool has_left = false;  // its relay was gone before it had heard that its farewell was
+  bool has_left = false;  // its relay was gone before it had heard that its goodbye was
   bool gone_on = false;
   if (hello.session == 0) {
     why = fmt::format(

@@ -154,7 +154,7 @@ void Judge::fail_join(const std::string& sentence, Time now) {
 
 void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
   if (type == Type::heartbeat) return body.end();
-  if (state(rank) != State::joined) throw Malformed("a message after its farewell");
+  if (state(rank) != State::joined) throw Malformed("a message after its goodbye");
   switch (type) {
     case Type::exchange:
       return on_exchange(rank, body);
@@ -187,8 +187,8 @@ void Judge::received(Rank rank, Type type, wire::Reader body, Time now) {
       return on_ending(rank, body);
     case Type::note:
       return on_note(rank, body);
-    case Type::farewell:
-      return on_farewell(rank, body, now);
+    case Type::goodbye:
+      return on_goodbye(rank, body, now);
     case Type::listening:
       return on_listening(rank, body, now);
     case Type::follow:
@@ -215,7 +215,7 @@ void Judge::on_join_query(Rank rank) {
   send(rank, answer.share());
 }
 
-void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
+void Judge::on_goodbye(Rank rank, wire::Reader& body, Time now) {
   const std::string reason = body.text();
   body.end();
   if (forming()) {
@@ -226,9 +226,9 @@ void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
   member.state = State::left;
   member.left_at = now;
   if (!reason.empty() && !failed_at_) failed_at_ = now;
-  member.farewell =
+  member.goodbye =
       reason.empty() ? name(rank) + " has left" : fmt::format("{} left: {}", name(rank), reason);
-  fail_exchanges_of(rank, member.farewell);
+  fail_exchanges_of(rank, member.goodbye);
   std::vector<std::string> touched;
   for (auto& [key, group] : groups_) {
     const auto seat = group.seat_of(rank);
@@ -244,7 +244,7 @@ void Judge::on_farewell(Rank rank, wire::Reader& body, Time now) {
   if (member.local) {
     hosts_.push_back(rank);
   } else {
-    say_goodbye(rank);
+    acknowledge_goodbye(rank);
   }
   for (const wire::Successor& each : successors()) {
     send(each.rank, Writer(Type::left).i32(rank).share());
@@ -307,7 +307,7 @@ void Judge::ended(Rank rank, std::string_view how, Time now) {
     member.state = State::dead;
     return;
   }
-  // What it said last, perhaps its farewell, may still be on its way: its connection decides.
+  // What it said last, perhaps its goodbye, may still be on its way: its connection decides.
   member.dead_at = member.disconnected ? now : now + kConnectionHold;
   ended_.push_back(rank);
 }
@@ -402,7 +402,7 @@ void Judge::release_hosts(Time now) {
     host_let_go_ = true;
     send_all(Writer(Type::host_left).share());
   }
-  for (const Rank rank : hosts_) say_goodbye(rank);
+  for (const Rank rank : hosts_) acknowledge_goodbye(rank);
   hosts_.clear();
 }
 

@@ -16,7 +16,7 @@
 
 namespace chorus {
 
-/// One session: from the first hello to the last farewell of the ranks 0 … world_size − 1.
+/// One session: from the first hello to the last goodbye of the ranks 0 … world_size − 1.
 ///
 /// Fed with what ranks say, with closed connections and with time; answers with frames to send.
 /// The first cause of a failure wins. Every rank is told of deaths and verdicts in one order, so
@@ -118,7 +118,7 @@ class Judge {
     std::string identity;  ///< of its process
     bool local = false;    ///< lives in the coordinator's process
     Time left_at{};
-    std::string farewell;  ///< a sentence, once it has left
+    std::string goodbye;  ///< a sentence, once it has left
     // On its way to being declared dead.
     bool disconnected = false;
     bool expelled = false;                 ///< by the coordinator
@@ -206,7 +206,7 @@ class Judge {
   void on_abort(Rank rank, wire::Reader& body);
   void on_ending(Rank rank, wire::Reader& body);
   void on_note(Rank rank, wire::Reader& body);
-  void on_farewell(Rank rank, wire::Reader& body, Time now);
+  void on_goodbye(Rank rank, wire::Reader& body, Time now);
   void on_listening(Rank rank, wire::Reader& body, Time now);
   void on_follow(Rank rank, wire::Reader& body, Time now);
   void on_roster(Rank rank, wire::Reader& body);
@@ -220,7 +220,7 @@ class Judge {
   [[nodiscard]] bool waits_for_successors(Time now);
   [[nodiscard]] std::vector<wire::Successor> successors() const;
   void send_roster(Rank rank);
-  void say_goodbye(Rank rank);
+  void acknowledge_goodbye(Rank rank);
   void await_again(Rank rank);
   [[nodiscard]] bool is_waited_for(Rank rank) const;
   void settle_gathering(Time now);

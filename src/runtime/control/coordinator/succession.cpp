@@ -111,8 +111,8 @@ void Judge::send_roster(Rank rank) {
   for (const wire::Frame& frame : wire::roster_frames(roster)) send(rank, frame);
 }
 
-void Judge::say_goodbye(Rank rank) {
-  if (ever_appointed_) send(rank, Writer(Type::goodbye).share());
+void Judge::acknowledge_goodbye(Rank rank) {
+  if (ever_appointed_) send(rank, Writer(Type::goodbye_heard).share());
   orders_.push_back({rank, nullptr, true});
 }
 
@@ -205,7 +205,7 @@ void Judge::on_roster(Rank rank, wire::Reader& body) {
     }
     if (!roster[r].left) continue;
     member.state = State::left;
-    member.farewell = name(static_cast<Rank>(r)) + " has left";
+    member.goodbye = name(static_cast<Rank>(r)) + " has left";
   }
 }
 
@@ -362,8 +362,8 @@ void Judge::host_has_gone(const Gathering& old, Time now) {
   if (old.loss == wire::Loss::closed) return die(old.host_rank, "its connection closed", now);
   host.state = State::left;
   host.left_at = now;
-  host.farewell = name(old.host_rank) + " has left";
-  fail_exchanges_of(old.host_rank, host.farewell);
+  host.goodbye = name(old.host_rank) + " has left";
+  fail_exchanges_of(old.host_rank, host.goodbye);
 }
 
 /// Groups that it had not open when it came are behind it.

@@ -1,4 +1,4 @@
-#include "transports/shm/commons.hpp"
+#include "transports/shm/shared_window.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -27,15 +27,15 @@ constexpr auto kWithdrawal = std::chrono::milliseconds(250);
 
 std::size_t stride_of(std::size_t slot_bytes) { return round_up(slot_bytes, kPage) + kSkew; }
 
-std::size_t slots_offset() { return round_up(sizeof(Commons::Part), kPage); }
+std::size_t slots_offset() { return round_up(sizeof(SharedWindow::Part), kPage); }
 
 }  // namespace
 
-std::size_t Commons::part_bytes(std::size_t slot_bytes) {
+std::size_t SharedWindow::part_bytes(std::size_t slot_bytes) {
   return round_up(slots_offset() + 2 * kSlots * stride_of(slot_bytes), kPage);
 }
 
-Commons::Commons(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers)
+SharedWindow::SharedWindow(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers)
     : rank_(rank),
       slot_bytes_(slot_bytes),
       stride_(stride_of(slot_bytes)),
@@ -51,7 +51,7 @@ Commons::Commons(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers)
   own_ = peers_[static_cast<std::size_t>(rank)].part;
 }
 
-Reference Commons::refer(const void* memory, std::size_t size_bytes) {
+Reference SharedWindow::refer(const void* memory, std::size_t size_bytes) {
   const auto address = reinterpret_cast<std::uint64_t>(memory);
   if (one_process_) return {Reference::kOwnSpace, address};
   if (const auto segment = segment_of(memory, size_bytes)) {
@@ -64,7 +64,7 @@ Reference Commons::refer(const void* memory, std::size_t size_bytes) {
   return {};
 }
 
-int Commons::register_segment(const Segment& segment) {
+int SharedWindow::register_segment(const Segment& segment) {
   for (std::size_t i = 0; i < kMaxSegments; ++i) {
     if (registered_[i] == segment.id) return static_cast<int>(i);
   }
@@ -82,7 +82,7 @@ int Commons::register_segment(const Segment& segment) {
   return -1;
 }
 
-std::byte* Commons::reach(Rank peer, const Reference& reference, std::size_t size_bytes) {
+std::byte* SharedWindow::reach(Rank peer, const Reference& reference, std::size_t size_bytes) {
   if (reference.kind < Reference::kOwnSpace || reference.kind == Reference::kPrivate)
     complain(peer, "refers to memory of no known kind");
   if (reference.kind == Reference::kOwnSpace) {
@@ -99,7 +99,7 @@ std::byte* Commons::reach(Rank peer, const Reference& reference, std::size_t siz
   return memory.data() + reference.where;
 }
 
-std::span<std::byte> Commons::map_segment(Rank peer, std::size_t index) {
+std::span<std::byte> SharedWindow::map_segment(Rank peer, std::size_t index) {
   Peer& owner = peers_[static_cast<std::size_t>(peer)];
   const SegmentEntry& entry = owner.part->segments[index];
   const std::uint64_t id = entry.id.load(std::memory_order_acquire);
@@ -120,7 +120,7 @@ namespace {
 
 /// Keys that differ in a few bits are spread over all sets (Fibonacci hashing).
 std::size_t advised_set(std::uint64_t key) {
-  return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15) >> 32) % Commons::kAdvisedSets;
+  return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15) >> 32) % SharedWindow::kAdvisedSets;
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ std::size_t advised_set(std::uint64_t key) {
 // A word is written only where it changes: the others keep its line. Those of other keys stay where
 // they are as long as there is room, so that calls of several kinds in turn do not take it from
 // each other.
-void Commons::advise(std::uint64_t key, Advice advice) {
+void SharedWindow::advise(std::uint64_t key, Advice advice) {
   const std::uint64_t word = key * 4 + (advice.by_kernel ? 2 : 0) + (advice.timed ? 1 : 0);
   auto& set = own_->advice[advised_set(key)];
   std::atomic<std::uint64_t>* place = &set[0];
@@ -143,7 +143,7 @@ void Commons::advise(std::uint64_t key, Advice advice) {
   publish(*place, word);
 }
 
-std::optional<Commons::Advice> Commons::advice_of(Rank peer, std::uint64_t key) const {
+std::optional<SharedWindow::Advice> SharedWindow::advice_of(Rank peer, std::uint64_t key) const {
   for (const std::atomic<std::uint64_t>& each : part(peer).advice[advised_set(key)]) {
     const std::uint64_t word = seen(peer, each);
     if (word == 0) break;
@@ -152,14 +152,15 @@ std::optional<Commons::Advice> Commons::advice_of(Rank peer, std::uint64_t key) 
   return std::nullopt;
 }
 
-ForeignRead Commons::read_private(Rank peer, std::uint64_t where, std::span<std::byte> to) const {
+ForeignRead SharedWindow::read_private(Rank peer, std::uint64_t where,
+                                       std::span<std::byte> to) const {
   const ForeignRead result = read_process(at(peer).pid, where, to);
   if (result == ForeignRead::gone) complain(peer, "has memory that cannot be read any more");
   return result;
 }
 
 // The two flags meet as in Dekker's algorithm: each side stores its own, then looks at the other's.
-bool Commons::begin_access() {
+bool SharedWindow::begin_access() {
   own_->accessing.store(1, std::memory_order_seq_cst);
   for (const Peer& peer : peers_) {
     if (peer.part->withdrawn.load(std::memory_order_seq_cst) == 0) continue;
@@ -169,7 +170,7 @@ bool Commons::begin_access() {
   return true;
 }
 
-void Commons::withdraw() {
+void SharedWindow::withdraw() {
   own_->withdrawn.store(1, std::memory_order_seq_cst);
   own_->accessing.store(0, std::memory_order_release);
   wake_sleepers();
@@ -182,7 +183,7 @@ void Commons::withdraw() {
   }
 }
 
-bool Commons::shares_core() {
+bool SharedWindow::shares_core() {
   const auto core = static_cast<std::uint32_t>(::sched_getcpu() + 1);
   if (own_->core.load(std::memory_order_relaxed) != core) {
     own_->core.store(core, std::memory_order_relaxed);
@@ -192,7 +193,7 @@ bool Commons::shares_core() {
          });
 }
 
-bool Commons::leave_core() {
+bool SharedWindow::leave_core() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
   cpu_set_t free = allowed;
@@ -210,7 +211,7 @@ bool Commons::leave_core() {
   return left;
 }
 
-void Commons::wake_sleepers() {
+void SharedWindow::wake_sleepers() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (std::size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = peers_[i];
@@ -218,7 +219,7 @@ void Commons::wake_sleepers() {
   }
 }
 
-void Commons::complain(Rank peer, const char* what) const {
+void SharedWindow::complain(Rank peer, const char* what) const {
   throw LinkError(fmt::format("rank {}: shm: rank {} {}", rank_, peer, what), peer);
 }
 

@@ -1,18 +1,18 @@
-#include "duet.hpp"
+#include "interleaver.hpp"
 
 namespace trainer {
 
-Duet::~Duet() {
+MicroBatchInterleaver::~MicroBatchInterleaver() {
   pass_to(kEnd);
   helper_.join();
 }
 
-void Duet::pass_to(int half) {
+void MicroBatchInterleaver::pass_to(int half) {
   turn_.store(half, std::memory_order_release);
   turn_.notify_all();
 }
 
-void Duet::play(int half) {
+void MicroBatchInterleaver::play(int half) {
   try {
     if (!error_) call_(body_, half);
   } catch (const Stopped&) {
@@ -23,7 +23,7 @@ void Duet::play(int half) {
   ended_[half] = true;
 }
 
-void Duet::serve() {
+void MicroBatchInterleaver::serve() {
   for (;;) {
     turn_.wait(0, std::memory_order_acquire);
     if (turn_.load(std::memory_order_acquire) == kEnd) return;
@@ -32,7 +32,7 @@ void Duet::serve() {
   }
 }
 
-void Duet::run(void* body, Call call) {
+void MicroBatchInterleaver::run(void* body, Call call) {
   body_ = body;
   call_ = call;
   error_ = nullptr;
@@ -47,7 +47,7 @@ void Duet::run(void* body, Call call) {
   if (error_) std::rethrow_exception(error_);
 }
 
-void Duet::give_way() {
+void MicroBatchInterleaver::give_way() {
   if (!running_) return;
   if (error_) throw Stopped{};
   const int mine = turn_.load(std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-#include "transports/shm/mailbox.hpp"
+#include "transports/shm/eager_ring.hpp"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace {
 // they cost no trip of their own. Of more, the sender still writes the later ones.
 constexpr std::size_t kMostAhead = 4;
 
-// Letters between the one just written and the one whose line is fetched for writing. A stream of
+// Slots between the one just written and the one whose line is fetched for writing. A stream of
 // messages finds its lines owned: 64 in a row take 0.062 µs each in place of 0.105.
 constexpr std::size_t kOwnedAhead = 4;
 
@@ -30,45 +30,45 @@ void own_line(const void* memory) {
 
 }  // namespace
 
-bool Mailbox::try_put(std::span<const std::byte> message, std::uint32_t tag) {
-  CHORUS_CHECK(message.size() <= kMostBytes, "a message too long for a mailbox");
-  const bool whole = message.size() <= Letter::kInlineBytes;
+bool EagerRing::try_put(std::span<const std::byte> message, std::uint32_t tag) {
+  CHORUS_CHECK(message.size() <= kMostBytes, "a message too long for a eager_ring");
+  const bool whole = message.size() <= EagerSlot::kInlineBytes;
   const Piece piece = whole ? Piece{0, put_bytes_} : piece_after(put_bytes_, message.size());
-  if (sent_ == sent_limit_ || piece.end - freed_bytes_ > MailboxMemory::kBytes) {
-    if (!refresh() || piece.end - freed_bytes_ > MailboxMemory::kBytes) return false;
+  if (sent_ == sent_limit_ || piece.end - freed_bytes_ > EagerRingMemory::kBytes) {
+    if (!refresh() || piece.end - freed_bytes_ > EagerRingMemory::kBytes) return false;
   }
-  Letter& letter = out_.letters[sent_ % MailboxMemory::kLetters];
+  EagerSlot& slot = out_.slots[sent_ % EagerRingMemory::kSlots];
   if (!message.empty()) {
-    std::memcpy(whole ? letter.payload : out_.bytes + piece.at, message.data(), message.size());
+    std::memcpy(whole ? slot.payload : out_.bytes + piece.at, message.data(), message.size());
   }
-  letter.tag = tag;
-  letter.size_bytes = static_cast<std::uint32_t>(message.size());
-  put_bytes_ = ends_[sent_ % MailboxMemory::kLetters] = piece.end;
-  letter.sequence.store(++sent_, std::memory_order_release);
+  slot.tag = tag;
+  slot.size_bytes = static_cast<std::uint32_t>(message.size());
+  put_bytes_ = ends_[sent_ % EagerRingMemory::kSlots] = piece.end;
+  slot.sequence.store(++sent_, std::memory_order_release);
   sent_bytes_ += message.size();
   unannounced_ = true;
-  own_line(&out_.letters[(sent_ + kOwnedAhead) % MailboxMemory::kLetters]);
+  own_line(&out_.slots[(sent_ + kOwnedAhead) % EagerRingMemory::kSlots]);
   return true;
 }
 
-// Looks again how far the receiver is; false if no letter is free. The peer can write the counter
+// Looks again how far the receiver is; false if no slot is free. The peer can write the counter
 // at any time: it is believed within bounds.
-bool Mailbox::refresh() {
+bool EagerRing::refresh() {
   const std::uint64_t taken = out_.taken.load(std::memory_order_seq_cst);
-  if (taken > sent_ || sent_ - taken > MailboxMemory::kLetters) {
+  if (taken > sent_ || sent_ - taken > EagerRingMemory::kSlots) {
     complain("claims to have taken messages that were never sent");
   }
-  sent_limit_ = taken + MailboxMemory::kLetters;
+  sent_limit_ = taken + EagerRingMemory::kSlots;
   if (sent_ == sent_limit_) return false;
-  if (taken > 0) freed_bytes_ = ends_[(taken - 1) % MailboxMemory::kLetters];
+  if (taken > 0) freed_bytes_ = ends_[(taken - 1) % EagerRingMemory::kSlots];
   return true;
 }
 
-void Mailbox::take(std::span<std::byte> memory) {
-  const Letter& letter = next_letter();
-  if (letter.size_bytes != memory.size()) complain("sent a message of another size than it says");
-  if (memory.size() <= Letter::kInlineBytes) {
-    if (!memory.empty()) std::memcpy(memory.data(), letter.payload, memory.size());
+void EagerRing::take(std::span<std::byte> memory) {
+  const EagerSlot& slot = next_slot();
+  if (slot.size_bytes != memory.size()) complain("sent a message of another size than it says");
+  if (memory.size() <= EagerSlot::kInlineBytes) {
+    if (!memory.empty()) std::memcpy(memory.data(), slot.payload, memory.size());
   } else {
     const Piece piece = piece_after(taken_bytes_, memory.size());
     std::memcpy(memory.data(), in_.bytes + piece.at, memory.size());
@@ -77,28 +77,28 @@ void Mailbox::take(std::span<std::byte> memory) {
   ++taken_;
   // By quarters, so that the counter's line seldom travels. What is not told leaves room for the
   // longest message and the place that may be left free before it.
-  static_assert(MailboxMemory::kBytes * 3 / 4 >= 2 * kMostBytes);
-  if (taken_ - told_ >= MailboxMemory::kLetters / 4 ||
-      taken_bytes_ - told_bytes_ >= MailboxMemory::kBytes / 4) {
+  static_assert(EagerRingMemory::kBytes * 3 / 4 >= 2 * kMostBytes);
+  if (taken_ - told_ >= EagerRingMemory::kSlots / 4 ||
+      taken_bytes_ - told_bytes_ >= EagerRingMemory::kBytes / 4) {
     tell_taken();
   }
 }
 
-void Mailbox::tell_taken() {
+void EagerRing::tell_taken() {
   told_ = taken_;
   told_bytes_ = taken_bytes_;
   in_.taken.store(taken_, std::memory_order_seq_cst);
   wake_if_sleeping(asleep_, pipe_);  // the peer may be waiting for room
 }
 
-void Mailbox::look_ahead(std::size_t size_bytes) const {
-  if (size_bytes <= Letter::kInlineBytes) return;
+void EagerRing::look_ahead(std::size_t size_bytes) const {
+  if (size_bytes <= EagerSlot::kInlineBytes) return;
   const std::byte* const at = in_.bytes + piece_after(taken_bytes_, size_bytes).at;
   const std::size_t most = std::min(size_bytes, kMostAhead * kLine);
   for (std::size_t byte = 0; byte < most; byte += kLine) __builtin_prefetch(at + byte);
 }
 
-void Mailbox::complain(const char* what) const {
+void EagerRing::complain(const char* what) const {
   throw LinkError(fmt::format("rank {}: shm: rank {} {}", rank_, peer_, what), peer_);
 }
 

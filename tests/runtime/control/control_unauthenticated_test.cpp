@@ -34,7 +34,7 @@ wire::Bytes random_bytes(std::minstd_rand& random, std::size_t size) {
   return bytes;
 }
 
-TEST(Stranger, WithTheWrongSecretIsRefusedAndTheOthersMeet) {
+TEST(UnauthenticatedPeer, WithTheWrongSecretIsRefusedAndTheOthersMeet) {
   const std::string id = UniqueId::make(2).text;
   net::Id wrong = net::Id::parse(id);
   wrong.secret = Secret::random();
@@ -44,7 +44,7 @@ TEST(Stranger, WithTheWrongSecretIsRefusedAndTheOthersMeet) {
   expect_two_can_meet(id);
 }
 
-TEST(Stranger, CannotAnswerWithWhatAnotherRankSaid) {
+TEST(UnauthenticatedPeer, CannotAnswerWithWhatAnotherRankSaid) {
   const std::string id = UniqueId::make(2).text;
   // Records a good hello, and says it again on a connection with another nonce.
   Raw honest(id), thief(id);
@@ -62,7 +62,7 @@ TEST(Stranger, CannotAnswerWithWhatAnotherRankSaid) {
   expect_two_can_meet(id);
 }
 
-TEST(Stranger, ManySilentOnesDoNotKeepRanksOutAndAreClosed) {
+TEST(UnauthenticatedPeer, ManySilentOnesDoNotKeepRanksOutAndAreClosed) {
   const std::string id = UniqueId::make(2).text;
   std::vector<std::unique_ptr<Raw>> silent;
   for (int i = 0; i < 400; ++i) silent.push_back(std::make_unique<Raw>(id));
@@ -79,7 +79,7 @@ TEST(Stranger, ManySilentOnesDoNotKeepRanksOutAndAreClosed) {
   other.join();
 }
 
-TEST(Stranger, GarbageIsClosedAndTheOthersMeet) {
+TEST(UnauthenticatedPeer, GarbageIsClosedAndTheOthersMeet) {
   const std::string id = UniqueId::make(2).text;
   std::minstd_rand random(5);
   for (int i = 0; i < 300; ++i) {
@@ -98,7 +98,7 @@ TEST(Stranger, GarbageIsClosedAndTheOthersMeet) {
   expect_two_can_meet(id);
 }
 
-TEST(Stranger, ATruncatedHelloOrOneOfAnotherShapeIsRefused) {
+TEST(UnauthenticatedPeer, ATruncatedHelloOrOneOfAnotherShapeIsRefused) {
   const std::string id = UniqueId::make(2).text;
   std::minstd_rand random(6);
   for (std::size_t cut = 0; cut < 200; ++cut) {
@@ -171,8 +171,8 @@ TEST(LyingRank, IsNamedForEachImpossibleMessage) {
       Writer(Type::exchange).text("x").share(),
       Writer(Type::exchange).u32(0xffffffff).share(),
       Writer(Type::abort).text("g").share(),
-      Writer(Type::farewell).share(),
-      Writer(Type::farewell).text("").u8(0).share(),
+      Writer(Type::goodbye).share(),
+      Writer(Type::goodbye).text("").u8(0).share(),
   };
   for (const wire::Frame& lie : lies) {
     expect_liar_is_named([&](Raw& liar) {
@@ -211,9 +211,9 @@ TEST(LyingRank, WithRandomMessagesHarmsNobodyElse) {
               writer.u64(random());
           }
         }
-        // A farewell would be a good one.
+        // A goodbye would be a good one.
         wire::Bytes frame = writer.take();
-        if (frame[4] == static_cast<std::byte>(Type::farewell)) continue;
+        if (frame[4] == static_cast<std::byte>(Type::goodbye)) continue;
         if (frame[4] == static_cast<std::byte>(Type::abort)) continue;
         liar.send(frame);
       }

@@ -1,4 +1,4 @@
-#include "runtime/engine/wiring.hpp"
+#include "runtime/engine/connections.hpp"
 
 #include <fmt/format.h>
 
@@ -132,8 +132,8 @@ std::string reason_of(std::string_view reasons, std::string_view transport) {
 
 }  // namespace
 
-Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options,
-               const SlotLayout& layout, const std::string& agreement, Memory memory)
+Connections::Connections(Control& control, const GroupPlace& place, const Options& options,
+                         const SlotLayout& layout, const std::string& agreement, Memory memory)
     : rank_(place.rank) {
   // A communicator keeps one or two, and one per peer that it talks to over the network.
   allow_more_descriptors(4 * place.members.size() + 64);
@@ -153,7 +153,7 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
   mine.u32(static_cast<std::uint32_t>(std::ceil(std::min(cpu_quota(), 1e6))));
   mine.u32(static_cast<std::uint32_t>(transports_.size()));
   for (const auto& transport : transports_) mine.bytes(transport->address());
-  table_ = control.exchange(place.key + "/wiring", place.members, mine.view(),
+  table_ = control.exchange(place.key + "/connections", place.members, mine.view(),
                             options.join_timeout_ms, place.key);
   for (std::size_t t = 0; t < transports_.size(); ++t) order_.push_back(t);
 
@@ -219,24 +219,25 @@ Wiring::Wiring(Control& control, const GroupPlace& place, const Options& options
     for (const std::size_t i : machine.members) {
       members_[i].neighbor = static_cast<Rank>(machine.members.front());
       members_[i].machine_cores = machine_cores;
-      members_[i].crowded = static_cast<int>(machine.members.size()) > machine_cores;
+      members_[i].oversubscribed = static_cast<int>(machine.members.size()) > machine_cores;
     }
   }
   links_.resize(members_.size());
   choose(control, place, options);
   drop_unused_transports();
-  if (memory == Memory::in_common) open_commons();
+  if (memory == Memory::in_common) open_shared_window();
 }
 
-std::span<const std::byte> Wiring::address(Rank peer, std::size_t transport) const {
+std::span<const std::byte> Connections::address(Rank peer, std::size_t transport) const {
   const auto of_peer = static_cast<std::size_t>(peer);
   BlobReader reader(table_[of_peer].subspan(addresses_[of_peer]));
   for (std::size_t before = 0; before < order_[transport]; ++before) (void)reader.bytes();
   return reader.bytes();
 }
 
-void Wiring::make_transports(const GroupPlace& place, const Options& options, const Secret& secret,
-                             const std::string& local_address, const SlotLayout& layout) {
+void Connections::make_transports(const GroupPlace& place, const Options& options,
+                                  const Secret& secret, const std::string& local_address,
+                                  const SlotLayout& layout) {
   TransportContext context;
   context.rank = place.rank;
   context.world_size = static_cast<int>(place.members.size());
@@ -276,7 +277,7 @@ void Wiring::make_transports(const GroupPlace& place, const Options& options, co
 
 // A pair uses the first transport that both of its ends can use, so each tells the others what it
 // can. Ranks that say the same, those of one host above all, are judged as one: there are n² pairs.
-void Wiring::choose(Control& control, const GroupPlace& place, const Options& options) {
+void Connections::choose(Control& control, const GroupPlace& place, const Options& options) {
   const std::size_t n = members_.size();
   const auto own = static_cast<std::size_t>(rank_);
   std::vector<Reach> each(n);
@@ -299,12 +300,12 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
   BlobWriter mine;
   const bool in_vain =
       std::any_of(transports_.begin(), transports_.end(),
-                  [](const auto& transport) { return transport->named_in_vain(); });
+                  [](const auto& transport) { return transport->misconfigured(); });
   mine.u32(in_vain ? 1 : 0);
   reached.write(mine);
   const auto blobs = control.exchange(place.key + "/transports", place.members, mine.view(),
                                       options.join_timeout_ms, place.key);
-  bool named_in_vain = false;  // by any rank
+  bool misconfigured = false;  // by any rank
   std::vector<Alike> all;      // in the order of their first ranks, so that all ranks throw alike
   std::map<std::string_view, std::size_t> known;
   for (std::size_t from = 0; from < n; ++from) {
@@ -313,7 +314,7 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
     const auto [entry, is_new] = known.try_emplace(said, all.size());
     if (is_new) {
       BlobReader reader(blobs[from]);
-      named_in_vain = (reader.u32() != 0) || named_in_vain;
+      misconfigured = (reader.u32() != 0) || misconfigured;
       all.push_back({.reached = Reachability::read(reader, n), .ranks = {}});
       if (!reader.ok() || !reader.at_end() || all.back().reached.size() != n) {
         throw BootstrapError(fmt::format("rank {} sent a malformed list", from));
@@ -340,11 +341,11 @@ void Wiring::choose(Control& control, const GroupPlace& place, const Options& op
       }
     }
   }
-  if (rank_ == 0 && n > 1) tell(served, named_in_vain ? LogLevel::warn : LogLevel::info);
+  if (rank_ == 0 && n > 1) tell(served, misconfigured ? LogLevel::warn : LogLevel::info);
 }
 
-void Wiring::judge(std::span<const Rank> some, std::span<const Rank> others, const Reach& there,
-                   const Reach& back, std::vector<Served>& served) {
+void Connections::judge(std::span<const Rank> some, std::span<const Rank> others,
+                        const Reach& there, const Reach& back, std::vector<Served>& served) {
   const bool same = some.data() == others.data();
   const std::size_t pairs =
       same ? some.size() * (some.size() - 1) / 2 : some.size() * others.size();
@@ -395,7 +396,7 @@ void Wiring::judge(std::span<const Rank> some, std::span<const Rank> others, con
   chosen_by(others, some);
 }
 
-void Wiring::tell(const std::vector<Served>& served, LogLevel level) const {
+void Connections::tell(const std::vector<Served>& served, LogLevel level) const {
   const bool all_by_first = std::all_of(served.begin(), served.end(), [](const Served& transport) {
     return transport.not_pairs == 0;
   });
@@ -417,7 +418,7 @@ void Wiring::tell(const std::vector<Served>& served, LogLevel level) const {
 }
 
 // Each listens, or holds memory, for peers that come another way.
-void Wiring::drop_unused_transports() {
+void Connections::drop_unused_transports() {
   for (int t = static_cast<int>(transports_.size()) - 1; t >= 0; --t) {
     if (std::find(chosen_.begin(), chosen_.end(), t) != chosen_.end()) continue;
     transports_.erase(transports_.begin() + t);
@@ -426,9 +427,9 @@ void Wiring::drop_unused_transports() {
   }
 }
 
-void Wiring::open_commons() {
+void Connections::open_shared_window() {
   const std::size_t n = members_.size();
-  if (any_network_ || n < 2 || n > Commons::kMaxRanks) return;
+  if (any_network_ || n < 2 || n > SharedWindow::kMaxRanks) return;
   const std::size_t other = rank_ == 0 ? 1 : 0;
   const auto transport = static_cast<std::size_t>(chosen_[other]);
   std::vector<std::vector<std::byte>> addresses;
@@ -436,10 +437,10 @@ void Wiring::open_commons() {
     const auto of_peer = address(peer, transport);
     addresses.emplace_back(of_peer.begin(), of_peer.end());
   }
-  commons_ = transports_[transport]->open_commons(addresses);
+  shared_window_ = transports_[transport]->open_shared_window(addresses);
 }
 
-Link& Wiring::link(Rank peer) {
+Link& Connections::link(Rank peer) {
   auto& link = links_[static_cast<std::size_t>(peer)];
   if (!link) {
     const auto transport = static_cast<std::size_t>(chosen_[static_cast<std::size_t>(peer)]);
@@ -450,7 +451,7 @@ Link& Wiring::link(Rank peer) {
   return *link;
 }
 
-void Wiring::pace(std::vector<double> bytes_per_s) {
+void Connections::pace(std::vector<double> bytes_per_s) {
   paces_ = std::move(bytes_per_s);
   paces_.resize(links_.size());
   for (std::size_t peer = 0; peer < links_.size(); ++peer) {
@@ -458,19 +459,19 @@ void Wiring::pace(std::vector<double> bytes_per_s) {
   }
 }
 
-void Wiring::leave_to_kernel(const KernelCopies& sizes) {
+void Connections::leave_to_kernel(const KernelCopies& sizes) {
   to_kernel_ = sizes;
   for (const auto& link : links_) {
     if (link) link->leave_to_kernel(sizes);
   }
 }
 
-std::string_view Wiring::transport_of(Rank peer) const {
+std::string_view Connections::transport_of(Rank peer) const {
   const int chosen = chosen_[static_cast<std::size_t>(peer)];
   return chosen < 0 ? "self" : transports_[static_cast<std::size_t>(chosen)]->name();
 }
 
-void Wiring::progress() {
+void Connections::progress() {
   for (const auto& transport : transports_) transport->progress();
 }
 

@@ -23,7 +23,7 @@ struct Hop {
 ///
 /// `hops` are in an order in which they could happen one by one: a hop leaves a rank that is the
 /// chunk's origin or the end of an earlier hop of the chunk. No rank receives a chunk twice.
-struct Spread {
+struct MulticastRouting {
   Collective collective = {};
   int num_chunks = 0;
   /// On a folded network those of cell 0's chunks.
@@ -42,12 +42,12 @@ struct Spread {
 /// Steps: a hop's is after that of the hop that brought its chunk, and not before those of the hops
 /// that its source began earlier: so the order in which a rank sends is that of the steps. On a
 /// folded network the schedule has its symmetry.
-[[nodiscard]] Schedule in_order(std::string_view name, const Network& network, const Spread& spread,
-                                double chunk_bytes);
+[[nodiscard]] Schedule in_order(std::string_view name, const Network& network,
+                                const MulticastRouting& spread, double chunk_bytes);
 
 /// The same for hops that are in the order in which they are to begin.
 [[nodiscard]] Schedule as_begun(std::string_view name, const Network& network,
-                                const Spread& spread);
+                                const MulticastRouting& spread);
 
 /// The schedule of the mirror collective on the topology turned round: last step first, destination
 /// to source, sums in place of copies. all_gather becomes reduce_scatter, broadcast becomes reduce.

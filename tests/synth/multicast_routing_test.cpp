@@ -1,4 +1,4 @@
-#include "synth/spread.hpp"
+#include "synth/multicast_routing.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ namespace {
 using ::testing::HasSubstr;
 
 /// Every rank sends its `pieces` chunks around a ring of n.
-Spread around(int n, int pieces) {
-  Spread spread{{CollectiveKind::all_gather}, n * pieces, {}};
+MulticastRouting around(int n, int pieces) {
+  MulticastRouting spread{{CollectiveKind::all_gather}, n * pieces, {}};
   for (ChunkId chunk = 0; chunk < n * pieces; ++chunk) {
     for (int hop = 0; hop + 1 < n; ++hop) {
       const Rank src = (chunk / pieces + hop) % n;
@@ -65,7 +65,7 @@ TEST(InOrder, ARingOfPiecesTakesWhatItsLinksNeed) {
   const Network network(ring);
   const double size_bytes = 6e6;
   for (const int pieces : {1, 4}) {
-    const Spread spread = around(6, pieces);
+    const MulticastRouting spread = around(6, pieces);
     const Schedule schedule = in_order("ring", network, spread, size_bytes / spread.num_chunks);
     EXPECT_EQ(first_fault(schedule), std::nullopt);
     EXPECT_EQ(schedule.steps.size(), pieces == 1 ? 5U : schedule.steps.size());
@@ -78,7 +78,7 @@ TEST(InOrder, PiecesOfABroadcastFollowEachOtherDownAChain) {
   Topology chain = test::gpus(5);
   for (int i = 0; i < 4; ++i) test::join(chain, i, i + 1, 1);
   constexpr int kPieces = 20;
-  Spread spread{{CollectiveKind::broadcast}, kPieces, {}};
+  MulticastRouting spread{{CollectiveKind::broadcast}, kPieces, {}};
   for (ChunkId chunk = 0; chunk < kPieces; ++chunk) {
     for (Rank rank = 0; rank < 4; ++rank) spread.hops.push_back({rank, rank + 1, chunk});
   }

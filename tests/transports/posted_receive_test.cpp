@@ -10,19 +10,19 @@
 namespace chorus::testing {
 namespace {
 
-class LandingTest : public ::testing::TestWithParam<Way> {};
+class PostedReceiveTest : public ::testing::TestWithParam<Way> {};
 
 constexpr std::size_t kKiB = 1024;
 
-TEST_P(LandingTest, PutsLandWhereTheyAreExpectedAndLeaveTheRegionAlone) {
+TEST_P(PostedReceiveTest, PutsLandWhereTheyAreExpectedAndLeaveTheRegionAlone) {
   constexpr std::uint64_t kSlots = 4;
   constexpr std::uint64_t kPuts = 300;
   constexpr std::size_t kSlot = 160 * kKiB;
   const LinkConfig config{
       .region_bytes = kSlots * kSlot, .num_channels = 2, .max_outstanding = kSlots};
   run_both(GetParam(), config, [&](End& end) {
-    Landings* const landings = end.link.landings();
-    ASSERT_NE(landings, nullptr);
+    PostedReceives* const posted_receives = end.link.posted_receives();
+    ASSERT_NE(posted_receives, nullptr);
     const auto size_of = [](std::uint64_t i) -> std::size_t {
       std::mt19937_64 random(i);
       return random() % 3 == 0 ? random() % 5000 : random() % kSlot + 1;
@@ -44,7 +44,7 @@ TEST_P(LandingTest, PutsLandWhereTheyAreExpectedAndLeaveTheRegionAlone) {
     std::vector<std::byte> memory[kSlots];
     std::fill(end.link.region().begin(), end.link.region().end(), std::byte{0xee});
     std::uint64_t expected = 0;
-    std::uint64_t landed = 0;
+    std::uint64_t in_place = 0;
     for (std::uint64_t i = 0; i < kPuts; ++i) {
       // As far ahead as puts may be, or too late for some. The first come after they are expected.
       const std::uint64_t ahead = i == 0 ? kSlots : 1 + random() % kSlots;
@@ -52,10 +52,10 @@ TEST_P(LandingTest, PutsLandWhereTheyAreExpectedAndLeaveTheRegionAlone) {
         auto& place = memory[expected % kSlots];
         place.assign(size_of(expected), std::byte{0xcc});
         if (expected >= kSlots && random() % 4 == 0) continue;
-        landings->expect(0, expected,
-                         {.memory = place,
-                          .offset = offset_of(expected),
-                          .tag = static_cast<std::uint32_t>(expected)});
+        posted_receives->expect(0, expected,
+                                {.memory = place,
+                                 .offset = offset_of(expected),
+                                 .tag = static_cast<std::uint32_t>(expected)});
       }
       end.await(0, i + 1);
       const auto sent = pattern(size_of(i), i);
@@ -63,8 +63,8 @@ TEST_P(LandingTest, PutsLandWhereTheyAreExpectedAndLeaveTheRegionAlone) {
       const auto untouched = [](std::span<const std::byte> bytes, std::byte as) {
         return std::ranges::all_of(bytes, [&](std::byte byte) { return byte == as; });
       };
-      if (landings->landed(0, i)) {
-        ++landed;
+      if (posted_receives->in_place(0, i)) {
+        ++in_place;
         ASSERT_EQ(memory[i % kSlots], sent) << "put " << i;
         ASSERT_TRUE(untouched(slot, std::byte{0xee})) << "put " << i;
       } else {
@@ -74,16 +74,16 @@ TEST_P(LandingTest, PutsLandWhereTheyAreExpectedAndLeaveTheRegionAlone) {
       }
       end.signal(1, 0);
     }
-    EXPECT_GE(landed, kSlots);
+    EXPECT_GE(in_place, kSlots);
     end.flush();
     end.meet();
   });
 }
 
-TEST_P(LandingTest, AnotherPutThanTheExpectedOneGoesToTheRegion) {
+TEST_P(PostedReceiveTest, AnotherPutThanTheExpectedOneGoesToTheRegion) {
   run_both(GetParam(), {.region_bytes = 64 * kKiB, .max_outstanding = 4}, [](End& end) {
-    Landings* const landings = end.link.landings();
-    ASSERT_NE(landings, nullptr);
+    PostedReceives* const posted_receives = end.link.posted_receives();
+    ASSERT_NE(posted_receives, nullptr);
     const auto sent = pattern(1000, 3);
     if (end.rank == 0) {
       for (std::uint32_t i = 0; i < 4; ++i) end.put(sent, i * 1000, 0, i);
@@ -92,13 +92,13 @@ TEST_P(LandingTest, AnotherPutThanTheExpectedOneGoesToTheRegion) {
     }
     std::vector<std::byte> memory(1001, std::byte{0xcc});
     const std::span<std::byte> place(memory);
-    landings->expect(0, 0, {.memory = place.first(1000), .offset = 0, .tag = 7});
-    landings->expect(0, 1, {.memory = place, .offset = 1000, .tag = 1});
-    landings->expect(0, 2, {.memory = place.first(999), .offset = 2000, .tag = 2});
-    landings->expect(0, 3, {.memory = place.first(1000), .offset = 3001, .tag = 3});
+    posted_receives->expect(0, 0, {.memory = place.first(1000), .offset = 0, .tag = 7});
+    posted_receives->expect(0, 1, {.memory = place, .offset = 1000, .tag = 1});
+    posted_receives->expect(0, 2, {.memory = place.first(999), .offset = 2000, .tag = 2});
+    posted_receives->expect(0, 3, {.memory = place.first(1000), .offset = 3001, .tag = 3});
     end.await(0, 4);
     for (std::uint64_t i = 0; i < 4; ++i) {
-      EXPECT_FALSE(landings->landed(0, i)) << i;
+      EXPECT_FALSE(posted_receives->in_place(0, i)) << i;
       EXPECT_TRUE(end.matches(i * 1000, sent)) << i;
     }
     EXPECT_EQ(std::ranges::count(memory, std::byte{0xcc}), 1001);
@@ -106,12 +106,12 @@ TEST_P(LandingTest, AnotherPutThanTheExpectedOneGoesToTheRegion) {
   });
 }
 
-TEST_P(LandingTest, NothingIsWrittenToALandingThatWasWithdrawn) {
+TEST_P(PostedReceiveTest, NothingIsWrittenToAPostedReceiveThatWasWithdrawn) {
   if (GetParam().by_kernel) GTEST_SKIP() << "the kernel copies a put in one go";
   constexpr std::size_t kSize = 24 << 20;  // more than is sent, or received, in one go
   run_both(GetParam(), {.region_bytes = kSize}, [&](End& end) {
-    Landings* const landings = end.link.landings();
-    ASSERT_NE(landings, nullptr);
+    PostedReceives* const posted_receives = end.link.posted_receives();
+    ASSERT_NE(posted_receives, nullptr);
     const auto sent = pattern(kSize, 3);
     if (end.rank == 0) {
       end.put(sent, 0, 0, 1);
@@ -121,30 +121,30 @@ TEST_P(LandingTest, NothingIsWrittenToALandingThatWasWithdrawn) {
       return end.meet();
     }
     std::vector<std::byte> memory(kSize, std::byte{0xcc});
-    landings->expect(0, 0, {.memory = memory, .offset = 0, .tag = 1});
+    posted_receives->expect(0, 0, {.memory = memory, .offset = 0, .tag = 1});
     end.until([&] { return end.advance(), memory[0] == sent[0]; }, "the first bytes");
     for (int i = 0; i < 100; ++i) end.advance();
     ASSERT_EQ(end.link.arrivals(0), 0u);
-    landings->withdraw();
+    posted_receives->withdraw();
     std::ranges::fill(memory, std::byte{0x55});
     ASSERT_EQ(::send(end.side_channel, "w", 1, MSG_NOSIGNAL), 1);
     end.await(0, 1);
-    EXPECT_FALSE(landings->landed(0, 0));
+    EXPECT_FALSE(posted_receives->in_place(0, 0));
     EXPECT_TRUE(end.matches(0, sent));
     EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(memory, std::byte{0x55})), kSize);
     end.meet();
   });
 }
 
-std::vector<Way> landing_ways(bool processes) {
+std::vector<Way> posted_ways(bool processes) {
   std::vector<Way> ways = tcp_ways(processes);
   ways.push_back(kernel_way(processes));
   return ways;
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, LandingTest, ::testing::ValuesIn(landing_ways(false)),
+INSTANTIATE_TEST_SUITE_P(Threads, PostedReceiveTest, ::testing::ValuesIn(posted_ways(false)),
                          [](const auto& way) { return way.param.name; });
-INSTANTIATE_TEST_SUITE_P(Processes, LandingTest, ::testing::ValuesIn(landing_ways(true)),
+INSTANTIATE_TEST_SUITE_P(Processes, PostedReceiveTest, ::testing::ValuesIn(posted_ways(true)),
                          [](const auto& way) { return way.param.name; });
 
 }  // namespace

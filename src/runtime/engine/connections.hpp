@@ -15,7 +15,7 @@
 #include "topology/discover/cpu_place.hpp"
 #include "topology/discover/host_rates.hpp"
 #include "transports/link/wakeups.hpp"
-#include "transports/shm/commons.hpp"
+#include "transports/shm/shared_window.hpp"
 #include "transports/transports.hpp"
 
 namespace chorus {
@@ -29,7 +29,7 @@ struct Member {
   /// CHORUS_MACHINE says.
   Rank neighbor = 0;
   int machine_cores = 1;        ///< that the members on that machine may run on, together
-  bool crowded = false;         ///< those members outnumber these cores
+  bool oversubscribed = false;  ///< those members outnumber these cores
   std::vector<int> units = {};  ///< that it may run on; of ranks of other hosts not kept
   CpuPlace place = {};          ///< where these are
   int adapter_numa = -1;        ///< CpuPlace::numa beside the adapter of its host
@@ -44,7 +44,7 @@ struct GroupPlace {
   Rank rank = 0;                   ///< this one's
   /// The cores of this machine are too few for the ranks that this one was split from, of whom the
   /// others go on as well.
-  bool crowded = false;
+  bool oversubscribed = false;
   /// What wakes this rank, shared with the communicator that this one was split from; null: none.
   std::shared_ptr<Wakeups> wakeups = {};
 };
@@ -59,15 +59,16 @@ struct Reach {
 
 /// Exchanges addresses, chooses a transport for each pair, and connects lazily: a pair that never
 /// talks has no link.
-class Wiring {
+class Connections {
  public:
-  /// Whether the ranks shall have memory in common besides their links (commons()).
+  /// Whether the ranks shall have memory in common besides their links (shared_window()).
   enum class Memory { in_common, of_links };
 
   /// Collective over the group. `agreement` is text that must be equal on all members (options,
   /// plan, version). Throws BootstrapError or TopologyError, naming ranks and reasons.
-  Wiring(Control& control, const GroupPlace& place, const Options& options,
-         const SlotLayout& layout, const std::string& agreement, Memory memory = Memory::in_common);
+  Connections(Control& control, const GroupPlace& place, const Options& options,
+              const SlotLayout& layout, const std::string& agreement,
+              Memory memory = Memory::in_common);
 
   [[nodiscard]] Link& link(Rank peer);
   /// Alike on all members, and unlike those of communicators that had the same name before.
@@ -92,7 +93,7 @@ class Wiring {
   }
   [[nodiscard]] const std::vector<std::unique_ptr<Link>>& links() const { return links_; }
   /// Where all ranks of the group share memory, what they have in common; else null.
-  [[nodiscard]] Commons* commons() const { return commons_.get(); }
+  [[nodiscard]] SharedWindow* shared_window() const { return shared_window_.get(); }
   /// Moves connections forward.
   void progress();
 
@@ -109,7 +110,7 @@ class Wiring {
   void judge(std::span<const Rank> some, std::span<const Rank> others, const Reach& there,
              const Reach& back, std::vector<Served>& served);
   void tell(const std::vector<Served>& served, LogLevel level) const;
-  void open_commons();
+  void open_shared_window();
   [[nodiscard]] std::span<const std::byte> address(Rank peer, std::size_t transport) const;
   void drop_unused_transports();
 
@@ -124,7 +125,7 @@ class Wiring {
   std::vector<std::uint32_t> addresses_;  // [peer]: where in that its addresses begin
   std::vector<std::size_t> order_;        // [transport]: which of its addresses
   std::vector<int> chosen_;               // [peer]: index of transport
-  std::shared_ptr<Commons> commons_;
+  std::shared_ptr<SharedWindow> shared_window_;
   std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed
   std::vector<double> paces_;                 // [peer], bytes per second; empty: no limits
   KernelCopies to_kernel_;                    // Link::leave_to_kernel()

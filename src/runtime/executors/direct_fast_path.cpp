@@ -21,11 +21,11 @@ constexpr std::size_t kMostAhead = 4;
 // Most of what a call of a few bytes costs is to find out what is the same in each call alike:
 // all_reduce of 8 B took 0.175 µs without this and what Communicator::Impl::run_again() keeps,
 // and takes 0.14 (2 ranks whose cores are siblings).
-bool DirectExecution::make_brief() {
+bool DirectExecution::make_fast_path() {
   const DirectProgram& program = direct_->program;
   if (num_tiles_ != 1 || !direct_->writers.empty()) return false;
-  const Rank me = commons_->rank();
-  brief_ = {};
+  const Rank me = shared_window_->rank();
+  fast_path_ = {};
   for (const Move& move : program.moves) {
     if (move.destinations.size() != 1 || move.destinations[0].rank != me ||
         move.sources.size() > kMostSources) {
@@ -33,25 +33,25 @@ bool DirectExecution::make_brief() {
     }
     const std::size_t bytes = run_bytes(move.chunk, move.count, 0);
     if (bytes == 0) continue;
-    brief_.results.push_back({.at = in_buffer(move.destinations[0].index, 0),
-                              .count = bytes / element_bytes_,
-                              .size_bytes = bytes,
-                              .num_sources = move.sources.size()});
+    fast_path_.results.push_back({.at = in_buffer(move.destinations[0].index, 0),
+                                  .count = bytes / element_bytes_,
+                                  .size_bytes = bytes,
+                                  .num_sources = move.sources.size()});
     for (const Place& place : move.sources) {
       const bool own = place.rank == me;
-      brief_.sources.push_back(
+      fast_path_.sources.push_back(
           {.rank = place.rank, .at = own ? in_buffer(place.index, 0) : in_slot(place.index, 0)});
-      if (!own) brief_.moved_bytes += bytes;
+      if (!own) fast_path_.moved_bytes += bytes;
     }
   }
   for (const DirectRoutine::Run& run : direct_->staged) {
     const std::size_t bytes = run_bytes(run.chunk, run.count, 0);
     if (bytes == 0) continue;
-    brief_.pieces.push_back(
+    fast_path_.pieces.push_back(
         {.from = in_buffer(run.index, 0), .to = in_slot(run.index, 0), .size_bytes = bytes});
   }
   look_ahead();
-  brief_.fold = Fold(work_.type, work_.op, work_.divisor);
+  fast_path_.fold = Fold(work_.type, work_.op, work_.divisor);
   return true;
 }
 
@@ -59,8 +59,8 @@ void DirectExecution::look_ahead() {
   for (const Rank partner : direct_->partners) {
     std::size_t begin = ~std::size_t{0};
     std::size_t end = 0;
-    auto source = brief_.sources.begin();
-    for (const Brief::Result& result : brief_.results) {
+    auto source = fast_path_.sources.begin();
+    for (const FastPath::Result& result : fast_path_.results) {
       for (std::size_t i = 0; i < result.num_sources; ++i, ++source) {
         if (source->rank != partner) continue;
         begin = std::min(begin, source->at);
@@ -69,13 +69,13 @@ void DirectExecution::look_ahead() {
     }
     // Slots begin on a line; in an offer the data begins within the one that is looked at.
     const std::size_t before = in_offer_ ? offsetof(Offer, payload) : 0;
-    Brief::Ahead ahead;
+    FastPath::Ahead ahead;
     if (begin < end) {
       const std::size_t first = std::max((begin + before) / kLine * kLine, in_offer_ ? kLine : 0);
       const std::size_t lines = (end + before - std::min(first, end + before) + kLine - 1) / kLine;
       if (lines <= kMostAhead) ahead = {.at = first - before, .lines = lines};
     }
-    brief_.ahead.push_back(ahead);
+    fast_path_.ahead.push_back(ahead);
   }
 }
 
@@ -95,18 +95,19 @@ bool DirectExecution::stays_staged() {
 }
 
 const std::byte* DirectExecution::staged_by(Rank rank) const {
-  return in_offer_ ? commons_->part(rank).offers[number_ % Commons::kOffers].payload
-                   : commons_->staging(rank, base_);
+  return in_offer_ ? shared_window_->part(rank).offers[number_ % SharedWindow::kOffers].payload
+                   : shared_window_->staging(rank, base_);
 }
 
-bool DirectExecution::step_brief() {
+bool DirectExecution::step_fast_path() {
   bool moved = false;
   if (staged_ == 0) {
     if (offers_) {
       if (!may_write_slot(base_)) return false;
-      std::byte* const to = in_offer_ ? commons_->own().offers[number_ % Commons::kOffers].payload
-                                      : commons_->staging(commons_->rank(), base_);
-      for (const Brief::Piece& piece : brief_.pieces) {
+      std::byte* const to =
+          in_offer_ ? shared_window_->own().offers[number_ % SharedWindow::kOffers].payload
+                    : shared_window_->staging(shared_window_->rank(), base_);
+      for (const FastPath::Piece& piece : fast_path_.pieces) {
         std::memcpy(to + piece.to, work_.input + piece.from, piece.size_bytes);
       }
       offer();
@@ -114,32 +115,32 @@ bool DirectExecution::step_brief() {
     staged_ = 1;
     moved = true;
   }
-  if (!hear_brief()) {
-    if (is_brief_) return moved;
+  if (!hear_fast_path()) {
+    if (is_fast_) return moved;
     num_known_ = 0;
     return step();
   }
-  fold_brief();
-  commons_->publish(commons_->own().passed, base_ + 1);
+  fold_fast_path();
+  shared_window_->publish(shared_window_->own().passed, base_ + 1);
   finished_ = true;
-  commons_->wake_sleepers();
+  shared_window_->wake_sleepers();
   if (tuner_ != nullptr) end_tuning();
   if (offers_ && direct_->partners.empty()) take_lines_back();
   return true;
 }
 
 // As offers_known(), one partner after the other. Where one offers more than what it staged, the
-// call is brief no longer.
-bool DirectExecution::hear_brief() {
+// call leaves the fast path.
+bool DirectExecution::hear_fast_path() {
   for (; num_known_ < direct_->partners.size(); ++num_known_) {
     const Rank peer = direct_->partners[num_known_];
-    const Commons::Part& part = commons_->part(peer);
-    const Offer& offer = part.offers[number_ % Commons::kOffers];
-    const Brief::Ahead& ahead = brief_.ahead[num_known_];
+    const SharedWindow::Part& part = shared_window_->part(peer);
+    const Offer& offer = part.offers[number_ % SharedWindow::kOffers];
+    const FastPath::Ahead& ahead = fast_path_.ahead[num_known_];
     for (std::size_t i = 0; i < ahead.lines; ++i) {
       __builtin_prefetch(staged_by(peer) + ahead.at + i * kLine);
     }
-    if (commons_->seen(peer, offer.sequence) != number_ + 1) {
+    if (shared_window_->seen(peer, offer.sequence) != number_ + 1) {
       waiting_ = {.peer = peer, .instruction = 1, .of = 3};
       return false;
     }
@@ -150,7 +151,7 @@ bool DirectExecution::hear_brief() {
       return false;
     }
     if (offer.input_kind != Reference::kStaged) {  // it offers its buffer itself, or nothing
-      is_brief_ = false;
+      is_fast_ = false;
       return false;
     }
     count_->passed[static_cast<std::size_t>(peer)] = offer.passed;
@@ -159,11 +160,11 @@ bool DirectExecution::hear_brief() {
   return true;
 }
 
-void DirectExecution::fold_brief() {
-  const Rank me = commons_->rank();
+void DirectExecution::fold_fast_path() {
+  const Rank me = shared_window_->rank();
   std::array<const void*, kMostSources> from;
-  auto source = brief_.sources.begin();
-  for (const Brief::Result& result : brief_.results) {
+  auto source = fast_path_.sources.begin();
+  for (const FastPath::Result& result : fast_path_.results) {
     const std::size_t n = result.num_sources;
     for (std::size_t i = 0; i < n; ++i, ++source) {
       from[i] = (source->rank == me ? work_.input : staged_by(source->rank)) + source->at;
@@ -172,10 +173,10 @@ void DirectExecution::fold_brief() {
     if (n == 1 && work_.divisor == 1) {
       if (to != from[0]) std::memcpy(to, from[0], result.size_bytes);
     } else {
-      brief_.fold(to, std::span(from).first(n), result.count);
+      fast_path_.fold(to, std::span(from).first(n), result.count);
     }
   }
-  count_->moved_bytes += brief_.moved_bytes;
+  count_->moved_bytes += fast_path_.moved_bytes;
 }
 
 }  // namespace chorus

@@ -1,4 +1,4 @@
-#include "synth/spread.hpp"
+#include "synth/multicast_routing.hpp"
 
 #include <fmt/format.h>
 

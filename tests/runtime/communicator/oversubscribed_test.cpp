@@ -52,7 +52,7 @@ class SlowToWake {
  public:
   SlowToWake()
       : path_(std::filesystem::temp_directory_path() /
-              ("chorus-crowded-test-" + std::to_string(::getpid()))) {
+              ("chorus-oversubscribed-test-" + std::to_string(::getpid()))) {
     HostRates rates = assumed_host_rates();
     rates.machine = "slow to wake";
     rates.wake_s = 10;
@@ -68,10 +68,11 @@ class SlowToWake {
   std::filesystem::path path_;
 };
 
-class CrowdedTest : public ::testing::Test {
+class OversubscribedTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (cores_.size() < 2) GTEST_SKIP() << "one core: groups of two are crowded by themselves";
+    if (cores_.size() < 2)
+      GTEST_SKIP() << "one core: groups of two are oversubscribed by themselves";
     if (own_slice_us() <= kSliceUs) {
       GTEST_SKIP() << "this kernel has no slices to ask for, by which one sees who gives way";
     }
@@ -100,7 +101,7 @@ class CrowdedTest : public ::testing::Test {
   const std::vector<int> cores_ = usable_cores();
 };
 
-TEST_F(CrowdedTest, PartsOfACrowdGiveWayThoughTheyWouldHaveCoresEnough) {
+TEST_F(OversubscribedTest, PartsOfACrowdGiveWayThoughTheyWouldHaveCoresEnough) {
   expect_all_well(run(4, [](Communicator& comm) {
     Communicator pair = *comm.split(comm.rank() / 2);
     Communicator again = *pair.split(0);
@@ -108,7 +109,7 @@ TEST_F(CrowdedTest, PartsOfACrowdGiveWayThoughTheyWouldHaveCoresEnough) {
   }));
 }
 
-TEST_F(CrowdedTest, PartsOfAFewKeepTheirCores) {
+TEST_F(OversubscribedTest, PartsOfAFewKeepTheirCores) {
   expect_all_well(run(2, [](Communicator& comm) {
     Communicator pair = *comm.split(0);
     EXPECT_FALSE(gives_way(pair));
@@ -117,9 +118,9 @@ TEST_F(CrowdedTest, PartsOfAFewKeepTheirCores) {
 
 // What it spun it would compute less. It sleeps though it would have spun for a second, and asks
 // for short slices before it does.
-TEST_F(CrowdedTest, ARankBesideAStrangerSleepsSoon) {
-  const pid_t stranger = ::fork();
-  if (stranger == 0) {
+TEST_F(OversubscribedTest, ARankBesideAStrangerSleepsSoon) {
+  const pid_t unauthenticated = ::fork();
+  if (unauthenticated == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     stay_on(cores_[0]);
     for (;;) ::getppid();
@@ -135,11 +136,11 @@ TEST_F(CrowdedTest, ARankBesideAStrangerSleepsSoon) {
         EXPECT_EQ(sleeps[0], 1);
       },
       "off"));
-  ::kill(stranger, SIGKILL);
-  ::waitpid(stranger, nullptr, 0);
+  ::kill(unauthenticated, SIGKILL);
+  ::waitpid(unauthenticated, nullptr, 0);
 }
 
-TEST_F(CrowdedTest, ThoseThatStayWhereTheOthersAreGoneKeepTheirCores) {
+TEST_F(OversubscribedTest, ThoseThatStayWhereTheOthersAreGoneKeepTheirCores) {
   expect_all_well(run(4, [](Communicator& comm) {
     if (comm.rank() > 1) return;
     Communicator rest = comm.shrink(std::vector<Rank>{2, 3});

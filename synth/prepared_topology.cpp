@@ -28,7 +28,7 @@ bool quickly_simulated(const Schedule& schedule) {
   return transfers <= kMostSimulated && transfers * together <= kMostSharing;
 }
 
-/// What identifies a link among its likes, whichever way it is turned.
+/// What identifies a link among its counterparts, whichever way it is turned.
 auto identity(const Topology::Link& link, bool turned) {
   return std::tuple(turned ? link.dst : link.src, turned ? link.src : link.dst, link.alpha_s,
                     link.beta_s_per_byte);
@@ -67,14 +67,14 @@ bool symmetric(const Topology& topology) {
   return sorted(false) == sorted(true) && groups(false) == groups(true);
 }
 
-Wiring::Wiring(const Topology& topology)
+PreparedTopology::PreparedTopology(const Topology& topology)
     : topology_(topology),
       repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology) : std::nullopt),
       network_(repeated_ ? repeated_->folded() : Network(topology)) {
   if (!repeated_) routes_.emplace(topology_);
 }
 
-Prediction Wiring::predict(const Schedule& schedule, double size_bytes) const {
+Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes) const {
   if (repeated_) {
     const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostFolded;
     const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)

@@ -12,12 +12,12 @@ namespace trainer {
 /// rank's communicators stay with one thread at a time. When a body gives way is for the bodies to
 /// say, never for the clock: so all ranks, whose bodies are the same, make their calls in the same
 /// order.
-class Duet {
+class MicroBatchInterleaver {
  public:
-  Duet() : helper_([this] { serve(); }) {}
-  ~Duet();
-  Duet(const Duet&) = delete;
-  Duet& operator=(const Duet&) = delete;
+  MicroBatchInterleaver() : helper_([this] { serve(); }) {}
+  ~MicroBatchInterleaver();
+  MicroBatchInterleaver(const MicroBatchInterleaver&) = delete;
+  MicroBatchInterleaver& operator=(const MicroBatchInterleaver&) = delete;
 
   /// Calls body(0) and, from its first give_way() on, body(1). Returns when both have; what one
   /// throws ends the other in its give_way(), and is thrown here.

@@ -1,5 +1,5 @@
-// What a peer says of its memory in the commons is believed within bounds only.
-#include "transports/shm/commons.hpp"
+// What a peer says of its memory in the shared window is believed within bounds only.
+#include "transports/shm/shared_window.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,25 +23,26 @@ using ::testing::HasSubstr;
 
 constexpr std::size_t kSlotBytes = 4096;
 
-/// The commons of two ranks of one host, both in this process, which is not told so.
-class CommonsTest : public ::testing::Test {
+/// The shared window of two ranks of one host, both in this process, which is not told so.
+class SharedWindowTest : public ::testing::Test {
  protected:
-  CommonsTest() {
+  SharedWindowTest() {
     for (Fd& file : files_) {
       file = Fd(::memfd_create("part", MFD_CLOEXEC));
-      EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(Commons::part_bytes(kSlotBytes))), 0);
+      EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(SharedWindow::part_bytes(kSlotBytes))),
+                0);
     }
     for (Rank rank = 0; rank < 2; ++rank) ranks_[rank] = open(rank, false);
   }
 
-  std::shared_ptr<Commons> open(Rank rank, bool same_process) {
-    std::vector<Commons::Peer> peers(2);
+  std::shared_ptr<SharedWindow> open(Rank rank, bool same_process) {
+    std::vector<SharedWindow::Peer> peers(2);
     for (std::size_t i = 0; i < 2; ++i) {
-      peers[i].memory = Mapping(files_[i].get(), 0, Commons::part_bytes(kSlotBytes));
+      peers[i].memory = Mapping(files_[i].get(), 0, SharedWindow::part_bytes(kSlotBytes));
       peers[i].pid = ::getpid();
       peers[i].same_process = same_process;
     }
-    return std::make_unique<Commons>(rank, kSlotBytes, std::move(peers));
+    return std::make_unique<SharedWindow>(rank, kSlotBytes, std::move(peers));
   }
 
   /// What rank 0 complains of when rank 1 refers to `size_bytes` at `reference`.
@@ -56,12 +57,12 @@ class CommonsTest : public ::testing::Test {
   }
 
   Fd files_[2];
-  std::shared_ptr<Commons> ranks_[2];
+  std::shared_ptr<SharedWindow> ranks_[2];
 };
 
 constexpr std::uint16_t kFirstSegment = Reference::kSegment;
 
-class SegmentTest : public CommonsTest {
+class SegmentTest : public SharedWindowTest {
  protected:
   ~SegmentTest() override { deallocate(memory_); }
 
@@ -87,7 +88,7 @@ TEST_F(SegmentTest, IsNotReachedBeyondItsEnds) {
 }
 
 TEST_F(SegmentTest, IsNotMappedWhereTheFileIsAnother) {
-  Commons::SegmentEntry& entry = ranks_[1]->own().segments[reference_.kind - kFirstSegment];
+  SharedWindow::SegmentEntry& entry = ranks_[1]->own().segments[reference_.kind - kFirstSegment];
   entry.size_bytes += 4096;
   EXPECT_THAT(complaint(reference_), HasSubstr("not as large as it says"));
   entry.size_bytes -= 4096;
@@ -98,16 +99,17 @@ TEST_F(SegmentTest, IsNotMappedWhereTheFileIsAnother) {
   EXPECT_NE(complaint(reference_), "none");
 }
 
-TEST_F(CommonsTest, ReferencesToWhatThereCannotBeAreRefused) {
+TEST_F(SharedWindowTest, ReferencesToWhatThereCannotBeAreRefused) {
   EXPECT_THAT(complaint({Reference::kNone, 0}), HasSubstr("no known kind"));
   EXPECT_THAT(complaint({Reference::kStaged, 0}), HasSubstr("no known kind"));
   EXPECT_THAT(complaint({kFirstSegment, 0}), HasSubstr("a segment that it does not have"));
-  EXPECT_THAT(complaint({kFirstSegment + Commons::kMaxSegments, 0}), HasSubstr("cannot exist"));
+  EXPECT_THAT(complaint({kFirstSegment + SharedWindow::kMaxSegments, 0}),
+              HasSubstr("cannot exist"));
   EXPECT_THAT(complaint({0xffff, 0}), HasSubstr("cannot exist"));
 }
 
 // An address means something only where all ranks are threads of one process.
-TEST_F(CommonsTest, AnAddressOfAnotherProcessIsRefused) {
+TEST_F(SharedWindowTest, AnAddressOfAnotherProcessIsRefused) {
   int value = 0;
   EXPECT_EQ(ranks_[1]->refer(&value, sizeof value).kind, Reference::kNone);
   const Reference mine{Reference::kOwnSpace, reinterpret_cast<std::uint64_t>(&value)};
@@ -119,7 +121,7 @@ TEST_F(CommonsTest, AnAddressOfAnotherProcessIsRefused) {
 }
 
 // Both sides look at the other's flag after setting their own: none touches what is withdrawn.
-TEST_F(CommonsTest, WithdrawnMemoryIsNotAccessedAnyMore) {
+TEST_F(SharedWindowTest, WithdrawnMemoryIsNotAccessedAnyMore) {
   EXPECT_TRUE(ranks_[0]->begin_access());
   ranks_[0]->end_access();
   ranks_[1]->withdraw();
@@ -127,7 +129,7 @@ TEST_F(CommonsTest, WithdrawnMemoryIsNotAccessedAnyMore) {
   EXPECT_EQ(ranks_[0]->own().accessing.load(), 0U);
 }
 
-TEST_F(CommonsTest, AdviceIsHeardOfTheCallsThatItIsFor) {
+TEST_F(SharedWindowTest, AdviceIsHeardOfTheCallsThatItIsFor) {
   EXPECT_FALSE(ranks_[1]->advice_of(0, 77));
   ranks_[0]->advise(77, {.by_kernel = true, .timed = false});
   ranks_[0]->advise(78, {.by_kernel = false, .timed = true});
@@ -141,7 +143,7 @@ TEST_F(CommonsTest, AdviceIsHeardOfTheCallsThatItIsFor) {
 
 // As many as a program has, a hash and a size each: none takes another's place, and none is taken
 // for another.
-TEST_F(CommonsTest, AdviceOfCallsInTurnStays) {
+TEST_F(SharedWindowTest, AdviceOfCallsInTurnStays) {
   std::mt19937_64 random(1);
   std::vector<std::uint64_t> keys;
   for (int i = 0; i < 8; ++i) {
@@ -162,8 +164,8 @@ TEST_F(CommonsTest, AdviceOfCallsInTurnStays) {
 }
 
 // Each has its place, or none: it is never taken for another's.
-TEST_F(CommonsTest, AdviceOfMoreCallsThanThereIsRoomForIsForgotten) {
-  constexpr std::uint64_t kKinds = 10 * Commons::kAdvisedSets * Commons::kAdvisedPerSet;
+TEST_F(SharedWindowTest, AdviceOfMoreCallsThanThereIsRoomForIsForgotten) {
+  constexpr std::uint64_t kKinds = 10 * SharedWindow::kAdvisedSets * SharedWindow::kAdvisedPerSet;
   for (std::uint64_t key = 1; key <= kKinds; ++key) {
     ranks_[0]->advise(key, {.by_kernel = key % 2 == 0, .timed = false});
   }
@@ -174,7 +176,7 @@ TEST_F(CommonsTest, AdviceOfMoreCallsThanThereIsRoomForIsForgotten) {
     ++heard;
     EXPECT_EQ(advice->by_kernel, key % 2 == 0);
   }
-  EXPECT_LE(heard, Commons::kAdvisedSets * Commons::kAdvisedPerSet);
+  EXPECT_LE(heard, SharedWindow::kAdvisedSets * SharedWindow::kAdvisedPerSet);
   EXPECT_TRUE(ranks_[1]->advice_of(0, kKinds)) << "the last one";
 }
 
@@ -186,7 +188,7 @@ void go_to(int core) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
 }
 
-TEST_F(CommonsTest, RanksThatWaitOnOneCoreKnowIt) {
+TEST_F(SharedWindowTest, RanksThatWaitOnOneCoreKnowIt) {
   const std::vector<int> cores = usable_cores();
   std::thread([&] {
     go_to(cores.front());
@@ -201,7 +203,7 @@ TEST_F(CommonsTest, RanksThatWaitOnOneCoreKnowIt) {
   }).join();
 }
 
-TEST_F(CommonsTest, OneOfTheRanksThatShareACoreLeavesItAndMayComeBack) {
+TEST_F(SharedWindowTest, OneOfTheRanksThatShareACoreLeavesItAndMayComeBack) {
   const std::vector<int> cores = usable_cores();
   if (cores.size() == 1) GTEST_SKIP() << "there is one core";
   std::thread([&] {

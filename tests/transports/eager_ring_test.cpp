@@ -1,5 +1,5 @@
-// Mailboxes on memory of this process: two ends, on one thread or two.
-#include "transports/shm/mailbox.hpp"
+// EagerRings on memory of this process: two ends, on one thread or two.
+#include "transports/shm/eager_ring.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,10 +23,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class MailboxTest : public ::testing::Test {
+class EagerRingTest : public ::testing::Test {
  protected:
-  MailboxTest() { EXPECT_GE(pipe_[1], 0); }
-  ~MailboxTest() override {
+  EagerRingTest() { EXPECT_GE(pipe_[1], 0); }
+  ~EagerRingTest() override {
     ::close(pipe_[0]);
     ::close(pipe_[1]);
   }
@@ -40,57 +40,57 @@ class MailboxTest : public ::testing::Test {
   /// Messages of any size, the same for the same number.
   static std::vector<std::byte> message(std::uint32_t number) {
     std::minstd_rand random(number + 1);
-    constexpr std::size_t kLimits[] = {9, 49, 300, Mailbox::kMostBytes + 1};
-    std::vector<std::byte> bytes(number % 97 == 0 ? Mailbox::kMostBytes
+    constexpr std::size_t kLimits[] = {9, 49, 300, EagerRing::kMostBytes + 1};
+    std::vector<std::byte> bytes(number % 97 == 0 ? EagerRing::kMostBytes
                                                   : random() % kLimits[random() % 4]);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
     return bytes;
   }
-  static void put(Mailbox& mailbox, std::uint32_t number) {
+  static void put(EagerRing& eager_ring, std::uint32_t number) {
     const auto bytes = message(number);
-    while (!mailbox.try_put(bytes, number)) std::this_thread::yield();
-    mailbox.announce();
+    while (!eager_ring.try_put(bytes, number)) std::this_thread::yield();
+    eager_ring.announce();
   }
-  static void expect(Mailbox& mailbox, std::uint32_t number) {
+  static void expect(EagerRing& eager_ring, std::uint32_t number) {
     const auto wanted = message(number);
-    mailbox.look_ahead(wanted.size());
-    while (!mailbox.has_message()) std::this_thread::yield();
-    ASSERT_EQ(mailbox.tag(), number);
+    eager_ring.look_ahead(wanted.size());
+    while (!eager_ring.has_message()) std::this_thread::yield();
+    ASSERT_EQ(eager_ring.tag(), number);
     std::vector<std::byte> got(wanted.size());
-    mailbox.take(got);
+    eager_ring.take(got);
     ASSERT_EQ(got, wanted) << "message " << number;
   }
 
   // Zeroed, as the pages that ranks share are.
-  const std::unique_ptr<MailboxMemory> memory_[2] = {std::make_unique<MailboxMemory>(),
-                                                     std::make_unique<MailboxMemory>()};
+  const std::unique_ptr<EagerRingMemory> memory_[2] = {std::make_unique<EagerRingMemory>(),
+                                                       std::make_unique<EagerRingMemory>()};
   std::atomic<std::uint32_t> asleep_[2] = {0, 0};
   const std::array<int, 2> pipe_ = make_pipe();
-  Mailbox here_{0, 1, *memory_[1], *memory_[0], asleep_[1], pipe_[1]};
-  Mailbox there_{1, 0, *memory_[0], *memory_[1], asleep_[0], pipe_[1]};
+  EagerRing here_{0, 1, *memory_[1], *memory_[0], asleep_[1], pipe_[1]};
+  EagerRing there_{1, 0, *memory_[0], *memory_[1], asleep_[0], pipe_[1]};
 };
 
-TEST_F(MailboxTest, CarriesMessagesOfAllSizesBothWaysAtOnce) {
+TEST_F(EagerRingTest, CarriesMessagesOfAllSizesBothWaysAtOnce) {
   static constexpr std::uint32_t kMessages = 20'000;
-  const auto stream = [](Mailbox& mailbox) {
+  const auto stream = [](EagerRing& eager_ring) {
     // As far ahead as there is room, in between.
     std::uint32_t sent = 0;
     for (std::uint32_t taken = 0; taken < kMessages; ++taken) {
       for (; sent < std::min(kMessages, taken + 300); ++sent) {
-        if (!mailbox.try_put(message(sent), sent)) break;
+        if (!eager_ring.try_put(message(sent), sent)) break;
       }
-      mailbox.announce();
-      expect(mailbox, taken);
+      eager_ring.announce();
+      expect(eager_ring, taken);
     }
-    for (; sent < kMessages; ++sent) put(mailbox, sent);
+    for (; sent < kMessages; ++sent) put(eager_ring, sent);
   };
   std::jthread other([&] { stream(there_); });
   stream(here_);
 }
 
-TEST_F(MailboxTest, RefusesWhatItHasNoRoomForAndTakesItLater) {
+TEST_F(EagerRingTest, RefusesWhatItHasNoRoomForAndTakesItLater) {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{48}, std::size_t{49},
-                                  Mailbox::kMostBytes - 1, Mailbox::kMostBytes}) {
+                                  EagerRing::kMostBytes - 1, EagerRing::kMostBytes}) {
     std::vector<std::byte> data(bytes);
     const auto fill = [&] {
       std::uint32_t put = 0;
@@ -99,8 +99,8 @@ TEST_F(MailboxTest, RefusesWhatItHasNoRoomForAndTakesItLater) {
     };
     const std::uint32_t whole = fill();
     const std::uint32_t least =
-        static_cast<std::uint32_t>(MailboxMemory::kBytes / Mailbox::kMostBytes - 1);
-    EXPECT_GE(whole, bytes <= Letter::kInlineBytes ? MailboxMemory::kLetters * 3 / 4 : least)
+        static_cast<std::uint32_t>(EagerRingMemory::kBytes / EagerRing::kMostBytes - 1);
+    EXPECT_GE(whole, bytes <= EagerSlot::kInlineBytes ? EagerRingMemory::kSlots * 3 / 4 : least)
         << bytes;
     // However few are taken: what the receiver does not tell leaves room for one once it is empty.
     for (std::uint32_t i = 0; i < whole; ++i) {
@@ -114,7 +114,7 @@ TEST_F(MailboxTest, RefusesWhatItHasNoRoomForAndTakesItLater) {
   }
 }
 
-TEST_F(MailboxTest, WakesAPeerThatSleeps) {
+TEST_F(EagerRingTest, WakesAPeerThatSleeps) {
   const auto woken = [&] {
     pollfd fd{pipe_[0], POLLIN, 0};
     if (::poll(&fd, 1, 0) == 0) return false;
@@ -139,7 +139,7 @@ TEST_F(MailboxTest, WakesAPeerThatSleeps) {
   EXPECT_TRUE(woken());
 }
 
-TEST_F(MailboxTest, BelievesNoPeerThatLies) {
+TEST_F(EagerRingTest, BelievesNoPeerThatLies) {
   const auto complaint = [](auto call) -> std::string {
     try {
       call();
@@ -151,7 +151,7 @@ TEST_F(MailboxTest, BelievesNoPeerThatLies) {
   };
   std::vector<std::byte> data(10);
   ASSERT_TRUE(there_.try_put(data, 0));
-  memory_[0]->letters[0].size_bytes = 0xffffffff;
+  memory_[0]->slots[0].size_bytes = 0xffffffff;
   EXPECT_THAT(complaint([&] { here_.take(data); }), HasSubstr("rank 1 sent a message of another"));
   memory_[1]->taken.store(5);
   EXPECT_THAT(complaint([&] {

@@ -9,9 +9,9 @@
 namespace chorus {
 
 /// A piece of it, exported as a dma-buf. Its owner keeps it, as it is, until no link has it.
-class OutsideMemory {
+class DeviceMemory {
  public:
-  virtual ~OutsideMemory() = default;
+  virtual ~DeviceMemory() = default;
 
   [[nodiscard]] virtual int descriptor() const = 0;         ///< of the dma-buf, of all of it
   [[nodiscard]] virtual std::uint64_t address() const = 0;  ///< of its first byte, for its owner
@@ -35,13 +35,13 @@ class ReachesOutside {
   virtual ~ReachesOutside() = default;
 
   /// try_put() takes as `src` also addresses in [at, at + bytes) of `memory`, whatever the size of
-  /// the put. They are read by the adapters alone; when none is left, through OutsideMemory::read.
-  virtual void send_from(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+  /// the put. They are read by the adapters alone; when none is left, through DeviceMemory::read.
+  virtual void send_from(std::shared_ptr<DeviceMemory> memory, std::uint64_t at,
                          std::size_t bytes) = 0;
   /// The first `bytes` of the region are [at, at + bytes) of `memory`: the peer's puts land there,
   /// and may not reach beyond. What region() gives is then no more than room of the link's own.
   /// Whoever reads the memory makes sure that it sees what adapters have written.
-  virtual void land_in(std::shared_ptr<OutsideMemory> memory, std::uint64_t at,
+  virtual void land_in(std::shared_ptr<DeviceMemory> memory, std::uint64_t at,
                        std::size_t bytes) = 0;
 };
 

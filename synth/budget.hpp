@@ -10,7 +10,7 @@
 namespace chorus::synth {
 
 /// Given to every synthesizer. One that runs out of it returns the best it has found, or nothing.
-struct Effort {
+struct Budget {
   using Clock = std::chrono::steady_clock;
 
   Clock::time_point deadline = Clock::time_point::max();

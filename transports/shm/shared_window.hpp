@@ -75,7 +75,7 @@ static_assert(sizeof(Offer) == 128);
 /// reference outside the segment is a LinkError.
 ///
 /// One thread at a time. How it is found, mapped and proved: docs/transports/shm.md.
-class Commons {
+class SharedWindow {
  public:
   static constexpr std::uint64_t kOffers = 8;
   static constexpr std::uint64_t kSlots = 4;
@@ -129,7 +129,7 @@ class Commons {
   [[nodiscard]] static std::size_t part_bytes(std::size_t slot_bytes);
 
   /// `peers` [world_size], the own part included.
-  Commons(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers);
+  SharedWindow(Rank rank, std::size_t slot_bytes, std::vector<Peer> peers);
 
   [[nodiscard]] Rank rank() const { return rank_; }
   [[nodiscard]] int world_size() const { return static_cast<int>(peers_.size()); }

@@ -1,4 +1,4 @@
-// Short messages of one pair of ranks, run through its Mailbox.
+// Short messages of one pair of ranks, run through its EagerRing.
 #pragma once
 
 #include <cstddef>
@@ -7,21 +7,21 @@
 
 #include "runtime/engine/flight_recorder.hpp"
 #include "runtime/executors/execution.hpp"
-#include "transports/shm/mailbox.hpp"
+#include "transports/shm/eager_ring.hpp"
 
 namespace chorus {
 
 /// Both ends of a pair know by a message's size whether it is short, and so which way it goes. A
 /// message that comes the other way than the next one should is of another size.
-[[nodiscard]] inline bool comes_by_slots(Mailbox& mailbox, InPort& slots) {
+[[nodiscard]] inline bool comes_by_slots(EagerRing& eager_ring, InPort& slots) {
   // The sender begins no message before the last one has been put whole: what has come by slots
-  // has all that went before it in the mailbox.
-  return slots.has_message() && !mailbox.has_message();
+  // has all that went before it in the eager ring.
+  return slots.has_message() && !eager_ring.has_message();
 }
 
 /// Messages of one direction that were begun together, in their order. Reusable: reset() prepares
 /// it for the next.
-class Burst {
+class EagerQueue {
  public:
   struct Message {
     std::byte* memory = nullptr;
@@ -33,8 +33,8 @@ class Burst {
   };
 
   /// `slots`: where longer messages of the same direction come from; null for those sent.
-  void reset(Mailbox& mailbox, Rank peer, InPort* slots, FlightRecorder& flight) {
-    mailbox_ = &mailbox;
+  void reset(EagerRing& eager_ring, Rank peer, InPort* slots, FlightRecorder& flight) {
+    eager_ring_ = &eager_ring;
     peer_ = peer;
     slots_ = slots;
     flight_ = &flight;
@@ -55,7 +55,7 @@ class Burst {
  private:
   [[nodiscard]] bool move(const Message& message);
 
-  Mailbox* mailbox_ = nullptr;
+  EagerRing* eager_ring_ = nullptr;
   Rank peer_ = -1;
   InPort* slots_ = nullptr;
   FlightRecorder* flight_ = nullptr;
