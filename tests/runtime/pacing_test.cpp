@@ -50,8 +50,16 @@ TEST(Paces, NobodyIsHeldBackByWhatIsOnlySaid) {
   EXPECT_EQ(paces(topology_from_name("pairs"), 0), std::vector<double>(4, 0));
 }
 
+// A slow receiver's queue lies in the switch before it: less than it takes lets it drain.
+TEST(Paces, AreBelowWhatASlowReceiversCableTakes) {
+  const std::vector<double> found = paces(measured("slow"), 0);  // rank 3's of 0.025 GB/s
+  EXPECT_EQ(found[1], 0);
+  EXPECT_GT(found[3], 0.95 * 0.025e9);
+  EXPECT_LT(found[3], 0.025e9);
+}
+
 TEST(Paces, NorByTheHostsOwnCables) {
-  EXPECT_EQ(paces(measured("slow"), 0), std::vector<double>(4, 0));
+  EXPECT_EQ(paces(measured("slow"), 3), std::vector<double>(4, 0)) << "its own kernel's queue";
   EXPECT_EQ(paces(measured("homo"), 1), std::vector<double>(4, 0));
   EXPECT_EQ(paces(measured("lan:2x2,trunk=0.22"), 0), std::vector<double>(4, 0))
       << "an error of measurement";

@@ -51,16 +51,18 @@ TEST(Pace, OneThatIsRightStaysAndItsTrialsCostLittle) {
   Trunk trunk{24e6};
   Pace pace(trunk.bytes_per_s);
   std::int64_t now = kMs;
-  int faster = 0, all = 0;
+  int faster = 0, all = 0, queueing = 0;
   for (; now < 200'000 * kMs; now += kMs, ++all) {
     pace.look(now, [&] { return static_cast<std::uint64_t>(trunk.acknowledged); });
     faster += pace.rate() > trunk.bytes_per_s ? 1 : 0;
     trunk.run(pace.rate(), kMs);
     trunk.queued = std::min(trunk.queued, 1e6);  // what it does not hold is lost
+    queueing += trunk.queued > 1e5 ? 1 : 0;
   }
   EXPECT_EQ(pace.bytes_per_s(), trunk.bytes_per_s);
   EXPECT_GT(faster, 0);
   EXPECT_LT(faster * 100, all);
+  EXPECT_LT(queueing * 50, all) << "what a trial has queued is given time to drain";
 }
 
 TEST(Pace, WhoHasLittleToSendLearnsNothing) {

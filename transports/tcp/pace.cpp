@@ -33,6 +33,10 @@ bool Pace::next(std::int64_t now_ns, std::uint64_t acknowledged) {
       return false;
     case Phase::measures:
       break;
+    case Phase::drains:
+      phase_ = Phase::steady;
+      until_ns_ = now_ns + wait_ns_;
+      return true;
   }
   const double seen = static_cast<double>(acknowledged - began_bytes_) /
                       (1e-9 * static_cast<double>(now_ns - began_ns_));
@@ -40,10 +44,12 @@ bool Pace::next(std::int64_t now_ns, std::uint64_t acknowledged) {
   if (seen > kClearlyFaster * pace_) {
     pace_ = std::min(seen, kFaster * pace_);  // a look that comes late has seen a burst
     wait_ns_ = kFirstWaitNs;
+    until_ns_ = now_ns + wait_ns_;
   } else {
     wait_ns_ = std::min(2 * wait_ns_, kMostWaitNs);
+    phase_ = Phase::drains;
+    until_ns_ = now_ns + kFillsNs + kMeasuresNs;
   }
-  until_ns_ = now_ns + wait_ns_;
   return true;
 }
 

@@ -7,8 +7,8 @@ namespace chorus {
 
 /// A pace that was measured too low never shows it, since nothing is sent faster. So a link that is
 /// busy now and then sends faster for a moment: if what the peer acknowledges follows, that is the
-/// pace from then on; if not, a queue has grown by a moment's surplus, and the next trial is to
-/// wait twice as long. Never below what was measured.
+/// pace from then on; if not, a queue has grown by a moment's surplus, which is given as long to
+/// drain, and the next trial is to wait twice as long. Else never below what was measured.
 class Pace {
  public:
   /// 0: without limit.
@@ -18,7 +18,10 @@ class Pace {
   /// What the network is believed to take.
   [[nodiscard]] double bytes_per_s() const { return pace_; }
   /// What to send at just now.
-  [[nodiscard]] double rate() const { return phase_ == Phase::steady ? pace_ : kFaster * pace_; }
+  [[nodiscard]] double rate() const {
+    return phase_ == Phase::steady ? pace_
+                                   : (phase_ == Phase::drains ? 2 - kFaster : kFaster) * pace_;
+  }
 
   /// The link has had enough to send at rate() since the last call, or since rest().
   /// `acknowledged()` are the bytes that the peer's kernel has acknowledged so far. True: rate() is
@@ -35,8 +38,9 @@ class Pace {
  private:
   enum class Phase : std::uint8_t {
     steady,
-    fills,    ///< sends faster, and what is acknowledged may still be from before
-    measures  ///< it is not
+    fills,     ///< sends faster, and what is acknowledged may still be from before
+    measures,  ///< it is not
+    drains     ///< what was sent too fast
   };
   bool next(std::int64_t now_ns, std::uint64_t acknowledged);
 

@@ -10,11 +10,9 @@ namespace {
 
 // Of what else is on the way: less is an error of measurement.
 constexpr double kClearlySlower = 1.25;
-
-bool between_switches(const Topology& topology, const Topology::Link& link) {
-  return topology.nodes[at(link.src)].kind == NodeKind::network_switch &&
-         topology.nodes[at(link.dst)].kind == NodeKind::network_switch;
-}
+// Of what a receiver's cable takes: rates are measured to a few percent, others may send there,
+// too, and a queue that has formed is to drain.
+constexpr double kOfCable = 0.98;
 
 }  // namespace
 
@@ -22,15 +20,21 @@ std::vector<double> paces(const Topology& topology, Rank rank) {
   std::vector<double> result(at(topology.world_size()), 0);
   const std::vector<Route> routes = RouteFinder(topology).from(rank);
   for (std::size_t peer = 0; peer < routes.size(); ++peer) {
-    double trunk_s = 0, access_s = 0;  // seconds per byte
+    // What a host's own cable takes queues in its own kernel, which limits it.
+    bool beyond = false;
+    double own_s = 0, trunk_s = 0, cable_s = 0;  // seconds per byte
     for (const int index : routes[peer].path) {
       const Topology::Link& link = topology.links[at(index)];
-      const bool known_trunk =
-          between_switches(topology, link) && link.provenance == Provenance::measured;
-      double& part = known_trunk ? trunk_s : access_s;
+      const bool to_switch = topology.nodes[at(link.dst)].kind == NodeKind::network_switch;
+      const bool known = beyond && link.provenance == Provenance::measured;
+      double& part = !known ? own_s : to_switch ? trunk_s : cable_s;
       part = std::max(part, link.beta_s_per_byte);
+      beyond = beyond || to_switch;
     }
-    if (trunk_s > kClearlySlower * access_s) result[peer] = 1 / trunk_s;
+    const double beyond_s = std::max(trunk_s, cable_s);
+    if (beyond_s > kClearlySlower * own_s) {
+      result[peer] = (cable_s > trunk_s ? kOfCable : 1) / beyond_s;
+    }
   }
   return result;
 }

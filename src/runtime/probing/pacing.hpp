@@ -8,8 +8,8 @@
 namespace chorus {
 
 /// By rank, the bytes per second that the network takes from `rank` to it where that was measured
-/// and is limited between two switches, by less than what the ranks' own machines could send; 0
-/// where nothing is to be limited.
+/// and is limited behind the first switch, by a trunk or the receiver's cable, by less than what
+/// `rank`'s own machine could send; 0 where nothing is to be limited.
 ///
 /// A sender that does not know of a slow trunk fills the queue before it. What the other
 /// direction's acknowledgements then wait there holds up its window: of two streams through one
