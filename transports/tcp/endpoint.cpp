@@ -419,7 +419,7 @@ void limit_unsent(int fd, int bytes) {
 
 std::optional<StreamProgress> progress_of(int fd) {
   // The C library's tcp_info ends before these members of the kernel's, which has never moved one.
-  std::array<std::uint64_t, 21> info{};
+  std::array<std::uint64_t, 29> info{};
   constexpr std::size_t kBytesAcked = 120 / 8, kDeliveryRate = 160 / 8;
   socklen_t size = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info.data(), &size) != 0) return std::nullopt;
@@ -430,13 +430,20 @@ std::optional<StreamProgress> progress_of(int fd) {
     return static_cast<std::uint32_t>(info[offset / 8] >> (offset % 8 * 8));
   };
   constexpr std::size_t kUnacked = 24, kRtt = 68, kRttVariance = 72;  // microseconds
+  constexpr std::size_t kPacket = 16, kNotSent = 144, kSendWindow = 228;
   constexpr std::uint64_t kManyProbes = 3;
-  return StreamProgress{
-      .acknowledged_bytes = info[kBytesAcked],
-      .last_bytes_per_s = info[kDeliveryRate],
-      .had_enough_to_send = (info[0] >> 56 & 1) == 0,
-      .awaits_acknowledgement = word(kUnacked) > 0 || (info[0] >> 24 & 0xff) >= kManyProbes,
-      .patience_ns = 1000 * (std::int64_t{2} * word(kRtt) + std::int64_t{4} * word(kRttVariance))};
+  // Without a route, as while its interface is down, nothing is on its way though the peer has room
+  // for a packet. (Kernels before 5.4 do not tell how much room: their probes alone show it.)
+  const bool cannot_send = word(kNotSent) > 0 && word(kSendWindow) > word(kPacket);
+  // Where the first packet was lost no round trip was measured, and the variance is a guess.
+  const std::int64_t round_trip_us = word(kRtt);
+  const std::int64_t variance_us = round_trip_us > 0 ? word(kRttVariance) : 0;
+  return StreamProgress{.acknowledged_bytes = info[kBytesAcked],
+                        .last_bytes_per_s = info[kDeliveryRate],
+                        .had_enough_to_send = (info[0] >> 56 & 1) == 0,
+                        .awaits_acknowledgement = word(kUnacked) > 0 || cannot_send ||
+                                                  (info[0] >> 24 & 0xff) >= kManyProbes,
+                        .patience_ns = 1000 * (2 * round_trip_us + 4 * variance_us)};
 }
 
 std::optional<std::size_t> unacknowledged(int fd) {

@@ -98,7 +98,8 @@ struct StreamProgress {
   /// Over the last round trip or so; 0: unknown.
   std::uint64_t last_bytes_per_s = 0;
   bool had_enough_to_send = false;  ///< meanwhile; else the path may be faster
-  /// Packets are on their way, or unanswered questions whether the peer has room.
+  /// Packets are on their way, or cannot leave, or questions whether the peer has room are
+  /// unanswered.
   bool awaits_acknowledgement = false;
   std::int64_t patience_ns = 0;  ///< after which an acknowledgement is overdue, by its round trips
 };
