@@ -24,6 +24,31 @@ std::vector<std::byte> bytes_of(const ShmAddress& address) {
   return {address.bytes().begin(), address.bytes().end()};
 }
 
+TEST(ShmMessages, InARowAreStagedThoughOneAloneIsLeftToTheKernel) {
+  constexpr std::size_t kBytes = 20'000;
+  run_both(kernel_way(true), {.region_bytes = 2 * kBytes, .max_outstanding = 4}, [](End& end) {
+    const auto sent = pattern(kBytes, 3);
+    char byte = 0;
+    if (end.rank == 0) {
+      end.link.in_a_row(true);
+      end.put(sent, 0, 0, 1);
+      EXPECT_EQ(end.link.released(0), 1u);
+      end.link.in_a_row(false);
+      end.put(sent, kBytes, 0, 2);
+      EXPECT_EQ(end.link.released(0), 1u) << "the peer has not looked yet";
+      ASSERT_EQ(::send(end.side_channel, &byte, 1, MSG_NOSIGNAL), 1);
+      end.flush();
+      EXPECT_EQ(end.link.released(0), 2u);
+      return end.meet();
+    }
+    ASSERT_EQ(::recv(end.side_channel, &byte, 1, 0), 1);
+    end.await(0, 2);
+    EXPECT_TRUE(end.matches(0, sent));
+    EXPECT_TRUE(end.matches(kBytes, sent));
+    end.meet();
+  });
+}
+
 class ShmAddressTest : public ::testing::Test {
  protected:
   std::string why_not_after(const std::function<void(ShmAddress&)>& change) {
