@@ -95,8 +95,7 @@ class Simulator {
  public:
   Simulator(const Schedule& schedule, const Topology& topology, const std::vector<Route>& routes,
             const RouteOf& route_of, double bytes)
-      : topology_(topology),
-        message_time_(topology),
+      : message_time_(topology),
         routes_(routes),
         bytes_(bytes),
         readiness_(schedule),
@@ -256,7 +255,6 @@ class Simulator {
     for (const int next : now_ready) begin(next, now_s);
   }
 
-  const Topology& topology_;
   MessageTime message_time_;
   const std::vector<Route>& routes_;
   double bytes_;
