@@ -1,4 +1,4 @@
-// A spread: which way every chunk goes, not yet when. What routing gives to ordering.
+// A multicast routing: which way every chunk goes, not yet when. What routing gives to ordering.
 #pragma once
 
 #include <string_view>
@@ -33,7 +33,7 @@ struct MulticastRouting {
   int pieces = 1;
 };
 
-/// Puts the hops of `spread` in order in time and numbers the steps, by list scheduling on
+/// Puts the hops of `multicast` in order in time and numbers the steps, by list scheduling on
 /// `network`: a hop can begin when its chunk is there; what its edge crosses is busy with it for
 /// `chunk_bytes` times beta. Of the hops that could begin the one with the longest way still
 /// before it (its chunk's remaining tree, in seconds) goes first, then the one whose chunk has the
@@ -43,11 +43,11 @@ struct MulticastRouting {
 /// that its source began earlier: so the order in which a rank sends is that of the steps. On a
 /// folded network the schedule has its symmetry.
 [[nodiscard]] Schedule in_order(std::string_view name, const Network& network,
-                                const MulticastRouting& spread, double chunk_bytes);
+                                const MulticastRouting& multicast, double chunk_bytes);
 
 /// The same for hops that are in the order in which they are to begin.
 [[nodiscard]] Schedule as_begun(std::string_view name, const Network& network,
-                                const MulticastRouting& spread);
+                                const MulticastRouting& multicast);
 
 /// The schedule of the mirror collective on the topology turned round: last step first, destination
 /// to source, sums in place of copies. all_gather becomes reduce_scatter, broadcast becomes reduce.

@@ -55,15 +55,15 @@ std::vector<Schedule> packed_by_prices(const Task& task, const Budget& budget) {
   const auto packing =
       pack_trees(task.topology, Direction::forward, {.trees = 1, .by_prices_alone = true}, budget);
   if (!packing) return {};
-  MulticastRouting spread{task.collective, n, {}};
+  MulticastRouting multicast{task.collective, n, {}};
   for (std::size_t tree = 0; tree < packing->trees.size(); ++tree) {
     const std::vector<Rank>& parent = packing->trees[tree].parent;
     for (const Rank rank : from_root(packing->trees[tree])) {
       if (parent[at(rank)] < 0) continue;
-      spread.hops.push_back({parent[at(rank)], rank, static_cast<ChunkId>(tree)});
+      multicast.hops.push_back({parent[at(rank)], rank, static_cast<ChunkId>(tree)});
     }
   }
-  return {in_order("trees", task.network, spread, kOrderedFor / n)};
+  return {in_order("trees", task.network, multicast, kOrderedFor / n)};
 }
 
 std::vector<Schedule> packed(const Task& task, const Budget& budget) {

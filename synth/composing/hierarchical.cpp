@@ -22,8 +22,8 @@ constexpr double kPassing = 1e-12;  // seconds: of equally long ways the one of 
 /// Adds the hops of one chunk, each rank receiving it once.
 class ChunkWay {
  public:
-  ChunkWay(const Network& network, MulticastRouting& spread)
-      : network_(network), spread_(spread), holds_(at(network.world_size()), 0) {
+  ChunkWay(const Network& network, MulticastRouting& multicast)
+      : network_(network), multicast_(multicast), holds_(at(network.world_size()), 0) {
     for (const Edge& edge : network.edges()) alphas_.push_back(edge.alpha_s + kPassing);
   }
 
@@ -60,13 +60,13 @@ class ChunkWay {
 
  private:
   void hop(Rank src, Rank dst) {
-    spread_.hops.push_back({src, dst, chunk_});
+    multicast_.hops.push_back({src, dst, chunk_});
     holders_.push_back(dst);
     holds_[at(dst)] = 1;
   }
 
   const Network& network_;
-  MulticastRouting& spread_;
+  MulticastRouting& multicast_;
   std::vector<double> alphas_;                    // by edge
   std::unordered_map<Rank, CheapestPaths> ways_;  // by source
   std::vector<char> holds_;
@@ -134,15 +134,15 @@ std::string name_of(const std::vector<Stage>& stages, const Levels& levels) {
 /// Every block straight to its end.
 std::vector<Schedule> straight(const Task& task) {
   const int n = task.network.world_size();
-  MulticastRouting spread{task.collective, n * n, {}};
-  ChunkWay way(task.network, spread);
+  MulticastRouting multicast{task.collective, n * n, {}};
+  ChunkWay way(task.network, multicast);
   for (Rank src = 0; src < task.network.cells().size(); ++src) {
     for (Rank dst = 0; dst < n; ++dst) {
       way.start(src * n + dst, src);
       if (!way.bring(src, dst)) return {};
     }
   }
-  return {in_order("straight", task.network, spread, task.size_bytes / n)};
+  return {in_order("straight", task.network, multicast, task.size_bytes / n)};
 }
 
 /// Schedules of the levels of a network that swap unreduced values.
@@ -220,8 +220,8 @@ std::optional<MulticastRouting> level_by_level(const Network& network, Collectiv
   const bool gathers = collective.kind == all_gather;
   const int blocks = gathers ? network.world_size() : 1;
   const int origins = gathers ? network.cells().size() : 1;
-  MulticastRouting spread{collective, blocks * pieces, {}, network.folded() ? pieces : 1};
-  ChunkWay way(network, spread);
+  MulticastRouting multicast{collective, blocks * pieces, {}, network.folded() ? pieces : 1};
+  ChunkWay way(network, multicast);
   for (ChunkId chunk = 0; chunk < origins * pieces; ++chunk) {
     way.start(chunk, gathers ? chunk / pieces : collective.root);
     for (const Stage& stage : stages) {
@@ -231,7 +231,7 @@ std::optional<MulticastRouting> level_by_level(const Network& network, Collectiv
       }
     }
   }
-  return spread;
+  return multicast;
 }
 
 std::vector<Schedule> hierarchical(const Task& task, const Budget& budget) {
@@ -264,9 +264,10 @@ std::vector<Schedule> hierarchical(const Task& task, const Budget& budget) {
       if (budget.spent() && !schedules.empty()) return schedules;
       const bool small = block * beta / pieces < alpha / 4;
       if (pieces > 1 && (small || hops * at(pieces) > kMostHierarchicalHops)) break;
-      const auto spread = level_by_level(task.network, task.collective, stages, pieces);
-      if (!spread) break;
-      schedules.push_back(in_order(name_of(stages, levels), task.network, *spread, block / pieces));
+      const auto multicast = level_by_level(task.network, task.collective, stages, pieces);
+      if (!multicast) break;
+      schedules.push_back(
+          in_order(name_of(stages, levels), task.network, *multicast, block / pieces));
     }
   }
   return schedules;

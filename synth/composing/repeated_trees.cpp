@@ -228,14 +228,15 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
     if (budget.spent() && !schedules.empty()) break;
     const int per_rank = best->trees_per_rank * pieces;
     if (pieces > 1 && too_many(per_rank)) break;
-    MulticastRouting spread{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
+    MulticastRouting multicast{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
     for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
       for (int piece = 0; piece < pieces; ++piece) {
         const auto chunk = static_cast<ChunkId>(tree) * pieces + piece;
-        for (const Hop& hop : best->trees[tree]) spread.hops.push_back({hop.src, hop.dst, chunk});
+        for (const Hop& hop : best->trees[tree])
+          multicast.hops.push_back({hop.src, hop.dst, chunk});
       }
     }
-    schedules.push_back(in_order("trees", network, spread, block / per_rank));
+    schedules.push_back(in_order("trees", network, multicast, block / per_rank));
   }
   return schedules;
 }

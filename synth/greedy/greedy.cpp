@@ -134,8 +134,8 @@ class Greedy {
     std::optional<Schedule> best;
     double best_s = 0;
     for (Trial& trial : trials) {
-      const MulticastRouting spread{collective_, num_chunks, std::move(trial.run->hops)};
-      Schedule schedule = as_begun("greedy", network_, spread);
+      const MulticastRouting multicast{collective_, num_chunks, std::move(trial.run->hops)};
+      Schedule schedule = as_begun("greedy", network_, multicast);
       if (!simulates) return schedule;
       const double seconds = predictor.seconds(schedule, size_bytes_);
       if (best && seconds >= best_s) continue;

@@ -1,4 +1,4 @@
-// in_order(): list scheduling of the hops of a spread.
+// in_order(): list scheduling of the hops of a multicast routing.
 #include <algorithm>
 #include <cstddef>
 #include <string>
@@ -33,7 +33,7 @@ std::vector<int> bringers(const Network& network, const std::vector<Hop>& hops) 
     if (found != bringer.end()) result[i] = found->second;
     const bool first =
         bringer.try_emplace(at(hop.chunk) * n + at(hop.dst), static_cast<int>(i)).second;
-    CHORUS_CHECK(first, "no rank receives a chunk of a spread twice");
+    CHORUS_CHECK(first, "no rank receives a chunk of a multicast twice");
   }
   return result;
 }
@@ -41,11 +41,11 @@ std::vector<int> bringers(const Network& network, const std::vector<Hop>& hops) 
 /// One job per hop, numbered alike. How urgent a hop is: its own time and that of the longest way
 /// on from its end, then the ranks that get the chunk through it, then the lower chunk. First
 /// pieces go before all others: where ways share a link fairly they arrive together.
-JobGraph jobs_of(const Network& network, const MulticastRouting& spread, double chunk_bytes) {
-  const std::vector<int> bringer = bringers(network, spread.hops);
+JobGraph jobs_of(const Network& network, const MulticastRouting& multicast, double chunk_bytes) {
+  const std::vector<int> bringer = bringers(network, multicast.hops);
   JobGraph graph;
-  for (std::size_t i = 0; i < spread.hops.size(); ++i) {
-    const Hop& hop = spread.hops[i];
+  for (std::size_t i = 0; i < multicast.hops.size(); ++i) {
+    const Hop& hop = multicast.hops[i];
     graph.add({edge_of(network, hop), {0, 1, -hop.chunk}});
     if (bringer[i] >= 0) graph.wait(static_cast<int>(i), bringer[i]);
   }
@@ -61,8 +61,8 @@ JobGraph jobs_of(const Network& network, const MulticastRouting& spread, double 
     way_before_s = std::max(way_before_s, way_s);
     reaches_before += reaches;
   }
-  for (std::size_t i = 0; i < jobs.size() && spread.pieces > 1; ++i) {
-    std::get<0>(jobs[i].urgency) -= spread.hops[i].chunk % spread.pieces * 2 * longest_s;
+  for (std::size_t i = 0; i < jobs.size() && multicast.pieces > 1; ++i) {
+    std::get<0>(jobs[i].urgency) -= multicast.hops[i].chunk % multicast.pieces * 2 * longest_s;
   }
   return graph;
 }
@@ -111,12 +111,16 @@ class HopNumbering {
 
 }  // namespace
 
-Schedule as_begun(std::string_view name, const Network& network, const MulticastRouting& spread) {
-  Schedule schedule{
-      std::string(name),        spread.collective, network.world_size(), spread.num_chunks, {},
-      network.cells().radices()};
-  HopNumbering numbering(network, spread.pieces);
-  for (const Hop& hop : spread.hops) {
+Schedule as_begun(std::string_view name, const Network& network,
+                  const MulticastRouting& multicast) {
+  Schedule schedule{std::string(name),
+                    multicast.collective,
+                    network.world_size(),
+                    multicast.num_chunks,
+                    {},
+                    network.cells().radices()};
+  HopNumbering numbering(network, multicast.pieces);
+  for (const Hop& hop : multicast.hops) {
     const auto step = at(numbering.step(hop));
     if (step >= schedule.steps.size()) schedule.steps.resize(step + 1);
     schedule.steps[step].push_back({hop.src, hop.dst, hop.chunk, Action::copy});
@@ -129,12 +133,12 @@ Schedule as_begun(std::string_view name, const Network& network, const Multicast
   return schedule;
 }
 
-Schedule in_order(std::string_view name, const Network& network, const MulticastRouting& spread,
+Schedule in_order(std::string_view name, const Network& network, const MulticastRouting& multicast,
                   double chunk_bytes) {
-  MulticastRouting begun{spread.collective, spread.num_chunks, {}, spread.pieces};
-  begun.hops.reserve(spread.hops.size());
-  ListScheduler scheduler(network, jobs_of(network, spread, chunk_bytes), chunk_bytes);
-  for (const int job : scheduler.run()) begun.hops.push_back(spread.hops[at(job)]);
+  MulticastRouting begun{multicast.collective, multicast.num_chunks, {}, multicast.pieces};
+  begun.hops.reserve(multicast.hops.size());
+  ListScheduler scheduler(network, jobs_of(network, multicast, chunk_bytes), chunk_bytes);
+  for (const int job : scheduler.run()) begun.hops.push_back(multicast.hops[at(job)]);
   return as_begun(name, network, begun);
 }
 

@@ -51,22 +51,23 @@ int block_of(Collective collective, int n, Demand demand) {
 }
 
 /// Hops of a routing whose every piece is cut once more into `cuts`.
-MulticastRouting spread_of(const Network& network, Collective collective,
-                           const std::vector<Demand>& demands, const Routing& routing, int cuts) {
+MulticastRouting multicast_of(const Network& network, Collective collective,
+                              const std::vector<Demand>& demands, const Routing& routing,
+                              int cuts) {
   const int n = network.world_size();
   const int pieces = routing.pieces * cuts;
-  MulticastRouting spread{collective, num_blocks(collective.kind, n) * pieces, {}};
+  MulticastRouting multicast{collective, num_blocks(collective.kind, n) * pieces, {}};
   for (std::size_t i = 0; i < demands.size(); ++i) {
     const int block = block_of(collective, n, demands[i]);
     for (int piece = 0; piece < pieces; ++piece) {
       // Neighbouring chunks go different ways, so that the ways fill at the same time.
       for (const int index : routing.paths[i * at(routing.pieces) + at(piece % routing.pieces)]) {
         const Edge& edge = network.edges()[at(index)];
-        spread.hops.push_back({edge.src, edge.dst, block * pieces + piece});
+        multicast.hops.push_back({edge.src, edge.dst, block * pieces + piece});
       }
     }
   }
-  return spread;
+  return multicast;
 }
 
 std::size_t hops_of(const Routing& routing) {
@@ -152,10 +153,10 @@ class RoutingChoice {
 
   /// True if it is better than what there was.
   bool consider(const Routing& routing, int cuts) {
-    const MulticastRouting spread = spread_of(network_, collective_, demands_, routing, cuts);
+    const MulticastRouting multicast = multicast_of(network_, collective_, demands_, routing, cuts);
     const double bytes = block_bytes_ / (routing.pieces * cuts);
-    Schedule schedule = in_order("routed", network_, spread, bytes);
-    const bool simulated = predictor_.quick(spread.hops.size());
+    Schedule schedule = in_order("routed", network_, multicast, bytes);
+    const bool simulated = predictor_.quick(multicast.hops.size());
     const double seconds = simulated ? predictor_.seconds(schedule, size_bytes_)
                                      : routing.load_s * block_bytes_ + longest_alpha_s(routing);
     budget_.say(

@@ -35,7 +35,7 @@ constexpr double kLeastSketchChunkBytes = 4096;  // smaller ones are not worth a
 constexpr double kWorthMoreChunks = 0.99;
 
 struct Candidate {
-  MulticastRouting spread;
+  MulticastRouting multicast;
   Schedule schedule;
   double seconds = 0;
   double score = 0;  // seconds, and what is lost by using switches otherwise than sketched
@@ -87,14 +87,14 @@ class Sketching {
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
       if (best && budget_.spent()) return;
       Candidate candidate{ways.find(weights, budget_.seed + seed, budget_), {}, 0, 0};
-      if (candidate.spread.hops.size() > kMostSimulatedHops) return;
-      if (!best || candidate.spread.hops != best->spread.hops) {
-        candidate.schedule = in_order("sketched", logical_.network(), candidate.spread, bytes_);
+      if (candidate.multicast.hops.size() > kMostSimulatedHops) return;
+      if (!best || candidate.multicast.hops != best->multicast.hops) {
+        candidate.schedule = in_order("sketched", logical_.network(), candidate.multicast, bytes_);
         candidate.seconds = predictor_.seconds(candidate.schedule, size_bytes_);
         candidate.score = candidate.seconds * (1 + kSwitchWorth * misused(ways.switch_links()));
         if (!best || candidate.score < best->score) best = std::move(candidate);
       }
-      if (best->spread.hops.size() > kFewHops) return;
+      if (best->multicast.hops.size() > kFewHops) return;
     }
   }
 

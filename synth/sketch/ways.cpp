@@ -230,12 +230,12 @@ MulticastRouting Ways::find(const RoutingWeights& weights, std::uint64_t seed,
     }
     shuffle(order, random_);
   }
-  return spread_of(best);
+  return multicast_of(best);
 }
 
-MulticastRouting Ways::spread_of(const std::vector<std::vector<int>>& ways) {
+MulticastRouting Ways::multicast_of(const std::vector<std::vector<int>>& ways) {
   const int n = network_.world_size();
-  MulticastRouting spread{collective_, num_blocks(collective_.kind, n) * pieces_, {}};
+  MulticastRouting multicast{collective_, num_blocks(collective_.kind, n) * pieces_, {}};
   std::vector<char> used(network_.edges().size(), 0);
   for (std::size_t i = 0; i < items_.size(); ++i) {
     for (int g = 0; g < symmetry_.order(); ++g) {
@@ -248,7 +248,7 @@ MulticastRouting Ways::spread_of(const std::vector<std::vector<int>>& ways) {
       for (const int e : ways[i]) {
         const int image = images_[at(e)][at(g)];
         const Edge& edge = network_.edges()[at(image)];
-        spread.hops.push_back({edge.src, edge.dst, block * pieces_ + items_[i].piece});
+        multicast.hops.push_back({edge.src, edge.dst, block * pieces_ + items_[i].piece});
         used[at(image)] = 1;
       }
     }
@@ -257,7 +257,7 @@ MulticastRouting Ways::spread_of(const std::vector<std::vector<int>>& ways) {
   for (std::size_t e = 0; e < used.size(); ++e) {
     if (used[e] != 0 && logical_.use(network_.edges()[e]) != SwitchUse::any) ++switch_links_;
   }
-  return spread;
+  return multicast;
 }
 
 }  // namespace chorus::synth

@@ -36,9 +36,9 @@ class Ways {
   /// The budget's own seed goes by the prices as they are, others by blurred ones.
   [[nodiscard]] MulticastRouting find(const RoutingWeights& weights, std::uint64_t seed,
                                       const Budget& budget);
-  /// Of the last spread found.
+  /// Of the last routing found.
   [[nodiscard]] double load_s() const { return best_load_s_; }
-  /// Links of switches with a use that the last spread goes over.
+  /// Links of switches with a use that the last routing goes over.
   [[nodiscard]] int switch_links() const { return switch_links_; }
 
  private:
@@ -56,7 +56,7 @@ class Ways {
   [[nodiscard]] std::vector<int> grow(const Item& item, const RoutingWeights& weights);
   [[nodiscard]] double worst() const;
   [[nodiscard]] double delay(const Item& item, const std::vector<int>& way) const;
-  [[nodiscard]] MulticastRouting spread_of(const std::vector<std::vector<int>>& ways);
+  [[nodiscard]] MulticastRouting multicast_of(const std::vector<std::vector<int>>& ways);
 
   const Logical& logical_;
   const Network& network_;

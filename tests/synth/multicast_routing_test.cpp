@@ -16,14 +16,14 @@ using ::testing::HasSubstr;
 
 /// Every rank sends its `pieces` chunks around a ring of n.
 MulticastRouting around(int n, int pieces) {
-  MulticastRouting spread{{CollectiveKind::all_gather}, n * pieces, {}};
+  MulticastRouting multicast{{CollectiveKind::all_gather}, n * pieces, {}};
   for (ChunkId chunk = 0; chunk < n * pieces; ++chunk) {
     for (int hop = 0; hop + 1 < n; ++hop) {
       const Rank src = (chunk / pieces + hop) % n;
-      spread.hops.push_back({src, (src + 1) % n, chunk});
+      multicast.hops.push_back({src, (src + 1) % n, chunk});
     }
   }
-  return spread;
+  return multicast;
 }
 
 TEST(Network, HasAnEdgeWhereNoThirdRankIsPassed) {
@@ -65,8 +65,9 @@ TEST(InOrder, ARingOfPiecesTakesWhatItsLinksNeed) {
   const Network network(ring);
   const double size_bytes = 6e6;
   for (const int pieces : {1, 4}) {
-    const MulticastRouting spread = around(6, pieces);
-    const Schedule schedule = in_order("ring", network, spread, size_bytes / spread.num_chunks);
+    const MulticastRouting multicast = around(6, pieces);
+    const Schedule schedule =
+        in_order("ring", network, multicast, size_bytes / multicast.num_chunks);
     EXPECT_EQ(first_fault(schedule), std::nullopt);
     EXPECT_EQ(schedule.steps.size(), pieces == 1 ? 5U : schedule.steps.size());
     const double seconds = simulate(schedule, ring, Routes(ring), size_bytes).seconds;
@@ -78,11 +79,11 @@ TEST(InOrder, PiecesOfABroadcastFollowEachOtherDownAChain) {
   Topology chain = test::gpus(5);
   for (int i = 0; i < 4; ++i) test::join(chain, i, i + 1, 1);
   constexpr int kPieces = 20;
-  MulticastRouting spread{{CollectiveKind::broadcast}, kPieces, {}};
+  MulticastRouting multicast{{CollectiveKind::broadcast}, kPieces, {}};
   for (ChunkId chunk = 0; chunk < kPieces; ++chunk) {
-    for (Rank rank = 0; rank < 4; ++rank) spread.hops.push_back({rank, rank + 1, chunk});
+    for (Rank rank = 0; rank < 4; ++rank) multicast.hops.push_back({rank, rank + 1, chunk});
   }
-  const Schedule schedule = in_order("chain", Network(chain), spread, 1e6);
+  const Schedule schedule = in_order("chain", Network(chain), multicast, 1e6);
   EXPECT_EQ(first_fault(schedule), std::nullopt);
   EXPECT_NEAR(simulate(schedule, chain, Routes(chain), 20e6).seconds, 23e-3, 0.01e-3);
 }

@@ -27,6 +27,8 @@ struct MessageSizes {
 struct KernelCopies {
   MessageSizes alone;
   MessageSizes in_a_row;
+
+  [[nodiscard]] bool any() const { return alone.less_than > 0 || in_a_row.less_than > 0; }
 };
 
 /// What part of a link's bytes one of the networks that join its ends is to carry.

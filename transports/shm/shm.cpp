@@ -64,7 +64,7 @@ class ShmLink final : public Link, private PostedReceives {
   void leave_to_kernel(const KernelCopies& sizes) override { to_kernel_ = sizes; }
   void in_a_row(bool several) override { in_a_row_ = several; }
   // Only what the kernel copies goes past the region.
-  PostedReceives* posted_receives() override { return leaves_to_kernel() ? this : nullptr; }
+  PostedReceives* posted_receives() override { return to_kernel_.any() ? this : nullptr; }
 
   bool try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
                std::uint32_t tag) override {
@@ -123,7 +123,7 @@ class ShmLink final : public Link, private PostedReceives {
   // A put that is not left to the kernel is complete when try_put() returns; others wait for their
   // receiver, who so takes what has come whether or not anybody asks for it.
   bool progress() override {
-    if (!leaves_to_kernel()) return true;
+    if (!to_kernel_.any()) return true;
     bool all = true;
     for (std::size_t c = 0; c < outgoing_.size(); ++c) {
       static_cast<void>(arrivals(static_cast<ChannelId>(c)));
@@ -164,9 +164,6 @@ class ShmLink final : public Link, private PostedReceives {
     std::vector<std::uint32_t> tags{};  ///< [ring_slots]; the slots themselves are soon rewritten
   };
 
-  [[nodiscard]] bool leaves_to_kernel() const {
-    return to_kernel_.alone.less_than > 0 || to_kernel_.in_a_row.less_than > 0;
-  }
   [[nodiscard]] bool is_for_kernel(std::size_t bytes) const {
     return (in_a_row_ ? to_kernel_.in_a_row : to_kernel_.alone).contains(bytes) &&
            !peer_is_refused_;

@@ -51,9 +51,8 @@ void TcpHub::progress() {
   for (const Fd& listener : listeners_) accept_all(listener);
   if (unauthenticated_.empty()) return;
   const auto now = Clock::now();
-  std::erase_if(unauthenticated_, [&](UnauthenticatedPeer& unauthenticated) {
-    return !hear(unauthenticated) || now > unauthenticated.patience_ends;
-  });
+  std::erase_if(unauthenticated_,
+                [&](UnauthenticatedPeer& peer) { return !hear(peer) || now > peer.patience_ends; });
 }
 
 // All ranks may come at once, with all their sockets; whoever is beyond that is not one of them.
@@ -91,20 +90,20 @@ void TcpHub::accept_all(const Fd& listener) {
   }
 }
 
-bool TcpHub::hear(UnauthenticatedPeer& unauthenticated) {
-  char* hello = reinterpret_cast<char*>(&unauthenticated.hello);
-  const ssize_t got = ::recv(unauthenticated.fd.get(), hello + unauthenticated.received,
-                             sizeof unauthenticated.hello - unauthenticated.received, MSG_DONTWAIT);
+bool TcpHub::hear(UnauthenticatedPeer& peer) {
+  char* hello = reinterpret_cast<char*>(&peer.hello);
+  const ssize_t got =
+      ::recv(peer.fd.get(), hello + peer.received, sizeof peer.hello - peer.received, MSG_DONTWAIT);
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
-  unauthenticated.received += static_cast<std::size_t>(got);
-  if (unauthenticated.received < sizeof unauthenticated.hello) return true;
-  welcome(unauthenticated);
+  peer.received += static_cast<std::size_t>(got);
+  if (peer.received < sizeof peer.hello) return true;
+  welcome(peer);
   return false;
 }
 
-void TcpHub::welcome(UnauthenticatedPeer& unauthenticated) {
-  const TcpHello& hello = unauthenticated.hello;
+void TcpHub::welcome(UnauthenticatedPeer& peer) {
+  const TcpHello& hello = peer.hello;
   // The lower rank of a pair connects to the higher.
   const bool plausible = hello.magic == TcpHello::kMagic && hello.peer == rank_ &&
                          hello.rank >= 0 && hello.rank < rank_ &&
@@ -116,14 +115,13 @@ void TcpHub::welcome(UnauthenticatedPeer& unauthenticated) {
   const auto known = known_.find(key);
   if (known != known_.end() && hello.incarnation <= known->second.incarnation) return;
   const TcpWelcome answer{.proof = welcome_proof(secret_, nonce_, hello)};
-  if (::send(unauthenticated.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL) !=
-      sizeof answer) {
+  if (::send(peer.fd.get(), &answer, sizeof answer, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof answer) {
     return;
   }
-  known_.insert_or_assign(key, Known{std::move(unauthenticated.fd), hello.incarnation});
+  known_.insert_or_assign(key, Known{std::move(peer.fd), hello.incarnation});
   // Before the next incarnation takes its place: the peer may have sent something by this one.
-  const Rank peer = hello.rank;
-  for (TcpLink* link : links_) link->returned(peer);
+  const Rank rank = hello.rank;
+  for (TcpLink* link : links_) link->returned(rank);
 }
 
 Fd TcpHub::take(Rank peer, int socket, std::uint32_t incarnation) {
@@ -145,8 +143,7 @@ void TcpHub::prepare_to_sleep() {
 
 void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) {
   for (const Fd& listener : listeners_) fds.push_back({listener.get(), false});
-  for (const UnauthenticatedPeer& unauthenticated : unauthenticated_)
-    fds.push_back({unauthenticated.fd.get(), false});
+  for (const UnauthenticatedPeer& peer : unauthenticated_) fds.push_back({peer.fd.get(), false});
   std::int64_t within_ns = TcpLink::kNoHurry;
   for (const TcpLink* link : links_) {
     link->append_wake_fds(fds);

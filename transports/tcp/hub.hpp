@@ -100,8 +100,8 @@ class TcpHub {
   void accept_all(const Fd& listener);
   /// False when the connection is of no more use as an unauthenticated peer's: proved, or to be
   /// dropped.
-  bool hear(UnauthenticatedPeer& unauthenticated);
-  void welcome(UnauthenticatedPeer& unauthenticated);
+  bool hear(UnauthenticatedPeer& peer);
+  void welcome(UnauthenticatedPeer& peer);
 
   const Secret secret_;
   const Nonce nonce_;

@@ -15,6 +15,19 @@ constexpr double kClearlyFaster = 1.1;
 
 }  // namespace
 
+double Pace::rate() const {
+  switch (phase_) {
+    case Phase::steady:
+      return pace_;
+    case Phase::fills:
+    case Phase::measures:
+      return kFaster * pace_;
+    case Phase::drains:
+      return (2 - kFaster) * pace_;
+  }
+  return pace_;
+}
+
 bool Pace::next(std::int64_t now_ns, std::uint64_t acknowledged) {
   switch (phase_) {
     case Phase::steady:

@@ -18,10 +18,7 @@ class Pace {
   /// What the network is believed to take.
   [[nodiscard]] double bytes_per_s() const { return pace_; }
   /// What to send at just now.
-  [[nodiscard]] double rate() const {
-    return phase_ == Phase::steady ? pace_
-                                   : (phase_ == Phase::drains ? 2 - kFaster : kFaster) * pace_;
-  }
+  [[nodiscard]] double rate() const;
 
   /// The link has had enough to send at rate() since the last call, or since rest().
   /// `acknowledged()` are the bytes that the peer's kernel has acknowledged so far. True: rate() is

@@ -221,7 +221,7 @@ void Communicator::Impl::use_machine() {
   connections->leave_to_kernel(sizes);
   // Where Yama lets nobody but its ancestors look into a process (ptrace_scope 1), those that the
   // same launcher started may; elsewhere the call is refused and not needed.
-  if (sizes.alone.less_than > 0) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
+  if (sizes.any()) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
 }
 
 void Communicator::Impl::listen_to_engine() {

@@ -213,15 +213,15 @@ KernelCopies kernel_copies(const SharedMachine& machine, int ranks) {
 
 namespace {
 
-/// Which copies of a call run beside copies of other ranks.
-struct Crowds {
+/// Which copies of a call run while other ranks copy, too.
+struct Together {
   bool stage = false;
   bool fetch = false;
   bool kernel = false;
 };
 // A copy has the memory to itself where one rank alone stages, or one alone fetches, as in a reduce
 // of two ranks; of several tiles, one is staged while another is fetched.
-Crowds crowds_of(std::span<const RankLoad> loads, const SharedMachine& machine, bool one_tile) {
+Together together_of(std::span<const RankLoad> loads, const SharedMachine& machine, bool one_tile) {
   if (machine.cores == 1) return {};
   const auto several = [&](auto moves) { return std::ranges::count_if(loads, moves) > 1; };
   const auto fetches = [](const RankLoad& load) { return sum_of(load.fetched) > 0; };
@@ -239,14 +239,14 @@ Price price_of(double alpha_s, std::span<const RankLoad> loads, double chunk, bo
   const auto at = [&](double size_bytes) {
     const LoadTimes time(machine, chunk * size_bytes);
     const double most_bytes = most_read(loads) * chunk * size_bytes;
-    const Crowds crowds = crowds_of(loads, machine, most_bytes <= machine.slot_bytes);
+    const Together together = together_of(loads, machine, most_bytes <= machine.slot_bytes);
     const CopyTimes copies = times_of_all(machine, loads.size(), most_bytes, [&](std::size_t i) {
       const RankLoad& load = loads[i];
-      return RankTimes{.stage_s = time.of(&Sample::stage_s, load.staged, crowds.stage),
-                       .fetch_s = time.of(&Sample::fetch_s, load.fetched, crowds.fetch),
-                       .kernel_s = time.by_kernel(load.fetched, folds, crowds.kernel),
-                       .rest_s = time.of(&Sample::stage_s, load.placed, crowds.stage) +
-                                 time.of(&Sample::fetch_s, load.collected, crowds.fetch)};
+      return RankTimes{.stage_s = time.of(&Sample::stage_s, load.staged, together.stage),
+                       .fetch_s = time.of(&Sample::fetch_s, load.fetched, together.fetch),
+                       .kernel_s = time.by_kernel(load.fetched, folds, together.kernel),
+                       .rest_s = time.of(&Sample::stage_s, load.placed, together.stage) +
+                                 time.of(&Sample::fetch_s, load.collected, together.fetch)};
     });
     return alpha_s + (machine.rates.kernel_copies() ? std::min(copies.kernel_s, copies.staged_s)
                                                     : copies.staged_s);
