@@ -10,6 +10,7 @@
 #endif
 
 #include "base/check.hpp"
+#include "base/copy.hpp"
 #include "collectives/kernels.hpp"
 
 namespace chorus {
@@ -116,7 +117,7 @@ void fold_with(const Kernels& kernels, void* out, const void* const* sources,
   if (count == 0) return;
   const std::size_t size_bytes = count * size_of(type);
   if (num_sources == 1 && divisor == 1) {
-    if (out != sources[0]) std::memcpy(out, sources[0], size_bytes);
+    if (out != sources[0]) copy_bytes(out, sources[0], size_bytes);
     return;
   }
   // void and uint8_t pointers have one representation; the array is read as such.
@@ -131,7 +132,7 @@ void scale_with(const Kernels& kernels, void* out, const void* in, std::size_t c
   if (count == 0) return;
   const std::size_t size_bytes = count * size_of(type);
   if (factor == 1.0) {
-    if (out != in) std::memcpy(out, in, size_bytes);
+    if (out != in) copy_bytes(out, in, size_bytes);
     return;
   }
   kernels.scale({static_cast<std::uint8_t*>(out), static_cast<const std::uint8_t*>(in), size_bytes,

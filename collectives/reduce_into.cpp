@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/copy.hpp"
 #include "collectives/reduce.hpp"
 
 #if defined(__SSE2__)
@@ -52,7 +53,7 @@ void end_streams() {}
 void copy(void* out, const void* in, std::size_t size_bytes, bool streams) {
   if (out == in || size_bytes == 0) return;
   if (!streams) {
-    std::memcpy(out, in, size_bytes);
+    copy_bytes(out, in, size_bytes);
     return;
   }
   stream_copy(out, in, size_bytes, {});

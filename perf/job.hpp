@@ -17,8 +17,9 @@ struct Job {
   int root = 0;
   std::uint64_t count = 1;  ///< elements of one block or message; 0 for barrier
   bool in_place = false;
-  bool dirty = false;  ///< rewrite the input before every iteration
-  int warmup = 5;      ///< iterations at least; a tenth of the budget at most
+  bool dirty = false;    ///< rewrite the input before every iteration
+  int offset_bytes = 0;  ///< of the buffers, behind a page
+  int warmup = 5;        ///< iterations at least; a tenth of the budget at most
   int min_iterations = 5;
   int max_iterations = 1000;
   std::int64_t budget_us = 300'000;  ///< for the timed iterations together

@@ -412,6 +412,9 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
   app.add_option("-r,--root", s.root, "Root of the rooted collectives")->capture_default_str();
   app.add_flag("--in-place", s.in_place, "Input and output share memory");
   app.add_flag("--dirty", s.dirty, "Rewrite the input before every iteration, untimed");
+  app.add_option("--offset", s.offset_bytes,
+                 "Ordinary buffers begin so many bytes behind a page: large ones of malloc() 16")
+      ->check(CLI::Range(0, 4095));
   app.add_option("--rounds", s.rounds, "Rounds over all libraries; medians of their medians")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -438,10 +441,26 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       "Instead: every schedule of Chorus that could run, predicted and measured, at sizes up to "
       "16M; "
       "on a cluster: chorus-perf cluster run TOPOLOGY -- chorus-perf-selection --explain");
-  for (const char* other :
-       {"--library", "--nccl", "--host", "--worker", "--cluster", "--tuned", "--cluster-table",
-        "--random-clusters", "--restart", "--in-place", "--dirty", "--quick", "--type", "--op",
-        "--root", "--rounds", "--iterations", "--warmup", "--window"}) {
+  for (const char* other : {"--library",
+                            "--nccl",
+                            "--host",
+                            "--worker",
+                            "--cluster",
+                            "--tuned",
+                            "--cluster-table",
+                            "--random-clusters",
+                            "--restart",
+                            "--in-place",
+                            "--dirty",
+                            "--offset",
+                            "--quick",
+                            "--type",
+                            "--op",
+                            "--root",
+                            "--rounds",
+                            "--iterations",
+                            "--warmup",
+                            "--window"}) {
     explain->excludes(other);
   }
   CLI::Option* const json = app.add_option("--json", options.json,

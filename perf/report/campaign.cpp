@@ -192,6 +192,7 @@ Job job_for(const Settings& s, const Place& place, Kind kind, std::uint64_t byte
           .count = block_count(kind, bytes, s.type, place.ranks),
           .in_place = s.in_place,
           .dirty = s.dirty,
+          .offset_bytes = s.offset_bytes,
           .seed = seed};
   job.max_iterations = s.max_iterations != 0       ? s.max_iterations
                        : bytes <= 8 * 1024         ? 2000
@@ -452,8 +453,8 @@ std::string why_not_continue(const Report& before, const Settings& settings,
     return fmt::format("it was measured on {} CPUs of {}", before.machine.cpus, before.machine.cpu);
   }
   if (before.rounds != settings.rounds || before.in_place != settings.in_place ||
-      before.dirty != settings.dirty) {
-    return "it has other --rounds, --in-place or --dirty";
+      before.dirty != settings.dirty || before.offset_bytes != settings.offset_bytes) {
+    return "it has other --rounds, --in-place, --dirty or --offset";
   }
   return {};
 }
@@ -467,6 +468,7 @@ Report begun(const Settings& settings, Allocation* job, const Report& before) {
   report.rounds = settings.rounds;
   report.in_place = settings.in_place;
   report.dirty = settings.dirty;
+  report.offset_bytes = settings.offset_bytes;
   if (job != nullptr) {
     report.launcher = job->launcher();
     report.hosts = report_hosts(*job);

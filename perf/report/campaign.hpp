@@ -44,6 +44,7 @@ struct Settings {
   int window = 0;          ///< messages per iteration of a bandwidth measurement; 0: by size
   bool in_place = false;
   bool dirty = false;
+  int offset_bytes = 0;   ///< of ordinary buffers, behind a page
   double timeout_s = 30;  ///< for one block, and for the start of a library
   bool restart = false;   ///< every round begins with a new start of each library
   /// On clusters: also what Chorus takes by faster cables, Row::faster_us.

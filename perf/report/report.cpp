@@ -129,13 +129,21 @@ std::string to_json(const Report& report) {
   for (const Absent& one : report.absent) {
     absent.push_back(Json{{"name", one.library}, {"reason", one.reason}});
   }
-  const Json json = {{"format", "chorus-perf"},     {"version", kVersion},
-                     {"date", report.date},         {"commit", report.commit},
-                     {"command", report.command},   {"machine", machine_json(report.machine)},
-                     {"launcher", report.launcher}, {"hosts", hosts_json(report.hosts)},
-                     {"rounds", report.rounds},     {"in_place", report.in_place},
-                     {"dirty", report.dirty},       {"libraries", peers},
-                     {"not_measured", absent},      {"rows", rows}};
+  const Json json = {{"format", "chorus-perf"},
+                     {"version", kVersion},
+                     {"date", report.date},
+                     {"commit", report.commit},
+                     {"command", report.command},
+                     {"machine", machine_json(report.machine)},
+                     {"launcher", report.launcher},
+                     {"hosts", hosts_json(report.hosts)},
+                     {"rounds", report.rounds},
+                     {"in_place", report.in_place},
+                     {"dirty", report.dirty},
+                     {"offset_bytes", report.offset_bytes},
+                     {"libraries", peers},
+                     {"not_measured", absent},
+                     {"rows", rows}};
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -151,6 +159,7 @@ Report report_from_json(std::string_view text, std::string_view where) try {
   report.rounds = json.at("rounds").get<int>();
   report.in_place = json.at("in_place").get<bool>();
   report.dirty = json.at("dirty").get<bool>();
+  report.offset_bytes = json.value("offset_bytes", 0);  // records of before have none
   for (const Json& peer : json.at("libraries")) {
     report.peers.push_back({.name = peer.at("name").get<std::string>(),
                             .transport = peer.at("transport").get<std::string>(),

@@ -83,6 +83,7 @@ struct Report {
   int rounds = 0;
   bool in_place = false;
   bool dirty = false;
+  int offset_bytes = 0;
   std::vector<Peer> peers;
   std::vector<Row> rows;
 

@@ -295,9 +295,12 @@ std::string preamble(const Report& report, Style style) {
       fmt::format("{}{}, {}, {}, Linux {}, {}, TCP {}\n", mark, report.machine.cpu,
                   counted(report.machine.cpus, "CPU"), report.machine.memory, report.machine.kernel,
                   report.machine.system, report.machine.tcp_congestion_control);
-  text += fmt::format("{}{}, commit {}, {}{}{}\n", mark, report.date, report.commit,
+  text += fmt::format("{}{}, commit {}, {}{}{}{}\n", mark, report.date, report.commit,
                       counted(report.rounds, "round"), report.in_place ? ", in place" : "",
-                      report.dirty ? ", buffers rewritten before every iteration" : "");
+                      report.dirty ? ", buffers rewritten before every iteration" : "",
+                      report.offset_bytes == 0
+                          ? ""
+                          : fmt::format(", buffers {} bytes behind a page", report.offset_bytes));
   text += about_job(report, mark);
   for (const Peer& peer : report.peers) {
     text += fmt::format("{}{} over {}: {}\n", mark, peer.name, peer.transport, peer.version);

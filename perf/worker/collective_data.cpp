@@ -9,7 +9,7 @@
 
 namespace chorus::perf {
 
-HostMemory::HostMemory(std::size_t bytes, Backend* library) {
+HostMemory::HostMemory(std::size_t bytes, int offset_bytes, Backend* library) {
   if (bytes == 0) return;
   if (library != nullptr) data_ = library->allocate(bytes);
   if (data_ != nullptr) {
@@ -17,19 +17,22 @@ HostMemory::HostMemory(std::size_t bytes, Backend* library) {
     bytes_ = bytes;
     return;
   }
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const auto offset = static_cast<std::size_t>(offset_bytes);
+  void* memory =
+      ::mmap(nullptr, offset + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(fmt::format("no memory for a buffer of {} bytes; measure smaller sizes", bytes));
   }
-  data_ = static_cast<std::byte*>(memory);
+  data_ = static_cast<std::byte*>(memory) + offset;
   bytes_ = bytes;
+  offset_bytes_ = offset;
 }
 
 HostMemory::~HostMemory() {
   if (library_ != nullptr) {
     library_->deallocate(data_);
   } else if (data_ != nullptr) {
-    ::munmap(data_, bytes_);
+    ::munmap(data_ - offset_bytes_, offset_bytes_ + bytes_);
   }
 }
 
@@ -76,16 +79,16 @@ CollectiveData::CollectiveData(const Job& job, int rank, int world_size, Backend
   const std::size_t out = output_count() * element_;
   const std::size_t own = static_cast<std::size_t>(rank) * job.count * element_;
   if (!job.in_place || in == 0 || out == 0) {
-    in_ = HostMemory(in, library);
-    out_ = HostMemory(out, library);
+    in_ = HostMemory(in, job.offset_bytes, library);
+    out_ = HostMemory(out, job.offset_bytes, library);
     operation_.input = in_.data();
     operation_.output = out_.data();
   } else if (in >= out) {  // the output is the input, or one block of it
-    in_ = HostMemory(in, library);
+    in_ = HostMemory(in, job.offset_bytes, library);
     operation_.input = in_.data();
     operation_.output = in == out ? in_.data() : in_.data() + own;
   } else {  // the input is one block of the output
-    out_ = HostMemory(out, library);
+    out_ = HostMemory(out, job.offset_bytes, library);
     operation_.input = out_.data() + own;
     operation_.output = out_.data();
   }

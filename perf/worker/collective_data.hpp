@@ -11,19 +11,22 @@
 
 namespace chorus::perf {
 
-/// Page-aligned host memory, given back to the system when it goes.
+/// Host memory, given back to the system when it goes.
 class HostMemory {
  public:
   HostMemory() = default;
-  /// Throws chorus::Error naming the size if there is no such memory.
-  explicit HostMemory(std::size_t bytes, Backend* library = nullptr);
+  /// Begins `offset_bytes`, less than a page, behind one, unless `library` gives it. Throws
+  /// chorus::Error naming the size if there is no such memory.
+  explicit HostMemory(std::size_t bytes, int offset_bytes = 0, Backend* library = nullptr);
   HostMemory(HostMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
+        offset_bytes_(std::exchange(other.offset_bytes_, 0)),
         library_(std::exchange(other.library_, nullptr)) {}
   HostMemory& operator=(HostMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(offset_bytes_, other.offset_bytes_);
     std::swap(library_, other.library_);
     return *this;
   }
@@ -35,6 +38,7 @@ class HostMemory {
  private:
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  std::size_t offset_bytes_ = 0;
   Backend* library_ = nullptr;  // that gave the memory, or null
 };
 

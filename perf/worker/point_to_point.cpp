@@ -11,8 +11,8 @@ PointToPointData::PointToPointData(const Job& job, int rank)
       receives_(job.kind != Kind::bandwidth || rank == 1) {
   const auto window = static_cast<std::size_t>(job.kind == Kind::latency ? 1 : job.window);
   const std::size_t bytes = window * job.count * size_of(job.type);
-  if (sends_) out_ = HostMemory(bytes);
-  if (receives_) in_ = HostMemory(bytes);
+  if (sends_) out_ = HostMemory(bytes, job.offset_bytes);
+  if (receives_) in_ = HostMemory(bytes, job.offset_bytes);
   ack_out_ = HostMemory(size_of(job.type));
   ack_in_ = HostMemory(size_of(job.type));
   send_ = messages(out_);

@@ -48,10 +48,10 @@ TEST(Options, MeasureAllReduceOfAllLibrariesByDefault) {
 }
 
 TEST(Options, TakeBenchmarksTypesAndSizes) {
-  const Settings s =
-      settings({"all_gather", "latency", "-n", "4",       "-d",         "float64", "-o",
-                "max",        "-b",      "1K", "-e",      "1M",         "-f",      "2",
-                "-t",         "shm,tcp", "-l", "openmpi", "--in-place", "--dirty"});
+  const Settings s = settings({"all_gather", "latency", "-n",       "4",       "-d", "float64",
+                               "-o",         "max",     "-b",       "1K",      "-e", "1M",
+                               "-f",         "2",       "-t",       "shm,tcp", "-l", "openmpi",
+                               "--in-place", "--dirty", "--offset", "16"});
   EXPECT_EQ(s.kinds, (std::vector<Kind>{Kind::all_gather, Kind::latency}));
   EXPECT_EQ(s.type, DataType::float64);
   EXPECT_EQ(s.op, ReduceOp::max);
@@ -60,6 +60,7 @@ TEST(Options, TakeBenchmarksTypesAndSizes) {
   ASSERT_EQ(s.libraries.size(), 1U);
   EXPECT_EQ(s.libraries[0].worker, "/x/o");
   EXPECT_TRUE(s.in_place && s.dirty);
+  EXPECT_EQ(s.offset_bytes, 16);
 }
 
 TEST(Options, AllMeansEveryBenchmarkOnce) {

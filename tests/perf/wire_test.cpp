@@ -27,6 +27,7 @@ TEST(Wire, CarriesAJobUnchanged) {
                 .count = 1ULL << 40,
                 .in_place = true,
                 .dirty = true,
+                .offset_bytes = 16,
                 .warmup = 2,
                 .min_iterations = 4,
                 .max_iterations = 77,

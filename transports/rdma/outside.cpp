@@ -2,11 +2,11 @@
 // land; and how its bytes go by other ways when no adapter is left.
 #include <fmt/format.h>
 
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/copy.hpp"
 #include "chorus/error.hpp"
 #include "transports/rdma/link.hpp"
 
@@ -62,7 +62,7 @@ void RdmaLink::believe(const RdmaConnect& said) const {
 void RdmaLink::copy(std::span<const std::byte> src, std::byte* to) {
   counters_.copied_bytes += src.size();
   if (!source_.holds(src)) {
-    std::memcpy(to, src.data(), src.size());
+    copy_bytes(to, src.data(), src.size());
     return;
   }
   try {
@@ -75,7 +75,7 @@ void RdmaLink::copy(std::span<const std::byte> src, std::byte* to) {
 /// True if the bytes are there; else the link has ended.
 bool RdmaLink::bring_out(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (!landing_.memory) {
-    std::memcpy(region_.data() + offset, bytes.data(), bytes.size());
+    copy_bytes(region_.data() + offset, bytes.data(), bytes.size());
     return true;
   }
   try {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/copy.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
@@ -39,7 +40,7 @@ bool EagerRing::try_put(std::span<const std::byte> message, std::uint32_t tag) {
   }
   EagerSlot& slot = out_.slots[sent_ % EagerRingMemory::kSlots];
   if (!message.empty()) {
-    std::memcpy(whole ? slot.payload : out_.bytes + piece.at, message.data(), message.size());
+    copy_bytes(whole ? slot.payload : out_.bytes + piece.at, message.data(), message.size());
   }
   slot.tag = tag;
   slot.size_bytes = static_cast<std::uint32_t>(message.size());
@@ -71,7 +72,7 @@ void EagerRing::take(std::span<std::byte> memory) {
     if (!memory.empty()) std::memcpy(memory.data(), slot.payload, memory.size());
   } else {
     const Piece piece = piece_after(taken_bytes_, memory.size());
-    std::memcpy(memory.data(), in_.bytes + piece.at, memory.size());
+    copy_bytes(memory.data(), in_.bytes + piece.at, memory.size());
     taken_bytes_ = piece.end;
   }
   ++taken_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.hpp"
+#include "base/copy.hpp"
 #include "chorus/error.hpp"
 #include "transports/shm/foreign_memory.hpp"
 #include "transports/shm/shared_window.hpp"
@@ -83,7 +84,7 @@ class ShmLink final : public Link, private PostedReceives {
       slot.length = ShmSlot::kElsewhere;
       out.left.push_back({.index = out.next, .src = src, .offset = offset});
     } else {
-      std::memcpy(peer_region_.data() + offset, src.data(), src.size());
+      copy_bytes(peer_region_.data() + offset, src.data(), src.size());
       slot.length = ShmSlot::kInRegion;
     }
     slot.tag = tag;
@@ -206,7 +207,7 @@ class ShmLink final : public Link, private PostedReceives {
     if (out.consumed->refused.load(std::memory_order_seq_cst) == first.index + 1 &&
         out.consumed->brought.load(std::memory_order_relaxed) != first.index + 1) {
       peer_is_refused_ = true;
-      std::memcpy(peer_region_.data() + first.offset, first.src.data(), first.src.size());
+      copy_bytes(peer_region_.data() + first.offset, first.src.data(), first.src.size());
       out.consumed->brought.store(first.index + 1, std::memory_order_seq_cst);
       wake_if_sleeping();
     }

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/copy.hpp"
 #include "chorus/error.hpp"
 
 namespace chorus {
@@ -380,7 +381,7 @@ void TcpStream::parse(FrameHandler& handler) {
       continue;
     }
     const std::size_t here = std::min(payload_left_, filled_ - parsed_);
-    std::memcpy(payload_, staging_.data() + parsed_, here);
+    copy_bytes(payload_, staging_.data() + parsed_, here);
     parsed_ += here;
     if (here > 0) advance_payload(here, handler);
   }

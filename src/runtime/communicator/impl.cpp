@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/check.hpp"
+#include "base/copy.hpp"
 #include "base/counted.hpp"
 #include "base/hash.hpp"
 #include "base/text/log.hpp"
@@ -357,7 +358,7 @@ void Communicator::Impl::prepare_input(Job& job, Work& work, const Call& call,
   const std::size_t bytes = blocks_in * work.count * size_of(work.type);
   if (call.kind == Call::Kind::broadcast) {
     if (call.peer == place.rank && work.input != work.output && bytes > 0) {
-      std::memcpy(work.output, work.input, bytes);
+      copy_bytes(work.output, work.input, bytes);
     }
     work.input = work.output;
     return;
@@ -374,7 +375,7 @@ void Communicator::Impl::prepare_input(Job& job, Work& work, const Call& call,
   if (scaled) {
     scale(copy, work.input, blocks_in * work.count, work.type, factor);
   } else if (bytes > 0) {
-    std::memcpy(copy, work.input, bytes);
+    copy_bytes(copy, work.input, bytes);
   }
   work.input = copy;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/copy.hpp"
 #include "runtime/communicator/impl.hpp"
 #include "runtime/control/coordinator/call_number.hpp"
 #include "runtime/engine/call.hpp"
@@ -221,8 +222,8 @@ void Communicator::Impl::launch_all_to_all_v(const Call& call, std::vector<Job*>
                    kSalt, sequence, jobs);
   }
   if (call.send_counts[me] > 0) {
-    std::memcpy(output + call.recv_offsets[me] * element, input + call.send_offsets[me] * element,
-                call.send_counts[me] * element);
+    copy_bytes(output + call.recv_offsets[me] * element, input + call.send_offsets[me] * element,
+               call.send_counts[me] * element);
   }
 }
 

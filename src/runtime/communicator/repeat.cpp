@@ -2,6 +2,7 @@
 // again and again; one of a few bytes takes less time than finding out what runs it.
 #include <cstring>
 
+#include "base/copy.hpp"
 #include "runtime/communicator/impl.hpp"
 #include "runtime/engine/call.hpp"
 #include "runtime/engine/call_tag.hpp"
@@ -48,7 +49,7 @@ bool Communicator::Impl::run_again(const Call& call) {
   auto* const output = static_cast<std::byte*>(call.output);
   if (call.kind == Call::Kind::broadcast) {
     if (call.peer == place.rank && input != output && call.count > 0) {
-      std::memcpy(output, input, call.count * size_of(call.type));
+      copy_bytes(output, input, call.count * size_of(call.type));
     }
     input = output;
   }

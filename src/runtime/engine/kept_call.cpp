@@ -1,8 +1,8 @@
 #include "runtime/engine/kept_call.hpp"
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/copy.hpp"
 #include "chorus/types.hpp"
 #include "runtime/engine/call.hpp"
 
@@ -10,10 +10,6 @@ namespace chorus {
 namespace {
 
 using Kind = Call::Kind;
-
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
 
 Rank place_in(std::span<const Rank> alive, Rank rank) {
   const auto found = std::ranges::find(alive, rank);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/copy.hpp"
 #include "base/multiples.hpp"
 #include "chorus/error.hpp"
 #include "collectives/reduce.hpp"
@@ -221,7 +222,7 @@ void DirectExecution::copy_to_slot(int tile, std::byte* slot) const {
   for (const DirectRoutine::Run& run : direct_->staged) {
     const std::size_t bytes = run_bytes(run.chunk, run.count, tile);
     if (bytes == 0) continue;
-    std::memcpy(slot + in_slot(run.index, tile), work_.input + in_buffer(run.index, tile), bytes);
+    copy_bytes(slot + in_slot(run.index, tile), work_.input + in_buffer(run.index, tile), bytes);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/copy.hpp"
 #include "chorus/error.hpp"
 #include "runtime/executors/direct_execution.hpp"
 
@@ -108,7 +109,7 @@ bool DirectExecution::step_fast_path() {
           in_offer_ ? shared_window_->own().offers[number_ % SharedWindow::kOffers].payload
                     : shared_window_->staging(shared_window_->rank(), base_);
       for (const FastPath::Piece& piece : fast_path_.pieces) {
-        std::memcpy(to + piece.to, work_.input + piece.from, piece.size_bytes);
+        copy_bytes(to + piece.to, work_.input + piece.from, piece.size_bytes);
       }
       offer();
     }
@@ -171,7 +172,7 @@ void DirectExecution::fold_fast_path() {
     }
     std::byte* const to = work_.output + result.at;
     if (n == 1 && work_.divisor == 1) {
-      if (to != from[0]) std::memcpy(to, from[0], result.size_bytes);
+      if (to != from[0]) copy_bytes(to, from[0], result.size_bytes);
     } else {
       fast_path_.fold(to, std::span(from).first(n), result.count);
     }

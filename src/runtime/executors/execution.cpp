@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/copy.hpp"
 #include "base/multiples.hpp"
 #include "chorus/error.hpp"
 #include "collectives/reduce.hpp"
@@ -378,9 +378,9 @@ void Execution::fold_pieces(LaneState& state, const Instruction& instruction, st
       if (sources.size() > 1) {
         fold(target, sources, elements, work_.type, work_.op, divisor);
       } else if (target != nullptr && sources[0] != target) {
-        std::memcpy(target, sources[0], bytes);
+        copy_bytes(target, sources[0], bytes);
       }
-      if (part != nullptr && part != target) std::memcpy(part, target, bytes);
+      if (part != nullptr && part != target) copy_bytes(part, target, bytes);
     }
     done_bytes += bytes;
   }
