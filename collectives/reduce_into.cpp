@@ -2,14 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 
 #include "base/copy.hpp"
 #include "collectives/reduce.hpp"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
 
 namespace chorus {
 namespace {
@@ -17,36 +12,6 @@ namespace {
 // A piece that stays in the first-level cache beside its sources while it is copied on.
 constexpr std::size_t kPiece = 8192;
 constexpr std::size_t kMostSources = 64;
-
-/// What is read next, a line of each for every line that is stored meanwhile.
-using Ahead = std::span<const void* const>;
-
-#if defined(__SSE2__)
-/// Leaves the order of its stores to a later _mm_sfence().
-void stream_copy(void* out, const void* in, std::size_t size_bytes, Ahead ahead) {
-  auto* to = static_cast<std::uint8_t*>(out);
-  const auto* from = static_cast<const std::uint8_t*>(in);
-  const std::size_t head =
-      std::min<std::size_t>(size_bytes, -reinterpret_cast<std::uintptr_t>(to) % 64);
-  std::memcpy(to, from, head);
-  std::size_t at = head;
-  for (; at + 64 <= size_bytes; at += 64) {
-    for (const void* next : ahead) __builtin_prefetch(static_cast<const std::uint8_t*>(next) + at);
-    __m128i line[4];
-    for (int i = 0; i < 4; ++i) {
-      line[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + i);
-    }
-    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, line[i]);
-  }
-  std::memcpy(to + at, from + at, size_bytes - at);
-}
-void end_streams() { _mm_sfence(); }
-#else
-void stream_copy(void* out, const void* in, std::size_t size_bytes, Ahead) {
-  std::memcpy(out, in, size_bytes);
-}
-void end_streams() {}
-#endif
 
 }  // namespace
 
@@ -56,7 +21,7 @@ void copy(void* out, const void* in, std::size_t size_bytes, bool streams) {
     copy_bytes(out, in, size_bytes);
     return;
   }
-  stream_copy(out, in, size_bytes, {});
+  stream_bytes(out, in, size_bytes);
   end_streams();
 }
 
@@ -99,8 +64,8 @@ void fold(const Outs& outs, std::span<const void* const> sources, std::size_t co
       for (std::size_t s = first; s < given; ++s) {
         from[s] = static_cast<const std::uint8_t*>(from[s]) + part * element;
       }
-      stream_copy(place(outs.streamed[i]), made, part * element,
-                  std::span(from).subspan(first, given - first));
+      stream_bytes(place(outs.streamed[i]), made, part * element,
+                   std::span(from).subspan(first, given - first));
     }
   }
   if (!outs.streamed.empty()) end_streams();

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 namespace chorus {
 
@@ -31,5 +32,12 @@ inline void copy_bytes(void* to, const void* from, std::size_t size_bytes) {
     std::memcpy(to, from, size_bytes);
   }
 }
+
+/// Copies by stores that go past the caches, in any order with others until end_streams(). For each
+/// line that is stored one of each `ahead` is fetched, at the same place.
+void stream_bytes(void* to, const void* from, std::size_t size_bytes,
+                  std::span<const void* const> ahead = {});
+/// What has been streamed comes before all later stores.
+void end_streams();
 
 }  // namespace chorus

@@ -29,7 +29,7 @@ if [ $code -ne 0 ] && [ "$(nproc)" -lt 2 ]; then
   exit 77
 fi
 [ $code -eq 0 ] || fail "probe --host: $(cat "$scratch/err")"
-grep -q 'into slots  from slots   by kernel' "$scratch/table" || fail "no table: $(cat "$scratch/table")"
+grep -q 'into slots  from slots    streamed  from there   by kernel' "$scratch/table" || fail "no table: $(cat "$scratch/table")"
 [ -s "$CHORUS_PROBE_CACHE/host.json" ] || fail "nothing was kept"
 
 cp "$CHORUS_PROBE_CACHE/host.json" "$scratch/kept"

@@ -23,6 +23,8 @@ inline HostRates drawn_rates(std::uint64_t seed, int distances = 1) {
   HostRates::Sample last{1024, 1e-8 * factor(), 1e-8 * factor(), 1e-7 * factor(), 1e-8 * factor()};
   for (int i = 0; i < 7; ++i) {
     last.together = 1 + static_cast<double>(random() % 100) / 50;
+    last.stream_s = last.stage_s * (0.5 + factor() / 50);
+    last.fetch_streamed_s = last.fetch_s * (1 + factor() / 20);
     rates.pairs[0].samples.push_back(last);
     last = {last.bytes * 4, last.stage_s * (1 + factor() / 20), last.fetch_s * (1 + factor() / 20),
             last.kernel_s * (1 + factor() / 20), last.mapped_s * (1 + factor() / 20)};

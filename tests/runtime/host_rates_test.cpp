@@ -23,6 +23,7 @@
 #include "runtime/host/host_probe_cores.hpp"
 #include "tests/runtime/drawn_rates.hpp"
 #include "tests/transports/forbid_foreign_memory.hpp"
+#include "transports/shm/put_ways.hpp"
 
 namespace chorus::testing {
 namespace {
@@ -137,15 +138,20 @@ TEST(HostRates, MessagesInARowGoByTheKernelOnlyIfThatIsFasterThanEitherCopy) {
   rates.pairs[0].samples = {{1024, 1e-6, 1e-6, 1e-5, 1e-6},
                             {16'384, 1e-5, 1e-5, 1.5e-5, 1e-6},
                             {131'072, 1e-4, 1e-4, 1.5e-4, 1e-4}};
-  KernelCopies sizes = kernel_copies(machine(rates), 2);
-  EXPECT_EQ(sizes.alone.at_least, 8192u);  // takes 12.3 us, hardly more than the 10.3 through slots
-  EXPECT_EQ(sizes.alone.less_than, 131'073u);
-  EXPECT_EQ(sizes.in_a_row.less_than, 0u);
+  PutWays ways(message_copies(machine(rates)));
+  EXPECT_EQ(ways.next(4096, false), PutWay::stage);
+  // 12.3 us, hardly more than the 10.3 through slots
+  EXPECT_EQ(ways.next(8192, false), PutWay::kernel);
+  EXPECT_EQ(ways.next(131'072, false), PutWay::kernel);
+  for (std::size_t bytes = 1024; bytes <= 131'072; bytes *= 2) {
+    EXPECT_EQ(ways.next(bytes, true), PutWay::stage) << bytes;
+  }
   rates.pairs[0].samples[2].kernel_s = 0.9e-4;
-  sizes = kernel_copies(machine(rates), 2);
-  EXPECT_EQ(sizes.in_a_row.at_least, 65'536u);  // 46 us, a copy 50
-  EXPECT_EQ(sizes.in_a_row.less_than, 131'073u);
-  EXPECT_EQ(kernel_copies(machine(assumed_host_rates()), 2).alone.less_than, 0u);
+  ways = PutWays(message_copies(machine(rates)));
+  EXPECT_EQ(ways.next(32'768, true), PutWay::stage);
+  EXPECT_EQ(ways.next(65'536, true), PutWay::kernel);  // 46 us, a copy 50
+  EXPECT_EQ(ways.next(131'072, true), PutWay::kernel);
+  EXPECT_FALSE(PutWays(message_copies(machine(assumed_host_rates()))).any_by_kernel());
 }
 
 // 2 cores that share a third-level cache: two copies out of it are 3 times as fast as the kernel's
@@ -155,7 +161,7 @@ TEST(HostRates, OfAnAmdEpycLeaveEverythingToSlots) {
   for (double bytes = 512; bytes < 1e9; bytes *= 2) {
     EXPECT_FALSE(copy_times(machine(rates), loads(bytes, bytes)).kernel_pays()) << bytes;
   }
-  EXPECT_EQ(kernel_copies(machine(rates), 2).alone.less_than, 0u);
+  EXPECT_FALSE(PutWays(message_copies(machine(rates))).any_by_kernel());
 }
 
 /// Figures that still hold.
@@ -263,6 +269,15 @@ TEST_F(HostCache, IsRenewedWhenItIsStale) {
   });
   EXPECT_NE(kept(), known_);
   EXPECT_EQ(kept().machine, machine_identity());
+}
+
+TEST_F(HostCache, IsRenewedWhenAnEarlierVersionMeasuredLess) {
+  if (!probe_host().is_measured())
+    GTEST_SKIP() << "one core, or other programs keep both: nothing can be measured";
+  for (HostRates::Sample& sample : known_.pairs[0].samples) sample.stream_s = 0;
+  write(to_json(known_));
+  alone([&] { return find_host_rates("auto", folder_, as_measured).streams(); });
+  EXPECT_TRUE(kept().streams());
 }
 
 class DiscoveredCache : public HostCache {

@@ -38,7 +38,7 @@ struct Way {
   bool processes = false;
   std::string name;
   std::array<std::string, 2> hca = {};  ///< RdmaSettings', by rank
-  bool by_kernel = false;               ///< Link::leave_to_kernel() of all sizes
+  bool by_kernel = false;               ///< puts of all sizes, by Link::expect_copies()
 };
 inline void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
@@ -187,8 +187,8 @@ inline void play(const Way& way, const LinkConfig& config, Rank rank, int socket
     const auto address = swap_blobs(socket, transport->address());
     auto link = transport->connect(1 - rank, address);
     if (way.by_kernel) {
-      link->leave_to_kernel(
-          {.alone = {.at_least = 1, .less_than = ~std::size_t{0}}, .in_a_row = {}});
+      constexpr MessageCopies kCheap{.stage_s = 1e-9, .fetch_s = 1e-9, .kernel_s = 1.5e-9};
+      link->expect_copies({.of = std::vector<MessageCopies>(32, kCheap)});
     }
     if (wrap) link = wrap(rank, std::move(link));
     End end{rank, *transport, *link, socket};

@@ -7,6 +7,7 @@
 
 #include "ends.hpp"
 #include "forbid_foreign_memory.hpp"
+#include "transports/shm/foreign_memory.hpp"
 #include "transports/shm/shm_memory.hpp"
 
 namespace chorus::testing {
@@ -288,6 +289,33 @@ TEST(Shm, ASleeperIsWokenOnceThroughThePipe) {
     }
     end.meet();
   });
+}
+
+// Where the place begins just behind the source, pages aside, it is read by way of other memory.
+TEST(ForeignMemory, IsReadToWhereverItIsFor) {
+  constexpr std::size_t kPage = 4096;
+  const auto from = pattern(300'000 + kPage, 5);
+  std::vector<std::byte> to(from.size() + 2 * kPage);
+  const auto offset_of = [](const std::byte* at) {
+    return reinterpret_cast<std::uintptr_t>(at) % kPage;
+  };
+  for (const std::size_t bytes : {1, 64, 4096, 131'072, 131'073, 300'000}) {
+    for (const std::size_t behind : {0, 1, 16, 63, 64, 4095}) {
+      const std::byte* const source = from.data() + 7;
+      const std::size_t shift = (offset_of(source) + behind + kPage - offset_of(to.data())) % kPage;
+      std::ranges::fill(to, std::byte{0xEE});
+      ASSERT_EQ(read_process(::getpid(), reinterpret_cast<std::uintptr_t>(source),
+                             {to.data() + shift, bytes}),
+                ForeignRead::done);
+      EXPECT_TRUE(std::equal(source, source + bytes, to.data() + shift)) << bytes << " " << behind;
+      EXPECT_EQ(to[shift + bytes], std::byte{0xEE});
+      if (shift > 0) {
+        EXPECT_EQ(to[shift - 1], std::byte{0xEE});
+      }
+    }
+  }
+  // Of memory that is not there nothing is made up.
+  EXPECT_EQ(read_process(::getpid(), kPage, std::span(to).first(16)), ForeignRead::refused);
 }
 
 }  // namespace

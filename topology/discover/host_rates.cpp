@@ -12,7 +12,7 @@
 namespace chorus {
 namespace {
 
-constexpr int kHostRatesVersion = 3;
+constexpr int kHostRatesVersion = 4;
 constexpr double kMostSampleSeconds = 1e3;
 constexpr double kMostTogether = 1e3;
 constexpr std::size_t kMostSamples = 64;
@@ -32,7 +32,11 @@ double duration(const json::Node& node) {
 }
 
 HostRates::Sample sample_from(const json::Node& node) {
-  node.expect_members({"bytes", "stage_s", "fetch_s", "kernel_s", "mapped_s", "together"});
+  node.expect_members({"bytes", "stage_s", "fetch_s", "kernel_s", "mapped_s", "together"},
+                      {"stream_s", "fetch_streamed_s"});
+  const auto where_measured = [&](const char* way) {
+    return node.has(way) ? node.member(way).figure(kMostSampleSeconds) : 0;
+  };
   const json::Node together = node.member("together");
   if (together.figure(kMostTogether) < 1) together.fail("is at least 1");
   return {.bytes = node.member("bytes").whole(1, std::uint64_t{1} << 40),
@@ -40,7 +44,9 @@ HostRates::Sample sample_from(const json::Node& node) {
           .fetch_s = duration(node.member("fetch_s")),
           .kernel_s = node.member("kernel_s").figure(kMostSampleSeconds),
           .mapped_s = duration(node.member("mapped_s")),
-          .together = together.figure()};
+          .together = together.figure(),
+          .stream_s = where_measured("stream_s"),
+          .fetch_streamed_s = where_measured("fetch_streamed_s")};
 }
 
 HostRates::Pair pair_from(const json::Node& node) {
@@ -166,9 +172,9 @@ std::string to_json(const HostRates& rates) {
       const HostRates::Sample& sample = pair.samples[k];
       text += fmt::format(
           "{}\n      {{\"bytes\": {}, \"stage_s\": {}, \"fetch_s\": {}, \"kernel_s\": {}, "
-          "\"mapped_s\": {}, \"together\": {}}}",
+          "\"mapped_s\": {}, \"together\": {}, \"stream_s\": {}, \"fetch_streamed_s\": {}}}",
           k == 0 ? "" : ",", sample.bytes, sample.stage_s, sample.fetch_s, sample.kernel_s,
-          sample.mapped_s, sample.together);
+          sample.mapped_s, sample.together, sample.stream_s, sample.fetch_streamed_s);
     }
     text += "]}";
   }
@@ -218,15 +224,18 @@ std::string describe(const HostRates& rates) {
   for (const HostRates::Pair& pair : rates.pairs) {
     text += fmt::format("cores {} and {} ({}): a line in {:.0f} ns; GB/s:\n", pair.cores[0],
                         pair.cores[1], pair.distance, pair.line_s * 1e9);
-    text += fmt::format("  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>14}\n", "bytes", "into slots",
-                        "from slots", "by kernel", "mapped", "less, together");
+    text += fmt::format("  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>14}\n",
+                        "bytes", "into slots", "from slots", "streamed", "from there", "by kernel",
+                        "mapped", "less, together");
     for (const HostRates::Sample& sample : pair.samples) {
-      const std::string kernel =
-          sample.kernel_s > 0 ? fmt::format("{:.2f}", gb_s(sample.bytes, sample.kernel_s)) : "-";
-      text += fmt::format(
-          "  {:>10}  {:>10.2f}  {:>10.2f}  {:>10}  {:>10.2f}  {:>14}\n", sample.bytes,
-          gb_s(sample.bytes, sample.stage_s), gb_s(sample.bytes, sample.fetch_s), kernel,
-          gb_s(sample.bytes, sample.mapped_s), fmt::format("{:.2f} times", sample.together));
+      const auto rate = [&](double way_s) {
+        return way_s > 0 ? fmt::format("{:.2f}", gb_s(sample.bytes, way_s)) : "-";
+      };
+      text +=
+          fmt::format("  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>14}\n",
+                      sample.bytes, rate(sample.stage_s), rate(sample.fetch_s),
+                      rate(sample.stream_s), rate(sample.fetch_streamed_s), rate(sample.kernel_s),
+                      rate(sample.mapped_s), fmt::format("{:.2f} times", sample.together));
     }
   }
   return text;

@@ -21,6 +21,9 @@ struct HostRates {
     double kernel_s = 0;  ///< process_vm_readv(), all at once; 0: the kernel forbids it
     double mapped_s = 0;  ///< copying them from where they were written
     double together = 1;  ///< times as long a core copies its own while the other one does, too
+    /// As stage_s, by stores that go past the caches, and fetch_s after that; 0: not measured.
+    double stream_s = 0;
+    double fetch_streamed_s = 0;
 
     bool operator==(const Sample&) const = default;
   };
@@ -53,6 +56,9 @@ struct HostRates {
 
   [[nodiscard]] bool is_measured() const { return !machine.empty(); }
   [[nodiscard]] bool kernel_copies() const { return pairs.back().samples.back().kernel_s > 0; }
+
+  /// Whether stores past the caches were measured.
+  [[nodiscard]] bool streams() const { return pairs.back().samples.back().stream_s > 0; }
 
   bool operator==(const HostRates&) const = default;
 };

@@ -11,25 +11,9 @@
 #include <vector>
 
 #include "chorus/schedule.hpp"
+#include "transports/link/message_copies.hpp"
 
 namespace chorus {
-
-/// Sizes [at_least, less_than) of messages; none by default.
-struct MessageSizes {
-  std::size_t at_least = 0;
-  std::size_t less_than = 0;
-
-  [[nodiscard]] bool contains(std::size_t bytes) const {
-    return bytes >= at_least && bytes < less_than;
-  }
-};
-/// Messages that the kernel copies: of those that come alone, and of those that others follow.
-struct KernelCopies {
-  MessageSizes alone;
-  MessageSizes in_a_row;
-
-  [[nodiscard]] bool any() const { return alone.less_than > 0 || in_a_row.less_than > 0; }
-};
 
 /// What part of a link's bytes one of the networks that join its ends is to carry.
 struct NetworkShare {
@@ -156,9 +140,9 @@ class Link {
   /// Whether puts can take this network, named as above.
   [[nodiscard]] virtual bool joined_by(std::string_view network) const { return network.empty(); }
 
-  /// From now on puts of these sizes are left where they are until the peer has them read by the
-  /// kernel. A wish, heard by transports of one host.
-  virtual void leave_to_kernel(const KernelCopies& /*sizes*/) {}
+  /// What copies are expected to take, by which puts from now on go the way that brings them there
+  /// first. Until then none is left to the kernel. Heard by transports of one host.
+  virtual void expect_copies(const MessageCopiesBySize& /*copies*/) {}
 
   /// Whether each put from now on is one of several in a row: what counts then is how many pass,
   /// and not how soon the first arrives. A hint.

@@ -12,6 +12,7 @@
 #include "base/copy.hpp"
 #include "chorus/error.hpp"
 #include "transports/shm/foreign_memory.hpp"
+#include "transports/shm/put_ways.hpp"
 #include "transports/shm/shared_window.hpp"
 #include "transports/shm/shm_memory.hpp"
 
@@ -34,7 +35,7 @@ namespace {
 /// per hand-off); membarrier() on the sleeper's side, which would spare it, takes 9 µs and
 /// interrupts every busy core.
 ///
-/// Puts that are left to the kernel (leave_to_kernel()) are copied once, by the receiver, from
+/// Puts that are left to the kernel (PutWay::kernel) are copied once, by the receiver, from
 /// where they lie to where they belong. What the kernel refuses, the putter brings into the region.
 class ShmLink final : public Link, private PostedReceives {
  public:
@@ -62,10 +63,10 @@ class ShmLink final : public Link, private PostedReceives {
     }
   }
 
-  void leave_to_kernel(const KernelCopies& sizes) override { to_kernel_ = sizes; }
+  void expect_copies(const MessageCopiesBySize& copies) override { ways_ = PutWays(copies); }
   void in_a_row(bool several) override { in_a_row_ = several; }
   // Only what the kernel copies goes past the region.
-  PostedReceives* posted_receives() override { return to_kernel_.any() ? this : nullptr; }
+  PostedReceives* posted_receives() override { return ways_.any_by_kernel() ? this : nullptr; }
 
   bool try_put(std::span<const std::byte> src, std::size_t offset, ChannelId channel,
                std::uint32_t tag) override {
@@ -75,16 +76,19 @@ class ShmLink final : public Link, private PostedReceives {
     if (out.next == out.limit && !refresh(out)) return false;
 
     ShmSlot& slot = out.ring[out.next & mask_];
-    if (src.size() <= ShmSlot::kInlineBytes) {
+    const bool is_inline = src.size() <= ShmSlot::kInlineBytes;
+    const PutWay way = is_inline ? PutWay::stage : ways_.next(src.size(), in_a_row_);
+    if (is_inline) {
       if (!src.empty()) std::memcpy(slot.payload, src.data(), src.size());
       slot.length = static_cast<std::uint32_t>(src.size());
-    } else if (is_for_kernel(src.size())) {
+    } else if (way == PutWay::kernel && !peer_is_refused_) {
       const ShmElsewhere where{reinterpret_cast<std::uint64_t>(src.data()), src.size()};
       std::memcpy(slot.payload, &where, sizeof where);
       slot.length = ShmSlot::kElsewhere;
       out.left.push_back({.index = out.next, .src = src, .offset = offset});
     } else {
-      copy_bytes(peer_region_.data() + offset, src.data(), src.size());
+      ways_.copy(peer_region_.data() + offset, src,
+                 way == PutWay::stream ? PutWay::stream : PutWay::stage);
       slot.length = ShmSlot::kInRegion;
     }
     slot.tag = tag;
@@ -124,7 +128,7 @@ class ShmLink final : public Link, private PostedReceives {
   // A put that is not left to the kernel is complete when try_put() returns; others wait for their
   // receiver, who so takes what has come whether or not anybody asks for it.
   bool progress() override {
-    if (!to_kernel_.any()) return true;
+    if (!ways_.any_by_kernel()) return true;
     bool all = true;
     for (std::size_t c = 0; c < outgoing_.size(); ++c) {
       static_cast<void>(arrivals(static_cast<ChannelId>(c)));
@@ -164,11 +168,6 @@ class ShmLink final : public Link, private PostedReceives {
     std::deque<std::uint64_t> in_place{};  ///< of the last ring_slots arrivals
     std::vector<std::uint32_t> tags{};  ///< [ring_slots]; the slots themselves are soon rewritten
   };
-
-  [[nodiscard]] bool is_for_kernel(std::size_t bytes) const {
-    return (in_a_row_ ? to_kernel_.in_a_row : to_kernel_.alone).contains(bytes) &&
-           !peer_is_refused_;
-  }
 
   [[nodiscard]] std::size_t index_of(ChannelId channel) const {
     const auto index = static_cast<std::size_t>(channel);
@@ -294,7 +293,7 @@ class ShmLink final : public Link, private PostedReceives {
   const int peer_pipe_fd_;
   std::vector<Outgoing> outgoing_;  // [num_channels]
   std::vector<Incoming> incoming_;  // [num_channels]
-  KernelCopies to_kernel_;
+  PutWays ways_;
   bool in_a_row_ = false;
   mutable bool peer_is_refused_ = false;  // by the kernel, to read what is left to it
 };

@@ -200,7 +200,7 @@ void Communicator::Impl::learn_machines() {
   learn(connections->members(), each);
 }
 
-// Within this rank's machine: which messages the kernel copies, and what calls cost.
+// Within this rank's machine: what copies of messages take, and what calls cost.
 void Communicator::Impl::use_machine() {
   const auto& members = connections->members();
   const Member& own = members[static_cast<std::size_t>(place.rank)];
@@ -216,12 +216,15 @@ void Communicator::Impl::use_machine() {
   if (connections->shared_window() != nullptr) {
     shared_machine = machine;
     shared_calls_.machine = &*shared_machine;
+    MessageCopiesBySize copies = message_copies(machine);
+    // Of those a tuner decides, call by call.
+    for (MessageCopies& of_size : copies.of) of_size.kernel_s = MessageCopies::kNever;
+    shared_calls_.ways = PutWays(copies);
   }
-  const KernelCopies sizes = kernel_copies(machine, static_cast<int>(ranks));
-  connections->leave_to_kernel(sizes);
+  connections->expect_copies(message_copies(machine));
   // Where Yama lets nobody but its ancestors look into a process (ptrace_scope 1), those that the
   // same launcher started may; elsewhere the call is refused and not needed.
-  if (sizes.any()) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
+  if (machine.rates.kernel_copies()) ::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
 }
 
 void Communicator::Impl::listen_to_engine() {

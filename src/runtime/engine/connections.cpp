@@ -445,7 +445,7 @@ Link& Connections::link(Rank peer) {
   if (!link) {
     const auto transport = static_cast<std::size_t>(chosen_[static_cast<std::size_t>(peer)]);
     link = transports_[transport]->connect(peer, address(peer, transport));
-    link->leave_to_kernel(to_kernel_);
+    link->expect_copies(copies_);
     if (!paces_.empty()) link->pace(paces_[static_cast<std::size_t>(peer)]);
   }
   return *link;
@@ -459,10 +459,10 @@ void Connections::pace(std::vector<double> bytes_per_s) {
   }
 }
 
-void Connections::leave_to_kernel(const KernelCopies& sizes) {
-  to_kernel_ = sizes;
+void Connections::expect_copies(MessageCopiesBySize copies) {
+  copies_ = std::move(copies);
   for (const auto& link : links_) {
-    if (link) link->leave_to_kernel(sizes);
+    if (link) link->expect_copies(copies_);
   }
 }
 

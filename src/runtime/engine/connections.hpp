@@ -75,8 +75,8 @@ class Connections {
   [[nodiscard]] std::uint64_t serial() const { return serial_; }
   /// Link::pace of each peer's link, also of those that are yet to be made.
   void pace(std::vector<double> bytes_per_s);
-  /// Link::leave_to_kernel of each link, also of those that are yet to be made.
-  void leave_to_kernel(const KernelCopies& sizes);
+  /// Link::expect_copies of each link, also of those that are yet to be made.
+  void expect_copies(MessageCopiesBySize copies);
   [[nodiscard]] const std::vector<Member>& members() const { return members_; }
   /// What is found out of the members' machines.
   [[nodiscard]] std::vector<Member>& members() { return members_; }
@@ -128,7 +128,7 @@ class Connections {
   std::shared_ptr<SharedWindow> shared_window_;
   std::vector<std::unique_ptr<Link>> links_;  // [peer], null until needed
   std::vector<double> paces_;                 // [peer], bytes per second; empty: no limits
-  KernelCopies to_kernel_;                    // Link::leave_to_kernel()
+  MessageCopiesBySize copies_;                // Link::expect_copies()
 };
 
 }  // namespace chorus

@@ -176,39 +176,23 @@ CopyTimes copy_times(const SharedMachine& machine, std::span<const RankLoad> loa
   return times;
 }
 
-// Messages are not tuned while they run. What the probe copies was just written; what its reader
-// has in its cache already the kernel copies in half the time, and the sender's core is free.
-constexpr double kStillKernel = 1.2;  ///< times as long as through slots
-
-KernelCopies kernel_copies(const SharedMachine& machine, int ranks) {
-  const auto slot_bytes = static_cast<std::size_t>(machine.slot_bytes);
+MessageCopiesBySize message_copies(const SharedMachine& machine) {
   const Distance span = span_of(machine.places);
-  // In a row one message fills a slot while another is emptied, as if they were endless tiles.
-  const auto times_of = [&](std::size_t bytes, bool in_a_row) {
-    SharedMachine sender = machine;
-    sender.slot_bytes = in_a_row ? 0 : static_cast<double>(bytes);
-    std::vector<RankLoad> loads(static_cast<std::size_t>(std::max(ranks, 2)));
-    loads[0].staged = static_cast<double>(bytes);
-    loads[1].fetched[static_cast<std::size_t>(span)] = static_cast<double>(bytes);
-    return copy_times(sender, loads);
-  };
-  const auto sizes_where = [&](auto pays) {
-    MessageSizes sizes;
-    for (std::size_t bytes = 1024; bytes <= slot_bytes; bytes *= 2) {
-      if (!pays(bytes)) {
-        sizes = {};
-      } else if (sizes.at_least == 0) {
-        sizes = {.at_least = bytes, .less_than = slot_bytes + 1};
-      }
-    }
-    return sizes;
-  };
-  return {.alone = sizes_where([&](std::size_t bytes) {
-            const CopyTimes times = times_of(bytes, false);
-            return times.kernel_s < kStillKernel * times.staged_s;
-          }),
-          .in_a_row =
-              sizes_where([&](std::size_t bytes) { return times_of(bytes, true).kernel_pays(); })};
+  MessageCopiesBySize copies{.of = {}, .overlap = machine.cores > 1};
+  for (double bytes = 1; bytes <= machine.slot_bytes; bytes *= 2) {
+    const auto of = [&](double Sample::*way) {
+      const double copy_s = seconds(machine.rates, way, bytes, span);
+      return copy_s > 0 ? copy_s : MessageCopies::kNever;  // nobody has measured it
+    };
+    copies.of.push_back({.stage_s = of(&Sample::stage_s),
+                         .fetch_s = of(&Sample::fetch_s),
+                         .stream_s = of(&Sample::stream_s),
+                         .fetch_streamed_s = of(&Sample::fetch_streamed_s),
+                         .kernel_s = machine.rates.kernel_copies()
+                                         ? of(&Sample::kernel_s) + line_seconds(machine)
+                                         : MessageCopies::kNever});
+  }
+  return copies;
 }
 
 namespace {

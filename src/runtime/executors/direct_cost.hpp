@@ -47,9 +47,8 @@ struct CopyTimes {
 [[nodiscard]] CopyTimes copy_times(const SharedMachine& machine, std::span<const RankLoad> loads,
                                    double unit_bytes = 1, bool folds = false);
 
-/// Messages that arrive earlier if the receiver reads them by the kernel. None is longer than a
-/// slot.
-[[nodiscard]] KernelCopies kernel_copies(const SharedMachine& machine, int ranks);
+/// Of messages between the ranks farthest apart, up to a slot.
+[[nodiscard]] MessageCopiesBySize message_copies(const SharedMachine& machine);
 
 /// Of the direct form of a schedule, one program per rank, with ordinary buffers: hand-offs one
 /// after the other, and the copies of the busiest rank, by the kernel where that pays; where ranks

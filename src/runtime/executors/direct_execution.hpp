@@ -15,6 +15,7 @@
 #include "runtime/executors/copy_tuner.hpp"
 #include "runtime/executors/direct_cost.hpp"
 #include "runtime/executors/execution.hpp"
+#include "transports/shm/put_ways.hpp"
 #include "transports/shm/shared_window.hpp"
 
 namespace chorus {
@@ -48,6 +49,7 @@ struct DirectRoutine {
 /// What the calls that go through a SharedWindow have in common. One per SharedWindow.
 struct DirectCount {
   const SharedMachine* machine = nullptr;  ///< null: nothing is known
+  PutWays ways;                            ///< into this rank's slots
   bool kernel_refuses = false;             ///< somebody cannot read this rank's private memory
   std::uint64_t calls = 0;                 ///< counted alike by all ranks
   std::uint64_t tiles = 0;
@@ -174,7 +176,8 @@ class DirectExecution {
   [[nodiscard]] Reference refer(Known& known, const void* memory, std::size_t size_bytes);
   [[nodiscard]] bool may_write_slot(std::uint64_t tile);
   [[nodiscard]] bool stage();
-  void copy_to_slot(int tile, std::byte* slot) const;
+  void copy_to_slot(int tile, std::byte* slot);
+  void copy_to_slot(std::byte* to, const std::byte* from, std::size_t bytes);
   void offer();
   [[nodiscard]] bool offers_known();
   void learn(Rank peer, const Offer& offer);

@@ -25,6 +25,9 @@ constexpr std::size_t kPostedPart = 8;
 constexpr std::size_t kWorthAMessage = 64 * 1024;
 constexpr std::size_t kManyChunks = 16;
 
+/// A block of this size is gone from the second-level cache before anybody reads it.
+constexpr std::size_t kStreamedBlock = 4 * 1024 * 1024;
+
 /// Routine::landing_after of one lane. What touches the same memory has a chunk in common.
 std::vector<int> posted_after(const Lane& lane) {
   std::vector<int> result;
@@ -378,7 +381,10 @@ void Execution::fold_pieces(LaneState& state, const Instruction& instruction, st
       if (sources.size() > 1) {
         fold(target, sources, elements, work_.type, work_.op, divisor);
       } else if (target != nullptr && sources[0] != target) {
-        copy_bytes(target, sources[0], bytes);
+        // What is sent on is read once more.
+        const bool streams =
+            instruction.sends.empty() && work_.count * element_bytes_ >= kStreamedBlock;
+        copy(target, sources[0], bytes, streams);
       }
       if (part != nullptr && part != target) copy_bytes(part, target, bytes);
     }

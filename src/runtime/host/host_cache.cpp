@@ -66,6 +66,10 @@ HostRates find_host_rates(const std::string& wanted, const std::string& director
   const std::scoped_lock lock(mutex);
   if (known) return *known;
   known = load<HostRates>(directory, host_rates_file(directory), host_rates_from_json);
+  if (known && !known->streams()) {
+    log(LogLevel::info, {}, "an earlier version measured less of this machine: measuring it again");
+    known.reset();
+  }
   if (known && !is_stale(*known, look)) return *known;
   if (known) {
     log(LogLevel::info, {},

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/copy.hpp"
 #include "base/cores.hpp"
 #include "base/files/kernel_text.hpp"
 #include "base/host.hpp"
@@ -108,7 +109,7 @@ double probe_line(const int (&cores)[2], int round_trips, Turns::Time end) {
   return on_cores(cores, end, writer, reader) ? least : 0;
 }
 
-/// The four ways of one size, each the least of several runs.
+/// The ways of one size, each the least of several runs.
 class Ways {
  public:
   Ways(std::size_t most_bytes, Turns::Time end)
@@ -124,24 +125,36 @@ class Ways {
   /// False if the cores are not to be had.
   bool probe(const int (&cores)[2], std::size_t bytes, int runs, HostRates::Sample& sample) {
     constexpr double kNever = 1e9;
-    sample = {bytes, kNever, kNever, kNever, kNever};
+    sample = {.bytes = bytes,
+              .stage_s = kNever,
+              .fetch_s = kNever,
+              .kernel_s = kNever,
+              .mapped_s = kNever,
+              .stream_s = kNever,
+              .fetch_streamed_s = kNever};
     bool forbidden = false;
     const std::size_t tiles = (bytes + kTile - 1) / kTile;
-    // Turns of one run: what is staged and fetched tile by tile, then written anew and read twice.
-    const auto turns_of_run = static_cast<std::uint32_t>(2 * tiles + 4);
+    // Turns of one run: what is staged and fetched tile by tile, in two ways, then written anew and
+    // read twice.
+    const auto turns_of_run = static_cast<std::uint32_t>(2 * 2 * tiles + 4);
     const auto writer = [&](Turns& turns) {
       for (int run = 0; run < runs; ++run) {
         std::uint32_t turn = static_cast<std::uint32_t>(run) * turns_of_run;
         turns.await(turn);
         write(bytes, run);
-        double staged_s = 0;
-        for (std::size_t t = 0; t < tiles; ++t) {
-          if (t > 0) turns.await(turn);
-          staged_s += timed([&] { copy_tile(slot(t), from_.data() + t * kTile, bytes, t); });
-          turns.pass(++turn);
-          ++turn;
+        for (const bool streams : {false, true}) {
+          double staged_s = 0;
+          for (std::size_t t = 0; t < tiles; ++t) {
+            if (streams || t > 0) turns.await(turn);
+            if (streams && t == 0) write(bytes, run + 1);
+            staged_s +=
+                timed([&] { copy_tile(slot(t), from_.data() + t * kTile, bytes, t, streams); });
+            turns.pass(++turn);
+            ++turn;
+          }
+          double& least = streams ? sample.stream_s : sample.stage_s;
+          least = std::min(least, staged_s);
         }
-        sample.stage_s = std::min(sample.stage_s, staged_s);
         for (int way = 0; way < 2; ++way) {
           turns.await(turn);
           write(bytes, run + way);
@@ -153,13 +166,16 @@ class Ways {
     const auto reader = [&](Turns& turns) {
       for (int run = 0; run < runs; ++run) {
         std::uint32_t turn = static_cast<std::uint32_t>(run) * turns_of_run + 1;
-        double fetched_s = 0;
-        for (std::size_t t = 0; t < tiles; ++t, turn += 2) {
-          turns.await(turn);
-          fetched_s += timed([&] { copy_tile(to_.data() + t * kTile, slot(t), bytes, t); });
-          turns.pass(turn + 1);
+        for (const bool streamed : {false, true}) {
+          double fetched_s = 0;
+          for (std::size_t t = 0; t < tiles; ++t, turn += 2) {
+            turns.await(turn);
+            fetched_s += timed([&] { copy_tile(to_.data() + t * kTile, slot(t), bytes, t); });
+            turns.pass(turn + 1);
+          }
+          double& least = streamed ? sample.fetch_streamed_s : sample.fetch_s;
+          least = std::min(least, fetched_s);
         }
-        sample.fetch_s = std::min(sample.fetch_s, fetched_s);
         turns.await(turn);
         const double kernel_s = timed([&] { forbidden = forbidden || !read_by_kernel(bytes); });
         sample.kernel_s = std::min(sample.kernel_s, kernel_s);
@@ -219,8 +235,12 @@ class Ways {
   }
   void write(std::size_t bytes, int value) const { std::memset(from_.data(), value, bytes); }
 
-  static void copy_tile(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t tile) {
-    std::memcpy(to, from, std::min(kTile, bytes - tile * kTile));
+  static void copy_tile(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t tile,
+                        bool streams = false) {
+    const std::size_t size = std::min(kTile, bytes - tile * kTile);
+    if (!streams) return copy_bytes(to, from, size);
+    stream_bytes(to, from, size);
+    end_streams();
   }
 
   [[nodiscard]] bool read_by_kernel(std::size_t bytes) const {
@@ -382,14 +402,16 @@ bool probe_pair(HostRates::Pair& pair, Ways& ways, milliseconds budget, Turns::T
     if (!ways.probe(pair.cores, bytes, runs, sample)) return false;
     last_s = seconds_since(start) / runs;
     // One core alone, and both together.
-    last_copies_s = 3 * (sample.stage_s + sample.fetch_s + sample.kernel_s + sample.mapped_s);
+    last_copies_s = 3 * (sample.stage_s + sample.fetch_s + sample.stream_s +
+                         sample.fetch_streamed_s + sample.kernel_s + sample.mapped_s);
     copies_s += runs * last_copies_s;
     pair.samples.push_back(sample);
   }
   // The clock of a moment may show less for more.
   for (std::size_t i = 1; i < pair.samples.size(); ++i) {
     for (auto way : {&HostRates::Sample::stage_s, &HostRates::Sample::fetch_s,
-                     &HostRates::Sample::kernel_s, &HostRates::Sample::mapped_s}) {
+                     &HostRates::Sample::kernel_s, &HostRates::Sample::mapped_s,
+                     &HostRates::Sample::stream_s, &HostRates::Sample::fetch_streamed_s}) {
       pair.samples[i].*way = std::max(pair.samples[i].*way, pair.samples[i - 1].*way);
     }
   }
