@@ -37,7 +37,7 @@ PutWays::PutWays(const MessageCopiesBySize& expected) : overlap_(expected.overla
   }
 }
 
-const PutWays::Size* PutWays::size_of(std::size_t bytes) const {
+PutWays::Size* PutWays::size_of(std::size_t bytes) {
   const auto k = static_cast<std::size_t>(std::bit_width(bytes - 1));
   return k < sizes_.size() && std::isfinite(sizes_[k].expected.stage_s) ? &sizes_[k] : nullptr;
 }

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "transports/link/message_copies.hpp"
@@ -22,7 +21,7 @@ enum class PutWay : std::uint8_t {
 /// it, line by line; a store past the caches does not, but the reader then fetches from memory. So
 /// it depends on how far apart the cores are, and processors of a virtual machine move. The putter
 /// alone sees it: its own copies take longer one way and as long the other, whatever its source
-/// costs. Now and then a few go a way that is not taken: soon after a change, and seldom later.
+/// costs. Now and then a few puts go another way than the best: soon after a change, seldom later.
 class PutWays {
  public:
   /// Everything is staged.
@@ -43,9 +42,10 @@ class PutWays {
   /// Below, the clock costs more than there is to gain.
   static constexpr std::size_t kTimed = 4096;
   static constexpr std::uint32_t kOften = 8, kSeldom = 512;  ///< puts from trial to trial
-  /// Of which the least counts: the first finds the caches cold, and any may lose its core.
+  /// Puts of a trial, of which the least counts: the first finds the caches cold, and any may lose
+  /// its core.
   static constexpr std::uint32_t kTrial = 4;
-  /// Of the others every so manieth is timed: the clock costs some hundredths of 16 KiB.
+  /// Of the others one in so many is timed: the clock costs some hundredths of 16 KiB.
   static constexpr std::uint32_t kTimedOf = 4;
 
   struct Size {
@@ -60,12 +60,10 @@ class PutWays {
     std::uint32_t trial_left = 0;
     bool in_trial = false;  ///< the last of next()
     std::uint32_t copies = 0;
-    bool streams_next = false;  ///< the trial, where both ways are open
+    bool streams_next = false;  ///< which of the two the trial is of
   };
-  [[nodiscard]] const Size* size_of(std::size_t bytes) const;
-  [[nodiscard]] Size* size_of(std::size_t bytes) {
-    return const_cast<Size*>(std::as_const(*this).size_of(bytes));
-  }
+  /// Null where nothing is known of puts of so many bytes.
+  [[nodiscard]] Size* size_of(std::size_t bytes);
   void choose(Size& size) const;
 
   std::vector<Size> sizes_;  // [k]: more than 2^(k-1) bytes, at most 2^k
