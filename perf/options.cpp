@@ -441,26 +441,13 @@ void add_measuring(CLI::App& app, Raw& raw, MeasureOptions& options) {
       "Instead: every schedule of Chorus that could run, predicted and measured, at sizes up to "
       "16M; "
       "on a cluster: chorus-perf cluster run TOPOLOGY -- chorus-perf-selection --explain");
-  for (const char* other : {"--library",
-                            "--nccl",
-                            "--host",
-                            "--worker",
-                            "--cluster",
-                            "--tuned",
-                            "--cluster-table",
-                            "--random-clusters",
-                            "--restart",
-                            "--in-place",
-                            "--dirty",
-                            "--offset",
-                            "--quick",
-                            "--type",
-                            "--op",
-                            "--root",
-                            "--rounds",
-                            "--iterations",
-                            "--warmup",
-                            "--window"}) {
+  // It chooses what is measured, and how.
+  for (const char* other : {"--library", "--nccl", "--host", "--worker", "--cluster", "--tuned",
+                            "--cluster-table", "--random-clusters", "--quick"}) {
+    explain->excludes(other);
+  }
+  for (const char* other : {"--restart", "--in-place", "--dirty", "--offset", "--type", "--op",
+                            "--root", "--rounds", "--iterations", "--warmup", "--window"}) {
     explain->excludes(other);
   }
   CLI::Option* const json = app.add_option("--json", options.json,

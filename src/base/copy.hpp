@@ -25,7 +25,7 @@ void copy_in_pieces(void* to, const void* from, std::size_t size_bytes);
 /// std::memcpy() that is as fast wherever the bytes lie. No bytes may lie at null.
 inline void copy_bytes(void* to, const void* from, std::size_t size_bytes) {
   constexpr std::size_t kLeast = 2048;        // below, no C library uses that instruction
-  constexpr std::size_t kMost = 1024 * 1024;  // nor beyond, where stores go past the caches
+  constexpr std::size_t kMost = 1024 * 1024;  // nor beyond, where pieces are the slower ones
   if (size_bytes > kLeast && size_bytes <= kMost && chases(to, from)) {
     copy_in_pieces(to, from, size_bytes);
   } else if (size_bytes > 0) {

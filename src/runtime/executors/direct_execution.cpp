@@ -216,7 +216,7 @@ bool DirectExecution::stage() {
   return true;
 }
 
-void DirectExecution::copy_to_slot(std::byte* to, const std::byte* from, std::size_t bytes) {
+void DirectExecution::stage_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   count_->ways.copy(to, {from, bytes}, count_->ways.next(bytes, num_tiles_ > 1));
 }
 
@@ -224,7 +224,7 @@ void DirectExecution::copy_to_slot(int tile, std::byte* slot) {
   for (const DirectRoutine::Run& run : direct_->staged) {
     const std::size_t bytes = run_bytes(run.chunk, run.count, tile);
     if (bytes == 0) continue;
-    copy_to_slot(slot + in_slot(run.index, tile), work_.input + in_buffer(run.index, tile), bytes);
+    stage_bytes(slot + in_slot(run.index, tile), work_.input + in_buffer(run.index, tile), bytes);
   }
 }
 

@@ -177,7 +177,7 @@ class DirectExecution {
   [[nodiscard]] bool may_write_slot(std::uint64_t tile);
   [[nodiscard]] bool stage();
   void copy_to_slot(int tile, std::byte* slot);
-  void copy_to_slot(std::byte* to, const std::byte* from, std::size_t bytes);
+  void stage_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
   void offer();
   [[nodiscard]] bool offers_known();
   void learn(Rank peer, const Offer& offer);

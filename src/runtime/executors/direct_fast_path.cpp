@@ -108,7 +108,7 @@ bool DirectExecution::step_fast_path() {
           in_offer_ ? shared_window_->own().offers[number_ % SharedWindow::kOffers].payload
                     : shared_window_->staging(shared_window_->rank(), base_);
       for (const FastPath::Piece& piece : fast_path_.pieces) {
-        copy_to_slot(to + piece.to, work_.input + piece.from, piece.size_bytes);
+        stage_bytes(to + piece.to, work_.input + piece.from, piece.size_bytes);
       }
       offer();
     }
