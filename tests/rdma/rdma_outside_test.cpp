@@ -362,9 +362,9 @@ TEST_F(RdmaOutsideTest, APeerThatDiesInMidTransferIsNamed) {
     const Lent lent(end, kTraffic, {});
     traffic(end, lent, true, 11, 5);
     if (end.rank == 1) {  // its sockets are closed as the kernel closes them for it
-      std::vector<Transport::WakeFd> fds;
+      std::vector<pollfd> fds;
       rdma(end).append_wake_fds(fds);
-      for (const Transport::WakeFd& fd : fds) ::shutdown(fd.fd, SHUT_RDWR);
+      for (const pollfd& fd : fds) ::shutdown(fd.fd, SHUT_RDWR);
       return;
     }
     EXPECT_THAT(

@@ -285,9 +285,7 @@ void await_asleep(End& end, ChannelId channel, std::uint64_t count, bool asleep)
       end.transport.prepare_to_sleep();
       if (end.advance(); end.link.arrivals(channel) < count) {
         std::vector<pollfd> fds;
-        for (const Transport::WakeFd& wake : end.transport.wake_fds()) {
-          fds.push_back({wake.fd, static_cast<short>(POLLIN | (wake.for_output ? POLLOUT : 0)), 0});
-        }
+        end.transport.append_wake_fds(fds);
         // Far longer than any wake-up: a lost one ends the test.
         ASSERT_GT(::poll(fds.data(), fds.size(), 20'000), 0) << "slept through arrival " << count;
       }
@@ -352,9 +350,7 @@ TEST_P(LinkTest, ASenderHeldBackIsWokenWhenThereIsRoom) {
         ++made;
       } else {
         std::vector<pollfd> fds;
-        for (const Transport::WakeFd& wake : end.transport.wake_fds()) {
-          fds.push_back({wake.fd, static_cast<short>(POLLIN | (wake.for_output ? POLLOUT : 0)), 0});
-        }
+        end.transport.append_wake_fds(fds);
         ASSERT_GT(::poll(fds.data(), fds.size(), 20'000), 0) << "slept for ever at put " << made;
       }
       end.transport.woke();

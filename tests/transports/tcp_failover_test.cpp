@@ -172,7 +172,9 @@ struct Rails {
   [[nodiscard]] std::vector<int> sockets(const std::string& ip) const {
     std::vector<int> found;
     for (const Transport* transport : {low.get(), high.get()}) {
-      for (const auto& fd : transport->wake_fds()) {
+      std::vector<pollfd> fds;
+      transport->append_wake_fds(fds);
+      for (const pollfd& fd : fds) {
         sockaddr_storage peer{};
         socklen_t size = sizeof peer;
         if (::getpeername(fd.fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;

@@ -1,6 +1,8 @@
 // The one contract behind which every transport lives.
 #pragma once
 
+#include <poll.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +24,11 @@ struct NetworkShare {
   double bytes_per_s = 0;  ///< that it is expected to carry of them; 0: nobody knows
 };
 using NetworkShares = std::vector<NetworkShare>;
+
+/// To be polled for what comes, and where `for_output` for room as well.
+[[nodiscard]] inline pollfd wake_fd(int fd, bool for_output = false) {
+  return {fd, static_cast<short>(for_output ? POLLIN | POLLOUT : POLLIN), 0};
+}
 
 /// An ordered lane of a link, [0, LinkConfig::num_channels).
 using ChannelId = int;
@@ -207,19 +214,15 @@ class Transport {
   /// Accepts connections and the like. Called by the executor now and then and after wake-ups.
   virtual void progress() = 0;
 
-  /// Sleeping. prepare_to_sleep() asks peers to make one of wake_fds() readable with their next
-  /// put, or when a full queue has room again; the executor then once more makes progress, looks at
-  /// all arrivals and tries all puts that it waits for (nothing may slip between), polls the
-  /// descriptors, and calls woke(). Spurious wake-ups are fine. A link that is still connecting
-  /// wants progress every 50 ms or so besides.
+  /// Sleeping. prepare_to_sleep() asks peers to make one of the wake descriptors readable with
+  /// their next put, or when a full queue has room again; the executor then once more makes
+  /// progress, looks at all arrivals and tries all puts that it waits for (nothing may slip
+  /// between), polls the descriptors, and calls woke(). Spurious wake-ups are fine. A link that is
+  /// still connecting wants progress every 50 ms or so besides.
   virtual void prepare_to_sleep() = 0;
   virtual void woke() = 0;
-  /// Descriptors to poll for input (POLLIN) and, where `for_output`, for output (POLLOUT).
-  struct WakeFd {
-    int fd = -1;
-    bool for_output = false;
-  };
-  [[nodiscard]] virtual std::vector<WakeFd> wake_fds() const = 0;
+  /// Appends the descriptors to poll, each made by wake_fd().
+  virtual void append_wake_fds(std::vector<pollfd>& fds) const = 0;
 };
 
 }  // namespace chorus

@@ -33,7 +33,7 @@ class AbsentRdma final : public Transport {
   void progress() override {}
   void prepare_to_sleep() override {}
   void woke() override {}
-  std::vector<WakeFd> wake_fds() const override { return {}; }
+  void append_wake_fds(std::vector<pollfd>&) const override {}
 
  private:
   const std::string reason_;

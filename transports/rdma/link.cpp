@@ -465,12 +465,12 @@ void RdmaLink::arm() {
   }
 }
 
-void RdmaLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
+void RdmaLink::append_wake_fds(std::vector<pollfd>& fds) const {
   if (dial_) dial_->append_wake_fds(fds);
   if (!control_ || peer_left_) return;
   const bool output = !control_->queue_empty();
   const bool silent = control_->goodbye() || control_->stalled();
-  if (!silent || output || !failure_.empty()) fds.push_back({control_->fd(), output});
+  if (!silent || output || !failure_.empty()) fds.push_back(wake_fd(control_->fd(), output));
 }
 
 void RdmaLink::fail() const {

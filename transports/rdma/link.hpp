@@ -67,7 +67,7 @@ class RdmaLink final : public Link,
   void arm();
   void look_at_control() { look_now_ = true; }
   [[nodiscard]] bool connected() const { return connected_; }
-  void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+  void append_wake_fds(std::vector<pollfd>& fds) const;
 
   [[nodiscard]] const RdmaCounters& counters() const { return counters_; }
   /// Rails that carry traffic now; 0 once connected: the control connection does.

@@ -135,15 +135,13 @@ class RdmaTransport final : public Transport {
     for (RdmaLink* link : hub_->links) link->look_at_control();
   }
 
-  std::vector<WakeFd> wake_fds() const override {
-    std::vector<WakeFd> fds;
+  void append_wake_fds(std::vector<pollfd>& fds) const override {
     hub_->control->append_wake_fds(fds);
     for (const auto& device : hub_->devices) {
-      fds.push_back({device->channel()->fd, false});
-      fds.push_back({device->context()->async_fd, false});
+      fds.push_back(wake_fd(device->channel()->fd));
+      fds.push_back(wake_fd(device->context()->async_fd));
     }
     for (const RdmaLink* link : hub_->links) link->append_wake_fds(fds);
-    return fds;
   }
 
  private:

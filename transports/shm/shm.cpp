@@ -387,7 +387,9 @@ class ShmTransport final : public Transport {
     owned_.sleeping().store(0, std::memory_order_relaxed);
     owned_.sleeper().end();
   }
-  std::vector<WakeFd> wake_fds() const override { return {{owned_.sleeper().fd(), false}}; }
+  void append_wake_fds(std::vector<pollfd>& fds) const override {
+    fds.push_back(wake_fd(owned_.sleeper().fd()));
+  }
 
  private:
   const Secret secret_;

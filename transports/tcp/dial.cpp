@@ -98,8 +98,8 @@ void TcpDial::retry(std::string why) {
   not_before_ = Clock::now() + kPause;
 }
 
-void TcpDial::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
-  if (fd_) fds.push_back({fd_.get(), state_ == State::connecting});
+void TcpDial::append_wake_fds(std::vector<pollfd>& fds) const {
+  if (fd_) fds.push_back(wake_fd(fd_.get(), state_ == State::connecting));
 }
 
 }  // namespace chorus

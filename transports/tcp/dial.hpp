@@ -19,7 +19,7 @@ class TcpDial {
 
   /// Returns the connection once both ends have proved themselves.
   [[nodiscard]] Fd progress(const TcpHub& hub, const Nonce& listener);
-  void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+  void append_wake_fds(std::vector<pollfd>& fds) const;
   void abandon() { fd_.reset(); }  ///< nobody calls progress() any more
   [[nodiscard]] const std::string& obstacle() const { return obstacle_; }
   [[nodiscard]] bool hopeless() const { return hopeless_; }  ///< nobody listens there any more

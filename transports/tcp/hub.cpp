@@ -141,9 +141,9 @@ void TcpHub::prepare_to_sleep() {
   for (TcpLink* link : links_) link->prepare_to_sleep();
 }
 
-void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) {
-  for (const Fd& listener : listeners_) fds.push_back({listener.get(), false});
-  for (const UnauthenticatedPeer& peer : unauthenticated_) fds.push_back({peer.fd.get(), false});
+void TcpHub::append_wake_fds(std::vector<pollfd>& fds) {
+  for (const Fd& listener : listeners_) fds.push_back(wake_fd(listener.get()));
+  for (const UnauthenticatedPeer& peer : unauthenticated_) fds.push_back(wake_fd(peer.fd.get()));
   std::int64_t within_ns = TcpLink::kNoHurry;
   for (const TcpLink* link : links_) {
     link->append_wake_fds(fds);
@@ -154,7 +154,7 @@ void TcpHub::append_wake_fds(std::vector<Transport::WakeFd>& fds) {
   if (!timer_) timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   itimerspec when{};
   when.it_value.tv_nsec = within_ns;
-  if (::timerfd_settime(timer_.get(), 0, &when, nullptr) == 0) fds.push_back({timer_.get(), false});
+  if (::timerfd_settime(timer_.get(), 0, &when, nullptr) == 0) fds.push_back(wake_fd(timer_.get()));
 }
 
 }  // namespace chorus

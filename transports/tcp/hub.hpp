@@ -77,7 +77,7 @@ class TcpHub {
   [[nodiscard]] TcpReadiness& readiness() { return readiness_; }
 
   void prepare_to_sleep();
-  void append_wake_fds(std::vector<Transport::WakeFd>& fds);
+  void append_wake_fds(std::vector<pollfd>& fds);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -460,10 +460,10 @@ void TcpLink::withdraw() {
   }
 }
 
-void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
+void TcpLink::append_wake_fds(std::vector<pollfd>& fds) const {
   for (const TcpDial& dial : dials_) dial.append_wake_fds(fds);
   // The peer says by it which paths stand.
-  if (streams_.empty() && !dials() && ready_.front()) fds.push_back({ready_.front().get(), false});
+  if (streams_.empty() && !dials() && ready_.front()) fds.push_back(wake_fd(ready_.front().get()));
   if (peer_left_) return;
   for (const PathState& state : states_) {
     for (const TcpDial& dial : state.dials) dial.append_wake_fds(fds);
@@ -474,7 +474,7 @@ void TcpLink::append_wake_fds(std::vector<Transport::WakeFd>& fds) const {
     const bool output = !stream.queue_empty();
     // What is left for later would be readable all the time.
     const bool silent = stream.goodbye() || stream.stalled();
-    if (!silent || output || !failure_.empty()) fds.push_back({stream.fd(), output});
+    if (!silent || output || !failure_.empty()) fds.push_back(wake_fd(stream.fd(), output));
   }
 }
 

@@ -52,7 +52,7 @@ class TcpLink final : public Link,
       if (stands(i)) streams_[i].take_out();
     }
   }
-  void append_wake_fds(std::vector<Transport::WakeFd>& fds) const;
+  void append_wake_fds(std::vector<pollfd>& fds) const;
   /// The hub has heard from `peer`, perhaps by a path that was lost.
   void returned(Rank peer);
   /// After which progress() is wanted though no descriptor is ready.

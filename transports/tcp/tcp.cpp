@@ -80,11 +80,7 @@ class TcpTransport final : public Transport {
   // What has come makes its socket readable, whenever it came.
   void prepare_to_sleep() override { hub_->prepare_to_sleep(); }
   void woke() override {}
-  std::vector<WakeFd> wake_fds() const override {
-    std::vector<WakeFd> fds;
-    hub_->append_wake_fds(fds);
-    return fds;
-  }
+  void append_wake_fds(std::vector<pollfd>& fds) const override { hub_->append_wake_fds(fds); }
 
  private:
   const LinkConfig config_;

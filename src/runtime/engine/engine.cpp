@@ -51,6 +51,8 @@ Engine::Engine(Control& control, Connections& connections, const GroupPlace& pla
   const std::size_t ports = members.size() * static_cast<std::size_t>(layout.data_channels);
   outs_.resize(ports);
   ins_.resize(ports);
+  // The first call that ends in the look before a sleep would be the one that allocates.
+  leaving_.reserve(4);
 }
 
 OutPort& Engine::out(Rank peer, int channel) {
@@ -247,7 +249,6 @@ void Engine::look_around() {
 }
 
 void Engine::sleep(std::span<const Pending> all) {
-  std::vector<pollfd> fds;
   const auto for_each_transport = [&](auto what) {
     for (const Pending& pending : all) {
       for (const auto& transport : pending.engine->connections_.transports()) what(*transport);
@@ -272,15 +273,12 @@ void Engine::sleep(std::span<const Pending> all) {
     wake();
     throw;
   }
-  for_each_transport([&](const Transport& transport) {
-    for (const auto& fd : transport.wake_fds()) {
-      fds.push_back({fd.fd, static_cast<short>(fd.for_output ? POLLIN | POLLOUT : POLLIN), 0});
-    }
-  });
+  wake_fds_.clear();
+  for_each_transport([&](const Transport& transport) { transport.append_wake_fds(wake_fds_); });
   for (const Pending& pending : all) {
-    fds.push_back({pending.engine->control_.fd(), POLLIN, 0});
+    wake_fds_.push_back(wake_fd(pending.engine->control_.fd()));
   }
-  ::poll(fds.data(), fds.size(), 100);
+  ::poll(wake_fds_.data(), wake_fds_.size(), 100);
   wake();
   for (const Pending& pending : all) {
     try {

@@ -1,6 +1,8 @@
 // The engine: owns ports and running executions, makes progress, waits, notices failures.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -195,6 +197,7 @@ class Engine final : public Execution::Ports {
   std::vector<Link*> busy_links_;  // links of running jobs that need progress() calls
   std::optional<std::string> failure_;
   WaitPolicy wait_;
+  std::vector<pollfd> wake_fds_;  // of the last sleep(): kept, as calls are to allocate nothing
   std::uint32_t idle_rounds_ = 0;
   bool waited_ = true;
   std::int64_t idle_since_ns_ = 0;

@@ -90,11 +90,9 @@ void FlowRunner::sleep(std::span<Link* const> links, const std::function<bool()>
   progress(links);
   if (!step()) {
     for (const auto& transport : connections_.transports()) {
-      for (const auto& fd : transport->wake_fds()) {
-        fds.push_back({fd.fd, static_cast<short>(fd.for_output ? POLLIN | POLLOUT : POLLIN), 0});
-      }
+      transport->append_wake_fds(fds);
     }
-    fds.push_back({control_.fd(), POLLIN, 0});
+    fds.push_back(wake_fd(control_.fd()));
     ::poll(fds.data(), fds.size(), 20);
   }
   for (const auto& transport : connections_.transports()) transport->woke();
