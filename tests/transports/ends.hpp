@@ -39,6 +39,7 @@ struct Way {
   std::string name;
   std::array<std::string, 2> hca = {};  ///< RdmaSettings', by rank
   bool by_kernel = false;               ///< puts of all sizes, by Link::expect_copies()
+  int tcp_sockets = 2;
 };
 inline void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
@@ -161,6 +162,7 @@ inline TransportContext context_for(const Way& way, const LinkConfig& config, Ra
   context.secret = Secret::parse("00112233445566778899aabbccddeeff");
   context.link = config;
   context.interface_name = way.interface_name;
+  context.tcp_sockets = way.tcp_sockets;
   context.rdma.hca = way.hca[static_cast<std::size_t>(rank)];
   return context;
 }

@@ -1,6 +1,7 @@
 #include "transports/tcp/hub.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -19,6 +20,8 @@ constexpr auto kPatience = std::chrono::seconds(10);
 /// not come so long after the first is not to be had, or joins later. A job waits this long once.
 constexpr auto kPatienceForPaths = std::chrono::milliseconds(250);
 constexpr auto kPatienceOnceGivenUp = std::chrono::milliseconds(100);
+/// Sockets, above which a rank that sleeps asks for all in two calls of the kernel.
+constexpr std::size_t kPolledEach = 4;
 
 }  // namespace
 
@@ -48,7 +51,9 @@ void TcpHub::close() {
 }
 
 void TcpHub::progress() {
-  for (const Fd& listener : listeners_) accept_all(listener);
+  if (has_callers()) {
+    for (const Fd& listener : listeners_) accept_all(listener);
+  }
   if (unauthenticated_.empty()) return;
   const auto now = Clock::now();
   std::erase_if(unauthenticated_,
@@ -74,6 +79,13 @@ void TcpHub::fill(TcpAddress& address) const {
 
 std::chrono::milliseconds TcpHub::patience(const std::string& interface) const {
   return given_up_.contains(interface) ? kPatienceOnceGivenUp : kPatienceForPaths;
+}
+
+// accept4() makes a file before it finds that nobody calls.
+bool TcpHub::has_callers() {
+  polled_listeners_.clear();
+  for (const Fd& listener : listeners_) polled_listeners_.push_back(wake_fd(listener.get()));
+  return ::poll(polled_listeners_.data(), polled_listeners_.size(), 0) != 0;
 }
 
 void TcpHub::accept_all(const Fd& listener) {
@@ -137,16 +149,26 @@ std::uint32_t TcpHub::incarnation(Rank peer, int socket) const {
   return at == known_.end() ? 0 : at->second.incarnation;
 }
 
+bool TcpHub::polls_each() const {
+  std::size_t sockets = 0;
+  for (const TcpLink* link : links_) sockets += link->num_streams();
+  return sockets <= kPolledEach;
+}
+
 void TcpHub::prepare_to_sleep() {
   for (TcpLink* link : links_) link->prepare_to_sleep();
+  // What is told from now on wakes.
+  if (!polls_each()) readiness_.refresh();
 }
 
 void TcpHub::append_wake_fds(std::vector<pollfd>& fds) {
   for (const Fd& listener : listeners_) fds.push_back(wake_fd(listener.get()));
   for (const UnauthenticatedPeer& peer : unauthenticated_) fds.push_back(wake_fd(peer.fd.get()));
+  const bool each = polls_each();
+  if (!each) fds.push_back(wake_fd(readiness_.fd()));
   std::int64_t within_ns = TcpLink::kNoHurry;
   for (const TcpLink* link : links_) {
-    link->append_wake_fds(fds);
+    link->append_wake_fds(fds, each);
     within_ns = std::min(within_ns, link->wants_progress_within_ns());
   }
   if (within_ns == TcpLink::kNoHurry) return;

@@ -97,6 +97,9 @@ class TcpHub {
   };
 
   [[nodiscard]] std::size_t most_connections() const;
+  /// Their sockets are polled one by one: to ask for all of them would take longer.
+  [[nodiscard]] bool polls_each() const;
+  [[nodiscard]] bool has_callers();
   void accept_all(const Fd& listener);
   /// False when the connection is of no more use as an unauthenticated peer's: proved, or to be
   /// dropped.
@@ -116,6 +119,7 @@ class TcpHub {
   std::map<std::pair<Rank, int>, Known> known_;
   std::vector<TcpLink*> links_;
   TcpReadiness readiness_;
+  std::vector<pollfd> polled_listeners_;
   Fd timer_;  // for links that nothing else wakes, once one has wanted it
 };
 

@@ -331,6 +331,7 @@ bool TcpLink::progress() {
   }
   if (peer_left_) return true;
   const bool failed = !failure_.empty();
+  looked_ = true;
   hub_->readiness().look(reads_, streams_.size());
   if (failed) hub_->readiness().refresh();
   static_cast<void>(send_queued());
@@ -460,7 +461,7 @@ void TcpLink::withdraw() {
   }
 }
 
-void TcpLink::append_wake_fds(std::vector<pollfd>& fds) const {
+void TcpLink::append_wake_fds(std::vector<pollfd>& fds, bool each) const {
   for (const TcpDial& dial : dials_) dial.append_wake_fds(fds);
   // The peer says by it which paths stand.
   if (streams_.empty() && !dials() && ready_.front()) fds.push_back(wake_fd(ready_.front().get()));
@@ -474,8 +475,19 @@ void TcpLink::append_wake_fds(std::vector<pollfd>& fds) const {
     const bool output = !stream.queue_empty();
     // What is left for later would be readable all the time.
     const bool silent = stream.goodbye() || stream.stalled();
-    if (!silent || output || !failure_.empty()) fds.push_back(wake_fd(stream.fd(), output));
+    if (silent && !output && failure_.empty()) continue;
+    if (!each && failure_.empty() && is_told_of(stream)) continue;
+    fds.push_back(wake_fd(stream.fd(), output));
   }
+}
+
+// What has been told already is not told again. Where this link has looked, it may have been told
+// after the look; where nobody has, nobody waits for what came.
+bool TcpLink::is_told_of(const TcpStream& stream) const {
+  const TcpReadiness& readiness = hub_->readiness();
+  const int fd = stream.fd();
+  return readiness.has_news_of(fd) && !(looked_ && readiness.was_readable(fd)) &&
+         (stream.queue_empty() || !readiness.may_write(fd));
 }
 
 void TcpLink::fail() const {

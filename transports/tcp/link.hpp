@@ -47,12 +47,15 @@ class TcpLink final : public Link,
   PostedReceives* posted_receives() override { return this; }
   PiggybackedCredits* piggybacked_credits() override { return this; }
 
+  [[nodiscard]] std::size_t num_streams() const { return streams_.size(); }
   void prepare_to_sleep() {
+    looked_ = false;
     for (std::size_t i = 0; i < streams_.size(); ++i) {
       if (stands(i)) streams_[i].take_out();
     }
   }
-  void append_wake_fds(std::vector<pollfd>& fds) const;
+  /// `each`: all sockets, and not only those of which TcpReadiness::fd() does not tell.
+  void append_wake_fds(std::vector<pollfd>& fds, bool each) const;
   /// The hub has heard from `peer`, perhaps by a path that was lost.
   void returned(Rank peer);
   /// After which progress() is wanted though no descriptor is ready.
@@ -178,6 +181,8 @@ class TcpLink final : public Link,
   void send(std::span<const std::byte> src, TcpFrame frame);
   bool send_queued();  ///< flush(), by what is known of the room for it
   std::size_t receive_all();
+  /// TcpReadiness::fd() tells of all that is waited for there.
+  [[nodiscard]] bool is_told_of(const TcpStream& stream) const;
   void judge();
   [[nodiscard]] static std::string why_broken(const TcpStream& stream);
   void take_leave();
@@ -263,6 +268,7 @@ class TcpLink final : public Link,
   std::vector<PathShare> path_shares_;             // [paths]; empty: as it comes
   bool divides_ = false;                           // by them, as the paths are just now
   std::uint64_t reads_ = 0, sends_ = 0;            // rounds of TcpReadiness
+  bool looked_ = false;                            // for what has come, since prepare_to_sleep()
   Pace pace_;
   bool paced_ = false;              // the streams are, just now
   double paced_at_ = 0;             // as pace() was told

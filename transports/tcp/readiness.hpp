@@ -32,6 +32,14 @@ class TcpReadiness {
 
   [[nodiscard]] bool may_read(int fd) const { return direct_ || (state(fd) & kReadable) != 0; }
   [[nodiscard]] bool may_write(int fd) const { return (state(fd) & kWritable) != 0; }
+  /// Readable as soon as there is news of a socket that has_news_of() knows of, since all were
+  /// asked.
+  [[nodiscard]] int fd() const { return epoll_.get(); }
+  [[nodiscard]] bool has_news_of(int fd) const {
+    return (state(fd) & (kAlwaysReadable | kAlwaysWritable)) == 0;
+  }
+  /// Bytes have come that nobody has read, as far as is known.
+  [[nodiscard]] bool was_readable(int fd) const { return (state(fd) & kReadable) != 0; }
   /// The kernel has just said so.
   void is_empty(int fd);
   void is_full(int fd);
