@@ -112,10 +112,12 @@ TEST_F(TcpSleep, EndsWithWhatWasToldAfterTheLook) {
 
 // A message for a later call stays where it is until then.
 TEST_F(TcpSleep, GoesOnWhereALinkThatNobodyLooksAtHasBytes) {
+  sleeper_->prepare_to_sleep();
   say_again(0);
+  EXPECT_TRUE(wakes(10'000)) << "once";
   sleeper_->prepare_to_sleep();
   look(1);
-  EXPECT_FALSE(wakes(50));
+  EXPECT_FALSE(wakes(0));
   say_again(1);
   EXPECT_TRUE(wakes(10'000));
   EXPECT_EQ(mine(1), 2u);
