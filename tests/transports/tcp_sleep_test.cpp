@@ -35,9 +35,9 @@ class TcpSleep : public ::testing::Test {
     for (bool all = false; !all && Clock::now() < deadline;) {
       sleeper_->progress();
       all = true;
-      for (Rank peer = 0; peer < kPeers; ++peer) all = say(peer) && mine(peer) > 0 && all;
+      for (Rank peer = 0; peer < kPeers; ++peer) all = say(peer) && arrivals(peer) > 0 && all;
     }
-    for (Rank peer = 0; peer < kPeers; ++peer) EXPECT_EQ(mine(peer), 1u) << "peer " << peer;
+    for (Rank peer = 0; peer < kPeers; ++peer) EXPECT_EQ(arrivals(peer), 1u) << "peer " << peer;
     look_at_all();
   }
 
@@ -60,7 +60,7 @@ class TcpSleep : public ::testing::Test {
       for (Rank peer = 0; peer < kPeers; ++peer) look(peer);
     }
   }
-  std::uint64_t mine(Rank peer) {
+  std::uint64_t arrivals(Rank peer) {
     look(peer);
     return mine_[static_cast<std::size_t>(peer)]->arrivals(0);
   }
@@ -91,7 +91,7 @@ TEST_F(TcpSleep, EndsWithWhatAnybodySends) {
     look_at_all();
     say_again(peer);
     EXPECT_TRUE(wakes(10'000)) << "peer " << peer;
-    EXPECT_EQ(mine(peer), 2u);
+    EXPECT_EQ(arrivals(peer), 2u);
     look_at_all();
   }
 }
@@ -105,7 +105,7 @@ TEST_F(TcpSleep, EndsWithWhatWasToldAfterTheLook) {
     say_again(peer);
     for (int round = 0; round < 3; ++round) look((peer + 1) % kPeers);
     EXPECT_TRUE(wakes(10'000)) << "peer " << peer;
-    EXPECT_EQ(mine(peer), 2u);
+    EXPECT_EQ(arrivals(peer), 2u);
     look_at_all();
   }
 }
@@ -120,8 +120,8 @@ TEST_F(TcpSleep, GoesOnWhereALinkThatNobodyLooksAtHasBytes) {
   EXPECT_FALSE(wakes(0));
   say_again(1);
   EXPECT_TRUE(wakes(10'000));
-  EXPECT_EQ(mine(1), 2u);
-  EXPECT_EQ(mine(0), 2u);
+  EXPECT_EQ(arrivals(1), 2u);
+  EXPECT_EQ(arrivals(0), 2u);
 }
 
 TEST_F(TcpSleep, EndsWithAPeerThatIsGone) {

@@ -476,17 +476,18 @@ void TcpLink::append_wake_fds(std::vector<pollfd>& fds, bool each) const {
     // What is left for later would be readable all the time.
     const bool silent = stream.goodbye() || stream.stalled();
     if (silent && !output && failure_.empty()) continue;
-    if (!each && failure_.empty() && is_told_of(stream)) continue;
+    if (!each && failure_.empty() && wakes_by_readiness(stream)) continue;
     fds.push_back(wake_fd(stream.fd(), output));
   }
 }
 
-// What has been told already is not told again. Where this link has looked, it may have been told
-// after the look; where nobody has, nobody waits for what came.
-bool TcpLink::is_told_of(const TcpStream& stream) const {
+// A change is told once. Where this link has looked since prepare_to_sleep(), bytes may have been
+// told of after the look, and only the socket itself still shows them; where it has not, no call
+// waits for them.
+bool TcpLink::wakes_by_readiness(const TcpStream& stream) const {
   const TcpReadiness& readiness = hub_->readiness();
   const int fd = stream.fd();
-  return readiness.has_news_of(fd) && !(looked_ && readiness.was_readable(fd)) &&
+  return readiness.watches(fd) && !(looked_ && readiness.was_readable(fd)) &&
          (stream.queue_empty() || !readiness.may_write(fd));
 }
 

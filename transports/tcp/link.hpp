@@ -54,7 +54,7 @@ class TcpLink final : public Link,
       if (stands(i)) streams_[i].take_out();
     }
   }
-  /// `each`: all sockets, and not only those of which TcpReadiness::fd() does not tell.
+  /// `each`: all sockets, and not only those for which TcpReadiness::fd() does not wake.
   void append_wake_fds(std::vector<pollfd>& fds, bool each) const;
   /// The hub has heard from `peer`, perhaps by a path that was lost.
   void returned(Rank peer);
@@ -181,8 +181,8 @@ class TcpLink final : public Link,
   void send(std::span<const std::byte> src, TcpFrame frame);
   bool send_queued();  ///< flush(), by what is known of the room for it
   std::size_t receive_all();
-  /// TcpReadiness::fd() tells of all that is waited for there.
-  [[nodiscard]] bool is_told_of(const TcpStream& stream) const;
+  /// TcpReadiness::fd() wakes for all that is waited for there.
+  [[nodiscard]] bool wakes_by_readiness(const TcpStream& stream) const;
   void judge();
   [[nodiscard]] static std::string why_broken(const TcpStream& stream);
   void take_leave();

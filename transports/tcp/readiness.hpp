@@ -30,12 +30,12 @@ class TcpReadiness {
   /// Asks for all.
   void refresh();
 
-  [[nodiscard]] bool may_read(int fd) const { return direct_ || (state(fd) & kReadable) != 0; }
+  [[nodiscard]] bool may_read(int fd) const { return direct_ || was_readable(fd); }
   [[nodiscard]] bool may_write(int fd) const { return (state(fd) & kWritable) != 0; }
-  /// Readable as soon as there is news of a socket that has_news_of() knows of, since all were
+  /// A descriptor that is readable when a socket that watches() names has changed since all were
   /// asked.
   [[nodiscard]] int fd() const { return epoll_.get(); }
-  [[nodiscard]] bool has_news_of(int fd) const {
+  [[nodiscard]] bool watches(int fd) const {
     return (state(fd) & (kAlwaysReadable | kAlwaysWritable)) == 0;
   }
   /// Bytes have come that nobody has read, as far as is known.
