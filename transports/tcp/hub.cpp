@@ -20,7 +20,8 @@ constexpr auto kPatience = std::chrono::seconds(10);
 /// not come so long after the first is not to be had, or joins later. A job waits this long once.
 constexpr auto kPatienceForPaths = std::chrono::milliseconds(250);
 constexpr auto kPatienceOnceGivenUp = std::chrono::milliseconds(100);
-/// Sockets, above which a rank that sleeps asks for all in two calls of the kernel.
+/// Sockets, above which a rank that sleeps asks for all in two calls of the kernel. At four both
+/// take as long (0.6 µs on an AMD EPYC), a socket more or less is a tenth of it.
 constexpr std::size_t kPolledEach = 4;
 
 }  // namespace
