@@ -194,11 +194,17 @@ Probed probe_several(Communicator::Impl& impl, const ProbeArguments& arguments) 
                          std::move(known));
 }
 
+/// What an earlier probe of this machine kept, as it was kept: jobs ask whether it still holds,
+/// whoever wants to see it does not.
+HostRates recall_host(const Options& options) {
+  return find_host_rates(options.host_probe, options.probe_cache,
+                         [](const HostRates::Pair& kept) { return kept.line_s; });
+}
+
 /// The cores of this machine, and nothing of a job.
 void run_host_probe(const ProbeArguments& arguments, const Options& options) {
   if (!arguments.output.empty()) require_writable(arguments.output);
-  const HostRates rates =
-      arguments.cached ? find_host_rates(options.host_probe, options.probe_cache) : probe_host();
+  const HostRates rates = arguments.cached ? recall_host(options) : probe_host();
   if (!rates.is_measured()) {
     throw TopologyError(
         "nothing of this machine could be measured: it takes two cores that this process may run "
