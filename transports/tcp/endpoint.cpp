@@ -210,6 +210,17 @@ void bind_to(int fd, const std::string& interface) {
                static_cast<socklen_t>(interface.size() + 1));
 }
 
+void use_reno(int fd) { ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); }
+
+// Before the socket connects, or listens: once BBR has run on a connection, the kernel paces it
+// whatever takes its place, at first by the round trips of busier days.
+void replace_bbr(int fd) {
+  char name[16] = {};
+  socklen_t size = sizeof name - 1;
+  ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size);
+  if (std::string_view(name).starts_with("bbr")) use_reno(fd);
+}
+
 }  // namespace
 
 DescriptorError::DescriptorError(const std::string& what, int error)
@@ -373,6 +384,7 @@ Fd listen_on(const Endpoint& address, const std::string& interface) {
     throw DescriptorError("tcp: no socket for " + address.text(), errno);
   }
   if (!fd) fail("no socket for", address);
+  replace_bbr(fd.get());
   bind_to(fd.get(), interface);
   if (::bind(fd.get(), address.address(), address.size()) != 0) fail("cannot bind to", address);
   if (::listen(fd.get(), SOMAXCONN) != 0) fail("cannot listen on", address);
@@ -385,6 +397,7 @@ Fd start_connecting(const Endpoint& from, const Endpoint& peer, const std::strin
     if (lacks_descriptors(errno)) throw DescriptorError("tcp: no socket for " + peer.text(), errno);
     fail("no socket for", peer);
   }
+  replace_bbr(fd.get());
   bind_to(fd.get(), interface);
   Endpoint source = from;
   source.set_port(0);
@@ -400,11 +413,7 @@ Fd start_connecting(const Endpoint& from, const Endpoint& peer, const std::strin
 void tune(int fd, bool same_kernel) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  char name[16] = {};
-  socklen_t size = sizeof name - 1;
-  ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size);
-  const bool paces = std::string_view(name).starts_with("bbr");
-  if (same_kernel || paces) ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+  if (same_kernel) use_reno(fd);
 }
 
 void limit_rate(int fd, double bytes_per_s) {

@@ -69,6 +69,13 @@ struct Rail {
 /// The first of them, and no more.
 [[nodiscard]] Endpoint resolve_interface(const std::string& names);
 
+// Connections made by either function use Reno where BBR is the default, as on many hosts: it paces
+// streams by what each saw of the path alone (loopback at a third of what Reno reaches, 2.5 against
+// 8 GB/s, and an all-to-all of 16 MB over a shared trunk of 200 Mb/s at 85 % of it against 90 %),
+// and once it has begun on a connection the kernel paces that for good, by the window over round
+// trips that are long over: after a pause a stream of 10 MB/s began at 1 and took 60 ms to get
+// there.
+
 /// Listens on exactly that address, on a free port, and if `interface` is not empty to what comes
 /// in through it alone, as far as the kernel allows. Throws LinkError.
 [[nodiscard]] Fd listen_on(const Endpoint& address, const std::string& interface = {});
@@ -79,11 +86,8 @@ struct Rail {
 [[nodiscard]] Fd start_connecting(const Endpoint& from, const Endpoint& peer,
                                   const std::string& interface = {});
 
-/// Sets what every connection wants. Reno takes the place of BBR, the default of many hosts, which
-/// paces streams by what each saw of the path alone: loopback at a third of what Reno reaches (2.5
-/// against 8 GB/s), and an all-to-all of 16 MB over a shared trunk of 200 Mb/s at 85 % of it
-/// against 90 %. `same_kernel`, both ends in one network namespace: Reno in place of any other.
-/// Left as it is if the kernel refuses.
+/// Sets what every connection wants. `same_kernel`, both ends in one network namespace: Reno in
+/// place of any other. Left as it is if the kernel refuses.
 void tune(int fd, bool same_kernel);
 
 /// What `fd` sends leaves at so many bytes per second at most; 0: without limit. Left as it is if
