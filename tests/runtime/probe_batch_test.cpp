@@ -79,7 +79,9 @@ TEST(ProbeBatch, WhatNoRankZeroAsksIsRefused) {
 
 TEST(ProbeDuration, GrowsAsABottleneckIsSlowerWithinLimits) {
   const std::vector<Flow> pair = {{0, 1}, {1, 0}};
-  const auto of = [&](double rate) { return duration_ms(pair, std::vector{rate, 250e6}, 2); };
+  const auto of = [&](double rate) {
+    return duration_ms(pair, {.out = {rate, 250e6}, .in = {250e6, 250e6}});
+  };
   EXPECT_EQ(of(250e6), ProbeQuestion::kShortestMs);
   EXPECT_EQ(of(10e6), ProbeQuestion::kLongestMs);
   EXPECT_EQ(of(0), ProbeQuestion::kLongestMs);
@@ -93,13 +95,18 @@ TEST(ProbeDuration, GrowsAsABottleneckIsSlowerWithinLimits) {
   }
 }
 
-// A fan to eight peers of 10 MB/s each measures one cable, of 80.
-TEST(ProbeDuration, CountsFlowsThatShareACableTogether) {
+// A fan to eight peers of 10 MB/s each measures one cable, of 80; behind a trunk of 30 MB/s, that.
+TEST(ProbeDuration, CountsFlowsThatShareALimitTogether) {
   std::vector<Flow> fan;
   for (int peer = 1; peer <= 8; ++peer) fan.push_back({0, peer});
-  EXPECT_EQ(duration_ms(fan, std::vector<double>(8, 10e6), 9), ProbeQuestion::kShortestMs);
+  probing::HostTree known{.out = std::vector<double>(10, 10e6),
+                          .in = std::vector<double>(10, 10e6)};
+  known.out[0] = known.in[0] = 80e6;
+  EXPECT_EQ(duration_ms(fan, known), ProbeQuestion::kShortestMs);
+  known.groups.push_back({{0, 9}, 30e6, 30e6});
+  EXPECT_EQ(duration_ms(fan, known), static_cast<std::uint32_t>((2 << 20) / 30e3));
   for (Flow& flow : fan) std::swap(flow.src, flow.dst);
-  EXPECT_EQ(duration_ms(fan, std::vector<double>(8, 10e6), 9), ProbeQuestion::kShortestMs);
+  EXPECT_EQ(duration_ms(fan, known), static_cast<std::uint32_t>((2 << 20) / 30e3));
 }
 
 }  // namespace

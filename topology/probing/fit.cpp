@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "base/index.hpp"
 
@@ -20,6 +22,18 @@ double crossing(const Hosts& group, bool outward, std::span<const Flow> flows,
     if (outward ? src && !dst : dst && !src) sum += rates[f];
   }
   return sum;
+}
+
+// Where the way back is busy, acknowledgements stand in its queue: the slower of both ways may have
+// waited for them.
+bool waited_for_way_back(const Experiment& e, std::size_t flow) {
+  constexpr double kWaited = 0.75;
+  for (std::size_t back = 0; back < e.flows.size(); ++back) {
+    if (e.flows[back].src == e.flows[flow].dst && e.flows[back].dst == e.flows[flow].src) {
+      return e.bytes_per_s[flow] < kWaited * e.bytes_per_s[back];
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -48,38 +62,94 @@ Hosts smaller_side(int hosts, Hosts group) {
   return other;
 }
 
-void add_group(HostTree& tree, const Hosts& hosts, std::span<const Experiment> experiments) {
-  HostTree::Group group{hosts, 0, 0};
-  for (const Experiment& e : experiments) {
-    group.out = std::max(group.out, crossing(hosts, true, e.flows, e.bytes_per_s));
-    group.in = std::max(group.in, crossing(hosts, false, e.flows, e.bytes_per_s));
+double load_of(const Limit& limit, const Experiment& experiment) {
+  double sum = 0;
+  for (const int f : limit.flows) sum += experiment.bytes_per_s[at(f)];
+  return sum;
+}
+
+double agreed(std::vector<double> rates) {
+  constexpr double kAgree = 0.95;
+  constexpr double kDisturbed = 0.6;
+  if (rates.empty()) return 0;
+  std::sort(rates.begin(), rates.end(), std::greater());
+  for (std::size_t i = 1; i < rates.size() && rates[i] >= kDisturbed * rates[0]; ++i) {
+    if (rates[i] >= kAgree * rates[i - 1]) return rates[i - 1];
   }
+  return rates[0];
+}
+
+void add_group(HostTree& tree, const Hosts& hosts, std::span<const Experiment> experiments) {
+  std::vector<double> out, in;
+  for (const Experiment& e : experiments) {
+    out.push_back(crossing(hosts, true, e.flows, e.bytes_per_s));
+    in.push_back(crossing(hosts, false, e.flows, e.bytes_per_s));
+  }
+  HostTree::Group group{hosts, agreed(std::move(out)), agreed(std::move(in))};
   if (group.out <= 0 || group.in <= 0) return;
   tree.groups.push_back(std::move(group));
 }
 
 void set_core(HostTree& tree, std::span<const Experiment> experiments) {
   tree.core = std::numeric_limits<double>::max();
-  double most = 0;
+  std::vector<double> sums;
   for (const Experiment& e : experiments) {
     for (const Limit& limit : limits_of(tree, e.flows)) {
-      if (limit.kind != Limit::Kind::core) continue;
-      double sum = 0;
-      for (const int f : limit.flows) sum += e.bytes_per_s[at(f)];
-      most = std::max(most, sum);
+      if (limit.kind == Limit::Kind::core) sums.push_back(load_of(limit, e));
     }
   }
-  tree.core = most;
+  tree.core = agreed(std::move(sums));
+}
+
+double room(std::span<const Limit> limits, std::span<const double> bytes_per_s,
+            std::span<const int> flows) {
+  std::vector<double> rates(bytes_per_s.begin(), bytes_per_s.end());
+  std::vector<char> growing(rates.size(), 0);
+  double before = 0;
+  for (const int f : flows) {
+    growing[at(f)] = 1;
+    before += rates[at(f)];
+  }
+  // All grow alike until a limit is full, whose flows stop there.
+  while (true) {
+    const Limit* fullest = nullptr;
+    double least = std::numeric_limits<double>::infinity();
+    for (const Limit& limit : limits) {
+      double load = 0;
+      int active = 0;
+      for (const int f : limit.flows) {
+        load += rates[at(f)];
+        active += growing[at(f)];
+      }
+      if (active == 0) continue;
+      const double share = std::max(0.0, limit.bytes_per_s - load) / active;
+      if (share < least) {
+        least = share;
+        fullest = &limit;
+      }
+    }
+    if (fullest == nullptr) break;
+    for (std::size_t f = 0; f < rates.size(); ++f) rates[f] += growing[f] * least;
+    for (const int f : fullest->flows) growing[at(f)] = 0;
+  }
+  double after = 0;
+  for (const int f : flows) after += rates[at(f)];
+  return before > 0 ? after / before : 1;
 }
 
 double misfit(const HostTree& tree, std::span<const Experiment> experiments) {
   double sum = 0;
   int count = 0;
   for (const Experiment& e : experiments) {
-    const std::vector<double> predicted = fair_rates(tree, e.flows);
-    for (std::size_t f = 0; f < e.flows.size(); ++f) {
-      if (predicted[f] <= 0 || e.bytes_per_s[f] <= 0) continue;
-      sum += std::abs(std::log(predicted[f] / e.bytes_per_s[f]));
+    std::vector<double> filled(e.flows.size(), 0);
+    for (const Limit& limit : limits_of(tree, e.flows)) {
+      if (limit.bytes_per_s <= 0) continue;
+      const double part = load_of(limit, e) / limit.bytes_per_s;
+      for (const int f : limit.flows) filled[at(f)] = std::max(filled[at(f)], part);
+    }
+    for (std::size_t f = 0; f < filled.size(); ++f) {
+      if (filled[f] <= 0 || waited_for_way_back(e, f)) continue;
+      sum += std::abs(std::log(filled[f]));
       ++count;
     }
   }

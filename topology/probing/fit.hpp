@@ -18,13 +18,30 @@ using Hosts = std::vector<int>;  ///< ascending
 /// The side of the cut with fewer hosts; of equal ones the one without host 0.
 [[nodiscard]] Hosts smaller_side(int hosts, Hosts group);
 
-/// Adds the group with the most that was seen to cross its trunk each way, if anything was.
+/// What an experiment was measured to put on the limit.
+[[nodiscard]] double load_of(const Limit& limit, const Experiment& experiment);
+
+/// The most that two of `rates` agree on: disturbances slow down, and few of those that are slowed
+/// say the same, while a queue that drains late makes one alone too fast. Without such two the
+/// greatest of all; 0 of none.
+[[nodiscard]] double agreed(std::vector<double> rates);
+
+/// Adds the group with what is agreed to have crossed its trunk each way, if anything has.
 void add_group(HostTree& tree, const Hosts& hosts, std::span<const Experiment> experiments);
-/// Sets the core to the most that was seen to cross it.
+/// Sets the core to what is agreed to have crossed it.
 void set_core(HostTree& tree, std::span<const Experiment> experiments);
 
-/// Mean size of the logarithm of predicted over measured rate, over all experiments: 0.1 is 10 %.
-/// Not squared, so that a few disturbed flows do not outweigh all others.
+/// How many times as fast some flows of an experiment could have been together within `limits`, if
+/// all others had gone as measured; 1 where each of them fills one.
+///
+/// How flows share what limits them is their own affair (TCP is not fair), but one that fills no
+/// limit at all was stopped by something that is not among them.
+[[nodiscard]] double room(std::span<const Limit> limits, std::span<const double> bytes_per_s,
+                          std::span<const int> flows);
+
+/// Mean size of the logarithm of what the fullest limit of a flow carries over what it may, over
+/// all flows measured: 0.1 is 10 %. Not squared, so that a few disturbed flows do not outweigh all
+/// others.
 [[nodiscard]] double misfit(const HostTree& tree, std::span<const Experiment> experiments);
 
 }  // namespace chorus::probing

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/index.hpp"
 #include "topology/probing/fit.hpp"
@@ -12,6 +13,8 @@ namespace {
 
 // A limit is believed if some flows would be this much faster without it.
 constexpr double kNeeded = 1.25;
+// What carries so much of what it may is full.
+constexpr double kFull = 0.9;
 // Figures of one kind that differ by less are one figure, measured several times.
 constexpr double kPooled = 1.03;
 // The largest rate of one host, unless it is doubtful and stands alone.
@@ -26,13 +29,13 @@ struct Fastest {
   [[nodiscard]] double credible() const { return std::max(certain, second); }
 };
 
-// How much faster the flows it limits would be without the limit, where that matters most.
+// How much faster the flows that fill it could be without the limit, where that matters most.
 double need(const std::vector<Limit::Kind>& kinds, int index, const HostTree& tree,
             std::span<const Experiment> experiments) {
   const auto is_it = [&](const Limit& limit) {
     return limit.index == index && std::find(kinds.begin(), kinds.end(), limit.kind) != kinds.end();
   };
-  double most = 1;
+  double most = 1, second = 1;
   for (const Experiment& e : experiments) {
     const std::vector<Limit> with = limits_of(tree, e.flows);
     std::vector<Limit> without;
@@ -40,25 +43,19 @@ double need(const std::vector<Limit::Kind>& kinds, int index, const HostTree& tr
       if (!is_it(limit)) without.push_back(limit);
     }
     if (without.size() == with.size()) continue;
-    const std::vector<double> slow = fair_rates(with, e.flows.size());
-    const std::vector<double> fast = fair_rates(without, e.flows.size());
     for (const Limit& limit : with) {
-      if (!is_it(limit)) continue;
-      double slow_sum = 0;
-      double fast_sum = 0;
-      for (const int f : limit.flows) {
-        slow_sum += slow[at(f)];
-        fast_sum += fast[at(f)];
-      }
-      if (slow_sum > 0) most = std::max(most, fast_sum / slow_sum);
+      if (!is_it(limit) || load_of(limit, e) < kFull * limit.bytes_per_s) continue;
+      const double faster = room(without, e.bytes_per_s, limit.flows);
+      second = std::max(second, std::min(most, faster));
+      most = std::max(most, faster);
     }
   }
-  return most;
+  return second;
 }
 
 // What was measured where the limit is what stops all of its flows.
 struct AtLimit {
-  std::vector<double> alone;  // with one pair in the network
+  std::vector<double> alone;  // with one flow in the network
   std::vector<double> among_others;
 };
 
@@ -78,25 +75,27 @@ AtLimit sums_at_limit(Limit::Kind kind, int index, const HostTree& tree,
       }
       // Where something disturbed the measurement by half it says nothing.
       if (predicted >= 0.97 * limit.bytes_per_s && measured > 0.5 * limit.bytes_per_s) {
-        (e.flows.size() <= 2 ? sums.alone : sums.among_others).push_back(measured);
+        (e.flows.size() == 1 ? sums.alone : sums.among_others).push_back(measured);
       }
     }
   }
   return sums;
 }
 
-// A pair alone is measured best, and disturbances only slow it down. Flows that compete scatter
-// both ways, but are slowed down more often than not: their upper quartile, which also shows
-// whether the pair alone was disturbed.
-double settled(AtLimit sums, double otherwise) {
-  constexpr double kDisturbed = 1.06;
+// A flow alone is measured best. Where those that compete agree on more, it was disturbed if more
+// of them say that than what it says; else these are queues that drained late.
+double settled(const AtLimit& sums, double otherwise) {
+  constexpr double kSameRate = 0.05;
   double rate = 0;
   if (!sums.alone.empty()) rate = *std::max_element(sums.alone.begin(), sums.alone.end());
-  std::vector<double>& others = sums.among_others;
-  if (others.empty()) return rate > 0 ? rate : otherwise;
-  std::sort(others.begin(), others.end());
-  const double quartile = others[(others.size() * 3 - 1) / 4];
-  return quartile > kDisturbed * rate ? quartile : rate;
+  const double most = agreed(sums.among_others);
+  const auto count_at = [&](double one) {
+    return std::count_if(
+        sums.among_others.begin(), sums.among_others.end(),
+        [&](double other) { return std::abs(other - one) < kSameRate * one; });
+  };
+  if (most > (1 + kSameRate) * rate && count_at(most) > count_at(rate)) return most;
+  return rate > 0 ? rate : otherwise;
 }
 
 // Removes what explains least, one group after another. Groups that contradict each other may both
@@ -161,8 +160,7 @@ void pool(const std::vector<double*>& values) {
 
 HostTree cables(int hosts, std::span<const Experiment> experiments) {
   HostTree tree;
-  tree.out.assign(at(hosts), 0);
-  tree.in.assign(at(hosts), 0);
+  std::vector<std::vector<double>> sent(at(hosts)), got(at(hosts));
   for (const Experiment& e : experiments) {
     std::vector<double> out(at(hosts), 0);
     std::vector<double> in(at(hosts), 0);
@@ -171,9 +169,13 @@ HostTree cables(int hosts, std::span<const Experiment> experiments) {
       in[at(e.flows[f].dst)] += e.bytes_per_s[f];
     }
     for (std::size_t h = 0; h < at(hosts); ++h) {
-      tree.out[h] = std::max(tree.out[h], out[h]);
-      tree.in[h] = std::max(tree.in[h], in[h]);
+      sent[h].push_back(out[h]);
+      got[h].push_back(in[h]);
     }
+  }
+  for (std::size_t h = 0; h < at(hosts); ++h) {
+    tree.out.push_back(agreed(std::move(sent[h])));
+    tree.in.push_back(agreed(std::move(got[h])));
   }
   const double fastest = std::max(*std::max_element(tree.out.begin(), tree.out.end()),
                                   *std::max_element(tree.in.begin(), tree.in.end()));

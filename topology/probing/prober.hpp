@@ -48,10 +48,11 @@ class Prober {
   [[nodiscard]] HostTree tree() const;
 
  private:
-  enum class Step { tournament, crowd, pairs, cuts, slow, hidden, fans, finished };
+  enum class Step { tournament, crowd, pairs, cuts, slow, hidden, slow_again, fans, finished };
 
   void begin_tournament();
   void ask_pairs();
+  void ask_pair(int a, int b);
   void ask_alone();
   [[nodiscard]] bool tournament_was_crowded() const;
   void ask_all_alone();

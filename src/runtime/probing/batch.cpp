@@ -58,20 +58,27 @@ ProbeBatch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts,
   return batch;
 }
 
-std::uint32_t duration_ms(std::span<const Flow> flows, std::span<const double> rates, int hosts) {
-  constexpr std::uint32_t kShortest = ProbeQuestion::kShortestMs;
-  constexpr std::uint32_t kLongest = ProbeQuestion::kLongestMs;
-  std::vector<double> out(at(hosts), 0), in(at(hosts), 0);
-  for (std::size_t f = 0; f < flows.size(); ++f) {
-    out[at(flows[f].src)] += rates[f];
-    in[at(flows[f].dst)] += rates[f];
+std::uint32_t duration_ms(std::span<const Flow> flows, const probing::HostTree& known) {
+  constexpr double kShortest = ProbeQuestion::kShortestMs;
+  constexpr double kLongest = ProbeQuestion::kLongestMs;
+  const auto limits = probing::limits_of(known, flows);
+  const std::vector<double> rates = probing::fair_rates(limits, flows.size());
+  std::vector<double> fullest(flows.size(), 0), load(flows.size(), 0);  // of the limits of each
+  for (const probing::Limit& limit : limits) {
+    double sum = 0;
+    for (const int f : limit.flows) sum += rates[at(f)];
+    const double full = limit.bytes_per_s > 0 ? sum / limit.bytes_per_s : 1;
+    for (const int f : limit.flows) {
+      if (full <= fullest[at(f)]) continue;
+      fullest[at(f)] = full;
+      load[at(f)] = sum;
+    }
   }
-  double slowest = kWantedBytes * 1e3 / kShortest;
-  for (const Flow& flow : flows) {
-    slowest = std::min(slowest, std::max(out[at(flow.src)], in[at(flow.dst)]));
+  double wanted_ms = kShortest;
+  for (const double sum : load) {
+    wanted_ms = std::max(wanted_ms, 1e3 * kWantedBytes / std::max(sum, 1.0));
   }
-  const double wanted_ms = 1e3 * kWantedBytes / std::max(slowest, 1.0);
-  return static_cast<std::uint32_t>(std::clamp<double>(wanted_ms, kShortest, kLongest));
+  return static_cast<std::uint32_t>(std::min(wanted_ms, kLongest));
 }
 
 }  // namespace chorus

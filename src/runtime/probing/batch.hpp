@@ -30,12 +30,11 @@ void write(BlobWriter& blob, const ProbeBatch& batch);
 [[nodiscard]] ProbeBatch read_batch(std::span<const std::byte> bytes, std::uint32_t hosts,
                                     std::uint32_t networks);
 
-/// How long flows that run at the same time have to last where each is expected to have a rate
-/// (bytes per second, one for each flow).
+/// How long flows that run at the same time have to last, by what is known of the network.
 ///
 /// Token buckets and queues let some 128 KB through at once, a few per cent of what a bottleneck
 /// should see. So that each flow meets one that does, slow ones get the time for it, within limits.
 [[nodiscard]] std::uint32_t duration_ms(std::span<const probing::Flow> flows,
-                                        std::span<const double> rates, int hosts);
+                                        const probing::HostTree& known);
 
 }  // namespace chorus

@@ -26,7 +26,7 @@ constexpr std::size_t kFirstMessage = 8 << 10;
 constexpr std::uint64_t kGrowth = 24;
 // Nor more than it brings in this time: what is in its slots has to arrive before the next
 // experiment can begin, and fills the queues in which others' acknowledgements wait.
-constexpr double kUnderWayS = 0.032;
+constexpr double kUnderWayS = 0.008;
 // Spinning on a core that the peer needs costs both; sleeping costs a wake-up.
 constexpr std::int64_t kSpinNs = 60'000;
 constexpr int kRoundTrips = 24;
@@ -179,6 +179,7 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     out.done = last;
     return true;
   };
+  double first_s = 0;  // that anything came: what flows bring together they bring at the same time
   const auto receive = [&](Incoming& in) {
     if (in.done || !in.port->has_message()) return false;
     const std::uint32_t tag = in.port->tag();
@@ -191,7 +192,10 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     std::memcpy(sink_.data(), in.port->message(layout_), bytes);
     in.port->take(layout_);
     const std::uint64_t before = in.samples.empty() ? 0 : in.samples.back().bytes;
-    in.samples.push_back({static_cast<double>(steady_ns()) * 1e-9, before + bytes});
+    const double now_s = static_cast<double>(steady_ns()) * 1e-9;
+    if (first_s == 0) first_s = now_s;
+    if (in.samples.empty()) in.samples.push_back({first_s, 0});
+    in.samples.push_back({now_s, before + bytes});
     in.done = (tag & kLast) != 0;
     return true;
   };

@@ -67,12 +67,10 @@ ProbeBatch ProbeInquiry::next() {
   if (fastest_.empty()) {
     scout(pending, hosts.size(), batch);
   } else {
-    std::optional<probing::HostTree> known;
-    if (prober.done() > 0) known = prober.tree();
+    const probing::HostTree known =
+        prober.done() > 0 ? prober.tree() : probing::HostTree{.out = fastest_, .in = fastest_};
     for (const auto& round : pending) {
-      const auto rates = expected(round, known);
-      const auto count = static_cast<int>(hosts.size());
-      batch.push_back({Kind::flows, round, duration_ms(round, rates, count)});
+      batch.push_back({Kind::flows, round, duration_ms(round, known)});
     }
   }
   for (ProbeQuestion& question : batch) {
@@ -100,16 +98,6 @@ void ProbeInquiry::scout(std::span<const std::vector<Flow>> tournament, std::siz
     for (const Flow& flow : round) met[at(flow.dst)] = 1;
     if (std::find(met.begin(), met.end(), 0) == met.end()) return;
   }
-}
-
-/// What each flow may be expected to carry, by what is known so far.
-std::vector<double> ProbeInquiry::expected(const std::vector<Flow>& flows,
-                                           const std::optional<probing::HostTree>& known) const {
-  if (known) return probing::fair_rates(*known, flows);
-  std::vector<double> rates;
-  for (const Flow& flow : flows)
-    rates.push_back(std::min(fastest_[at(flow.src)], fastest_[at(flow.dst)]));
-  return rates;
 }
 
 std::vector<std::vector<Received>> ProbeInquiry::answers(const Table& told,

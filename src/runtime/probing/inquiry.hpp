@@ -45,8 +45,6 @@ class ProbeInquiry {
   [[nodiscard]] std::vector<int> hosts_here() const;
   void scout(std::span<const std::vector<probing::Flow>> tournament, std::size_t hosts,
              ProbeBatch& batch);
-  [[nodiscard]] std::vector<double> expected(const std::vector<probing::Flow>& flows,
-                                             const std::optional<probing::HostTree>& known) const;
   [[nodiscard]] std::vector<std::vector<Received>> answers(const Table& told,
                                                            const ProbeQuestion& question) const;
 
