@@ -115,8 +115,8 @@ def each(make):
     return lambda machines: "\n".join(f"**{processor(records)}**\n\n{make(records)}" for records in machines)
 
 
-TABLES = {"operations": (each(operations), "torch-operations-*-ranks.json"), "training": (each(training), "torch-training-*.json"),
-          "generate": (each(generate), "torch-generate-*.json"), "generate-short": (generate_short, "torch-generate-*.json")}
+TABLES = {"operations": (each(operations), "torch/operations-*-ranks.json"), "training": (each(training), "torch/training-*.json"),
+          "generate": (each(generate), "torch/generate-*.json"), "generate-short": (generate_short, "torch/generate-*.json")}
 
 
 def records_of(folder, pattern):
@@ -124,7 +124,7 @@ def records_of(folder, pattern):
     for path in sorted(folder.glob(pattern)):
         record = json.loads(path.read_text())
         parts = path.stem.split("-")
-        record["place"] = "-".join(parts[3:])  # torch-training-METHOD-PLACE
+        record["place"] = "-".join(parts[2:])  # training-METHOD-PLACE
         records.append(record)
     return records
 

@@ -11,7 +11,7 @@ set -euo pipefail
 [ $# -eq 4 ] || { sed -n '5p' "$0"; exit 2; }
 what=$1 python=$2 results=$3 state=$4
 here=$(dirname "$(realpath "$0")")
-mkdir -p "$results"
+mkdir -p "$results/torch"
 export OMP_NUM_THREADS=1 CHORUS_FLIGHT_DIR=
 PATH=$(dirname "$(realpath -s "$python")"):$PATH  # DeepSpeed's compilation wants this Python's ninja
 ranks() {
@@ -28,25 +28,25 @@ case $what in
     more=()
     ! deepspeed || more=(--deepspeed)
     for n in 2 4; do
-      ranks $n "$here/operations.py" "${more[@]}" --note "$state" --json "$results/torch-operations-$n-ranks.json"
+      ranks $n "$here/operations.py" "${more[@]}" --note "$state" --json "$results/torch/operations-$n-ranks.json"
     done
     ;;
   generate)
     backends=(none gloo chorus)
     ! deepspeed || backends+=(deepspeed)
     "$python" "$here/generate.py" --ranks 2 --rounds 3 --backends "${backends[@]}" --note "$state" \
-      --json "$results/torch-generate-2-ranks.json"
+      --json "$results/torch/generate-2-ranks.json"
     "$python" "$here/generate.py" --ranks 4 --rounds 1 --backends "${backends[@]}" --note "$state" \
-      --json "$results/torch-generate-4-ranks.json"
+      --json "$results/torch/generate-4-ranks.json"
     ;;
   training)
     for method in ddp fsdp zero; do
-      ranks 2 "$here/training_step.py" $method --note "$state" --json "$results/torch-training-$method-loopback.json"
+      ranks 2 "$here/training_step.py" $method --note "$state" --json "$results/torch/training-$method-loopback.json"
     done
     for cluster in pairs random:1,hosts=4 random:2,hosts=4 random:3,hosts=4; do
       for method in ddp fsdp zero; do
         chorus-perf cluster run "$cluster" -- "$python" "$here/training_step.py" $method --steps 4 --note "$state" \
-          --all-reduce-16m-ms "$(bound "$cluster")" --json "$results/torch-training-$method-$cluster.json"
+          --all-reduce-16m-ms "$(bound "$cluster")" --json "$results/torch/training-$method-$cluster.json"
       done
     done
     ;;
