@@ -90,9 +90,8 @@ double settled(const AtLimit& sums, double otherwise) {
   if (!sums.alone.empty()) rate = *std::max_element(sums.alone.begin(), sums.alone.end());
   const double most = agreed(sums.among_others);
   const auto count_at = [&](double one) {
-    return std::count_if(
-        sums.among_others.begin(), sums.among_others.end(),
-        [&](double other) { return std::abs(other - one) < kSameRate * one; });
+    return std::count_if(sums.among_others.begin(), sums.among_others.end(),
+                         [&](double other) { return std::abs(other - one) < kSameRate * one; });
   };
   if (most > (1 + kSameRate) * rate && count_at(most) > count_at(rate)) return most;
   return rate > 0 ? rate : otherwise;

@@ -326,8 +326,8 @@ bool Prober::unexplained() const {
   return slow >= 2;  // one alone was disturbed
 }
 
-// Of few hosts in any case: two that share a trunk of about a cable's rate are slowed in most rounds,
-// and yet hardly slow a round down.
+// Of few hosts in any case: two that share a trunk of about a cable's rate are slowed in most
+// rounds, and yet hardly slow a round down.
 void Prober::ask_hidden() {
   if (hosts_ > kWholeTournament && !unexplained()) return;
   const auto found = oversubscribed_groups(tree(), experiments_, kMostHidden);
