@@ -31,7 +31,13 @@ class Network {
       : truth_(std::move(truth)), random_(seed), manner_(manner) {}
 
   std::vector<double> run(const std::vector<Flow>& flows) {
-    std::vector<double> rates = shared_rates(flows);
+    std::vector<double> shares(flows.size(), 1);
+    if (manner_.unfair > 0) {
+      std::normal_distribution<double> unfair(0, manner_.unfair);
+      for (double& share : shares) share = std::exp(unfair(random_));
+    }
+    std::vector<double> rates =
+        grown_rates(limits_of(truth_, flows), std::vector<double>(flows.size(), 0), shares);
     for (std::size_t f = 0; f < flows.size(); ++f) {
       for (std::size_t back = f + 1; back < flows.size(); ++back) {
         if (flows[back] != Flow{flows[f].dst, flows[f].src} || chance() >= manner_.held_up) {
@@ -50,40 +56,6 @@ class Network {
 
  private:
   double chance() { return std::uniform_real_distribution<double>(0, 1)(random_); }
-
-  // All grow by their shares until a limit is met; its flows stop there.
-  std::vector<double> shared_rates(const std::vector<Flow>& flows) {
-    if (manner_.unfair == 0) return fair_rates(truth_, flows);
-    std::normal_distribution<double> normal(0, manner_.unfair);
-    std::vector<double> shares(flows.size()), rates(flows.size(), 0);
-    std::vector<char> growing(flows.size(), 1);
-    for (double& share : shares) share = std::exp(normal(random_));
-    const std::vector<Limit> limits = limits_of(truth_, flows);
-    while (true) {
-      const Limit* tightest = nullptr;
-      double least = 0;
-      for (const Limit& limit : limits) {
-        double used = 0, active = 0;
-        for (const int f : limit.flows) {
-          if (growing[at(f)] != 0) {
-            active += shares[at(f)];
-          } else {
-            used += rates[at(f)];
-          }
-        }
-        if (active == 0) continue;
-        const double level = std::max(0.0, limit.bytes_per_s - used) / active;
-        if (tightest != nullptr && level >= least) continue;
-        least = level;
-        tightest = &limit;
-      }
-      if (tightest == nullptr) return rates;
-      for (const int f : tightest->flows) {
-        if (growing[at(f)] != 0) rates[at(f)] = least * shares[at(f)];
-        growing[at(f)] = 0;
-      }
-    }
-  }
 
   HostTree truth_;
   std::mt19937 random_;

@@ -18,10 +18,10 @@
 namespace chorus {
 namespace {
 
-// How a process that has its own network came to its end.
-enum End : int { begins_with_reno = 0, begins_with_another = 1, lacks_network = 2, lacks_bbr = 3 };
+// What a process found in a network of its own: its exit status.
+enum Found : int { reno = 0, another = 1, no_connection = 2, no_network = 3, no_bbr = 4 };
 
-bool is_up(const char* interface) {
+bool bring_up(const char* interface) {
   const Fd socket(::socket(AF_INET, SOCK_DGRAM, 0));
   ifreq request{};
   std::strncpy(request.ifr_name, interface, IFNAMSIZ - 1);
@@ -29,7 +29,7 @@ bool is_up(const char* interface) {
   return ::ioctl(socket.get(), SIOCSIFFLAGS, &request) == 0;
 }
 
-bool make_default(std::string_view algorithm) {
+bool set_default(std::string_view algorithm) {
   const Fd file(::open("/proc/sys/net/ipv4/tcp_congestion_control", O_WRONLY | O_CLOEXEC));
   return file && ::write(file.get(), algorithm.data(), algorithm.size()) ==
                      static_cast<ssize_t>(algorithm.size());
@@ -42,12 +42,12 @@ std::string algorithm_of(const Fd& fd) {
   return name;
 }
 
-End connect_where_bbr_is_the_default() {
+Found connect_where_bbr_is_the_default() {
   if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
-    return lacks_network;
+    return no_network;
   }
-  if (!is_up("lo")) return lacks_network;
-  if (!make_default("bbr")) return lacks_bbr;
+  if (!bring_up("lo")) return no_network;
+  if (!set_default("bbr")) return no_bbr;
   const Fd listener = listen_on(resolve_interface(""));
   const Endpoint here = Endpoint::bound(listener.get());
   const Fd connecting = start_connecting(resolve_interface(""), here);
@@ -55,7 +55,7 @@ End connect_where_bbr_is_the_default() {
   ::poll(&caller, 1, -1);
   const Fd accepted(::accept(listener.get(), nullptr, nullptr));
   const bool is_reno = algorithm_of(connecting) == "reno" && algorithm_of(accepted) == "reno";
-  return is_reno ? begins_with_reno : begins_with_another;
+  return is_reno ? reno : another;
 }
 
 // What BBR has once begun the kernel paces for good, by round trips that are long over.
@@ -65,15 +65,15 @@ TEST(TcpCongestion, NoConnectionBeginsWithBbr) {
     try {
       ::_exit(connect_where_bbr_is_the_default());
     } catch (...) {
-      ::_exit(lacks_network);
+      ::_exit(no_connection);
     }
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == lacks_network) GTEST_SKIP() << "no network of its own";
-  if (WEXITSTATUS(status) == lacks_bbr) GTEST_SKIP() << "this kernel lacks BBR";
-  EXPECT_EQ(WEXITSTATUS(status), begins_with_reno);
+  if (WEXITSTATUS(status) == no_network) GTEST_SKIP() << "no network of its own";
+  if (WEXITSTATUS(status) == no_bbr) GTEST_SKIP() << "this kernel lacks BBR";
+  EXPECT_EQ(WEXITSTATUS(status), reno);
 }
 
 }  // namespace

@@ -62,15 +62,9 @@ Hosts smaller_side(int hosts, Hosts group) {
   return other;
 }
 
-double load_of(const Limit& limit, const Experiment& experiment) {
-  double sum = 0;
-  for (const int f : limit.flows) sum += experiment.bytes_per_s[at(f)];
-  return sum;
-}
-
 double agreed(std::vector<double> rates) {
   constexpr double kAgree = 0.95;
-  constexpr double kDisturbed = 0.6;
+  constexpr double kDisturbed = 0.6;  // below, two that agree may have been slowed alike
   if (rates.empty()) return 0;
   std::sort(rates.begin(), rates.end(), std::greater());
   for (std::size_t i = 1; i < rates.size() && rates[i] >= kDisturbed * rates[0]; ++i) {
@@ -95,7 +89,7 @@ void set_core(HostTree& tree, std::span<const Experiment> experiments) {
   std::vector<double> sums;
   for (const Experiment& e : experiments) {
     for (const Limit& limit : limits_of(tree, e.flows)) {
-      if (limit.kind == Limit::Kind::core) sums.push_back(load_of(limit, e));
+      if (limit.kind == Limit::Kind::core) sums.push_back(load_of(limit, e.bytes_per_s));
     }
   }
   tree.core = agreed(std::move(sums));
@@ -103,37 +97,15 @@ void set_core(HostTree& tree, std::span<const Experiment> experiments) {
 
 double room(std::span<const Limit> limits, std::span<const double> bytes_per_s,
             std::span<const int> flows) {
-  std::vector<double> rates(bytes_per_s.begin(), bytes_per_s.end());
-  std::vector<char> growing(rates.size(), 0);
-  double before = 0;
+  std::vector<double> speeds(bytes_per_s.size(), 0);
+  for (const int f : flows) speeds[at(f)] = 1;
+  const std::vector<double> grown =
+      grown_rates(limits, {bytes_per_s.begin(), bytes_per_s.end()}, std::move(speeds));
+  double before = 0, after = 0;
   for (const int f : flows) {
-    growing[at(f)] = 1;
-    before += rates[at(f)];
+    before += bytes_per_s[at(f)];
+    after += grown[at(f)];
   }
-  // All grow alike until a limit is full, whose flows stop there.
-  while (true) {
-    const Limit* fullest = nullptr;
-    double least = std::numeric_limits<double>::infinity();
-    for (const Limit& limit : limits) {
-      double load = 0;
-      int active = 0;
-      for (const int f : limit.flows) {
-        load += rates[at(f)];
-        active += growing[at(f)];
-      }
-      if (active == 0) continue;
-      const double share = std::max(0.0, limit.bytes_per_s - load) / active;
-      if (share < least) {
-        least = share;
-        fullest = &limit;
-      }
-    }
-    if (fullest == nullptr) break;
-    for (std::size_t f = 0; f < rates.size(); ++f) rates[f] += growing[f] * least;
-    for (const int f : fullest->flows) growing[at(f)] = 0;
-  }
-  double after = 0;
-  for (const int f : flows) after += rates[at(f)];
   return before > 0 ? after / before : 1;
 }
 
@@ -141,15 +113,12 @@ double misfit(const HostTree& tree, std::span<const Experiment> experiments) {
   double sum = 0;
   int count = 0;
   for (const Experiment& e : experiments) {
-    std::vector<double> filled(e.flows.size(), 0);
-    for (const Limit& limit : limits_of(tree, e.flows)) {
-      if (limit.bytes_per_s <= 0) continue;
-      const double part = load_of(limit, e) / limit.bytes_per_s;
-      for (const int f : limit.flows) filled[at(f)] = std::max(filled[at(f)], part);
-    }
-    for (std::size_t f = 0; f < filled.size(); ++f) {
-      if (filled[f] <= 0 || waited_for_way_back(e, f)) continue;
-      sum += std::abs(std::log(filled[f]));
+    const std::vector<Limit> limits = limits_of(tree, e.flows);
+    const std::vector<const Limit*> fullest = fullest_limits(limits, e.bytes_per_s);
+    for (std::size_t f = 0; f < fullest.size(); ++f) {
+      const double full = fullness_of(*fullest[f], e.bytes_per_s);
+      if (full <= 0 || waited_for_way_back(e, f)) continue;
+      sum += std::abs(std::log(full));
       ++count;
     }
   }

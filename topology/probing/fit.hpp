@@ -18,9 +18,6 @@ using Hosts = std::vector<int>;  ///< ascending
 /// The side of the cut with fewer hosts; of equal ones the one without host 0.
 [[nodiscard]] Hosts smaller_side(int hosts, Hosts group);
 
-/// What an experiment was measured to put on the limit.
-[[nodiscard]] double load_of(const Limit& limit, const Experiment& experiment);
-
 /// The most that two of `rates` agree on: disturbances slow down, and few of those that are slowed
 /// say the same, while a queue that drains late makes one alone too fast. Without such two the
 /// greatest of all; 0 of none.

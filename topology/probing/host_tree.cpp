@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "base/index.hpp"
 
 namespace chorus::probing {
 namespace {
@@ -111,37 +114,53 @@ std::vector<Limit> limits_of(const HostTree& tree, std::span<const Flow> flows) 
   return limits;
 }
 
-// Progressive filling: all rates grow alike until a limit is met; its flows stop there.
-std::vector<double> fair_rates(std::span<const Limit> limits, std::size_t flows) {
-  std::vector<double> rates(flows, 0);
-  std::vector<char> growing(flows, 1);
-  while (true) {
-    const Limit* tightest = nullptr;
-    double least = std::numeric_limits<double>::infinity();
-    for (const Limit& limit : limits) {
-      double used = 0;
-      int active = 0;
-      for (const int f : limit.flows) {
-        if (growing[static_cast<std::size_t>(f)] != 0) {
-          ++active;
-        } else {
-          used += rates[static_cast<std::size_t>(f)];
-        }
-      }
-      if (active == 0) continue;
-      const double share = std::max(0.0, limit.bytes_per_s - used) / active;
-      if (share < least) {
-        least = share;
-        tightest = &limit;
-      }
-    }
-    if (tightest == nullptr) return rates;
-    for (const int f : tightest->flows) {
-      const auto flow = static_cast<std::size_t>(f);
-      if (growing[flow] != 0) rates[flow] = least;
-      growing[flow] = 0;
+double load_of(const Limit& limit, std::span<const double> rates) {
+  double sum = 0;
+  for (const int f : limit.flows) sum += rates[at(f)];
+  return sum;
+}
+
+double fullness_of(const Limit& limit, std::span<const double> rates) {
+  return limit.bytes_per_s > 0 ? load_of(limit, rates) / limit.bytes_per_s : 1;
+}
+
+std::vector<const Limit*> fullest_limits(std::span<const Limit> limits,
+                                         std::span<const double> rates) {
+  std::vector<const Limit*> fullest(rates.size(), nullptr);
+  std::vector<double> fullness(rates.size(), 0);
+  for (const Limit& limit : limits) {
+    const double full = fullness_of(limit, rates);
+    for (const int f : limit.flows) {
+      if (fullest[at(f)] != nullptr && full <= fullness[at(f)]) continue;
+      fullest[at(f)] = &limit;
+      fullness[at(f)] = full;
     }
   }
+  return fullest;
+}
+
+std::vector<double> grown_rates(std::span<const Limit> limits, std::vector<double> rates,
+                                std::vector<double> speeds) {
+  while (true) {
+    const Limit* first = nullptr;  // that is full
+    double least = std::numeric_limits<double>::infinity();
+    for (const Limit& limit : limits) {
+      const double speed = load_of(limit, speeds);
+      if (speed <= 0) continue;
+      const double time = std::max(0.0, limit.bytes_per_s - load_of(limit, rates)) / speed;
+      if (time < least) {
+        least = time;
+        first = &limit;
+      }
+    }
+    if (first == nullptr) return rates;
+    for (std::size_t f = 0; f < rates.size(); ++f) rates[f] += speeds[f] * least;
+    for (const int f : first->flows) speeds[at(f)] = 0;
+  }
+}
+
+std::vector<double> fair_rates(std::span<const Limit> limits, std::size_t flows) {
+  return grown_rates(limits, std::vector<double>(flows, 0), std::vector<double>(flows, 1));
 }
 
 std::vector<double> fair_rates(const HostTree& tree, std::span<const Flow> flows) {

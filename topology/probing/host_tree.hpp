@@ -59,6 +59,22 @@ struct Limit {
 /// Every limit that at least one of `flows` meets.
 [[nodiscard]] std::vector<Limit> limits_of(const HostTree& tree, std::span<const Flow> flows);
 
+/// What flows of these rates put on the limit. [flows of the experiment]
+[[nodiscard]] double load_of(const Limit& limit, std::span<const double> rates);
+
+/// What they put on the limit, as a part of what it carries; 1 if that is nothing.
+[[nodiscard]] double fullness_of(const Limit& limit, std::span<const double> rates);
+
+/// By flow: of the limits that it meets, the one that these rates fill most.
+[[nodiscard]] std::vector<const Limit*> fullest_limits(std::span<const Limit> limits,
+                                                       std::span<const double> rates);
+
+/// Progressive filling: rates grow, each at its own speed (0: not at all), until a limit is full,
+/// whose flows stop there, and so on until none grows. Every flow that grows has to meet a limit.
+[[nodiscard]] std::vector<double> grown_rates(std::span<const Limit> limits,
+                                              std::vector<double> rates,
+                                              std::vector<double> speeds);
+
 /// Rates when all flows run at once and share every limit fairly (max-min). [flows]
 [[nodiscard]] std::vector<double> fair_rates(std::span<const Limit> limits, std::size_t flows);
 [[nodiscard]] std::vector<double> fair_rates(const HostTree& tree, std::span<const Flow> flows);

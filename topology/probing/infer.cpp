@@ -13,7 +13,7 @@ namespace {
 
 // A limit is believed if some flows would be this much faster without it.
 constexpr double kNeeded = 1.25;
-// What carries so much of what it may is full.
+// What carries so much of what it may is full: rates scatter by as much.
 constexpr double kFull = 0.9;
 // Figures of one kind that differ by less are one figure, measured several times.
 constexpr double kPooled = 1.03;
@@ -44,7 +44,7 @@ double need(const std::vector<Limit::Kind>& kinds, int index, const HostTree& tr
     }
     if (without.size() == with.size()) continue;
     for (const Limit& limit : with) {
-      if (!is_it(limit) || load_of(limit, e) < kFull * limit.bytes_per_s) continue;
+      if (!is_it(limit) || fullness_of(limit, e.bytes_per_s) < kFull) continue;
       const double faster = room(without, e.bytes_per_s, limit.flows);
       second = std::max(second, std::min(most, faster));
       most = std::max(most, faster);
@@ -67,14 +67,9 @@ AtLimit sums_at_limit(Limit::Kind kind, int index, const HostTree& tree,
     const std::vector<double> rates = fair_rates(limits, e.flows.size());
     for (const Limit& limit : limits) {
       if (limit.kind != kind || limit.index != index) continue;
-      double predicted = 0;
-      double measured = 0;
-      for (const int f : limit.flows) {
-        predicted += rates[at(f)];
-        measured += e.bytes_per_s[at(f)];
-      }
+      const double measured = load_of(limit, e.bytes_per_s);
       // Where something disturbed the measurement by half it says nothing.
-      if (predicted >= 0.97 * limit.bytes_per_s && measured > 0.5 * limit.bytes_per_s) {
+      if (fullness_of(limit, rates) >= 0.97 && measured > 0.5 * limit.bytes_per_s) {
         (e.flows.size() == 1 ? sums.alone : sums.among_others).push_back(measured);
       }
     }

@@ -63,20 +63,10 @@ std::uint32_t duration_ms(std::span<const Flow> flows, const probing::HostTree& 
   constexpr double kLongest = ProbeQuestion::kLongestMs;
   const auto limits = probing::limits_of(known, flows);
   const std::vector<double> rates = probing::fair_rates(limits, flows.size());
-  std::vector<double> fullest(flows.size(), 0), load(flows.size(), 0);  // of the limits of each
-  for (const probing::Limit& limit : limits) {
-    double sum = 0;
-    for (const int f : limit.flows) sum += rates[at(f)];
-    const double full = limit.bytes_per_s > 0 ? sum / limit.bytes_per_s : 1;
-    for (const int f : limit.flows) {
-      if (full <= fullest[at(f)]) continue;
-      fullest[at(f)] = full;
-      load[at(f)] = sum;
-    }
-  }
   double wanted_ms = kShortest;
-  for (const double sum : load) {
-    wanted_ms = std::max(wanted_ms, 1e3 * kWantedBytes / std::max(sum, 1.0));
+  for (const probing::Limit* bottleneck : probing::fullest_limits(limits, rates)) {
+    const double load = probing::load_of(*bottleneck, rates);
+    wanted_ms = std::max(wanted_ms, 1e3 * kWantedBytes / std::max(load, 1.0));
   }
   return static_cast<std::uint32_t>(std::min(wanted_ms, kLongest));
 }

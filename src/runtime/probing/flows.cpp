@@ -179,7 +179,9 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
     out.done = last;
     return true;
   };
-  double first_s = 0;  // that anything came: what flows bring together they bring at the same time
+  // When the first bytes of any flow came. All are measured from then on, or the rates of those
+  // that share a limit would be of different times and add up to more than it carries.
+  double first_s = 0;
   const auto receive = [&](Incoming& in) {
     if (in.done || !in.port->has_message()) return false;
     const std::uint32_t tag = in.port->tag();
