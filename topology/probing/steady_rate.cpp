@@ -60,10 +60,14 @@ double bytes_at(std::span<const ArrivalSample> hull, double at_s) {
 
 }  // namespace
 
-double steady_rate(std::span<const ArrivalSample> samples, double duration_s) {
+double steady_rate(std::span<const ArrivalSample> samples, double duration_s,
+                   std::uint64_t most_bytes) {
   if (samples.size() < 2) return 0;
   const double begin = samples.front().at_s;
   const double whole = samples.back().at_s - begin;
+  if (whole < kLeastSpan * duration_s && samples.back().bytes < most_bytes) {
+    return static_cast<double>(samples.back().bytes) / duration_s;
+  }
   auto window = until(samples, begin + duration_s);
   // Kept from its core for so long that little is left: the whole must do.
   if (window.size() < kFewest ||

@@ -51,9 +51,9 @@ struct FlowRunner::Incoming {
   std::vector<ArrivalSample> samples;
   bool done = false;
 
-  [[nodiscard]] Received result(double duration_s) const {
+  [[nodiscard]] Received result(const FlowSize& size) const {
     if (samples.empty()) return {};
-    return {steady_rate(samples, duration_s), samples.back().bytes};
+    return {steady_rate(samples, size.duration_s, size.most_bytes), samples.back().bytes};
   }
 };
 
@@ -221,7 +221,7 @@ std::vector<Received> FlowRunner::exchange(std::span<const Rank> to, std::span<c
   std::vector<Received> results;
   for (const Incoming& in : ins) {
     const bool joined = !network || in.port->link->joined_by(*network);
-    results.push_back(joined ? in.result(size.duration_s) : Received{});
+    results.push_back(joined ? in.result(size) : Received{});
   }
   return results;
 }
