@@ -24,18 +24,6 @@ double crossing(const Hosts& group, bool outward, std::span<const Flow> flows,
   return sum;
 }
 
-// Where the way back is busy, acknowledgements stand in its queue: the slower of both ways may have
-// waited for them.
-bool waited_for_way_back(const Experiment& e, std::size_t flow) {
-  constexpr double kWaited = 0.75;
-  for (std::size_t back = 0; back < e.flows.size(); ++back) {
-    if (e.flows[back].src == e.flows[flow].dst && e.flows[back].dst == e.flows[flow].src) {
-      return e.bytes_per_s[flow] < kWaited * e.bytes_per_s[back];
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 bool contains(const Hosts& group, int host) {
@@ -107,6 +95,16 @@ double room(std::span<const Limit> limits, std::span<const double> bytes_per_s,
     after += grown[at(f)];
   }
   return before > 0 ? after / before : 1;
+}
+
+bool waited_for_way_back(const Experiment& e, std::size_t flow) {
+  constexpr double kWaited = 0.75;
+  for (std::size_t back = 0; back < e.flows.size(); ++back) {
+    if (e.flows[back].src == e.flows[flow].dst && e.flows[back].dst == e.flows[flow].src) {
+      return e.bytes_per_s[flow] < kWaited * e.bytes_per_s[back];
+    }
+  }
+  return false;
 }
 
 double misfit(const HostTree& tree, std::span<const Experiment> experiments) {

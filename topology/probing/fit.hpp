@@ -36,6 +36,10 @@ void set_core(HostTree& tree, std::span<const Experiment> experiments);
 [[nodiscard]] double room(std::span<const Limit> limits, std::span<const double> bytes_per_s,
                           std::span<const int> flows);
 
+/// Whether the flow was much slower than its way back at the same time, and says nothing for that:
+/// acknowledgements stand in the queue of the way back.
+[[nodiscard]] bool waited_for_way_back(const Experiment& e, std::size_t flow);
+
 /// Mean size of the logarithm of what the fullest limit of a flow carries over what it may, over
 /// all flows measured: 0.1 is 10 %. Not squared, so that a few disturbed flows do not outweigh all
 /// others.

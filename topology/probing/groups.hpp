@@ -24,10 +24,14 @@ inline constexpr double kSame = 0.75;
 [[nodiscard]] std::vector<std::vector<int>> nested_groups(int hosts,
                                                           std::span<const Experiment> experiments);
 
-/// Groups that could explain why many flows at once are slower than `tree` says, though each pair
-/// alone is not: hosts behind a trunk that carries less than their cables together. At most
-/// `most`, the most promising first.
+/// Groups that explain best why many flows at once are slower than cables, though each pair alone
+/// is not: hosts behind a trunk that carries less than their cables together. Those of `given`, as
+/// far as they help, and up to `most` more; sorted. None where one core explains as much.
+///
+/// A beam search by misfit(), from `given` without its core (trunks of many hosts that are slow
+/// together look like one) and from cables alone (a group that was found first may be the wrong
+/// one).
 [[nodiscard]] std::vector<std::vector<int>> oversubscribed_groups(
-    const HostTree& tree, std::span<const Experiment> experiments, int most);
+    const HostTree& given, std::span<const Experiment> experiments, int most);
 
 }  // namespace chorus::probing

@@ -59,19 +59,43 @@ struct AtLimit {
   std::vector<double> among_others;
 };
 
-AtLimit sums_at_limit(Limit::Kind kind, int index, const HostTree& tree,
-                      std::span<const Experiment> experiments) {
-  AtLimit sums;
+struct AtLimits {
+  std::vector<AtLimit> out, in;                // [host]
+  std::vector<AtLimit> groups_out, groups_in;  // [group]
+};
+
+AtLimits sums_at_limits(const HostTree& tree, std::span<const Experiment> experiments) {
+  AtLimits sums;
+  sums.out.resize(at(tree.hosts()));
+  sums.in.resize(at(tree.hosts()));
+  sums.groups_out.resize(tree.groups.size());
+  sums.groups_in.resize(tree.groups.size());
+  const auto of = [&](Limit::Kind kind) -> std::vector<AtLimit>* {
+    switch (kind) {
+      case Limit::Kind::host_out:
+        return &sums.out;
+      case Limit::Kind::host_in:
+        return &sums.in;
+      case Limit::Kind::group_out:
+        return &sums.groups_out;
+      case Limit::Kind::group_in:
+        return &sums.groups_in;
+      case Limit::Kind::core:
+        return nullptr;
+    }
+    return nullptr;
+  };
   for (const Experiment& e : experiments) {
     const std::vector<Limit> limits = limits_of(tree, e.flows);
     const std::vector<double> rates = fair_rates(limits, e.flows.size());
     for (const Limit& limit : limits) {
-      if (limit.kind != kind || limit.index != index) continue;
+      std::vector<AtLimit>* const kind = of(limit.kind);
+      if (kind == nullptr) continue;
       const double measured = load_of(limit, e.bytes_per_s);
       // Where something disturbed the measurement by half it says nothing.
-      if (fullness_of(limit, rates) >= 0.97 && measured > 0.5 * limit.bytes_per_s) {
-        (e.flows.size() == 1 ? sums.alone : sums.among_others).push_back(measured);
-      }
+      if (fullness_of(limit, rates) < 0.97 || measured <= 0.5 * limit.bytes_per_s) continue;
+      AtLimit& sum = (*kind)[at(limit.index)];
+      (e.flows.size() == 1 ? sum.alone : sum.among_others).push_back(measured);
     }
   }
   return sums;
@@ -117,22 +141,40 @@ void keep_needed_groups(HostTree& tree, std::span<const Experiment> experiments)
   }
 }
 
+// Need is judged for one group after another; two that explain the same may leave the wrong one. So
+// each group that is left gives way to one of `others` where that is nearer to what was measured.
+void exchange_groups(HostTree& tree, std::span<const HostTree::Group> others,
+                     std::span<const Experiment> experiments) {
+  constexpr double kNearer = 0.9;
+  double error = misfit(tree, experiments);
+  for (std::size_t g = 0; g < tree.groups.size(); ++g) {
+    for (const HostTree::Group& other : others) {
+      HostTree changed = tree;
+      changed.groups[g] = other;
+      bool fits = true;
+      for (std::size_t i = 0; i < tree.groups.size(); ++i) {
+        fits = fits && (i == g || (tree.groups[i].hosts != other.hosts &&
+                                   compatible(tree.groups[i].hosts, other.hosts)));
+      }
+      if (!fits) continue;
+      const double now = misfit(changed, experiments);
+      if (now >= kNearer * error) continue;
+      error = now;
+      tree = std::move(changed);
+    }
+  }
+}
+
 void refine(HostTree& tree, std::span<const Experiment> experiments) {
-  HostTree refined = tree;
-  for (int h = 0; h < tree.hosts(); ++h) {
-    refined.out[at(h)] =
-        settled(sums_at_limit(Limit::Kind::host_out, h, tree, experiments), tree.out[at(h)]);
-    refined.in[at(h)] =
-        settled(sums_at_limit(Limit::Kind::host_in, h, tree, experiments), tree.in[at(h)]);
+  const AtLimits sums = sums_at_limits(tree, experiments);
+  for (std::size_t h = 0; h < at(tree.hosts()); ++h) {
+    tree.out[h] = settled(sums.out[h], tree.out[h]);
+    tree.in[h] = settled(sums.in[h], tree.in[h]);
   }
   for (std::size_t g = 0; g < tree.groups.size(); ++g) {
-    const int index = static_cast<int>(g);
-    refined.groups[g].out = settled(sums_at_limit(Limit::Kind::group_out, index, tree, experiments),
-                                    tree.groups[g].out);
-    refined.groups[g].in =
-        settled(sums_at_limit(Limit::Kind::group_in, index, tree, experiments), tree.groups[g].in);
+    tree.groups[g].out = settled(sums.groups_out[g], tree.groups[g].out);
+    tree.groups[g].in = settled(sums.groups_in[g], tree.groups[g].in);
   }
-  tree = std::move(refined);
 }
 
 // Values that follow each other closely become their middle: the same cable, measured often.
@@ -222,7 +264,9 @@ HostTree infer(int hosts, std::span<const Experiment> experiments,
                                    [&](const auto& other) { return other.hosts == group; });
     if (worth_a_trunk(hosts, group) && !known) add_group(tree, group, experiments);
   }
+  const std::vector<HostTree::Group> all = tree.groups;
   keep_needed_groups(tree, experiments);
+  exchange_groups(tree, all, experiments);
   HostTree with_core = tree;
   set_core(with_core, experiments);
   if (need({Limit::Kind::core}, 0, with_core, experiments) >= kNeeded) tree.core = with_core.core;

@@ -20,7 +20,7 @@ constexpr int kFewHosts = 8, kVeryFewHosts = 4;
 // Runs of one cut in each direction: the best counts, because disturbances only slow down.
 constexpr int kCutRuns = 2;
 constexpr int kMostHidden = 4;
-constexpr int kHiddenRuns = 2;
+constexpr int kHiddenRuns = 3;
 constexpr double kExplained = 0.8;
 constexpr std::size_t kMostSlow = 12;
 constexpr std::uint32_t kSeed = 20130807;
@@ -121,8 +121,12 @@ std::optional<std::vector<Flow>> Prober::next() {
         ask_where_slow_hosts_are();
         break;
       case Step::slow:
-        step_ = Step::hidden;
+        step_ = Step::one_way;
         phase_ = "shared trunks";
+        ask_slow_ways();
+        break;
+      case Step::one_way:
+        step_ = Step::hidden;
         if (unexplained()) ask_random_rounds(3 * log2_up(hosts_));
         break;
       case Step::hidden:
@@ -193,6 +197,12 @@ void Prober::ask_all_alone() {
   for (int run = 0; run < 2; ++run) {
     for (const Flow& flow : round) queue_.push_back({flow});
   }
+}
+
+int Prober::times_asked(const std::vector<Flow>& flows) const {
+  const auto same = [&](const Experiment& e) { return e.flows == flows; };
+  return static_cast<int>(std::count_if(experiments_.begin(), experiments_.end(), same) +
+                          std::count(queue_.begin(), queue_.end(), flows));
 }
 
 // What a slow host gets from others does not tell which side of a trunk it is on. What a trunk
@@ -296,6 +306,7 @@ std::vector<Flow> Prober::cut_flows(const Hosts& group) const {
       if (i < part.size()) outside.push_back(part[i]);
     }
   }
+  if (hosts_ <= kWholeTournament) outside = partners(group, inside, std::move(outside));
   std::vector<Flow> flows;
   for (std::size_t i = 0; i < std::min(inside.size(), outside.size()); ++i) {
     both_ways(flows, inside[i], outside[i]);
@@ -303,14 +314,67 @@ std::vector<Flow> Prober::cut_flows(const Hosts& group) const {
   return flows;
 }
 
+// Whom of `outside`, in order of preference, to meet, so that what else is known leaves most for
+// the trunk of `group`.
+Hosts Prober::partners(const Hosts& group, const Hosts& inside, Hosts outside) const {
+  HostTree others = infer(hosts_, experiments_, groups_);
+  std::erase_if(others.groups, [&](const auto& other) { return other.hosts == group; });
+  others.core = 0;
+  std::vector<Flow> flows;
+  for (std::size_t i = 0; i < std::min(inside.size(), outside.size()); ++i) {
+    const auto chosen_from = outside.begin() + static_cast<std::ptrdiff_t>(i);
+    double most = 0;
+    auto best = chosen_from;
+    for (auto host = chosen_from; host != outside.end(); ++host) {
+      std::vector<Flow> with = flows;
+      both_ways(with, inside[i], *host);
+      const std::vector<double> rates = fair_rates(others, with);
+      const double sum = std::accumulate(rates.begin(), rates.end(), 0.0);
+      if (sum <= 1.1 * most) continue;
+      most = sum;
+      best = host;
+    }
+    std::rotate(chosen_from, best, best + 1);
+    both_ways(flows, inside[i], outside[i]);
+  }
+  return outside;
+}
+
 void Prober::ask_cuts(const std::vector<Hosts>& groups, int runs) {
   std::vector<std::vector<Flow>> cuts;
   for (const Hosts& group : groups) cuts.push_back(cut_flows(group));
   for (int run = 0; run < runs; ++run) {
     for (const bool out : {true, false}) {
-      for (const std::vector<Flow>& flows : cuts) queue_.push_back(one_way(flows, out));
+      for (const std::vector<Flow>& cut : cuts) {
+        std::vector<Flow> flows = one_way(cut, out);
+        if (times_asked(flows) < runs) queue_.push_back(std::move(flows));
+      }
     }
   }
+}
+
+// A round that waited for its way back says nothing of limits that are lower that way: once more,
+// without the way back.
+void Prober::ask_slow_ways() {
+  if (hosts_ > kWholeTournament) return;
+  for (const std::vector<Flow>& round : tournament(hosts_)) {
+    for (const bool forth : {true, false}) {
+      const std::vector<Flow> half = one_way(round, forth);
+      if (half.size() > 1 && std::any_of(half.begin(), half.end(), [&](const Flow& flow) {
+            return always_waited(round, flow);
+          })) {
+        queue_.push_back(half);
+      }
+    }
+  }
+}
+
+bool Prober::always_waited(const std::vector<Flow>& round, const Flow& flow) const {
+  const auto index =
+      static_cast<std::size_t>(std::find(round.begin(), round.end(), flow) - round.begin());
+  return std::all_of(experiments_.begin(), experiments_.end(), [&](const Experiment& e) {
+    return e.flows != round || waited_for_way_back(e, index);
+  });
 }
 
 // Are there rounds that all cables and trunks known so far should have let go much faster?
@@ -331,6 +395,8 @@ bool Prober::unexplained() const {
 void Prober::ask_hidden() {
   if (hosts_ > kWholeTournament && !unexplained()) return;
   const auto found = oversubscribed_groups(tree(), experiments_, kMostHidden);
+  if (found == hidden_) return;  // asked for already
+  hidden_ = found;
   groups_.insert(groups_.end(), found.begin(), found.end());
   ask_cuts(found, kCutRuns);
 }

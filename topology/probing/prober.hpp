@@ -19,8 +19,10 @@ namespace chorus::probing {
 ///    which groups are far from which, and how far.
 /// 3. Cuts: as many hosts as can of one group exchange with as many outside, twice. What they get
 ///    together is the trunk's, however fast a pair alone was.
-/// 4. Where a round is still slower than its cables and trunks explain: random rounds, then the
-///    groups that would explain them, asked for in the same way.
+/// 4. Rounds whose one direction was much slower than the other, one way after the other: two ways
+///    at once say nothing of the slower. Where a round is still slower than its cables and trunks
+///    explain: random rounds. Then the groups that explain most, asked for in the same way, until
+///    they are those of the time before.
 /// 5. Fans: one host exchanges with several, where its cable may be faster than any single peer's;
 ///    of up to 16 hosts each with all others, again until two experiments agree.
 ///
@@ -48,7 +50,18 @@ class Prober {
   [[nodiscard]] HostTree tree() const;
 
  private:
-  enum class Step { tournament, crowd, pairs, cuts, slow, hidden, slow_again, fans, finished };
+  enum class Step {
+    tournament,
+    crowd,
+    pairs,
+    cuts,
+    slow,
+    one_way,
+    hidden,
+    slow_again,
+    fans,
+    finished
+  };
 
   void begin_tournament();
   void ask_pairs();
@@ -57,8 +70,11 @@ class Prober {
   [[nodiscard]] bool tournament_was_crowded() const;
   void ask_all_alone();
   void ask_cuts(const std::vector<std::vector<int>>& groups, int runs);
+  [[nodiscard]] int times_asked(const std::vector<Flow>& flows) const;
   void ask_where_slow_hosts_are();
   void ask_random_rounds(int rounds);
+  void ask_slow_ways();
+  [[nodiscard]] bool always_waited(const std::vector<Flow>& round, const Flow& flow) const;
   [[nodiscard]] bool unexplained() const;
   void ask_hidden();
   void ask_fans_of_single_hosts(const std::vector<std::vector<int>>& parts);
@@ -66,6 +82,9 @@ class Prober {
   [[nodiscard]] bool is_confirmed(int host, bool sends) const;
   void ask_fans();
   [[nodiscard]] std::vector<Flow> cut_flows(const std::vector<int>& group) const;
+  [[nodiscard]] std::vector<int> partners(const std::vector<int>& group,
+                                          const std::vector<int>& inside,
+                                          std::vector<int> outside) const;
 
   int hosts_;
   Step step_ = Step::tournament;
@@ -76,6 +95,7 @@ class Prober {
   std::vector<std::vector<int>> groups_;  // candidates
   std::vector<std::vector<int>> pair_parts_;
   std::size_t pivot_ = 0;
+  std::vector<std::vector<int>> hidden_;  // that the last cuts were to find
   int hidden_runs_ = 0;
   int fan_ = -1;
 };
