@@ -12,16 +12,41 @@
 namespace chorus::probing {
 namespace {
 
-// Of the flows of `experiment` that cross out of (into) the group, the sum of `rates`.
-double crossing(const Hosts& group, bool outward, std::span<const Flow> flows,
-                std::span<const double> rates) {
-  double sum = 0;
-  for (std::size_t f = 0; f < flows.size(); ++f) {
-    const bool src = contains(group, flows[f].src);
-    const bool dst = contains(group, flows[f].dst);
-    if (outward ? src && !dst : dst && !src) sum += rates[f];
+// What each experiment brought out of a group, and into it.
+struct Crossing {
+  std::vector<double> out, in;  // [experiment]
+};
+
+std::vector<bool> members(int hosts, const Hosts& group) {
+  std::vector<bool> inside(at(hosts), false);
+  for (const int host : group) inside[at(host)] = true;
+  return inside;
+}
+
+Crossing crossing(const std::vector<bool>& inside, std::span<const Experiment> experiments) {
+  Crossing sums;
+  for (const Experiment& e : experiments) {
+    double out = 0, in = 0;
+    for (std::size_t f = 0; f < e.flows.size(); ++f) {
+      const bool from = inside[at(e.flows[f].src)];
+      if (from != inside[at(e.flows[f].dst)]) (from ? out : in) += e.bytes_per_s[f];
+    }
+    sums.out.push_back(out);
+    sums.in.push_back(in);
   }
-  return sum;
+  return sums;
+}
+
+// Mean size of the logarithm, without what is 0.
+double mean_log(std::span<const double> fullness) {
+  double sum = 0;
+  int count = 0;
+  for (const double full : fullness) {
+    if (full <= 0) continue;
+    sum += std::abs(std::log(full));
+    ++count;
+  }
+  return count == 0 ? 0 : sum / count;
 }
 
 }  // namespace
@@ -61,13 +86,16 @@ double agreed(std::vector<double> rates) {
   return rates[0];
 }
 
+bool fits(const HostTree& tree, const Hosts& group) {
+  return worth_a_trunk(tree.hosts(), group) &&
+         std::all_of(tree.groups.begin(), tree.groups.end(), [&](const HostTree::Group& other) {
+           return other.hosts != group && compatible(other.hosts, group);
+         });
+}
+
 void add_group(HostTree& tree, const Hosts& hosts, std::span<const Experiment> experiments) {
-  std::vector<double> out, in;
-  for (const Experiment& e : experiments) {
-    out.push_back(crossing(hosts, true, e.flows, e.bytes_per_s));
-    in.push_back(crossing(hosts, false, e.flows, e.bytes_per_s));
-  }
-  HostTree::Group group{hosts, agreed(std::move(out)), agreed(std::move(in))};
+  Crossing crossed = crossing(members(tree.hosts(), hosts), experiments);
+  HostTree::Group group{hosts, agreed(std::move(crossed.out)), agreed(std::move(crossed.in))};
   if (group.out <= 0 || group.in <= 0) return;
   tree.groups.push_back(std::move(group));
 }
@@ -107,20 +135,35 @@ bool waited_for_way_back(const Experiment& e, std::size_t flow) {
   return false;
 }
 
-double misfit(const HostTree& tree, std::span<const Experiment> experiments) {
-  double sum = 0;
-  int count = 0;
+Misfit::Misfit(const HostTree& tree, std::span<const Experiment> experiments)
+    : tree_(tree), experiments_(experiments) {
   for (const Experiment& e : experiments) {
     const std::vector<Limit> limits = limits_of(tree, e.flows);
     const std::vector<const Limit*> fullest = fullest_limits(limits, e.bytes_per_s);
-    for (std::size_t f = 0; f < fullest.size(); ++f) {
-      const double full = fullness_of(*fullest[f], e.bytes_per_s);
-      if (full <= 0 || waited_for_way_back(e, f)) continue;
-      sum += std::abs(std::log(full));
-      ++count;
+    for (std::size_t f = 0; f < e.flows.size(); ++f) {
+      fullness_.push_back(waited_for_way_back(e, f) ? 0 : fullness_of(*fullest[f], e.bytes_per_s));
     }
   }
-  return count == 0 ? 0 : sum / count;
+}
+
+double Misfit::alone() const { return mean_log(fullness_); }
+
+double Misfit::with(const Hosts& group) const {
+  const std::vector<bool> inside = members(tree_.hosts(), group);
+  const Crossing crossed = crossing(inside, experiments_);
+  const double most_out = agreed(crossed.out), most_in = agreed(crossed.in);
+  if (most_out <= 0 || most_in <= 0) return alone();
+  std::vector<double> fullness = fullness_;
+  auto full = fullness.begin();
+  for (std::size_t i = 0; i < experiments_.size(); ++i) {
+    const double out = crossed.out[i] / most_out, in = crossed.in[i] / most_in;
+    for (const Flow& flow : experiments_[i].flows) {
+      const bool from = inside[at(flow.src)];
+      if (*full > 0 && from != inside[at(flow.dst)]) *full = std::max(*full, from ? out : in);
+      ++full;
+    }
+  }
+  return mean_log(fullness);
 }
 
 }  // namespace chorus::probing

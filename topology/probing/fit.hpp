@@ -23,6 +23,10 @@ using Hosts = std::vector<int>;  ///< ascending
 /// greatest of all; 0 of none.
 [[nodiscard]] double agreed(std::vector<double> rates);
 
+/// Whether a trunk before the group is worth looking for beside those of `tree`, and compatible()
+/// with them.
+[[nodiscard]] bool fits(const HostTree& tree, const Hosts& group);
+
 /// Adds the group with what is agreed to have crossed its trunk each way, if anything has.
 void add_group(HostTree& tree, const Hosts& hosts, std::span<const Experiment> experiments);
 /// Sets the core to what is agreed to have crossed it.
@@ -40,9 +44,27 @@ void set_core(HostTree& tree, std::span<const Experiment> experiments);
 /// acknowledgements stand in the queue of the way back.
 [[nodiscard]] bool waited_for_way_back(const Experiment& e, std::size_t flow);
 
-/// Mean size of the logarithm of what the fullest limit of a flow carries over what it may, over
-/// all flows measured: 0.1 is 10 %. Not squared, so that a few disturbed flows do not outweigh all
-/// others.
-[[nodiscard]] double misfit(const HostTree& tree, std::span<const Experiment> experiments);
+/// How far a tree is from what was measured, with one group more or without. All that the tree's
+/// own limits say is the same for each group that is tried. Keeps references to both.
+class Misfit {
+ public:
+  Misfit(const HostTree& tree, std::span<const Experiment> experiments);
+
+  /// Mean size of the logarithm of what the fullest limit of a flow carries over what it may, over
+  /// all flows measured that did not wait for their way back: 0.1 is 10 %. Not squared, so that a
+  /// few disturbed flows do not outweigh all others.
+  [[nodiscard]] double alone() const;
+  /// The same of the tree that add_group() makes, if it has no core.
+  [[nodiscard]] double with(const Hosts& group) const;
+
+ private:
+  const HostTree& tree_;
+  std::span<const Experiment> experiments_;
+  std::vector<double> fullness_;  // of the fullest limit of each flow in turn; 0: no evidence
+};
+
+[[nodiscard]] inline double misfit(const HostTree& tree, std::span<const Experiment> experiments) {
+  return Misfit(tree, experiments).alone();
+}
 
 }  // namespace chorus::probing

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "base/index.hpp"
@@ -59,42 +60,18 @@ struct AtLimit {
   std::vector<double> among_others;
 };
 
-struct AtLimits {
-  std::vector<AtLimit> out, in;                // [host]
-  std::vector<AtLimit> groups_out, groups_in;  // [group]
-};
+using AtLimits = std::map<std::pair<Limit::Kind, int>, AtLimit>;
 
 AtLimits sums_at_limits(const HostTree& tree, std::span<const Experiment> experiments) {
   AtLimits sums;
-  sums.out.resize(at(tree.hosts()));
-  sums.in.resize(at(tree.hosts()));
-  sums.groups_out.resize(tree.groups.size());
-  sums.groups_in.resize(tree.groups.size());
-  const auto of = [&](Limit::Kind kind) -> std::vector<AtLimit>* {
-    switch (kind) {
-      case Limit::Kind::host_out:
-        return &sums.out;
-      case Limit::Kind::host_in:
-        return &sums.in;
-      case Limit::Kind::group_out:
-        return &sums.groups_out;
-      case Limit::Kind::group_in:
-        return &sums.groups_in;
-      case Limit::Kind::core:
-        return nullptr;
-    }
-    return nullptr;
-  };
   for (const Experiment& e : experiments) {
     const std::vector<Limit> limits = limits_of(tree, e.flows);
     const std::vector<double> rates = fair_rates(limits, e.flows.size());
     for (const Limit& limit : limits) {
-      std::vector<AtLimit>* const kind = of(limit.kind);
-      if (kind == nullptr) continue;
       const double measured = load_of(limit, e.bytes_per_s);
       // Where something disturbed the measurement by half it says nothing.
       if (fullness_of(limit, rates) < 0.97 || measured <= 0.5 * limit.bytes_per_s) continue;
-      AtLimit& sum = (*kind)[at(limit.index)];
+      AtLimit& sum = sums[{limit.kind, limit.index}];
       (e.flows.size() == 1 ? sum.alone : sum.among_others).push_back(measured);
     }
   }
@@ -150,13 +127,9 @@ void exchange_groups(HostTree& tree, std::span<const HostTree::Group> others,
   for (std::size_t g = 0; g < tree.groups.size(); ++g) {
     for (const HostTree::Group& other : others) {
       HostTree changed = tree;
-      changed.groups[g] = other;
-      bool fits = true;
-      for (std::size_t i = 0; i < tree.groups.size(); ++i) {
-        fits = fits && (i == g || (tree.groups[i].hosts != other.hosts &&
-                                   compatible(tree.groups[i].hosts, other.hosts)));
-      }
-      if (!fits) continue;
+      changed.groups.erase(changed.groups.begin() + static_cast<std::ptrdiff_t>(g));
+      if (other.hosts == tree.groups[g].hosts || !fits(changed, other.hosts)) continue;
+      changed.groups.insert(changed.groups.begin() + static_cast<std::ptrdiff_t>(g), other);
       const double now = misfit(changed, experiments);
       if (now >= kNearer * error) continue;
       error = now;
@@ -166,14 +139,18 @@ void exchange_groups(HostTree& tree, std::span<const HostTree::Group> others,
 }
 
 void refine(HostTree& tree, std::span<const Experiment> experiments) {
-  const AtLimits sums = sums_at_limits(tree, experiments);
-  for (std::size_t h = 0; h < at(tree.hosts()); ++h) {
-    tree.out[h] = settled(sums.out[h], tree.out[h]);
-    tree.in[h] = settled(sums.in[h], tree.in[h]);
+  AtLimits sums = sums_at_limits(tree, experiments);
+  for (int h = 0; h < tree.hosts(); ++h) {
+    double& out = tree.out[at(h)];
+    double& in = tree.in[at(h)];
+    out = settled(sums[{Limit::Kind::host_out, h}], out);
+    in = settled(sums[{Limit::Kind::host_in, h}], in);
   }
   for (std::size_t g = 0; g < tree.groups.size(); ++g) {
-    tree.groups[g].out = settled(sums.groups_out[g], tree.groups[g].out);
-    tree.groups[g].in = settled(sums.groups_in[g], tree.groups[g].in);
+    HostTree::Group& group = tree.groups[g];
+    const int index = static_cast<int>(g);
+    group.out = settled(sums[{Limit::Kind::group_out, index}], group.out);
+    group.in = settled(sums[{Limit::Kind::group_in, index}], group.in);
   }
 }
 

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -89,72 +87,9 @@ std::vector<Hosts> starting_points(const HostTree& tree, std::span<const Experim
   return points;
 }
 
-bool fits_into(const HostTree& tree, const Hosts& group) {
-  return std::all_of(tree.groups.begin(), tree.groups.end(), [&](const HostTree::Group& other) {
-    return other.hosts != group && compatible(other.hosts, group);
-  });
-}
-
-// misfit() of a tree with any one group more. All that its own limits say is the same for each, and
-// hundreds are tried.
-class MisfitWith {
- public:
-  MisfitWith(const HostTree& tree, std::span<const Experiment> experiments)
-      : tree_(tree), experiments_(experiments) {
-    for (const Experiment& e : experiments) {
-      const std::vector<Limit> limits = limits_of(tree, e.flows);
-      const std::vector<const Limit*> fullest = fullest_limits(limits, e.bytes_per_s);
-      std::vector<double>& full = fullness_.emplace_back();
-      for (std::size_t f = 0; f < e.flows.size(); ++f) {
-        full.push_back(waited_for_way_back(e, f) ? 0 : fullness_of(*fullest[f], e.bytes_per_s));
-      }
-    }
-  }
-
-  // Infinity where the group does not fit into the tree.
-  double operator()(const Hosts& group) const {
-    if (!worth_a_trunk(tree_.hosts(), group) || !fits_into(tree_, group)) {
-      return std::numeric_limits<double>::infinity();
-    }
-    std::vector<bool> inside(at(tree_.hosts()), false);
-    for (const int host : group) inside[at(host)] = true;
-    std::vector<double> out, in;
-    for (const Experiment& e : experiments_) {
-      out.push_back(0);
-      in.push_back(0);
-      for (std::size_t f = 0; f < e.flows.size(); ++f) {
-        const bool from = inside[at(e.flows[f].src)];
-        if (from != inside[at(e.flows[f].dst)]) (from ? out : in).back() += e.bytes_per_s[f];
-      }
-    }
-    const double most_out = agreed(out), most_in = agreed(in);
-    const bool crossed = most_out > 0 && most_in > 0;
-    double sum = 0;
-    int count = 0;
-    for (std::size_t i = 0; i < experiments_.size(); ++i) {
-      const std::vector<Flow>& flows = experiments_[i].flows;
-      for (std::size_t f = 0; f < flows.size(); ++f) {
-        double full = fullness_[i][f];
-        if (full <= 0) continue;
-        const bool from = inside[at(flows[f].src)];
-        if (crossed && from != inside[at(flows[f].dst)]) {
-          full = std::max(full, from ? out[i] / most_out : in[i] / most_in);
-        }
-        sum += std::abs(std::log(full));
-        ++count;
-      }
-    }
-    return count == 0 ? 0 : sum / count;
-  }
-
- private:
-  const HostTree& tree_;
-  std::span<const Experiment> experiments_;
-  std::vector<std::vector<double>> fullness_;  // of the fullest limit of each flow; 0: no evidence
-};
-
 // Moves single hosts in and out while that explains more.
-void improve(int hosts, const MisfitWith& misfit_with, Hosts& group, double& error) {
+void improve(const HostTree& tree, const Misfit& misfit, Hosts& group, double& error) {
+  const int hosts = tree.hosts();
   while (true) {
     Hosts best = group;
     double least = error;
@@ -166,7 +101,8 @@ void improve(int hosts, const MisfitWith& misfit_with, Hosts& group, double& err
         changed.insert(std::lower_bound(changed.begin(), changed.end(), h), h);
       }
       changed = smaller_side(hosts, std::move(changed));
-      const double now = misfit_with(changed);
+      if (!fits(tree, changed)) continue;
+      const double now = misfit.with(changed);
       if (now < 0.98 * least) {
         least = now;
         best = std::move(changed);
@@ -199,19 +135,20 @@ HostTree cables_of(HostTree tree) {
 std::vector<Explanation> with_one_more(const Explanation& before,
                                        std::span<const Experiment> experiments) {
   const HostTree& tree = before.tree;
-  const MisfitWith misfit_with(tree, experiments);
+  const Misfit misfit(tree, experiments);
   std::vector<std::pair<double, Hosts>> starts;
   for (const Hosts& cluster : starting_points(tree, experiments)) {
     Hosts group = smaller_side(tree.hosts(), cluster);
-    const double now = misfit_with(group);
-    if (std::isfinite(now)) starts.emplace_back(now, std::move(group));
+    if (!fits(tree, group)) continue;
+    const double now = misfit.with(group);
+    starts.emplace_back(now, std::move(group));
   }
   std::stable_sort(starts.begin(), starts.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   if (starts.size() > kMostStarts) starts.resize(kMostStarts);
   std::vector<Explanation> longer;
   for (auto& [now, group] : starts) {
-    improve(tree.hosts(), misfit_with, group, now);
+    improve(tree, misfit, group, now);
     if (now > kExplains * before.error) continue;
     longer.push_back({.tree = tree, .error = now});
     add_group(longer.back().tree, group, experiments);

@@ -43,6 +43,31 @@ int log2_up(int n) {
   return log;
 }
 
+// Orders `outside` so that its first hosts, met by those `inside` in turn, have what else is known
+// leave most to the trunk of `group`.
+void choose_partners(const Hosts& group, const Hosts& inside, HostTree known, Hosts& outside) {
+  constexpr double kClearlyMore = 1.1;  // or rates that scatter would ask for another cut each time
+  std::erase_if(known.groups, [&](const auto& other) { return other.hosts == group; });
+  known.core = 0;
+  std::vector<Flow> flows;
+  for (std::size_t i = 0; i < std::min(inside.size(), outside.size()); ++i) {
+    const auto next = outside.begin() + static_cast<std::ptrdiff_t>(i);
+    auto best = next;
+    double most = 0;
+    for (auto host = next; host != outside.end(); ++host) {
+      std::vector<Flow> with = flows;
+      both_ways(with, inside[i], *host);
+      const std::vector<double> rates = fair_rates(known, with);
+      const double sum = std::accumulate(rates.begin(), rates.end(), 0.0);
+      if (sum <= kClearlyMore * most) continue;
+      most = sum;
+      best = host;
+    }
+    std::rotate(next, best, best + 1);
+    both_ways(flows, inside[i], outside[i]);
+  }
+}
+
 }  // namespace
 
 std::vector<std::vector<Flow>> tournament(int hosts) {
@@ -281,11 +306,11 @@ void Prober::ask_pairs() {
   }
 }
 
-std::vector<Flow> Prober::cut_flows(const Hosts& group) const {
-  const HostTree tree = infer(hosts_, experiments_, {});
+std::vector<Flow> Prober::cut_flows(const Hosts& group, const HostTree& cables,
+                                    const HostTree& known) const {
   const auto faster = [&](int a, int b) {
-    const double x = tree.out[at(a)] + tree.in[at(a)];
-    const double y = tree.out[at(b)] + tree.in[at(b)];
+    const double x = cables.out[at(a)] + cables.in[at(a)];
+    const double y = cables.out[at(b)] + cables.in[at(b)];
     return x != y ? x > y : a < b;
   };
   Hosts inside = group;
@@ -306,7 +331,7 @@ std::vector<Flow> Prober::cut_flows(const Hosts& group) const {
       if (i < part.size()) outside.push_back(part[i]);
     }
   }
-  if (hosts_ <= kWholeTournament) outside = partners(group, inside, std::move(outside));
+  if (hosts_ <= kWholeTournament) choose_partners(group, inside, known, outside);
   std::vector<Flow> flows;
   for (std::size_t i = 0; i < std::min(inside.size(), outside.size()); ++i) {
     both_ways(flows, inside[i], outside[i]);
@@ -314,35 +339,11 @@ std::vector<Flow> Prober::cut_flows(const Hosts& group) const {
   return flows;
 }
 
-// Whom of `outside`, in order of preference, to meet, so that what else is known leaves most for
-// the trunk of `group`.
-Hosts Prober::partners(const Hosts& group, const Hosts& inside, Hosts outside) const {
-  HostTree others = infer(hosts_, experiments_, groups_);
-  std::erase_if(others.groups, [&](const auto& other) { return other.hosts == group; });
-  others.core = 0;
-  std::vector<Flow> flows;
-  for (std::size_t i = 0; i < std::min(inside.size(), outside.size()); ++i) {
-    const auto chosen_from = outside.begin() + static_cast<std::ptrdiff_t>(i);
-    double most = 0;
-    auto best = chosen_from;
-    for (auto host = chosen_from; host != outside.end(); ++host) {
-      std::vector<Flow> with = flows;
-      both_ways(with, inside[i], *host);
-      const std::vector<double> rates = fair_rates(others, with);
-      const double sum = std::accumulate(rates.begin(), rates.end(), 0.0);
-      if (sum <= 1.1 * most) continue;
-      most = sum;
-      best = host;
-    }
-    std::rotate(chosen_from, best, best + 1);
-    both_ways(flows, inside[i], outside[i]);
-  }
-  return outside;
-}
-
 void Prober::ask_cuts(const std::vector<Hosts>& groups, int runs) {
   std::vector<std::vector<Flow>> cuts;
-  for (const Hosts& group : groups) cuts.push_back(cut_flows(group));
+  const HostTree cables = infer(hosts_, experiments_, {});
+  const HostTree known = tree();
+  for (const Hosts& group : groups) cuts.push_back(cut_flows(group, cables, known));
   for (int run = 0; run < runs; ++run) {
     for (const bool out : {true, false}) {
       for (const std::vector<Flow>& cut : cuts) {
@@ -395,8 +396,8 @@ bool Prober::unexplained() const {
 void Prober::ask_hidden() {
   if (hosts_ > kWholeTournament && !unexplained()) return;
   const auto found = oversubscribed_groups(tree(), experiments_, kMostHidden);
-  if (found == hidden_) return;  // asked for already
-  hidden_ = found;
+  if (found == last_found_) return;  // asked for already
+  last_found_ = found;
   groups_.insert(groups_.end(), found.begin(), found.end());
   ask_cuts(found, kCutRuns);
 }

@@ -81,10 +81,8 @@ class Prober {
   void ask_whole_fans();
   [[nodiscard]] bool is_confirmed(int host, bool sends) const;
   void ask_fans();
-  [[nodiscard]] std::vector<Flow> cut_flows(const std::vector<int>& group) const;
-  [[nodiscard]] std::vector<int> partners(const std::vector<int>& group,
-                                          const std::vector<int>& inside,
-                                          std::vector<int> outside) const;
+  [[nodiscard]] std::vector<Flow> cut_flows(const std::vector<int>& group, const HostTree& cables,
+                                            const HostTree& known) const;
 
   int hosts_;
   Step step_ = Step::tournament;
@@ -95,7 +93,7 @@ class Prober {
   std::vector<std::vector<int>> groups_;  // candidates
   std::vector<std::vector<int>> pair_parts_;
   std::size_t pivot_ = 0;
-  std::vector<std::vector<int>> hidden_;  // that the last cuts were to find
+  std::vector<std::vector<int>> last_found_;  // by ask_hidden()
   int hidden_runs_ = 0;
   int fan_ = -1;
 };
