@@ -95,7 +95,7 @@ TEST(Json, ProgramsAreWrittenAnInstructionPerLine) {
   EXPECT_THAT(text, HasSubstr("\"format\": \"chorus-programs\""));
   EXPECT_THAT(text, HasSubstr("\n          {\"chunks\": [0, 1], \"sources\": [[\"input\", 0], "
                               "[\"incoming\", 0]], \"destination\": [\"output\", 0], "
-                              "\"completes\": true}"));
+                              "\"completes\": true, \"step\": 0}"));
   EXPECT_EQ(text, to_json(lower(ring_all_reduce(2))));
 }
 

@@ -211,6 +211,29 @@ TEST(ProgramFault, NamesWhoWaitsForWhomInADeadlock) {
             "from rank 0 on channel 0 (lane 0 there)");
 }
 
+// Parts of an all-reduce are held back for what comes before them: that must not need them.
+TEST(ProgramFault, SeesAPartThatIsHeldBackForItsOwnSum) {
+  auto programs = lower(recursive_doubling_all_reduce(2, 1));
+  ASSERT_EQ(first_fault(programs, 2, false), std::nullopt);
+  const auto put_off = [&](int steps) {
+    int parts = 0;
+    for (Program& program : programs) {
+      for (Lane& lane : program.lanes) {
+        for (Instruction& instruction : lane.instructions) {
+          if (!leaves_early(program, instruction)) continue;
+          ++parts;
+          instruction.step += steps;
+        }
+      }
+    }
+    return parts;
+  };
+  EXPECT_EQ(put_off(kLeastRunAhead), 2);
+  EXPECT_EQ(first_fault(programs, 2, false), std::nullopt);
+  EXPECT_EQ(put_off(1), 2);
+  EXPECT_THAT(first_fault(programs, 2, false).value_or(""), HasSubstr(", of an earlier step"));
+}
+
 TEST(ProgramFault, CountsSlots) {
   // Two messages before either is received: one slot is too few.
   auto programs = lower(ring_all_reduce(2));

@@ -1,4 +1,5 @@
-// When an execution tells a link where messages may land: never where something is still needed.
+// When an execution tells a link where messages may land, never where something is still needed;
+// and when it lets a message go that waits for nothing.
 #include "runtime/executors/execution.hpp"
 
 #include <gtest/gtest.h>
@@ -145,6 +146,78 @@ TEST_F(PostedReceiveTest, WhatIsForwardedDoesNotWaitUntilTheLastIsReleased) {
   while (execution_.step()) {
   }
   EXPECT_TRUE(execution_.finished());
+}
+
+class RunAheadTest : public ::testing::Test {
+ protected:
+  /// Rank 0 of 2 sends its part of chunk c at step c, and has the sum back at step c + 1. Nothing
+  /// ever arrives. Returns how many parts have left.
+  std::uint64_t parts_sent(CollectiveKind kind, int chunks, int run_ahead, std::size_t tiles = 1) {
+    Lane parts, sums;
+    for (ChunkId c = 0; c < chunks; ++c) {
+      parts.instructions.push_back(
+          {.chunk = c,
+           .sources = {{.incoming = -1, .local = {.buffer = Buffer::input, .index = c}}},
+           .destination = {},
+           .sends = {0},
+           .after = {},
+           .step = c});
+      sums.instructions.push_back({.chunk = c,
+                                   .sources = {{.incoming = 0, .local = {}}},
+                                   .destination = LocalRange{.buffer = Buffer::output, .index = c},
+                                   .sends = {},
+                                   .after = {},
+                                   .completes = true,
+                                   .step = c + 1});
+    }
+    const Program program{.name = "by hand",
+                          .collective = {.kind = kind, .root = 0},
+                          .world_size = 2,
+                          .rank = 0,
+                          .num_chunks = chunks,
+                          .num_channels = 1,
+                          .incoming = {{.peer = 1}},
+                          .outgoing = {{.peer = 1}},
+                          .lanes = {parts, sums}};
+    memory_.resize(static_cast<std::size_t>(chunks) * tiles * kMessage);
+    execution_.reset(make_routine(program, {}, 0),
+                     {.input = memory_.data(),
+                      .output = memory_.data(),
+                      .count = memory_.size(),
+                      .tag = kTag,
+                      .run_ahead = run_ahead},
+                     {.slots = 64, .slot_bytes = kMessage}, ports_);
+    execution_.begin();
+    while (execution_.step()) {
+    }
+    return link_.puts();
+  }
+
+  NotingLink link_;
+  OnePeer ports_{link_};
+  Execution execution_;
+  std::vector<std::byte> memory_;
+};
+
+TEST_F(RunAheadTest, PartsOfAnAllReduceWaitForTheSums) {
+  EXPECT_EQ(parts_sent(CollectiveKind::all_reduce, 8, 1), 3U);
+}
+
+TEST_F(RunAheadTest, AsManyStepsAsTheCallAllows) {
+  EXPECT_EQ(parts_sent(CollectiveKind::all_reduce, 8, 4), 6U);
+}
+
+TEST_F(RunAheadTest, AllAtOnceWhereNothingIsSaid) {
+  EXPECT_EQ(parts_sent(CollectiveKind::all_reduce, 8, Work{}.run_ahead), 8U);
+}
+
+TEST_F(RunAheadTest, WhatIsNoPartOfASumLeavesAtOnce) {
+  EXPECT_EQ(parts_sent(CollectiveKind::broadcast, 8, 1), 8U);
+}
+
+// Each tile runs the program anew: its first steps wait for nothing of the tile before.
+TEST_F(RunAheadTest, TilesFollowEachOther) {
+  EXPECT_EQ(parts_sent(CollectiveKind::all_reduce, 2, 1, 4), 8U);
 }
 
 }  // namespace

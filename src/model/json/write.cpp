@@ -127,6 +127,7 @@ std::string instruction_text(const Instruction& instruction) {
     result += fmt::format(", \"after\": {}", row(instruction.after, dependency));
   }
   if (instruction.completes) result += ", \"completes\": true";
+  if (instruction.step >= 0) result += fmt::format(", \"step\": {}", instruction.step);
   return result + "}";
 }
 

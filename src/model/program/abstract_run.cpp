@@ -100,6 +100,19 @@ bool AbstractRun::done(Rank rank, const Dependency& dependency, int tile) const 
          static_cast<long long>(length) * tile + dependency.instruction;
 }
 
+int AbstractRun::lane_behind(const Issue& issue) const {
+  if (!leaves_early(programs_[issue.rank], at(issue))) return -1;
+  const int from = at(issue).step - kLeastRunAhead;  // what comes before must have been issued
+  for (std::size_t lane = 0; lane < programs_[issue.rank].lanes.size(); ++lane) {
+    if (finished(issue.rank, static_cast<int>(lane))) continue;
+    Issue first = next(issue.rank, static_cast<int>(lane));
+    if (first.tile > issue.tile) continue;
+    if (first.tile < issue.tile) first.instruction = 0;
+    if (at(first).step < from) return first.lane;
+  }
+  return -1;
+}
+
 bool AbstractRun::messages_there(const Issue& issue) const {
   const auto& sources = at(issue).sources;
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -123,6 +136,10 @@ bool AbstractRun::can_issue(const Issue& issue) {
   for (const Dependency& dependency : at(issue).after) {
     if (done(issue.rank, dependency, issue.tile)) continue;
     ranks_[issue.rank].lanes[dependency.lane].waiters.push_back(issue.lane);
+    return false;
+  }
+  if (const int behind = lane_behind(issue); behind >= 0) {
+    ranks_[issue.rank].lanes[behind].waiters.push_back(issue.lane);
     return false;
   }
   return messages_there(issue) && slots_free(issue);
@@ -189,6 +206,10 @@ std::string AbstractRun::obstacle(const Issue& issue) const {
   for (const Dependency& dependency : at(issue).after) {
     if (done(issue.rank, dependency, issue.tile)) continue;
     return fmt::format("its lane {} instruction {}", dependency.lane, dependency.instruction);
+  }
+  if (const int behind = lane_behind(issue); behind >= 0) {
+    return fmt::format("its lane {} instruction {}, of an earlier step", behind,
+                       next(issue.rank, behind).instruction);
   }
   const auto& sources = at(issue).sources;
   for (std::size_t i = 0; i < sources.size(); ++i) {

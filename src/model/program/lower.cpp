@@ -41,6 +41,8 @@ struct Placed {
   Rank peer = -1;     // breaks ties between sends of one chunk
   int delivery = -1;  // arrivals: which
   Instruction instruction;
+
+  [[nodiscard]] int step() const { return order.first < 0 ? -1 : order.first / 2; }
 };
 
 bool copies(const Schedule& schedule) {
@@ -342,6 +344,7 @@ class Lowering {
     Dependencies dependencies(program.lanes.size());
     for (std::size_t i = 0; i < items.size(); ++i) {
       Instruction& instruction = items[i].instruction;
+      instruction.step = items[i].step();
       instruction.after =
           dependencies.add(lanes[i], instruction, hazards.add(static_cast<int>(i), instruction));
       program.lanes[lanes[i]].instructions.push_back(std::move(instruction));

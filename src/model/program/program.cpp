@@ -12,6 +12,12 @@
 #include "model/schedule/contract.hpp"
 
 namespace chorus {
+
+bool leaves_early(const Program& program, const Instruction& instruction) {
+  return program.collective.kind == CollectiveKind::all_reduce && !instruction.sends.empty() &&
+         !instruction.destination && instruction.sources.size() == 1 &&
+         instruction.sources.front().incoming < 0;
+}
 namespace {
 
 using Fault = std::optional<std::string>;

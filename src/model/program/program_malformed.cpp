@@ -92,7 +92,7 @@ class ProgramParts {
   }
 
   Fault check(const Instruction& instruction, int lane) {
-    const auto& [chunk, count, sources, destination, sends, after, completes] = instruction;
+    const auto& [chunk, count, sources, destination, sends, after, completes, step] = instruction;
     if (chunk < 0 || count < 1 || chunk > program_.num_chunks - count) {
       return fmt::format("chunks [{}, {}) are not in [0, {})", chunk,
                          static_cast<long long>(chunk) + count, program_.num_chunks);

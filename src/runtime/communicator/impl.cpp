@@ -321,6 +321,11 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
             .tag = history_,
             .instances = instances};
   if (kind == CollectiveKind::barrier) work.count = 0;
+  if (choice.routine->early) {
+    // As many steps more as pass while messages travel, or these would wait for each other.
+    work.run_ahead = kLeastRunAhead +
+                     static_cast<int>(selector->latency_share(kind, bytes) * choice.routine->steps);
+  }
   prepare_input(job, work, call, static_cast<std::size_t>(input_blocks(collective, n, place.rank)),
                 static_cast<std::size_t>(output_blocks(collective, n, place.rank)));
   SharedWindow* const shared_window = connections->shared_window();

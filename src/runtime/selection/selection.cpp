@@ -381,10 +381,19 @@ std::size_t Selection::entry_for(CollectiveKind kind, std::uint64_t size_bytes) 
 }
 
 double Selection::predicted_s(CollectiveKind kind, std::uint64_t size_bytes) {
+  return predicted_s(kind, entry_for(kind, size_bytes), static_cast<double>(size_bytes));
+}
+
+double Selection::latency_share(CollectiveKind kind, std::uint64_t size_bytes) {
+  const std::size_t entry = entry_for(kind, size_bytes);
+  const double all_s = predicted_s(kind, entry, static_cast<double>(size_bytes));
+  const double empty_s = predicted_s(kind, entry, 0);
+  return empty_s > 0 && all_s > empty_s ? empty_s / all_s : empty_s > 0 ? 1 : 0;
+}
+
+double Selection::predicted_s(CollectiveKind kind, std::size_t chosen, double bytes) {
   const PerKind& per_kind = prepare(kind);
-  const std::size_t chosen = entry_for(kind, size_bytes);
   const PlanEntry& entry = per_kind.considered->entries[chosen];
-  const auto bytes = static_cast<double>(size_bytes);
   if (chosen < per_kind.of_plan) {
     return entry.min_bytes_time_s +
            (bytes - static_cast<double>(entry.min_bytes)) * entry.per_byte_time_s;

@@ -96,6 +96,8 @@ class Selection {
   [[nodiscard]] std::string why(CollectiveKind kind, std::uint64_t size_bytes);
   /// Of what serves this size.
   [[nodiscard]] double predicted_s(CollectiveKind kind, std::uint64_t size_bytes);
+  /// Of that, the part that it would take if it were empty: latencies; in [0, 1].
+  [[nodiscard]] double latency_share(CollectiveKind kind, std::uint64_t size_bytes);
   [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
   [[nodiscard]] const Pricing& pricing() const { return pricing_; }
@@ -111,6 +113,7 @@ class Selection {
     PlanEntry entry;
   };
   PerKind& prepare(CollectiveKind kind);
+  [[nodiscard]] double predicted_s(CollectiveKind kind, std::size_t entry, double bytes);
   [[nodiscard]] Considered decided(CollectiveKind kind);
   void tell(CollectiveKind kind, const PerKind& per_kind) const;
   [[nodiscard]] const PlanEntry* planned(CollectiveKind kind, std::string_view name) const;
