@@ -126,6 +126,23 @@ TEST_P(Prices, ChooseTheCheapestAtEverySize) {
   }
 }
 
+// What latency takes of a call: all of an empty one, next to nothing of one that is large enough.
+TEST_P(Prices, TellLatencyFromBytes) {
+  const Options options;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Host host(seed);
+    Selection selection(host.topology, levels_inside(host.machine.places), options, {},
+                        {.shared = &host.machine});
+    EXPECT_DOUBLE_EQ(selection.latency_share(GetParam(), 0), 1) << seed;
+    for (const double size : kSizes) {
+      const double share = selection.latency_share(GetParam(), static_cast<std::uint64_t>(size));
+      EXPECT_GE(share, 0) << fmt::format("seed {}, {} bytes", seed, size);
+      EXPECT_LE(share, 1) << fmt::format("seed {}, {} bytes", seed, size);
+    }
+    EXPECT_LT(selection.latency_share(GetParam(), 1'000'000'000'000), 0.001) << seed;
+  }
+}
+
 /// Packages of some cores with a common cache each, a rank bound to every core, in order. What lies
 /// in another package takes `times` as long.
 struct Packages {

@@ -321,8 +321,8 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
             .tag = history_,
             .instances = instances};
   if (kind == CollectiveKind::barrier) work.count = 0;
-  if (choice.routine->early) {
-    // As many steps more as pass while messages travel, or these would wait for each other.
+  if (choice.routine->early && schedule_name.empty()) {
+    // As many steps more as pass while messages travel, or they would wait for each other.
     work.run_ahead = kLeastRunAhead +
                      static_cast<int>(selector->latency_share(kind, bytes) * choice.routine->steps);
   }

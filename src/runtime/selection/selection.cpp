@@ -388,7 +388,8 @@ double Selection::latency_share(CollectiveKind kind, std::uint64_t size_bytes) {
   const std::size_t entry = entry_for(kind, size_bytes);
   const double all_s = predicted_s(kind, entry, static_cast<double>(size_bytes));
   const double empty_s = predicted_s(kind, entry, 0);
-  return empty_s > 0 && all_s > empty_s ? empty_s / all_s : empty_s > 0 ? 1 : 0;
+  if (empty_s <= 0) return 0;
+  return all_s > empty_s ? empty_s / all_s : 1;
 }
 
 double Selection::predicted_s(CollectiveKind kind, std::size_t chosen, double bytes) {
