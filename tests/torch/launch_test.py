@@ -65,7 +65,8 @@ assert "chorus_torch" not in sys.modules or "CHORUS_AS_GLOO" in os.environ, "loa
 dist.init_process_group(sys.argv[1])
 x = torch.ones(2) * dist.get_rank()
 dist.all_reduce(x, dist.ReduceOp.AVG)
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
+# In one write: lines of two processes must not run into each other.
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}\\n", end="", flush=True)
 '''.replace("import sys,", "import os, sys,")
         with tempfile.TemporaryDirectory() as folder:  # what pip makes of setup.py's entry points
             about = Path(folder, "chorus_torch-0.dist-info")
@@ -99,7 +100,8 @@ part = dist.new_group([0, 1], backend="gloo")
 x = torch.tensor([1.0, 3.0]) * dist.get_rank()
 dist.all_reduce(x, dist.ReduceOp.AVG, group=part)  # which Gloo has not
 dist.monitored_barrier()
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}")
+# In one write: lines of two processes must not run into each other.
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}\\n", end="", flush=True)
 '''
         os.environ["CHORUS_AS_GLOO"] = "1"
         try:
