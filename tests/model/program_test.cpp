@@ -220,7 +220,7 @@ TEST(ProgramFault, SeesAPartThatIsHeldBackForItsOwnSum) {
     for (Program& program : programs) {
       for (Lane& lane : program.lanes) {
         for (Instruction& instruction : lane.instructions) {
-          if (!leaves_early(program, instruction)) continue;
+          if (!held_to_steps(program, instruction)) continue;
           ++parts;
           instruction.step += steps;
         }

@@ -101,14 +101,15 @@ bool AbstractRun::done(Rank rank, const Dependency& dependency, int tile) const 
 }
 
 int AbstractRun::lane_behind(const Issue& issue) const {
-  if (!leaves_early(programs_[issue.rank], at(issue))) return -1;
-  const int from = at(issue).step - kLeastRunAhead;  // what comes before must have been issued
-  for (std::size_t lane = 0; lane < programs_[issue.rank].lanes.size(); ++lane) {
+  const Program& program = programs_[issue.rank];
+  const int step = at(issue).step - kLeastRunAhead;
+  if (step <= 0 || !held_to_steps(program, at(issue))) return -1;
+  for (std::size_t lane = 0; lane < program.lanes.size(); ++lane) {
     if (finished(issue.rank, static_cast<int>(lane))) continue;
-    Issue first = next(issue.rank, static_cast<int>(lane));
-    if (first.tile > issue.tile) continue;
-    if (first.tile < issue.tile) first.instruction = 0;
-    if (at(first).step < from) return first.lane;
+    const Issue come_to = next(issue.rank, static_cast<int>(lane));
+    if (is_behind(program.lanes[lane], come_to.tile, come_to.instruction, issue.tile, step)) {
+      return come_to.lane;
+    }
   }
   return -1;
 }

@@ -72,7 +72,7 @@ class AbstractRun {
   [[nodiscard]] bool finished(Rank rank, int lane) const;
   [[nodiscard]] Issue next(Rank rank, int lane) const;
   [[nodiscard]] const Instruction& at(const Issue& issue) const;
-  /// The first lane that `issue` is held back for (leaves_early), or -1.
+  /// The first lane that `issue` is held back for (held_to_steps), or -1.
   [[nodiscard]] int lane_behind(const Issue& issue) const;
   bool can_issue(const Issue& issue);
   [[nodiscard]] bool messages_there(const Issue& issue) const;

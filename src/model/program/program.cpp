@@ -12,12 +12,6 @@
 #include "model/schedule/contract.hpp"
 
 namespace chorus {
-
-bool leaves_early(const Program& program, const Instruction& instruction) {
-  return program.collective.kind == CollectiveKind::all_reduce && !instruction.sends.empty() &&
-         !instruction.destination && instruction.sources.size() == 1 &&
-         instruction.sources.front().incoming < 0;
-}
 namespace {
 
 using Fault = std::optional<std::string>;
@@ -285,6 +279,17 @@ Fault left_over(std::span<const Program> programs, const AbstractRun& run) {
 }
 
 }  // namespace
+
+bool held_to_steps(const Program& program, const Instruction& instruction) {
+  return program.collective.kind == CollectiveKind::all_reduce && !instruction.sends.empty() &&
+         !instruction.destination && instruction.sources.size() == 1 &&
+         instruction.sources.front().incoming < 0;
+}
+
+bool is_behind(const Lane& lane, int lane_tile, int next, int tile, int step) {
+  if (lane_tile > tile || lane.instructions.empty()) return false;
+  return lane.instructions[at(lane_tile < tile ? 0 : next)].step < step;
+}
 
 int max_message_chunks(const Program& program) {
   int most = 1;

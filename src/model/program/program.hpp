@@ -96,19 +96,23 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
-/// Fewest steps that a rank's own parts of an all-reduce may be ahead of the rest of its program
-/// (leaves_early). Messages of the step before may still be under way: links stay busy.
+/// Fewest steps by which an instruction that is held_to_steps() may run ahead of the rest of its
+/// program. Messages of the step before may still be under way: links stay busy.
 inline constexpr int kLeastRunAhead = 1;
 
-/// Whether `instruction`, of an all-reduce, only sends what the rank has had from the start.
+/// Whether an executor may hold `instruction` back until its rank has issued, of the same tile, all
+/// that lies more than so many steps before it, kLeastRunAhead or more. first_fault() does so at
+/// kLeastRunAhead: what can run then can run with more, and without.
 ///
-/// Such parts wait for nothing, the sums that come back wait for all of them. Left alone the parts
-/// of all chunks leave first and share every cable with the few sums that are ready; at the end
-/// there are only sums, and the cables that carry none idle (twelve hosts in a tree of switches,
-/// one of them slow: 1.55 s in place of 1.05). So an executor holds a part back until its rank has
-/// issued, of the same tile, all instructions that are more than kLeastRunAhead steps before it, or
-/// more than a number above that, or does not care: first_fault() looks at the strictest.
-[[nodiscard]] bool leaves_early(const Program& program, const Instruction& instruction);
+/// True of what an all-reduce sends out of memory. The parts among it wait for no message, sums
+/// wait for all of them. Left alone the parts of all chunks leave first and share every cable with
+/// the few sums that are ready; at the end there are only sums, and the cables that carry none idle
+/// (twelve hosts in a tree of switches, one of them slow: 1.55 s in place of 1.05).
+[[nodiscard]] bool held_to_steps(const Program& program, const Instruction& instruction);
+
+/// Whether `lane`, which is to issue instruction `next` of tile `lane_tile`, has yet to issue one
+/// of `tile` whose step is less than `step`.
+[[nodiscard]] bool is_behind(const Lane& lane, int lane_tile, int next, int tile, int step);
 
 /// Most chunks of a message that `program` sends or receives (at least 1): what a slot must hold.
 [[nodiscard]] int max_message_chunks(const Program& program);

@@ -321,11 +321,6 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
             .tag = history_,
             .instances = instances};
   if (kind == CollectiveKind::barrier) work.count = 0;
-  if (choice.routine->early && schedule_name.empty()) {
-    // As many steps more as pass while messages travel, or they would wait for each other.
-    work.run_ahead = kLeastRunAhead +
-                     static_cast<int>(selector->latency_share(kind, bytes) * choice.routine->steps);
-  }
   prepare_input(job, work, call, static_cast<std::size_t>(input_blocks(collective, n, place.rank)),
                 static_cast<std::size_t>(output_blocks(collective, n, place.rank)));
   SharedWindow* const shared_window = connections->shared_window();
@@ -334,6 +329,11 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
     job.way = Job::Way::direct;
     job.direct.reset(choice.routine, work, *shared_window, shared_calls_);
   } else {
+    if (choice.routine->held_to_steps && schedule_name.empty()) {
+      // As many steps more as pass while messages travel, or they would wait for each other.
+      const double share = selector->latency_share(kind, bytes);
+      work.run_ahead = kLeastRunAhead + static_cast<int>(share * choice.routine->steps);
+    }
     job.execution.reset(choice.routine, work, layout, *engine);
   }
   return job;

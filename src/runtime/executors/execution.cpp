@@ -59,8 +59,8 @@ std::shared_ptr<const Routine> make_routine(
     for (const Instruction& instruction : lane.instructions) {
       routine->max_sends = std::max(routine->max_sends, static_cast<int>(instruction.sends.size()));
       routine->steps = std::max(routine->steps, instruction.step + 1);
-      routine->early = routine->early ||
-                       (instruction.step > kLeastRunAhead && leaves_early(program, instruction));
+      routine->held_to_steps = routine->held_to_steps || (instruction.step > kLeastRunAhead &&
+                                                          held_to_steps(program, instruction));
     }
   }
   routine->hash = hash;
@@ -306,16 +306,13 @@ bool Execution::ready(LaneState& state, const Instruction& instruction) {
   return may_leave(state, instruction) && after_met(state, instruction, state.tile);
 }
 
-// False while a part of an all-reduce would run ahead (leaves_early).
 bool Execution::may_leave(const LaneState& state, const Instruction& instruction) const {
-  const int from = instruction.step - work_.run_ahead;
-  if (from <= 0 || !leaves_early(routine_->program, instruction)) return true;
+  const int step = instruction.step - work_.run_ahead;
+  if (step <= 0 || !held_to_steps(routine_->program, instruction)) return true;
   const std::size_t lanes = routine_->program.lanes.size();
   const LaneState* const first = &lanes_[static_cast<std::size_t>(state.instance) * lanes];
   return std::none_of(first, first + lanes, [&](const LaneState& other) {
-    if (other.tile > state.tile || other.lane->instructions.empty()) return false;
-    const int next = other.tile < state.tile ? 0 : other.next;
-    return other.lane->instructions[static_cast<std::size_t>(next)].step < from;
+    return is_behind(*other.lane, other.tile, other.next, state.tile, step);
   });
 }
 

@@ -33,10 +33,10 @@ struct Routine {
   std::vector<std::vector<int>> posted_after;
   int chunks_per_block = 1;
   MessageLengths lengths;
-  int max_sends = 1;       ///< most Instruction::sends
-  int steps = 0;           ///< of the schedule, as far as this rank takes part
-  bool early = false;      ///< some instruction leaves_early(), more than kLeastRunAhead steps in
-  std::uint32_t hash = 0;  ///< of the schedule: ranks that run different ones notice
+  int max_sends = 1;           ///< most Instruction::sends
+  int steps = 0;               ///< of the schedule, as far as this rank takes part
+  bool held_to_steps = false;  ///< some instruction is, more than kLeastRunAhead steps in
+  std::uint32_t hash = 0;      ///< of the schedule: ranks that run different ones notice
   /// The same for ranks that share memory; null if the schedule needs messages, or the ranks do.
   std::shared_ptr<const DirectRoutine> direct = nullptr;
   /// What Link::divide() is to be told of the links to Program::outgoing while it runs; empty where
@@ -57,8 +57,7 @@ struct Work {
   ReduceOp op = ReduceOp::sum;
   int divisor = 1;        ///< applied where a reduction completes
   std::uint32_t tag = 0;  ///< carried and expected by every message
-  /// Most steps that the rank's own parts of an all-reduce may leave ahead (leaves_early), at least
-  /// kLeastRunAhead.
+  /// Most steps that what is held_to_steps() may run ahead, at least kLeastRunAhead.
   int run_ahead = std::numeric_limits<int>::max();
   int instances = 1;  ///< copies of the program that take tiles in turn
   /// The program's channel c of instance i is data channel first_channel + i·num_channels + c.
@@ -140,6 +139,7 @@ class Execution {
   void retire(LaneState& state);
   void foresee(LaneState& state);
   [[nodiscard]] bool may_post(LaneState& state, const Instruction& instruction, int posted_after);
+  /// False while `instruction` would run ahead (held_to_steps).
   [[nodiscard]] bool may_leave(const LaneState& state, const Instruction& instruction) const;
   [[nodiscard]] bool after_met(LaneState& state, const Instruction& instruction, int tile);
   [[nodiscard]] bool in_place(const LaneState& state, const Instruction& instruction) const;
