@@ -8,11 +8,16 @@
 namespace chorus {
 namespace {
 
+constexpr Drift::Shape kAllReduce{.kind = CollectiveKind::all_reduce, .log2_bytes = 25};
+constexpr Drift::Shape kAllGather{.kind = CollectiveKind::all_gather, .log2_bytes = 25};
+constexpr Drift::Shape kSmallAllReduce{.kind = CollectiveKind::all_reduce, .log2_bytes = 21};
+
 /// Windows until something is said; 0 if nothing is within `most`.
-int windows_until_told(Drift& drift, double ratio, int most, double* change = nullptr) {
+int windows_until_told(Drift& drift, double ratio, int most, double* change = nullptr,
+                       Drift::Shape shape = kAllReduce) {
   for (int window = 1; window <= most; ++window) {
     for (int call = 0; call < Drift::kWindow; ++call) {
-      if (const auto told = drift.note(0.010, 0.010 * ratio)) {
+      if (const auto told = drift.note(shape, 0.010, 0.010 * ratio)) {
         if (change != nullptr) *change = *told;
         return window;
       }
@@ -28,7 +33,7 @@ TEST(Drift, StragglersAndNoiseAreNotTheNetwork) {
   for (int call = 0; call < 1000; ++call) {
     // One call in eight finds all ranks in time.
     const double ratio = call % 8 == 3 ? 1.2 : late(random) * 1.2;
-    EXPECT_EQ(drift.note(0.010, 0.010 * ratio), std::nullopt) << call;
+    EXPECT_EQ(drift.note(kAllReduce, 0.010, 0.010 * ratio), std::nullopt) << call;
   }
 }
 
@@ -65,6 +70,26 @@ TEST(Drift, WhatAnEarlierJobProbedIsHeldAgainstItsPredictions) {
   EXPECT_EQ(windows_until_told(cached, 4.0, 10), 2);
   Drift near(false);
   EXPECT_EQ(windows_until_told(near, 2.0, 10), 0);
+}
+
+TEST(Drift, CallsOfAnotherKindOrSizeAreNotTheNetwork) {
+  Drift drift(true);
+  EXPECT_EQ(windows_until_told(drift, 1.0, 4), 0);
+  EXPECT_EQ(windows_until_told(drift, 0.2, 4, nullptr, kAllGather), 0);
+  EXPECT_EQ(windows_until_told(drift, 3.0, 4, nullptr, kSmallAllReduce), 0);
+  // Each is still held against itself, whatever comes between.
+  EXPECT_EQ(windows_until_told(drift, 6.0, 1, nullptr, kSmallAllReduce), 0);
+  EXPECT_EQ(windows_until_told(drift, 1.0, 1), 0);
+  EXPECT_EQ(windows_until_told(drift, 6.0, 4, nullptr, kSmallAllReduce), 1);
+}
+
+TEST(Drift, WhatTheKernelTakesAheadOfTheWireIsNotTheNetwork) {
+  Drift cached(false);
+  EXPECT_EQ(windows_until_told(cached, 0.3, 10, nullptr, kAllGather), 0);
+  EXPECT_EQ(windows_until_told(cached, 0.6, 10, nullptr, kAllGather), 0);
+  EXPECT_EQ(windows_until_told(cached, 3.0, 10, nullptr, kAllGather), 2);
+  Drift all_reduce(false);
+  EXPECT_EQ(windows_until_told(all_reduce, 0.3, 10), 2);
 }
 
 }  // namespace

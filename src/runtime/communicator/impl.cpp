@@ -26,8 +26,8 @@ constexpr std::size_t kReportedHistory = 8;
 // Collectives of fewer bytes take as long as latencies and cores make them.
 constexpr std::uint64_t kTellingBytes = 1 << 20;
 
-// On every rank about when on all others.
-bool ends_together(CollectiveKind kind) {
+// Whose time shows the network: every rank waits for bytes of every other.
+bool shows_network(CollectiveKind kind) {
   return kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather ||
          kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all;
 }
@@ -303,7 +303,7 @@ Job& Communicator::Impl::prepare_collective(const Call& call) {
   Job& job = take_job(call, 0);
   job.sequence = ++sequence;
   job.flight_record = flight.begin(job.sequence, call, FlightRecorder::label(choice.name));
-  job.drifts = drift && bytes >= kTellingBytes && ends_together(kind);
+  job.drifts = drift && bytes >= kTellingBytes && shows_network(kind);
   job.timed = job.drifts || tells_calls;
   if (job.timed) {
     job.predicted_s = selector->predicted_s(kind, bytes);

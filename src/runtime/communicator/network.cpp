@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/text/log.hpp"
@@ -9,6 +10,7 @@
 #include "collectives/algorithms.hpp"
 #include "model/json/json.hpp"
 #include "runtime/communicator/impl.hpp"
+#include "runtime/engine/call.hpp"
 #include "runtime/engine/flight_recorder.hpp"
 #include "runtime/host/assumed_topology.hpp"
 #include "runtime/host/probe_cache.hpp"
@@ -130,7 +132,7 @@ void Communicator::Impl::await_plan() {
   end_planning();
 }
 
-// Only rank 0's cache counts, and collectives that end together on all ranks show it enough.
+// Only rank 0's cache counts, and what it sees shows enough.
 void Communicator::Impl::note_time(const Job& job) {
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - job.begun;
   if (tells_calls) {
@@ -139,7 +141,10 @@ void Communicator::Impl::note_time(const Job& job) {
                     signature(job.call), taken.count() * 1e6, job.predicted_s * 1e6));
   }
   if (!job.drifts || job.predicted_s <= 0) return;
-  const auto change = drift->note(job.predicted_s, taken.count());
+  const std::uint64_t bytes = size_bytes_of(job.call, static_cast<int>(place.members.size()));
+  const Drift::Shape shape{.kind = static_cast<CollectiveKind>(job.call.kind),
+                           .log2_bytes = static_cast<int>(std::bit_width(bytes))};
+  const auto change = drift->note(shape, job.predicted_s, taken.count());
   if (!change) return;
   const Probed* const probed =
       survey->recalled() != nullptr ? survey->recalled() : survey->await({});

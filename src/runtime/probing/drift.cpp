@@ -1,31 +1,33 @@
 #include "runtime/probing/drift.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace chorus {
-namespace {
 
-bool beyond(double ratio, double tolerance) { return ratio > tolerance || ratio * tolerance < 1; }
-
-}  // namespace
-
-std::optional<double> Drift::note(double predicted_s, double measured_s) {
+std::optional<double> Drift::note(Shape shape, double predicted_s, double measured_s) {
   if (told_ || predicted_s <= 0) return std::nullopt;
-  least_ = std::min(least_, measured_s / predicted_s);
-  if (++calls_ < kWindow) return std::nullopt;
-  const double ratio = least_;
-  calls_ = 0;
-  least_ = std::numeric_limits<double>::infinity();
-  double change = usual_ > 0 ? ratio / usual_ : 1;
-  bool changed = beyond(change, kTolerance);
-  if (usual_ == 0) {
-    changed = !fresh_ && beyond(ratio, kPredicted);
-    change = ratio;
+  Windows& seen = by_shape_[shape];
+  seen.least = std::min(seen.least, measured_s / predicted_s);
+  if (++seen.calls < kWindow) return std::nullopt;
+  const double ratio = seen.least;
+  seen.calls = 0;
+  seen.least = std::numeric_limits<double>::infinity();
+  const bool ends_together = shape.kind == CollectiveKind::all_reduce;
+  double change = ratio;
+  bool changed = false;
+  if (seen.usual > 0) {
+    change = ratio / seen.usual;
+    const double tolerance = ends_together ? kTolerance : kLooseTolerance;
+    changed = change > tolerance || change * tolerance < 1;
+  } else {
+    const bool is_faster = ends_together && ratio * kLooseTolerance < 1;
+    changed = !fresh_ && (is_faster || ratio > kLooseTolerance);
     // What was predicted is wrong from the start: the next window shall be held against it, too.
-    if (!changed) usual_ = ratio;
+    if (!changed) seen.usual = ratio;
   }
-  strikes_ = changed ? strikes_ + 1 : 0;
-  if (strikes_ < windows_) return std::nullopt;
+  seen.strikes = changed ? seen.strikes + 1 : 0;
+  if (seen.strikes < windows_) return std::nullopt;
   told_ = true;
   return change;
 }
