@@ -274,7 +274,7 @@ TEST(DividedOut, GoesByThePathThatIsMostBehindItsShare) {
   const std::vector<std::size_t> path_of_stream = {0, 1, 2};
   std::vector<PathShare> paths = {{.share = 0.75}, {.share = 0}, {.share = 0.25}};
   for (int piece = 0; piece < 400; ++piece) {
-    const auto chosen = divided_out(streams, path_of_stream, paths);
+    const auto chosen = divided_out(streams, path_of_stream, paths, 16384, 1 << 20);
     ASSERT_TRUE(chosen);
     paths[*chosen].given_bytes += 16384;
   }
@@ -287,14 +287,58 @@ TEST(DividedOut, WaitsForAPathThatIsFarBehind) {
   std::vector<StreamLoad> streams = {{.has_room = false}, {.has_room = true}};
   const std::vector<std::size_t> path_of_stream = {0, 1};
   std::vector<PathShare> paths = {{.share = 0.5}, {.share = 0.5}};
+  const auto chosen = [&] { return divided_out(streams, path_of_stream, paths, 4096, 4 << 20); };
   int ahead = 0;
-  for (; divided_out(streams, path_of_stream, paths) == 1U && ahead < 1000; ++ahead) {
-    paths[1].given_bytes += 4096;
-  }
+  for (; chosen() == 1U && ahead < 1000; ++ahead) paths[1].given_bytes += 4096;
   EXPECT_GT(ahead, 10) << "a pause of one path is no pause of the other";
   EXPECT_LT(ahead, 100);
   streams[0].has_room = true;
-  EXPECT_EQ(divided_out(streams, path_of_stream, paths), 0U);
+  EXPECT_EQ(chosen(), 0U);
+}
+
+TEST(DividedOut, LeavesOutASlowPathThatWouldBeTheLast) {
+  const std::vector<StreamLoad> idle = {{.has_room = true}, {.has_room = true}};
+  const std::vector<StreamLoad> fast_is_full = {{.has_room = false}, {.has_room = true}};
+  const std::vector<std::size_t> path_of_stream = {0, 1};
+  std::vector<PathShare> paths = {{.share = 0.9}, {.share = 0.1}};
+  // The slow one would need as long for a piece as the fast one for nine.
+  for (int waiting = 4; waiting > 0; --waiting) {
+    const std::size_t bytes = static_cast<std::size_t>(waiting) * 16384;
+    EXPECT_EQ(divided_out(fast_is_full, path_of_stream, paths, 16384, bytes), std::nullopt);
+    const auto chosen = divided_out(idle, path_of_stream, paths, 16384, bytes);
+    ASSERT_EQ(chosen, 0U) << waiting;
+    paths[*chosen].given_bytes += 16384;
+  }
+  paths[0].given_bytes = 0;
+  EXPECT_EQ(divided_out(fast_is_full, path_of_stream, paths, 16384, 20 * 16384), 1U)
+      << "of a long message it carries its part";
+}
+
+TEST(DividedOut, GivesASlowPathItsPartAlsoOfMessagesThatComeOneByOne) {
+  const std::vector<StreamLoad> idle = {{.has_room = true}, {.has_room = true}};
+  const std::vector<std::size_t> path_of_stream = {0, 1};
+  std::vector<PathShare> paths = {{.share = 0.9}, {.share = 0.1}};
+  for (int message = 0; message < 1000; ++message) {
+    const auto chosen = divided_out(idle, path_of_stream, paths, 16384, 16384);
+    ASSERT_TRUE(chosen);
+    paths[*chosen].given_bytes += 16384;
+  }
+  EXPECT_NEAR(paths[1].given_bytes, 100 * 16384, 2 * 16384);
+}
+
+TEST(PathOfWhole, IsTheFastestUntilItHasMuchToCarry) {
+  std::vector<PathShare> paths = {{.share = 0.9}, {.share = 0}, {.share = 0.1}};
+  for (int message = 0; message < 1000; ++message) {
+    const auto path = path_of_whole(paths, 4096);
+    ASSERT_TRUE(path);
+    if (message < 8) {
+      EXPECT_EQ(path, 0U) << message;
+    }
+    paths[*path].given_bytes += 4096;
+  }
+  EXPECT_NEAR(paths[0].given_bytes, 900 * 4096, 2 * 4096);
+  EXPECT_EQ(paths[1].given_bytes, 0);
+  EXPECT_EQ(path_of_whole({}, 4096), std::nullopt);
 }
 
 TEST(TcpRails, CarryPutsWhateverTheNumberOfSockets) {

@@ -148,12 +148,13 @@ void TcpLink::send(std::span<const std::byte> src, TcpFrame frame) {
     const auto data = streams_.begin() + static_cast<std::ptrdiff_t>(express);
     TcpStream& stream =
         src.size() <= express_bytes_
-            ? streams_[express_]
+            ? streams_[stream_of_small(src.size())]
             : *std::min_element(data, streams_.end(), [](const TcpStream& a, const TcpStream& b) {
                 return a.queued_bytes() < b.queued_bytes();
               });
     frame.length = src.size();
-    if (src.size() <= kCopyBytes && (src.size() <= kTinyBytes || !stream.may_go_ahead()) &&
+    if (src.size() <= kCopyBytes &&
+        (shares_ || src.size() <= kTinyBytes || !stream.may_go_ahead()) &&
         stream.enqueue_copy(frame, src.data())) {
       shares_ ? freed(frame) : taken(frame);
       return;
@@ -237,6 +238,8 @@ std::optional<std::byte*> TcpLink::place(const TcpFrame& frame) {
 
 void TcpLink::arrived(const TcpFrame& frame) {
   Incoming& in = incoming_[frame.channel];
+  ++frames_arrived_;
+  if (frame.pieces > 1 || frame.length > express_bytes_) brought_large_ = true;
   // Frames of several sockets overtake one another.
   if (static_cast<std::int32_t>(frame.total - in.heard) > 0) in.heard = frame.total;
   const auto slot_of = [&](std::uint64_t put) -> Slot& {
@@ -350,12 +353,10 @@ std::size_t TcpLink::receive_all() {
     for (std::size_t i = 0; i < streams_.size(); ++i) {
       if (!stands(i)) continue;
       const std::size_t bytes = streams_[i].receive(*this);
-      // The peer's memory is not free before; late, that is, where it waits for bytes to ride with.
-      if (shares_ && bytes > 0 && i >= express_streams() && streams_[i].between_frames()) {
-        acknowledge_at_once(streams_[i].fd());
-      }
+      if (shares_ && bytes > 0) note_received(i);
       received += bytes;
     }
+    if (shares_ && received > 0) acknowledge_overdue();
   } catch (const LinkError& error) {
     peer_lies_ = true;
     failure_ = fmt::format("it sent {}", error.what());

@@ -137,6 +137,13 @@ class TcpLink final : public Link,
     std::int64_t moved_at_ns = 0;
   };
 
+  /// What this end has received by a stream and not told the peer's kernel, as far as it knows.
+  struct Owed {
+    bool any = false;
+    bool large = false;              // bytes whose memory the peer keeps until then
+    std::uint64_t since_frames = 0;  // of all that have arrived by any stream
+  };
+
   void expect(ChannelId channel, std::uint64_t index, const PostedReceive& posted) override;
   bool in_place(ChannelId channel, std::uint64_t index) const override;
   void withdraw() override;
@@ -165,6 +172,7 @@ class TcpLink final : public Link,
   void tell_paths() const;
   void share(std::span<const std::byte> src, const TcpFrame& frame);
   void share_out_waiting();
+  [[nodiscard]] std::size_t stream_of_small(std::size_t size_bytes);
   [[nodiscard]] bool holds_to_shares(const std::vector<bool>& carry) const;
   [[nodiscard]] std::optional<std::size_t> next_load(std::size_t piece_bytes) const;
   bool send_again();
@@ -181,6 +189,8 @@ class TcpLink final : public Link,
   void send(std::span<const std::byte> src, TcpFrame frame);
   bool send_queued();  ///< flush(), by what is known of the room for it
   std::size_t receive_all();
+  void note_received(std::size_t stream);
+  void acknowledge_overdue();
   /// TcpReadiness::fd() wakes for all that is waited for there.
   [[nodiscard]] bool wakes_by_readiness(const TcpStream& stream) const;
   void judge();
@@ -266,9 +276,13 @@ class TcpLink final : public Link,
   std::vector<std::size_t> load_paths_;
   std::shared_ptr<const NetworkShares> division_;  // as divide() was told
   std::vector<PathShare> path_shares_;             // [paths]; empty: as it comes
-  bool divides_ = false;                           // by them, as the paths are just now
-  std::uint64_t reads_ = 0, sends_ = 0;            // rounds of TcpReadiness
-  bool looked_ = false;                            // for what has come, since prepare_to_sleep()
+  bool told_of_no_path_ = false;
+  bool divides_ = false;                 // by them, as the paths are just now
+  std::uint64_t reads_ = 0, sends_ = 0;  // rounds of TcpReadiness
+  std::vector<Owed> owed_;               // [streams], where shares_
+  std::uint64_t frames_arrived_ = 0;     // by all streams
+  bool brought_large_ = false;           // the stream just read: bytes whose memory peers keep
+  bool looked_ = false;                  // for what has come, since prepare_to_sleep()
   Pace pace_;
   bool paced_ = false;              // the streams are, just now
   double paced_at_ = 0;             // as pace() was told

@@ -31,6 +31,8 @@ constexpr std::size_t kMuchWaiting = 512 * 1024;
 constexpr std::int64_t kBetweenRatesNs = 2'000'000;
 constexpr std::size_t kLittleSharedOut = 64 * 1024;
 constexpr std::size_t kSmallShared = 32 * 1024;
+/// A message of no more is a credit, a signal, or so short that only its latency counts.
+constexpr std::size_t kSignalBytes = 512;
 /// Of acknowledgements, where somebody waits for his memory.
 constexpr std::int64_t kBetweenLooksNs = 50'000;
 constexpr std::size_t kSpareFrames = 256;
@@ -194,6 +196,7 @@ void TcpLink::make_streams() {
   rates_.resize(ready_.size() - express_streams());
   unsent_limits_.resize(rates_.size());
   watches_.resize(ready_.size());
+  owed_.resize(ready_.size());
   states_.resize(paths_.size());
   const std::int64_t now = steady_ns();
   for (std::size_t p = 0; p < paths_.size(); ++p) {
@@ -229,6 +232,7 @@ void TcpLink::start_streams(std::size_t path, std::vector<Fd> sockets) {
     streams_[stream].keep_frames();
     streams_[stream].watch(&hub_->readiness());
     watches_[stream] = {.moved_at_ns = steady_ns()};
+    owed_[stream] = {};
     if (stream < express_streams()) continue;
     const std::size_t data = stream - express_streams();
     rates_[data] = {};
@@ -258,8 +262,12 @@ void TcpLink::share(std::span<const std::byte> src, const TcpFrame& frame) {
   if (src.size() < kSmallShared || waiting_bytes_ >= kMuchWaiting) share_out_waiting();
 }
 
+// As a call begins. What earlier ones gave a path is carried by now, or soon, and of a short call
+// nothing shall go by a slow path only because that is behind.
 void TcpLink::divide(const std::shared_ptr<const NetworkShares>& shares) {
-  if (!shares_ || shares == division_) return;
+  if (!shares_) return;
+  for (PathShare& path : path_shares_) path.given_bytes = 0;
+  if (shares == division_) return;
   division_ = shares;
   path_shares_.clear();
   if (!division_) return;
@@ -267,7 +275,17 @@ void TcpLink::divide(const std::shared_ptr<const NetworkShares>& shares) {
   for (const NetworkShare& part : *division_) {
     if (part.share <= 0) continue;
     const auto path = std::ranges::find(paths_, part.network, &TcpPath::network);
-    if (path == paths_.end()) return;
+    if (path == paths_.end()) {
+      if (!std::exchange(told_of_no_path_, true)) {
+        log(LogLevel::warn, fmt::format("[rank {}]", hub_->rank()),
+            fmt::format(
+                "tcp: network {} joins this host with that of rank {} and was measured, but this "
+                "link has no path by it: did an interface get its carrier or address only after "
+                "the ranks had met? Its bytes go by the other paths, slower than predicted",
+                part.network, peer_.rank));
+      }
+      return;
+    }
     by_path[static_cast<std::size_t>(path - paths_.begin())] = {
         .share = part.share, .expected_bytes_per_s = part.bytes_per_s};
   }
@@ -300,8 +318,23 @@ bool TcpLink::holds_to_shares(const std::vector<bool>& carry) const {
   return !path_shares_.empty();
 }
 
+// By the first path alone, a call of many small messages would wait for it and leave the others
+// idle. Credits and signals are too few bytes for that, and must not queue behind data.
+std::size_t TcpLink::stream_of_small(std::size_t size_bytes) {
+  if (!divides_ || size_bytes <= kSignalBytes) return express_;
+  const auto path = path_of_whole(path_shares_, size_bytes);
+  if (!path || !states_[*path].up) return express_;
+  path_shares_[*path].given_bytes += static_cast<double>(size_bytes);
+  std::optional<std::size_t> chosen;
+  for (std::size_t i = express_streams(); i < streams_.size(); ++i) {
+    if (path_of_stream_[i] != *path) continue;
+    if (!chosen || streams_[i].queued_bytes() < streams_[*chosen].queued_bytes()) chosen = i;
+  }
+  return chosen.value_or(express_);
+}
+
 std::optional<std::size_t> TcpLink::next_load(std::size_t piece_bytes) const {
-  return divides_ ? divided_out(loads_, load_paths_, path_shares_)
+  return divides_ ? divided_out(loads_, load_paths_, path_shares_, piece_bytes, waiting_bytes_)
                   : share_out(loads_, piece_bytes, waiting_bytes_);
 }
 
@@ -317,6 +350,27 @@ void TcpLink::look_at_rate(std::size_t data_stream, std::size_t backlog_bytes) {
   if (wanted <= 1.5 * limit && wanted >= limit / 1.5) return;
   limit = static_cast<int>(wanted);
   limit_unsent(fd, limit);
+}
+
+/// The peer's memory is not free before it has the acknowledgement; late, that is, where the kernel
+/// waits up to 40 ms for bytes to ride with. What is small was copied.
+void TcpLink::note_received(std::size_t stream) {
+  Owed& owed = owed_[stream];
+  if (!owed.any) owed = {.any = true, .since_frames = frames_arrived_};
+  owed.large = std::exchange(brought_large_, false) || owed.large;
+  if (!owed.large || !streams_[stream].between_frames()) return;
+  acknowledge_at_once(streams_[stream].fd());
+  owed = {};
+}
+
+/// A credit that came by a stream of its own holds the peer's window while many puts that others
+/// brought are acknowledged: 40 ms in which nobody sends, or one more packet for every few puts.
+void TcpLink::acknowledge_overdue() {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (!owed_[i].any || frames_arrived_ - owed_[i].since_frames < window_ / 4) continue;
+    if (stands(i)) acknowledge_at_once(streams_[i].fd());
+    owed_[i] = {};
+  }
 }
 
 /// Also when nothing waits: what is on its way shows the rates best when no more comes behind it.

@@ -135,28 +135,46 @@ std::optional<std::size_t> share_out(std::span<const StreamLoad> streams, std::s
 
 std::optional<std::size_t> divided_out(std::span<const StreamLoad> streams,
                                        std::span<const std::size_t> path_of_stream,
-                                       std::span<const PathShare> paths) {
+                                       std::span<const PathShare> paths, std::size_t piece_bytes,
+                                       std::size_t waiting_bytes) {
   // Of all bytes: what a path that sends without a pause gets through while another one's bytes
   // wait for acknowledgements. In the end it changes the shares of a call of megabytes by little.
   constexpr double kAheadBytes = 256 * 1024;
-  const auto carried = [&](std::size_t stream) {
-    const PathShare& path = paths[path_of_stream[stream]];
-    return path.given_bytes / path.share;
+  const auto path = [&](std::size_t stream) -> const PathShare& {
+    return paths[path_of_stream[stream]];
   };
   double least = std::numeric_limits<double>::infinity();
+  double soonest = least;
   for (std::size_t i = 0; i < streams.size(); ++i) {
-    if (paths[path_of_stream[i]].share > 0) least = std::min(least, carried(i));
+    if (path(i).share <= 0) continue;
+    least = std::min(least, path(i).covers());
+    soonest = std::min(soonest, path(i).covers(piece_bytes));
   }
+  const double in_time = std::max(soonest, least + static_cast<double>(waiting_bytes));
+  const auto serves = [&](std::size_t i) {
+    return path(i).share > 0 && path(i).covers(piece_bytes) <= in_time;
+  };
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < streams.size(); ++i) {
-    if (paths[path_of_stream[i]].share <= 0 || !streams[i].has_room) continue;
-    if (carried(i) > least + kAheadBytes) continue;
-    if (!best || carried(i) < carried(*best) ||
-        (carried(i) == carried(*best) && streams[i].backlog_bytes < streams[*best].backlog_bytes)) {
+    if (!serves(i) || !streams[i].has_room || path(i).covers() > soonest + kAheadBytes) {
+      continue;
+    }
+    if (!best || path(i).covers() < path(*best).covers() ||
+        (path(i).covers() == path(*best).covers() &&
+         streams[i].backlog_bytes < streams[*best].backlog_bytes)) {
       best = i;
     }
   }
   return best;
+}
+
+std::optional<std::size_t> path_of_whole(std::span<const PathShare> paths, std::size_t size_bytes) {
+  std::optional<std::size_t> first;
+  for (std::size_t p = 0; p < paths.size(); ++p) {
+    if (paths[p].share <= 0) continue;
+    if (!first || paths[p].covers(size_bytes) < paths[*first].covers(size_bytes)) first = p;
+  }
+  return first;
 }
 
 }  // namespace chorus

@@ -73,18 +73,31 @@ struct StreamLoad {
                                                    std::size_t piece_bytes,
                                                    std::size_t waiting_bytes);
 
-/// What part of the bytes a path is to carry, and what it has carried of those since that was said.
+/// What part of the bytes of a call a path is to carry, and what it has been given of them.
 struct PathShare {
   double share = 0;
   double expected_bytes_per_s = 0;  ///< 0: nobody knows
   double given_bytes = 0;
+
+  /// All bytes of which it has its share with `more_bytes` of its own. `share` > 0.
+  [[nodiscard]] double covers(std::size_t more_bytes = 0) const {
+    return (given_bytes + static_cast<double>(more_bytes)) / share;
+  }
 };
 
 /// The same where the paths [path_of_stream[i]] of the streams have shares: the stream with the
-/// least to do, of the path that is most behind its share. Where that one has no room another may
-/// run ahead by a little. Nothing: better wait.
+/// least to do, of the path that is most behind its share; not one that would still carry the piece
+/// when the others could have carried all that waits. Where that one has no room another may run
+/// ahead by a little. Nothing: better wait.
 [[nodiscard]] std::optional<std::size_t> divided_out(std::span<const StreamLoad> streams,
                                                      std::span<const std::size_t> path_of_stream,
-                                                     std::span<const PathShare> paths);
+                                                     std::span<const PathShare> paths,
+                                                     std::size_t piece_bytes,
+                                                     std::size_t waiting_bytes);
+
+/// The path that is to carry a message whole: the first to have done so, by what they were given.
+/// Nothing: none has a share.
+[[nodiscard]] std::optional<std::size_t> path_of_whole(std::span<const PathShare> paths,
+                                                       std::size_t size_bytes);
 
 }  // namespace chorus
