@@ -59,6 +59,25 @@ TEST(SeveralNetworks, APairHasWhatAllItsNetworksCarry) {
   EXPECT_NEAR(rate(topology, routes, 2, 1), 50 * kMb, 1);
 }
 
+TEST(SeveralNetworks, NoWayLeadsThroughAThirdHost) {
+  ProbedNetwork network = three();
+  network.further.front().hosts = {"b", "c"};  // a and b meet in the slow one only
+  network.tree.out[0] = network.tree.in[0] = 10 * kMb;
+  network.further.push_back(network.further.front());
+  network.further.back().name = "10.2.0.0/24";
+  network.further.back().hosts = {"a", "c"};
+  network.cable_alpha_s = {0, 2e-4, 0};
+  const Topology topology = topology_of(network, parts(3));
+  const Routes routes(topology);
+  for (const auto& [src, dst] : {std::pair(0, 1), std::pair(1, 0)}) {
+    const auto wires = std::ranges::count_if(routes.path(src, dst), [&](int link) {
+      return topology.links[static_cast<std::size_t>(link)].type == "ethernet";
+    });
+    EXPECT_EQ(wires, 1);
+    EXPECT_NEAR(rate(topology, routes, src, dst), 10 * kMb, 1);
+  }
+}
+
 /// Bytes per second, by name.
 std::map<std::string, double> groups_of(const Topology& topology) {
   std::map<std::string, double> groups;

@@ -25,6 +25,9 @@ namespace {
 
 /// Of so many hosts each set of peers is looked at, of more those that a network could make slow.
 constexpr std::size_t kFewPeers = 5;
+/// No adapter passes a message on in less. Where latencies came out as nothing, a way through a
+/// third host's adapter would else be no longer than the direct one, and take its place.
+constexpr double kLeastAlphaS = 1e-6;
 /// A limit that is closer to what others say already is left out.
 constexpr double kTightens = 0.995;
 
@@ -113,7 +116,7 @@ class Pairs {
       }
       nics[at(part.host)] =
           add_host(builder_, network_.hosts[at(part.host)], part, out, in, rank_nodes);
-      alpha_s[at(part.host)] = cable_alpha_s(network_, part);
+      alpha_s[at(part.host)] = std::max(cable_alpha_s(network_, part), kLeastAlphaS);
     }
     for (const int a : hosts_) {
       for (const int b : hosts_) {
