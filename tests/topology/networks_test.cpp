@@ -59,7 +59,7 @@ TEST(SeveralNetworks, APairHasWhatAllItsNetworksCarry) {
   EXPECT_NEAR(rate(topology, routes, 2, 1), 50 * kMb, 1);
 }
 
-TEST(SeveralNetworks, NoWayLeadsThroughAThirdHost) {
+TEST(SeveralNetworks, NoRouteLeadsThroughAThirdHost) {
   ProbedNetwork network = three();
   network.further.front().hosts = {"b", "c"};  // a and b meet in the slow one only
   network.tree.out[0] = network.tree.in[0] = 10 * kMb;

@@ -25,8 +25,9 @@ namespace {
 
 /// Of so many hosts each set of peers is looked at, of more those that a network could make slow.
 constexpr std::size_t kFewPeers = 5;
-/// No adapter passes a message on in less. Where latencies came out as nothing, a way through a
-/// third host's adapter would else be no longer than the direct one, and take its place.
+/// No adapter sends or receives a message in less. Where latencies are measured as zero, a route
+/// through a third host's adapter, which forwards nothing, would else be as short as the direct
+/// one.
 constexpr double kLeastAlphaS = 1e-6;
 /// A limit that is closer to what others say already is left out.
 constexpr double kTightens = 0.995;

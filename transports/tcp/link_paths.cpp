@@ -352,8 +352,8 @@ void TcpLink::look_at_rate(std::size_t data_stream, std::size_t backlog_bytes) {
   limit_unsent(fd, limit);
 }
 
-/// The peer's memory is not free before it has the acknowledgement; late, that is, where the kernel
-/// waits up to 40 ms for bytes to ride with. What is small was copied.
+/// The peer's memory is not free before it has the acknowledgement, for which the kernel waits up
+/// to 40 ms in case there are bytes to send it with. What is small was copied.
 void TcpLink::note_received(std::size_t stream) {
   Owed& owed = owed_[stream];
   if (!owed.any) owed = {.any = true, .since_frames = frames_arrived_};
@@ -363,8 +363,8 @@ void TcpLink::note_received(std::size_t stream) {
   owed = {};
 }
 
-/// A credit that came by a stream of its own holds the peer's window while many puts that others
-/// brought are acknowledged: 40 ms in which nobody sends, or one more packet for every few puts.
+/// A credit alone on its stream, not acknowledged for up to 40 ms, holds the peer's window however
+/// many later puts other streams have brought. At most one acknowledgement more for every few puts.
 void TcpLink::acknowledge_overdue() {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     if (!owed_[i].any || frames_arrived_ - owed_[i].since_frames < window_ / 4) continue;

@@ -150,6 +150,8 @@ std::optional<std::size_t> divided_out(std::span<const StreamLoad> streams,
     least = std::min(least, path(i).covers());
     soonest = std::min(soonest, path(i).covers(piece_bytes));
   }
+  // The path that ends the piece first always serves; another one only if it has carried the piece
+  // by the time that all that waits could be.
   const double in_time = std::max(soonest, least + static_cast<double>(waiting_bytes));
   const auto serves = [&](std::size_t i) {
     return path(i).share > 0 && path(i).covers(piece_bytes) <= in_time;

@@ -25,9 +25,10 @@ class Drift {
   static constexpr int kWindow = 4;
   /// Slower, or faster, than it was by so much: another network.
   static constexpr double kTolerance = 1.5;
-  /// The same for predictions, and for collectives other than all-reduce: there a rank is done when
-  /// it has all that it receives and the kernel has taken what it sends, and how much the kernel
-  /// takes ahead of the wire is not always the same. Nor is it slower than predicted by that alone.
+  /// The same for predictions, and for collectives other than all-reduce: a rank has done its part
+  /// of those when the kernel has taken what it sends, and how much that takes ahead of the wire is
+  /// not always the same. It makes no call slower, so only that they are counts against
+  /// predictions.
   static constexpr double kLooseTolerance = 2.5;
 
   /// Calls that are compared with one another.
