@@ -268,6 +268,7 @@ class CHORUS_API Communicator {
 
   /// What the ranks are taken to be wired by: described (Options::topology_file), probed, or
   /// assumed of the machines they are on; with a port group for cores that several hosts share.
+  /// Several networks that are known to join hosts are one here, and limits of it.
   /// Valid until the next collective call, use() or reprobe(), or the end of this communicator.
   [[nodiscard]] const Topology& topology() const;
 

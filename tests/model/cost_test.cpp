@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "chorus/error.hpp"
 #include "schedules.hpp"
@@ -47,6 +49,37 @@ TEST(Routes, PreferLeastAlphaThenMostBandwidthThenFewestLinks) {
   topology.links[0].alpha_s = 0.9 * kMicrosecond;
   EXPECT_THAT(Routes(topology).path(0, 1), ElementsAre(slow_out, slow_in)) << "least alpha";
   EXPECT_DOUBLE_EQ(Routes(topology).alpha_s(0, 1), 1.9 * kMicrosecond);
+}
+
+// Host memory passes nothing on by itself, whether or not a rank sits right on it.
+TEST(Routes, PassThroughThirdHostsOnlyWhereNothingElseLeads) {
+  Topology topology;
+  for (const char* name : {"a", "b", "c"}) {
+    const int host = add_node(topology, name, NodeKind::host);
+    for (const char* part : {"core", "nic0", "nic1"}) {
+      const bool is_core = part[0] == 'c';
+      const int node = add_node(topology, std::string(name) + "/" + part,
+                                is_core ? NodeKind::core : NodeKind::nic);
+      topology.nodes.back().parent = host;
+      join(topology, host, node, 100, 0);
+      if (is_core) topology.rank_nodes.push_back(node);
+    }
+  }
+  const int slow = add_node(topology, "slow", NodeKind::network_switch);
+  for (const int nic : {2, 6}) join(topology, nic, slow, 1, 50 * kMicrosecond);  // a and b
+  join(topology, 3, 10, 10, 0);                                                  // a and c
+  join(topology, 7, 11, 10, 0);                                                  // b and c
+  const auto crosses = [&](int link) {
+    const Topology::Link& way = topology.links[static_cast<std::size_t>(link)];
+    return way.src == 8 || way.dst == 8;
+  };
+  const std::vector<int> direct = Routes(topology).path(0, 1);
+  EXPECT_TRUE(std::ranges::none_of(direct, crosses)) << "not through the memory of c";
+  EXPECT_FALSE(RouteFinder(topology).from(0)[1].relayed);
+  std::erase_if(topology.links,
+                [&](const auto& link) { return link.src == slow || link.dst == slow; });
+  EXPECT_TRUE(std::ranges::any_of(Routes(topology).path(0, 1), crosses));
+  EXPECT_TRUE(RouteFinder(topology).from(0)[1].relayed);
 }
 
 TEST(Routes, PassThroughNodesOfOtherRanksOnlyWhereNothingElseLeads) {

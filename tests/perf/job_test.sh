@@ -4,6 +4,7 @@
 set -euo pipefail
 perf=$1
 chorus=$2
+collectives=$3
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 fail() {
@@ -69,6 +70,20 @@ grep -q "absent over auto: it rank 0 on host0 exited with 127" "$dir/out" ||
 # Wrong usage is told once, by rank 0.
 "$perf" cluster run pairs -- "$perf" -n 7 >"$dir/out" 2>&1 && fail "-n was taken"
 [ "$(grep -c 'leave -n out' "$dir/out")" = 1 ] || fail "usage: $(cat "$dir/out")"
+
+# Of a topology with several networks each is recognized by who has an address in it; one that is
+# described otherwise than it is, is named.
+"$chorus" topo random-lan:14 --json >"$dir/right.json"
+"$chorus" topo random-lan:14,cables=3 --json >"$dir/wrong.json"
+for described in right wrong; do
+  CHORUS_TOPOLOGY=$dir/$described.json CHORUS_LOG=info "$perf" cluster run random:14 -- \
+    "$collectives" >"$dir/$described" 2>&1 ||
+    fail "described $described: $(cat "$dir/$described")"
+done
+grep -q 'describes 2 networks between hosts: switch0 is that of the first interfaces, switch0n1 10\.' \
+  "$dir/right" || fail "described right: $(cat "$dir/right")"
+grep -q 'describes 3 networks between hosts, but addresses make others (that of the first' "$dir/wrong" ||
+  fail "described wrong: $(cat "$dir/wrong")"
 
 "$perf" cluster run pairs -- "$chorus" doctor --json >"$dir/doctor" 2>"$dir/err" || true
 python3 - "$dir/doctor" <<'CHECK' || fail "doctor: $(cat "$dir/doctor")"

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "chorus/error.hpp"
 #include "runtime/probing/networks.hpp"
 
 namespace chorus {
 namespace {
 
+using probing::HostNetwork;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -16,7 +19,8 @@ using ::testing::IsEmpty;
 std::vector<std::byte> host(const std::vector<std::string>& addresses) {
   std::vector<Rail> rails;
   for (const std::string& address : addresses) {
-    rails.push_back({.interface = "eth", .address = {}, .prefix = 24});
+    rails.push_back(
+        {.interface = "eth" + std::to_string(rails.size()), .address = {}, .prefix = 24});
     EXPECT_TRUE(Endpoint::parse(address, rails.back().address)) << address;
   }
   return interfaces_told(rails);
@@ -32,9 +36,9 @@ TEST(ProbeNetworks, AreThoseThatJoinHosts) {
   EXPECT_THAT(networks({host({"10.0.0.1", "10.2.0.1", "10.1.0.1"}),
                         host({"10.0.0.2", "10.1.0.2", "10.3.0.2"}),
                         host({"10.0.0.3", "10.1.0.3", "10.2.0.3"})}),
-              ElementsAre(HostNetwork{.name = "", .hosts = {0, 1, 2}},
-                          HostNetwork{.name = "10.1.0.0/24", .hosts = {0, 1, 2}},
-                          HostNetwork{.name = "10.2.0.0/24", .hosts = {0, 2}}))
+              ElementsAre(HostNetwork{"", {0, 1, 2}, {"eth0", "eth0", "eth0"}},
+                          HostNetwork{"10.2.0.0/24", {0, 2}, {"eth1", "eth2"}},
+                          HostNetwork{"10.1.0.0/24", {0, 1, 2}, {"eth2", "eth1", "eth1"}}))
       << "the one of 10.3 leads to nobody";
 }
 

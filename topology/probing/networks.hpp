@@ -4,12 +4,22 @@
 #include <cstddef>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "topology/probing/probed_network.hpp"
 
 namespace chorus::probing {
+
+/// A network that addresses of hosts make.
+struct HostNetwork {
+  std::string name;        ///< as NetworkShare has it; empty: by their first addresses
+  std::vector<int> hosts;  ///< ascending
+  std::vector<std::string> interfaces = {};  ///< [hosts]: what their operating systems call them
+
+  bool operator==(const HostNetwork&) const = default;
+};
 
 /// Numbers of networks, ascending: 0 is the one that joins all hosts, 1 the first of
 /// ProbedNetwork::further.

@@ -25,10 +25,6 @@ namespace {
 
 /// Of so many hosts each set of peers is looked at, of more those that a network could make slow.
 constexpr std::size_t kFewPeers = 5;
-/// No adapter sends or receives a message in less. Where latencies are measured as zero, a route
-/// through a third host's adapter, which forwards nothing, would else be as short as the direct
-/// one.
-constexpr double kLeastAlphaS = 1e-6;
 /// A limit that is closer to what others say already is left out.
 constexpr double kTightens = 0.995;
 
@@ -95,7 +91,7 @@ class Pairs {
         parts_(parts),
         networks_(network),
         carries_(networks_),
-        builder_(counted(std::ssize(parts), "host") + ", probed") {
+        builder_(title_of(network, parts.size())) {
     for (const HostPart& part : parts) hosts_.push_back(part.host);
     std::ranges::sort(hosts_);
     for (int n = 0; n < networks_.count(); ++n) all_.push_back(n);
@@ -115,9 +111,8 @@ class Pairs {
         out += networks_.cable(n, part.host).first;
         in += networks_.cable(n, part.host).second;
       }
-      nics[at(part.host)] =
-          add_host(builder_, network_.hosts[at(part.host)], part, out, in, rank_nodes);
-      alpha_s[at(part.host)] = std::max(cable_alpha_s(network_, part), kLeastAlphaS);
+      nics[at(part.host)] = add_host(builder_, network_, part, out, in, rank_nodes);
+      alpha_s[at(part.host)] = cable_alpha_s(network_, part);
     }
     for (const int a : hosts_) {
       for (const int b : hosts_) {
@@ -125,7 +120,8 @@ class Pairs {
         const double rate = carries_.bytes_per_s({{a}, {b}, all_});
         links_[{a, b}] = builder_.one_way(
             nics[at(a)], nics[at(b)],
-            wire_of(rate, alpha_s[at(a)] + alpha_s[at(b)] + trunks_alpha_s(a, b), "ethernet"));
+            wire_of(network_, rate, alpha_s[at(a)] + alpha_s[at(b)] + trunks_alpha_s(a, b),
+                    "ethernet"));
       }
     }
     add_groups();

@@ -24,12 +24,19 @@ std::string rates_text(double out, double in) {
 
 }  // namespace
 
-Wire wire_of(double bytes_per_s, double alpha_s, std::string_view type) {
-  return {bytes_per_s * 1e-9, alpha_s * 1e6, type, Provenance::measured};
+std::string title_of(const ProbedNetwork& network, std::size_t hosts) {
+  return fmt::format("{}, {}", counted(static_cast<long>(hosts), "host"),
+                     network.provenance == Provenance::measured ? "probed" : "described");
 }
 
-int add_host(TopologyBuilder& builder, const std::string& name, const HostPart& part, double out,
-             double in, std::vector<int>& rank_nodes) {
+Wire wire_of(const ProbedNetwork& network, double bytes_per_s, double alpha_s,
+             std::string_view type) {
+  return {bytes_per_s * 1e-9, alpha_s * 1e6, type, network.provenance};
+}
+
+int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part,
+             double out, double in, std::vector<int>& rank_nodes) {
+  const std::string& name = network.hosts[at(part.host)];
   const int host = builder.node(name, NodeKind::host);
   std::vector<std::string> names;
   for (const Rank rank : part.ranks) names.push_back(fmt::format("{}/rank{}", name, rank));
@@ -37,8 +44,9 @@ int add_host(TopologyBuilder& builder, const std::string& name, const HostPart& 
   for (std::size_t i = 0; i < part.ranks.size(); ++i) {
     rank_nodes[at(part.ranks[i])] = nodes.ranks[i];
   }
-  const Adapter nic = add_adapter(builder, name, nodes, part.memory, wire_of(out, 0, "sockets"),
-                                  wire_of(in, 0, "sockets"));
+  const Adapter nic =
+      add_adapter(builder, name, nodes, part.memory, wire_of(network, out, 0, "sockets"),
+                  wire_of(network, in, 0, "sockets"));
   builder.group(name + "/sockets", {nic.to, nic.from}, (out + in) * 1e-9,
                 loopback_of(part.memory.rates).message_s * 1e6 / part.memory.cores);
   return nic.node;
@@ -91,7 +99,7 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
   std::size_t ranks = 0;
   for (const HostPart& part : parts) ranks += part.ranks.size();
   std::vector<int> rank_nodes(ranks, -1);
-  TopologyBuilder builder(counted(std::ssize(parts), "host") + ", probed");
+  TopologyBuilder builder(title_of(network, parts.size()));
   const int top = builder.node("network", NodeKind::network_switch);
 
   // A switch for each group, the larger first so that what hangs below exists.
@@ -113,20 +121,21 @@ Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> par
     const int above = parents[g] < 0 ? top : switches[at(parents[g])];
     switches[g] = builder.node(fmt::format("switch{}", number++), NodeKind::network_switch);
     const double alpha_s = g < network.trunk_alpha_s.size() ? network.trunk_alpha_s[g] : 0;
-    const int up = builder.one_way(switches[g], above, wire_of(group.out, alpha_s, "trunk"));
-    builder.one_way(above, switches[g], wire_of(group.in, alpha_s, "trunk"));
+    const int up =
+        builder.one_way(switches[g], above, wire_of(network, group.out, alpha_s, "trunk"));
+    builder.one_way(above, switches[g], wire_of(network, group.in, alpha_s, "trunk"));
     if (above == top) to_top.push_back(up);
   }
   const std::vector<int> group_of = tree.group_of_hosts();
   for (const HostPart& part : parts) {
-    const int nic = add_host(builder, network.hosts[at(part.host)], part, tree.out[at(part.host)],
+    const int nic = add_host(builder, network, part, tree.out[at(part.host)],
                              tree.in[at(part.host)], rank_nodes);
     const int group = group_of[at(part.host)];
     const int above = group < 0 ? top : switches[at(group)];
     const double alpha_s = cable_alpha_s(network, part);
     const int up =
-        builder.one_way(nic, above, wire_of(tree.out[at(part.host)], alpha_s, "ethernet"));
-    builder.one_way(above, nic, wire_of(tree.in[at(part.host)], alpha_s, "ethernet"));
+        builder.one_way(nic, above, wire_of(network, tree.out[at(part.host)], alpha_s, "ethernet"));
+    builder.one_way(above, nic, wire_of(network, tree.in[at(part.host)], alpha_s, "ethernet"));
     if (above == top) to_top.push_back(up);
   }
   if (tree.core > 0 && to_top.size() > 1) {
@@ -141,6 +150,7 @@ ProbedNetwork restricted(const ProbedNetwork& network, const std::vector<std::st
   part.name = network.name;
   part.hosts = hosts;
   part.measured_at_s = network.measured_at_s;
+  part.provenance = network.provenance;
   part.tree.core = network.tree.core;
   std::vector<int> index(network.hosts.size(), -1);  // in `part`, by host of `network`
   for (std::size_t i = 0; i < hosts.size(); ++i) {

@@ -27,6 +27,7 @@ struct ProbedNetwork {
   /// this one then. Without any, `tree` is what all cables of a host carry together. Their
   /// latencies are not measured: small messages take this network.
   std::vector<ProbedNetwork> further = {};
+  Provenance provenance = Provenance::measured;  ///< of all figures
 
   bool operator==(const ProbedNetwork&) const = default;
 };
@@ -49,10 +50,10 @@ struct HostPart {
   HostMemory memory = {};
 };
 
-/// The network with these ranks on its hosts: every host and trunk with its measured figures
-/// (Provenance::measured); what lies inside a host as its part says. Hosts without a part
-/// are left out. Where there are further networks every set of them that joins two hosts is a tree
-/// of switches of its own, which shares what its networks carry with those of the other sets.
+/// The network with these ranks on its hosts: every host and trunk with its figures; what lies
+/// inside a host as its part says. Hosts without a part are left out. Where there are further
+/// networks every set of them that joins two hosts is a tree of switches of its own, which shares
+/// what its networks carry with those of the other sets.
 [[nodiscard]] Topology topology_of(const ProbedNetwork& network, std::span<const HostPart> parts);
 
 /// The part of `network` that joins `hosts` (names, any order), in that order. Throws InputError

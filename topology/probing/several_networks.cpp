@@ -40,7 +40,7 @@ class Several {
       : network_(network),
         parts_(parts),
         networks_(network),
-        builder_(counted(std::ssize(parts), "host") + ", probed") {
+        builder_(title_of(network, parts.size())) {
     std::vector<int> hosts;
     for (const HostPart& part : parts) hosts.push_back(part.host);
     sets_ = networks_.sets_between(hosts);
@@ -52,8 +52,7 @@ class Several {
     std::vector<int> rank_nodes(ranks, -1);
     for (const HostPart& part : parts_) {
       const Rates all = cables(part.host, networks_.of_host(part.host));
-      nics_.push_back(
-          add_host(builder_, network_.hosts[at(part.host)], part, all.out, all.in, rank_nodes));
+      nics_.push_back(add_host(builder_, network_, part, all.out, all.in, rank_nodes));
     }
     cables_.resize(parts_.size());
     for (const NetworkSet& set : sets_) add_tree(set);
@@ -175,8 +174,10 @@ class Several {
       switches.push_back(below);
       const Rates rates = trunks(set, groups[g], members);
       Shared& trunk = trunks_[whole(groups[g], set)];
-      trunk.out.emplace_back(set, builder_.one_way(below, parent, wire_of(rates.out, 0, "trunk")));
-      trunk.in.emplace_back(set, builder_.one_way(parent, below, wire_of(rates.in, 0, "trunk")));
+      trunk.out.emplace_back(
+          set, builder_.one_way(below, parent, wire_of(network_, rates.out, 0, "trunk")));
+      trunk.in.emplace_back(
+          set, builder_.one_way(parent, below, wire_of(network_, rates.in, 0, "trunk")));
     }
     // Of the sets that join two hosts the largest is theirs: it has the least latency by a little.
     constexpr double kRatherNotS = 1e-9;
@@ -189,9 +190,11 @@ class Several {
           cable_alpha_s(network_, part) + trunks_alpha_s(part.host) + kRatherNotS * missing;
       const int parent = above({part.host}, groups.size());
       cables_[p].out.emplace_back(
-          set, builder_.one_way(nics_[p], parent, wire_of(rates.out, alpha_s, "ethernet")));
+          set,
+          builder_.one_way(nics_[p], parent, wire_of(network_, rates.out, alpha_s, "ethernet")));
       cables_[p].in.emplace_back(
-          set, builder_.one_way(parent, nics_[p], wire_of(rates.in, alpha_s, "ethernet")));
+          set,
+          builder_.one_way(parent, nics_[p], wire_of(network_, rates.in, alpha_s, "ethernet")));
     }
   }
 

@@ -23,13 +23,17 @@ namespace chorus::probing {
 [[nodiscard]] Topology topology_of_several(const ProbedNetwork& network,
                                            std::span<const HostPart> parts);
 
-/// What was measured to carry so much.
-[[nodiscard]] Wire wire_of(double bytes_per_s, double alpha_s, std::string_view type);
+/// What such a Topology is called.
+[[nodiscard]] std::string title_of(const ProbedNetwork& network, std::size_t hosts);
 
-/// Ranks, memory and adapter of one host, whose cables carry so many bytes per second, as
-/// job_topology() has them; returns the adapter's node.
-int add_host(TopologyBuilder& builder, const std::string& name, const HostPart& part, double out,
-             double in, std::vector<int>& rank_nodes);
+/// What carries so much, by what `network` is known from.
+[[nodiscard]] Wire wire_of(const ProbedNetwork& network, double bytes_per_s, double alpha_s,
+                           std::string_view type);
+
+/// Ranks, memory and adapter of one host of `network`, whose cables carry so many bytes per second,
+/// as job_topology() has them; returns the adapter's node.
+int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part,
+             double out, double in, std::vector<int>& rank_nodes);
 
 /// The part of the latency between hosts that is this one's cable's: the hop between rank and host
 /// is part of what was measured.

@@ -30,6 +30,7 @@
 #include "synth/plan.hpp"
 #include "synth/sketch.hpp"
 #include "topology/discover/sources.hpp"
+#include "topology/probing/declared_networks.hpp"
 
 namespace chorus {
 namespace {
@@ -278,6 +279,12 @@ void run_synth(const SynthArguments& arguments) {
              arguments.output.empty() || arguments.output == "-"
                  ? ""
                  : fmt::format("; plan written to {}", arguments.output));
+  if (const auto declared = probing::declared_networks(topology)) {
+    fmt::print(stderr,
+               "hosts are joined by {} networks; a prediction counts one for each pair of ranks, "
+               "but a job that is given this plan over tcp sends by all of them\n",
+               1 + declared->network.further.size());
+  }
 }
 
 }  // namespace

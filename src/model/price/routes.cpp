@@ -44,12 +44,19 @@ struct Graph {
   [[nodiscard]] bool same_host(int a, int b) const {
     return ways.outermost[at(a)] == ways.outermost[at(b)];
   }
+
+  /// Whether data of `source` that crosses the link came into another host and goes out of it.
+  [[nodiscard]] bool leaves_third_host(int source, const Topology::Link& link) const {
+    const int outermost = ways.outermost[at(link.src)];
+    return topology.nodes[at(outermost)].kind == NodeKind::host && !same_host(source, link.src) &&
+           !same_host(link.src, link.dst);
+  }
 };
 
 /// Which paths are looked at.
 enum class Paths {
   inside,   ///< of the source's host alone, through no other rank's node
-  direct,   ///< through no other rank's node
+  direct,   ///< through no other rank's node and no third host, which passes nothing on by itself
   relayed,  ///< all
 };
 
@@ -70,6 +77,7 @@ std::vector<int> best_links(const Graph& graph, int source, Paths paths) {
     for (const int index : graph.out[at(node)]) {
       const Topology::Link& link = graph.topology.links[at(index)];
       if (paths == Paths::inside && !graph.same_host(source, link.dst)) continue;
+      if (paths == Paths::direct && graph.leaves_third_host(source, link)) continue;
       const std::size_t next = at(graph.ways.dst[at(index)]);
       if (done[next] != 0) continue;
       const Label reached{label.alpha_fs + femtoseconds(link.alpha_s),

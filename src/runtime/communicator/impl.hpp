@@ -206,7 +206,8 @@ struct Communicator::Impl {
     Topology topology;
     std::shared_ptr<const NetworkDivision> division;  ///< null where one network joins all
   };
-  [[nodiscard]] Surveyed surveyed(const Probed& network) const;
+  [[nodiscard]] Surveyed described_network(Topology described, const Plan& plan) const;
+  [[nodiscard]] Surveyed surveyed(const probing::ProbedNetwork& network) const;
   [[nodiscard]] Planned make_plan(const GroupPlace& as, Surveyed network,
                                   const std::shared_ptr<Survey>& awaited,
                                   const std::stop_token& stop) const;

@@ -38,11 +38,11 @@ void Communicator::Impl::begin_survey(std::shared_ptr<Survey> known, bool use_ca
   survey = std::move(known);
 }
 
-Communicator::Impl::Surveyed Communicator::Impl::surveyed(const Probed& network) const {
+Communicator::Impl::Surveyed Communicator::Impl::surveyed(
+    const probing::ProbedNetwork& network) const {
   const HostList hosts = hosts_of(*connections);
-  const probing::ProbedNetwork mine = hosts.names == network.network.hosts
-                                          ? network.network
-                                          : probing::restricted(network.network, hosts.names);
+  const probing::ProbedNetwork mine =
+      hosts.names == network.hosts ? network : probing::restricted(network, hosts.names);
   Surveyed found{.topology = probing::topology_of(mine, hosts.parts), .division = nullptr};
   if (!mine.further.empty()) {
     found.division = std::make_shared<const NetworkDivision>(mine, hosts.parts);
@@ -74,7 +74,7 @@ Planned Communicator::Impl::make_plan(const GroupPlace& as, Surveyed network,
   if (awaited) {
     const Probed* const found = awaited->await(stop);
     if (found == nullptr) throw BootstrapError("the network between the hosts is not known");
-    network = surveyed(*found);
+    network = surveyed(found->network);
     share_cores(network.topology, connections->members());
   }
   Plan plan;

@@ -16,6 +16,7 @@
 #include "runtime/host/option_file.hpp"
 #include "runtime/launch/launch.hpp"
 #include "runtime/options/options_env.hpp"
+#include "runtime/probing/declared.hpp"
 #include "transports/tcp/endpoint.hpp"
 
 namespace chorus {
@@ -158,26 +159,24 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
   }
   const bool free_to_choose = options.algorithm.empty() && !options.deterministic;
   const bool planned = !options.plan_file.empty();
-  std::shared_ptr<const NetworkDivision> division;
-  if (options.topology_file.empty()) {
-    if (hosts > 1 && !planned && free_to_choose && options.probe_ms > 0) {
-      begin_survey(std::move(known), true);
-    }
+  Surveyed network;
+  if (planned || !options.topology_file.empty()) {
+    network = described_network(std::move(described), plan);
+  } else {
+    if (hosts > 1 && free_to_choose && options.probe_ms > 0) begin_survey(std::move(known), true);
     if (survey && survey->recalled() != nullptr) {
-      Surveyed found = surveyed(*survey->recalled());
-      described = std::move(found.topology);
-      division = std::move(found.division);
+      network = surveyed(survey->recalled()->network);
     } else {
-      described = assumed_topology(members, connections->hosts_share_memory());
+      network.topology = assumed_topology(members, connections->hosts_share_memory());
     }
   }
-  if (planned && place.rank == 0) tell_plan(plan, described);
-  share_cores(described, members);
-  choose_by({.topology = described, .division = std::move(division)}, std::move(plan));
+  share_cores(network.topology, members);
+  const Topology topology = network.topology;
+  choose_by(std::move(network), std::move(plan));
   if ((survey || !options.topology_file.empty()) && !planned && members.size() > 1) {
     const bool to_be_probed = survey && survey->recalled() == nullptr;
     if (free_to_choose && (options.synthesis_ms > 0 || to_be_probed)) {
-      begin_planning(described);
+      begin_planning(topology);
       if (options.await_plan) await_plan();
     } else if (place.rank == 0) {
       log(LogLevel::info, who(place),
@@ -187,6 +186,25 @@ void Communicator::Impl::choose_first(Topology described, Plan plan,
                                                  : "CHORUS_SYNTHESIS_MS=0"));
     }
   }
+}
+
+// By CHORUS_TOPOLOGY, or by what the plan was made for.
+Communicator::Impl::Surveyed Communicator::Impl::described_network(Topology described,
+                                                                   const Plan& plan) const {
+  const auto& members = connections->members();
+  const bool planned = !options.plan_file.empty();
+  if (options.topology_file.empty()) {
+    described = assumed_topology(members, connections->hosts_share_memory());
+  }
+  const Topology& declared = planned ? plan.topology : described;
+  std::optional<probing::ProbedNetwork> networks;
+  if (num_hosts(members) > 1) {
+    networks =
+        declared_network(*control, place, options, *connections, hosts_of(*connections), declared);
+  }
+  if (planned && place.rank == 0) tell_plan(plan, networks ? declared : described);
+  if (networks) return surveyed(*networks);
+  return {.topology = std::move(described), .division = nullptr};
 }
 
 // As the first rank of each machine and host knows it: all choose by the same figures.

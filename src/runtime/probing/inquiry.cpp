@@ -27,8 +27,8 @@ int answers_from(Kind kind, const Flow& flow) {
 
 }  // namespace
 
-ProbeInquiry::ProbeInquiry(std::span<const Rank> ranks, std::span<const HostNetwork> networks,
-                           int budget_ms)
+ProbeInquiry::ProbeInquiry(std::span<const Rank> ranks,
+                           std::span<const probing::HostNetwork> networks, int budget_ms)
     : ranks_(ranks), networks_(networks), budget_ms_(budget_ms) {
   begin_network(networks.empty() ? 0 : 1);
 }

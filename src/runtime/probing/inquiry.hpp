@@ -21,7 +21,8 @@ namespace chorus {
 class ProbeInquiry {
  public:
   /// `ranks`: by host, the one that measures. `budget_ms`: of experiments on one network.
-  ProbeInquiry(std::span<const Rank> ranks, std::span<const HostNetwork> networks, int budget_ms);
+  ProbeInquiry(std::span<const Rank> ranks, std::span<const probing::HostNetwork> networks,
+               int budget_ms);
 
   /// Nothing once all is asked, or time is up.
   [[nodiscard]] ProbeBatch next();
@@ -49,7 +50,7 @@ class ProbeInquiry {
                                                            const ProbeQuestion& question) const;
 
   const std::span<const Rank> ranks_;
-  const std::span<const HostNetwork> networks_;
+  const std::span<const probing::HostNetwork> networks_;
   const int budget_ms_;
   std::vector<probing::Prober> found_;  // by network; the last is in use
   std::size_t network_ = 0;             // of that one, as ProbeQuestion has it

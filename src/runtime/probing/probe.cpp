@@ -81,7 +81,7 @@ class Session {
   [[nodiscard]] bool thinks() const { return place_.rank == 0; }
 
   /// Of all cables together if there are no `networks`, else of one network after the other.
-  void run(FlowRunner& runner, std::span<const HostNetwork> networks) {
+  void run(FlowRunner& runner, std::span<const probing::HostNetwork> networks) {
     runner_ = &runner;
     networks_ = networks;
     if (thinks()) inquiry_.emplace(ranks_, networks, request_.budget_ms);
@@ -253,7 +253,7 @@ class Session {
   std::uint64_t calls_ = 0;  // of these ranks so far
   bool calls_are_made_ = false;
   FlowRunner* runner_ = nullptr;
-  std::span<const HostNetwork> networks_;
+  std::span<const probing::HostNetwork> networks_;
   std::optional<ProbeInquiry> inquiry_;  // rank 0
   std::vector<Rank> leaders_;            // by host: world rank
   std::vector<Rank> ranks_;              // the same, in the group
@@ -261,12 +261,6 @@ class Session {
   int me_ = -1;                          // this rank's host, if it is its leader
   int exchanges_ = 0;
 };
-
-// What tcp uses between hosts, as Connections has it.
-std::vector<Rail> tcp_interfaces(const Control& control, const Options& options) {
-  const bool named = !options.interface_name.empty();
-  return resolve_rails(named ? options.interface_name : control.local_address(), !named);
-}
 
 // Everything that makes a network another one: machines, interfaces, transports.
 std::string cache_key(Control& control, const GroupPlace& place, const HostList& hosts,
@@ -341,7 +335,7 @@ void agree(Control& control, const GroupPlace& place, const HostList& hosts,
 // The ranks that measure have links of their own: those of the communicator may be in use.
 void measure(Control& control, const GroupPlace& leaders, const Options& options,
              const SlotLayout& layout, const ProbeRequest& request,
-             std::span<const HostNetwork> networks, Session& session, Probed& probed) {
+             std::span<const probing::HostNetwork> networks, Session& session, Probed& probed) {
   SlotLayout one_channel = layout;
   one_channel.data_channels = 1;
   Connections connections(control, leaders, options, one_channel, "a probe",
@@ -437,7 +431,7 @@ Probed measure_network(Control& control, const GroupPlace& place, const Options&
   if (session.measures()) {
     std::vector<std::span<const std::byte>> by_host;
     for (const probing::HostPart& part : hosts.parts) by_host.emplace_back(told[at(part.ranks[0])]);
-    std::vector<HostNetwork> networks = networks_of(by_host);
+    std::vector<probing::HostNetwork> networks = networks_of(by_host);
     if (layout.slot_bytes < FlowRunner::kLeastOfNetwork) networks.clear();
     measure(control, leaders, options, layout, request, networks, session, probed);
   }
