@@ -23,6 +23,7 @@
 #include "runtime/gpu/wiring.hpp"
 #include "runtime/selection/selection.hpp"
 #include "topology/discover/sources.hpp"
+#include "topology/probing/declared_networks.hpp"
 
 namespace chorus {
 namespace {
@@ -198,7 +199,8 @@ void explain_plan(const ExplainArguments& arguments) {
     chorus::print("it did not keep its topology: give one with -t to see times and limits\n");
     return;
   }
-  const SynthReport report(topology, plan, kinds, sizes, Limits(topology, kinds));
+  const SynthReport report(probing::with_joined_networks(topology), plan, kinds, sizes,
+                           Limits(topology, kinds));
   chorus::print(arguments.json ? report.json() : "\n" + report.text());
 }
 
@@ -230,8 +232,8 @@ void run_explain(const ExplainArguments& arguments) {
   Pricing pricing;
   if (shared) pricing.shared = &machine;
   if (are_gpus_of_a_host(topology)) pricing = gpu_pricing(true, options);
-  const Considered considered =
-      consider(kind, topology, Routes(topology), levels, options, pricing);
+  const Topology priced = probing::with_joined_networks(topology);
+  const Considered considered = consider(kind, priced, Routes(priced), levels, options, pricing);
   JobShape at_best = shape;
   at_best.for_limits = true;
   const Bound bound = lower_bound(shared ? job_topology(at_best) : topology, {.kind = kind});

@@ -12,6 +12,7 @@
 #include "model/draw/timeline.hpp"
 #include "model/price/cost.hpp"
 #include "model/schedule/contract.hpp"
+#include "topology/probing/declared_networks.hpp"
 
 namespace chorus {
 namespace {
@@ -75,20 +76,21 @@ void simulate_and_show(const Schedule& schedule, const Topology& topology, std::
         "'{}' has {}, the schedule {}: use one with {}", printable_name(topology.name),
         counted(topology.world_size(), "rank"), schedule.world_size, schedule.world_size));
   }
-  const Routes routes(topology);
+  const Topology priced = probing::with_joined_networks(topology);
+  const Routes routes(priced);
   const auto size = static_cast<double>(bytes);
-  const Simulation simulation = simulate(schedule, topology, routes, size);
+  const Simulation simulation = simulate(schedule, priced, routes, size);
   const std::string times = printable(fmt::format(
       "{} '{}' of {} on {}: {}", name_of(schedule.collective.kind), printable_name(schedule.name),
       counted(static_cast<long long>(bytes), "byte"), printable_name(topology.name),
-      times_text(simulation.seconds, cost(schedule, topology, routes).seconds(size))));
+      times_text(simulation.seconds, cost(schedule, priced, routes).seconds(size))));
   if (one_is_standard_output({svg, trace})) {
     fmt::print(stderr, "{}", times);
   } else {
     print(times);
   }
-  if (!svg.empty()) write_output(svg, timeline_svg(simulation, schedule, topology, routes, size));
-  if (!trace.empty()) write_output(trace, timeline_trace(simulation, schedule, topology));
+  if (!svg.empty()) write_output(svg, timeline_svg(simulation, schedule, priced, routes, size));
+  if (!trace.empty()) write_output(trace, timeline_trace(simulation, schedule, priced));
 }
 
 void add_simulate(CLI::App& app, int& exit_code) {

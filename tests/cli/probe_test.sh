@@ -39,4 +39,8 @@ timeout 120 "$perf" cluster run "$cluster" -- "$chorus" probe --cached \
   --compare lan:4,rate=0.02 > "$scratch/compare.txt" 2> "$scratch/compare.err"
 grep -q 'is not what was measured: from host' "$scratch/compare.err" ||
   fail "a wrong declaration passed: $(cat "$scratch/compare.err")"
+# Of several networks that a topology describes two hosts have together what they carry.
+timeout 120 "$perf" cluster run random:14 -- "$chorus" probe --compare random-lan:14 \
+  > "$scratch/several.txt" 2> "$scratch/several.err" ||
+  fail "a right declaration of two networks: $(cat "$scratch/several.err")"
 exit $status

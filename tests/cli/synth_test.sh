@@ -54,6 +54,15 @@ expect 0 'a?[31mb, 2 ranks' synth "$dir/odd.json" -c all_reduce
 grep -q nan "$dir/out" && fail "a share that is no number"
 expect 0 'a?[31mb: 2 ranks' "$chorus" topo "$dir/odd.json"
 
+# Two hosts have together what all networks between them carry, in plans and what is said of them.
+for command in 'synth random-lan:14 -c all_gather -b 16M -o several.json' \
+  '"$chorus" explain several.json -t random-lan:14'; do
+  expect 0 "of limit" eval "${command//several/"$dir/several"}"
+  grep -qE '^all_gather .* (9[0-9]|100)\.[0-9] %' "$dir/out" ||
+    fail "several networks: $(cat "$dir/out")"
+done
+expect 0 "on random-lan:14: 8" "$chorus" simulate "$dir/several.json" all_gather -b 16M
+
 # A sketch limits the search; TACCL's topologies say what one box is, its sketches how many there are.
 cat >"$dir/box.json" <<'JSON'
 {"name": "box", "gpus_per_node": 4, "nics_per_node": 1, "alpha": 0.5, "node_betas_list": [8],

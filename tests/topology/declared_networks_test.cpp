@@ -1,5 +1,7 @@
 // Claim: what a Topology says of several networks between hosts is found again in the form in which
 // a probe would say it, for any drawn cluster, and each is recognized by who has an address in it.
+#include "topology/probing/declared_networks.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +13,6 @@
 #include "model/price/cost.hpp"
 #include "model/topologies.hpp"
 #include "topology/discover/sources.hpp"
-#include "topology/probing/declared_networks.hpp"
 
 namespace chorus::probing {
 namespace {
@@ -20,6 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+Topology find(const std::string& name) { return topology_from_name(name); }
 
 /// The switches of one network alone, and what is joined to them.
 Topology alone(const Topology& topology, const std::string& suffix) {
@@ -60,8 +63,7 @@ void expect_same_rates(const Topology& topology, const DeclaredNetworks& declare
     first_rank[declared.network.hosts[h]] = declared.ranks[h].front();
   }
   for (std::size_t n = 0; n <= declared.network.further.size(); ++n) {
-    const ProbedNetwork& network =
-        n == 0 ? declared.network : declared.network.further[n - 1];
+    const ProbedNetwork& network = n == 0 ? declared.network : declared.network.further[n - 1];
     const auto mark = network.name.find('n');
     const Topology one =
         alone(topology, n == 0 || mark == std::string::npos ? "" : network.name.substr(mark));
@@ -92,7 +94,7 @@ TEST(DeclaredNetworks, ShareAsTheirLinksDo) {
     for (const char* more : {"", ",ranks=3", ",hosts=9,switches=5,cables=3"}) {
       const std::string name = "random-lan:" + std::to_string(seed) + more;
       SCOPED_TRACE(name);
-      const Topology topology = topology_from_name(name);
+      const Topology topology = find(name);
       const auto declared = declared_networks(topology);
       const bool one = std::ranges::none_of(topology.nodes, [](const Topology::Node& node) {
         return node.name.starts_with("switch0n");
@@ -173,6 +175,38 @@ TEST(DeclaredNetworks, WhatAProbeCannotSayIsNone) {
     test::add_node(t, "d", NodeKind::host);
     t.rank_nodes.push_back(static_cast<int>(t.nodes.size()) - 1);
   })) << "a host in none";
+}
+
+double rate(const Topology& topology, Rank src, Rank dst) {
+  const Routes routes(topology);
+  double beta = 0;
+  for (const int link : routes.path(src, dst)) {
+    beta = std::max(beta, topology.links[at(link)].beta_s_per_byte);
+  }
+  return 1 / beta;
+}
+
+TEST(JoinedNetworks, CarryBetweenTwoHostsWhatEachDoes) {
+  const Topology joined = with_joined_networks(three(false));
+  EXPECT_NEAR(rate(joined, 0, 1), 0.3e9, 1);
+  EXPECT_NEAR(rate(joined, 0, 2), 0.1e9, 1);
+  EXPECT_NEAR(rate(with_joined_networks(three(true)), 0, 1), 0.15e9, 1) << "half, by the adapters";
+  const Topology one = find("random-lan:1");
+  EXPECT_EQ(with_joined_networks(one), one);
+}
+
+TEST(JoinedNetworks, LeaveWhatIsInsideHosts) {
+  const Topology topology = find("random-lan:13,ranks=3");
+  const Topology joined = with_joined_networks(topology);
+  ASSERT_EQ(joined.world_size(), topology.world_size());
+  EXPECT_EQ(joined.name, topology.name);
+  for (Rank rank = 0; rank < joined.world_size(); ++rank) {
+    const Topology::Node& node = joined.nodes[at(joined.rank_nodes[at(rank)])];
+    EXPECT_EQ(node.name, topology.nodes[at(topology.rank_nodes[at(rank)])].name);
+    EXPECT_EQ(joined.nodes[at(node.parent)].kind, NodeKind::host);
+  }
+  EXPECT_DOUBLE_EQ(rate(joined, 0, 1), rate(topology, 0, 1));
+  EXPECT_GT(rate(joined, 0, 9), 1.05 * rate(topology, 0, 9)) << "by two networks";
 }
 
 /// Names of the networks, the one of all hosts first.

@@ -34,6 +34,11 @@ class TopologyBuilder {
     return static_cast<int>(topology_.nodes.size()) - 1;
   }
 
+  /// `parent` contains `node`.
+  void place(int node, int parent) {
+    topology_.nodes[static_cast<std::size_t>(node)].parent = parent;
+  }
+
   /// The next rank sits on `node`.
   void rank(int node) { topology_.rank_nodes.push_back(node); }
 

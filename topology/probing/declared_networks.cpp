@@ -26,7 +26,7 @@ struct Cable {
 
 /// Switches that reach each other, and who has a cable to one of them.
 struct Network {
-  std::vector<int> switches;    ///< ascending
+  std::vector<int> switches;         ///< ascending
   std::map<int, Cable> cables = {};  ///< by host
 };
 
@@ -39,6 +39,7 @@ class Reader {
     DeclaredNetworks declared;
     for (const auto& [node, ranks] : ranks_) {
       host_names_.push_back(topology_.nodes[at(node)].name);
+      declared.nodes.push_back(node);
       declared.ranks.push_back(ranks);
     }
     for (std::size_t n = 0; n < networks_.size(); ++n) {
@@ -66,7 +67,9 @@ class Reader {
     }
     for (std::size_t r = 0; r < topology_.rank_nodes.size(); ++r) {
       const int host = outermost(topology_.rank_nodes[r]);
-      if (kind(host) != NodeKind::host) return false;
+      if (kind(host) != NodeKind::host || kind(topology_.rank_nodes[r]) == NodeKind::nic) {
+        return false;
+      }
       ranks_[host].push_back(static_cast<Rank>(r));
     }
     return ranks_.size() > 1;
@@ -125,9 +128,8 @@ class Reader {
       std::ranges::sort(network.switches);
       networks_.push_back(std::move(network));
     }
-    const auto all = std::ranges::find_if(networks_, [&](const Network& network) {
-      return network.cables.size() == ranks_.size();
-    });
+    const auto all = std::ranges::find_if(
+        networks_, [&](const Network& network) { return network.cables.size() == ranks_.size(); });
     if (networks_.size() < 2 || networks_.size() > kMostNetworks || all == networks_.end()) {
       return false;
     }
@@ -209,8 +211,8 @@ class Reader {
 
   const Topology& topology_;
   const Ways ways_;
-  std::map<int, std::vector<Rank>> ranks_;         // by host
-  std::map<std::pair<int, int>, Joined> joined_;   // between hosts and switches, both ways
+  std::map<int, std::vector<Rank>> ranks_;               // by host
+  std::map<std::pair<int, int>, Joined> joined_;         // between hosts and switches, both ways
   std::map<int, double> into_adapter_, out_of_adapter_;  // from and to its host
   std::vector<Network> networks_;
   std::vector<std::string> host_names_;
@@ -220,6 +222,21 @@ class Reader {
 
 std::optional<DeclaredNetworks> declared_networks(const Topology& topology) {
   return Reader(topology).read();
+}
+
+Topology with_joined_networks(const Topology& topology) {
+  const auto declared = declared_networks(topology);
+  if (!declared) return topology;
+  std::vector<HostPart> parts;
+  for (std::size_t h = 0; h < declared->ranks.size(); ++h) {
+    parts.push_back({.host = static_cast<int>(h),
+                     .ranks = declared->ranks[h],
+                     .described = &topology,
+                     .node = declared->nodes[h]});
+  }
+  Topology joined = topology_of(declared->network, parts);
+  joined.name = topology.name;
+  return joined;
 }
 
 std::optional<ProbedNetwork> with_addresses(const DeclaredNetworks& declared,
@@ -249,9 +266,8 @@ std::optional<ProbedNetwork> with_addresses(const DeclaredNetworks& declared,
                                                [](const auto& adapter) { return adapter.first; })) {
         continue;
       }
-      const bool named_alike =
-          std::ranges::equal(other.interfaces, adapters, {}, {},
-                             [](const auto& adapter) { return adapter.second; });
+      const bool named_alike = std::ranges::equal(
+          other.interfaces, adapters, {}, {}, [](const auto& adapter) { return adapter.second; });
       if (!best || named_alike) best = a;
       if (named_alike) break;
     }

@@ -47,7 +47,9 @@ void fit_latencies(ProbedNetwork& network, std::span<const PairLatency> pairs);
 struct HostPart {
   int host = 0;             ///< index into ProbedNetwork::hosts
   std::vector<Rank> ranks;  ///< ascending
-  HostMemory memory = {};
+  HostMemory memory = {};   ///< what lies inside, unless somebody described that:
+  const Topology* described = nullptr;
+  int node = -1;  ///< of `described`: this host
 };
 
 /// The network with these ranks on its hosts: every host and trunk with its figures; what lies

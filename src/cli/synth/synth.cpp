@@ -259,17 +259,21 @@ void run_synth(const SynthArguments& arguments) {
   if (!arguments.fresh) plan = cached(file, topology);
   const bool from_cache = plan.has_value();
   const Limits limits(topology, options.kinds);
+  // A sketch names links of the topology itself.
+  const Topology priced = sketched ? topology : probing::with_joined_networks(topology);
   bool complete = true;
   if (!plan) {
-    synth::Planned planned = make(arguments, topology, options, strategies, limits);
+    synth::Planned planned = make(arguments, priced, options, strategies, limits);
     complete = planned.complete;
     plan = std::move(planned.plan);
+    plan->topology = topology;
+    plan->topology_fingerprint = fingerprint(topology);
   }
   const std::string text = to_json(*plan);
   if (!from_cache && complete) keep(file, text);
   if (!arguments.output.empty()) write_output(arguments.output, text);
-  if (!arguments.svg.empty()) draw(arguments, topology, *plan);
-  const SynthReport report(topology, *plan, options.kinds, options.sizes, limits);
+  if (!arguments.svg.empty()) draw(arguments, priced, *plan);
+  const SynthReport report(priced, *plan, options.kinds, options.sizes, limits);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (arguments.output != "-") print(arguments.json ? report.json() : report.text());
@@ -279,12 +283,6 @@ void run_synth(const SynthArguments& arguments) {
              arguments.output.empty() || arguments.output == "-"
                  ? ""
                  : fmt::format("; plan written to {}", arguments.output));
-  if (const auto declared = probing::declared_networks(topology)) {
-    fmt::print(stderr,
-               "hosts are joined by {} networks; a prediction counts one for each pair of ranks, "
-               "but a job that is given this plan over tcp sends by all of them\n",
-               1 + declared->network.further.size());
-  }
 }
 
 }  // namespace

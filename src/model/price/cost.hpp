@@ -16,7 +16,7 @@ struct Route {
   std::vector<int> path;  ///< links in order; empty if not connected, or on one node
   double alpha_s = 0;     ///< sum along the path
   bool connected = false;
-  bool relayed = false;  ///< passes through nodes of other ranks
+  bool relayed = false;  ///< passes through nodes of other ranks, or third hosts
 };
 
 /// Finds the routes that Routes keeps, one source at a time: for who needs few of many.
@@ -35,10 +35,10 @@ class RouteFinder {
 /// Paths between ranks, computed once per topology.
 ///
 /// The route of (src, dst) is the path of least alpha, then most bandwidth, then fewest links,
-/// whose inner nodes carry no rank; only where none exists may it pass through nodes of other
-/// ranks. Between ranks of one host it is one inside the host wherever there is one, however fast
-/// its adapters are: so do the transports, and libraries that schedules are exported to. Equal
-/// topologies give equal routes.
+/// whose inner nodes carry no rank and lie in no third host; only where none exists may it pass
+/// through those, too. Between ranks of one host it is one inside the host wherever there is one,
+/// however fast its adapters are: so do the transports, and libraries that schedules are exported
+/// to. Equal topologies give equal routes.
 class Routes {
  public:
   explicit Routes(const Topology& topology);

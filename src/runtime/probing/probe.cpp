@@ -26,6 +26,7 @@
 #include "runtime/probing/flows.hpp"
 #include "runtime/probing/inquiry.hpp"
 #include "runtime/probing/networks.hpp"
+#include "topology/probing/declared_networks.hpp"
 #include "transports/tcp/endpoint.hpp"
 
 namespace chorus {
@@ -451,7 +452,8 @@ std::string disagreement(const Topology& declared, const Topology& measured,
     return fmt::format("it is for {}, not {}", counted(declared.world_size(), "rank"),
                        measured.world_size());
   }
-  const Routes declared_routes(declared);
+  const Topology joined = probing::with_joined_networks(declared);
+  const Routes joined_routes(joined);
   const Routes measured_routes(measured);
   const auto rate = [](const Topology& topology, const Routes& routes, Rank a, Rank b) {
     double beta = 0;
@@ -466,7 +468,7 @@ std::string disagreement(const Topology& declared, const Topology& measured,
   for (const auto& from : parts) {
     for (const auto& to : parts) {
       if (from.host == to.host) continue;
-      const double said = rate(declared, declared_routes, from.ranks[0], to.ranks[0]);
+      const double said = rate(joined, joined_routes, from.ranks[0], to.ranks[0]);
       const double seen = rate(measured, measured_routes, from.ranks[0], to.ranks[0]);
       if (said <= 0 || seen <= 0) continue;
       const double factor = std::max(said / seen, seen / said);
