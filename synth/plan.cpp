@@ -31,16 +31,28 @@ constexpr double kNearEnough = 1.005;  // of the limit: searching on is not wort
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr long kMostComposedChunks = 4096;
 
-/// Schedules that differ by no more are told apart by how many streams share a link; by no more
-/// than the second, if one has not half as many.
+/// Schedules that differ by no more are told apart by how many streams share a link, then by what
+/// they keep busy; by no more than the second, if one has not half as many streams.
 constexpr double kAlike = 1.005;
 constexpr double kAboutAlike = 1.02;
 
-/// The most pairs of ranks whose transfers meet on one of the links and port groups that the
-/// schedule keeps busy for longest. Streams that share one share it neither evenly nor without
-/// loss, which no prediction knows: an all-gather with three streams into one slow host took 1.08
-/// times as long as round a ring, predicted alike.
-int most_streams(const Schedule& schedule, const Network& network) {
+/// What no prediction knows of a schedule's risks.
+struct Strain {
+  /// The most pairs of ranks whose transfers meet on one of the links and port groups that the
+  /// schedule keeps busy for longest. Streams that share one share it neither evenly nor without
+  /// loss: an all-gather with three streams into one slow host took 1.08 times as long as round a
+  /// ring, predicted alike.
+  int streams = 0;
+  /// The time that all links and port groups are busy, together, for one byte. What is relayed
+  /// keeps more of them busy and waits for more: an all-to-all of three hosts, a third of it by way
+  /// of another one, took 1.0 to 1.3 times as long as one that is direct, predicted alike.
+  double busy_s_per_byte = 0;
+};
+
+/// Sums of doubles depend on their order.
+constexpr double kLessBusy = 1 - 1e-6;
+
+Strain strain(const Schedule& schedule, const Network& network) {
   std::map<int, int> chunks;  // by edge
   for (const Step& step : schedule.steps) {
     for (const Transfer& transfer : step) {
@@ -61,11 +73,12 @@ int most_streams(const Schedule& schedule, const Network& network) {
       busiest = std::max(busiest, use.busy);
     }
   }
-  int most = 0;
+  Strain result;
   for (const Use& use : uses) {
-    if (use.busy >= busiest / 2) most = std::max(most, use.streams);
+    if (use.busy >= busiest / 2) result.streams = std::max(result.streams, use.streams);
+    result.busy_s_per_byte += use.busy / schedule.num_chunks;
   }
-  return most;
+  return result;
 }
 
 /// A proved schedule and its predicted times at the sizes it was made for; at others it does not
@@ -358,24 +371,28 @@ class Planner {
     return best;
   }
 
-  /// Of the schedules that are predicted as fast as `best`, one with the fewest streams on a link.
-  [[nodiscard]] const Pooled* fewest_streams(const Pooled* best, std::size_t size_index) const {
+  /// Of the schedules that are predicted as fast as `best`, one with the least strain.
+  [[nodiscard]] const Pooled* least_strained(const Pooled* best, std::size_t size_index) const {
     if (best == nullptr || forward_.network().folded()) return best;
-    const auto streams = [&](const Pooled& entry) {
-      return most_streams(
-          entry.schedule.symmetry.empty() ? entry.schedule : expanded(entry.schedule),
-          forward_.network());
+    const auto strain_of = [&](const Pooled& entry) {
+      return strain(entry.schedule.symmetry.empty() ? entry.schedule : expanded(entry.schedule),
+                    forward_.network());
     };
     const double least_s = best->at_sizes[size_index].seconds;
-    const int of_best = streams(*best);
-    int fewest = of_best;
+    const int of_best = strain_of(*best).streams;
+    Strain least = strain_of(*best);
     for (const Pooled& entry : pools_.at(best->schedule.collective.kind)) {
       const double seconds = entry.at_sizes[size_index].seconds;
       if (&entry == best || seconds > kAboutAlike * least_s) continue;
-      const int own = streams(entry);
-      if (own >= fewest || (2 * own > of_best && seconds > kAlike * least_s)) continue;
+      const Strain own = strain_of(entry);
+      const bool alike = seconds <= kAlike * least_s;
+      const bool fewer_streams =
+          own.streams < least.streams && (alike || 2 * own.streams <= of_best);
+      const bool less_busy = alike && own.streams == least.streams &&
+                             own.busy_s_per_byte < kLessBusy * least.busy_s_per_byte;
+      if (!fewer_streams && !less_busy) continue;
       best = &entry;
-      fewest = own;
+      least = own;
     }
     return best;
   }
@@ -422,7 +439,7 @@ class Planner {
   void choose(CollectiveKind kind, Planned& result) {
     std::vector<const Pooled*> winners;
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-      winners.push_back(fewest_streams(best(kind, s), s));
+      winners.push_back(least_strained(best(kind, s), s));
       if (winners.back() != nullptr) continue;
       if (options_.may_leave_out && !complete_) return;
       throw SynthesisError(fmt::format("no strategy makes {} for the {} ranks of '{}'{}",

@@ -8,6 +8,8 @@
 #include <limits>
 #include <map>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "chorus/error.hpp"
 #include "model/bounds/bounds.hpp"
@@ -172,6 +174,47 @@ Planned stopped_after(int questions, const Topology& topology) {
   int asked = 0;
   options.progress = [&](int, int) { stop = stop || ++asked > questions; };
   return make_plan(topology, options, all(), budget);
+}
+
+// What is relayed waits for more than predictions know.
+TEST(MakePlan, RelaysNothingWhereThatBringsNothing) {
+  Topology topology = test::gpus(3);
+  for (const auto& [src, dst] : {std::pair(0, 1), {1, 0}, {2, 0}, {2, 1}}) {
+    test::add_link(topology, src, dst, 100);
+  }
+  const int from_0 = test::add_link(topology, 0, 2, 100);
+  const int from_1 = test::add_link(topology, 1, 2, 100);
+  test::add_port_group(topology, "into gpu2", {from_0, from_1}, 1);
+  Schedule direct{.name = "direct",
+                  .collective = {all_to_all},
+                  .world_size = 3,
+                  .num_chunks = 18,  // two from each rank to each
+                  .steps = {{}}};
+  for (Rank src = 0; src < 3; ++src) {
+    for (Rank dst = 0; dst < 3; ++dst) {
+      if (src == dst) continue;
+      for (const int half : {0, 1}) {
+        direct.steps[0].push_back({.src = src, .dst = dst, .chunk = 2 * (3 * src + dst) + half});
+      }
+    }
+  }
+  Schedule relayed = direct;
+  relayed.name = "relayed";
+  for (Transfer& transfer : relayed.steps[0]) {
+    if (transfer.src == 1 && transfer.chunk == 11) transfer.dst = 0;
+  }
+  relayed.steps.push_back({{.src = 0, .dst = 2, .chunk = 11}});
+  const PreparedTopology wiring(topology);
+  constexpr std::uint64_t kSize = 1 << 20;
+  ASSERT_LE(wiring.predict(relayed, kSize).seconds, wiring.predict(direct, kSize).seconds);
+  const Strategy both{.name = "both", .make = [&](const Task&, const Budget&) {
+                        return std::vector<Schedule>{relayed, direct};
+                      }};
+  PlanOptions options;
+  options.kinds = {all_to_all};
+  options.sizes = {kSize};
+  const Planned planned = make_plan(topology, options, {both}, Budget());
+  EXPECT_THAT(planned.choices.at(0).schedule.name, HasSubstr("direct"));
 }
 
 TEST(MakePlan, IsNoWorseForMoreTime) {
