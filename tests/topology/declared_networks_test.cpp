@@ -195,6 +195,27 @@ TEST(JoinedNetworks, CarryBetweenTwoHostsWhatEachDoes) {
   EXPECT_EQ(with_joined_networks(one), one);
 }
 
+TEST(JoinedNetworks, TakeAdaptersThatAreLinkedToEachOtherForOne) {
+  Topology topology = three(true);
+  test::join(topology, 5, 8, 0.1, 0);  // both of a
+  ASSERT_EQ(topology.nodes[5].parent, topology.nodes[8].parent);
+  EXPECT_NEAR(rate(with_joined_networks(topology), 0, 1), 0.15e9, 1);
+}
+
+TEST(JoinedNetworks, AreAsFarApartAsTheirSwitches) {
+  Topology topology = three(false);
+  int before = 3;  // the first switch; behind it two without hosts, and c anew
+  for (const char* name : {"x", "y"}) {
+    const int next = test::add_node(topology, name, NodeKind::network_switch);
+    test::join(topology, before, next, 0.1, 1e-3);
+    before = next;
+  }
+  std::erase_if(topology.links, [](const auto& link) { return link.src == 2 || link.dst == 2; });
+  test::join(topology, 2, before, 0.1, 1e-5);
+  const Topology joined = with_joined_networks(topology);
+  EXPECT_NEAR(Routes(joined).alpha_s(0, 2), Routes(topology).alpha_s(0, 2), 1e-5);
+}
+
 TEST(JoinedNetworks, LeaveWhatIsInsideHosts) {
   const Topology topology = find("random-lan:13,ranks=3");
   const Topology joined = with_joined_networks(topology);

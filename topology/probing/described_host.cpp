@@ -69,6 +69,8 @@ class DescribedHost {
       const Topology::Link& link = described().links[i];
       if (!is_inside(link.src) || !is_inside(link.dst)) continue;
       const Wire wire{1e-9 / link.beta_s_per_byte, link.alpha_s * 1e6, link.type, link.provenance};
+      // Two adapters that were joined are one.
+      if (copy_of(link.src) == copy_of(link.dst)) continue;
       if (leads_out_[at(link.src)] == 0 && leads_out_[at(link.dst)] == 0) {
         copies[static_cast<int>(i)] = builder_.one_way(copy_of(link.src), copy_of(link.dst), wire);
       } else if (const auto [known, is_new] = to_adapter.try_emplace(ends(link), wire); !is_new) {

@@ -192,6 +192,8 @@ ProbedNetwork restricted(const ProbedNetwork& network, const std::vector<std::st
     if (same != part.tree.groups.end()) {  // two trunks in a row: the slower one counts
       same->out = std::min(same->out, group.out);
       same->in = std::min(same->in, group.in);
+      part.trunk_alpha_s[static_cast<std::size_t>(same - part.tree.groups.begin())] +=
+          network.trunk_alpha_s[g];
       continue;
     }
     part.tree.groups.push_back(std::move(group));
