@@ -26,7 +26,9 @@ struct Cable {
 
 /// Switches that reach each other, and who has a cable to one of them.
 struct Network {
-  std::vector<int> switches;         ///< ascending
+  std::vector<int> switches;         ///< the lowest first, then by distance from it
+  std::map<int, int> above = {};     ///< by switch: the next one on the way to the first
+  std::size_t trunk_ends = 0;        ///< both of every trunk
   std::map<int, Cable> cables = {};  ///< by host
 };
 
@@ -43,12 +45,10 @@ class Reader {
       declared.ranks.push_back(ranks);
     }
     for (std::size_t n = 0; n < networks_.size(); ++n) {
-      auto described = describe(networks_[n]);
-      if (!described) return std::nullopt;
       if (n == 0) {
-        declared.network = *std::move(described);
+        declared.network = as_probed(networks_[n]);
       } else {
-        declared.network.further.push_back(*std::move(described));
+        declared.network.further.push_back(as_probed(networks_[n]));
       }
       declared.adapters.push_back(adapters_of(networks_[n]));
     }
@@ -113,8 +113,8 @@ class Reader {
     return {topology_.links[at(link)].src, topology_.links[at(link)].dst};
   }
 
-  /// False if they are one, or a host has two cables into one, or none joins all. The first that
-  /// joins all comes first.
+  /// False if they are one, or a host has two cables into one, or the switches of one form a ring,
+  /// or none joins all. The first that joins all comes first.
   bool find_networks() {
     std::vector<char> seen(topology_.nodes.size(), 0);
     for (int node = 0; node < static_cast<int>(seen.size()); ++node) {
@@ -125,7 +125,7 @@ class Reader {
         if (!visit(network.switches[next], network, seen)) return false;
       }
       if (network.cables.size() < 2) continue;  // leads to none of the others
-      std::ranges::sort(network.switches);
+      if (network.trunk_ends != 2 * (network.switches.size() - 1)) return false;
       networks_.push_back(std::move(network));
     }
     const auto all = std::ranges::find_if(
@@ -143,7 +143,10 @@ class Reader {
     for (auto link = first; link != joined_.end() && link->first.first == from; ++link) {
       const int to = link->first.second;
       if (kind(to) == NodeKind::network_switch) {
-        if (std::exchange(seen[at(to)], 1) == 0) network.switches.push_back(to);
+        ++network.trunk_ends;
+        if (std::exchange(seen[at(to)], 1) != 0) continue;
+        network.switches.push_back(to);
+        network.above[to] = from;
       } else if (ranks_.contains(outermost(to)) &&
                  !network.cables.try_emplace(outermost(to), Cable{to, from}).second) {
         return false;
@@ -152,51 +155,38 @@ class Reader {
     return true;
   }
 
-  /// Nothing where its switches form a ring.
-  [[nodiscard]] std::optional<ProbedNetwork> describe(const Network& network) const {
-    ProbedNetwork described{.name = topology_.nodes[at(network.switches.front())].name,
-                            .provenance = Provenance::declared};
-    std::map<int, std::vector<int>> hosts_at;  // by switch
+  [[nodiscard]] ProbedNetwork as_probed(const Network& network) const {
+    ProbedNetwork probed{.name = topology_.nodes[at(network.switches.front())].name,
+                         .provenance = Provenance::declared};
+    std::map<int, std::vector<int>> hosts_behind;  // by switch
     for (const auto& [host, cable] : network.cables) {
-      hosts_at[cable.to].push_back(static_cast<int>(described.hosts.size()));
-      described.hosts.push_back(topology_.nodes[at(host)].name);
+      hosts_behind[cable.to].push_back(static_cast<int>(probed.hosts.size()));
+      probed.hosts.push_back(topology_.nodes[at(host)].name);
       const Joined& out = joined_.at({cable.node, cable.to});
       const Joined& in = joined_.at({cable.to, cable.node});
-      described.tree.out.push_back(std::min(out.bytes_per_s, most(into_adapter_, cable.node)));
-      described.tree.in.push_back(std::min(in.bytes_per_s, most(out_of_adapter_, cable.node)));
-      described.cable_alpha_s.push_back((out.alpha_s + in.alpha_s) / 2);
+      probed.tree.out.push_back(std::min(out.bytes_per_s, most(into_adapter_, cable.node)));
+      probed.tree.in.push_back(std::min(in.bytes_per_s, most(out_of_adapter_, cable.node)));
+      probed.cable_alpha_s.push_back((out.alpha_s + in.alpha_s) / 2);
     }
-    std::vector<int> visited;
-    if (!add_groups(network.switches.front(), -1, hosts_at, described, visited)) {
-      return std::nullopt;
+    // From the farthest switches on: all that is behind one is known when its turn comes.
+    for (std::size_t s = network.switches.size(); s-- > 1;) {
+      const int from = network.switches[s], to = network.above.at(from);
+      std::vector<int> behind = std::move(hosts_behind[from]);
+      std::ranges::sort(behind);
+      std::vector<int>& above = hosts_behind[to];
+      above.insert(above.end(), behind.begin(), behind.end());
+      const Joined& out = joined_.at({from, to});
+      const Joined& in = joined_.at({to, from});
+      probed.tree.groups.push_back(
+          {.hosts = std::move(behind), .out = out.bytes_per_s, .in = in.bytes_per_s});
+      probed.trunk_alpha_s.push_back((out.alpha_s + in.alpha_s) / 2);
     }
-    return described;
+    return probed;
   }
 
   [[nodiscard]] static double most(const std::map<int, double>& adapters, int node) {
     const auto found = adapters.find(node);
     return found == adapters.end() ? std::numeric_limits<double>::infinity() : found->second;
-  }
-
-  /// Of the trunks behind a switch; `hosts_at` has then all hosts behind it.
-  bool add_groups(int from, int above, std::map<int, std::vector<int>>& hosts_at,
-                  ProbedNetwork& described, std::vector<int>& visited) const {
-    if (std::ranges::find(visited, from) != visited.end()) return false;
-    visited.push_back(from);
-    const auto first = joined_.lower_bound({from, std::numeric_limits<int>::min()});
-    for (auto link = first; link != joined_.end() && link->first.first == from; ++link) {
-      const int to = link->first.second;
-      if (to == above || kind(to) != NodeKind::network_switch) continue;
-      if (!add_groups(to, from, hosts_at, described, visited)) return false;
-      std::vector<int> behind = hosts_at[to];
-      std::ranges::sort(behind);
-      hosts_at[from].insert(hosts_at[from].end(), behind.begin(), behind.end());
-      const Joined& out = joined_.at({to, from});
-      described.tree.groups.push_back(
-          {.hosts = std::move(behind), .out = out.bytes_per_s, .in = link->second.bytes_per_s});
-      described.trunk_alpha_s.push_back((out.alpha_s + link->second.alpha_s) / 2);
-    }
-    return true;
   }
 
   [[nodiscard]] std::vector<std::string> adapters_of(const Network& network) const {
@@ -231,7 +221,7 @@ Topology with_joined_networks(const Topology& topology) {
   for (std::size_t h = 0; h < declared->ranks.size(); ++h) {
     parts.push_back({.host = static_cast<int>(h),
                      .ranks = declared->ranks[h],
-                     .described = &topology,
+                     .declared = &topology,
                      .node = declared->nodes[h]});
   }
   Topology joined = topology_of(declared->network, parts);

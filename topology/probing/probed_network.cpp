@@ -11,7 +11,7 @@
 #include "topology/discover/builder.hpp"
 #include "topology/discover/host_memory.hpp"
 #include "topology/discover/rates.hpp"
-#include "topology/probing/described_host.hpp"
+#include "topology/probing/declared_host.hpp"
 #include "topology/probing/several_networks.hpp"
 
 namespace chorus::probing {
@@ -36,8 +36,8 @@ Wire wire_of(const ProbedNetwork& network, double bytes_per_s, double alpha_s,
 
 int add_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part,
              double out, double in, std::vector<int>& rank_nodes) {
-  if (part.described != nullptr) {
-    return add_described_host(builder, network, part, out, in, rank_nodes);
+  if (part.declared != nullptr) {
+    return add_declared_host(builder, network, part, out, in, rank_nodes);
   }
   const std::string& name = network.hosts[at(part.host)];
   const int host = builder.node(name, NodeKind::host);
@@ -59,7 +59,7 @@ double cable_alpha_s(const ProbedNetwork& network, const HostPart& part) {
   const double measured_s = at(part.host) < network.cable_alpha_s.size()
                                 ? network.cable_alpha_s[at(part.host)]
                                 : kEthernetPathUs * 1e-6 / 2;
-  if (part.described != nullptr) return measured_s;  // the cable's alone
+  if (part.declared != nullptr) return measured_s;  // the cable's alone
   return std::max(0.0, measured_s - pair_at(part.memory.rates, span_of(part.memory.places)).line_s);
 }
 

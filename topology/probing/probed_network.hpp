@@ -47,9 +47,10 @@ void fit_latencies(ProbedNetwork& network, std::span<const PairLatency> pairs);
 struct HostPart {
   int host = 0;             ///< index into ProbedNetwork::hosts
   std::vector<Rank> ranks;  ///< ascending
-  HostMemory memory = {};   ///< what lies inside, unless somebody described that:
-  const Topology* described = nullptr;
-  int node = -1;  ///< of `described`: this host
+  HostMemory memory = {};
+  /// That says what lies inside the host, in place of `memory`; null: none does.
+  const Topology* declared = nullptr;
+  int node = -1;  ///< of `declared`: the host
 };
 
 /// The network with these ranks on its hosts: every host and trunk with its figures; what lies

@@ -86,7 +86,7 @@ std::optional<probing::ProbedNetwork> declared_network(Control& control, const G
   const Table said = control.exchange(place.key + "/interfaces", place.members, mine,
                                       options.join_timeout_ms, place.key);
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    if (said[rank].empty()) return std::nullopt;
+    if (said[rank].empty()) return std::nullopt;  // another transport joins it with some host
   }
   std::vector<std::span<const std::byte>> by_host;
   for (const probing::HostPart& part : hosts.parts) by_host.emplace_back(said[at(part.ranks[0])]);

@@ -1,4 +1,4 @@
-#include "topology/probing/described_host.hpp"
+#include "topology/probing/declared_host.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,13 +12,13 @@
 namespace chorus::probing {
 namespace {
 
-class DescribedHost {
+class DeclaredHost {
  public:
-  DescribedHost(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part)
-      : builder_(builder), network_(network), part_(part), ways_(*part.described) {
-    const auto& nodes = described().nodes;
+  DeclaredHost(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part)
+      : builder_(builder), network_(network), part_(part), ways_(*part.declared) {
+    const auto& nodes = declared().nodes;
     leads_out_.assign(nodes.size(), 0);
-    for (const Topology::Link& link : described().links) {
+    for (const Topology::Link& link : declared().links) {
       if (is_inside(link.src) == is_inside(link.dst)) continue;
       const int end = is_inside(link.src) ? link.src : link.dst;
       if (nodes[at(end)].kind == NodeKind::nic) leads_out_[at(end)] = 1;
@@ -29,7 +29,7 @@ class DescribedHost {
   int add(double out, double in, std::vector<int>& rank_nodes) {
     add_nodes();
     for (const Rank rank : part_.ranks) {
-      rank_nodes[at(rank)] = copies_[at(described().rank_nodes[at(rank)])];
+      rank_nodes[at(rank)] = copies_[at(declared().rank_nodes[at(rank)])];
     }
     const std::string& name = network_.hosts[at(part_.host)];
     adapter_ = builder_.node(name + "/networks", NodeKind::nic, copies_[at(part_.node)]);
@@ -42,11 +42,11 @@ class DescribedHost {
   }
 
  private:
-  [[nodiscard]] const Topology& described() const { return *part_.described; }
+  [[nodiscard]] const Topology& declared() const { return *part_.declared; }
   [[nodiscard]] bool is_inside(int node) const { return ways_.outermost[at(node)] == part_.node; }
 
   void add_nodes() {
-    const auto& nodes = described().nodes;
+    const auto& nodes = declared().nodes;
     copies_.assign(nodes.size(), -1);
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       if (!is_inside(static_cast<int>(n)) || leads_out_[n] != 0) continue;
@@ -65,8 +65,8 @@ class DescribedHost {
     const auto ends = [&](const Topology::Link& link) {
       return std::pair(copy_of(link.src), copy_of(link.dst));
     };
-    for (std::size_t i = 0; i < described().links.size(); ++i) {
-      const Topology::Link& link = described().links[i];
+    for (std::size_t i = 0; i < declared().links.size(); ++i) {
+      const Topology::Link& link = declared().links[i];
       if (!is_inside(link.src) || !is_inside(link.dst)) continue;
       const Wire wire{1e-9 / link.beta_s_per_byte, link.alpha_s * 1e6, link.type, link.provenance};
       // Two adapters that were joined are one.
@@ -82,7 +82,7 @@ class DescribedHost {
       builder_.one_way(nodes.first, nodes.second, wire);
       joined_ = true;
     }
-    for (const Topology::PortGroup& group : described().port_groups) {
+    for (const Topology::PortGroup& group : declared().port_groups) {
       std::vector<int> links;
       for (const int link : group.links) {
         if (copies.contains(link)) links.push_back(copies.at(link));
@@ -109,9 +109,9 @@ class DescribedHost {
 
 }  // namespace
 
-int add_described_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part,
-                       double out, double in, std::vector<int>& rank_nodes) {
-  return DescribedHost(builder, network, part).add(out, in, rank_nodes);
+int add_declared_host(TopologyBuilder& builder, const ProbedNetwork& network, const HostPart& part,
+                      double out, double in, std::vector<int>& rank_nodes) {
+  return DeclaredHost(builder, network, part).add(out, in, rank_nodes);
 }
 
 }  // namespace chorus::probing
