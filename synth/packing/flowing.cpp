@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <queue>
@@ -17,6 +18,9 @@
 
 namespace chorus::synth {
 namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kTogether = 1 + 1e-12;  // what should happen together may differ in the last bits
 
 struct FlowJob {
   Transfer transfer;
@@ -136,17 +140,24 @@ class Flowing {
       if (jobs_[job].waits == 0) ready(static_cast<int>(job), 0);
     }
     double now_s = 0;
-    for (std::size_t round = 0; !events_.empty(); ++round) {
-      if (round % 1024 == 0 && budget.spent()) return std::nullopt;
-      now_s = events_.top().time_s;
-      while (!events_.empty() && events_.top().time_s <= now_s * (1 + 1e-12)) {
-        const Event event = events_.top();
-        events_.pop();
-        handle(event, now_s);
+    std::size_t round = 0;
+    for (double next = next_s(); next != kNever; next = next_s()) {
+      if (round++ % 1024 == 0 && budget.spent()) return std::nullopt;
+      now_s = next;
+      while (next_s() <= now_s * kTogether) {
+        if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
+          const Event event = events_.top();
+          events_.pop();
+          handle(event, now_s);
+          continue;
+        }
+        sharing_.ending(now_s * kTogether, ending_);
+        for (const int job : ending_) {
+          sharing_.end(job);
+          ended(job, now_s);
+        }
       }
-      for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
-        events_.push({forecast.end_s, What::flowed, forecast.component, forecast.version});
-      }
+      sharing_.update(now_s);
     }
     CHORUS_CHECK(begun_ == jobs_.size(), "every hop of a tree is ready at some time");
     return now_s;
@@ -157,16 +168,14 @@ class Flowing {
   [[nodiscard]] std::vector<Step> steps() && { return std::move(steps_); }
 
  private:
-  enum class What : std::uint8_t { prepared, begins, flowed };
+  enum class What : std::uint8_t { prepared, begins };
   struct Event {
     double time_s = 0;
     What what = What::prepared;
-    int id = 0;  // of the job; flowed: of the component of jobs whose first ends
-    std::uint32_t version = 0;
+    int job = 0;
 
     bool operator>(const Event& other) const {
-      return std::tie(time_s, what, id, version) >
-             std::tie(other.time_s, other.what, other.id, other.version);
+      return std::tie(time_s, what, job) > std::tie(other.time_s, other.what, other.job);
     }
   };
   using Key = std::tuple<int, int, int>;  // less is more urgent; the job comes last
@@ -202,6 +211,11 @@ class Flowing {
     return turned_round_ ? routes_.path(hop.dst, hop.src) : routes_.path(hop.src, hop.dst);
   }
 
+  /// When something happens next.
+  double next_s() {
+    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_.first_end_s());
+  }
+
   void ready(int index, double now_s) {
     const Transfer& hop = jobs_[at(index)].transfer;
     events_.push({now_s + routes_.alpha_s(hop.src, hop.dst), What::prepared, index});
@@ -210,26 +224,16 @@ class Flowing {
   void handle(const Event& event, double now_s) {
     switch (event.what) {
       case What::prepared: {
-        Lane& lane = lanes_[at(jobs_[at(event.id)].lane)];
-        lane.waiting.push(key(event.id));
+        Lane& lane = lanes_[at(jobs_[at(event.job)].lane)];
+        lane.waiting.push(key(event.job));
         if (!lane.busy) take_next(lane, now_s);
         break;
       }
       case What::begins:
-        if (bytes_ <= 0 || path(event.id).empty()) {
-          ended(event.id, now_s);
+        if (bytes_ <= 0 || path(event.job).empty()) {
+          ended(event.job, now_s);
         } else {
-          sharing_.begin(event.id, path(event.id), bytes_, now_s);
-        }
-        break;
-      case What::flowed:
-        if (sharing_.current({event.time_s, event.id, event.version})) {
-          ending_.clear();
-          sharing_.ending(event.id, now_s * (1 + 1e-12), ending_);
-          for (const int job : ending_) {
-            sharing_.end(job);
-            ended(job, now_s);
-          }
+          sharing_.begin(event.job, path(event.job), bytes_, now_s);
         }
         break;
     }

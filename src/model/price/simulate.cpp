@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
@@ -17,8 +18,9 @@
 namespace chorus {
 namespace {
 
-// Rates are worked out again after each event, in time proportional to the transfers under way. Of
-// very many those that begin and end within a thousandth of the time are taken together.
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// Rates are worked out again after each event. Where very many transfers are under way those that
+// begin and end within a thousandth of the time are taken together.
 constexpr double kFineWindow = 1e-12;
 constexpr double kCoarseWindow = 1e-3;
 constexpr int kManyUnderWay = 4096;
@@ -116,25 +118,20 @@ class Simulator {
     for (int id = 0; at(id) < entries_.size(); ++id) {
       if (readiness_.ready(id)) begin(id, 0);
     }
-    while (!events_.empty()) {
-      double now_s = events_.top().time_s;
+    for (double now_s = next_s(); now_s != kNever; now_s = next_s()) {
       // What should happen together may differ in the last bits.
       const double window = under_way_ > kManyUnderWay ? kCoarseWindow : kFineWindow;
       const double until_s = now_s * (1 + window);
-      while (!events_.empty() && events_.top().time_s <= until_s) {
-        const Event event = events_.top();
-        events_.pop();
-        now_s = std::max(now_s, event.time_s);
-        if (event.flows) {
-          const FairSharing::Forecast forecast{event.time_s, event.id, event.version};
-          if (sharing_.current(forecast)) end_all(forecast.component, until_s, now_s);
-        } else {
+      while (next_s() <= until_s) {
+        while (!events_.empty() && events_.top().time_s <= until_s) {
+          const Event event = events_.top();
+          events_.pop();
+          now_s = std::max(now_s, event.time_s);
           prepared(event.id, event.time_s);
         }
+        end_all(until_s, now_s);
       }
-      for (const FairSharing::Forecast& forecast : sharing_.update(now_s)) {
-        events_.push({forecast.end_s, true, forecast.component, forecast.version});
-      }
+      sharing_.update(now_s);
     }
     for (const TimelineEntry& entry : entries_) {
       CHORUS_CHECK(entry.end_s >= 0, "every transfer waits for earlier steps alone");
@@ -148,18 +145,20 @@ class Simulator {
   }
 
  private:
-  /// A transfer starts to flow, after its route's alpha, or transfers that flow come to their end.
+  /// A transfer starts to flow, after its route's alpha.
   struct Event {
     double time_s = 0;
-    bool flows = false;
-    int id = 0;  // of the transfer, or of the component of those that flow
-    std::uint32_t version = 0;
+    int id = 0;
 
     bool operator>(const Event& other) const {
-      return std::tie(time_s, flows, id, version) >
-             std::tie(other.time_s, other.flows, other.id, other.version);
+      return std::tie(time_s, id) > std::tie(other.time_s, other.id);
     }
   };
+
+  /// When a transfer starts to flow or ends next.
+  double next_s() {
+    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_.first_end_s());
+  }
 
   const Route& route(int id) const { return routes_[route_[at(id)]]; }
   const std::vector<int>& path(int id) const { return route(id).path; }
@@ -190,7 +189,7 @@ class Simulator {
     entry.begin_s = now_s;
     const double served_s =
         turns_[at(id)].opens_message ? message_time_.served_s(path(id), now_s) : now_s;
-    events_.push({served_s + route(id).alpha_s, false, id, 0});
+    events_.push({served_s + route(id).alpha_s, id});
   }
 
   /// The transfer is prepared: its bytes follow when those before it in its lane have left.
@@ -209,7 +208,7 @@ class Simulator {
     TimelineEntry& entry = entries_[at(next)];
     entry.begin_s = std::max(entry.begin_s, now_s - route(next).alpha_s);
     turn.prepared = false;
-    events_.push({now_s, false, next, 0});
+    events_.push({now_s, next});
   }
 
   void flow(int id, double now_s) {
@@ -225,9 +224,8 @@ class Simulator {
   }
 
   /// Ends what comes to its end by `until_s`, each transfer when it does.
-  void end_all(int component, double until_s, double& now_s) {
-    ending_.clear();
-    sharing_.ending(component, until_s, ending_);
+  void end_all(double until_s, double& now_s) {
+    sharing_.ending(until_s, ending_);
     const double first_s = now_s;
     for (const int id : ending_) {
       const double end_s = std::max(first_s, sharing_.end_s(id));

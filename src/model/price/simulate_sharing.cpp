@@ -1,9 +1,11 @@
 #include "model/price/simulate_sharing.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "base/index.hpp"
 #include "model/price/cost.hpp"
@@ -12,6 +14,12 @@ namespace chorus {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Relative: figures that should be equal are.
+constexpr double kSame = 1e-9;
+constexpr double kSameRate = 1e-12;
+// Where so many times others lost their bottlenecks most will.
+constexpr int kMostWidenings = 6;
 
 double capacity_of(double beta_s_per_byte) {
   return beta_s_per_byte > 0 ? 1 / beta_s_per_byte : kInfinity;
@@ -29,17 +37,12 @@ FairSharing::FairSharing(const Topology& topology)
   }
 }
 
-void FairSharing::touch(int resource) {
-  if (resources_[at(resource)].gathered) return;
-  resources_[at(resource)].gathered = true;
-  gathered_resources_.push_back(resource);
-}
-
 void FairSharing::begin(int id, const std::vector<int>& path, double bytes, double now_s) {
   if (flows_.size() <= at(id)) flows_.resize(at(id) + 1);
   Flow& flow = flows_[at(id)];
   flow.left_bytes = bytes;
   flow.since_s = now_s;
+  flow.queued_s = kInfinity;
   const auto use = [&](int resource) {
     if (resources_[at(resource)].capacity == kInfinity) return;
     const auto known = std::find_if(flow.uses.begin(), flow.uses.end(),
@@ -47,24 +50,37 @@ void FairSharing::begin(int id, const std::vector<int>& path, double bytes, doub
     if (known != flow.uses.end()) {
       known->times += 1;
     } else {
-      flow.uses.push_back({resource, 1});
+      flow.uses.push_back({resource, 1, 0});
     }
   };
   for (const int link : path) {
     use(link);
     for (const int group : groups_of_[at(link)]) use(static_cast<int>(num_links_) + group);
   }
-  for (const Use& u : flow.uses) {
-    resources_[at(u.resource)].flows.push_back(id);
+  for (Use& u : flow.uses) {
+    Resource& resource = resources_[at(u.resource)];
+    u.place = resource.users.size();
+    resource.users.push_back({id, u.times});
     touched_.push_back(u.resource);
   }
-  if (flow.uses.empty()) unlimited_.push_back(id);
+  new_.push_back(id);
 }
 
 void FairSharing::end(int id) {
   Flow& flow = flows_[at(id)];
+  take_up(flow, 0);
+  if (flow.bottleneck >= 0) --resources_[at(flow.bottleneck)].held;
   for (const Use& u : flow.uses) {
-    std::erase(resources_[at(u.resource)].flows, id);
+    std::vector<User>& users = resources_[at(u.resource)].users;
+    const User last = users.back();
+    users[u.place] = last;
+    users.pop_back();
+    if (last.flow != id) {
+      std::vector<Use>& uses = flows_[at(last.flow)].uses;
+      std::find_if(uses.begin(), uses.end(), [&](const Use& other) {
+        return other.resource == u.resource;
+      })->place = u.place;
+    }
     touched_.push_back(u.resource);
   }
   flow.uses.clear();
@@ -72,146 +88,191 @@ void FairSharing::end(int id) {
   flow.end_s = kInfinity;
 }
 
-bool FairSharing::current(const Forecast& forecast) const {
-  return components_[at(forecast.component)].version == forecast.version;
+void FairSharing::take_up(Flow& flow, double rate) {
+  const double more = rate - std::max(flow.rate, 0.0);
+  flow.rate = rate;
+  for (const Use& u : flow.uses) resources_[at(u.resource)].load += u.times * more;
 }
 
-void FairSharing::ending(int component, double until_s, std::vector<int>& ids) const {
-  const auto first = static_cast<std::ptrdiff_t>(ids.size());
-  for (const int id : components_[at(component)].flows) {
-    if (flows_[at(id)].end_s <= until_s) ids.push_back(id);
+double FairSharing::first_end_s() {
+  while (!ends_.empty()) {
+    const auto [time_s, id] = ends_.top();
+    Flow& flow = flows_[at(id)];
+    if (flow.end_s == time_s) return time_s;
+    ends_.pop();
+    if (flow.queued_s != time_s) continue;  // it was queued anew for an earlier time
+    flow.queued_s = flow.end_s;
+    if (flow.end_s != kInfinity) ends_.emplace(flow.end_s, id);
   }
-  std::sort(ids.begin() + first, ids.end());
+  return kInfinity;
 }
 
-/// All flows that are tied to a resource, directly or through others.
-void FairSharing::gather(int first) {
-  touch(first);
-  for (std::size_t next = 0; next < gathered_resources_.size(); ++next) {
-    const Resource& resource = resources_[at(gathered_resources_[next])];
-    for (const int id : resource.flows) {
-      Flow& flow = flows_[at(id)];
-      if (flow.gathered) continue;
-      flow.gathered = true;
-      gathered_flows_.push_back(id);
-      for (const Use& u : flow.uses) touch(u.resource);
-    }
+void FairSharing::ending(double until_s, std::vector<int>& ids) {
+  ids.clear();
+  while (first_end_s() <= until_s) {
+    const int id = ends_.top().second;
+    ends_.pop();
+    if (std::exchange(flows_[at(id)].queued_s, kInfinity) != kInfinity) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+}
+
+void FairSharing::open(int id) {
+  Flow& flow = flows_[at(id)];
+  if (std::exchange(flow.open, true)) return;
+  open_flows_.push_back(id);
+  if (flow.bottleneck >= 0) --resources_[at(std::exchange(flow.bottleneck, -1))].held;
+  for (const Use& u : flow.uses) {
+    Resource& resource = resources_[at(u.resource)];
+    if (!std::exchange(resource.open, true)) open_resources_.push_back(u.resource);
+    resource.open_users.push_back({id, u.times});
   }
 }
 
-/// Raises all rates together; when a resource is full, those that use it stay as they are. A
-/// resource that others leave gives more to the rest, so a share that was put down is at most too
-/// small and can be corrected when its turn comes.
+void FairSharing::open_held_by(int resource) {
+  if (resources_[at(resource)].held == 0) return;
+  for (const User& user : resources_[at(resource)].users) {
+    if (flows_[at(user.flow)].bottleneck == resource) open(user.flow);
+  }
+}
+
+void FairSharing::open_above(int index, double rate) {
+  Resource& resource = resources_[at(index)];
+  if (resource.highest <= rate) return;
+  resource.highest = 0;
+  for (const User& user : resource.users) {
+    const Flow& flow = flows_[at(user.flow)];
+    if (!flow.open && flow.rate > rate) open(user.flow);
+    resource.highest = std::max(resource.highest, flow.open ? flow.next_rate : flow.rate);
+  }
+}
+
+/// All flows that are tied to an open one, directly or through others.
+void FairSharing::open_all_tied() {
+  for (std::size_t next = 0; next < open_resources_.size(); ++next) {
+    for (const User& user : resources_[at(open_resources_[next])].users) open(user.flow);
+  }
+}
+
+/// Raises the rates of all open flows together; when a resource is full, those that use it stay as
+/// they are. A resource that others leave gives more to the rest, so a share that was put down is
+/// at most too small and can be corrected when its turn comes.
 void FairSharing::fill() {
-  for (const int index : gathered_resources_) {
-    Resource& resource = resources_[at(index)];
-    resource.left = resource.capacity;
-    resource.users = 0;
-  }
-  for (const int id : gathered_flows_) {
-    flows_[at(id)].fixed = false;
-    flows_[at(id)].next_rate = kInfinity;
-    for (const Use& u : flows_[at(id)].uses) resources_[at(u.resource)].users += u.times;
-  }
   const auto share_of = [&](int index) {
     const Resource& resource = resources_[at(index)];
-    return Share{std::max(resource.left, 0.0) / resource.users, index};
+    return Share{std::max(resource.left, 0.0) / resource.open_times, index};
   };
+  for (const int id : open_flows_) flows_[at(id)].next_rate = kInfinity;
   shares_.clear();
-  for (const int index : gathered_resources_) {
-    if (resources_[at(index)].users > 0) shares_.push_back(share_of(index));
+  for (const int index : open_resources_) {
+    Resource& resource = resources_[at(index)];
+    const bool all = resource.open_users.size() == resource.users.size();
+    resource.left = resource.capacity - (all ? 0 : resource.load);
+    resource.open_times = 0;
+    resource.new_level = -1;
+    resource.new_highest = 0;
+    for (const User& user : resource.open_users) {
+      resource.open_times += user.times;
+      if (!all) resource.left += user.times * std::max(flows_[at(user.flow)].rate, 0.0);
+    }
+    shares_.push_back(share_of(index));
   }
   std::make_heap(shares_.begin(), shares_.end(), std::greater<>());
   while (!shares_.empty()) {
     std::pop_heap(shares_.begin(), shares_.end(), std::greater<>());
     const Share fullest = shares_.back();
     shares_.pop_back();
-    if (resources_[at(fullest.resource)].users < 0.5) continue;
+    Resource& full = resources_[at(fullest.resource)];
+    if (full.open_times < 0.5) continue;
     const Share now = share_of(fullest.resource);
     if (now.rate > fullest.rate) {
       shares_.push_back(now);
       std::push_heap(shares_.begin(), shares_.end(), std::greater<>());
       continue;
     }
-    for (const int id : resources_[at(fullest.resource)].flows) {
-      Flow& flow = flows_[at(id)];
-      if (flow.fixed) continue;
-      flow.fixed = true;
+    full.new_level = fullest.rate;
+    for (const User& user : full.open_users) {
+      Flow& flow = flows_[at(user.flow)];
+      if (flow.next_rate != kInfinity) continue;
       flow.next_rate = fullest.rate;
+      flow.bottleneck = fullest.resource;
       for (const Use& u : flow.uses) {
-        resources_[at(u.resource)].left -= u.times * fullest.rate;
-        resources_[at(u.resource)].users -= u.times;
+        Resource& resource = resources_[at(u.resource)];
+        resource.left -= u.times * fullest.rate;
+        resource.open_times -= u.times;
+        resource.new_highest = fullest.rate;  // rates only grow
       }
     }
   }
 }
 
-/// The gathered flows go on at their new rates, as one component.
+/// Users that are not open lose their bottleneck where it is no longer full or others are faster,
+/// and have to give where they are faster than those whose bottleneck it is now. False if none
+/// does.
+bool FairSharing::open_who_lose_theirs() {
+  const std::size_t before = open_flows_.size();
+  const std::size_t resources = open_resources_.size();
+  for (std::size_t i = 0; i < resources; ++i) {
+    const int index = open_resources_[i];
+    const Resource& resource = resources_[at(index)];
+    const bool full = resource.left <= kSame * resource.capacity;
+    if (!full || resource.new_highest > resource.level * (1 + kSame)) open_held_by(index);
+    if (resource.new_level >= 0) open_above(index, resource.new_level * (1 + kSame));
+  }
+  return open_flows_.size() > before;
+}
+
+/// The open flows go on at their new rates.
 void FairSharing::settle(double now_s) {
-  if (gathered_flows_.empty()) return;
-  if (free_components_.empty()) {
-    free_components_.push_back(static_cast<int>(components_.size()));
-    components_.emplace_back();
-  }
-  const int number = free_components_.back();
-  free_components_.pop_back();
-  double first_end_s = kInfinity;
-  for (const int id : gathered_flows_) {
+  for (const int id : open_flows_) {
     Flow& flow = flows_[at(id)];
-    if (flow.component >= 0 && !components_[at(flow.component)].flows.empty()) {
-      components_[at(flow.component)].flows.clear();
-      ++components_[at(flow.component)].version;
-      left_components_.push_back(flow.component);
+    flow.open = false;
+    if (flow.bottleneck >= 0) {
+      Resource& resource = resources_[at(flow.bottleneck)];
+      ++resource.held;
+      resource.level = flow.next_rate;
     }
-    flow.component = -1;
-    if (flow.next_rate != flow.rate) {
-      if (flow.rate > 0) {
-        flow.left_bytes = std::max(0.0, flow.left_bytes - flow.rate * (now_s - flow.since_s));
-      }
-      flow.since_s = now_s;
-      flow.rate = flow.next_rate;
-      flow.end_s = flow.rate == kInfinity ? now_s : now_s + flow.left_bytes / flow.rate;
+    if (std::abs(flow.next_rate - flow.rate) <= kSameRate * flow.rate) continue;
+    if (flow.rate > 0) {
+      flow.left_bytes = std::max(0.0, flow.left_bytes - flow.rate * (now_s - flow.since_s));
     }
-    first_end_s = std::min(first_end_s, flow.end_s);
+    flow.since_s = now_s;
+    take_up(flow, flow.next_rate);
+    flow.end_s = flow.rate == kInfinity ? now_s : now_s + flow.left_bytes / flow.rate;
+    if (flow.end_s >= flow.queued_s) continue;
+    flow.queued_s = flow.end_s;
+    ends_.emplace(flow.end_s, id);
   }
-  for (const int id : gathered_flows_) flows_[at(id)].component = number;
-  Component& component = components_[at(number)];
-  component.flows = gathered_flows_;
-  forecasts_.push_back({first_end_s, number, component.version});
+  for (const int index : open_resources_) {
+    Resource& resource = resources_[at(index)];
+    resource.highest = std::max(resource.highest, resource.new_highest);
+    // Of many small changes the sum would drift.
+    if (resource.open_users.size() == resource.users.size()) {
+      resource.load = 0;
+      for (const User& user : resource.users) {
+        resource.load += user.times * flows_[at(user.flow)].rate;
+      }
+    }
+    resource.open = false;
+    resource.open_users.clear();
+  }
+  open_flows_.clear();
+  open_resources_.clear();
 }
 
-const std::vector<FairSharing::Forecast>& FairSharing::update(double now_s) {
-  forecasts_.clear();
-  const auto pass = [&] {
-    passed_resources_.insert(passed_resources_.end(), gathered_resources_.begin(),
-                             gathered_resources_.end());
-    passed_flows_.insert(passed_flows_.end(), gathered_flows_.begin(), gathered_flows_.end());
-    gathered_resources_.clear();
-    gathered_flows_.clear();
-  };
-  for (const int resource : touched_) {
-    if (resources_[at(resource)].gathered) continue;
-    gather(resource);
-    fill();
-    settle(now_s);
-    pass();
+void FairSharing::update(double now_s) {
+  for (const int id : new_) {
+    if (flows_[at(id)].rate < 0) open(id);  // else it has ended already
   }
+  new_.clear();
+  for (const int index : touched_) open_held_by(index);
   touched_.clear();
-  for (const int id : unlimited_) {
-    flows_[at(id)].next_rate = kInfinity;
-    gathered_flows_.assign(1, id);
-    settle(now_s);
-    pass();
+  fill();
+  for (int widenings = 0; open_who_lose_theirs(); ++widenings) {
+    if (widenings == kMostWidenings) open_all_tied();
+    fill();
   }
-  unlimited_.clear();
-  for (const int index : passed_resources_) resources_[at(index)].gathered = false;
-  for (const int id : passed_flows_) flows_[at(id)].gathered = false;
-  passed_resources_.clear();
-  passed_flows_.clear();
-  // Not before: flows of one component may have come into several.
-  free_components_.insert(free_components_.end(), left_components_.begin(), left_components_.end());
-  left_components_.clear();
-  return forecasts_;
+  settle(now_s);
 }
 
 }  // namespace chorus

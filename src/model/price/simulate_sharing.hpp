@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <functional>
+#include <queue>
+#include <utility>
 #include <vector>
 
 #include "chorus/topology.hpp"
@@ -11,8 +13,10 @@ namespace chorus {
 
 /// Max-min fair rates: no transfer can go faster but at the cost of one that is no faster itself.
 ///
-/// Rates are worked out again only for the transfers that share a link or port group, directly or
-/// through others, with one that began or ended.
+/// That is the case where every transfer crosses a link or port group that is full and on which
+/// none is faster (its bottleneck; Bertsekas and Gallager, Data Networks, 6.5.2). So when transfers
+/// begin and end, rates are worked out again only for those that lose their bottleneck by it, and
+/// for those that lose theirs by the new rates of others.
 class FairSharing {
  public:
   explicit FairSharing(const Topology& topology);
@@ -22,26 +26,22 @@ class FairSharing {
   /// It has come to its end.
   void end(int id);
 
-  /// Transfers that are tied to each other, and when the first of them ends if nothing else begins
-  /// or ends.
-  struct Forecast {
-    double end_s = 0;
-    int component = 0;
-    std::uint32_t version = 0;  ///< current(component, version) tells whether it still holds
-  };
-  /// Works out the rates after any number of begin() and end() at `now_s`. Returns the forecasts
-  /// that are new.
-  const std::vector<Forecast>& update(double now_s);
-  [[nodiscard]] bool current(const Forecast& forecast) const;
-  /// Appends the transfers of the component that end by `until_s`, in ascending order.
-  void ending(int component, double until_s, std::vector<int>& ids) const;
+  /// Works out the rates after any number of begin() and end() at `now_s`.
+  void update(double now_s);
+  /// When the first transfer ends if none begins or ends before; infinite if none is under way.
+  [[nodiscard]] double first_end_s();
+  /// Replaces `ids` by the transfers that end by `until_s`, in ascending order.
+  void ending(double until_s, std::vector<int>& ids);
   /// When the transfer ends, by the last update.
   [[nodiscard]] double end_s(int id) const { return flows_[static_cast<std::size_t>(id)].end_s; }
+  /// Bytes per second, by the last update.
+  [[nodiscard]] double rate(int id) const { return flows_[static_cast<std::size_t>(id)].rate; }
 
  private:
   struct Use {
     int resource = 0;
-    double times = 0;  ///< links of the path that load it
+    double times = 0;       ///< links of the path that load it
+    std::size_t place = 0;  ///< among its users
   };
   struct Flow {
     std::vector<Use> uses;
@@ -50,23 +50,31 @@ class FairSharing {
     double rate = -1;  // bytes per second; -1: not set yet
     double next_rate = -1;
     double end_s = 0;
-    int component = -1;
-    bool gathered = false;
-    bool fixed = false;
+    double queued_s = 0;  // when `ends_` has it for the first time
+    int bottleneck = -1;  // none while open
+    bool open = false;    // its rate is being worked out
   };
+  struct User {
+    int flow = 0;
+    double times = 0;
+  };
+  /// The rates of those whose bottleneck it is are equal, and no user's rate is higher.
   struct Resource {
     double capacity = 0;  // bytes per second; infinite: no limit
-    std::vector<int> flows;
-    bool gathered = false;
-    double left = 0;  // while filling
-    double users = 0;
-  };
+    std::vector<User> users;
+    double load = 0;     // by all users' rates
+    int held = 0;        // users whose bottleneck it is
+    double level = 0;    // their rate
+    double highest = 0;  // no user has a higher rate
 
-  struct Component {
-    std::vector<int> flows;
-    std::uint32_t version = 0;
+    bool open = false;  // some user's rate is being worked out
+    std::vector<User> open_users;
+    double left = 0;         // by those whose rates stay, then also by those that are fixed
+    double open_times = 0;   // of users without a rate
+    double new_level = -1;   // of open users whose bottleneck it is; -1: it is none's
+    double new_highest = 0;  // of open users
   };
-  /// A resource and the rate that it would leave for each of its flows.
+  /// A resource and the rate that it would leave for each of its open users.
   struct Share {
     double rate = 0;
     int resource = 0;
@@ -76,23 +84,24 @@ class FairSharing {
     }
   };
 
-  void gather(int first);
+  void open(int id);
+  void open_held_by(int resource);
+  void open_above(int resource, double rate);
+  void open_all_tied();
   void fill();
+  bool open_who_lose_theirs();
   void settle(double now_s);
-  void touch(int resource);
+  void take_up(Flow& flow, double rate);
 
   std::vector<Resource> resources_;  // links, then port groups
   std::vector<std::vector<int>> groups_of_;
   std::size_t num_links_ = 0;
   std::vector<Flow> flows_;  // by id
-  std::vector<int> touched_;
-  std::vector<int> unlimited_;                            // flows that nothing holds back
-  std::vector<int> gathered_resources_, gathered_flows_;  // of one component
-  std::vector<int> passed_resources_, passed_flows_;      // of all components of one update
+  std::vector<int> touched_, new_;
+  std::vector<int> open_flows_, open_resources_;  // of one update
   std::vector<Share> shares_;
-  std::vector<Component> components_;
-  std::vector<int> free_components_, left_components_;
-  std::vector<Forecast> forecasts_;
+  using End = std::pair<double, int>;
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;  // never later than they are
 };
 
 }  // namespace chorus
