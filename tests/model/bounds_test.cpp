@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "chorus/error.hpp"
+#include "model/bounds/exchange.hpp"
+#include "model/bounds/network.hpp"
 #include "model/schedule/contract.hpp"
 #include "topologies.hpp"
 #include "topology/discover/sources.hpp"
@@ -480,6 +482,30 @@ TEST(BoundsOnRandomWirings, APortGroupThatNeverFillsChangesNothing) {
       ASSERT_THAT(bound.cut_port_groups, IsEmpty());
     }
   }
+}
+
+TEST(Bounds, OfExchangesByPricesAreNearThoseOfTheLinearProgram) {
+  for (const char* name :
+       {"mesh:5x7", "mesh:4x3x3", "torus:4x5", "dragonfly:5x4x1,global=0.5,local=2",
+        "random:24,degree=4,seed=3,spread=4", "random:30,degree=3,seed=8,spread=10",
+        "switch-tree:20,seed=5,spread=4", "lan:3x2x4,trunk=0.05", "random-lan:15", "2*dgx1",
+        "pcie:2x2x2"}) {
+    const Topology topology = topology_from_name(name);
+    const bounds::Network network(topology, bounds::Direction::forward);
+    const double exact = bounds::exchange_rate(network).gb_s;
+    const double priced = bounds::priced_exchange_rate(network).gb_s;
+    EXPECT_GE(priced, exact * (1 - 1e-6)) << name;
+    EXPECT_LE(priced, exact * 1.05) << name;
+  }
+}
+
+TEST(Bounds, OfExchangesOnLargeIrregularWiringsAreThoseOfTheirNarrowestCut) {
+  // Along the longer side each half sends to the other over as many cables as the shorter one has.
+  EXPECT_NEAR(algbw(topology_from_name("mesh:18x13"), CollectiveKind::all_to_all),
+              234 * 13.0 / (117 * 117), 1e-3);
+  // Twice as many where it is closed to rings.
+  EXPECT_NEAR(algbw(topology_from_name("torus:5x8x4"), CollectiveKind::all_to_all),
+              160 * 40.0 / (80 * 80), 1e-3);
 }
 
 TEST(Bounds, AreTheSameEveryTime) {

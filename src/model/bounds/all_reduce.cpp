@@ -98,20 +98,12 @@ Rate by_cutting_planes(const Network& network, const std::vector<Volume>& volume
   for (int part = 0; part < volumes.front().partition->parts; ++part) {  // every terminal's exit
     program.require_cut(volumes.front().partition->side(part), 1);
   }
-  // With some of the cuts the rate is above the one with all of them, so it is a limit in every
-  // round. Where rounds take little off it any more, hundreds of them would follow, each longer.
-  constexpr int kRoundsForAThousandth = 16;
-  std::vector<double> rates;
   PairFlow flow(network);
   Rate rate{.method = "min cut and LP"};
   for (int round = 0, settled = 0; round < kMaxRounds && settled == 0; ++round) {
     program.solve();
     rate.gb_s = program.rate();
-    rates.push_back(rate.gb_s);
-    if (round >= kRoundsForAThousandth &&
-        rate.gb_s > 0.999 * rates[static_cast<std::size_t>(round - kRoundsForAThousandth)]) {
-      break;
-    }
+    if (program.hardly_falls()) break;
     settled = 1;
     for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
       flow.set_arc(static_cast<int>(arc), program.carried(static_cast<int>(arc)));

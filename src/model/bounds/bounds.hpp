@@ -22,7 +22,7 @@ struct Bound {
   /// hops from or to the root.
   int steps = 0;
   /// How the bandwidth figure was found: "max-flow", "max-flow and LP", "LP", "min cut", "volume",
-  /// "shortest paths", "latency only", …
+  /// "prices", "shortest paths", "latency only", …
   std::string method = {};
   /// True if schedules reach it in the limit of many chunks (all_gather, reduce_scatter, broadcast,
   /// reduce, gather, scatter and all_to_all by theory; all_reduce where reduce-scatter followed by

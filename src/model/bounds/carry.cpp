@@ -34,6 +34,14 @@ void CarryProgram::require_cut(const std::vector<char>& side, double weight) {
 
 void CarryProgram::solve() {
   CHORUS_CHECK(program_.maximize(), "carrying nothing at all is always possible");
+  rates_.push_back(rate());
+}
+
+bool CarryProgram::hardly_falls() const {
+  constexpr std::size_t kRounds = 16;
+  constexpr double kHardly = 0.999;
+  const std::size_t rounds = rates_.size();
+  return rounds > kRounds && rates_.back() > kHardly * rates_[rounds - 1 - kRounds];
 }
 
 double CarryProgram::carried(int arc) const { return std::max(0.0, program_.value(arc)); }

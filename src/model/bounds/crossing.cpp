@@ -65,8 +65,6 @@ double Bound::seconds(double size_bytes) const {
 namespace bounds {
 namespace {
 
-using Side = std::vector<char>;
-
 /// Least sums of alpha from the nearest of `sources` to every node.
 std::vector<double> distances(const Network& network, const std::vector<int>& sources,
                               bool backwards) {

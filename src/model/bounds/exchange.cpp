@@ -1,5 +1,7 @@
 // Rates of exchanging distinct data: all-to-all, scatter, gather.
 
+#include "model/bounds/exchange.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <limits>
@@ -17,16 +19,9 @@
 namespace chorus::bounds {
 namespace {
 
-using Side = std::vector<char>;
 constexpr double kSame = 1e-9;  // relative: two figures that should be equal are
 constexpr std::size_t kMaxVariables =
     60'000;  // of a linear program that is still solved in seconds
-
-/// One commodity: what `source` sends to every other terminal.
-struct Commodity {
-  int source = 0;
-  std::vector<double> demand;  // by node, per unit of the rate
-};
 
 Commodity commodity_from(const Network& network, int source) {
   Commodity commodity{source, std::vector<double>(at(network.num_nodes()), 0)};
@@ -36,31 +31,13 @@ Commodity commodity_from(const Network& network, int source) {
   return commodity;
 }
 
-std::vector<std::vector<int>> arcs_by_source(const Network& network) {
-  std::vector<std::vector<int>> out(at(network.num_nodes()));
-  for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
-    out[at(network.arcs[arc].src)].push_back(static_cast<int>(arc));
-  }
-  return out;
-}
-
 /// A set of nodes whose exit alone limits all commodities to `gb_s`, among those reached from some
 /// terminal without crossing a limiting arc. Single commodities: demand that must leave the set.
 std::optional<Side> explaining_cut(const Network& network, const std::vector<Commodity>& all,
                                    const std::vector<char>& limiting, double gb_s) {
   const auto out = arcs_by_source(network);
   for (const int start : network.terminals) {
-    Side side(at(network.num_nodes()), 0);
-    side[at(start)] = 1;
-    std::vector<int> queue{start};
-    for (std::size_t head = 0; head < queue.size(); ++head) {
-      for (const int arc : out[at(queue[head])]) {
-        const int next = network.arcs[at(arc)].dst;
-        if (limiting[at(arc)] != 0 || side[at(next)] != 0) continue;
-        side[at(next)] = 1;
-        queue.push_back(next);
-      }
-    }
+    Side side = reached_before(network, out, limiting, start);
     double demand = 0;
     for (const Commodity& commodity : all) {
       if (side[at(commodity.source)] == 0) continue;
@@ -169,46 +146,6 @@ class FlowProgram {
   std::vector<int> arc_rows_, group_rows_;
 };
 
-/// Fewest arcs from a node, and everything split evenly over all shortest paths.
-struct ShortestPaths {
-  std::vector<int> distance;  // by node, -1: not reached
-  std::vector<double> paths;  // number of shortest paths, by node
-  std::vector<int> order;     // nodes by distance
-
-  ShortestPaths(const Network& network, const std::vector<std::vector<int>>& out, int source)
-      : distance(out.size(), -1), paths(out.size(), 0), order{source} {
-    distance[at(source)] = 0;
-    paths[at(source)] = 1;
-    for (std::size_t head = 0; head < order.size(); ++head) {
-      const auto node = at(order[head]);
-      for (const int arc : out[node]) {
-        const auto next = at(network.arcs[at(arc)].dst);
-        if (distance[next] < 0) {
-          distance[next] = distance[node] + 1;
-          order.push_back(static_cast<int>(next));
-        }
-        if (distance[next] == distance[node] + 1) paths[next] += paths[node];
-      }
-    }
-  }
-
-  /// Adds to `load` what each arc carries of `commodity` per unit of the rate.
-  void spread(const Network& network, const std::vector<std::vector<int>>& out,
-              const Commodity& commodity, std::vector<double>& load) const {
-    std::vector<double> beyond = commodity.demand;  // to this node or through it
-    for (auto node = order.rbegin(); node != order.rend(); ++node) {
-      const auto from = at(*node);
-      for (const int arc : out[from]) {
-        const auto next = at(network.arcs[at(arc)].dst);
-        if (distance[next] != distance[from] + 1) continue;
-        const double part = beyond[next] * paths[from] / paths[next];
-        load[at(arc)] += part;
-        beyond[from] += part;
-      }
-    }
-  }
-};
-
 /// Both sides of every part of the natural partitions.
 std::vector<Side> candidate_sides(const Network& network) {
   std::vector<Side> sides;
@@ -228,22 +165,10 @@ std::vector<Side> candidate_sides(const Network& network) {
   return sides;
 }
 
-/// Pairs of ranks with the first on `side` and the second not.
-double demand_across(const Network& network, const Side& side) {
-  double inside = 0, outside = 0;
-  for (const int node : network.terminals) {
-    (side[at(node)] != 0 ? inside : outside) += network.weight(node);
-  }
-  return inside * outside;
-}
-
-/// From what one cell's commodities load each arc with to what those of all cells do.
+/// From what one cell's commodities load each arc with to what those of all cells do: shared out
+/// over each orbit of arcs they load it as all do.
 void share_out(const Network& network, std::vector<double>& load) {
-  std::vector<const std::vector<int>*> maps;
-  for (const Automorphism& generator : network.repetition->generators) {
-    maps.push_back(&generator.links);
-  }
-  const std::vector<int> orbit = orbits(load.size(), maps);
+  const std::vector<int> orbit = orbits_of_arcs(network);
   std::vector<double> sum(load.size(), 0);
   std::vector<int> members(load.size(), 0);
   for (std::size_t arc = 0; arc < load.size(); ++arc) {
@@ -312,6 +237,87 @@ QuickExchange quick_exchange(const Network& network, const std::vector<Commodity
 
 }  // namespace
 
+std::vector<Commodity> exchanged(const Network& network) {
+  std::vector<Commodity> all;
+  for (const int node : network.representatives) all.push_back(commodity_from(network, node));
+  return all;
+}
+
+std::vector<std::vector<int>> arcs_by_source(const Network& network) {
+  std::vector<std::vector<int>> out(at(network.num_nodes()));
+  for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
+    out[at(network.arcs[arc].src)].push_back(static_cast<int>(arc));
+  }
+  return out;
+}
+
+std::vector<int> orbits_of_arcs(const Network& network) {
+  std::vector<const std::vector<int>*> maps;
+  if (network.repetition) {
+    for (const Automorphism& generator : network.repetition->generators) {
+      maps.push_back(&generator.links);
+    }
+  }
+  return orbits(network.arcs.size(), maps);
+}
+
+ShortestPaths::ShortestPaths(const Network& network, const std::vector<std::vector<int>>& out,
+                             int source)
+    : distance(out.size(), -1), paths(out.size(), 0), order{source} {
+  distance[at(source)] = 0;
+  paths[at(source)] = 1;
+  for (std::size_t head = 0; head < order.size(); ++head) {
+    const auto node = at(order[head]);
+    for (const int arc : out[node]) {
+      const auto next = at(network.arcs[at(arc)].dst);
+      if (distance[next] < 0) {
+        distance[next] = distance[node] + 1;
+        order.push_back(static_cast<int>(next));
+      }
+      if (distance[next] == distance[node] + 1) paths[next] += paths[node];
+    }
+  }
+}
+
+void ShortestPaths::spread(const Network& network, const std::vector<std::vector<int>>& out,
+                           const Commodity& commodity, std::vector<double>& load) const {
+  std::vector<double> beyond = commodity.demand;  // to this node or through it
+  for (auto node = order.rbegin(); node != order.rend(); ++node) {
+    const auto from = at(*node);
+    for (const int arc : out[from]) {
+      const auto next = at(network.arcs[at(arc)].dst);
+      if (distance[next] != distance[from] + 1) continue;
+      const double part = beyond[next] * paths[from] / paths[next];
+      load[at(arc)] += part;
+      beyond[from] += part;
+    }
+  }
+}
+
+double demand_across(const Network& network, const Side& side) {
+  double inside = 0, outside = 0;
+  for (const int node : network.terminals) {
+    (side[at(node)] != 0 ? inside : outside) += network.weight(node);
+  }
+  return inside * outside;
+}
+
+Side reached_before(const Network& network, const std::vector<std::vector<int>>& out,
+                    const std::vector<char>& full, int start) {
+  Side side(at(network.num_nodes()), 0);
+  side[at(start)] = 1;
+  std::vector<int> queue{start};
+  for (std::size_t head = 0; head < queue.size(); ++head) {
+    for (const int arc : out[at(queue[head])]) {
+      const int next = network.arcs[at(arc)].dst;
+      if (full[at(arc)] != 0 || side[at(next)] != 0) continue;
+      side[at(next)] = 1;
+      queue.push_back(next);
+    }
+  }
+  return side;
+}
+
 std::vector<Side> block_sides(const Network& network) {
   std::vector<Side> sides;
   if (!network.repetition) return sides;
@@ -340,10 +346,7 @@ std::vector<Side> block_sides(const Network& network) {
 }
 
 Rate exchange_rate(const Network& network) {
-  std::vector<Commodity> all;
-  // Where the wiring repeats itself, one cell's commodities; shared out over each orbit of links
-  // they load it as all do.
-  for (const int node : network.representatives) all.push_back(commodity_from(network, node));
+  const std::vector<Commodity> all = exchanged(network);
   QuickExchange quick = quick_exchange(network, all);
   if (quick.reached >= quick.limit.gb_s * (1 - kSame)) {
     quick.limit.tight = true;
@@ -351,8 +354,10 @@ Rate exchange_rate(const Network& network) {
     return quick.limit;
   }
   if (network.terminals.size() * network.arcs.size() > kMaxVariables) {
-    quick.limit.method += " (too large for the LP)";
-    return quick.limit;
+    Rate priced = priced_exchange_rate(network);
+    Rate& limit = priced.gb_s < quick.limit.gb_s * (1 - kSame) ? priced : quick.limit;
+    limit.method += " (too large for the LP)";
+    return std::move(limit);
   }
   return FlowProgram(network, all).solve(all);
 }

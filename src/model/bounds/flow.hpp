@@ -10,8 +10,6 @@
 
 namespace chorus::bounds {
 
-using Side = std::vector<char>;  ///< by node: which side of a cut it is on
-
 /// Flows through a network from an extra node that feeds every source with weight·x.
 class FedFlow {
  public:

@@ -18,6 +18,8 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 enum class Direction { forward, reversed };
 
+using Side = std::vector<char>;  ///< by node: which side of a cut it is on
+
 /// Capacities in GB/s. Arc numbers (= link numbers) and group numbers are the topology's, nodes are
 /// those of its Ways. A terminal is a node with at least one rank on it.
 struct Network {
@@ -90,7 +92,8 @@ struct Rate {
 /// The least cut between two terminals alone: what switches that combine and copy cannot beat.
 [[nodiscard]] Rate all_reduce_cut_rate(const Network& network);
 
-/// The largest z at which every terminal can send weight·weight'·z to every other at once.
+/// The largest z at which every terminal can send weight·weight'·z to every other at once; of large
+/// networks a limit near it (exchange.hpp).
 [[nodiscard]] Rate exchange_rate(const Network& network);
 
 /// The largest z at which the root's node can send weight·z to every other terminal at once.

@@ -62,6 +62,7 @@ Rate spread_by_cutting_planes(const Network& network, const std::vector<double>&
   for (int round = 0; round < kMaxRounds && !rate.tight; ++round) {
     program.solve();
     rate.gb_s = program.rate();
+    if (program.hardly_falls()) break;
     flow.set_rate(rate.gb_s);
     for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
       flow.set_arc(static_cast<int>(arc), program.carried(static_cast<int>(arc)));

@@ -1,0 +1,238 @@
+// Rates of all-to-all where a linear program would be too large.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <set>
+#include <utility>
+
+#include "base/index.hpp"
+#include "model/bounds/exchange.hpp"
+
+namespace chorus::bounds {
+namespace {
+
+constexpr std::size_t kMostLooks = 100'000'000;  // at arcs, in all sweeps over the sources
+constexpr std::size_t kLeastSweeps = 8, kMostSweeps = 80;
+constexpr std::size_t kSweepsToProof = 4;
+constexpr double kMet = 1.005;  // times what the routing reaches: a limit can hardly be lower
+// How steeply prices rise, and what part of what a source sends is moved: the steeper the prices
+// get, the less at a time, or all sources rush from one way to another.
+constexpr double kSharpness = 10, kSharper = 1.02;
+constexpr double kMoved = 0.3, kMovedLess = 0.3;
+constexpr double kOfMean = 0.2;    // that the prices of one sweep make
+constexpr double kFull[] = {0.97, 0.99, 0.998};  // of the busiest
+constexpr double kSteep[] = {100, 1000};         // for a routing that is even already
+constexpr double kLimiting = 0.1;  // of the mean cost of a capacity
+
+class PricedExchange {
+ public:
+  explicit PricedExchange(const Network& network)
+      : network_(network),
+        all_(exchanged(network)),
+        out_(arcs_by_source(network)),
+        orbit_(orbits_of_arcs(network)),
+        cells_(network.repetition ? network.repetition->cells.count() : 1),
+        share_of_orbit_(orbit_.size(), 0),
+        load_(orbit_.size(), 0),
+        mean_worth_(orbit_.size() + network.groups.size(), 0),
+        byte_price_(orbit_.size(), 0) {
+    for (const int orbit : orbit_) share_of_orbit_[at(orbit)] += 1;
+    for (double& members : share_of_orbit_) members = members > 0 ? cells_ / members : 0;
+    for (const Commodity& commodity : all_) {
+      std::vector<double> load(orbit_.size(), 0);
+      ShortestPaths(network, out_, commodity.source).spread(network, out_, commodity, load);
+      flows_.emplace_back(load.begin(), load.end());
+      for (std::size_t arc = 0; arc < load.size(); ++arc) add(arc, load[arc]);
+    }
+  }
+
+  Rate best() {
+    const std::size_t looks = all_.size() * orbit_.size();
+    const std::size_t sweeps = std::clamp(kMostLooks / looks, kLeastSweeps, kMostSweeps);
+    for (const double sharpness : kSteep) {
+      set_prices(sharpness);
+      prove(worth_);
+    }
+    for (std::size_t sweep = 1; sweep <= sweeps; ++sweep) {
+      const auto before = static_cast<double>(sweep - 1);
+      for (std::size_t i = 0; i < all_.size(); ++i) {
+        set_prices(kSharpness * std::pow(kSharper, before));
+        move(i, kMoved / (1 + kMovedLess * before));
+      }
+      if (sweep % kSweepsToProof != 0) continue;
+      price_bytes(mean_worth_);
+      prove(mean_worth_);
+      for (const double full : kFull) prove_by_cuts(full);
+      if (busiest() * rate_.gb_s <= kMet) break;
+    }
+    return std::move(rate_);
+  }
+
+ private:
+  /// What one cell's commodities load an arc with, its images load the arcs of its orbit with.
+  void add(std::size_t arc, double load) {
+    load_[at(orbit_[arc])] += load * share_of_orbit_[at(orbit_[arc])];
+  }
+  [[nodiscard]] double load_of(const Network::Group& group) const {
+    double sum = 0;
+    for (const int arc : group.arcs) sum += load_[at(orbit_[at(arc)])];
+    return sum;
+  }
+  [[nodiscard]] double use_of(std::size_t arc) const {
+    return load_[at(orbit_[arc])] / network_.arcs[arc].capacity;
+  }
+
+  /// The largest share of a capacity, per unit of the rate.
+  [[nodiscard]] double busiest() const {
+    double most = 0;
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) most = std::max(most, use_of(arc));
+    for (const Network::Group& group : network_.groups) {
+      most = std::max(most, load_of(group) / group.capacity);
+    }
+    return most;
+  }
+
+  void set_prices(double sharpness) {
+    const double most = busiest();
+    worth_.clear();
+    const auto add = [&](double use) { worth_.push_back(std::exp(sharpness * (use / most - 1))); };
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) add(use_of(arc));
+    for (const Network::Group& group : network_.groups) add(load_of(group) / group.capacity);
+    double sum = 0;
+    for (const double worth : worth_) sum += worth;
+    const double part = kOfMean / static_cast<double>(all_.size());
+    for (std::size_t i = 0; i < worth_.size(); ++i) {
+      mean_worth_[i] += part * (worth_[i] / sum - mean_worth_[i]);
+    }
+    price_bytes(worth_);
+  }
+
+  /// What a byte costs that crosses an arc, by what each capacity costs as a whole.
+  void price_bytes(const std::vector<double>& worth) {
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) {
+      byte_price_[arc] = worth[arc] / network_.arcs[arc].capacity;
+    }
+    for (std::size_t group = 0; group < network_.groups.size(); ++group) {
+      const double price = worth[orbit_.size() + group] / network_.groups[group].capacity;
+      for (const int arc : network_.groups[group].arcs) byte_price_[at(arc)] += price;
+    }
+  }
+
+  /// A part of what commodity `i` sends goes over the cheapest ways from now on.
+  void move(std::size_t i, double part) {
+    (void)pay(all_[i]);
+    std::vector<double> beyond = all_[i].demand;  // to this node or through it
+    cheapest_.assign(orbit_.size(), 0);
+    for (auto node = order_.rbegin(); node != order_.rend(); ++node) {
+      const int arc = by_[at(*node)];
+      if (arc < 0) continue;
+      cheapest_[at(arc)] += beyond[at(*node)];
+      beyond[at(network_.arcs[at(arc)].src)] += beyond[at(*node)];
+    }
+    std::vector<float>& flow = flows_[i];
+    for (std::size_t arc = 0; arc < flow.size(); ++arc) {
+      const double more = part * (cheapest_[arc] - static_cast<double>(flow[arc]));
+      if (more == 0) continue;
+      flow[arc] += static_cast<float>(more);
+      add(arc, more);
+    }
+  }
+
+  /// Dijkstra from a commodity's source: what its demand pays. Sets order_ and by_.
+  double pay(const Commodity& commodity) {
+    distance_.assign(out_.size(), std::numeric_limits<double>::infinity());
+    by_.assign(out_.size(), -1);
+    order_.clear();
+    using Item = std::pair<double, int>;
+    std::priority_queue<Item, std::vector<Item>, std::greater<>> queue;
+    distance_[at(commodity.source)] = 0;
+    queue.emplace(0, commodity.source);
+    double paid = 0;
+    while (!queue.empty()) {
+      const auto [reached, node] = queue.top();
+      queue.pop();
+      if (reached > distance_[at(node)]) continue;
+      order_.push_back(node);
+      paid += commodity.demand[at(node)] * reached;
+      for (const int arc : out_[at(node)]) {
+        const double next = reached + byte_price_[at(arc)];
+        const int dst = network_.arcs[at(arc)].dst;
+        if (next >= distance_[at(dst)]) continue;
+        distance_[at(dst)] = next;
+        by_[at(dst)] = arc;
+        queue.emplace(next, dst);
+      }
+    }
+    return paid;
+  }
+
+  /// By the prices of bytes that `capacity_worth` has led to.
+  void prove(const std::vector<double>& capacity_worth) {
+    double worth = 0, paid = 0;
+    for (const double one : capacity_worth) worth += one;
+    for (const Commodity& commodity : all_) paid += cells_ * pay(commodity);
+    if (worth / paid >= rate_.gb_s) return;
+    rate_ = {.gb_s = worth / paid, .method = "prices", .tight = false};
+    rate_.words = "no single cut, full at once";
+    const double least = kLimiting * worth / static_cast<double>(capacity_worth.size());
+    std::vector<char> limiting(orbit_.size(), 0);
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) limiting[arc] = capacity_worth[arc] >= least;
+    for (std::size_t group = 0; group < network_.groups.size(); ++group) {
+      if (capacity_worth[orbit_.size() + group] < least) continue;
+      rate_.groups.push_back(static_cast<int>(group));
+      for (const int arc : network_.groups[group].arcs) limiting[at(arc)] = 1;
+    }
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) {
+      if (limiting[arc] != 0) rate_.arcs.push_back(static_cast<int>(arc));
+    }
+  }
+
+  /// Around what a terminal reaches without crossing what is full, and around what it does not.
+  void prove_by_cuts(double share) {
+    const double full_from = share * busiest();
+    std::vector<char> full(orbit_.size(), 0);
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) full[arc] = use_of(arc) >= full_from;
+    for (const Network::Group& group : network_.groups) {
+      if (load_of(group) < full_from * group.capacity) continue;
+      for (const int arc : group.arcs) full[at(arc)] = 1;
+    }
+    std::set<Side> seen;
+    for (const Commodity& commodity : all_) {
+      Side side = reached_before(network_, out_, full, commodity.source);
+      if (!seen.insert(side).second) continue;
+      Side others = side;
+      for (char& one : others) one = static_cast<char>(one == 0 ? 1 : 0);
+      for (Side* const each : {&side, &others}) {
+        const double demand = demand_across(network_, *each);
+        if (demand <= 0 || network_.crossing(*each) >= rate_.gb_s * demand) continue;
+        rate_ = {.gb_s = network_.crossing(*each) / demand, .method = "min cut", .tight = false};
+        rate_.arcs = network_.arcs_across(*each);
+        rate_.side = std::move(*each);
+      }
+    }
+  }
+
+  const Network& network_;
+  const std::vector<Commodity> all_;
+  const std::vector<std::vector<int>> out_;
+  const std::vector<int> orbit_;            // by arc
+  const double cells_;
+  std::vector<double> share_of_orbit_;      // of what one cell sends, all cells on each arc
+  std::vector<double> load_;                // of each arc, by orbit, per unit of the rate
+  std::vector<std::vector<float>> flows_;   // by commodity, then arc
+  std::vector<double> worth_, mean_worth_;  // what capacities cost: of arcs, then of groups
+  std::vector<double> byte_price_, cheapest_;  // by arc
+  std::vector<double> distance_;               // by node
+  std::vector<int> by_, order_;  // by node: the arc that reaches it; nodes by distance
+  Rate rate_{.gb_s = kNoLimit};
+};
+
+}  // namespace
+
+Rate priced_exchange_rate(const Network& network) { return PricedExchange(network).best(); }
+
+}  // namespace chorus::bounds
