@@ -91,6 +91,9 @@ class PreparedTopology {
   [[nodiscard]] const Network& network() const { return network_; }
   /// Throws InputError for a schedule without symmetry if the wiring is folded.
   [[nodiscard]] Prediction predict(const Schedule& schedule, double size_bytes) const;
+  /// Transfer by transfer. Nothing where that takes too long, or the wiring is folded.
+  [[nodiscard]] std::optional<Simulation> simulation(const Schedule& schedule,
+                                                     double size_bytes) const;
 
  private:
   Topology topology_;
@@ -101,7 +104,7 @@ class PreparedTopology {
 /// Ranks whose n² edges are still listed one by one where they could be folded.
 inline constexpr int kMostListed = 160;
 /// Transfers that are still simulated one by one; more take seconds each and more.
-inline constexpr std::size_t kMostSimulated = 130'000;
+inline constexpr std::size_t kMostSimulated = 400'000;
 
 /// The best schedule for one collective and size, and what it was compared with.
 struct Choice {

@@ -17,8 +17,8 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kLittleLost = 1.1;
-constexpr std::size_t kMostSharing = 300'000'000;  // transfers times those under way together
-constexpr std::size_t kMostFolded = 600'000;       // transfers of one cell that are still simulated
+constexpr std::size_t kMostSharing = 2'000'000'000;  // transfers times those under way together
+constexpr std::size_t kMostFolded = 600'000;  // transfers of one cell that are still simulated
 
 /// True if that takes a few seconds at most: whenever a transfer ends the shares of all that are
 /// under way change.
@@ -98,6 +98,12 @@ Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes
     return {stepwise, Method::cost};
   }
   return {*replayed_seconds(schedule, network_, size_bytes), Method::replayed};
+}
+
+std::optional<Simulation> PreparedTopology::simulation(const Schedule& schedule,
+                                                       double size_bytes) const {
+  if (repeated_ || !schedule.symmetry.empty() || !quickly_simulated(schedule)) return std::nullopt;
+  return simulate(schedule, topology_, *routes_, size_bytes);
 }
 
 }  // namespace chorus::synth

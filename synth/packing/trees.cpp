@@ -19,7 +19,8 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs more than its data
-constexpr int kMostTreeTransfers = 60'000;
+constexpr int kMostTreeTransfers = 60'000;  // or so many for each rank:
+constexpr int kMostOfARank = 800;
 constexpr double kManyShare = 16;  // edges that cross a link: all that flows is timed together
 
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
@@ -58,8 +59,8 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
   const double wanted = of_a_tree * fill_s / (fill * whole_s);
   const double hops =
       static_cast<double>(packing.trees.size()) * std::max(network.world_size() - 1, 1);
-  const double transfers =
-      both ? kMostTreeTransfers / (1 + sharing(network) / kManyShare) : kMostTreeTransfers;
+  const double affordable = std::max(kMostTreeTransfers, kMostOfARank * network.world_size());
+  const double transfers = both ? affordable / (1 + sharing(network) / kManyShare) : affordable;
   const double most = std::min(of_a_tree / kSmallestPiece, transfers / hops);
   return static_cast<int>(std::max(1.0, std::floor(std::min(std::ceil(wanted), most))));
 }
