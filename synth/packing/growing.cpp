@@ -124,8 +124,10 @@ class Forest {
     const int feed = from_source_[at(arc.src)];
     flow_->set_capacity(hub_arcs_[sapling.hub], 0);
     flow_->set_capacity(feed, kPlenty);
-    const double flow = flow_->solve(source_, arc.dst);
-    const auto left = static_cast<int>(std::lround(flow)) - (others_ - sapling.copies);
+    const int others = others_ - sapling.copies;
+    const int most = std::min(sapling.copies, arc.units);
+    const double flow = flow_->solve(source_, arc.dst, others + most);
+    const int left = static_cast<int>(std::lround(flow)) - others;
     if (left <= 0) {
       const std::vector<char> near = flow_->source_side();
       for (std::size_t i = 0; i < arcs_.size(); ++i) {
@@ -134,7 +136,7 @@ class Forest {
     }
     flow_->set_capacity(feed, supply_[at(arc.src)]);
     flow_->set_capacity(hub_arcs_[sapling.hub], sapling.copies);
-    return std::min({left, sapling.copies, arc.units});
+    return std::min(left, most);
   }
 
   bool extend(Sapling& sapling) {

@@ -53,7 +53,7 @@ class Splitting {
   /// True if a maximum flow brings every tree to every terminal.
   bool holds() {
     for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (flow_.solve(feeder_, order_[i]) >= total_ - 0.5) continue;
+      if (flow_.solve(feeder_, order_[i], total_) >= total_ - 0.5) continue;
       std::rotate(order_.begin(), order_.begin() + static_cast<long>(i),
                   order_.begin() + static_cast<long>(i) + 1);  // it may well fail next time too
       return false;

@@ -1,6 +1,7 @@
 // Maximum flow and minimum cut between two nodes.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 namespace chorus {
@@ -17,29 +18,36 @@ class MaxFlow {
   int add_arc(int src, int dst, double capacity);
   void set_capacity(int arc, double capacity);
 
-  /// The largest flow from `source` to `sink`, which must differ.
-  double solve(int source, int sink);
+  /// The largest flow from `source` to `sink`, which must differ; or `enough`, if that is less.
+  double solve(int source, int sink, double enough = std::numeric_limits<double>::infinity());
 
-  /// After solve(): by node, true if it can still be reached from the source. The arcs that leave
-  /// this set are a minimum cut, and the set is the smallest such.
+  /// After a solve() that has not found enough: by node, true if it can still be reached from the
+  /// source. The arcs that leave this set are a minimum cut, and the set is the smallest such.
   [[nodiscard]] std::vector<char> source_side() const;
-  /// After solve(): by node, true if the sink can still be reached from it. The arcs that enter
-  /// this set are a minimum cut too, and the set is the smallest such.
+  /// After such a solve(): by node, true if the sink can still be reached from it. The arcs that
+  /// enter this set are a minimum cut too, and the set is the smallest such.
   [[nodiscard]] std::vector<char> sink_side() const;
 
  private:
-  struct Half {  // arc 2i and its reverse 2i + 1
+  /// What leaves a node: an arc, or what of an arc into it can be taken back.
+  struct Half {
     int dst = 0;
+    int reverse = 0;  ///< among the halves that leave dst
     double residual = 0;
+  };
+  struct Place {
+    int node = 0;
+    int half = 0;
   };
   bool find_levels();
   double push(int node, double limit);
 
-  std::vector<std::vector<int>> out_;  // halves that leave each node
-  std::vector<Half> halves_;
-  std::vector<double> capacity_;  // by arc
+  std::vector<std::vector<Half>> out_;  // by node
+  std::vector<Place> place_;            // by arc
+  std::vector<double> capacity_;        // by arc
   std::vector<int> level_;
   std::vector<std::size_t> next_;
+  std::vector<int> queue_;
   int source_ = 0;
   int sink_ = 0;
   double nothing_ = 0;
