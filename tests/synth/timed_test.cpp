@@ -77,8 +77,8 @@ void expect_the_same_in_time(const Schedule& schedule, const Topology& topology,
 
 TEST(Timed, KeepsWhatEachChunkDoesAndHowLongItTakes) {
   std::mt19937 random(3);
-  for (const char* name : {"dgx1", "mesh:3x4", "lan:3x2x4,trunk=0.05", "random:12,seed=4,spread=4",
-                           "random-lan:15"}) {
+  for (const char* name :
+       {"dgx1", "mesh:3x4", "lan:3x2x4,trunk=0.05", "random:12,seed=4,spread=4", "random-lan:15"}) {
     const Topology topology = topology_from_name(name);
     for (int draw = 0; draw < 20; ++draw) {
       const Schedule spread = over_random_trees(random, topology.world_size());

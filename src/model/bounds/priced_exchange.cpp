@@ -23,10 +23,10 @@ constexpr double kMet = 1.005;  // times what the routing reaches: a limit can h
 // get, the less at a time, or all sources rush from one way to another.
 constexpr double kSharpness = 10, kSharper = 1.02;
 constexpr double kMoved = 0.3, kMovedLess = 0.3;
-constexpr double kOfMean = 0.2;    // that the prices of one sweep make
+constexpr double kOfMean = 0.2;                  // that the prices of one sweep make
 constexpr double kFull[] = {0.97, 0.99, 0.998};  // of the busiest
 constexpr double kSteep[] = {100, 1000};         // for a routing that is even already
-constexpr double kLimiting = 0.1;  // of the mean cost of a capacity
+constexpr double kLimiting = 0.1;                // of the mean cost of a capacity
 
 class PricedExchange {
  public:
@@ -180,7 +180,8 @@ class PricedExchange {
     rate_.words = "no single cut, full at once";
     const double least = kLimiting * worth / static_cast<double>(capacity_worth.size());
     std::vector<char> limiting(orbit_.size(), 0);
-    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) limiting[arc] = capacity_worth[arc] >= least;
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc)
+      limiting[arc] = capacity_worth[arc] >= least;
     for (std::size_t group = 0; group < network_.groups.size(); ++group) {
       if (capacity_worth[orbit_.size() + group] < least) continue;
       rate_.groups.push_back(static_cast<int>(group));
@@ -219,12 +220,12 @@ class PricedExchange {
   const Network& network_;
   const std::vector<Commodity> all_;
   const std::vector<std::vector<int>> out_;
-  const std::vector<int> orbit_;            // by arc
+  const std::vector<int> orbit_;  // by arc
   const double cells_;
-  std::vector<double> share_of_orbit_;      // of what one cell sends, all cells on each arc
-  std::vector<double> load_;                // of each arc, by orbit, per unit of the rate
-  std::vector<std::vector<float>> flows_;   // by commodity, then arc
-  std::vector<double> worth_, mean_worth_;  // what capacities cost: of arcs, then of groups
+  std::vector<double> share_of_orbit_;         // of what one cell sends, all cells on each arc
+  std::vector<double> load_;                   // of each arc, by orbit, per unit of the rate
+  std::vector<std::vector<float>> flows_;      // by commodity, then arc
+  std::vector<double> worth_, mean_worth_;     // what capacities cost: of arcs, then of groups
   std::vector<double> byte_price_, cheapest_;  // by arc
   std::vector<double> distance_;               // by node
   std::vector<int> by_, order_;  // by node: the arc that reaches it; nodes by distance

@@ -359,8 +359,13 @@ TEST_P(Loss, RanksOfWhichOneHadBegunAnotherShrinkMeetWithoutTheDead) {
   const Outcomes outcomes = run_ranks(world, [&](const UniqueId& id, Rank rank) {
     auto comm = Communicator::join(id, rank, world.size, world.options);
     comm.barrier();
-    if (rank == 2) die();
+    std::vector<int> word(1);
+    if (rank == 2) {  // not before the others have left the barrier, or that may fail, too
+      for (const Rank other : {0, 1}) comm.recv<int>(word, other);
+      die();
+    }
     try {
+      comm.send<int>(word, 2);
       while (rank == 1) comm.barrier();
       (void)comm.shrink(std::vector<Rank>{});
       throw std::runtime_error("a communicator was made with a rank that died");
