@@ -454,8 +454,10 @@ class Planner {
 
   /// all_reduce from the best halves: of equal chunks, of one strategy, of all.
   void compose() {
-    for (const auto& [combining, spread] :
+    for (const auto& halves :
          {std::pair{reduce_scatter, all_gather}, std::pair{reduce, broadcast}}) {
+      const CollectiveKind combining = halves.first;
+      const CollectiveKind spread = halves.second;
       std::set<int> counts;
       std::set<std::string> strategies;
       for (const Pooled& entry : pools_[spread]) {
