@@ -22,6 +22,7 @@
 #include "perf/families/instances.hpp"
 #include "synth/plan.hpp"
 #include "topology/discover/sources.hpp"
+#include "topology/probing/declared_networks.hpp"
 
 namespace chorus::perf {
 namespace {
@@ -59,7 +60,7 @@ std::vector<FamilyResult> planned(const Topology& topology, const FamilyWishes& 
 std::string answer(const Wiring& wiring, const FamilyWishes& wishes) {
   FamilyRow row{wiring.family, wiring.name, 0, 0, 0, {}, {}};
   try {
-    const Topology topology = topology_from_name(wiring.name);
+    const Topology topology = probing::with_joined_networks(topology_from_name(wiring.name));
     row.ranks = topology.world_size();
     row.results = planned(topology, wishes);
   } catch (const std::exception& error) {
