@@ -56,7 +56,7 @@ constexpr double kPipelineLoses = 1.01;
 /// The same where ranks compute and look for messages now and then: what follows the simulation to
 /// the letter waits there for whatever is late. Over TCP it took 0.86 to 1.2 times as long as
 /// pipelines that lose 3 to 22 % (nine collectives on five emulated clusters).
-constexpr double kPipelineLosesBesideSteps = 1.25;
+constexpr double kPipelineLosesInJobs = 1.25;
 
 /// Sums of doubles depend on their order.
 constexpr double kLessBusy = 1 - 1e-6;
@@ -97,7 +97,7 @@ struct Pooled {
   Schedule schedule;
   std::string strategy;
   std::vector<Prediction> at_sizes;
-  bool final = false;  ///< in the form that the plan has
+  bool finished = false;  ///< in the form that the plan has
 };
 using Pool = std::vector<Pooled>;
 
@@ -316,23 +316,26 @@ class Planner {
   /// Gives a winner the form that the plan has, which is another schedule, to be proved and timed
   /// again: that of a pipeline, or where that loses too much, of its simulation.
   void finish(Pooled& winner, std::size_t size_index) {
-    winner.final = true;
+    winner.finished = true;
     if (!winner.schedule.symmetry.empty()) return;
-    const auto size = static_cast<double>(options_.sizes[size_index]);
     Schedule schedule = pipelined(winner.schedule);
     if (schedule == winner.schedule) return;
-    const double loses = options_.step_s > 0 ? kPipelineLosesBesideSteps : kPipelineLoses;
-    if (predict(schedule, size).seconds > loses * winner.at_sizes[size_index].seconds) {
+    const auto size = static_cast<double>(options_.sizes[size_index]);
+    Prediction here = predict(schedule, size);
+    const double loses = options_.step_s > 0 ? kPipelineLosesInJobs : kPipelineLoses;
+    if (here.seconds > loses * winner.at_sizes[size_index].seconds) {
       const auto simulation = forward_.simulation(winner.schedule, size);
       schedule = simulation ? timed(winner.schedule, *simulation) : winner.schedule;
+      if (schedule == winner.schedule) return;
+      here = predict(schedule, size);
     }
-    if (schedule == winner.schedule) return;
     require_correct(schedule, winner.strategy);
     winner.schedule = std::move(schedule);
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       Prediction& time = winner.at_sizes[s];
       if (time.seconds == kNever) continue;
-      time = predict(winner.schedule, static_cast<double>(options_.sizes[s]));
+      time =
+          s == size_index ? here : predict(winner.schedule, static_cast<double>(options_.sizes[s]));
     }
   }
 
@@ -340,7 +343,7 @@ class Planner {
   [[nodiscard]] const Pooled* winner(CollectiveKind kind, std::size_t size_index) {
     for (;;) {
       const Pooled* const found = least_strained(best(kind, size_index), size_index);
-      if (found == nullptr || found->final) return found;
+      if (found == nullptr || found->finished) return found;
       Pool& pool = pools_[kind];
       finish(pool[static_cast<std::size_t>(found - pool.data())], size_index);
     }

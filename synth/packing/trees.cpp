@@ -19,7 +19,9 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs more than its data
-constexpr int kMostTreeTransfers = 60'000;  // or so many for each rank:
+// Transfers of a schedule: so many, or so many for each rank. The deeper the trees of many ranks
+// are, the more pieces it takes to fill them.
+constexpr int kMostTreeTransfers = 60'000;
 constexpr int kMostOfARank = 800;
 constexpr double kManyShare = 16;  // edges that cross a link: all that flows is timed together
 

@@ -10,35 +10,15 @@
 
 #include "base/index.hpp"
 #include "model/schedule/steps.hpp"
+#include "random_trees.hpp"
 
 namespace chorus::synth {
 namespace {
 
-/// Broadcasts down random trees, each of which carries some of the chunks, mixed at random.
-Schedule over_random_trees(unsigned seed, std::vector<int>* tree_of_chunk) {
+test::OverRandomTrees drawn(unsigned seed) {
   std::mt19937 random(seed);
-  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  const int ranks = 3 + below(8), trees = 1 + below(5);
-  for (int tree = 0; tree < trees; ++tree) {
-    for (int n = 1 + below(20); n > 0; --n) tree_of_chunk->push_back(tree);
-  }
-  std::ranges::shuffle(*tree_of_chunk, random);
-  Schedule schedule{.name = "trees",
-                    .collective = {CollectiveKind::broadcast, 0},
-                    .world_size = ranks,
-                    .num_chunks = static_cast<int>(tree_of_chunk->size())};
-  for (int tree = 0; tree < trees; ++tree) {
-    std::vector<int> depth(at(ranks), 0);
-    for (Rank rank = 1; rank < ranks; ++rank) {
-      const Rank parent = below(rank);
-      depth[at(rank)] = depth[at(parent)] + 1;
-      for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
-        if ((*tree_of_chunk)[at(chunk)] != tree) continue;
-        send(schedule.steps, depth[at(rank)] - 1, parent, rank, chunk);
-      }
-    }
-  }
-  return schedule;
+  const int ranks = 3 + test::below(random, 8);
+  return test::over_random_trees(random, ranks);
 }
 
 using Way = std::vector<std::tuple<Rank, Rank, Action>>;
@@ -58,8 +38,7 @@ std::map<ChunkId, std::vector<Way>> ways_of(const Schedule& schedule) {
 
 TEST(Pipelined, KeepsWhatEachChunkDoesAndStaysCorrect) {
   for (unsigned seed = 0; seed < 200; ++seed) {
-    std::vector<int> trees;
-    const Schedule schedule = over_random_trees(seed, &trees);
+    const Schedule schedule = drawn(seed).schedule;
     const Schedule result = pipelined(schedule);
     EXPECT_EQ(ways_of(schedule), ways_of(result)) << seed;
     EXPECT_EQ(first_fault(result), std::nullopt) << seed;
@@ -69,8 +48,7 @@ TEST(Pipelined, KeepsWhatEachChunkDoesAndStaysCorrect) {
 // At whatever step one looks, of each tree the same share of its chunks has set out.
 TEST(Pipelined, LetsTheChunksOfEveryTreeSetOutEvenly) {
   for (unsigned seed = 0; seed < 200; ++seed) {
-    std::vector<int> trees;
-    const Schedule schedule = over_random_trees(seed, &trees);
+    const auto [schedule, trees] = drawn(seed);
     if (schedule.steps.size() <= 2) continue;
     const Schedule result = pipelined(schedule);
     std::map<std::vector<Way>, double> all, out;  // two trees may be the same one

@@ -13,6 +13,7 @@
 #include "model/price/cost.hpp"
 #include "model/schedule/contract.hpp"
 #include "model/schedule/steps.hpp"
+#include "random_trees.hpp"
 #include "synth/multicast_routing.hpp"
 #include "topology/discover/sources.hpp"
 
@@ -20,37 +21,6 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kBytes = 1 << 24;
-
-int below(std::mt19937& random, int n) {
-  return static_cast<int>(random() % static_cast<unsigned>(n));
-}
-
-/// Broadcasts down random trees, each of which carries some of the chunks, mixed at random: all
-/// chunks of a tree at the same steps.
-Schedule over_random_trees(std::mt19937& random, int ranks) {
-  const int trees = 1 + below(random, 5);
-  std::vector<int> tree_of_chunk;
-  for (int tree = 0; tree < trees; ++tree) {
-    for (int n = 1 + below(random, 20); n > 0; --n) tree_of_chunk.push_back(tree);
-  }
-  std::ranges::shuffle(tree_of_chunk, random);
-  Schedule schedule{.name = "trees",
-                    .collective = {CollectiveKind::broadcast, 0},
-                    .world_size = ranks,
-                    .num_chunks = static_cast<int>(tree_of_chunk.size())};
-  for (int tree = 0; tree < trees; ++tree) {
-    std::vector<int> depth(at(ranks), 0);
-    for (Rank rank = 1; rank < ranks; ++rank) {
-      const Rank parent = below(random, rank);
-      depth[at(rank)] = depth[at(parent)] + 1;
-      for (ChunkId chunk = 0; chunk < schedule.num_chunks; ++chunk) {
-        if (tree_of_chunk[at(chunk)] != tree) continue;
-        send(schedule.steps, depth[at(rank)] - 1, parent, rank, chunk);
-      }
-    }
-  }
-  return schedule;
-}
 
 using Way = std::vector<std::tuple<Rank, Rank, Action>>;
 
@@ -81,7 +51,7 @@ TEST(Timed, KeepsWhatEachChunkDoesAndHowLongItTakes) {
        {"dgx1", "mesh:3x4", "lan:3x2x4,trunk=0.05", "random:12,seed=4,spread=4", "random-lan:15"}) {
     const Topology topology = topology_from_name(name);
     for (int draw = 0; draw < 20; ++draw) {
-      const Schedule spread = over_random_trees(random, topology.world_size());
+      const Schedule spread = test::over_random_trees(random, topology.world_size()).schedule;
       expect_the_same_in_time(spread, topology, name);
       const Schedule combine = mirrored(spread);
       expect_the_same_in_time(combine, topology, name);

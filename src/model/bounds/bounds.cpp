@@ -6,11 +6,12 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <queue>
+#include <span>
 #include <utility>
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
+#include "model/bounds/cheapest.hpp"
 #include "model/bounds/network.hpp"
 #include "model/schedule/automorphism.hpp"
 #include "model/schedule/contract.hpp"
@@ -29,24 +30,10 @@ using bounds::Rate;
 template <class Length>
 std::vector<double> distances(const Ways& ways, const std::vector<std::vector<int>>& out,
                               int source, Length length) {
-  std::vector<double> distance(out.size(), std::numeric_limits<double>::infinity());
-  distance[at(source)] = 0;
-  using Item = std::pair<double, int>;
-  std::priority_queue<Item, std::vector<Item>, std::greater<>> queue;
-  queue.push({0.0, source});
-  while (!queue.empty()) {
-    const auto [reached, node] = queue.top();
-    queue.pop();
-    if (reached > distance[at(node)]) continue;
-    for (const int index : out[at(node)]) {
-      const double next = reached + length(index);
-      const int to = ways.dst[at(index)];
-      if (next >= distance[at(to)]) continue;
-      distance[at(to)] = next;
-      queue.push({next, to});
-    }
-  }
-  return distance;
+  bounds::Cheapest cheapest;
+  bounds::find_cheapest(
+      out, std::span(&source, 1), length, [&](int link) { return ways.dst[at(link)]; }, cheapest);
+  return std::move(cheapest.distance);
 }
 
 bool spreads_from_root(CollectiveKind kind) {

@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <limits>
-#include <queue>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "base/index.hpp"
 #include "model/bounds/bounds.hpp"
+#include "model/bounds/cheapest.hpp"
 #include "model/bounds/network.hpp"
 #include "model/bounds/partitions.hpp"
 
@@ -73,32 +72,12 @@ std::vector<double> distances(const Network& network, const std::vector<int>& so
     const Network::Arc& ends = network.arcs[arc];
     next[at(backwards ? ends.dst : ends.src)].push_back(static_cast<int>(arc));
   }
-  std::vector<double> reached(next.size(), std::numeric_limits<double>::infinity());
-  using Item = std::pair<double, int>;
-  std::priority_queue<Item, std::vector<Item>, std::greater<>> queue;
-  for (const int source : sources) {
-    reached[at(source)] = 0;
-    queue.push({0, source});
-  }
-  while (!queue.empty()) {
-    const auto [time_s, node] = queue.top();
-    queue.pop();
-    if (time_s > reached[at(node)]) continue;
-    for (const int arc : next[at(node)]) {
-      const Network::Arc& ends = network.arcs[at(arc)];
-      const int to = backwards ? ends.src : ends.dst;
-      const double then_s = time_s + network.topology.links[at(arc)].alpha_s;
-      if (then_s >= reached[at(to)]) continue;
-      reached[at(to)] = then_s;
-      queue.push({then_s, to});
-    }
-  }
-  return reached;
-}
-
-Side turned(Side side) {
-  for (char& one : side) one = static_cast<char>(one == 0 ? 1 : 0);
-  return side;
+  Cheapest cheapest;
+  find_cheapest(
+      next, sources, [&](int arc) { return network.topology.links[at(arc)].alpha_s; },
+      [&](int arc) { return backwards ? network.arcs[at(arc)].src : network.arcs[at(arc)].dst; },
+      cheapest);
+  return std::move(cheapest.distance);
 }
 
 /// The least alpha of a hop from the ranks of `outside` to the others.

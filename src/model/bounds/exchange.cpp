@@ -156,9 +156,7 @@ std::vector<Side> candidate_sides(const Network& network) {
     }
     for (const int part : parts) {
       sides.push_back(partition.side(part));
-      Side others = sides.back();
-      for (char& side : others) side = static_cast<char>(side == 0 ? 1 : 0);
-      sides.push_back(std::move(others));
+      sides.push_back(turned(sides.back()));
     }
   }
   for (Side& side : block_sides(network)) sides.push_back(std::move(side));
@@ -354,10 +352,10 @@ Rate exchange_rate(const Network& network) {
     return quick.limit;
   }
   if (network.terminals.size() * network.arcs.size() > kMaxVariables) {
-    Rate priced = priced_exchange_rate(network);
-    Rate& limit = priced.gb_s < quick.limit.gb_s * (1 - kSame) ? priced : quick.limit;
+    Rate limit = priced_exchange_rate(network);
+    if (limit.gb_s >= quick.limit.gb_s * (1 - kSame)) limit = std::move(quick.limit);
     limit.method += " (too large for the LP)";
-    return std::move(limit);
+    return limit;
   }
   return FlowProgram(network, all).solve(all);
 }

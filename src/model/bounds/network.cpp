@@ -64,6 +64,11 @@ std::string group_names(const Network& network, const std::vector<int>& groups) 
 
 }  // namespace
 
+Side turned(Side side) {
+  for (char& one : side) one = static_cast<char>(one == 0 ? 1 : 0);
+  return side;
+}
+
 Network::Network(const Topology& t, Direction d) : topology(t), direction(d) {
   Ways ways(t);
   double sum = 1;

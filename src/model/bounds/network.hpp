@@ -19,6 +19,8 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 enum class Direction { forward, reversed };
 
 using Side = std::vector<char>;  ///< by node: which side of a cut it is on
+/// The other side.
+[[nodiscard]] Side turned(Side side);
 
 /// Capacities in GB/s. Arc numbers (= link numbers) and group numbers are the topology's, nodes are
 /// those of its Ways. A terminal is a node with at least one rank on it.

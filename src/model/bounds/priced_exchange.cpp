@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
-#include <limits>
-#include <queue>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/index.hpp"
+#include "model/bounds/cheapest.hpp"
 #include "model/bounds/exchange.hpp"
 
 namespace chorus::bounds {
@@ -126,46 +126,30 @@ class PricedExchange {
   void move(std::size_t i, double part) {
     (void)pay(all_[i]);
     std::vector<double> beyond = all_[i].demand;  // to this node or through it
-    cheapest_.assign(orbit_.size(), 0);
-    for (auto node = order_.rbegin(); node != order_.rend(); ++node) {
-      const int arc = by_[at(*node)];
+    moved_.assign(orbit_.size(), 0);
+    for (auto node = cheapest_.order.rbegin(); node != cheapest_.order.rend(); ++node) {
+      const int arc = cheapest_.by[at(*node)];
       if (arc < 0) continue;
-      cheapest_[at(arc)] += beyond[at(*node)];
+      moved_[at(arc)] += beyond[at(*node)];
       beyond[at(network_.arcs[at(arc)].src)] += beyond[at(*node)];
     }
     std::vector<float>& flow = flows_[i];
     for (std::size_t arc = 0; arc < flow.size(); ++arc) {
-      const double more = part * (cheapest_[arc] - static_cast<double>(flow[arc]));
+      const double more = part * (moved_[arc] - static_cast<double>(flow[arc]));
       if (more == 0) continue;
       flow[arc] += static_cast<float>(more);
       add(arc, more);
     }
   }
 
-  /// Dijkstra from a commodity's source: what its demand pays. Sets order_ and by_.
+  /// What a commodity's demand pays over the cheapest ways, which stay in cheapest_.
   double pay(const Commodity& commodity) {
-    distance_.assign(out_.size(), std::numeric_limits<double>::infinity());
-    by_.assign(out_.size(), -1);
-    order_.clear();
-    using Item = std::pair<double, int>;
-    std::priority_queue<Item, std::vector<Item>, std::greater<>> queue;
-    distance_[at(commodity.source)] = 0;
-    queue.emplace(0, commodity.source);
+    find_cheapest(
+        out_, std::span(&commodity.source, 1), [&](int arc) { return byte_price_[at(arc)]; },
+        [&](int arc) { return network_.arcs[at(arc)].dst; }, cheapest_);
     double paid = 0;
-    while (!queue.empty()) {
-      const auto [reached, node] = queue.top();
-      queue.pop();
-      if (reached > distance_[at(node)]) continue;
-      order_.push_back(node);
-      paid += commodity.demand[at(node)] * reached;
-      for (const int arc : out_[at(node)]) {
-        const double next = reached + byte_price_[at(arc)];
-        const int dst = network_.arcs[at(arc)].dst;
-        if (next >= distance_[at(dst)]) continue;
-        distance_[at(dst)] = next;
-        by_[at(dst)] = arc;
-        queue.emplace(next, dst);
-      }
+    for (const int node : cheapest_.order) {
+      paid += commodity.demand[at(node)] * cheapest_.distance[at(node)];
     }
     return paid;
   }
@@ -205,8 +189,7 @@ class PricedExchange {
     for (const Commodity& commodity : all_) {
       Side side = reached_before(network_, out_, full, commodity.source);
       if (!seen.insert(side).second) continue;
-      Side others = side;
-      for (char& one : others) one = static_cast<char>(one == 0 ? 1 : 0);
+      Side others = turned(side);
       for (Side* const each : {&side, &others}) {
         const double demand = demand_across(network_, *each);
         if (demand <= 0 || network_.crossing(*each) >= rate_.gb_s * demand) continue;
@@ -222,13 +205,13 @@ class PricedExchange {
   const std::vector<std::vector<int>> out_;
   const std::vector<int> orbit_;  // by arc
   const double cells_;
-  std::vector<double> share_of_orbit_;         // of what one cell sends, all cells on each arc
-  std::vector<double> load_;                   // of each arc, by orbit, per unit of the rate
-  std::vector<std::vector<float>> flows_;      // by commodity, then arc
-  std::vector<double> worth_, mean_worth_;     // what capacities cost: of arcs, then of groups
-  std::vector<double> byte_price_, cheapest_;  // by arc
-  std::vector<double> distance_;               // by node
-  std::vector<int> by_, order_;  // by node: the arc that reaches it; nodes by distance
+  std::vector<double> share_of_orbit_;      // of what one cell sends, all cells on each arc
+  std::vector<double> load_;                // of each arc, by orbit, per unit of the rate
+  std::vector<std::vector<float>> flows_;   // by commodity, then arc
+  std::vector<double> worth_, mean_worth_;  // what capacities cost: of arcs, then of groups
+  std::vector<double> byte_price_;          // by arc
+  std::vector<double> moved_;               // by arc: what one commodity puts on the cheapest ways
+  Cheapest cheapest_;
   Rate rate_{.gb_s = kNoLimit};
 };
 
