@@ -155,6 +155,17 @@ TEST(Bounds, OfAllReduceCountWhatLeavesEveryMachineOfACluster) {
   EXPECT_THAT(bound.cut, HasSubstr("out of all 8 parts together: 64 infiniband, 3200 GB/s"));
 }
 
+TEST(Bounds, OfAllReduceFindThePartsThatHoldItUp) {
+  // All cores apart and the eight GPUs of a box together, which no containment tells: 34 messages
+  // leave and 34 enter 18 parts. A core's pass its host's memory both times, 64 GB/s; the rest goes
+  // over the boxes' adapters, 12.5 GB/s each way: (2·64 + 4·12.5) / 68.
+  const Bound bound =
+      lower_bound(topology_from_name("2*cpu:2x4,nic=50+2*pcie8"), {CollectiveKind::all_reduce});
+  EXPECT_NEAR(bound.algbw_gb_s(), 178.0 / 68, 1e-4);
+  EXPECT_EQ(bound.method, "volume and LP");
+  EXPECT_THAT(bound.cut, HasSubstr("'host0/copying'"));
+}
+
 // Hosts of many cores behind one adapter: hundreds of cuts are as good as each other, and those
 // that take off less than a thousandth together are left out.
 TEST(Bounds, OfAllReduceComeToAnEndWhereManyCutsAreAlike) {

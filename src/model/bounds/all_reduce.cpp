@@ -18,6 +18,9 @@
 namespace chorus::bounds {
 namespace {
 
+// Terminals times arcs: of larger networks only the natural partitions are looked at.
+constexpr std::size_t kMostCutArcs = 1'000'000;
+
 /// Calls visit(from, to) for enough pairs that every cut between two terminals separates one; for
 /// few, which shows fewer cuts, where the wiring is large and repeats itself.
 template <class Visit>
@@ -48,17 +51,32 @@ std::string words_of(const Partition& partition, const Network& network, bool le
                      single ? "ranks' nodes" : "parts");
 }
 
+/// What must leave, or enter, the parts of a partition.
 struct Volume {
-  const Partition* partition = nullptr;
-  bool leaving = true;
+  Volume(const Network& network, Partition parts, bool leaves)
+      : partition(std::move(parts)), leaving(leaves), arcs(partition.arcs(network, leaving)) {}
+
+  Partition partition;
+  bool leaving;
   std::vector<int> arcs;
 };
 
-std::vector<Volume> volumes_of(const Network& network, const std::vector<Partition>& partitions) {
+std::vector<Volume> natural_volumes(const Network& network) {
   std::vector<Volume> volumes;
-  for (const Partition& partition : partitions) {
-    for (const bool leaving : {true, false}) {
-      volumes.push_back({&partition, leaving, partition.arcs(network, leaving)});
+  for (const Partition& partition : natural_partitions(network)) {
+    for (const bool leaving : {true, false}) volumes.emplace_back(network, partition, leaving);
+  }
+  return volumes;
+}
+
+/// Volumes that are wanting if the arcs carry `carried` and the rate is to be `rate`.
+std::vector<Volume> wanting_volumes(const Network& network, const std::vector<double>& carried,
+                                    double rate) {
+  std::vector<Volume> volumes;
+  if (network.terminals.size() * network.arcs.size() > kMostCutArcs) return volumes;
+  for (const bool leaving : {true, false}) {
+    if (auto found = wanting_partition(network, carried, rate, leaving)) {
+      volumes.emplace_back(network, *std::move(found), leaving);
     }
   }
   return volumes;
@@ -76,66 +94,99 @@ Rate least_cut(const Network& network) {
   return rate;
 }
 
-Rate by_cuts_and_volumes(const Network& network, const std::vector<Volume>& volumes) {
+Rate by_cuts_and_volumes(const Network& network) {
   const Rate cut = least_cut(network);
   Rate least{.gb_s = kNoLimit, .method = "volume"};
-  for (const Volume& volume : volumes) {
-    const double gb_s = network.crossing(volume.arcs) / volume.partition->messages();
-    if (gb_s >= least.gb_s * (1 - 1e-10)) continue;
+  const auto consider = [&](const Volume& volume) {
+    const double gb_s = network.crossing(volume.arcs) / volume.partition.messages();
+    if (gb_s >= least.gb_s * (1 - 1e-10)) return;
     least.gb_s = gb_s;
     least.arcs = volume.arcs;
-    least.words = words_of(*volume.partition, network, volume.leaving);
+    least.words = words_of(volume.partition, network, volume.leaving);
+  };
+  std::ranges::for_each(natural_volumes(network), consider);
+  std::vector<double> capacities;
+  for (const Network::Arc& arc : network.arcs) capacities.push_back(arc.capacity);
+  for (int round = 0; round < kMaxRounds; ++round) {  // Newton's method: a few
+    const double before = std::min(least.gb_s, cut.gb_s);
+    std::ranges::for_each(wanting_volumes(network, capacities, before), consider);
+    if (least.gb_s >= before) break;
   }
   return least.gb_s < cut.gb_s * (1 - 1e-9) ? least : cut;
 }
 
-Rate by_cutting_planes(const Network& network, const std::vector<Volume>& volumes) {
-  CarryProgram program(network);
-  std::vector<int> requirements;
-  for (const Volume& volume : volumes) {
-    requirements.push_back(program.require(volume.arcs, volume.partition->messages()));
-  }
-  for (int part = 0; part < volumes.front().partition->parts; ++part) {  // every terminal's exit
-    program.require_cut(volumes.front().partition->side(part), 1);
-  }
-  PairFlow flow(network);
-  Rate rate{.method = "min cut and LP"};
-  for (int round = 0, settled = 0; round < kMaxRounds && settled == 0; ++round) {
-    program.solve();
-    rate.gb_s = program.rate();
-    if (program.hardly_falls()) break;
-    settled = 1;
-    for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
-      flow.set_arc(static_cast<int>(arc), program.carried(static_cast<int>(arc)));
+class CuttingPlanes {
+ public:
+  explicit CuttingPlanes(const Network& network)
+      : network_(network), program_(network), flow_(network) {
+    for (Volume& volume : natural_volumes(network)) require(std::move(volume));
+    const Partition& alone = volumes_.front().partition;
+    for (int part = 0; part < alone.parts; ++part) {  // every terminal's exit and entry
+      program_.require_cut(alone.side(part), 1);
+      program_.require_cut(turned(alone.side(part)), 1);
     }
-    each_separating_pair(network, [&](int from, int to) {
-      if (flow.between(from, to) >= rate.gb_s * (1 - 1e-7)) return;
-      program.require_cut(flow.side(), 1);
-      settled = 0;
+  }
+
+  Rate rate() {
+    for (int round = 0; round < kMaxRounds; ++round) {
+      program_.solve();
+      if (program_.hardly_falls()) break;
+      const bool cuts = add_cuts();
+      const bool volumes = add_volumes();
+      if (!cuts && !volumes) break;
+    }
+    Rate rate{.gb_s = program_.rate(), .method = "min cut and LP"};
+    program_.explain(rate);
+    if (!rate.side.empty()) return rate;
+    for (std::size_t i = 0; i < volumes_.size(); ++i) {
+      if (!program_.limits(requirements_[i])) continue;
+      rate.method = "volume and LP";
+      rate.words = words_of(volumes_[i].partition, network_, volumes_[i].leaving);
+      rate.arcs = volumes_[i].arcs;
+      break;
+    }
+    return rate;
+  }
+
+ private:
+  void require(Volume volume) {
+    requirements_.push_back(program_.require(volume.arcs, volume.partition.messages()));
+    volumes_.push_back(std::move(volume));
+  }
+
+  /// True if there were some that are wanting; so below.
+  bool add_cuts() {
+    for (std::size_t arc = 0; arc < network_.arcs.size(); ++arc) {
+      flow_.set_arc(static_cast<int>(arc), program_.carried(static_cast<int>(arc)));
+    }
+    bool added = false;
+    each_separating_pair(network_, [&](int from, int to) {
+      if (flow_.between(from, to) >= program_.rate() * (1 - 1e-7)) return;
+      program_.require_cut(flow_.side(), 1);
+      added = true;
     });
+    return added;
   }
-  program.explain(rate);
-  if (!rate.side.empty()) return rate;
-  for (std::size_t i = 0; i < volumes.size(); ++i) {
-    if (!program.limits(requirements[i])) continue;
-    rate.method = "volume and LP";
-    rate.words = words_of(*volumes[i].partition, network, volumes[i].leaving);
-    rate.arcs = volumes[i].arcs;
-    break;
+
+  bool add_volumes() {
+    std::vector<Volume> wanting = wanting_volumes(network_, program_.mean(), program_.rate());
+    for (Volume& volume : wanting) require(std::move(volume));
+    return !wanting.empty();
   }
-  return rate;
-}
+
+  const Network& network_;
+  CarryProgram program_;
+  PairFlow flow_;
+  std::vector<Volume> volumes_;
+  std::vector<int> requirements_;  // by volume
+};
 
 }  // namespace
 
 Rate all_reduce_cut_rate(const Network& network) { return least_cut(network); }
 
 Rate all_reduce_rate(const Network& network) {
-  std::vector<Partition> partitions = natural_partitions(network);
-  if (auto merged = merged_partition(network)) partitions.push_back(*std::move(merged));
-  const std::vector<Volume> volumes = volumes_of(network, partitions);
-  return network.plain() ? by_cuts_and_volumes(network, volumes)
-                         : by_cutting_planes(network, volumes);
+  return network.plain() ? by_cuts_and_volumes(network) : CuttingPlanes(network).rate();
 }
 
 }  // namespace chorus::bounds

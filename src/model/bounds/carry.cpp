@@ -35,10 +35,16 @@ void CarryProgram::require_cut(const std::vector<char>& side, double weight) {
 void CarryProgram::solve() {
   CHORUS_CHECK(program_.maximize(), "carrying nothing at all is always possible");
   rates_.push_back(rate());
+  constexpr double kLatest = 0.3;
+  const bool first = mean_.empty();
+  mean_.resize(network_.arcs.size());
+  for (std::size_t arc = 0; arc < mean_.size(); ++arc) {
+    mean_[arc] += (first ? 1 : kLatest) * (carried(static_cast<int>(arc)) - mean_[arc]);
+  }
 }
 
 bool CarryProgram::hardly_falls() const {
-  constexpr std::size_t kRounds = 16;
+  constexpr std::size_t kRounds = 24;
   constexpr double kHardly = 0.999;
   const std::size_t rounds = rates_.size();
   return rounds > kRounds && rates_.back() > kHardly * rates_[rounds - 1 - kRounds];

@@ -8,6 +8,7 @@
 
 #include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
+#include "model/price/max_flow.hpp"
 
 namespace chorus::bounds {
 namespace {
@@ -122,54 +123,56 @@ std::vector<Partition> natural_partitions(const Network& network) {
   return found;
 }
 
-std::optional<Partition> merged_partition(const Network& network) {
-  constexpr std::size_t kMost = 128;
-  const std::size_t n = network.terminals.size();
-  if (n < 2 || n > kMost) return std::nullopt;
-  Partition now = from_labels(network, own_labels(network));
-  std::vector<std::vector<double>> joined(n, std::vector<double>(n, 0));
-  double between = 0;
-  for (const Network::Arc& arc : network.arcs) {
-    const int src = now.part_of[at(arc.src)];
-    const int dst = now.part_of[at(arc.dst)];
-    if (src < 0 || dst < 0 || src == dst) continue;
-    joined[at(src)][at(dst)] += arc.capacity;
-    joined[at(dst)][at(src)] += arc.capacity;
-    between += arc.capacity;
+std::optional<Partition> wanting_partition(const Network& network,
+                                           const std::vector<double>& carried, double rate,
+                                           bool leaving) {
+  const int source = network.num_nodes();
+  const int sink = source + 1;
+  MaxFlow flow(sink + 1);
+  double plenty = rate;
+  for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
+    const Network::Arc& ends = network.arcs[arc];
+    const double gb_s = std::min(carried[arc], network.total);
+    flow.add_arc(leaving ? ends.dst : ends.src, leaving ? ends.src : ends.dst, gb_s);
+    plenty += gb_s;
   }
-  std::vector<int> alive(n);
-  std::iota(alive.begin(), alive.end(), 0);
-  Partition best = now;
-  double least = between / static_cast<double>(n - 1);
-  while (alive.size() > 2) {
-    std::pair<int, int> pair(alive[0], alive[1]);
-    for (const int a : alive) {
-      for (const int b : alive) {
-        if (a < b && joined[at(a)][at(b)] > joined[at(pair.first)][at(pair.second)]) pair = {a, b};
+  plenty *= 4;
+  // A set of terminals, with any switches, is worth what enters it less 2·rate. Terminals that are
+  // done are worth `worth`; those to come stay out.
+  std::vector<int> stay_out, stay_in;
+  for (const int node : network.terminals) {
+    stay_out.push_back(flow.add_arc(source, node, plenty));
+    stay_in.push_back(flow.add_arc(node, sink, 0));
+  }
+  DisjointSets sets(at(network.num_nodes()));
+  std::vector<int> label = own_labels(network);  // of switches: a terminal that has them
+  double positive = 0;
+  for (std::size_t i = 0; i < network.terminals.size(); ++i) {
+    const int terminal = network.terminals[i];
+    flow.set_capacity(stay_out[i], 0);
+    flow.set_capacity(stay_in[i], plenty);
+    const double worth = flow.solve(source, sink) - positive - 2 * rate;
+    const Side side = flow.sink_side();
+    for (int node = 0; node < network.num_nodes(); ++node) {
+      if (side[at(node)] == 0) continue;
+      if (network.is_terminal(node)) {
+        sets.join(node, terminal);
+      } else {
+        label[at(node)] = terminal;
       }
     }
-    const auto [into, gone] = pair;
-    between -= joined[at(into)][at(gone)];
-    for (const int other : alive) {
-      if (other == into || other == gone) continue;
-      joined[at(into)][at(other)] += joined[at(gone)][at(other)];
-      joined[at(other)][at(into)] = joined[at(into)][at(other)];
-    }
-    std::erase(alive, gone);
-    for (int& part : now.part_of) {
-      if (part == gone) part = into;
-    }
-    const double ratio = between / static_cast<double>(alive.size() - 1);
-    if (ratio >= least * (1 - 1e-9)) continue;
-    least = ratio;
-    best = now;
-    best.parts = static_cast<int>(alive.size());
+    flow.set_capacity(stay_out[i], std::max(0.0, -worth));
+    flow.set_capacity(stay_in[i], std::max(0.0, worth));
+    positive += std::max(0.0, worth);
   }
-  std::map<int, int> numbers;
-  for (int& part : best.part_of) {
-    if (part >= 0) part = numbers.try_emplace(part, static_cast<int>(numbers.size())).first->second;
-  }
-  return best;
+  const std::vector<int> joined = sets.sets();
+  for (int& of : label) of = joined[at(of)];
+  Partition partition = from_labels(network, label);
+  double moved = 0;
+  for (const int arc : partition.arcs(network, leaving)) moved += carried[at(arc)];
+  constexpr double kWanting = 1 - 1e-6;
+  if (partition.parts < 2 || moved >= kWanting * partition.messages() * rate) return std::nullopt;
+  return partition;
 }
 
 }  // namespace chorus::bounds

@@ -26,10 +26,16 @@ struct Partition {
 /// Which ones are looked at decides how sharp a bound is, never whether it holds.
 [[nodiscard]] std::vector<Partition> natural_partitions(const Network& network);
 
-/// Terminals one by one, then what is joined most strongly merged, step by step, into one: of these
-/// partitions the one with the least capacity between parts per part but one. Nothing for one
-/// terminal, or too many.
-[[nodiscard]] std::optional<Partition> merged_partition(const Network& network);
+/// A partition whose parts all arcs together leave (or enter) less than messages()·rate, if arcs
+/// carry `carried`: the one that lacks most. Nothing if there is none.
+///
+/// Exact but for switches that would have to be in two parts: what enters a set is submodular, and
+/// the least sum over the parts of any partition is what Dilworth's truncation of it makes (Dunstan
+/// 1976), terminal by terminal, each by a minimum cut (as in Cunningham 1985, the strength of a
+/// graph).
+[[nodiscard]] std::optional<Partition> wanting_partition(const Network& network,
+                                                         const std::vector<double>& carried,
+                                                         double rate, bool leaving);
 
 /// The smallest sets of nodes into which an all-gather cannot be faster than spread_rate() by the
 /// plain capacities: around each terminal that has such a set.
