@@ -151,7 +151,9 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
     : name_(topology.name), world_size_(topology.world_size()) {
   const synth::PreparedTopology wiring(topology);
   std::optional<Routes> routes;
-  if (world_size_ > kManyRanks && world_size_ <= kMostRanks) routes.emplace(topology);
+  // A wiring that is folded times nothing without its symmetry.
+  const bool by_cost = world_size_ > kManyRanks || wiring.network().folded();
+  if (by_cost && world_size_ <= kMostRanks) routes.emplace(topology);
   for (const CollectiveKind kind : kinds) {
     const Bound& bound = limits.bound(kind);
     const Routes* listed = routes ? &*routes : nullptr;
