@@ -7,13 +7,15 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "synth/packing.hpp"
+#include "synth/packing/flowing.hpp"
 
 namespace chorus::synth {
 namespace {
 
 constexpr int kRepeatedPatience = 4;                // rounds without progress
 constexpr double kMostLooks = 2e9;                  // at edges, of all rounds together
-constexpr std::size_t kMostRepeatedHops = 600'000;  // of cell 0's chunks
+constexpr std::size_t kMostRepeatedHops = 800'000;  // of cell 0's chunks
 constexpr int kMostTreeCells = 2048;       // cells; beyond, looking for trees takes minutes
 constexpr double kSmallestTree = 1 << 12;  // bytes of one tree's data
 constexpr double kDeep =
@@ -184,6 +186,17 @@ class RepeatedPacker {
   std::mt19937_64 random_;
 };
 
+TreePacking spanning(const RepeatedTrees& repeated, int world_size) {
+  TreePacking packing{repeated.trees_per_rank, {}, 0, 0, 0};
+  for (const std::vector<Hop>& hops : repeated.trees) {
+    const auto root = static_cast<Rank>(packing.trees.size() / at(repeated.trees_per_rank));
+    SpanningTree& tree = packing.trees.emplace_back();
+    tree = {root, std::vector<Rank>(at(world_size), -1)};
+    for (const Hop& hop : hops) tree.parent[at(hop.dst)] = hop.src;
+  }
+  return packing;
+}
+
 }  // namespace
 
 std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int trees_per_rank,
@@ -224,7 +237,9 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
     if (gain > 1.01) best = std::move(found);
   }
   std::vector<Schedule> schedules;
-  for (int pieces = 1; best && pieces <= 64; pieces *= 4) {
+  if (!best) return schedules;
+  const TreePacking packing = spanning(*best, n);
+  for (int pieces = 1; pieces <= 64; pieces *= 4) {
     if (budget.spent() && !schedules.empty()) break;
     const int per_rank = best->trees_per_rank * pieces;
     if (pieces > 1 && too_many(per_rank)) break;
@@ -237,6 +252,11 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
       }
     }
     schedules.push_back(in_order("trees", network, multicast, block / per_rank));
+    // Better forwards, as what is there goes first; the other, turned round, for reduce-scatter.
+    const TreeFlow flow{multicast.collective, nullptr, &packing, pieces};
+    if (auto ordered = flowing_order("trees", network, flow, {}, size_bytes, budget)) {
+      schedules.push_back(std::move(ordered->schedule));
+    }
   }
   return schedules;
 }

@@ -11,8 +11,11 @@
 
 namespace chorus::synth {
 
-/// Simulates on a topology in which every edge of the network is a link and every resource a port
-/// group: edge for edge the same alphas, and the same sharing.
+/// A topology in which every edge of the network is a link, of the same number, and every resource
+/// a port group: edge for edge the same alphas, and the same sharing.
+[[nodiscard]] Topology as_topology(const Network& network);
+
+/// Simulates on such a topology.
 class Predictor {
  public:
   explicit Predictor(const Network& network);

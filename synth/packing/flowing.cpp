@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <optional>
 #include <queue>
 #include <string>
@@ -15,12 +14,20 @@
 #include "base/index.hpp"
 #include "model/price/message_time.hpp"
 #include "model/price/simulate_sharing.hpp"
+#include "synth/ordering/predict.hpp"
 
 namespace chorus::synth {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kTogether = 1 + 1e-12;  // what should happen together may differ in the last bits
+
+/// What hops cross: resources, and which of the routes over them leads from rank to rank.
+struct Carriers {
+  const Topology& resources;
+  const std::vector<Route>& routes;
+  RouteOf route_of;
+};
 
 struct FlowJob {
   Transfer transfer;
@@ -32,13 +39,15 @@ struct FlowJob {
   int step = 0;  // at least, so far
   int slot = 0;  // (tree · pieces + piece) · world_size + the tree's rank at the far end
   int turn = 0;  // of the mirror run: those that ended late go early
+  std::size_t route = 0;
   std::vector<int> unlocks;
 };
 
 /// The jobs of a flow and which waits for which.
 class Jobs {
  public:
-  Jobs(const TreeFlow& flow, int world_size) : n_(world_size), flow_(flow) {
+  Jobs(const TreeFlow& flow, int world_size, const RouteOf& route_of)
+      : n_(world_size), flow_(flow), route_of_(route_of) {
     const TreePacking& any = flow.spread != nullptr ? *flow.spread : *flow.combine;
     trees_ = static_cast<int>(any.trees.size());
     for (int tree = 0; tree < trees_; ++tree) {
@@ -73,7 +82,8 @@ class Jobs {
     job.transfer = transfer;
     job.piece = slot / n_ % flow_.pieces;
     job.slot = slot;
-    const auto key = std::tuple(transfer.src, transfer.dst, transfer.action);
+    job.route = route_of_(transfer.src, transfer.dst);
+    const std::size_t key = 2 * job.route + (transfer.action == Action::reduce ? 1 : 0);
     const auto [lane, is_new] = lanes_.try_emplace(key, num_lanes);
     if (is_new) ++num_lanes;
     job.lane = lane->second;
@@ -117,22 +127,23 @@ class Jobs {
   int n_;
   const TreeFlow flow_;
   int trees_ = 0;
-  std::map<std::tuple<Rank, Rank, Action>, int> lanes_;
+  const RouteOf& route_of_;
+  std::unordered_map<std::size_t, int> lanes_;
 };
 
 class Flowing {
  public:
-  Flowing(const Topology& topology, const Routes& routes, std::vector<FlowJob> jobs, int num_lanes,
-          Urgency urgency, double bytes, bool turned_round)
-      : topology_(topology),
-        routes_(routes),
-        message_time_(topology),
-        jobs_(std::move(jobs)),
+  Flowing(const Carriers& carriers, int world_size, Jobs jobs, Urgency urgency, double bytes,
+          bool turned_round)
+      : carriers_(carriers),
+        n_(world_size),
+        message_time_(carriers.resources),
+        jobs_(std::move(jobs.jobs)),
         urgency_(urgency),
         bytes_(bytes),
         turned_round_(turned_round),
-        sharing_(topology),
-        lanes_(at(num_lanes)) {}
+        sharing_(carriers.resources),
+        lanes_(at(jobs.num_lanes)) {}
 
   /// The seconds it takes; nothing if the budget is spent.
   std::optional<double> run(const Budget& budget) {
@@ -182,15 +193,15 @@ class Flowing {
   struct Lane {
     bool busy = false;
     int last_step = -1;
+    Transfer last;
     std::priority_queue<Key, std::vector<Key>, std::greater<>> waiting;
   };
 
-  /// A rank's copy of a chunk that is being reduced.
-  struct Place {
-    int step = -1;      // of the latest arrivals
-    int under_way = 0;  // arrivals that have begun
-    std::vector<int> waiting;
-  };
+  /// True if a lane keeps two hops of one step in this order whoever executes them: by chunk. On a
+  /// folded network a lane's hops may be those of different images.
+  static bool in_order(const Transfer& first, const Transfer& then) {
+    return first.src == then.src && first.chunk < then.chunk;
+  }
 
   [[nodiscard]] Key key(int index) const {
     const FlowJob& job = jobs_[at(index)];
@@ -207,8 +218,10 @@ class Flowing {
   }
 
   [[nodiscard]] const std::vector<int>& path(int job) const {
-    const Transfer& hop = jobs_[at(job)].transfer;
-    return turned_round_ ? routes_.path(hop.dst, hop.src) : routes_.path(hop.src, hop.dst);
+    const FlowJob& facts = jobs_[at(job)];
+    const std::size_t route =
+        turned_round_ ? carriers_.route_of(facts.transfer.dst, facts.transfer.src) : facts.route;
+    return carriers_.routes[route].path;
   }
 
   /// When something happens next.
@@ -217,8 +230,8 @@ class Flowing {
   }
 
   void ready(int index, double now_s) {
-    const Transfer& hop = jobs_[at(index)].transfer;
-    events_.push({now_s + routes_.alpha_s(hop.src, hop.dst), What::prepared, index});
+    const double alpha_s = carriers_.routes[jobs_[at(index)].route].alpha_s;
+    events_.push({now_s + alpha_s, What::prepared, index});
   }
 
   void handle(const Event& event, double now_s) {
@@ -242,11 +255,11 @@ class Flowing {
   /// Lets the most urgent hop flow that may.
   void take_next(Lane& lane, double now_s) {
     lane.busy = false;
-    while (!lane.busy && !lane.waiting.empty()) {
+    if (!lane.waiting.empty()) {
       const int index = std::get<2>(lane.waiting.top());
       lane.waiting.pop();
       const int before = lane.last_step;
-      if (!number_step(index, lane)) continue;
+      number_step(index, lane);
       lane.busy = true;
       const FlowJob& job = jobs_[at(index)];
       if (at(job.step) >= steps_.size()) steps_.resize(at(job.step) + 1);
@@ -258,39 +271,19 @@ class Flowing {
     }
   }
 
-  /// Gives a hop a step that is not before that of its predecessor in the lane. False if it has to
-  /// wait: what arrives in one step is reduced together, later steps find what earlier ones left.
-  bool number_step(int index, Lane& lane) {
+  /// Gives a hop a step that is not before that of its predecessor in the lane.
+  void number_step(int index, Lane& lane) {
     FlowJob& job = jobs_[at(index)];
-    int step = std::max(lane.last_step, job.step);
-    if (job.transfer.action == Action::reduce) {
-      Place& place = places_[place_of(job)];
-      step = std::max(step, place.step);
-      if (step > place.step && place.under_way > 0) {
-        place.waiting.push_back(index);
-        return false;
-      }
-      place.step = step;
-      ++place.under_way;
-    }
-    job.step = lane.last_step = step;
-    return true;
-  }
-
-  [[nodiscard]] std::int64_t place_of(const FlowJob& job) const {
-    return std::int64_t{job.transfer.chunk} * topology_.world_size() + job.transfer.dst;
+    job.step = std::max(lane.last_step, job.step);
+    if (job.step == lane.last_step && !in_order(lane.last, job.transfer)) ++job.step;
+    lane.last_step = job.step;
+    lane.last = job.transfer;
   }
 
   void ended(int index, double now_s) {
     ended_.push_back(jobs_[at(index)].slot);
     const FlowJob& job = jobs_[at(index)];
     take_next(lanes_[at(job.lane)], now_s);
-    if (job.transfer.action == Action::reduce) {
-      Place& place = places_[place_of(job)];
-      if (--place.under_way == 0) {
-        for (const int waiter : std::exchange(place.waiting, {})) ready(waiter, now_s);
-      }
-    }
     for (const int next : job.unlocks) {
       FlowJob& waiter = jobs_[at(next)];
       waiter.step = std::max(waiter.step, job.step + 1);
@@ -298,8 +291,8 @@ class Flowing {
     }
   }
 
-  const Topology& topology_;
-  const Routes& routes_;
+  const Carriers& carriers_;
+  int n_;
   MessageTime message_time_;
   std::vector<FlowJob> jobs_;
   Urgency urgency_;
@@ -308,38 +301,33 @@ class Flowing {
   FairSharing sharing_;
   std::vector<int> ending_;
   std::vector<Lane> lanes_;
-  std::unordered_map<std::int64_t, Place> places_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Step> steps_;
   std::vector<int> ended_;
   std::size_t begun_ = 0;
 };
 
-}  // namespace
-
-std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& topology,
-                                         const Routes& routes, const TreeFlow& flow,
-                                         Ordering ordering, double size_bytes,
-                                         const Budget& budget) {
-  const int n = topology.world_size();
-  Jobs jobs(flow, n);
-  const int num_lanes = jobs.num_lanes;
-  OrderedFlow result{{std::string(name), flow.collective, n, jobs.num_chunks(), {}}, 0};
+std::optional<OrderedFlow> order(std::string_view name, const Carriers& carriers,
+                                 const Cells& cells, const TreeFlow& flow, Ordering ordering,
+                                 double size_bytes, const Budget& budget) {
+  const int n = cells.count() * cells.size();
+  Jobs jobs(flow, n, carriers.route_of);
+  const int chunks = jobs.num_chunks();
+  OrderedFlow result{{std::string(name), flow.collective, n, chunks * cells.count(), {}}, 0};
+  result.schedule.symmetry = cells.radices();
   const double bytes = chunk_bytes(result.schedule, size_bytes);
   if (ordering.mirrored && flow.combine != nullptr) {
-    Jobs there({{}, nullptr, flow.combine, flow.pieces}, n);
-    const int there_lanes = there.num_lanes;
-    Flowing spreading(topology, routes, std::move(there.jobs), there_lanes, ordering.urgency, bytes,
-                      true);
+    Flowing spreading(carriers, n,
+                      Jobs({{}, nullptr, flow.combine, flow.pieces}, n, carriers.route_of),
+                      ordering.urgency, bytes, true);
     if (!spreading.run(budget)) return std::nullopt;
-    std::vector<int> turn(at(jobs.num_chunks()) * at(n), 0);
+    std::vector<int> turn(at(chunks) * at(n), 0);
     for (std::size_t i = 0; i < spreading.ended().size(); ++i) {
       turn[at(spreading.ended()[i])] = static_cast<int>(i) + 1;
     }
     for (FlowJob& job : jobs.jobs) job.turn = turn[at(job.slot)];
   }
-  Flowing flowing(topology, routes, std::move(jobs.jobs), num_lanes, ordering.urgency, bytes,
-                  false);
+  Flowing flowing(carriers, n, std::move(jobs), ordering.urgency, bytes, false);
   const std::optional<double> seconds = flowing.run(budget);
   if (!seconds) return std::nullopt;
   result.seconds = *seconds;
@@ -350,6 +338,31 @@ std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& 
     });
   }
   return result;
+}
+
+}  // namespace
+
+std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& topology,
+                                         const Routes& routes, const TreeFlow& flow,
+                                         Ordering ordering, double size_bytes,
+                                         const Budget& budget) {
+  const int n = topology.world_size();
+  const Carriers carriers{topology, routes.all(),
+                          [n](Rank src, Rank dst) { return at(src) * at(n) + at(dst); }};
+  return order(name, carriers, Cells(n, {}), flow, ordering, size_bytes, budget);
+}
+
+std::optional<OrderedFlow> flowing_order(std::string_view name, const Network& network,
+                                         const TreeFlow& flow, Ordering ordering, double size_bytes,
+                                         const Budget& budget) {
+  const Topology resources = as_topology(network);
+  std::vector<Route> routes;
+  for (const Edge& edge : network.edges()) {
+    routes.push_back({{static_cast<int>(routes.size())}, edge.alpha_s, true, false});
+  }
+  const Carriers carriers{resources, routes,
+                          [&](Rank src, Rank dst) { return at(*network.edge(src, dst)); }};
+  return order(name, carriers, network.cells(), flow, ordering, size_bytes, budget);
 }
 
 }  // namespace chorus::synth

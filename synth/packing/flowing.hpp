@@ -9,6 +9,7 @@
 #include "chorus/topology.hpp"
 #include "model/price/cost.hpp"
 #include "synth/budget.hpp"
+#include "synth/network.hpp"
 #include "synth/packing.hpp"
 
 namespace chorus::synth {
@@ -48,6 +49,13 @@ struct OrderedFlow {
 [[nodiscard]] std::optional<OrderedFlow> flowing_order(std::string_view name,
                                                        const Topology& topology,
                                                        const Routes& routes, const TreeFlow& flow,
+                                                       Ordering ordering, double size_bytes,
+                                                       const Budget& budget);
+
+/// The same over the edges of a network. On a folded one the trees are those from the ranks of cell
+/// 0, and the schedule has its symmetry.
+[[nodiscard]] std::optional<OrderedFlow> flowing_order(std::string_view name,
+                                                       const Network& network, const TreeFlow& flow,
                                                        Ordering ordering, double size_bytes,
                                                        const Budget& budget);
 

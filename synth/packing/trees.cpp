@@ -23,7 +23,6 @@ constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs
 // are, the more pieces it takes to fill them.
 constexpr int kMostTreeTransfers = 60'000;
 constexpr int kMostOfARank = 800;
-constexpr double kManyShare = 16;  // edges that cross a link: all that flows is timed together
 
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
 /// before the last rank begins to receive, alone.
@@ -42,18 +41,11 @@ double seconds_to_fill(const TreePacking& packing, const Network& network) {
   return longest;
 }
 
-/// Edges that cross a link or port group, in the mean.
-double sharing(const Network& network) {
-  double uses = 0;
-  for (const Edge& edge : network.edges()) uses += static_cast<double>(edge.resources.size());
-  return uses / std::max<double>(1, static_cast<double>(network.resources().size()));
-}
-
 /// Into how many pieces the data of each tree is cut, so that filling the trees takes no more than
 /// `fill` of the whole time. `both`: combining and spreading at once, where few trees share what
 /// they cross with each other all the time.
 int pieces(const TreePacking& packing, const Network& network, double size_bytes, double fill,
-           bool both) {
+           bool both, double most_transfers) {
   const double of_a_tree = size_bytes / static_cast<double>(packing.trees.size());
   const double whole_s = size_bytes / (packing.rate_gb_s * 1e9);
   const double fill_s =
@@ -61,9 +53,7 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
   const double wanted = of_a_tree * fill_s / (fill * whole_s);
   const double hops =
       static_cast<double>(packing.trees.size()) * std::max(network.world_size() - 1, 1);
-  const double affordable = std::max(kMostTreeTransfers, kMostOfARank * network.world_size());
-  const double transfers = both ? affordable / (1 + sharing(network) / kManyShare) : affordable;
-  const double most = std::min(of_a_tree / kSmallestPiece, transfers / hops);
+  const double most = std::min(of_a_tree / kSmallestPiece, most_transfers / hops);
   return static_cast<int>(std::max(1.0, std::floor(std::min(std::ceil(wanted), most))));
 }
 
@@ -118,18 +108,32 @@ class TreeSchedule {
   std::optional<Schedule> make_all_reduce() {
     std::vector<Packed> all;
     double best_s_per_byte = std::numeric_limits<double>::infinity();
-    for (const int trees : {1, 2, 4, 8, 16, 32, 64}) {
+    for (const int trees : {1, 2, 4, 8, 16, 32, 64, 128}) {
       if (trees > 1 && trees * (forward_.world_size() - 1) > kMostRootless) break;
       std::optional<Packed> some = rootless(trees);
       if (!some) break;
       best_s_per_byte = std::min(best_s_per_byte, some->s_per_byte);
       all.push_back(*std::move(some));
     }
+    // Which trees hinder each other little a few pieces tell, but for how much less of the network
+    // most trees need.
+    std::optional<double> least_s;
+    const Packed* best = nullptr;
+    const Packed* most = nullptr;
     for (Packed& some : all) {
       some.limit_s_per_byte = best_s_per_byte;  // as far as it is known
-      if (!attempt(some, best_s_per_byte * size_bytes_)) break;
+      if (!worth_a_try(some, best_s_per_byte * size_bytes_)) continue;
+      const std::optional<double> seconds = run(some, good_pieces(some, kCoarse), {});
+      if (!seconds) break;
+      most = &some;
+      if (!least_s || *seconds < *least_s * kWorthIt) {
+        least_s = seconds;
+        best = &some;
+      }
+      if (good_enough(some)) break;
     }
-    refine();
+    if (best != nullptr) attempt(*best, best_s_per_byte * size_bytes_);
+    if (most != best) attempt(*most, best_s_per_byte * size_bytes_);
     return taken();
   }
 
@@ -144,22 +148,23 @@ class TreeSchedule {
     [[nodiscard]] double least_s(double size_bytes) const { return s_per_byte * size_bytes; }
   };
 
+  [[nodiscard]] bool worth_a_try(const Packed& packed, double best_s) const {
+    const double least_s = packed.least_s(size_bytes_);
+    if (least_s > 1.15 * best_s + kLittleSeconds) return false;
+    return !best_ || least_s < best_->seconds * kWorthIt;
+  }
+
   /// Few trees make few messages, if they come near enough to the time that the best take. False if
   /// no more trees need be tried.
   bool attempt(const Packed& packed, double best_s) {
     if (best_ && budget_.spent()) return false;
-    const double least_s = packed.least_s(size_bytes_);
-    if (least_s > 1.15 * best_s + kLittleSeconds) return true;
-    if (best_ && least_s >= best_->seconds * kWorthIt) return true;
-    const int finely = pieces(packed, kFill / 4);
+    if (!worth_a_try(packed, best_s)) return true;
     // Round a ring all lanes are busy from the first step on, however large the pieces.
-    if (packed.rings && run(packed, 1, {})) chosen_ = packed;
+    if (packed.rings) run(packed, 1, {});
     if (packed.rings && good_enough(packed)) return false;
-    const bool cheap = hops(packed) * finely <= kFewTransfers;
-    const int num_pieces = cheap ? finely : pieces(packed, kFill);
-    bool better = run(packed, num_pieces, {});
-    if (packed.combine && run(packed, num_pieces, {Urgency::piece, true})) better = true;
-    if (better) chosen_ = packed;
+    const int num_pieces = good_pieces(packed, 1);
+    run(packed, num_pieces, {});
+    if (packed.combine && !packed.spread) run(packed, num_pieces, {Urgency::piece, true});
     return !good_enough(packed);
   }
 
@@ -247,26 +252,39 @@ class TreeSchedule {
     return static_cast<int>(trees) * (forward_.world_size() - 1);
   }
 
-  [[nodiscard]] int pieces(const Packed& packed, double fill) const {
+  /// Small ones at once where they are few.
+  [[nodiscard]] int good_pieces(const Packed& packed, double part) const {
+    const int finely = pieces(packed, kFill / 4);
+    return hops(packed) * finely <= kFewTransfers ? finely : pieces(packed, kFill, part);
+  }
+
+  /// `part`: of the transfers that are affordable.
+  [[nodiscard]] int pieces(const Packed& packed, double fill, double part = 1) const {
     const bool both = packed.spread && packed.combine;
+    const double affordable = std::max(kMostTreeTransfers, kMostOfARank * forward_.world_size());
+    const double transfers = part * (both ? kForBoth * affordable : affordable);
+    const auto of = [&](const TreePacking& half, const Network& network) {
+      return synth::pieces(half, network, size_bytes_, fill, both, transfers);
+    };
     int most = 1;
-    if (packed.spread) most = synth::pieces(*packed.spread, forward_, size_bytes_, fill, both);
-    if (packed.combine) {
-      most = std::max(most, synth::pieces(*packed.combine, reversed_, size_bytes_, fill, both));
-    }
+    if (packed.spread) most = of(*packed.spread, forward_);
+    if (packed.combine) most = std::max(most, of(*packed.combine, reversed_));
     return most;
   }
 
-  /// True if that is the best so far.
-  bool run(const Packed& packed, int num_pieces, Ordering ordering) {
+  /// The seconds it takes; nothing if the budget is spent.
+  std::optional<double> run(const Packed& packed, int num_pieces, Ordering ordering) {
     const TreeFlow flow{collective_, packed.combine ? &*packed.combine : nullptr,
                         packed.spread ? &*packed.spread : nullptr, num_pieces};
     budget_.say(fmt::format("trees: {} per root in {} pieces", packed.trees(), flow.pieces));
     auto run = flowing_order("trees", topology_, routes_, flow, ordering, size_bytes_, budget_);
-    if (!run || (best_ && run->seconds >= best_->seconds * kWorthIt)) return false;
+    if (!run) return std::nullopt;
+    const double seconds = run->seconds;
+    if (best_ && seconds >= best_->seconds * kWorthIt) return seconds;
     best_ = std::move(run);
     best_ordering_ = ordering;
-    return true;
+    chosen_ = packed;
+    return seconds;
   }
 
   [[nodiscard]] bool good_enough(const Packed& packed) const {
@@ -276,7 +294,7 @@ class TreeSchedule {
   /// Other orders and smaller pieces.
   void refine() {
     if (!chosen_) return;
-    const Packed& packed = *chosen_;
+    const Packed packed = *chosen_;
     const Ordering orderings[] = {{Urgency::round, true}, {Urgency::way, false}};
     for (const Ordering& ordering : orderings) {
       if (budget_.spent() || good_enough(packed)) return;
@@ -289,6 +307,8 @@ class TreeSchedule {
   }
 
   static constexpr double kFill = 0.02;        // of the whole time, to fill the trees
+  static constexpr double kForBoth = 2;        // lanes there and lanes back: more pieces fill them
+  static constexpr double kCoarse = 0.25;      // of the transfers
   static constexpr int kFewTransfers = 6'000;  // small pieces at once, without trying large ones
   static constexpr double kLittleSeconds = 20e-6;  // latencies count as much
   static constexpr double kWorthIt = 0.995;        // of the time: what more messages must save
