@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <random>
 #include <tuple>
 #include <utility>
 
@@ -186,6 +188,34 @@ std::optional<int> Network::edge(Rank src, Rank dst) const {
                        [&](int index, Rank wanted) { return edges_[at(index)].dst < wanted; });
   if (found == leaving.end() || edges_[at(*found)].dst != dst) return std::nullopt;
   return *found;
+}
+
+Network thinned(const Network& network, int edges_per_rank, std::uint64_t seed) {
+  const int n = network.world_size();
+  std::vector<int> turn(at(n));  // by offset
+  std::iota(turn.begin(), turn.end(), 0);
+  std::mt19937_64 random(seed);
+  for (std::size_t i = turn.size(); i > 1; --i) std::swap(turn[i - 1], turn[random() % i]);
+  const auto turn_of = [&](int index) {
+    const Edge& edge = network.edges()[at(index)];
+    return turn[at((edge.dst - edge.src + n) % n)];
+  };
+  std::vector<char> keep(network.edges().size(), 0);
+  for (Rank rank = 0; rank < n; ++rank) {
+    std::map<std::size_t, std::vector<int>> by_distance;
+    for (const int index : network.out(rank)) {
+      by_distance[network.edges()[at(index)].resources.size()].push_back(index);
+    }
+    int left = edges_per_rank;
+    auto distances = static_cast<int>(by_distance.size());
+    for (auto& [distance, edges] : by_distance) {  // what the near ones leave goes to the far ones
+      const int share = std::max(1, left / distances--);
+      std::ranges::sort(edges, {}, turn_of);
+      for (std::size_t i = 0; i < std::min(edges.size(), at(share)); ++i) keep[at(edges[i])] = 1;
+      left -= std::min(static_cast<int>(edges.size()), share);
+    }
+  }
+  return network.restricted_to(keep);
 }
 
 bool connected(const Network& network) {

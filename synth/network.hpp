@@ -1,6 +1,7 @@
 // A topology as the synthesizers see it: ranks, the ways between them, and what those ways share.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -75,6 +76,11 @@ class Network {
   std::vector<int> out_, in_;                // edge indices, grouped by rank
   std::vector<std::size_t> out_at_, in_at_;  // where each rank's begin: [world_size + 1]
 };
+
+/// About `edges_per_rank` of the edges that leave each rank, where there are more: as many of each
+/// number of resources that an edge crosses (its distance), the same offsets between ranks from
+/// every rank, taken at random by `seed`. So trees find near ranks as well as far ones.
+[[nodiscard]] Network thinned(const Network& network, int edges_per_rank, std::uint64_t seed);
 
 /// True if data from any rank can reach any other.
 [[nodiscard]] bool connected(const Network& network);

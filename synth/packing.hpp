@@ -47,6 +47,8 @@ struct PackingOptions {
   int most_trees = 64;
   /// Not by cuts, which are exact and may take seconds where nothing is symmetric.
   bool by_prices_alone = false;
+  /// By prices: of more edges than so many from each rank only some (thinned()).
+  std::optional<int> edges_per_rank = std::nullopt;
 };
 
 /// Packs spanning trees as ForestColl does (Zhao et al., NSDI 2026): the best rate by maximum

@@ -10,6 +10,7 @@
 #include "synth/greedy.hpp"
 #include "synth/multicast_routing.hpp"
 #include "synth/packing.hpp"
+#include "synth/packing/flowing.hpp"
 #include "synth/plan.hpp"
 #include "synth/routing.hpp"
 
@@ -22,9 +23,9 @@ constexpr int kMostMatched = 128;  // ranks; beyond, minutes for all sizes
 constexpr int kMostRouted = 300;   // ranks; n² blocks each find a way
 constexpr int kMostPacked = 160;   // ranks; packing more takes minutes
 constexpr int kMostPriced = 1024;  // ranks; the same with one tree each and no cuts
-// Ranks times edges: what a round of prices looks at. So many have 320 and 512 ranks behind
-// switches, where every pair has an edge, and wirings of cables up to the number above.
-constexpr double kMostPricedLooks = 35e6;
+constexpr int kEdgesPerRank = 40;  // of more the same time finds worse trees, of 20 sometimes too
+constexpr double kMostFlowing = 400'000;  // transfers of such trees that are ordered by flowing
+// Ranks times edges: what a tree of an all_reduce looks at.
 constexpr double kMostSpannedLooks = 135e6;
 constexpr double kOrderedFor = 1 << 30;  // bytes: where trees of many ranks are at their best
 
@@ -46,15 +47,23 @@ double looks(const Network& network) {
   return static_cast<double>(network.edges().size()) * network.world_size();
 }
 
-/// Many ranks: cuts, and pieces that flow, take minutes. One tree from each rank, by prices, the
-/// same for all sizes.
+/// Many ranks: cuts take minutes. One tree from each rank, by prices, the same for all sizes.
 std::vector<Schedule> packed_by_prices(const Task& task, const Budget& budget) {
   const int n = task.network.world_size();
-  if (task.collective.kind != all_gather || n <= kMostPacked || n > kMostPriced) return {};
-  if (looks(task.network) > kMostPricedLooks) return {};
-  const auto packing =
-      pack_trees(task.topology, Direction::forward, {.trees = 1, .by_prices_alone = true}, budget);
-  if (!packing) return {};
+  std::vector<Schedule> found;
+  if (task.collective.kind != all_gather || n <= kMostPacked || n > kMostPriced) return found;
+  const PackingOptions options{
+      .trees = 1, .by_prices_alone = true, .edges_per_rank = kEdgesPerRank};
+  const auto packing = pack_trees(task.topology, Direction::forward, options, budget);
+  if (!packing) return found;
+  const Routes routes(task.topology);
+  for (const int pieces : {1, 4}) {
+    if (static_cast<double>(n) * (n - 1) * pieces > kMostFlowing) break;
+    const TreeFlow flow{task.collective, nullptr, &*packing, pieces};
+    auto ordered = flowing_order("trees", task.topology, routes, flow, {}, kOrderedFor, budget);
+    if (ordered) found.push_back(std::move(ordered->schedule));
+  }
+  if (!found.empty()) return found;
   MulticastRouting multicast{task.collective, n, {}};
   for (std::size_t tree = 0; tree < packing->trees.size(); ++tree) {
     const std::vector<Rank>& parent = packing->trees[tree].parent;
@@ -63,7 +72,7 @@ std::vector<Schedule> packed_by_prices(const Task& task, const Budget& budget) {
       multicast.hops.push_back({parent[at(rank)], rank, static_cast<ChunkId>(tree)});
     }
   }
-  return {in_order("trees", task.network, multicast, kOrderedFor / n)};
+  return one(in_order("trees", task.network, multicast, kOrderedFor / n));
 }
 
 std::vector<Schedule> packed(const Task& task, const Budget& budget) {

@@ -20,7 +20,6 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kTogether = 1 + 1e-12;  // what should happen together may differ in the last bits
 
 /// What hops cross: resources, and which of the routes over them leads from rank to rank.
 struct Carriers {
@@ -155,17 +154,22 @@ class Flowing {
     for (double next = next_s(); next != kNever; next = next_s()) {
       if (round++ % 1024 == 0 && budget.spent()) return std::nullopt;
       now_s = next;
-      while (next_s() <= now_s * kTogether) {
+      const double until_s = sharing_.taken_together_until(now_s);
+      while (next_s() <= until_s) {
         if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
           const Event event = events_.top();
           events_.pop();
-          handle(event, now_s);
+          now_s = std::max(now_s, event.time_s);
+          handle(event, event.time_s);
           continue;
         }
-        sharing_.ending(now_s * kTogether, ending_);
+        const double first_s = now_s;
+        sharing_.ending(until_s, ending_);
         for (const int job : ending_) {
+          const double end_s = std::max(first_s, sharing_.end_s(job));
+          now_s = std::max(now_s, end_s);
           sharing_.end(job);
-          ended(job, now_s);
+          ended(job, end_s);
         }
       }
       sharing_.update(now_s);

@@ -14,6 +14,7 @@
 #include "synth/packing/rerouting.hpp"
 #include "synth/packing/rings.hpp"
 #include "synth/packing/spanning.hpp"
+#include "synth/plan.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -23,6 +24,7 @@ constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs
 // are, the more pieces it takes to fill them.
 constexpr int kMostTreeTransfers = 60'000;
 constexpr int kMostOfARank = 800;
+constexpr double kManyShare = 256;  // edges that cross a link: all that flows is timed together
 
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
 /// before the last rank begins to receive, alone.
@@ -39,6 +41,13 @@ double seconds_to_fill(const TreePacking& packing, const Network& network) {
     }
   }
   return longest;
+}
+
+/// Edges that cross a link or port group, in the mean.
+double sharing(const Network& network) {
+  double uses = 0;
+  for (const Edge& edge : network.edges()) uses += static_cast<double>(edge.resources.size());
+  return uses / std::max<double>(1, static_cast<double>(network.resources().size()));
 }
 
 /// Into how many pieces the data of each tree is cut, so that filling the trees takes no more than
@@ -67,6 +76,7 @@ class TreeSchedule {
         forward_(topology, Direction::forward),
         reversed_(topology, Direction::reversed),
         routes_(topology),
+        crowding_(1 + sharing(forward_) / kManyShare),
         collective_(collective),
         size_bytes_(size_bytes),
         budget_(budget),
@@ -261,8 +271,10 @@ class TreeSchedule {
   /// `part`: of the transfers that are affordable.
   [[nodiscard]] int pieces(const Packed& packed, double fill, double part = 1) const {
     const bool both = packed.spread && packed.combine;
-    const double affordable = std::max(kMostTreeTransfers, kMostOfARank * forward_.world_size());
-    const double transfers = part * (both ? kForBoth * affordable : affordable);
+    double transfers = std::max(kMostTreeTransfers, kMostOfARank * forward_.world_size());
+    // There and back there are twice as many, which are all simulated.
+    if (both) transfers = std::min(kForBoth * transfers, kMostSimulated / 2.0) / crowding_;
+    transfers *= part;
     const auto of = [&](const TreePacking& half, const Network& network) {
       return synth::pieces(half, network, size_bytes_, fill, both, transfers);
     };
@@ -314,11 +326,12 @@ class TreeSchedule {
   static constexpr double kWorthIt = 0.995;        // of the time: what more messages must save
   static constexpr std::size_t kMostShared = 1'000'000;  // trees times edges
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
-  static constexpr int kMostRootless = 30'000;           // hops of all trees of an all_reduce
+  static constexpr int kMostRootless = 60'000;           // hops of all trees of an all_reduce
 
   const Topology& topology_;
   const Network forward_, reversed_;
   const Routes routes_;
+  double crowding_;  // times as long as where no two edges share anything a flow takes
   Collective collective_;
   double size_bytes_;
   const Budget& budget_;

@@ -19,12 +19,6 @@ namespace chorus {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-// Rates are worked out again after each event. Where very many transfers are under way those that
-// begin and end within a thousandth of the time are taken together.
-constexpr double kFineWindow = 1e-12;
-constexpr double kCoarseWindow = 1e-3;
-constexpr int kManyUnderWay = 4096;
-
 /// What each transfer waits for.
 ///
 /// The chunks a rank holds go through versions: one for each step in which something arrives. A
@@ -120,8 +114,7 @@ class Simulator {
     }
     for (double now_s = next_s(); now_s != kNever; now_s = next_s()) {
       // What should happen together may differ in the last bits.
-      const double window = under_way_ > kManyUnderWay ? kCoarseWindow : kFineWindow;
-      const double until_s = now_s * (1 + window);
+      const double until_s = sharing_.taken_together_until(now_s);
       while (next_s() <= until_s) {
         while (!events_.empty() && events_.top().time_s <= until_s) {
           const Event event = events_.top();
@@ -219,7 +212,6 @@ class Simulator {
     for (const int link : path(id)) {
       if (users_[at(link)]++ == 0) busy_since_s_[at(link)] = now_s;
     }
-    ++under_way_;
     sharing_.begin(id, path(id), bytes_, now_s);
   }
 
@@ -235,7 +227,6 @@ class Simulator {
   }
 
   void end(int id, double now_s) {
-    --under_way_;
     sharing_.end(id);
     for (const int link : path(id)) {
       if (--users_[at(link)] == 0) {
@@ -271,7 +262,6 @@ class Simulator {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<double> busy_since_s_;  // by link
   std::vector<int> ending_;
-  int under_way_ = 0;       // transfers that flow
   std::vector<int> users_;  // by link: transfers that flow over it
   Simulation result_;
 };

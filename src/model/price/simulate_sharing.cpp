@@ -21,6 +21,10 @@ constexpr double kSameRate = 1e-12;
 // Where so many times others lost their bottlenecks most will.
 constexpr int kMostWidenings = 6;
 
+constexpr double kFineWindow = 1e-12;
+constexpr double kCoarseWindow = 1e-3;  // times come out up to 4 % later, in a quarter of the time
+constexpr int kManyUnderWay = 1000;
+
 double capacity_of(double beta_s_per_byte) {
   return beta_s_per_byte > 0 ? 1 / beta_s_per_byte : kInfinity;
 }
@@ -64,9 +68,15 @@ void FairSharing::begin(int id, const std::vector<int>& path, double bytes, doub
     touched_.push_back(u.resource);
   }
   new_.push_back(id);
+  ++under_way_;
+}
+
+double FairSharing::taken_together_until(double now_s) const {
+  return now_s * (1 + (under_way_ > kManyUnderWay ? kCoarseWindow : kFineWindow));
 }
 
 void FairSharing::end(int id) {
+  --under_way_;
   Flow& flow = flows_[at(id)];
   take_up(flow, 0);
   if (flow.bottleneck >= 0) --resources_[at(flow.bottleneck)].held;

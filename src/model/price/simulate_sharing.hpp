@@ -26,6 +26,10 @@ class FairSharing {
   /// It has come to its end.
   void end(int id);
 
+  /// Until when what begins and ends is to be taken together with what happens at `now_s`, before
+  /// update(): what should happen at once may differ in the last bits; and where very many are
+  /// under way, new rates every thousandth of the time do.
+  [[nodiscard]] double taken_together_until(double now_s) const;
   /// Works out the rates after any number of begin() and end() at `now_s`.
   void update(double now_s);
   /// When the first transfer ends if none begins or ends before; infinite if none is under way.
@@ -97,6 +101,7 @@ class FairSharing {
   std::vector<std::vector<int>> groups_of_;
   std::size_t num_links_ = 0;
   std::vector<Flow> flows_;  // by id
+  int under_way_ = 0;
   std::vector<int> touched_, new_;
   std::vector<int> open_flows_, open_resources_;  // of one update
   std::vector<Share> shares_;
