@@ -92,6 +92,11 @@ std::vector<Schedule> packed(const Task& task, const Budget& budget) {
 std::vector<Schedule> combined(const Task& task, const Budget& budget) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_reduce && kind != reduce_scatter && kind != reduce) return {};
+  if (task.network.folded()) {
+    const bool made = kind == all_reduce && symmetric(task.topology);
+    return made ? repeated_all_reduces(task.network, task.size_bytes, budget)
+                : std::vector<Schedule>{};
+  }
   if (task.network.world_size() > (kind == all_reduce ? kMostPriced : kMostPacked)) return {};
   if (looks(task.network) > kMostSpannedLooks) return {};
   return one(
@@ -126,7 +131,7 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "gateways", .make = reduced_over_gateways, .combines = true},
       {.name = "trees", .make = packed, .folds = true},
       {.name = "trees", .make = packed_by_prices, .every_size = false},
-      {.name = "trees", .make = combined, .combines = true},
+      {.name = "trees", .make = combined, .combines = true, .folds = true},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},
   };

@@ -197,6 +197,35 @@ TreePacking spanning(const RepeatedTrees& repeated, int world_size) {
   return packing;
 }
 
+/// So many trees from each rank, or pieces of them, are more than can be ordered, or too small.
+bool too_many(const Network& network, double size_bytes, int per_rank) {
+  const int n = network.world_size();
+  const std::size_t hops = at(n - 1) * at(network.cells().size()) * at(per_rank);
+  return hops > kMostRepeatedHops || size_bytes / n / per_rank < kSmallestTree;
+}
+
+/// Nothing where latency counts more than bytes, or cells are too many.
+std::optional<RepeatedTrees> best_trees(const Network& network, double size_bytes,
+                                        const Budget& budget) {
+  const double block = size_bytes / network.world_size();
+  double least_alpha = std::numeric_limits<double>::infinity(), beta = 0;
+  for (const Edge& edge : network.edges()) {
+    least_alpha = std::min(least_alpha, edge.alpha_s);
+    beta = std::max(beta, edge.beta_s_per_byte);
+  }
+  std::optional<RepeatedTrees> best;
+  if (network.cells().count() > kMostTreeCells || block * beta < least_alpha / 8) return best;
+  for (const int trees : {1, 2, 4, 8}) {
+    if (trees > 1 && too_many(network, size_bytes, trees)) break;
+    std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, budget);
+    if (!found) break;
+    const double gain =
+        best ? best->load_s_per_byte / best->trees_per_rank / (found->load_s_per_byte / trees) : 2;
+    if (gain > 1.01) best = std::move(found);
+  }
+  return best;
+}
+
 }  // namespace
 
 std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int trees_per_rank,
@@ -214,35 +243,15 @@ std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int tre
 
 std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
                                      const Budget& budget) {
-  const Cells& cells = network.cells();
   const int n = network.world_size();
-  const double block = size_bytes / n;
-  double least_alpha = std::numeric_limits<double>::infinity(), beta = 0;
-  for (const Edge& edge : network.edges()) {
-    least_alpha = std::min(least_alpha, edge.alpha_s);
-    beta = std::max(beta, edge.beta_s_per_byte);
-  }
-  if (cells.count() > kMostTreeCells || block * beta < least_alpha / 8) return {};
-  const std::size_t hops_of_one = at(n - 1) * at(cells.size());
-  const auto too_many = [&](int per_rank) {
-    return hops_of_one * at(per_rank) > kMostRepeatedHops || block / per_rank < kSmallestTree;
-  };
-  std::optional<RepeatedTrees> best;
-  for (const int trees : {1, 2, 4, 8}) {
-    if (trees > 1 && too_many(trees)) break;
-    std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, budget);
-    if (!found) break;
-    const double gain =
-        best ? best->load_s_per_byte / best->trees_per_rank / (found->load_s_per_byte / trees) : 2;
-    if (gain > 1.01) best = std::move(found);
-  }
   std::vector<Schedule> schedules;
+  const std::optional<RepeatedTrees> best = best_trees(network, size_bytes, budget);
   if (!best) return schedules;
   const TreePacking packing = spanning(*best, n);
   for (int pieces = 1; pieces <= 64; pieces *= 4) {
     if (budget.spent() && !schedules.empty()) break;
     const int per_rank = best->trees_per_rank * pieces;
-    if (pieces > 1 && too_many(per_rank)) break;
+    if (pieces > 1 && too_many(network, size_bytes, per_rank)) break;
     MulticastRouting multicast{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
     for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
       for (int piece = 0; piece < pieces; ++piece) {
@@ -251,12 +260,28 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
           multicast.hops.push_back({hop.src, hop.dst, chunk});
       }
     }
-    schedules.push_back(in_order("trees", network, multicast, block / per_rank));
+    schedules.push_back(in_order("trees", network, multicast, size_bytes / n / per_rank));
     // Better forwards, as what is there goes first; the other, turned round, for reduce-scatter.
     const TreeFlow flow{multicast.collective, nullptr, &packing, pieces};
     if (auto ordered = flowing_order("trees", network, flow, {}, size_bytes, budget)) {
       schedules.push_back(std::move(ordered->schedule));
     }
+  }
+  return schedules;
+}
+
+std::vector<Schedule> repeated_all_reduces(const Network& network, double size_bytes,
+                                           const Budget& budget) {
+  std::vector<Schedule> schedules;
+  const std::optional<RepeatedTrees> best = best_trees(network, size_bytes, budget);
+  if (!best) return schedules;
+  const TreePacking packing = spanning(*best, network.world_size());
+  for (int pieces = 4; pieces <= 64; pieces *= 4) {  // fewer leave the trees empty
+    if (too_many(network, size_bytes, 2 * best->trees_per_rank * pieces)) break;
+    const TreeFlow flow{{CollectiveKind::all_reduce, 0}, &packing, &packing, pieces};
+    auto ordered = flowing_order("trees", network, flow, {}, size_bytes, budget);
+    if (!ordered) break;
+    schedules.push_back(std::move(ordered->schedule));
   }
   return schedules;
 }

@@ -35,4 +35,10 @@ struct RepeatedTrees {
 [[nodiscard]] std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
                                                    const Budget& budget);
 
+/// Symmetric all_reduces that combine and spread over such trees at the same time, for a wiring
+/// that is the same turned round. What combines and then spreads in the best order is better where
+/// there is one; this suits boxes whose GPUs share one adapter.
+[[nodiscard]] std::vector<Schedule> repeated_all_reduces(const Network& network, double size_bytes,
+                                                         const Budget& budget);
+
 }  // namespace chorus::synth

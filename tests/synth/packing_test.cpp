@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <ostream>
 #include <random>
 #include <set>
@@ -277,6 +278,45 @@ TEST(Trees, RespectAPortGroupThatIsNoStar) {
   EXPECT_GT(packing->rate_gb_s,
             0.95 * lower_bound(topology, {CollectiveKind::all_gather, 0}).algbw_gb_s());
   EXPECT_LT(simulated_ratio(topology, {CollectiveKind::all_gather, 0}, kGigabyte), 1.02);
+}
+
+// Executors send what a lane has in one step by chunk.
+TEST(Trees, TakeAsLongWhateverTheOrderWithinAStep) {
+  for (const char* name : {"2*dgx1", "mesh:4x4", "2*cpu:1x4"}) {
+    const Topology topology = topology_from_name(name);
+    const Routes routes(topology);
+    for (const auto kind :
+         {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce}) {
+      const auto schedule = trees(topology, {kind, 0}, kGigabyte, Budget{});
+      ASSERT_TRUE(schedule.has_value());
+      Schedule by_chunk = *schedule;
+      for (Step& step : by_chunk.steps) std::ranges::stable_sort(step, {}, &Transfer::chunk);
+      const double seconds = simulate(*schedule, topology, routes, kGigabyte).seconds;
+      EXPECT_NEAR(simulate(by_chunk, topology, routes, kGigabyte).seconds, seconds, 1e-3 * seconds)
+          << name << ' ' << static_cast<int>(kind);
+    }
+  }
+}
+
+TEST(Thinned, NetworksHaveNearEdgesAndFarOnesAndSpanAsWell) {
+  const Topology topology = topology_from_name("fat-tree:12x14,over=3,slow=switch5-core:0.5");
+  const Network all(topology);
+  const Network some = thinned(all, 40, 1);
+  EXPECT_TRUE(connected(some));
+  for (Rank rank = 0; rank < some.world_size(); ++rank) {
+    std::map<std::size_t, int> by_distance;
+    for (const int edge : some.out(rank)) {
+      ++by_distance[some.edges()[static_cast<std::size_t>(edge)].resources.size()];
+    }
+    EXPECT_LE(some.out(rank).size(), 40U);
+    EXPECT_GE(some.out(rank).size(), 33U);  // 13 under the own switch, 20 and more elsewhere
+    EXPECT_EQ(by_distance.size(), 2U);
+  }
+  EXPECT_EQ(thinned(all, 400, 1).edges().size(), all.edges().size());
+  const PackingOptions options{.trees = 1, .by_prices_alone = true, .edges_per_rank = 40};
+  const auto packing = pack_trees(topology, Direction::forward, options, Budget{});
+  ASSERT_TRUE(packing.has_value());
+  EXPECT_GT(packing->share(), 0.95);
 }
 
 /// Simulated time of an all_reduce over the limit of all_reduce.

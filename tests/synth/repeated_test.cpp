@@ -138,7 +138,7 @@ TEST(Repeated, BoxesWithoutATurnInsideComeNearTheirLimits) {
   PlanOptions options;
   options.kinds = {all_gather, all_reduce};
   options.sizes = {1 << 30};
-  for (const std::string name : {"21*ndv2", "21*z52"}) {
+  for (const std::string name : {"21*ndv2", "21*mi250x", "21*pcie:2x2x2"}) {
     const Topology topology = topology_from_name(name);
     const Planned planned = make_plan(topology, options, built_in_strategies(), Budget{});
     for (const Choice& choice : planned.choices) {
