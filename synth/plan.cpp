@@ -359,6 +359,7 @@ class Planner {
 
   /// What is a little slower may be faster as a pipeline: halves one after the other by a tenth.
   [[nodiscard]] Pooled* unfinished_near(const Pooled& best, std::size_t size_index) {
+    if (options_.step_s > 0) return nullptr;  // jobs cannot wait, nor tell them apart
     for (Pooled& entry : pools_.at(best.schedule.collective.kind)) {
       const double seconds = entry.at_sizes[size_index].seconds;
       if (entry.finished || seconds > kMayGain * best.at_sizes[size_index].seconds) continue;

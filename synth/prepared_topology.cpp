@@ -17,7 +17,7 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kLittleLost = 1.1;
-constexpr std::size_t kMostSharing = 50'000'000'000;  // transfers times those under way together
+constexpr std::size_t kMostSharing = 5'000'000'000;  // transfers times those under way together
 constexpr std::size_t kMostFolded = 600'000;  // transfers of one cell that are still simulated
 
 /// True if that takes a few seconds at most: whenever a transfer ends the shares of all that are

@@ -280,24 +280,6 @@ TEST(Trees, RespectAPortGroupThatIsNoStar) {
   EXPECT_LT(simulated_ratio(topology, {CollectiveKind::all_gather, 0}, kGigabyte), 1.02);
 }
 
-// Executors send what a lane has in one step by chunk.
-TEST(Trees, TakeAsLongWhateverTheOrderWithinAStep) {
-  for (const char* name : {"2*dgx1", "mesh:4x4", "2*cpu:1x4"}) {
-    const Topology topology = topology_from_name(name);
-    const Routes routes(topology);
-    for (const auto kind :
-         {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce}) {
-      const auto schedule = trees(topology, {kind, 0}, kGigabyte, Budget{});
-      ASSERT_TRUE(schedule.has_value());
-      Schedule by_chunk = *schedule;
-      for (Step& step : by_chunk.steps) std::ranges::stable_sort(step, {}, &Transfer::chunk);
-      const double seconds = simulate(*schedule, topology, routes, kGigabyte).seconds;
-      EXPECT_NEAR(simulate(by_chunk, topology, routes, kGigabyte).seconds, seconds, 1e-3 * seconds)
-          << name << ' ' << static_cast<int>(kind);
-    }
-  }
-}
-
 TEST(Thinned, NetworksHaveNearEdgesAndFarOnesAndSpanAsWell) {
   const Topology topology = topology_from_name("fat-tree:12x14,over=3,slow=switch5-core:0.5");
   const Network all(topology);

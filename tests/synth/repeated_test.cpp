@@ -133,6 +133,18 @@ TEST(RepeatedTrees, ReachEveryRankFromEveryRankOfACell) {
   }
 }
 
+// Executors send what a lane has in one step by chunk.
+TEST(RepeatedTrees, TakeAsLongWhateverTheOrderWithinAStep) {
+  const PreparedTopology wiring(topology_from_name("21*pcie8"));
+  ASSERT_TRUE(wiring.network().folded());
+  for (const Schedule& schedule : repeated_trees(wiring.network(), 1 << 26, Budget{})) {
+    Schedule by_chunk = schedule;
+    for (Step& step : by_chunk.steps) std::ranges::stable_sort(step, {}, &Transfer::chunk);
+    const double seconds = wiring.predict(schedule, 1 << 26).seconds;
+    EXPECT_NEAR(wiring.predict(by_chunk, 1 << 26).seconds, seconds, 1e-3 * seconds);
+  }
+}
+
 // Stars and rings inside these boxes reached 7 to 36 % of the limit.
 TEST(Repeated, BoxesWithoutATurnInsideComeNearTheirLimits) {
   PlanOptions options;
