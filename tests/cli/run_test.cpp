@@ -136,7 +136,11 @@ TEST(Run, GivesTheStatusOfTheFirstRankThatFailed) {
 }
 
 TEST(Run, StartsRanksThatFailAnewAsOftenAsItIsTold) {
-  const std::string waits = "while [ ! -e $D/done ]; do sleep 0.01; done; rm -r $D";
+  // For what $D/done tells, and until whoever has left a process number there has been reaped: only
+  // then does the launcher know.
+  const std::string waits =
+      "while [ ! -e $D/done ]; do sleep 0.01; done; "
+      "while kill -0 $(cat $D/done) 2>/dev/null; do sleep 0.01; done; rm -r $D";
   const auto job = [&](const std::string& options, const std::string& rank_1) {
     return run(fmt::format("-n 2 {} -- sh -c 'if [ $CHORUS_RANK = 0 ]; then {}; exit 0; fi; {}'",
                            options, waits, rank_1),
@@ -147,7 +151,8 @@ TEST(Run, StartsRanksThatFailAnewAsOftenAsItIsTold) {
   EXPECT_EQ(well, 0) << once;
   EXPECT_THAT(once, AllOf(HasSubstr("killed by signal 9 (SIGKILL); started anew (1 of 1)"),
                           HasSubstr("life 1")));
-  const auto [never, without] = job("--respawn 0", "touch $D/done; kill -9 $$");
+  const auto [never, without] =
+      job("--respawn 0", "echo $$ >$D/number; mv $D/number $D/done; kill -9 $$");
   EXPECT_EQ(without, 0) << never;
   EXPECT_THAT(never, HasSubstr("killed by signal 9 (SIGKILL); the others go on"));
   // One that ends by itself with an error fails again: the job ends by it.
