@@ -13,6 +13,7 @@
 #include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "model/price/cost.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -195,7 +196,7 @@ Network thinned(const Network& network, int edges_per_rank, std::uint64_t seed) 
   std::vector<int> turn(at(n));  // by offset
   std::iota(turn.begin(), turn.end(), 0);
   std::mt19937_64 random(seed);
-  for (std::size_t i = turn.size(); i > 1; --i) std::swap(turn[i - 1], turn[random() % i]);
+  shuffle(turn, random);
   const auto turn_of = [&](int index) {
     const Edge& edge = network.edges()[at(index)];
     return turn[at((edge.dst - edge.src + n) % n)];

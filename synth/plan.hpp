@@ -103,8 +103,6 @@ class PreparedTopology {
 };
 /// Ranks whose n² edges are still listed one by one where they could be folded.
 inline constexpr int kMostListed = 160;
-/// Transfers that are still simulated one by one; more take seconds each and more.
-inline constexpr std::size_t kMostSimulated = 800'000;
 
 /// The best schedule for one collective and size, and what it was compared with.
 struct Choice {

@@ -11,6 +11,9 @@
 
 namespace chorus::synth {
 
+/// Transfers that are still simulated one by one; more take seconds each and more.
+inline constexpr std::size_t kMostSimulated = 800'000;
+
 /// A topology in which every edge of the network is a link, of the same number, and every resource
 /// a port group: edge for edge the same alphas, and the same sharing.
 [[nodiscard]] Topology as_topology(const Network& network);

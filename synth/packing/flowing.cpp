@@ -210,9 +210,9 @@ class Flowing {
     std::vector<int> waiting;
   };
 
-  /// True if a lane keeps two hops of one step in this order whoever executes them: by chunk. Its
-  /// hops may be those of different images.
-  static bool in_order(const Transfer& first, const Transfer& then) {
+  /// True if a lane keeps two hops of one step in this order: executors go by chunk, and on a
+  /// folded network hops of other images, which leave other ranks, are in the same lane.
+  static bool keeps_order(const Transfer& first, const Transfer& then) {
     return first.src == then.src && first.chunk < then.chunk;
   }
 
@@ -291,7 +291,7 @@ class Flowing {
   bool number_step(int index, Lane& lane) {
     FlowJob& job = jobs_[at(index)];
     int step = std::max(lane.last_step, job.step);
-    if (folded_ && step == lane.last_step && !in_order(lane.last, job.transfer)) ++step;
+    if (folded_ && step == lane.last_step && !keeps_order(lane.last, job.transfer)) ++step;
     if (sums_alone_) {
       Place& place = places_[place_of(job)];
       step = std::max(step, place.step);

@@ -12,6 +12,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -107,7 +108,7 @@ class Rerouting {
   std::vector<std::size_t> shuffled() {
     std::vector<std::size_t> order(trees_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
+    shuffle(order, random_);
     return order;
   }
 

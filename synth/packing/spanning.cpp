@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -58,7 +59,7 @@ class Spanning {
   void round(double steepness, const Budget& budget) {
     std::vector<std::size_t> order(trees_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
+    shuffle(order, random_);
     for (const std::size_t index : order) {
       if (budget.spent()) return;
       const double before = worst();

@@ -9,12 +9,12 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
+#include "synth/ordering/predict.hpp"
 #include "synth/packing.hpp"
 #include "synth/packing/flowing.hpp"
 #include "synth/packing/rerouting.hpp"
 #include "synth/packing/rings.hpp"
 #include "synth/packing/spanning.hpp"
-#include "synth/plan.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -125,8 +125,8 @@ class TreeSchedule {
       best_s_per_byte = std::min(best_s_per_byte, some->s_per_byte);
       all.push_back(*std::move(some));
     }
-    // Which trees hinder each other little a few pieces tell, but for how much less of the network
-    // most trees need.
+    // A few pieces tell which trees hinder each other least. They do not tell what the largest
+    // packing gains, since filling the trees takes most of the time then: it is tried all the same.
     std::optional<double> least_s;
     const Packed* best = nullptr;
     const Packed* most = nullptr;
@@ -331,7 +331,8 @@ class TreeSchedule {
   const Topology& topology_;
   const Network forward_, reversed_;
   const Routes routes_;
-  double crowding_;  // times as long as where no two edges share anything a flow takes
+  double
+      crowding_;  // how many times as long it takes to let a flow run as where edges share little
   Collective collective_;
   double size_bytes_;
   const Budget& budget_;

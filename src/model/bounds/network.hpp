@@ -89,7 +89,7 @@ struct Rate {
 [[nodiscard]] Rate spread_rate(const Network& network, const std::vector<double>& sources);
 
 /// The largest algbw that the limits of all-reduce allow: the least cut between two terminals, and
-/// the volume that must leave and enter the parts of natural_partitions().
+/// the volume that must leave and enter the parts of any partition that was looked at.
 [[nodiscard]] Rate all_reduce_rate(const Network& network);
 /// The least cut between two terminals alone: what switches that combine and copy cannot beat.
 [[nodiscard]] Rate all_reduce_cut_rate(const Network& network);

@@ -132,13 +132,13 @@ std::optional<Partition> wanting_partition(const Network& network,
   double plenty = rate;
   for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
     const Network::Arc& ends = network.arcs[arc];
-    const double gb_s = std::min(carried[arc], network.total);
+    const double gb_s = std::min(carried[arc], network.total);  // or rounding hides the rest
     flow.add_arc(leaving ? ends.dst : ends.src, leaving ? ends.src : ends.dst, gb_s);
     plenty += gb_s;
   }
   plenty *= 4;
-  // A set of terminals, with any switches, is worth what enters it less 2·rate. Terminals that are
-  // done are worth `worth`; those to come stay out.
+  // A set of terminals lacks 2·rate less what enters it and its switches. Terminal by terminal: the
+  // least that a set with the newest has beyond what those before it already account for.
   std::vector<int> stay_out, stay_in;
   for (const int node : network.terminals) {
     stay_out.push_back(flow.add_arc(source, node, plenty));

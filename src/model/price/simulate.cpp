@@ -19,6 +19,7 @@ namespace chorus {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+
 /// What each transfer waits for.
 ///
 /// The chunks a rank holds go through versions: one for each step in which something arrives. A
@@ -113,7 +114,6 @@ class Simulator {
       if (readiness_.ready(id)) begin(id, 0);
     }
     for (double now_s = next_s(); now_s != kNever; now_s = next_s()) {
-      // What should happen together may differ in the last bits.
       const double until_s = sharing_.taken_together_until(now_s);
       while (next_s() <= until_s) {
         while (!events_.empty() && events_.top().time_s <= until_s) {
