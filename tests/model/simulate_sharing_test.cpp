@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -119,6 +120,34 @@ TEST(FairSharing, RatesAreThoseOfTheDefinitionAfterEveryBeginAndEnd) {
       }
     }
   }
+}
+
+TEST(FairSharing, VeryManyAreTakenTogetherAndHardlyLate) {
+  Topology topology = gpus(2);
+  const int link = add_link(topology, 0, 1, 1e-9, 0);
+  FairSharing sharing(topology);
+  constexpr int kTransfers = 30'000;
+  double bytes = 0;
+  for (int id = 0; id < kTransfers; ++id) {
+    sharing.begin(id, {link}, 1000 + id, 0);
+    bytes += 1000 + id;
+  }
+  sharing.update(0);
+  int updates = 0;
+  double now_s = 0;
+  std::vector<int> ending;
+  while (sharing.first_end_s() < std::numeric_limits<double>::infinity()) {
+    const double until_s = sharing.taken_together_until(sharing.first_end_s());
+    sharing.ending(until_s, ending);
+    for (const int id : ending) {
+      now_s = std::max(now_s, sharing.end_s(id));
+      sharing.end(id);
+    }
+    sharing.update(now_s);
+    ++updates;
+  }
+  EXPECT_NEAR(now_s, bytes * 1e-9, 0.005 * bytes * 1e-9);
+  EXPECT_LT(updates, kTransfers / 10);
 }
 
 TEST(FairSharing, TransfersEndInTheOrderOfTheirEnds) {

@@ -28,7 +28,7 @@ class FairSharing {
 
   /// Until when what begins and ends is to be taken together with what happens at `now_s`, before
   /// update(): what should happen at once may differ in the last bits; and where very many are
-  /// under way, new rates every thousandth of the time do.
+  /// under way, new rates every thousandth of the time do, or less often the more there are.
   [[nodiscard]] double taken_together_until(double now_s) const;
   /// Works out the rates after any number of begin() and end() at `now_s`.
   void update(double now_s);
