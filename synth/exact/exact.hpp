@@ -86,8 +86,8 @@ struct Walk {
   /// Z3's units of work (about 10⁷ per CPU second) for one question, after which it counts as not
   /// answered. The same on every machine.
   unsigned work = 200'000'000;
-  /// Questions without an answer after which the walk ends; 0: any number.
-  int most_unanswered = 0;
+  /// Questions to the solver after which the walk ends; 0: any number.
+  int most_questions = 0;
 };
 
 /// For one topology and collective; what is found about them serves all questions.

@@ -64,7 +64,7 @@ class Walker {
 
  private:
   [[nodiscard]] bool given_up() const {
-    return budget_.spent() || (walk_.most_unanswered > 0 && unanswered_ >= walk_.most_unanswered);
+    return budget_.spent() || (walk_.most_questions > 0 && questions_ >= walk_.most_questions);
   }
 
   [[nodiscard]] bool reached(double best) const {
@@ -119,6 +119,7 @@ class Walker {
       budget_.say(fmt::format("{}: frontier at {}, {} for {}", what_, counted(steps, "step"),
                               counted(instance.rounds, "round"),
                               counted(instance.chunks, "chunk")));
+      ++questions_;
       Result result = solve_(instance);
       if (result.answer == Answer::found) return add(instance, std::move(result), proof);
       if (result.answer == Answer::impossible) {
@@ -126,7 +127,6 @@ class Walker {
         if (proof != Proof::none) proof = std::max(proof, result.proof);
       } else {
         proof = Proof::none;
-        ++unanswered_;
       }
     }
     return best;
@@ -156,7 +156,7 @@ class Walker {
   const std::function<Result(const Instance&)>& solve_;
   Frontier frontier_;
   std::vector<Instance> refuted_;
-  int unanswered_ = 0;
+  int questions_ = 0;
 };
 
 }  // namespace

@@ -12,14 +12,16 @@ constexpr int kMostRanks = 16;
 constexpr int kMostRanksInExchange = 10;
 constexpr int kMostRanksDirect = 9;
 constexpr int kMostChunks = 8;
-constexpr unsigned kWorkPerQuestion = 10'000'000;  // about a second per question
-constexpr int kMostUnanswered = 2;                 // after that most others have no answer either
+// Where its schedules are the fastest Z3 finds them quickly. Ten times the work found one more
+// among six wirings, 1.6 % faster for 1 KB, and took 20 s.
+constexpr unsigned kWorkPerQuestion = 1'000'000;  // about a tenth of a second, and as much to ask
+constexpr int kMostQuestions = 12;
 
 std::vector<Schedule> frontier_of(const Task& task, const Budget& budget, int most_chunks) {
   Synthesizer synthesizer(task.topology, task.collective);
   Frontier frontier = synthesizer.pareto(
       budget,
-      {.most_chunks = most_chunks, .work = kWorkPerQuestion, .most_unanswered = kMostUnanswered});
+      {.most_chunks = most_chunks, .work = kWorkPerQuestion, .most_questions = kMostQuestions});
   std::vector<Schedule> schedules;
   for (Point& point : frontier.points) {
     schedules.push_back(std::move(point.schedule));

@@ -327,12 +327,12 @@ TEST(Exact, KeepsItsDeadline) {
   EXPECT_LT(took.count(), 30) << "1.6 s when nothing else runs; an answer takes minutes";
 }
 
-TEST(Exact, EndsAWalkAfterSoManyQuestionsWithoutAnswer) {
+TEST(Exact, EndsAWalkAfterSoManyQuestions) {
   int asked = 0;
   Budget budget;
   budget.report = [&](std::string_view what) { asked += what.find("frontier at") != what.npos; };
   Synthesizer synthesizer(topology_from_name("torus:3x3"), {CollectiveKind::all_gather});
-  (void)synthesizer.pareto(budget, {.most_chunks = 4, .work = 1, .most_unanswered = 2});
+  (void)synthesizer.pareto(budget, {.most_chunks = 4, .work = 1, .most_questions = 2});
   EXPECT_EQ(asked, 2) << "with so little work nothing is answered";
 }
 
