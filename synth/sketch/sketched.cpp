@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/counted.hpp"
 #include "base/index.hpp"
@@ -33,6 +35,7 @@ constexpr int kMostSketchRanks = 64;
 constexpr int kChunksPerBlock[] = {1, 2, 4, 8, 16};
 constexpr double kLeastSketchChunkBytes = 4096;  // smaller ones are not worth a pipeline
 constexpr double kWorthMoreChunks = 0.99;
+constexpr std::size_t kBestTastes = 3;
 
 struct Candidate {
   MulticastRouting multicast;
@@ -57,45 +60,63 @@ class Sketching {
     }
   }
 
+  /// The first time by all tastes, then by those that were best.
   std::optional<Candidate> run(int pieces) {
     if (budget_.spent()) return std::nullopt;
     set_pieces(pieces);
     Ways ways(logical_, collective_, pieces, bytes_);
-    std::vector<double> weights = {0};
-    if (use_ != SwitchUse::any)
-      weights.assign(std::begin(kSwitchWeights), std::end(kSwitchWeights));
     std::optional<Candidate> best;
-    for (const double detour : kDetours) {
-      for (const double hurry : kHurries) {
-        for (const double weight : weights) {
-          if (best && budget_.spent()) return best;
-          consider(ways, {detour, hurry, weight}, best);
-        }
-      }
+    std::vector<std::pair<double, RoutingWeights>> scores;
+    for (const RoutingWeights& weights : tastes_.empty() ? all_tastes() : tastes_) {
+      if (best && budget_.spent()) return best;
+      scores.emplace_back(consider(ways, weights, best), weights);
     }
+    std::ranges::stable_sort(scores, {}, &std::pair<double, RoutingWeights>::first);
+    if (scores.size() > kBestTastes) scores.resize(kBestTastes);
+    tastes_.clear();
+    for (const auto& [score, weights] : scores) tastes_.push_back(weights);
     return best;
   }
 
  private:
+  [[nodiscard]] std::vector<RoutingWeights> all_tastes() const {
+    const std::size_t weights = use_ == SwitchUse::any ? 1 : std::size(kSwitchWeights);
+    std::vector<RoutingWeights> all;
+    for (const double detour : kDetours) {
+      for (const double hurry : kHurries) {
+        for (const double weight : std::span(kSwitchWeights).first(weights)) {
+          all.push_back({detour, hurry, weight});
+        }
+      }
+    }
+    return all;
+  }
+
   void set_pieces(int pieces) {
     const int n = logical_.network().world_size();
     const Schedule shape{"", collective_, n, num_blocks(collective_.kind, n) * pieces, {}};
     bytes_ = chunk_bytes(shape, size_bytes_);
   }
 
-  void consider(Ways& ways, const RoutingWeights& weights, std::optional<Candidate>& best) {
+  /// The best score by these weights.
+  double consider(Ways& ways, const RoutingWeights& weights, std::optional<Candidate>& best) {
+    double score = std::numeric_limits<double>::infinity();
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-      if (best && budget_.spent()) return;
+      if (best && budget_.spent()) break;
       Candidate candidate{ways.find(weights, budget_.seed + seed, budget_), {}, 0, 0};
-      if (candidate.multicast.hops.size() > kMostSimulatedHops) return;
-      if (!best || candidate.multicast.hops != best->multicast.hops) {
+      if (candidate.multicast.hops.size() > kMostSimulatedHops) break;
+      if (best && candidate.multicast.hops == best->multicast.hops) {
+        score = std::min(score, best->score);
+      } else {
         candidate.schedule = in_order("sketched", logical_.network(), candidate.multicast, bytes_);
         candidate.seconds = predictor_.seconds(candidate.schedule, size_bytes_);
         candidate.score = candidate.seconds * (1 + kSwitchWorth * misused(ways.switch_links()));
+        score = std::min(score, candidate.score);
         if (!best || candidate.score < best->score) best = std::move(candidate);
       }
-      if (best->multicast.hops.size() > kFewHops) return;
+      if (best->multicast.hops.size() > kFewHops) break;
     }
+    return score;
   }
 
   /// The share of the links through switches that are used, or are not, against the sketch.
@@ -116,6 +137,7 @@ class Sketching {
   Predictor predictor_;
   SwitchUse use_ = SwitchUse::any;
   double bytes_ = 0;
+  std::vector<RoutingWeights> tastes_;  // the best of the last run
 };
 
 std::vector<Schedule> with_inferred(const Task& task, const Budget& budget) {
