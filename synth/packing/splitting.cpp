@@ -51,15 +51,7 @@ class Splitting {
   }
 
   /// True if a maximum flow brings every tree to every terminal.
-  bool holds() {
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      if (flow_.solve(feeder_, order_[i], total_) >= total_ - 0.5) continue;
-      std::rotate(order_.begin(), order_.begin() + static_cast<long>(i),
-                  order_.begin() + static_cast<long>(i) + 1);  // it may well fail next time too
-      return false;
-    }
-    return true;
-  }
+  bool holds() { return missing() == 0; }
 
   /// Makes the switches pass on exactly what they take in. False if they cannot.
   bool balance() {
@@ -130,27 +122,39 @@ class Splitting {
     if (move.past >= 0) set_units(move.past, arcs_[at(move.past)].units + times * move.units);
   }
 
-  /// Does as much of `moves` as no cut forbids: all at once if possible, else by halves.
+  /// How many trees do not reach the first terminal found that some do not reach; 0 if there is
+  /// none.
+  int missing() {
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const double flow = flow_.solve(feeder_, order_[i], total_);
+      if (flow >= total_ - 0.5) continue;
+      std::rotate(order_.begin(), order_.begin() + static_cast<long>(i),
+                  order_.begin() + static_cast<long>(i) + 1);  // it may well fail next time too
+      return total_ - static_cast<int>(std::lround(flow));
+    }
+    return 0;
+  }
+
+  /// Does as much of `moves` as no cut forbids: all at once if possible, else by halves. No cut
+  /// loses more by a single one than what it moves, so what is missing is what it moves too much.
   void attempt(std::span<const Move> moves) {
     if (moves.empty()) return;
     for (const Move& move : moves) apply(move, 1);
-    if (holds()) return;
+    int too_many = missing();
+    if (too_many == 0) return;
     for (const Move& move : moves) apply(move, -1);
     if (moves.size() > 1) {
       attempt(moves.first(moves.size() / 2));
       attempt(moves.subspan(moves.size() / 2));
       return;
     }
-    Move move = moves.front();
-    int possible = 0;
-    for (int too_many = move.units; too_many - possible > 1;) {
-      move.units = possible + (too_many - possible) / 2;
+    for (Move move = moves.front(); move.units > too_many;) {
+      move.units -= too_many;
       apply(move, 1);
-      (holds() ? possible : too_many) = move.units;
+      too_many = missing();
+      if (too_many == 0) return;
       apply(move, -1);
     }
-    move.units = possible;
-    if (possible > 0) apply(move, 1);
   }
   void attempt(std::initializer_list<Move> moves) {
     attempt(std::span(moves.begin(), moves.size()));
