@@ -68,14 +68,20 @@ struct PackingOptions {
 /// bandwidth part of lower_bound(), which needs a solver.
 [[nodiscard]] double least_by_cuts(const Topology& topology, Collective collective);
 
+class Packings;
+
 /// The schedule of an all_gather, reduce_scatter, all_reduce, broadcast or reduce of `size_bytes`
 /// (chunk_bytes()'s counting) over packed trees, cut into pieces small enough to keep the trees
 /// full. An all_reduce goes over trees with roots of their own (packing/spanning.hpp), the way to
 /// them and back at the same time. Named "trees".
 ///
-/// `by_prices_alone`: as in PackingOptions. Nothing if the budget is spent before there are trees,
-/// or for an all_reduce where no two-way edges join all ranks. Throws TopologyError if the topology
-/// is not connected, InputError for any other collective.
+/// Nothing if the budget is spent before there are trees, or for an all_reduce where no two-way
+/// edges join all ranks. Throws TopologyError if the topology is not connected, InputError for any
+/// other collective.
+[[nodiscard]] std::optional<Schedule> trees(Packings& packings, Collective collective,
+                                            double size_bytes, const Budget& budget);
+
+/// The same where nothing has been packed before. `by_prices_alone`: as in PackingOptions.
 [[nodiscard]] std::optional<Schedule> trees(const Topology& topology, Collective collective,
                                             double size_bytes, const Budget& budget,
                                             bool by_prices_alone = false);

@@ -1,5 +1,6 @@
 // The strategies that every program has.
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "synth/multicast_routing.hpp"
 #include "synth/packing.hpp"
 #include "synth/packing/flowing.hpp"
+#include "synth/packing/packings.hpp"
 #include "synth/plan.hpp"
 #include "synth/routing.hpp"
 
@@ -21,8 +23,9 @@ using enum CollectiveKind;
 
 constexpr int kMostMatched = 128;  // ranks; beyond, minutes for all sizes
 constexpr int kMostRouted = 300;   // ranks; n² blocks each find a way
-constexpr int kMostPacked = 160;   // ranks; packing more takes minutes
-constexpr int kMostPriced = 1024;  // ranks; the same with one tree each and no cuts
+constexpr int kMostCut = 64;       // ranks; the maximum flows of more take minutes
+constexpr int kMostPacked = 160;   // ranks; packing more than one tree from each takes minutes
+constexpr int kMostPriced = 1024;  // ranks; packing one
 constexpr int kEdgesPerRank = 40;  // of more the same time finds worse trees, of 20 sometimes too
 constexpr double kMostFlowing = 400'000;  // transfers of such trees that are ordered by flowing
 // Ranks times edges: what a tree of an all_reduce looks at.
@@ -48,7 +51,7 @@ double looks(const Network& network) {
 }
 
 /// Many ranks: cuts take minutes. One tree from each rank, by prices, the same for all sizes.
-std::vector<Schedule> packed_by_prices(const Task& task, const Budget& budget) {
+std::vector<Schedule> one_from_each(const Task& task, const Budget& budget) {
   const int n = task.network.world_size();
   std::vector<Schedule> found;
   if (task.collective.kind != all_gather || n <= kMostPacked || n > kMostPriced) return found;
@@ -75,7 +78,26 @@ std::vector<Schedule> packed_by_prices(const Task& task, const Budget& budget) {
   return one(in_order("trees", task.network, multicast, kOrderedFor / n));
 }
 
-std::vector<Schedule> packed(const Task& task, const Budget& budget) {
+/// The packings of the wirings that a plan has to do with: as it is, and turned round.
+class KnownPackings {
+ public:
+  explicit KnownPackings(bool by_prices_alone) : by_prices_alone_(by_prices_alone) {}
+
+  Packings& of(const Topology& topology) {
+    const auto known = std::ranges::find_if(
+        all_, [&](const auto& packings) { return packings->topology() == topology; });
+    if (known != all_.end()) return **known;
+    if (all_.size() == 2) all_.erase(all_.begin());
+    return *all_.emplace_back(std::make_unique<Packings>(topology, by_prices_alone_));
+  }
+
+ private:
+  bool by_prices_alone_;
+  std::vector<std::unique_ptr<Packings>> all_;
+};
+
+/// What copies.
+std::vector<Schedule> packed(const Task& task, const Budget& budget, KnownPackings& known) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_gather && kind != broadcast) return {};
   if (task.network.folded()) {
@@ -83,13 +105,12 @@ std::vector<Schedule> packed(const Task& task, const Budget& budget) {
                               : std::vector<Schedule>{};
   }
   if (task.network.world_size() > kMostPacked) return {};
-  return one(
-      trees(task.topology, task.collective, task.size_bytes, budget, is_measured(task.topology)));
+  return one(trees(known.of(task.topology), task.collective, task.size_bytes, budget));
 }
 
 /// What combines: all_reduce over trees of its own, and the other two where their mirror images
 /// lose by the order in which contributions come.
-std::vector<Schedule> combined(const Task& task, const Budget& budget) {
+std::vector<Schedule> combined(const Task& task, const Budget& budget, KnownPackings& known) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_reduce && kind != reduce_scatter && kind != reduce) return {};
   if (task.network.folded()) {
@@ -99,8 +120,24 @@ std::vector<Schedule> combined(const Task& task, const Budget& budget) {
   }
   if (task.network.world_size() > (kind == all_reduce ? kMostPriced : kMostPacked)) return {};
   if (looks(task.network) > kMostSpannedLooks) return {};
-  return one(
-      trees(task.topology, task.collective, task.size_bytes, budget, is_measured(task.topology)));
+  return one(trees(known.of(task.topology), task.collective, task.size_bytes, budget));
+}
+
+/// Cuts find packings that are shallower, and now and then better, than prices do.
+bool worth_cuts(const Task& task) {
+  return !task.network.folded() && task.network.world_size() <= kMostCut &&
+         !is_measured(task.topology);
+}
+
+std::vector<Schedule> packed_by_cuts(const Task& task, const Budget& budget, KnownPackings& known) {
+  return worth_cuts(task) ? packed(task, budget, known) : std::vector<Schedule>{};
+}
+
+std::vector<Schedule> combined_by_cuts(const Task& task, const Budget& budget,
+                                       KnownPackings& known) {
+  // The trees of an all_reduce are packed by prices alone.
+  const bool other = task.collective.kind != all_reduce;
+  return other && worth_cuts(task) ? combined(task, budget, known) : std::vector<Schedule>{};
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
@@ -120,6 +157,13 @@ std::vector<Schedule> matched(const Task& task, const Budget& budget) {
 }  // namespace
 
 std::vector<Strategy> built_in_strategies() {
+  const auto by_prices = std::make_shared<KnownPackings>(true);
+  const auto by_cuts = std::make_shared<KnownPackings>(false);
+  const auto with = [](auto make, const std::shared_ptr<KnownPackings>& known) {
+    return [make, known](const Task& task, const Budget& budget) {
+      return make(task, budget, *known);
+    };
+  };
   return {
       {.name = "hierarchical", .make = hierarchical, .folds = true},
       {.name = "hierarchical",
@@ -129,9 +173,11 @@ std::vector<Strategy> built_in_strategies() {
        .folds = true},
       {.name = "gateways", .make = gateways},
       {.name = "gateways", .make = reduced_over_gateways, .combines = true},
-      {.name = "trees", .make = packed, .folds = true},
-      {.name = "trees", .make = packed_by_prices, .every_size = false},
-      {.name = "trees", .make = combined, .combines = true, .folds = true},
+      {.name = "trees", .make = with(packed, by_prices), .folds = true},
+      {.name = "trees", .make = with(combined, by_prices), .combines = true, .folds = true},
+      {.name = "trees", .make = with(packed_by_cuts, by_cuts)},
+      {.name = "trees", .make = with(combined_by_cuts, by_cuts), .combines = true},
+      {.name = "trees", .make = one_from_each, .every_size = false},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},
   };

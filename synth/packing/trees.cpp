@@ -12,9 +12,8 @@
 #include "synth/ordering/predict.hpp"
 #include "synth/packing.hpp"
 #include "synth/packing/flowing.hpp"
+#include "synth/packing/packings.hpp"
 #include "synth/packing/rerouting.hpp"
-#include "synth/packing/rings.hpp"
-#include "synth/packing/spanning.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -70,20 +69,17 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
 /// long each takes.
 class TreeSchedule {
  public:
-  TreeSchedule(const Topology& topology, Collective collective, double size_bytes,
-               const Budget& budget, bool by_prices_alone)
-      : topology_(topology),
-        forward_(topology, Direction::forward),
-        reversed_(topology, Direction::reversed),
-        routes_(topology),
+  TreeSchedule(Packings& packings, Collective collective, double size_bytes, const Budget& budget)
+      : packings_(packings),
+        forward_(packings.network(Direction::forward)),
+        reversed_(packings.network(Direction::reversed)),
         crowding_(1 + sharing(forward_) / kManyShare),
         collective_(collective),
         size_bytes_(size_bytes),
-        budget_(budget),
-        by_prices_alone_(by_prices_alone) {}
+        budget_(budget) {}
 
   std::optional<Schedule> make(bool combines, bool spreads, std::optional<Rank> root) {
-    std::optional<Packed> full = packed(combines, spreads, {.root = root});
+    std::optional<Packed> full = packed(combines, spreads, root, {});
     if (!full) return std::nullopt;
     const double best_s = full->least_s(size_bytes_);
     std::vector<Packed> rings;
@@ -102,7 +98,7 @@ class TreeSchedule {
     for (const int trees : std::set<int>{1, 2, 4, 8, full->trees()}) {
       if (trees == full->trees()) {
         if (!attempt(*full, best_s)) break;
-      } else if (auto few = packed(combines, spreads, {.root = root, .trees = trees})) {
+      } else if (auto few = packed(combines, spreads, root, trees)) {
         if (!attempt(*few, best_s)) break;
       }
     }
@@ -184,12 +180,11 @@ class TreeSchedule {
   }
 
   /// Nothing if the budget is spent.
-  [[nodiscard]] std::optional<Packed> packed(bool combines, bool spreads,
-                                             PackingOptions options) const {
+  [[nodiscard]] std::optional<Packed> packed(bool combines, bool spreads, std::optional<Rank> root,
+                                             std::optional<int> trees) const {
     Packed packed;
-    options.by_prices_alone = by_prices_alone_;
     const auto add = [&](Direction direction, std::optional<TreePacking>& half) {
-      half = pack_trees(topology_, direction, options, budget_);
+      half = packings_.trees(direction, root, trees, budget_);
       if (!half) return false;
       packed.s_per_byte += 1 / (half->rate_gb_s * 1e9);
       packed.limit_s_per_byte += 1 / (half->limit_gb_s * 1e9);
@@ -206,22 +201,23 @@ class TreeSchedule {
     Packed packed = full;
     packed.rings = true;
     packed.s_per_byte = 0;
-    const auto add = [&](const Network& network, std::optional<TreePacking>& half) {
-      const std::vector<SpanningTree> trees = pack_rings(network, rings, budget_);
+    const auto add = [&](Direction direction, std::optional<TreePacking>& half) {
+      const std::vector<SpanningTree> trees = packings_.rings(direction, rings, budget_);
       if (trees.empty()) return false;
+      const Network& network = packings_.network(direction);
       const double load = worst_load(placed(network, trees));
       const double rate_gb_s = 1e-9 * static_cast<double>(trees.size()) / std::max(load, 1e-18);
       half = {rings, trees, rate_gb_s, half->limit_gb_s, network.world_size() - 1};
       packed.s_per_byte += 1 / (rate_gb_s * 1e9);
       return true;
     };
-    if (spreads && !add(forward_, packed.spread)) return std::nullopt;
-    if (combines && !add(reversed_, packed.combine)) return std::nullopt;
+    if (spreads && !add(Direction::forward, packed.spread)) return std::nullopt;
+    if (combines && !add(Direction::reversed, packed.combine)) return std::nullopt;
     return packed;
   }
 
   [[nodiscard]] std::optional<Packed> rootless(int trees) const {
-    const std::optional<SpanningPacking> found = pack_spanning_trees(forward_, trees, budget_);
+    const std::optional<SpanningPacking> found = packings_.spanning(trees, budget_);
     if (!found) return std::nullopt;
     const double rate_gb_s = 1e-9 / std::max(found->seconds_per_byte, 1e-18);
     const TreePacking half{trees, found->trees, rate_gb_s, rate_gb_s, 0};
@@ -289,7 +285,8 @@ class TreeSchedule {
     const TreeFlow flow{collective_, packed.combine ? &*packed.combine : nullptr,
                         packed.spread ? &*packed.spread : nullptr, num_pieces};
     budget_.say(fmt::format("trees: {} per root in {} pieces", packed.trees(), flow.pieces));
-    auto run = flowing_order("trees", topology_, routes_, flow, ordering, size_bytes_, budget_);
+    auto run = flowing_order("trees", packings_.topology(), packings_.routes(), flow, ordering,
+                             size_bytes_, budget_);
     if (!run) return std::nullopt;
     const double seconds = run->seconds;
     if (best_ && seconds >= best_->seconds * kWorthIt) return seconds;
@@ -328,15 +325,14 @@ class TreeSchedule {
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
   static constexpr int kMostRootless = 60'000;           // hops of all trees of an all_reduce
 
-  const Topology& topology_;
-  const Network forward_, reversed_;
-  const Routes routes_;
+  Packings& packings_;
+  const Network& forward_;
+  const Network& reversed_;
   double
       crowding_;  // how many times as long it takes to let a flow run as where edges share little
   Collective collective_;
   double size_bytes_;
   const Budget& budget_;
-  bool by_prices_alone_;
   std::optional<OrderedFlow> best_;
   Ordering best_ordering_;
   std::optional<Packed> chosen_;  // of best_
@@ -359,9 +355,9 @@ std::vector<Rank> from_root(const SpanningTree& tree) {
   return order;
 }
 
-std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,
-                              const Budget& budget, bool by_prices_alone) {
-  TreeSchedule schedule(topology, collective, size_bytes, budget, by_prices_alone);
+std::optional<Schedule> trees(Packings& packings, Collective collective, double size_bytes,
+                              const Budget& budget) {
+  TreeSchedule schedule(packings, collective, size_bytes, budget);
   switch (collective.kind) {
     case CollectiveKind::all_gather:
       return schedule.make(false, true, std::nullopt);
@@ -378,6 +374,12 @@ std::optional<Schedule> trees(const Topology& topology, Collective collective, d
           "packed trees make all_gather, reduce_scatter, all_reduce, broadcast and reduce; ask "
           "another synthesizer for the other collectives");
   }
+}
+
+std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,
+                              const Budget& budget, bool by_prices_alone) {
+  Packings packings(topology, by_prices_alone);
+  return trees(packings, collective, size_bytes, budget);
 }
 
 }  // namespace chorus::synth

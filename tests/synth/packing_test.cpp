@@ -12,13 +12,16 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "chorus/error.hpp"
 #include "model/bounds/bounds.hpp"
 #include "model/price/cost.hpp"
+#include "model/schedule/contract.hpp"
 #include "model/schedule/symmetry.hpp"
+#include "synth/packing/packings.hpp"
 #include "synth/packing/rings.hpp"
 #include "topology/discover/sources.hpp"
 
@@ -331,6 +334,43 @@ TEST(Trees, StopWhenTheBudgetIsSpent) {
   EXPECT_LT(Budget::Clock::now() - began, std::chrono::seconds(20));
   if (schedule) {
     EXPECT_EQ(first_fault(*schedule), std::nullopt);
+  }
+}
+
+TEST(Packings, AreMadeOnce) {
+  int packed = 0;
+  Budget budget;
+  budget.report = [&](std::string_view what) { packed += what == "trees: by prices"; };
+  Packings packings(topology_from_name("2*pcie4"), true);
+  const auto first = packings.trees(Direction::forward, std::nullopt, 2, budget);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(packed, 1);
+  const auto again = packings.trees(Direction::forward, std::nullopt, 2, budget);
+  EXPECT_EQ(packed, 1);
+  EXPECT_EQ(again->trees, first->trees);
+  (void)packings.trees(Direction::reversed, std::nullopt, 2, budget);
+  (void)packings.trees(Direction::forward, 0, 2, budget);
+  EXPECT_EQ(packed, 3) << "for other trees";
+}
+
+TEST(Packings, ThatABudgetCutShortAreMadeAgain) {
+  Packings packings(topology_from_name("2*pcie4"), true);
+  Budget spent;
+  spent.deadline = Budget::Clock::now();
+  EXPECT_FALSE(packings.trees(Direction::forward, std::nullopt, 2, spent));
+  EXPECT_TRUE(packings.trees(Direction::forward, std::nullopt, 2, Budget{}));
+}
+
+TEST(Packings, GiveTheSameSchedulesHoweverManyCameBefore) {
+  const Topology topology = topology_from_name("2*pcie4,nic=5");
+  Packings packings(topology, true);
+  for (const CollectiveKind kind :
+       {CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::all_reduce}) {
+    for (const double size_bytes : {1e6, kGigabyte}) {
+      EXPECT_EQ(trees(packings, {kind, 0}, size_bytes, Budget{}),
+                trees(topology, {kind, 0}, size_bytes, Budget{}, true))
+          << name_of(kind) << " of " << size_bytes;
+    }
   }
 }
 
