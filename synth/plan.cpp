@@ -32,7 +32,8 @@ constexpr double kNearEnough = 1.005;  // of the limit: searching on is not wort
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr long kMostComposedChunks = 4096;
 constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still be better
-constexpr std::size_t kQuicklyFinished = 20'000;  // transfers
+constexpr std::size_t kQuicklyFinished = 20'000;   // transfers
+constexpr std::size_t kQuicklySimulated = 20'000;  // transfers
 
 /// Schedules that differ by no more are told apart by how many streams share a link, then by what
 /// they keep busy; by no more than the second, if one has not half as many streams.
@@ -227,11 +228,8 @@ class Planner {
         if (time.seconds != kNever) continue;
         const auto size = static_cast<double>(options_.sizes[s]);
         const Pooled* known = best(kind, s);
-        if (known != nullptr && !forward_.network().folded()) {
-          const auto least = least_seconds(entry.schedule, forward_.network(), size);
-          if (least && *least >= known->at_sizes[s].seconds) continue;
-        }
-        time = predict(entry.schedule, size);
+        time = predict_if_best(entry.schedule,
+                               known == nullptr ? kNever : known->at_sizes[s].seconds, size);
       }
     }
   }
@@ -399,12 +397,12 @@ class Planner {
         size_index);
   }
 
-  /// Infinite seconds for a large schedule that cannot become the best: predicting it takes long.
+  /// Infinite seconds for a schedule that cannot become the best: predicting may take long.
   [[nodiscard]] Prediction predict_if_best(const Schedule& schedule, double best_s,
                                            double size) const {
-    if (num_transfers(schedule) > kMostSimulated && !forward_.network().folded()) {
-      const auto least = least_seconds(schedule, forward_.network(), size);
-      if (least && *least >= best_s) return {kNever, Method::replayed};
+    if (num_transfers(schedule) > kQuicklySimulated &&
+        forward_.least_seconds(schedule, size) >= best_s) {
+      return {kNever, Method::replayed};
     }
     return predict(schedule, size);
   }

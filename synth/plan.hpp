@@ -91,6 +91,9 @@ class PreparedTopology {
   [[nodiscard]] const Network& network() const { return network_; }
   /// Throws InputError for a schedule without symmetry if the wiring is folded.
   [[nodiscard]] Prediction predict(const Schedule& schedule, double size_bytes) const;
+  /// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
+  /// simulation is faster. 0 if the wiring is folded.
+  [[nodiscard]] double least_seconds(const Schedule& schedule, double size_bytes) const;
   /// Transfer by transfer. Nothing where that takes too long, or the wiring is folded.
   [[nodiscard]] std::optional<Simulation> simulation(const Schedule& schedule,
                                                      double size_bytes) const;

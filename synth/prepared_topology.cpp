@@ -17,15 +17,11 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kLittleLost = 1.1;
-constexpr std::size_t kMostSharing = 5'000'000'000;  // transfers times those under way together
 constexpr std::size_t kMostFolded = 600'000;  // transfers of one cell that are still simulated
 
-/// True if that takes a few seconds at most: whenever a transfer ends the shares of all that are
-/// under way change.
+/// True if that takes a few seconds at most.
 bool quickly_simulated(const Schedule& schedule) {
-  const std::size_t transfers = num_transfers(schedule);
-  const std::size_t together = transfers / std::max<std::size_t>(schedule.steps.size(), 1);
-  return transfers <= kMostSimulated && transfers * together <= kMostSharing;
+  return num_transfers(schedule) <= kMostSimulated;
 }
 
 /// What identifies a link among its counterparts, whichever way it is turned.
@@ -93,11 +89,23 @@ Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes
   if (!schedule.symmetry.empty()) return predict(expanded(schedule), size_bytes);
   // With a barrier after every step; where that loses little, or where nothing could overlap.
   const double stepwise = cost(schedule, topology_, *routes_).seconds(size_bytes);
-  const std::optional<double> least = least_seconds(schedule, network_, size_bytes);
-  if (!least || schedule.steps.size() == 1 || stepwise <= kLittleLost * *least) {
-    return {stepwise, Method::cost};
+  const bool hardly_less = stepwise <= kLittleLost * least_seconds(schedule, size_bytes);
+  if (schedule.steps.size() > 1 && !hardly_less) {
+    const auto replayed = replayed_seconds(schedule, network_, size_bytes);
+    if (replayed) return {*replayed, Method::replayed};
   }
-  return {*replayed_seconds(schedule, network_, size_bytes), Method::replayed};
+  return {stepwise, Method::cost};
+}
+
+double PreparedTopology::least_seconds(const Schedule& schedule, double size_bytes) const {
+  if (repeated_) return 0;
+  if (!schedule.symmetry.empty()) return least_seconds(expanded(schedule), size_bytes);
+  Schedule at_once = schedule;
+  at_once.steps.assign(1, {});
+  for (const Step& step : schedule.steps) {
+    at_once.steps.front().insert(at_once.steps.front().end(), step.begin(), step.end());
+  }
+  return cost(at_once, topology_, *routes_).beta_s_per_byte * size_bytes;
 }
 
 std::optional<Simulation> PreparedTopology::simulation(const Schedule& schedule,

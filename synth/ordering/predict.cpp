@@ -97,31 +97,6 @@ double Predictor::seconds(const Schedule& schedule, double size_bytes) const {
   return simulate(schedule, topology_, routes_, size_bytes).seconds;
 }
 
-std::optional<double> least_seconds(const Schedule& schedule, const Network& network,
-                                    double size_bytes) {
-  std::vector<std::int64_t> over(network.edges().size(), 0);  // transfers by edge
-  for (const Step& step : schedule.steps) {
-    for (const Transfer& transfer : step) {
-      const std::optional<int> edge = network.edge(transfer.src, transfer.dst);
-      if (!edge) return std::nullopt;
-      ++over[static_cast<std::size_t>(*edge)];
-    }
-  }
-  std::vector<std::int64_t> load(network.resources().size(), 0);
-  for (std::size_t edge = 0; edge < over.size(); ++edge) {
-    for (const int resource : network.edges()[edge].resources) {
-      load[static_cast<std::size_t>(resource)] += over[edge];
-    }
-  }
-  const double bytes = chunk_bytes(schedule, size_bytes);
-  double most = 0;
-  for (std::size_t resource = 0; resource < load.size(); ++resource) {
-    most = std::max(most, static_cast<double>(load[resource]) * bytes *
-                              network.resources()[resource].beta_s_per_byte);
-  }
-  return most;
-}
-
 std::optional<double> replayed_seconds(const Schedule& schedule, const Network& network,
                                        double size_bytes) {
   if (schedule.symmetry != network.cells().radices()) return std::nullopt;

@@ -41,9 +41,4 @@ class Predictor {
 [[nodiscard]] std::optional<double> replayed_seconds(const Schedule& schedule,
                                                      const Network& network, double size_bytes);
 
-/// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
-/// replay or simulation is faster. Nothing if a transfer is no edge of the network.
-[[nodiscard]] std::optional<double> least_seconds(const Schedule& schedule, const Network& network,
-                                                  double size_bytes);
-
 }  // namespace chorus::synth

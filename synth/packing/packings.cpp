@@ -25,8 +25,7 @@ Packings::Packings(const Topology& topology, bool by_prices_alone)
 std::optional<TreePacking> Packings::trees(Direction direction, std::optional<Rank> root,
                                            std::optional<int> trees, const Budget& budget) {
   return made_once(trees_, {direction, root, trees}, budget, [&] {
-    const PackingOptions options{
-        .root = root, .trees = trees, .by_prices_alone = by_prices_alone_};
+    const PackingOptions options{.root = root, .trees = trees, .by_prices_alone = by_prices_alone_};
     return pack_trees(topology_, direction, options, budget);
   });
 }
