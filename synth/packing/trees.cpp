@@ -23,7 +23,7 @@ constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs
 // are, the more pieces it takes to fill them.
 constexpr int kMostTreeTransfers = 60'000;
 constexpr int kMostOfARank = 800;
-constexpr double kManyShare = 256;  // edges that cross a link: all that flows is timed together
+constexpr double kManyShare = 1024;  // edges that cross a link: all that flows is timed together
 
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
 /// before the last rank begins to receive, alone.
