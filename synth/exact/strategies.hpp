@@ -8,8 +8,8 @@
 namespace chorus::synth::exact {
 
 /// "exact": the frontier of a collective that copies, on at most 16 ranks (all_to_all 10).
-/// "direct": that of an all_reduce as a whole, on at most 9. About a second per question, ten per
-/// collective.
+/// "direct": that of an all_reduce as a whole, on at most 9. A few questions that Z3 answers in
+/// tenths of a second.
 [[nodiscard]] std::vector<Strategy> strategies();
 
 }  // namespace chorus::synth::exact

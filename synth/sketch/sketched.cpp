@@ -35,7 +35,7 @@ constexpr int kMostSketchRanks = 64;
 constexpr int kChunksPerBlock[] = {1, 2, 4, 8, 16};
 constexpr double kLeastSketchChunkBytes = 4096;  // smaller ones are not worth a pipeline
 constexpr double kWorthMoreChunks = 0.99;
-constexpr std::size_t kBestTastes = 3;
+constexpr std::size_t kBestTastes = 6;  // of nine or more: by three some lost 5 to 8 % at 1 MB
 
 struct Candidate {
   MulticastRouting multicast;
