@@ -32,8 +32,7 @@ constexpr double kNearEnough = 1.005;  // of the limit: searching on is not wort
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr long kMostComposedChunks = 4096;
 constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still be better
-constexpr std::size_t kQuicklyFinished = 20'000;   // transfers
-constexpr std::size_t kQuicklySimulated = 20'000;  // transfers
+constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes no time
 
 /// Schedules that differ by no more are told apart by how many streams share a link, then by what
 /// they keep busy; by no more than the second, if one has not half as many streams.
@@ -228,8 +227,10 @@ class Planner {
         if (time.seconds != kNever) continue;
         const auto size = static_cast<double>(options_.sizes[s]);
         const Pooled* known = best(kind, s);
-        time = predict_if_best(entry.schedule,
-                               known == nullptr ? kNever : known->at_sizes[s].seconds, size);
+        if (known != nullptr && cannot_win(entry.schedule, known->at_sizes[s].seconds, size)) {
+          continue;
+        }
+        time = predict(entry.schedule, size);
       }
     }
   }
@@ -313,6 +314,10 @@ class Planner {
                             .c_str());
   }
 
+  [[nodiscard]] double most_lost() const {
+    return options_.step_s > 0 ? kPipelineLosesInJobs : kPipelineLoses;
+  }
+
   /// Gives a winner the form that the plan has, which is another schedule, to be proved and timed
   /// again: that of a pipeline, or where that loses too much, of its simulation.
   void finish(Pooled& winner, std::size_t size_index) {
@@ -322,8 +327,7 @@ class Planner {
     if (schedule == winner.schedule) return;
     const auto size = static_cast<double>(options_.sizes[size_index]);
     Prediction here = predict(schedule, size);
-    const double loses = options_.step_s > 0 ? kPipelineLosesInJobs : kPipelineLoses;
-    if (here.seconds > loses * winner.at_sizes[size_index].seconds) {
+    if (here.seconds > most_lost() * winner.at_sizes[size_index].seconds) {
       const auto simulation = forward_.simulation(winner.schedule, size);
       schedule = simulation ? timed(winner.schedule, *simulation) : winner.schedule;
       if (schedule == winner.schedule) return;
@@ -363,7 +367,7 @@ class Planner {
     for (Pooled& entry : pools_.at(best.schedule.collective.kind)) {
       const double seconds = entry.at_sizes[size_index].seconds;
       if (entry.finished || seconds > kMayGain * best.at_sizes[size_index].seconds) continue;
-      if (num_transfers(entry.schedule) <= kQuicklyFinished) return &entry;
+      if (num_transfers(entry.schedule) <= kFewTransfers) return &entry;
     }
     return nullptr;
   }
@@ -397,11 +401,15 @@ class Planner {
         size_index);
   }
 
-  /// Infinite seconds for a schedule that cannot become the best: predicting may take long.
+  /// By its busiest link alone, even if the best known loses as much as it may when it is finished.
+  [[nodiscard]] bool cannot_win(const Schedule& schedule, double best_s, double size) const {
+    return forward_.least_seconds(schedule, size) >= most_lost() * best_s;
+  }
+
+  /// Infinite seconds for a large schedule that cannot win: predicting it takes long.
   [[nodiscard]] Prediction predict_if_best(const Schedule& schedule, double best_s,
                                            double size) const {
-    if (num_transfers(schedule) > kQuicklySimulated &&
-        forward_.least_seconds(schedule, size) >= best_s) {
+    if (num_transfers(schedule) > kFewTransfers && cannot_win(schedule, best_s, size)) {
       return {kNever, Method::replayed};
     }
     return predict(schedule, size);

@@ -100,8 +100,8 @@ Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes
 double PreparedTopology::least_seconds(const Schedule& schedule, double size_bytes) const {
   if (repeated_) return 0;
   if (!schedule.symmetry.empty()) return least_seconds(expanded(schedule), size_bytes);
-  Schedule at_once = schedule;
-  at_once.steps.assign(1, {});
+  Schedule at_once{
+      schedule.name, schedule.collective, schedule.world_size, schedule.num_chunks, {{}}};
   for (const Step& step : schedule.steps) {
     at_once.steps.front().insert(at_once.steps.front().end(), step.begin(), step.end());
   }

@@ -50,7 +50,7 @@ double looks(const Network& network) {
   return static_cast<double>(network.edges().size()) * network.world_size();
 }
 
-/// Many ranks: cuts take minutes. One tree from each rank, by prices, the same for all sizes.
+/// Many ranks: one tree from each, by prices, the same for all sizes.
 std::vector<Schedule> one_from_each(const Task& task, const Budget& budget) {
   const int n = task.network.world_size();
   std::vector<Schedule> found;
@@ -78,10 +78,17 @@ std::vector<Schedule> one_from_each(const Task& task, const Budget& budget) {
   return one(in_order("trees", task.network, multicast, kOrderedFor / n));
 }
 
-/// The packings of the wirings that a plan has to do with: as it is, and turned round.
+/// The packings of the wirings that a plan has to do with: as it is, and turned round. By prices,
+/// or by cuts, whose trees are shallower, and now and then better.
 class KnownPackings {
  public:
   explicit KnownPackings(bool by_prices_alone) : by_prices_alone_(by_prices_alone) {}
+
+  /// Trees of an all_reduce are packed by prices alone.
+  [[nodiscard]] bool serve(const Task& task) const {
+    return by_prices_alone_ || (!task.network.folded() && task.network.world_size() <= kMostCut &&
+                                task.collective.kind != all_reduce && !is_measured(task.topology));
+  }
 
   Packings& of(const Topology& topology) {
     const auto known = std::ranges::find_if(
@@ -99,7 +106,7 @@ class KnownPackings {
 /// What copies.
 std::vector<Schedule> packed(const Task& task, const Budget& budget, KnownPackings& known) {
   const CollectiveKind kind = task.collective.kind;
-  if (kind != all_gather && kind != broadcast) return {};
+  if ((kind != all_gather && kind != broadcast) || !known.serve(task)) return {};
   if (task.network.folded()) {
     return kind == all_gather ? repeated_trees(task.network, task.size_bytes, budget)
                               : std::vector<Schedule>{};
@@ -113,6 +120,7 @@ std::vector<Schedule> packed(const Task& task, const Budget& budget, KnownPackin
 std::vector<Schedule> combined(const Task& task, const Budget& budget, KnownPackings& known) {
   const CollectiveKind kind = task.collective.kind;
   if (kind != all_reduce && kind != reduce_scatter && kind != reduce) return {};
+  if (!known.serve(task)) return {};
   if (task.network.folded()) {
     const bool made = kind == all_reduce && symmetric(task.topology);
     return made ? repeated_all_reduces(task.network, task.size_bytes, budget)
@@ -121,23 +129,6 @@ std::vector<Schedule> combined(const Task& task, const Budget& budget, KnownPack
   if (task.network.world_size() > (kind == all_reduce ? kMostPriced : kMostPacked)) return {};
   if (looks(task.network) > kMostSpannedLooks) return {};
   return one(trees(known.of(task.topology), task.collective, task.size_bytes, budget));
-}
-
-/// Cuts find packings that are shallower, and now and then better, than prices do.
-bool worth_cuts(const Task& task) {
-  return !task.network.folded() && task.network.world_size() <= kMostCut &&
-         !is_measured(task.topology);
-}
-
-std::vector<Schedule> packed_by_cuts(const Task& task, const Budget& budget, KnownPackings& known) {
-  return worth_cuts(task) ? packed(task, budget, known) : std::vector<Schedule>{};
-}
-
-std::vector<Schedule> combined_by_cuts(const Task& task, const Budget& budget,
-                                       KnownPackings& known) {
-  // The trees of an all_reduce are packed by prices alone.
-  const bool other = task.collective.kind != all_reduce;
-  return other && worth_cuts(task) ? combined(task, budget, known) : std::vector<Schedule>{};
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
@@ -175,8 +166,8 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "gateways", .make = reduced_over_gateways, .combines = true},
       {.name = "trees", .make = with(packed, by_prices), .folds = true},
       {.name = "trees", .make = with(combined, by_prices), .combines = true, .folds = true},
-      {.name = "trees", .make = with(packed_by_cuts, by_cuts)},
-      {.name = "trees", .make = with(combined_by_cuts, by_cuts), .combines = true},
+      {.name = "trees", .make = with(packed, by_cuts)},
+      {.name = "trees", .make = with(combined, by_cuts), .combines = true},
       {.name = "trees", .make = one_from_each, .every_size = false},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},
