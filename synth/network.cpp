@@ -191,15 +191,25 @@ std::optional<int> Network::edge(Rank src, Rank dst) const {
   return *found;
 }
 
-Network thinned(const Network& network, int edges_per_rank, std::uint64_t seed) {
+int widest(const Network& network) {
+  std::size_t most = 0;
+  for (Rank rank = 0; rank < network.world_size(); ++rank) {
+    most = std::max(most, network.out(rank).size());
+  }
+  return static_cast<int>(most);
+}
+
+Network thinned(Network network, std::optional<int> edges_per_rank) {
+  if (!edges_per_rank || widest(network) <= *edges_per_rank) return network;
   const int n = network.world_size();
   std::vector<int> turn(at(n));  // by offset
   std::iota(turn.begin(), turn.end(), 0);
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random;
   shuffle(turn, random);
   const auto turn_of = [&](int index) {
     const Edge& edge = network.edges()[at(index)];
-    return turn[at((edge.dst - edge.src + n) % n)];
+    const int offset = (edge.dst - edge.src + n) % n;
+    return turn[at(std::min(offset, n - offset))];  // there and back alike
   };
   std::vector<char> keep(network.edges().size(), 0);
   for (Rank rank = 0; rank < n; ++rank) {
@@ -207,16 +217,21 @@ Network thinned(const Network& network, int edges_per_rank, std::uint64_t seed) 
     for (const int index : network.out(rank)) {
       by_distance[network.edges()[at(index)].resources.size()].push_back(index);
     }
-    int left = edges_per_rank;
+    int left = *edges_per_rank;
     auto distances = static_cast<int>(by_distance.size());
     for (auto& [distance, edges] : by_distance) {  // what the near ones leave goes to the far ones
       const int share = std::max(1, left / distances--);
       std::ranges::sort(edges, {}, turn_of);
-      for (std::size_t i = 0; i < std::min(edges.size(), at(share)); ++i) keep[at(edges[i])] = 1;
+      for (std::size_t i = 0; i < std::min(edges.size(), at(share)); ++i) {
+        const Edge& edge = network.edges()[at(edges[i])];
+        keep[at(edges[i])] = 1;
+        if (const auto back = network.edge(edge.dst, edge.src)) keep[at(*back)] = 1;
+      }
       left -= std::min(static_cast<int>(edges.size()), share);
     }
   }
-  return network.restricted_to(keep);
+  Network some = network.restricted_to(keep);
+  return connected(some) ? some : network;
 }
 
 bool connected(const Network& network) {

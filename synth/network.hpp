@@ -77,10 +77,14 @@ class Network {
   std::vector<std::size_t> out_at_, in_at_;  // where each rank's begin: [world_size + 1]
 };
 
+/// The most edges that leave any rank.
+[[nodiscard]] int widest(const Network& network);
+
 /// About `edges_per_rank` of the edges that leave each rank, where there are more: as many of each
 /// number of resources that an edge crosses (its distance), the same offsets between ranks from
-/// every rank, taken at random by `seed`. So trees find near ranks as well as far ones.
-[[nodiscard]] Network thinned(const Network& network, int edges_per_rank, std::uint64_t seed);
+/// every rank, and where an edge leads there the one that leads back. So trees find near ranks as
+/// well as far ones. All of them where none is asked for, or the ranks would not be connected.
+[[nodiscard]] Network thinned(Network network, std::optional<int> edges_per_rank);
 
 /// True if data from any rank can reach any other.
 [[nodiscard]] bool connected(const Network& network);

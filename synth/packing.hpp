@@ -47,7 +47,8 @@ struct PackingOptions {
   int most_trees = 64;
   /// Not by cuts, which are exact and may take seconds where nothing is symmetric.
   bool by_prices_alone = false;
-  /// By prices: of more edges than so many from each rank only some (thinned()).
+  /// Of more edges than so many from each rank only some (thinned()). Ranks that send to few others
+  /// share their ports among few: what is sent arrives sooner and can be sent on sooner.
   std::optional<int> edges_per_rank = std::nullopt;
 };
 
@@ -81,9 +82,9 @@ class Packings;
 [[nodiscard]] std::optional<Schedule> trees(Packings& packings, Collective collective,
                                             double size_bytes, const Budget& budget);
 
-/// The same where nothing has been packed before. `by_prices_alone`: as in PackingOptions.
+/// The same where nothing has been packed before. `options` as of Packings.
 [[nodiscard]] std::optional<Schedule> trees(const Topology& topology, Collective collective,
                                             double size_bytes, const Budget& budget,
-                                            bool by_prices_alone = false);
+                                            const PackingOptions& options = {});
 
 }  // namespace chorus::synth

@@ -23,14 +23,15 @@ using enum CollectiveKind;
 
 constexpr int kMostMatched = 128;  // ranks; beyond, minutes for all sizes
 constexpr int kMostRouted = 300;   // ranks; n² blocks each find a way
-constexpr int kMostCut = 64;       // ranks; the maximum flows of more take minutes
-constexpr int kMostPacked = 160;   // ranks; packing more than one tree from each takes minutes
-constexpr int kMostPriced = 1024;  // ranks; packing one
-constexpr int kEdgesPerRank = 40;  // of more the same time finds worse trees, of 20 sometimes too
-constexpr double kMostFlowing = 400'000;  // transfers of such trees that are ordered by flowing
+constexpr int kMostPacked = 1024;  // ranks
+// Ranks for which all edges are considered even where they are many: trees over fewer are found
+// sooner, and of many ranks they are the better ones.
+constexpr int kMostPackedWide = 160;
+constexpr int kManyEdges = 24, kSomeEdges = 12, kFewEdges = 8;  // from each rank
+// Edges: cuts find the fewest trees that reach the limit, and of more take too long.
+constexpr std::size_t kMostCutEdges = 600;
 // Ranks times edges: what a tree of an all_reduce looks at.
 constexpr double kMostSpannedLooks = 135e6;
-constexpr double kOrderedFor = 1 << 30;  // bytes: where trees of many ranks are at their best
 
 std::vector<Schedule> one(std::optional<Schedule> schedule) {
   std::vector<Schedule> schedules;
@@ -50,44 +51,13 @@ double looks(const Network& network) {
   return static_cast<double>(network.edges().size()) * network.world_size();
 }
 
-/// Many ranks: one tree from each, by prices, the same for all sizes.
-std::vector<Schedule> one_from_each(const Task& task, const Budget& budget) {
-  const int n = task.network.world_size();
-  std::vector<Schedule> found;
-  if (task.collective.kind != all_gather || n <= kMostPacked || n > kMostPriced) return found;
-  const PackingOptions options{
-      .trees = 1, .by_prices_alone = true, .edges_per_rank = kEdgesPerRank};
-  const auto packing = pack_trees(task.topology, Direction::forward, options, budget);
-  if (!packing) return found;
-  const Routes routes(task.topology);
-  for (const int pieces : {1, 4}) {
-    if (static_cast<double>(n) * (n - 1) * pieces > kMostFlowing) break;
-    const TreeFlow flow{task.collective, nullptr, &*packing, pieces};
-    auto ordered = flowing_order("trees", task.topology, routes, flow, {}, kOrderedFor, budget);
-    if (ordered) found.push_back(std::move(ordered->schedule));
-  }
-  if (!found.empty()) return found;
-  MulticastRouting multicast{task.collective, n, {}};
-  for (std::size_t tree = 0; tree < packing->trees.size(); ++tree) {
-    const std::vector<Rank>& parent = packing->trees[tree].parent;
-    for (const Rank rank : from_root(packing->trees[tree])) {
-      if (parent[at(rank)] < 0) continue;
-      multicast.hops.push_back({parent[at(rank)], rank, static_cast<ChunkId>(tree)});
-    }
-  }
-  return one(in_order("trees", task.network, multicast, kOrderedFor / n));
-}
-
-/// The packings of the wirings that a plan has to do with: as it is, and turned round. By prices,
-/// or by cuts, whose trees are shallower, and now and then better.
+/// The packings of the wirings that a plan has to do with: as it is, and turned round.
 class KnownPackings {
  public:
-  explicit KnownPackings(bool by_prices_alone) : by_prices_alone_(by_prices_alone) {}
+  explicit KnownPackings(const PackingOptions& options) : options_(options) {}
 
-  /// Trees of an all_reduce are packed by prices alone.
   [[nodiscard]] bool serve(const Task& task) const {
-    return by_prices_alone_ || (!task.network.folded() && task.network.world_size() <= kMostCut &&
-                                task.collective.kind != all_reduce && !is_measured(task.topology));
+    return options_.by_prices_alone ? prices_serve(task) : cuts_serve(task);
   }
 
   Packings& of(const Topology& topology) {
@@ -95,11 +65,29 @@ class KnownPackings {
         all_, [&](const auto& packings) { return packings->topology() == topology; });
     if (known != all_.end()) return **known;
     if (all_.size() == 2) all_.erase(all_.begin());
-    return *all_.emplace_back(std::make_unique<Packings>(topology, by_prices_alone_));
+    return *all_.emplace_back(std::make_unique<Packings>(topology, options_));
   }
 
  private:
-  bool by_prices_alone_;
+  /// Trees of an all_reduce are packed by prices alone.
+  [[nodiscard]] static bool cuts_serve(const Task& task) {
+    return !task.network.folded() && task.network.edges().size() <= kMostCutEdges &&
+           task.collective.kind != all_reduce && !is_measured(task.topology);
+  }
+
+  /// Edges that are left out have to be there.
+  [[nodiscard]] bool prices_serve(const Task& task) const {
+    const bool reduces_all = task.collective.kind == all_reduce;
+    const std::optional<int> few = options_.edges_per_rank;
+    if (task.network.folded()) return !few;
+    const int width = widest(task.network);
+    const bool many_ranks = task.network.world_size() > kMostPackedWide;
+    if (!few) return reduces_all || !many_ranks || width <= kManyEdges;
+    if (width <= *few) return false;
+    return *few == kFewEdges || (!reduces_all && !many_ranks);
+  }
+
+  PackingOptions options_;
   std::vector<std::unique_ptr<Packings>> all_;
 };
 
@@ -126,9 +114,10 @@ std::vector<Schedule> combined(const Task& task, const Budget& budget, KnownPack
     return made ? repeated_all_reduces(task.network, task.size_bytes, budget)
                 : std::vector<Schedule>{};
   }
-  if (task.network.world_size() > (kind == all_reduce ? kMostPriced : kMostPacked)) return {};
-  if (looks(task.network) > kMostSpannedLooks) return {};
-  return one(trees(known.of(task.topology), task.collective, task.size_bytes, budget));
+  if (task.network.world_size() > kMostPacked) return {};
+  Packings& packings = known.of(task.topology);
+  if (looks(packings.network(Direction::forward)) > kMostSpannedLooks) return {};
+  return one(trees(packings, task.collective, task.size_bytes, budget));
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
@@ -148,8 +137,14 @@ std::vector<Schedule> matched(const Task& task, const Budget& budget) {
 }  // namespace
 
 std::vector<Strategy> built_in_strategies() {
-  const auto by_prices = std::make_shared<KnownPackings>(true);
-  const auto by_cuts = std::make_shared<KnownPackings>(false);
+  const auto packings = [](const PackingOptions& options) {
+    return std::make_shared<KnownPackings>(options);
+  };
+  const auto by_prices = packings({.by_prices_alone = true});
+  const auto to_many = packings({.by_prices_alone = true, .edges_per_rank = kManyEdges});
+  const auto to_some = packings({.by_prices_alone = true, .edges_per_rank = kSomeEdges});
+  const auto to_few = packings({.by_prices_alone = true, .edges_per_rank = kFewEdges});
+  const auto by_cuts = packings({});
   const auto with = [](auto make, const std::shared_ptr<KnownPackings>& known) {
     return [make, known](const Task& task, const Budget& budget) {
       return make(task, budget, *known);
@@ -166,9 +161,13 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "gateways", .make = reduced_over_gateways, .combines = true},
       {.name = "trees", .make = with(packed, by_prices), .folds = true},
       {.name = "trees", .make = with(combined, by_prices), .combines = true, .folds = true},
+      {.name = "trees", .make = with(packed, to_few)},
+      {.name = "trees", .make = with(combined, to_few), .combines = true},
+      {.name = "trees", .make = with(packed, to_some)},
+      {.name = "trees", .make = with(combined, to_some), .combines = true},
+      {.name = "trees", .make = with(packed, to_many)},
       {.name = "trees", .make = with(packed, by_cuts)},
       {.name = "trees", .make = with(combined, by_cuts), .combines = true},
-      {.name = "trees", .make = one_from_each, .every_size = false},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},
   };

@@ -224,7 +224,8 @@ std::vector<Schedule> gateways(const Task& task, const Budget& budget) {
     case all_gather:
     case broadcast:
     case all_reduce:
-      schedule = trees(wiring->topology, task.collective, task.size_bytes, budget, true);
+      schedule = trees(wiring->topology, task.collective, task.size_bytes, budget,
+                       {.by_prices_alone = true});
       break;
     case all_to_all:
     case gather:

@@ -25,7 +25,7 @@ class Packer {
  public:
   Packer(const Topology& topology, Direction direction, const PackingOptions& options,
          const Budget& budget)
-      : network_(edges(topology, direction, options, budget)),
+      : network_(thinned(Network(topology, direction), options.edges_per_rank)),
         graph_(topology, direction),
         topology_(topology),
         direction_(direction),
@@ -54,14 +54,6 @@ class Packer {
   }
 
  private:
-  static Network edges(const Topology& topology, Direction direction, const PackingOptions& options,
-                       const Budget& budget) {
-    Network all(topology, direction);
-    if (!options.edges_per_rank) return all;
-    Network some = thinned(all, *options.edges_per_rank, budget.seed);
-    return connected(some) ? some : all;
-  }
-
   struct Size {
     int trees = 0;     // per root
     double share = 0;  // of the limit

@@ -15,24 +15,28 @@ Value made_once(std::map<Key, Value>& known, const Key& key, const Budget& budge
 
 }  // namespace
 
-Packings::Packings(const Topology& topology, bool by_prices_alone)
+Packings::Packings(const Topology& topology, const PackingOptions& options)
     : topology_(topology),
-      forward_(topology, Direction::forward),
-      reversed_(topology, Direction::reversed),
-      routes_(topology_),
-      by_prices_alone_(by_prices_alone) {}
+      options_(options),
+      whole_(topology, Direction::forward),
+      whole_reversed_(topology, Direction::reversed),
+      forward_(thinned(whole_, options.edges_per_rank)),
+      reversed_(thinned(whole_reversed_, options.edges_per_rank)),
+      routes_(topology_) {}
 
 std::optional<TreePacking> Packings::trees(Direction direction, std::optional<Rank> root,
                                            std::optional<int> trees, const Budget& budget) {
   return made_once(trees_, {direction, root, trees}, budget, [&] {
-    const PackingOptions options{.root = root, .trees = trees, .by_prices_alone = by_prices_alone_};
+    PackingOptions options = options_;
+    options.root = root;
+    options.trees = trees;
     return pack_trees(topology_, direction, options, budget);
   });
 }
 
 std::vector<SpanningTree> Packings::rings(Direction direction, int rings, const Budget& budget) {
   return made_once(rings_, {direction, rings}, budget,
-                   [&] { return pack_rings(network(direction), rings, budget); });
+                   [&] { return pack_rings(whole(direction), rings, budget); });
 }
 
 std::optional<SpanningPacking> Packings::spanning(int trees, const Budget& budget) {

@@ -20,12 +20,16 @@ namespace chorus::synth {
 /// packs once. What a spent budget has cut short is made again when it is asked for again.
 class Packings {
  public:
-  /// `by_prices_alone`: as in PackingOptions.
-  Packings(const Topology& topology, bool by_prices_alone);
+  /// `options` but for their root and trees, which are asked for.
+  Packings(const Topology& topology, const PackingOptions& options);
 
   [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] const Network& network(Direction direction) const {
     return direction == Direction::forward ? forward_ : reversed_;
+  }
+  /// With all edges: where rings are, which use few of them.
+  [[nodiscard]] const Network& whole(Direction direction) const {
+    return direction == Direction::forward ? whole_ : whole_reversed_;
   }
   [[nodiscard]] const Routes& routes() const { return routes_; }
 
@@ -40,9 +44,10 @@ class Packings {
 
  private:
   const Topology topology_;
+  const PackingOptions options_;
+  const Network whole_, whole_reversed_;
   const Network forward_, reversed_;
   const Routes routes_;
-  const bool by_prices_alone_;
   std::map<std::tuple<Direction, std::optional<Rank>, std::optional<int>>,
            std::optional<TreePacking>>
       trees_;

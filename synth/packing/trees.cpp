@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/index.hpp"
@@ -84,7 +85,7 @@ class TreeSchedule {
     const double best_s = full->least_s(size_bytes_);
     std::vector<Packed> rings;
     for (const int count : {1, 2, 4}) {
-      if (root) break;
+      if (root || too_many(count)) break;
       std::optional<Packed> found = ringed(combines, spreads, count, *full);
       if (!found) continue;
       // Where rings are as good as any packing they are all there is to try.
@@ -98,6 +99,8 @@ class TreeSchedule {
     for (const int trees : std::set<int>{1, 2, 4, 8, full->trees()}) {
       if (trees == full->trees()) {
         if (!attempt(*full, best_s)) break;
+      } else if (too_many(trees)) {
+        break;
       } else if (auto few = packed(combines, spreads, root, trees)) {
         if (!attempt(*few, best_s)) break;
       }
@@ -115,7 +118,7 @@ class TreeSchedule {
     std::vector<Packed> all;
     double best_s_per_byte = std::numeric_limits<double>::infinity();
     for (const int trees : {1, 2, 4, 8, 16, 32, 64, 128}) {
-      if (trees > 1 && trees * (forward_.world_size() - 1) > kMostRootless) break;
+      if (trees > 1 && trees * (forward_.world_size() - 1) > kMostTreeHops) break;
       std::optional<Packed> some = rootless(trees);
       if (!some) break;
       best_s_per_byte = std::min(best_s_per_byte, some->s_per_byte);
@@ -168,9 +171,7 @@ class TreeSchedule {
     // Round a ring all lanes are busy from the first step on, however large the pieces.
     if (packed.rings) run(packed, 1, {});
     if (packed.rings && good_enough(packed)) return false;
-    const int num_pieces = good_pieces(packed, 1);
-    run(packed, num_pieces, {});
-    if (packed.combine && !packed.spread) run(packed, num_pieces, {Urgency::piece, true});
+    run(packed, good_pieces(packed, 1), {});
     return !good_enough(packed);
   }
 
@@ -204,7 +205,7 @@ class TreeSchedule {
     const auto add = [&](Direction direction, std::optional<TreePacking>& half) {
       const std::vector<SpanningTree> trees = packings_.rings(direction, rings, budget_);
       if (trees.empty()) return false;
-      const Network& network = packings_.network(direction);
+      const Network& network = packings_.whole(direction);
       const double load = worst_load(placed(network, trees));
       const double rate_gb_s = 1e-9 * static_cast<double>(trees.size()) / std::max(load, 1e-18);
       half = {rings, trees, rate_gb_s, half->limit_gb_s, network.world_size() - 1};
@@ -252,6 +253,12 @@ class TreeSchedule {
     }
   }
 
+  /// More than one tree, or ring, from every rank.
+  [[nodiscard]] bool too_many(int trees) const {
+    const int n = forward_.world_size();
+    return trees > 1 && trees * n * (n - 1) > kMostTreeHops;
+  }
+
   /// Of one piece of every tree.
   [[nodiscard]] int hops(const Packed& packed) const {
     const std::size_t trees = (packed.spread ? packed.spread : packed.combine)->trees.size();
@@ -275,8 +282,11 @@ class TreeSchedule {
       return synth::pieces(half, network, size_bytes_, fill, both, transfers);
     };
     int most = 1;
-    if (packed.spread) most = of(*packed.spread, forward_);
-    if (packed.combine) most = std::max(most, of(*packed.combine, reversed_));
+    const auto network = [&](Direction direction) -> const Network& {
+      return packed.rings ? packings_.whole(direction) : packings_.network(direction);
+    };
+    if (packed.spread) most = of(*packed.spread, network(Direction::forward));
+    if (packed.combine) most = std::max(most, of(*packed.combine, network(Direction::reversed)));
     return most;
   }
 
@@ -302,10 +312,12 @@ class TreeSchedule {
 
   /// Other orders and smaller pieces.
   void refine() {
-    if (!chosen_) return;
+    if (!chosen_ || hops(*chosen_) > kMostTreeHops) return;
     const Packed packed = *chosen_;
-    const Ordering orderings[] = {{Urgency::round, true}, {Urgency::way, false}};
-    for (const Ordering& ordering : orderings) {
+    const bool sums_alone = packed.combine && !packed.spread;
+    const Ordering orderings[] = {
+        {Urgency::piece, true}, {Urgency::round, true}, {Urgency::way, false}};
+    for (const Ordering& ordering : std::span(orderings).subspan(sums_alone ? 0 : 1)) {
       if (budget_.spent() || good_enough(packed)) return;
       run(packed, pieces(packed, kFill), ordering);
     }
@@ -323,7 +335,7 @@ class TreeSchedule {
   static constexpr double kWorthIt = 0.995;        // of the time: what more messages must save
   static constexpr std::size_t kMostShared = 1'000'000;  // trees times edges
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
-  static constexpr int kMostRootless = 60'000;           // hops of all trees of an all_reduce
+  static constexpr int kMostTreeHops = 60'000;           // of all trees together
 
   Packings& packings_;
   const Network& forward_;
@@ -377,8 +389,8 @@ std::optional<Schedule> trees(Packings& packings, Collective collective, double 
 }
 
 std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,
-                              const Budget& budget, bool by_prices_alone) {
-  Packings packings(topology, by_prices_alone);
+                              const Budget& budget, const PackingOptions& options) {
+  Packings packings(topology, options);
   return trees(packings, collective, size_bytes, budget);
 }
 
