@@ -166,6 +166,15 @@ TEST(Bounds, OfAllReduceFindThePartsThatHoldItUp) {
   EXPECT_THAT(bound.cut, HasSubstr("'host0/copying'"));
 }
 
+TEST(Bounds, OfAllReduceTakeEveryMachineApart) {
+  // Eight cores and the rest are nine parts: 16 messages leave and 16 enter. All pass the host's
+  // memory, 64 GB/s, but those of the rest, which come and go over its adapter, 12.5 GB/s each way.
+  for (const char* name : {"1*mi300x+1*cpu:2x4", "3*mi300x+1*cpu:2x4"}) {
+    const Bound bound = lower_bound(topology_from_name(name), {CollectiveKind::all_reduce});
+    EXPECT_NEAR(bound.algbw_gb_s(), (64 + 2 * 12.5) / 32, 1e-4) << name;
+  }
+}
+
 // Hosts of many cores behind one adapter: hundreds of cuts are as good as each other, and those
 // that take off less than a thousandth together are left out.
 TEST(Bounds, OfAllReduceComeToAnEndWhereManyCutsAreAlike) {

@@ -13,6 +13,8 @@
 namespace chorus::bounds {
 namespace {
 
+constexpr std::size_t kMostTakenApart = 128;  // machines, each two rows of the program
+
 /// The nodes that contain `node`, outermost first, and the node itself.
 std::vector<int> containers(const Topology& topology, int node) {
   std::vector<int> chain;
@@ -57,6 +59,25 @@ Partition by_switches(const Network& network) {
     if (!is_switch(arc.src) || !is_switch(arc.dst)) sets.join(arc.src, arc.dst);
   }
   return from_labels(network, sets.sets());
+}
+
+/// The ranks of one machine, each by itself, against all that lies outside: what they exchange
+/// among themselves goes twice through what they share.
+std::vector<Partition> machines_taken_apart(const Network& network,
+                                            const std::vector<std::vector<int>>& chains) {
+  std::map<int, int> ranks_of;  // nodes with ranks, by machine
+  for (const int node : network.terminals) ++ranks_of[chains[at(node)].front()];
+  std::vector<Partition> found;
+  if (ranks_of.size() > kMostTakenApart) return found;
+  for (const auto& [machine, ranks] : ranks_of) {
+    if (ranks < 2) continue;
+    std::vector<int> labels = own_labels(network);
+    for (std::size_t node = 0; node < labels.size(); ++node) {
+      if (chains[node].front() != machine) labels[node] = network.num_nodes();
+    }
+    found.push_back(from_labels(network, labels));
+  }
+  return found;
 }
 
 /// Sets that overlap become one part.
@@ -118,6 +139,7 @@ std::vector<Partition> natural_partitions(const Network& network) {
     }
     add(from_labels(network, labels));
   }
+  std::ranges::for_each(machines_taken_apart(network, chains), add);
   add(by_switches(network));
   add(from_sets(network, tight_sets(network)));
   return found;
