@@ -22,6 +22,7 @@
 #include "synth/ordering/pipelined.hpp"
 #include "synth/ordering/predict.hpp"
 #include "synth/ordering/timed.hpp"
+#include "synth/strain.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -39,19 +40,6 @@ constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes 
 constexpr double kAlike = 1.005;
 constexpr double kAboutAlike = 1.02;
 
-/// What no prediction knows of a schedule's risks.
-struct Strain {
-  /// The most pairs of ranks whose transfers meet on one of the links and port groups that the
-  /// schedule keeps busy for longest. Streams that share one share it neither evenly nor without
-  /// loss: an all-gather with three streams into one slow host took 1.08 times as long as round a
-  /// ring, predicted alike.
-  int streams = 0;
-  /// The time that all links and port groups are busy, together, for one byte. What is relayed
-  /// keeps more of them busy and waits for more: an all-to-all of three hosts, a third of it by way
-  /// of another one, took 1.0 to 1.3 times as long as one that is direct, predicted alike.
-  double busy_s_per_byte = 0;
-};
-
 /// What a pipeline may lose in a simulation against the schedule that it is made of. All-gathers
 /// over the trees of two DGX-1 or a torus lose from a third to half of the rate.
 constexpr double kPipelineLoses = 1.01;
@@ -62,35 +50,6 @@ constexpr double kPipelineLosesInJobs = 1.25;
 
 /// Sums of doubles depend on their order.
 constexpr double kLessBusy = 1 - 1e-6;
-
-Strain strain(const Schedule& schedule, const Network& network) {
-  std::map<int, int> chunks;  // by edge
-  for (const Step& step : schedule.steps) {
-    for (const Transfer& transfer : step) {
-      if (const std::optional<int> edge = network.edge(transfer.src, transfer.dst)) ++chunks[*edge];
-    }
-  }
-  struct Use {
-    int streams = 0;
-    double busy = 0;
-  };
-  std::vector<Use> uses(network.resources().size());
-  double busiest = 0;
-  for (const auto& [edge, count] : chunks) {
-    for (const int resource : network.edges()[at(edge)].resources) {
-      Use& use = uses[at(resource)];
-      ++use.streams;
-      use.busy += count * network.resources()[at(resource)].beta_s_per_byte;
-      busiest = std::max(busiest, use.busy);
-    }
-  }
-  Strain result;
-  for (const Use& use : uses) {
-    if (use.busy >= busiest / 2) result.streams = std::max(result.streams, use.streams);
-    result.busy_s_per_byte += use.busy / schedule.num_chunks;
-  }
-  return result;
-}
 
 /// A proved schedule and its predicted times at the sizes it was made for; at others it does not
 /// compete (never), unless time was too short: what is chosen for a size does not depend on which
@@ -444,17 +403,13 @@ class Planner {
   /// Of the schedules that are predicted as fast as `best`, one with the least strain.
   [[nodiscard]] const Pooled* least_strained(const Pooled* best, std::size_t size_index) const {
     if (best == nullptr || forward_.network().folded()) return best;
-    const auto strain_of = [&](const Pooled& entry) {
-      return strain(entry.schedule.symmetry.empty() ? entry.schedule : expanded(entry.schedule),
-                    forward_.network());
-    };
     const double least_s = best->at_sizes[size_index].seconds;
-    const int of_best = strain_of(*best).streams;
-    Strain least = strain_of(*best);
+    Strain least = strain(best->schedule, forward_.network());
+    const int of_best = least.streams;
     for (const Pooled& entry : pools_.at(best->schedule.collective.kind)) {
       const double seconds = entry.at_sizes[size_index].seconds;
       if (&entry == best || seconds > kAboutAlike * least_s) continue;
-      const Strain own = strain_of(entry);
+      const Strain own = strain(entry.schedule, forward_.network());
       const bool alike = seconds <= kAlike * least_s;
       const bool fewer_streams =
           own.streams < least.streams && (alike || 2 * own.streams <= of_best);

@@ -69,22 +69,18 @@ class KnownPackings {
   }
 
  private:
-  /// Trees of an all_reduce are packed by prices alone.
   [[nodiscard]] static bool cuts_serve(const Task& task) {
     return !task.network.folded() && task.network.edges().size() <= kMostCutEdges &&
-           task.collective.kind != all_reduce && !is_measured(task.topology);
+           !is_measured(task.topology);
   }
 
-  /// Edges that are left out have to be there.
   [[nodiscard]] bool prices_serve(const Task& task) const {
-    const bool reduces_all = task.collective.kind == all_reduce;
     const std::optional<int> few = options_.edges_per_rank;
     if (task.network.folded()) return !few;
     const int width = widest(task.network);
-    const bool many_ranks = task.network.world_size() > kMostPackedWide;
-    if (!few) return reduces_all || !many_ranks || width <= kManyEdges;
-    if (width <= *few) return false;
-    return *few == kFewEdges || (!reduces_all && !many_ranks);
+    if (few && width <= *few) return false;  // the same as over all edges
+    if (task.network.world_size() <= kMostPackedWide) return true;
+    return few ? *few == kFewEdges : width <= kManyEdges || task.collective.kind == all_reduce;
   }
 
   PackingOptions options_;
@@ -103,21 +99,27 @@ std::vector<Schedule> packed(const Task& task, const Budget& budget, KnownPackin
   return one(trees(known.of(task.topology), task.collective, task.size_bytes, budget));
 }
 
-/// What combines: all_reduce over trees of its own, and the other two where their mirror images
-/// lose by the order in which contributions come.
-std::vector<Schedule> combined(const Task& task, const Budget& budget, KnownPackings& known) {
-  const CollectiveKind kind = task.collective.kind;
-  if (kind != all_reduce && kind != reduce_scatter && kind != reduce) return {};
-  if (!known.serve(task)) return {};
-  if (task.network.folded()) {
-    const bool made = kind == all_reduce && symmetric(task.topology);
-    return made ? repeated_all_reduces(task.network, task.size_bytes, budget)
-                : std::vector<Schedule>{};
-  }
+/// Trees that combine, where finding them does not take too long.
+std::vector<Schedule> over_trees(const Task& task, const Budget& budget, KnownPackings& known) {
   if (task.network.world_size() > kMostPacked) return {};
   Packings& packings = known.of(task.topology);
   if (looks(packings.network(Direction::forward)) > kMostSpannedLooks) return {};
   return one(trees(packings, task.collective, task.size_bytes, budget));
+}
+
+/// Sums, where the mirror images of what copies lose by the order in which contributions come.
+std::vector<Schedule> summed(const Task& task, const Budget& budget, KnownPackings& known) {
+  const CollectiveKind kind = task.collective.kind;
+  if ((kind != reduce_scatter && kind != reduce) || task.network.folded()) return {};
+  return known.serve(task) ? over_trees(task, budget, known) : std::vector<Schedule>{};
+}
+
+/// All_reduce, over trees of its own. These are packed by prices alone.
+std::vector<Schedule> all_reduced(const Task& task, const Budget& budget, KnownPackings& known) {
+  if (task.collective.kind != all_reduce || !known.serve(task)) return {};
+  if (!task.network.folded()) return over_trees(task, budget, known);
+  if (!symmetric(task.topology)) return {};
+  return repeated_all_reduces(task.network, task.size_bytes, budget);
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
@@ -160,14 +162,16 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "gateways", .make = gateways},
       {.name = "gateways", .make = reduced_over_gateways, .combines = true},
       {.name = "trees", .make = with(packed, by_prices), .folds = true},
-      {.name = "trees", .make = with(combined, by_prices), .combines = true, .folds = true},
+      {.name = "trees", .make = with(summed, by_prices), .combines = true},
+      {.name = "trees", .make = with(all_reduced, by_prices), .combines = true, .folds = true},
       {.name = "trees", .make = with(packed, to_few)},
-      {.name = "trees", .make = with(combined, to_few), .combines = true},
+      {.name = "trees", .make = with(summed, to_few), .combines = true},
+      {.name = "trees", .make = with(all_reduced, to_few), .combines = true},
       {.name = "trees", .make = with(packed, to_some)},
-      {.name = "trees", .make = with(combined, to_some), .combines = true},
+      {.name = "trees", .make = with(summed, to_some), .combines = true},
       {.name = "trees", .make = with(packed, to_many)},
       {.name = "trees", .make = with(packed, by_cuts)},
-      {.name = "trees", .make = with(combined, by_cuts), .combines = true},
+      {.name = "trees", .make = with(summed, by_cuts), .combines = true},
       {.name = "routed", .make = exchanged},
       {.name = "greedy", .make = matched},
   };

@@ -141,8 +141,10 @@ class TreeSchedule {
       }
       if (good_enough(some)) break;
     }
-    if (best != nullptr) attempt(*best, best_s_per_byte * size_bytes_);
-    if (most != best) attempt(*most, best_s_per_byte * size_bytes_);
+    for (const Packed* some : {best, most == best ? nullptr : most}) {
+      if (some == nullptr || good_pieces(*some, 1) == good_pieces(*some, kCoarse)) continue;
+      attempt(*some, best_s_per_byte * size_bytes_);
+    }
     return taken();
   }
 
@@ -169,9 +171,10 @@ class TreeSchedule {
     if (best_ && budget_.spent()) return false;
     if (!worth_a_try(packed, best_s)) return true;
     // Round a ring all lanes are busy from the first step on, however large the pieces.
+    const int num_pieces = good_pieces(packed, 1);
     if (packed.rings) run(packed, 1, {});
-    if (packed.rings && good_enough(packed)) return false;
-    run(packed, good_pieces(packed, 1), {});
+    if (packed.rings && (num_pieces == 1 || good_enough(packed))) return !good_enough(packed);
+    run(packed, num_pieces, {});
     return !good_enough(packed);
   }
 
