@@ -519,6 +519,25 @@ TEST(Bounds, OfExchangesByPricesAreNearThoseOfTheLinearProgram) {
   }
 }
 
+TEST(Bounds, OfExchangesKeepToTheRoutesOfMessages) {
+  // The shortest way from a to b is the slow cable; the detour over c is open to no message.
+  Topology topology = gpus(4);
+  const int a = add_node(topology, "a", NodeKind::network_switch);
+  const int b = add_node(topology, "b", NodeKind::network_switch);
+  const int c = add_node(topology, "c", NodeKind::network_switch);
+  for (const int rank : {0, 1, 2, 3}) join(topology, rank, rank < 2 ? a : b, 100);
+  join(topology, a, b, 1);
+  join(topology, a, c, 10);
+  join(topology, c, b, 10);
+  const Bound bound = lower_bound(topology, {CollectiveKind::all_to_all});
+  EXPECT_NEAR(bound.algbw_gb_s(), 1, 1e-3) << "four blocks of a quarter each way";
+  EXPECT_EQ(bound.method, "prices of routes");
+  // But to a rank at c, which passes on.
+  topology.rank_nodes.push_back(add_node(topology, "gpu4", NodeKind::gpu));
+  join(topology, 7, c, 100);
+  EXPECT_GT(algbw(topology, CollectiveKind::all_to_all), 5);
+}
+
 TEST(Bounds, OfExchangesOnLargeIrregularWiringsAreThoseOfTheirNarrowestCut) {
   // Along the longer side each half sends to the other over as many cables as the shorter one has.
   EXPECT_NEAR(algbw(topology_from_name("mesh:18x13"), CollectiveKind::all_to_all),

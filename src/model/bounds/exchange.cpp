@@ -351,13 +351,12 @@ Rate exchange_rate(const Network& network) {
     quick.limit.method += ", reached by shortest paths";
     return quick.limit;
   }
-  if (network.terminals.size() * network.arcs.size() > kMaxVariables) {
-    Rate limit = priced_exchange_rate(network);
-    if (limit.gb_s >= quick.limit.gb_s * (1 - kSame)) limit = std::move(quick.limit);
-    limit.method += " (too large for the LP)";
-    return limit;
-  }
-  return FlowProgram(network, all).solve(all);
+  const bool large = network.terminals.size() * network.arcs.size() > kMaxVariables;
+  Rate limit = large ? priced_exchange_rate(network) : FlowProgram(network, all).solve(all);
+  if (large && limit.gb_s >= quick.limit.gb_s * (1 - kSame)) limit = std::move(quick.limit);
+  if (auto by_routes = routed_exchange_rate(network, limit.gb_s)) return *std::move(by_routes);
+  if (large) limit.method += " (too large for the LP)";
+  return limit;
 }
 
 Rate scatter_rate(const Network& network, int root_node) {

@@ -1,6 +1,7 @@
 // What exchange_rate() is made of, for src/model/bounds alone.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/bounds/network.hpp"
@@ -51,5 +52,10 @@ struct ShortestPaths {
 /// are cheapest then; the mean of the prices proves most. What that routing fills may be a cut,
 /// which is then looked at itself.
 [[nodiscard]] Rate priced_exchange_rate(const Network& network);
+
+/// The same where a message between two ranks goes over its route, which the switches choose, and
+/// other ways lead over ranks that relay. Nothing if it is hardly less than `most_gb_s`, or where
+/// there are no switches, or so many ranks that it would take more than seconds.
+[[nodiscard]] std::optional<Rate> routed_exchange_rate(const Network& network, double most_gb_s);
 
 }  // namespace chorus::bounds

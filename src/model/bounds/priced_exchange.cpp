@@ -1,8 +1,9 @@
-// Rates of all-to-all where a linear program would be too large.
+// Rates of all-to-all where a linear program would be too large, and over the routes of messages.
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/index.hpp"
 #include "model/bounds/cheapest.hpp"
 #include "model/bounds/exchange.hpp"
+#include "model/price/cost.hpp"
 
 namespace chorus::bounds {
 namespace {
@@ -23,15 +25,56 @@ constexpr double kMet = 1.005;  // times what the routing reaches: a limit can h
 // get, the less at a time, or all sources rush from one way to another.
 constexpr double kSharpness = 10, kSharper = 1.02;
 constexpr double kMoved = 0.3, kMovedLess = 0.3;
-constexpr double kOfMean = 0.2;                  // that the prices of one sweep make
-constexpr double kFull[] = {0.97, 0.99, 0.998};  // of the busiest
-constexpr double kSteep[] = {100, 1000};         // for a routing that is even already
-constexpr double kLimiting = 0.1;                // of the mean cost of a capacity
+constexpr double kOfMean = 0.2;                      // that the prices of one sweep make
+constexpr double kFull[] = {0.97, 0.99, 0.998};      // of the busiest
+constexpr double kSteep[] = {100, 1000};             // for a routing that is even already
+constexpr double kLimiting = 0.1;                    // of the mean cost of a capacity
+constexpr std::size_t kMostRouteLooks = 30'000'000;  // at routes, in one sweep
+
+/// What data can do in one go: cross an arc, or follow the route of a message.
+struct Hops {
+  std::vector<std::vector<int>> from;  // by node
+  std::vector<int> src, dst;           // nodes
+  std::vector<std::vector<int>> arcs;  // that it crosses
+  bool routes = false;
+
+  explicit Hops(const Network& network) : from(at(network.num_nodes())) {}
+  void add(int source, int destination, std::vector<int> crossed) {
+    from[at(source)].push_back(static_cast<int>(dst.size()));
+    src.push_back(source);
+    dst.push_back(destination);
+    arcs.push_back(std::move(crossed));
+  }
+};
+
+Hops arcs_of(const Network& network) {
+  Hops hops(network);
+  for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
+    hops.add(network.arcs[arc].src, network.arcs[arc].dst, {static_cast<int>(arc)});
+  }
+  return hops;
+}
+
+Hops routes_of(const Network& network) {
+  Hops hops(network);
+  hops.routes = true;
+  const RouteFinder finder(network.topology);
+  for (const int src : network.terminals) {
+    std::vector<Route> routes = finder.from(network.ranks_on[at(src)].front());
+    for (const int dst : network.terminals) {
+      Route& route = routes[at(network.ranks_on[at(dst)].front())];
+      if (dst == src || !route.connected || route.relayed) continue;
+      hops.add(src, dst, std::move(route.path));
+    }
+  }
+  return hops;
+}
 
 class PricedExchange {
  public:
-  explicit PricedExchange(const Network& network)
+  PricedExchange(const Network& network, Hops hops)
       : network_(network),
+        hops_(std::move(hops)),
         all_(exchanged(network)),
         out_(arcs_by_source(network)),
         orbit_(orbits_of_arcs(network)),
@@ -42,16 +85,30 @@ class PricedExchange {
         byte_price_(orbit_.size(), 0) {
     for (const int orbit : orbit_) share_of_orbit_[at(orbit)] += 1;
     for (double& members : share_of_orbit_) members = members > 0 ? cells_ / members : 0;
-    for (const Commodity& commodity : all_) {
+    price_bytes(std::vector<double>(mean_worth_.size(), 1));
+    for (std::size_t i = 0; i < all_.size(); ++i) {
       std::vector<double> load(orbit_.size(), 0);
-      ShortestPaths(network, out_, commodity.source).spread(network, out_, commodity, load);
+      if (!hops_.routes) {
+        ShortestPaths(network, out_, all_[i].source).spread(network, out_, all_[i], load);
+      }
       flows_.emplace_back(load.begin(), load.end());
       for (std::size_t arc = 0; arc < load.size(); ++arc) add(arc, load[arc]);
+      if (hops_.routes) move(i, 1);
     }
   }
 
+  /// The largest share of a capacity, per unit of the rate.
+  [[nodiscard]] double busiest() const {
+    double most = 0;
+    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) most = std::max(most, use_of(arc));
+    for (const Network::Group& group : network_.groups) {
+      most = std::max(most, load_of(group) / group.capacity);
+    }
+    return most;
+  }
+
   Rate best() {
-    const std::size_t looks = all_.size() * orbit_.size();
+    const std::size_t looks = all_.size() * hops_.dst.size();
     const std::size_t sweeps = std::clamp(kMostLooks / looks, kLeastSweeps, kMostSweeps);
     for (const double sharpness : kSteep) {
       set_prices(sharpness);
@@ -66,7 +123,9 @@ class PricedExchange {
       if (sweep % kSweepsToProof != 0) continue;
       price_bytes(mean_worth_);
       prove(mean_worth_);
-      for (const double full : kFull) prove_by_cuts(full);
+      for (const double full : kFull) {
+        if (!hops_.routes) prove_by_cuts(full);
+      }
       if (busiest() * rate_.gb_s <= kMet) break;
     }
     return std::move(rate_);
@@ -84,16 +143,6 @@ class PricedExchange {
   }
   [[nodiscard]] double use_of(std::size_t arc) const {
     return load_[at(orbit_[arc])] / network_.arcs[arc].capacity;
-  }
-
-  /// The largest share of a capacity, per unit of the rate.
-  [[nodiscard]] double busiest() const {
-    double most = 0;
-    for (std::size_t arc = 0; arc < orbit_.size(); ++arc) most = std::max(most, use_of(arc));
-    for (const Network::Group& group : network_.groups) {
-      most = std::max(most, load_of(group) / group.capacity);
-    }
-    return most;
   }
 
   void set_prices(double sharpness) {
@@ -128,10 +177,10 @@ class PricedExchange {
     std::vector<double> beyond = all_[i].demand;  // to this node or through it
     moved_.assign(orbit_.size(), 0);
     for (auto node = cheapest_.order.rbegin(); node != cheapest_.order.rend(); ++node) {
-      const int arc = cheapest_.by[at(*node)];
-      if (arc < 0) continue;
-      moved_[at(arc)] += beyond[at(*node)];
-      beyond[at(network_.arcs[at(arc)].src)] += beyond[at(*node)];
+      const int hop = cheapest_.by[at(*node)];
+      if (hop < 0) continue;
+      for (const int arc : hops_.arcs[at(hop)]) moved_[at(arc)] += beyond[at(*node)];
+      beyond[at(hops_.src[at(hop)])] += beyond[at(*node)];
     }
     std::vector<float>& flow = flows_[i];
     for (std::size_t arc = 0; arc < flow.size(); ++arc) {
@@ -144,9 +193,14 @@ class PricedExchange {
 
   /// What a commodity's demand pays over the cheapest ways, which stay in cheapest_.
   double pay(const Commodity& commodity) {
+    const auto price = [&](int hop) {
+      double sum = 0;
+      for (const int arc : hops_.arcs[at(hop)]) sum += byte_price_[at(arc)];
+      return sum;
+    };
     find_cheapest(
-        out_, std::span(&commodity.source, 1), [&](int arc) { return byte_price_[at(arc)]; },
-        [&](int arc) { return network_.arcs[at(arc)].dst; }, cheapest_);
+        hops_.from, std::span(&commodity.source, 1), price,
+        [&](int hop) { return hops_.dst[at(hop)]; }, cheapest_);
     double paid = 0;
     for (const int node : cheapest_.order) {
       paid += commodity.demand[at(node)] * cheapest_.distance[at(node)];
@@ -160,7 +214,9 @@ class PricedExchange {
     for (const double one : capacity_worth) worth += one;
     for (const Commodity& commodity : all_) paid += cells_ * pay(commodity);
     if (worth / paid >= rate_.gb_s) return;
-    rate_ = {.gb_s = worth / paid, .method = "prices", .tight = false};
+    rate_ = {.gb_s = worth / paid,
+             .method = hops_.routes ? "prices of routes" : "prices",
+             .tight = false};
     rate_.words = "no single cut, full at once";
     const double least = kLimiting * worth / static_cast<double>(capacity_worth.size());
     std::vector<char> limiting(orbit_.size(), 0);
@@ -201,6 +257,7 @@ class PricedExchange {
   }
 
   const Network& network_;
+  const Hops hops_;
   const std::vector<Commodity> all_;
   const std::vector<std::vector<int>> out_;
   const std::vector<int> orbit_;  // by arc
@@ -217,6 +274,19 @@ class PricedExchange {
 
 }  // namespace
 
-Rate priced_exchange_rate(const Network& network) { return PricedExchange(network).best(); }
+Rate priced_exchange_rate(const Network& network) {
+  return PricedExchange(network, arcs_of(network)).best();
+}
+
+std::optional<Rate> routed_exchange_rate(const Network& network, double most_gb_s) {
+  const std::size_t ends = network.terminals.size();
+  const bool switches = ends < at(network.num_nodes());
+  if (!switches || network.representatives.size() * ends * ends > kMostRouteLooks) return {};
+  PricedExchange exchange(network, routes_of(network));
+  if (exchange.busiest() * most_gb_s <= kMet) return {};
+  Rate rate = exchange.best();
+  if (rate.gb_s * kMet >= most_gb_s) return {};
+  return rate;
+}
 
 }  // namespace chorus::bounds
