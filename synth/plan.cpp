@@ -34,6 +34,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr long kMostComposedChunks = 4096;
 constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still be better
 constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes no time
+constexpr int kManyRanks = 128;                // to time an exchange of so many takes long
 
 /// Schedules that differ by no more are told apart by how many streams share a link, then by what
 /// they keep busy; by no more than the second, if one has not half as many streams.
@@ -155,11 +156,16 @@ class Planner {
     // whose calls take longest, what can be had.
     const bool limited = budget_.deadline != Budget::Clock::time_point::max();
     if (limited) std::reverse(sizes.begin(), sizes.end());
-    const std::size_t num_early = limited && !strategies_.empty() ? 1 : 0;
-    const std::span all(strategies_);
-    for (const auto& strategies : {all.first(num_early), all.subspan(num_early)}) {
+    std::vector<const Strategy*> all;
+    for (const Strategy& strategy : strategies_) all.push_back(&strategy);
+    const std::ptrdiff_t num_early = limited && !all.empty() ? 1 : 0;
+    const auto rest = all.begin() + num_early;
+    if (forward_.topology().world_size() > kManyRanks) {
+      std::stable_partition(rest, all.end(), [](const Strategy* one) { return one->leads; });
+    }
+    for (const std::span strategies : {std::span(all.begin(), rest), std::span(rest, all.end())}) {
       for (const std::size_t s : sizes) {
-        for (const Strategy& strategy : strategies) ask_in_time(strategy, kind, s, mirror_known);
+        for (const Strategy* one : strategies) ask_in_time(*one, kind, s, mirror_known);
       }
     }
   }
@@ -281,8 +287,11 @@ class Planner {
   /// again: that of a pipeline, or where that loses too much, of its simulation.
   void finish(Pooled& winner, std::size_t size_index) {
     winner.finished = true;
-    if (!winner.schedule.symmetry.empty()) return;
-    Schedule schedule = pipelined(winner.schedule);
+    const Schedule& as_made = winner.schedule;
+    if (!as_made.symmetry.empty()) return;
+    // Nothing of it is in pieces, and to prove and time it anew takes long.
+    if (as_made.collective.kind == all_to_all && num_transfers(as_made) > kMostSimulated) return;
+    Schedule schedule = pipelined(as_made);
     if (schedule == winner.schedule) return;
     const auto size = static_cast<double>(options_.sizes[size_index]);
     Prediction here = predict(schedule, size);

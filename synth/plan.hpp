@@ -44,6 +44,9 @@ struct Strategy {
   bool every_size =
       true;            ///< false: asked once per collective, its schedules do not depend on size
   bool folds = false;  ///< serves folded networks
+  /// Where ranks are many it is asked before others: what loses by its busiest link alone is not
+  /// timed then.
+  bool leads = false;
 };
 
 /// Those that need no solver: in every program that links the library.

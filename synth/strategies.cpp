@@ -22,7 +22,8 @@ namespace {
 using enum CollectiveKind;
 
 constexpr int kMostMatched = 128;  // ranks; beyond, minutes for all sizes
-constexpr int kMostRouted = 300;   // ranks; n² blocks each find a way
+// Sources times ranks times edges that leave each: what the ways of all blocks look at.
+constexpr double kMostRoutedLooks = 27e6;
 constexpr int kMostPacked = 1024;  // ranks
 // Ranks for which all edges are considered even where they are many: trees over fewer are found
 // sooner, and of many ranks they are the better ones.
@@ -123,7 +124,7 @@ std::vector<Schedule> all_reduced(const Task& task, const Budget& budget, KnownP
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
-  if (task.network.world_size() > kMostRouted) return {};
+  if (looks(task.network) > kMostRoutedLooks) return {};
   return one(routed(task.network, task.collective, task.size_bytes, budget));
 }
 
@@ -172,7 +173,7 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "trees", .make = with(packed, to_many)},
       {.name = "trees", .make = with(packed, by_cuts)},
       {.name = "trees", .make = with(summed, by_cuts), .combines = true},
-      {.name = "routed", .make = exchanged},
+      {.name = "routed", .make = exchanged, .folds = true, .leads = true},
       {.name = "greedy", .make = matched},
   };
 }

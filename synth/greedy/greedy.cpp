@@ -129,7 +129,7 @@ class Greedy {
     });
     const int num_chunks = num_blocks(collective_.kind, network_.world_size()) * chunks;
     const Predictor predictor(network_);
-    const bool simulates = predictor.quick(trials.front().run->hops.size());
+    const bool simulates = trials.front().run->hops.size() <= kMostCompared;
     if (trials.size() > kFinalists || !simulates) trials.resize(simulates ? kFinalists : 1);
     std::optional<Schedule> best;
     double best_s = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 
 #include "base/check.hpp"
 #include "base/index.hpp"
@@ -17,6 +18,7 @@ ListScheduler::ListScheduler(const Network& network, JobGraph graph, double chun
     : network_(network),
       bytes_(chunk_bytes),
       jobs_(std::move(graph.jobs())),
+      urgency_(jobs_.size()),
       missing_(jobs_.size(), 0),
       after_(graph.waits().size()),
       after_at_(jobs_.size() + 1, 0),
@@ -24,6 +26,15 @@ ListScheduler::ListScheduler(const Network& network, JobGraph graph, double chun
       blocked_(network.resources().size(), Queue(Later{this})),
       heads_(LaterHead{this}),
       free_at_s_(network.resources().size(), 0) {
+  std::vector<int> least_first(jobs_.size());
+  std::iota(least_first.begin(), least_first.end(), 0);
+  std::ranges::sort(least_first, [&](int a, int b) {
+    const Job &x = jobs_[at(a)], &y = jobs_[at(b)];
+    return x.urgency != y.urgency ? x.urgency < y.urgency : a > b;
+  });
+  for (std::size_t i = 0; i < least_first.size(); ++i) {
+    urgency_[at(least_first[i])] = static_cast<int>(i);
+  }
   for (const auto& [before, after] : graph.waits()) {
     ++after_at_[at(before) + 1];
     ++missing_[at(after)];
@@ -55,10 +66,6 @@ std::vector<int> ListScheduler::run() {
     begin_what_can();
   }
   return std::move(order_);
-}
-
-std::tuple<double, int, int, int> ListScheduler::urgency(int job) const {
-  return std::tuple_cat(jobs_[at(job)].urgency, std::tuple(-job));
 }
 
 void ListScheduler::ended(int job) {

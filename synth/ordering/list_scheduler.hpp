@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/index.hpp"
 #include "synth/network.hpp"
 
 namespace chorus::synth {
@@ -52,7 +53,9 @@ class ListScheduler {
  private:
   struct Later {  // orders heaps by urgency
     const ListScheduler* scheduler;
-    bool operator()(int a, int b) const { return scheduler->urgency(a) < scheduler->urgency(b); }
+    bool operator()(int a, int b) const {
+      return scheduler->urgency_[at(a)] < scheduler->urgency_[at(b)];
+    }
   };
   using Queue = std::priority_queue<int, std::vector<int>, Later>;
 
@@ -64,9 +67,7 @@ class ListScheduler {
   struct LaterHead {
     const ListScheduler* scheduler;
     bool operator()(const Head& a, const Head& b) const {
-      const auto x = scheduler->urgency(a.job);
-      const auto y = scheduler->urgency(b.job);
-      return x != y ? x < y : a.resource < b.resource;
+      return a.job != b.job ? Later{scheduler}(a.job, b.job) : a.resource < b.resource;
     }
   };
   /// A resource is free again, or a job has ended.
@@ -80,7 +81,6 @@ class ListScheduler {
     }
   };
 
-  [[nodiscard]] std::tuple<double, int, int, int> urgency(int job) const;
   void ended(int job);
   void arrive(int job);
   void offer(int job);
@@ -94,6 +94,7 @@ class ListScheduler {
   const Network& network_;
   double bytes_;
   std::vector<Job> jobs_;
+  std::vector<int> urgency_;           // by job: how many are less urgent
   std::vector<int> missing_;           // by job: jobs that it still waits for
   std::vector<int> after_;             // jobs that wait, grouped by the one they wait for
   std::vector<std::size_t> after_at_;  // [jobs + 1]

@@ -1,6 +1,7 @@
 // in_order(): list scheduling of the hops of a multicast routing.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -14,6 +15,10 @@
 
 namespace chorus::synth {
 namespace {
+
+/// Of the longest way: by so much chunks of an all_to_all go before or after others by chance.
+/// Random wirings gain 5 to 10 % by 0.1 to 0.5, meshes and tori lose nothing by 0.3.
+constexpr double kSpread = 0.25;
 
 int edge_of(const Network& network, const Hop& hop) {
   const std::optional<int> edge = network.edge(hop.src, hop.dst);
@@ -38,6 +43,14 @@ std::vector<int> bringers(const Network& network, const std::vector<Hop>& hops) 
   return result;
 }
 
+/// In [0, 1), as if drawn by chance for each chunk (Steele's splitmix64).
+double unit(ChunkId chunk) {
+  std::uint64_t bits = (static_cast<std::uint64_t>(chunk) + 1) * 0x9e3779b97f4a7c15;
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+  return static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
+}
+
 /// One job per hop, numbered alike. How urgent a hop is: its own time and that of the longest way
 /// on from its end, then the ranks that get the chunk through it, then the lower chunk. First
 /// pieces go before all others: where ways share a link fairly they arrive together.
@@ -50,6 +63,7 @@ JobGraph jobs_of(const Network& network, const MulticastRouting& multicast, doub
     if (bringer[i] >= 0) graph.wait(static_cast<int>(i), bringer[i]);
   }
   std::vector<Job>& jobs = graph.jobs();
+  const bool exchanges = multicast.collective.kind == CollectiveKind::all_to_all;
   double longest_s = 0;
   for (std::size_t i = jobs.size(); i-- > 0;) {
     const Edge& edge = network.edges()[at(jobs[i].edge)];
@@ -60,6 +74,11 @@ JobGraph jobs_of(const Network& network, const MulticastRouting& multicast, doub
     auto& [way_before_s, reaches_before, chunk_before] = jobs[at(bringer[i])].urgency;
     way_before_s = std::max(way_before_s, way_s);
     reaches_before += reaches;
+  }
+  // Of an exchange what has as long a way to go would otherwise come at the same time, to a link
+  // that stood idle before.
+  for (std::size_t i = 0; i < jobs.size() && exchanges; ++i) {
+    std::get<0>(jobs[i].urgency) += kSpread * longest_s * unit(multicast.hops[i].chunk);
   }
   for (std::size_t i = 0; i < jobs.size() && multicast.pieces > 1; ++i) {
     std::get<0>(jobs[i].urgency) -= multicast.hops[i].chunk % multicast.pieces * 2 * longest_s;

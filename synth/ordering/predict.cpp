@@ -109,10 +109,4 @@ std::optional<double> replayed_seconds(const Schedule& schedule, const Network& 
   return scheduler.seconds();
 }
 
-bool Predictor::quick(std::size_t transfers) const {
-  // 16,256 transfers on 16,256 edges around one switch: 1.8 s; 65,280 on the 1,024 edges of a torus
-  // 0.07 s.
-  return transfers * std::min(transfers, topology_.links.size()) <= 200'000'000;
-}
-
 }  // namespace chorus::synth

@@ -13,6 +13,8 @@ namespace chorus::synth {
 
 /// Transfers that are still simulated one by one; more take seconds each and more.
 inline constexpr std::size_t kMostSimulated = 800'000;
+/// The same where it is done for one candidate after the other: a second or two.
+inline constexpr std::size_t kMostCompared = 400'000;
 
 /// A topology in which every edge of the network is a link, of the same number, and every resource
 /// a port group: edge for edge the same alphas, and the same sharing.
@@ -25,9 +27,6 @@ class Predictor {
 
   /// Seconds of `schedule`, all of whose transfers are edges of the network.
   [[nodiscard]] double seconds(const Schedule& schedule, double size_bytes) const;
-  /// True if that takes a second or two at most: where much is shared the time grows with the
-  /// square of the transfers that are under way together.
-  [[nodiscard]] bool quick(std::size_t transfers) const;
 
  private:
   Topology topology_;

@@ -17,12 +17,14 @@ double steep(double exponent) { return std::exp(std::min(exponent, 300.0)); }
 }  // namespace
 
 Loads::Loads(const Network& network, int pieces, double piece_bytes, double alpha_weight,
-             double use_weight)
+             double use_weight, double lane_weight)
     : network_(network),
       count_(network.resources().size(), 0),
       price_(network.resources().size(), 0),
+      lanes_(network.edges().size()),
       pieces_(pieces),
-      use_weight_(use_weight) {
+      use_weight_(use_weight),
+      lane_weight_(lane_weight) {
   for (const Resource& resource : network.resources()) {
     const double message = piece_bytes > 0 ? resource.message_s / piece_bytes : 0;
     weight_.push_back((resource.beta_s_per_byte + message) / pieces);
@@ -41,6 +43,8 @@ void Loads::change(const Path& path, int by) {
       count_[at(resource)] += by;
       reprice_one(resource);
     }
+    lanes_[at(edge)].pieces += by;
+    if (lane_weight_ > 0) reprice_lane(edge);
   }
 }
 
@@ -49,28 +53,52 @@ void Loads::reprice(double sharpness, double scale) {
   sharpness_ = sharpness;
   scale_ = scale;
   for (std::size_t i = 0; i < price_.size(); ++i) reprice_one(static_cast<int>(i));
+  if (lane_weight_ > 0) weigh_lanes();
 }
 
 void Loads::cap(double most) {
   capped_ = true;
   scale_ = most;
   for (std::size_t i = 0; i < price_.size(); ++i) reprice_one(static_cast<int>(i));
+  if (lane_weight_ > 0) weigh_lanes();
+}
+
+/// By how many lanes are in use now.
+void Loads::weigh_lanes() {
+  std::vector<int> sharing(count_.size(), 0);
+  for (std::size_t edge = 0; edge < lanes_.size(); ++edge) {
+    if (lanes_[edge].pieces == 0) continue;
+    for (const int resource : network_.edges()[edge].resources) ++sharing[at(resource)];
+  }
+  for (std::size_t edge = 0; edge < lanes_.size(); ++edge) {
+    double& weight = lanes_[edge].weight;
+    weight = 0;
+    for (const int resource : network_.edges()[edge].resources) {
+      weight = std::max(weight, lane_weight_ * sharing[at(resource)] * weight_[at(resource)]);
+    }
+    reprice_lane(static_cast<int>(edge));
+  }
+}
+
+/// Of one piece more, which adds `step` of the scale to what `pieces` make.
+double Loads::price_of(double step, int pieces) const {
+  if (capped_) return (step * (pieces + 1) > 1 + 1e-9 ? kPriceOfExcess : 1) * step;
+  return steep(sharpness_ * (step * pieces - 1)) * std::expm1(std::min(sharpness_ * step, 300.0));
+}
+
+void Loads::reprice_lane(int edge) {
+  Lane& lane = lanes_[at(edge)];
+  lane.price = price_of(lane.weight / scale_, lane.pieces);
 }
 
 void Loads::reprice_one(int resource) {
   const double step = weight_[at(resource)] / scale_;
-  if (capped_) {
-    const bool over = step * (count_[at(resource)] + 1) > 1 + 1e-9;
-    price_[at(resource)] = (over ? kPriceOfExcess : 1) * step;
-    return;
-  }
-  const double now = steep(sharpness_ * (step * count_[at(resource)] - 1));
-  price_[at(resource)] =
-      now * std::expm1(std::min(sharpness_ * step, 300.0)) + use_weight_ * sharpness_ * step;
+  price_[at(resource)] = price_of(step, count_[at(resource)]);
+  if (!capped_) price_[at(resource)] += use_weight_ * sharpness_ * step;
 }
 
 double Loads::price(int edge) const {
-  double sum = alpha_price_[at(edge)];
+  double sum = alpha_price_[at(edge)] + lanes_[at(edge)].price;
   for (const int resource : network_.edges()[at(edge)].resources) sum += price_[at(resource)];
   return sum;
 }
@@ -84,6 +112,7 @@ double Loads::price(const Path& path) const {
 double Loads::worst() const {
   double worst = 0;
   for (std::size_t i = 0; i < count_.size(); ++i) worst = std::max(worst, weight_[i] * count_[i]);
+  for (const Lane& lane : lanes_) worst = std::max(worst, lane.weight * lane.pieces);
   return worst;
 }
 

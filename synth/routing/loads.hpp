@@ -1,4 +1,4 @@
-// What a routing puts on every resource, and the price of putting more there.
+// What a routing puts on every resource and lane, and the price of putting more there.
 #pragma once
 
 #include <span>
@@ -17,8 +17,12 @@ class Loads {
   /// 1 / `pieces` of a block. `alpha_weight` is the price of the largest alpha of any edge.
   /// `use_weight` is what an idle resource costs, of the price of a full one: the more, the shorter
   /// the ways.
+  ///
+  /// Lanes that cross one resource share it evenly, however much each of them has to carry. So a
+  /// lane (an edge in use) of many pieces ends late: it counts as loaded as if `lane_weight` of its
+  /// fellows carried as many. 0: lanes do not count.
   Loads(const Network& network, int pieces, double piece_bytes, double alpha_weight,
-        double use_weight);
+        double use_weight, double lane_weight = 0);
 
   void add(const Path& path) { change(path, 1); }
   void remove(const Path& path) { change(path, -1); }
@@ -29,6 +33,7 @@ class Loads {
 
   [[nodiscard]] double price(int edge) const;
   [[nodiscard]] double price(const Path& path) const;
+  /// Of the most loaded resource or lane.
   [[nodiscard]] double worst() const;
   /// Sum over all resources: what breaks ties between routings of equal worst load.
   [[nodiscard]] double total() const;
@@ -39,16 +44,26 @@ class Loads {
  private:
   void change(const Path& path, int by);
   void reprice_one(int resource);
+  void reprice_lane(int edge);
+  void weigh_lanes();
+  [[nodiscard]] double price_of(double step, int pieces) const;
 
   const Network& network_;
   std::vector<double> weight_;       // of one piece, by resource
   std::vector<int> count_;           // pieces that cross, by resource
   std::vector<double> price_;        // of one more piece, by resource
   std::vector<double> alpha_price_;  // by edge
+  struct Lane {
+    int pieces = 0;
+    double weight = 0;  // of one piece
+    double price = 0;   // of one more
+  };
+  std::vector<Lane> lanes_;  // by edge
   double sharpness_ = 1;
   double scale_ = 1;
   int pieces_ = 1;
   double use_weight_ = 0;
+  double lane_weight_ = 0;
   bool capped_ = false;
 };
 

@@ -15,7 +15,10 @@ constexpr double kFar = std::numeric_limits<double>::infinity();
 }  // namespace
 
 CheapestPaths::CheapestPaths(const Network& network)
-    : network_(network), distance_(at(network.world_size())), via_(at(network.world_size())) {}
+    : network_(network),
+      distance_(at(network.world_size())),
+      via_(at(network.world_size())),
+      from_(at(network.world_size())) {}
 
 void CheapestPaths::run(Rank source, std::span<const double> cost) {
   std::fill(distance_.begin(), distance_.end(), kFar);
@@ -27,12 +30,13 @@ void CheapestPaths::run(Rank source, std::span<const double> cost) {
     const auto [distance, rank] = heap_.back();
     heap_.pop_back();
     if (distance > distance_[at(rank)]) continue;
-    for (const int index : network_.out(rank)) {
-      const Rank next = network_.edges()[at(index)].dst;
+    for (const int index : network_.out(rank % network_.cells().size())) {
+      const Rank next = end_of(network_, network_.edges()[at(index)], rank);
       const double there = distance + cost[at(index)];
       if (there >= distance_[at(next)]) continue;
       distance_[at(next)] = there;
       via_[at(next)] = index;
+      from_[at(next)] = rank;
       heap_.emplace_back(there, next);
       std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
     }
@@ -45,10 +49,7 @@ double CheapestPaths::distance(Rank rank) const { return distance_[at(rank)]; }
 
 Path CheapestPaths::path(Rank rank) const {
   Path path;
-  for (int edge = via_[at(rank)]; edge >= 0;) {
-    path.push_back(edge);
-    edge = via_[at(network_.edges()[at(edge)].src)];
-  }
+  for (; via_[at(rank)] >= 0; rank = from_[at(rank)]) path.push_back(via_[at(rank)]);
   std::reverse(path.begin(), path.end());
   return path;
 }

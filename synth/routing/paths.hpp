@@ -9,15 +9,22 @@
 
 namespace chorus::synth {
 
-/// Edges of a network, in the order in which they are taken.
+/// Edges of a network, in the order in which they are taken; of a folded one those that the ways
+/// over ranks of other cells are images of.
 using Path = std::vector<int>;
+
+/// The rank that a hop over `edge`, or its image, leads to from `src`.
+[[nodiscard]] inline Rank end_of(const Network& network, const Edge& edge, Rank src) {
+  if (!network.folded()) return edge.dst;
+  return network.cells().moved(edge.dst, network.cells().cell_of(src));
+}
 
 /// Dijkstra, with its memory kept from one run to the next. Ties go to the way found first.
 class CheapestPaths {
  public:
   explicit CheapestPaths(const Network& network);
 
-  /// `cost` is per edge and not negative.
+  /// `cost` is per edge and not negative. On a folded network the source is of cell 0.
   void run(Rank source, std::span<const double> cost);
   [[nodiscard]] bool reached(Rank rank) const;
   [[nodiscard]] double distance(Rank rank) const;
@@ -28,6 +35,7 @@ class CheapestPaths {
   const Network& network_;
   std::vector<double> distance_;
   std::vector<int> via_;
+  std::vector<Rank> from_;
   std::vector<std::pair<double, Rank>> heap_;
 };
 

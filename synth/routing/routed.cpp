@@ -29,10 +29,16 @@ constexpr double kLeastPieceBytes = 256;    // smaller ones do not fill a messag
 constexpr double kLeastCutBytes = 4096;     // nor are these worth a pipeline
 // Of more than this one piece has to do.
 constexpr std::size_t kManyHops = 150'000;
+constexpr std::size_t kMostTimed = 700'000;   // of all candidates
+constexpr std::size_t kMostHops = 3'000'000;  // to put them in order takes ten seconds
+// See Loads. Lanes of a dragonfly that carry one block alone cannot relay; by 0.1 some carry 40.
+constexpr double kLaneWeight = 0.25;
+constexpr double kLate = 0.97;  // of the time: if the load is less, lanes may be the cause
 
-std::vector<Demand> demands_of(Collective collective, int n) {
+std::vector<Demand> demands_of(Collective collective, const Network& network) {
+  const int n = network.world_size();
   std::vector<Demand> demands;
-  for (Rank src = 0; src < n; ++src) {
+  for (Rank src = 0; src < network.cells().size(); ++src) {
     for (Rank dst = 0; dst < n; ++dst) {
       if (src == dst) continue;
       if (collective.kind == CollectiveKind::gather && dst != collective.root) continue;
@@ -61,9 +67,11 @@ MulticastRouting multicast_of(const Network& network, Collective collective,
     const int block = block_of(collective, n, demands[i]);
     for (int piece = 0; piece < pieces; ++piece) {
       // Neighbouring chunks go different ways, so that the ways fill at the same time.
+      Rank src = demands[i].src;
       for (const int index : routing.paths[i * at(routing.pieces) + at(piece % routing.pieces)]) {
-        const Edge& edge = network.edges()[at(index)];
-        multicast.hops.push_back({edge.src, edge.dst, block * pieces + piece});
+        const Rank dst = end_of(network, network.edges()[at(index)], src);
+        multicast.hops.push_back({src, dst, block * pieces + piece});
+        src = dst;
       }
     }
   }
@@ -86,36 +94,45 @@ class RoutingChoice {
         size_bytes_(size_bytes),
         block_bytes_(size_bytes / network.world_size()),
         budget_(budget),
-        demands_(demands_of(collective, network.world_size())),
-        router_(network, demands_, block_bytes_, budget),
-        predictor_(network) {}
+        demands_(demands_of(collective, network)),
+        router_(network, demands_, block_bytes_, budget) {}
 
   std::optional<Schedule> run() {
     if (!router_.connected() || budget_.spent()) return std::nullopt;
     const Routing shortest = router_.shortest(1);
-    consider(shortest, 1);
+    const std::size_t hops = hops_of(shortest);
+    if (hops > kMostHops) return std::nullopt;
     const double alpha_s = longest_alpha_s(shortest);
-    if (shortest.load_s * block_bytes_ < 0.05 * alpha_s) return std::move(best_);
-    balance(alpha_s);
+    const double load_s = shortest.load_s * block_bytes_;
+    // Of many that are not timed, to put those in order that will lose takes too long.
+    if (hops <= kMostCompared || load_s < alpha_s) (void)consider(shortest, 1);
+    if (load_s >= 0.05 * alpha_s) balance(alpha_s);
     return std::move(best_);
   }
 
  private:
-  /// Routings of least load, in as many pieces as that takes, in as many cuts as pay.
+  /// Routings of least load, in as many pieces as that takes, in as many cuts as pay; then, if that
+  /// still takes longer than its load, one whose lanes are alike.
   void balance(double alpha_s) {
     std::vector<Routing> routings;
+    double floor_s = 0, load_s = 0;
     for (const double use_weight : kUseWeights) {
       if (routings.empty()) {
         routings = in_more_and_more_pieces(use_weight);
       } else {
         routings = {router_.balanced(routings.back().pieces, use_weight)};
       }
-      const double floor_s = std::max(alpha_s, router_.bound_s() * block_bytes_);
+      floor_s = std::max(alpha_s, router_.bound_s() * block_bytes_);
+      load_s = std::max(load_s, routings.back().load_s * block_bytes_);
       cut(routings.back(), floor_s);
       // One piece may be faster for its lower latency.
       if (routings.back().pieces > 1 && routings.front().pieces == 1)
         cut(routings.front(), floor_s);
-      if (done(floor_s) || demands_.size() > kManyDemands) return;
+      if (done(floor_s)) return;
+      if (demands_.size() > kManyDemands) break;
+    }
+    if (load_s < kLate * best_s_ && lanes_share()) {
+      cut(router_.balanced(routings.back().pieces, kUseWeights[0], kLaneWeight), floor_s);
     }
   }
 
@@ -141,12 +158,12 @@ class RoutingChoice {
     return routings;
   }
 
+  /// Whole, and in more and more pieces that follow each other.
   void cut(const Routing& routing, double floor_s) {
     int vain = 0;
-    for (int cuts = 1; cuts <= kMostCuts && vain < 2; cuts *= 2) {
-      if (done(floor_s)) return;
+    for (int cuts = 1; cuts <= kMostCuts && vain < 2 && !done(floor_s); cuts *= 2) {
       const bool tiny = block_bytes_ / (routing.pieces * cuts) < kLeastCutBytes;
-      if (cuts > 1 && (tiny || !predictor_.quick(hops_of(routing) * at(cuts)))) return;
+      if (cuts > 1 && (tiny || compared_ + hops_of(routing) * at(cuts) > kMostTimed)) return;
       vain = consider(routing, cuts) ? 0 : vain + 1;
     }
   }
@@ -156,15 +173,32 @@ class RoutingChoice {
     const MulticastRouting multicast = multicast_of(network_, collective_, demands_, routing, cuts);
     const double bytes = block_bytes_ / (routing.pieces * cuts);
     Schedule schedule = in_order("routed", network_, multicast, bytes);
-    const bool simulated = predictor_.quick(multicast.hops.size());
-    const double seconds = simulated ? predictor_.seconds(schedule, size_bytes_)
-                                     : routing.load_s * block_bytes_ + longest_alpha_s(routing);
+    double seconds = routing.load_s * block_bytes_ + longest_alpha_s(routing);
+    if (multicast.hops.size() <= kMostCompared) {
+      seconds = seconds_of(schedule);
+      compared_ += multicast.hops.size();
+    }
     budget_.say(
         fmt::format("routed in {} pieces: {:.3g} ms", routing.pieces * cuts, seconds * 1e3));
     if (best_ && seconds >= best_s_ * kWorthMoreRoutes) return false;
     best_ = std::move(schedule);
     best_s_ = seconds;
     return true;
+  }
+
+  double seconds_of(const Schedule& schedule) {
+    if (network_.folded()) return *replayed_seconds(schedule, network_, size_bytes_);
+    if (!predictor_) predictor_.emplace(network_);
+    return predictor_->seconds(schedule, size_bytes_);
+  }
+
+  /// So many that one of many pieces would be late.
+  [[nodiscard]] bool lanes_share() const {
+    std::vector<int> sharing(network_.resources().size(), 0);
+    for (const Edge& edge : network_.edges()) {
+      for (const int resource : edge.resources) ++sharing[at(resource)];
+    }
+    return std::ranges::any_of(sharing, [](int lanes) { return lanes * kLaneWeight > 1; });
   }
 
   [[nodiscard]] double longest_alpha_s(const Routing& routing) const {
@@ -184,9 +218,10 @@ class RoutingChoice {
   const Budget& budget_;
   std::vector<Demand> demands_;
   Router router_;
-  Predictor predictor_;
+  std::optional<Predictor> predictor_;  // of a network that is not folded
   std::optional<Schedule> best_;
   double best_s_ = std::numeric_limits<double>::infinity();
+  std::size_t compared_ = 0;  // hops of all that was timed
 };
 
 }  // namespace
@@ -197,6 +232,7 @@ std::optional<Schedule> routed(const Network& network, Collective collective, do
   const bool exchanges = kind == CollectiveKind::all_to_all || kind == CollectiveKind::gather ||
                          kind == CollectiveKind::scatter;
   if (!exchanges || network.world_size() < 2) return std::nullopt;
+  if (network.folded() && kind != CollectiveKind::all_to_all) return std::nullopt;
   return RoutingChoice(network, collective, size_bytes, budget).run();
 }
 

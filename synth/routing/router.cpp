@@ -48,20 +48,23 @@ Router::Router(const Network& network, std::vector<Demand> demands, double block
     if (i == 0 || demands_[i].src != demands_[i - 1].src) sources_.push_back(i);
   }
   sources_.push_back(demands_.size());
-  const Loads empty(network, 1, block_bytes, kAlphaDecides, kUseBreaksTies);
+  set_costs(Loads(network, 1, block_bytes, kAlphaDecides, kUseBreaksTies));
   for (std::size_t i = 0; i + 1 < sources_.size() && connected_; ++i) {
-    explore(empty, sources_[i], sources_[i + 1]);
+    explore(sources_[i], sources_[i + 1]);
     connected_ = connected_ && !budget_.spent();
   }
 }
 
 bool Router::large() const { return demands_.size() > 20'000; }
 
-/// Adds the cheapest ways of the demands [first, last), which have one source, to the known ones.
-void Router::explore(const Loads& loads, std::size_t first, std::size_t last) {
+void Router::set_costs(const Loads& loads) {
   for (std::size_t edge = 0; edge < edge_cost_.size(); ++edge) {
     edge_cost_[edge] = loads.price(static_cast<int>(edge));
   }
+}
+
+/// Adds the cheapest ways of the demands [first, last), which have one source, to the known ones.
+void Router::explore(std::size_t first, std::size_t last) {
   cheapest_.run(demands_[first].src, edge_cost_);
   for (std::size_t i = first; i < last; ++i) {
     if (!cheapest_.reached(demands_[i].dst)) {
@@ -104,8 +107,11 @@ void Router::sweep(Routing& routing, Loads& loads, bool explores) {
   std::iota(order.begin(), order.end(), 0);
   shuffle(order, random_);
   std::vector<std::size_t> mine;
+  // Of many sources each changes the prices little.
+  if (explores && large()) set_costs(loads);
   for (const std::size_t source : order) {
-    if (explores) explore(loads, sources_[source], sources_[source + 1]);
+    if (explores && !large()) set_costs(loads);
+    if (explores) explore(sources_[source], sources_[source + 1]);
     mine.resize(sources_[source + 1] - sources_[source]);
     std::iota(mine.begin(), mine.end(), sources_[source]);
     shuffle(mine, random_);
@@ -159,8 +165,8 @@ Routing Router::shortest(int pieces) {
   return best;
 }
 
-Routing Router::balanced(int pieces, double use_weight) {
-  Loads loads(network_, pieces, block_bytes_ / pieces, kAlphaBreaksTies, use_weight);
+Routing Router::balanced(int pieces, double use_weight, double lane_weight) {
+  Loads loads(network_, pieces, block_bytes_ / pieces, kAlphaBreaksTies, use_weight, lane_weight);
   Routing best = start(pieces, loads, kSharpness[0]);
   if (best.load_s <= 0) return best;
   Routing routing = best;
@@ -183,13 +189,13 @@ Routing Router::balanced(int pieces, double use_weight) {
     budget_.say(fmt::format("routing in {} piece{}: {:.1f} % of the bound", pieces,
                             pieces == 1 ? "" : "s", 100 * bound_s_ / best.load_s));
   }
-  return tidied(std::move(best));
+  return tidied(std::move(best), lane_weight);
 }
 
 /// The same worst load in fewer hops.
-Routing Router::tidied(Routing routing) {
+Routing Router::tidied(Routing routing, double lane_weight) {
   Loads loads(network_, routing.pieces, block_bytes_ / routing.pieces, kAlphaBreaksTies,
-              kUseBreaksTies);
+              kUseBreaksTies, lane_weight);
   for (const Path& path : routing.paths) loads.add(path);
   loads.cap(routing.load_s);
   for (int i = 0; i < kTidySweeps && !budget_.spent(); ++i) sweep(routing, loads, i == 0);

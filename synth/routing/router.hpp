@@ -22,14 +22,15 @@ struct Demand {
 struct Routing {
   int pieces = 1;
   std::vector<Path> paths;  ///< [demand · pieces + piece]
-  double load_s = 0;        ///< of the most loaded resource, per byte of a block
+  double load_s = 0;        ///< of the most loaded resource or lane, per byte of a block
   double total_s = 0;       ///< the same, summed over resources
 };
 
 /// Finds routings of one set of demands, and keeps the ways it came across.
 class Router {
  public:
-  /// `demands` are grouped by source, sources ascending, none with equal ends.
+  /// `demands` are grouped by source, sources ascending, none with equal ends. On a folded network
+  /// those from cell 0, which stand for their images.
   Router(const Network& network, std::vector<Demand> demands, double block_bytes, Budget budget);
 
   /// False if the network does not connect some demand's ends, or the budget was spent before that
@@ -37,18 +38,19 @@ class Router {
   [[nodiscard]] bool connected() const { return connected_; }
   /// Ways of least alpha, of these the least loaded.
   [[nodiscard]] Routing shortest(int pieces);
-  /// Least worst load, then short ways; with a higher `use_weight` rather short ways. Stops early
-  /// if the budget is spent.
-  [[nodiscard]] Routing balanced(int pieces, double use_weight);
+  /// Least worst load, then short ways; with a higher `use_weight` rather short ways. `lane_weight`
+  /// is that of Loads. Stops early if the budget is spent.
+  [[nodiscard]] Routing balanced(int pieces, double use_weight, double lane_weight = 0);
   /// No routing of any number of pieces has less worst load: seconds per byte of a block.
   [[nodiscard]] double bound_s() const { return bound_s_; }
 
  private:
   Routing start(int pieces, Loads& loads, double sharpness);
   void sweep(Routing& routing, Loads& loads, bool explore);
-  void explore(const Loads& loads, std::size_t first, std::size_t last);
+  void set_costs(const Loads& loads);
+  void explore(std::size_t first, std::size_t last);
   void improve(Routing& routing, Loads& loads, std::size_t demand);
-  Routing tidied(Routing routing);
+  Routing tidied(Routing routing, double lane_weight);
   void raise_bound(const Loads& loads);
   [[nodiscard]] bool large() const;
 

@@ -18,6 +18,7 @@
 #include "random_graphs.hpp"
 #include "synth/network.hpp"
 #include "synth/ordering/predict.hpp"
+#include "synth/plan.hpp"
 #include "synth/routing/router.hpp"
 #include "topology/discover/sources.hpp"
 
@@ -111,6 +112,38 @@ TEST(Routed, SeventyTwoGpusOnASwitchTakeTwoSecondsAtMost) {
   const Bound bound = lower_bound(topology, kAllToAll);
   EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.01 * bound.seconds_per_byte * 1e9);
   EXPECT_LT(took.count(), 10) << "0.04 s when nothing else runs";
+}
+
+/// Of 1 GB, against the limit.
+double ratio(const std::string& name) {
+  const Topology topology = topology_from_name(name);
+  const auto schedule = routed(Network(topology), kAllToAll, 1e9, Budget{});
+  return seconds_of(schedule, topology, 1e9) / lower_bound(topology, kAllToAll).seconds(1e9);
+}
+
+// By the longest way alone it took 1.11 times: blocks with a short way left came last, together.
+TEST(Routed, KeepsLinksBusyThatBlocksReachLate) {
+  EXPECT_LT(ratio("random:60,degree=3,seed=36438,spread=4"), 1.03);
+}
+
+// Loads alone let some pairs relay 14 blocks, others none, over links that all share: 1.18 times.
+TEST(Routed, EvensOutWhatLanesCarryThatShareLinks) {
+  EXPECT_LT(ratio("dragonfly:8x2x5,global=4,local=1"), 1.12);
+}
+
+TEST(Routed, FindsWaysFromOneCellForAllOfThem) {
+  const Topology topology = topology_from_name("21*ndv2");
+  const PreparedTopology wiring(topology);
+  ASSERT_TRUE(wiring.network().folded());
+  const auto schedule = routed(wiring.network(), kAllToAll, 1e9, Budget{});
+  ASSERT_TRUE(schedule);
+  EXPECT_EQ(first_fault(*schedule), std::nullopt);
+  EXPECT_FALSE(schedule->symmetry.empty());
+  const double limit_s = lower_bound(topology, kAllToAll).seconds(1e9);
+  EXPECT_LT(wiring.predict(*schedule, 1e9).seconds, 1.01 * limit_s);
+  for (const CollectiveKind kind : {CollectiveKind::gather, CollectiveKind::scatter}) {
+    EXPECT_EQ(routed(wiring.network(), {kind}, 1e9, Budget{}), std::nullopt) << "of one root";
+  }
 }
 
 TEST(Routed, GathersAndScattersAtTheRateOfTheCut) {
