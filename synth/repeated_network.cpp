@@ -21,13 +21,14 @@ std::vector<int> orbits_of(const Repetition& repetition, std::size_t count,
   return orbits(count, maps);
 }
 
-/// Routes from `moved` of a rank are the images of routes from it.
+/// Routes from `moved` of a rank are the images of routes from it, as far as they are edges.
 bool alike(const RouteFinder& finder, const Repetition& repetition, Rank rank,
            const std::vector<Route>& routes) {
   int by = 1;
   for (std::size_t i = 0; i < repetition.generators.size(); ++i) {
     const std::vector<Route> images = finder.from(repetition.cells.moved(rank, by));
     for (std::size_t dst = 0; dst < routes.size(); ++dst) {
+      if (routes[dst].relayed) continue;
       std::vector<int> expected;
       for (const int link : routes[dst].path) {
         expected.push_back(repetition.generators[i].links[at(link)]);

@@ -51,9 +51,9 @@ class ChunkWay {
     if (is_new) ways->second.run(src % cells.size(), alphas_);
     if (!ways->second.reached(image)) return false;
     for (const int index : ways->second.path(image)) {
-      const Edge& edge = network_.edges()[at(index)];
-      const Rank to = cells.moved(edge.dst, by);
-      if (holds_[at(to)] == 0) hop(cells.moved(edge.src, by), to);
+      const Rank to = end_of(network_, network_.edges()[at(index)], src);
+      if (holds_[at(to)] == 0) hop(src, to);
+      src = to;
     }
     return true;
   }

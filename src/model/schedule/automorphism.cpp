@@ -181,6 +181,15 @@ std::vector<int> suggested_sizes(const Topology& topology) {
   return sizes;
 }
 
+/// Adds one to the digit of `radix` that counts the parts of every `size` ranks.
+std::optional<Automorphism> move_of_digit(const Topology& topology, int radix, int size) {
+  const int n = topology.world_size();
+  const Cells cells(n, {radix, n / size});
+  std::vector<Rank> image(at(n));
+  for (Rank rank = 0; rank < n; ++rank) image[at(rank)] = cells.moved(rank, 1);
+  return automorphism(topology, image);
+}
+
 }  // namespace
 
 std::optional<Automorphism> automorphism(const Topology& topology, std::span<const Rank> image) {
@@ -205,15 +214,26 @@ Repetition repetition_of(const Topology& topology) {
   if (n < 2) return result;
   const std::vector<int> sizes = suggested_sizes(topology);
   std::vector<int> radices;
-  for (std::size_t level = sizes.size() - 1; level > 0; --level) {  // outermost first
-    const int radix = sizes[level] / sizes[level - 1];
-    const Cells cells(n, {radix, n / sizes[level]});
-    std::vector<Rank> image(at(n));
-    for (Rank rank = 0; rank < n; ++rank) image[at(rank)] = cells.moved(rank, 1);
-    auto generator = automorphism(topology, image);
-    if (!generator) break;
+  const auto repeats = [&](int radix, int size) {
+    auto generator = move_of_digit(topology, radix, size);
+    if (!generator) return false;
     radices.insert(radices.begin(), radix);
     result.generators.insert(result.generators.begin(), *std::move(generator));
+    return true;
+  };
+  for (std::size_t level = sizes.size() - 1; level > 0; --level) {  // outermost first
+    if (!repeats(sizes[level] / sizes[level - 1], sizes[level])) break;
+  }
+  if (sizes.size() == 2 && radices.empty()) {
+    // No distance tells parts apart: the planes of a torus, then their rows.
+    for (int size = n, radix = n / 2; radix > 1;) {
+      if (size % radix == 0 && repeats(radix, size)) {
+        size /= radix;
+        radix = size;
+      } else {
+        --radix;
+      }
+    }
   }
   result.cells = Cells(n, radices);
   return result;

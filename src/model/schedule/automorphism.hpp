@@ -31,7 +31,8 @@ struct Repetition {
 };
 
 /// Looks for cells as clear gaps in the distances from rank 0 suggest them (boxes, racks, rows of
-/// racks), the smallest that the wiring allows: single ranks if all are alike.
+/// racks), the smallest that the wiring allows: single ranks if all are alike. Where there are no
+/// gaps, for the planes and rows of a torus.
 [[nodiscard]] Repetition repetition_of(const Topology& topology);
 
 /// For each of `count` things the least one that the maps (each by thing: its image) take it to or
