@@ -63,12 +63,13 @@ JobGraph jobs_of(const Network& network, const MulticastRouting& multicast, doub
     if (bringer[i] >= 0) graph.wait(static_cast<int>(i), bringer[i]);
   }
   std::vector<Job>& jobs = graph.jobs();
-  const bool exchanges = multicast.collective.kind == CollectiveKind::all_to_all;
-  double longest_s = 0;
+  double longest_s = 0, alphas_s = 0, bytes_s = 0;
   for (std::size_t i = jobs.size(); i-- > 0;) {
     const Edge& edge = network.edges()[at(jobs[i].edge)];
     auto& [way_s, reaches, chunk] = jobs[i].urgency;
     way_s += edge.alpha_s + chunk_bytes * edge.beta_s_per_byte;
+    alphas_s += edge.alpha_s;
+    bytes_s += chunk_bytes * edge.beta_s_per_byte;
     longest_s = std::max(longest_s, way_s);
     if (bringer[i] < 0) continue;
     auto& [way_before_s, reaches_before, chunk_before] = jobs[at(bringer[i])].urgency;
@@ -76,8 +77,10 @@ JobGraph jobs_of(const Network& network, const MulticastRouting& multicast, doub
     reaches_before += reaches;
   }
   // Of an exchange what has as long a way to go would otherwise come at the same time, to a link
-  // that stood idle before.
-  for (std::size_t i = 0; i < jobs.size() && exchanges; ++i) {
+  // that stood idle before. Where latency counts more, neighbouring chunks rather stay together.
+  const bool spreads =
+      multicast.collective.kind == CollectiveKind::all_to_all && bytes_s > alphas_s;
+  for (std::size_t i = 0; i < jobs.size() && spreads; ++i) {
     std::get<0>(jobs[i].urgency) += kSpread * longest_s * unit(multicast.hops[i].chunk);
   }
   for (std::size_t i = 0; i < jobs.size() && multicast.pieces > 1; ++i) {
