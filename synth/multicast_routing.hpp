@@ -37,7 +37,9 @@ struct MulticastRouting {
 /// `network`: a hop can begin when its chunk is there; what its edge crosses is busy with it for
 /// `chunk_bytes` times beta. Of the hops that could begin the one with the longest way still
 /// before it (its chunk's remaining tree, in seconds) goes first, then the one whose chunk has the
-/// most ranks still to reach, then the lower chunk. Deterministic.
+/// most ranks still to reach, then the lower chunk. Chunks of an all_to_all whose time is that of
+/// its bytes are mixed: each goes by a way up to a quarter of the longest longer than its own, the
+/// same at every hop. Deterministic.
 ///
 /// Steps: a hop's is after that of the hop that brought its chunk, and not before those of the hops
 /// that its source began earlier: so the order in which a rank sends is that of the steps. On a

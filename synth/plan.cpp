@@ -289,7 +289,7 @@ class Planner {
     winner.finished = true;
     const Schedule& as_made = winner.schedule;
     if (!as_made.symmetry.empty()) return;
-    // Nothing of it is in pieces, and to prove and time it anew takes long.
+    // So large an exchange is not in pieces, and to prove and time it anew takes long.
     if (as_made.collective.kind == all_to_all && num_transfers(as_made) > kMostSimulated) return;
     Schedule schedule = pipelined(as_made);
     if (schedule == winner.schedule) return;

@@ -17,8 +17,10 @@ namespace chorus::synth {
 ///
 /// Integral multi-commodity flow by exponential prices (after Garg & Könemann, FOCS 1998) and
 /// rerouting one piece at a time; the prices give a lower bound by LP duality, and what meets it is
-/// done. Nothing for other kinds, for one rank, where some pair is not connected, or where `budget`
-/// is spent before the first routing is complete. Deterministic unless the budget runs out.
+/// done. On a folded network the sources of one cell stand for all. Nothing for other kinds, for
+/// one rank, where some pair is not connected, for more than 3,000,000 hops, for gather and scatter
+/// on a folded network, or where `budget` is spent before the first schedule. Deterministic unless
+/// the budget runs out.
 [[nodiscard]] std::optional<Schedule> routed(const Network& network, Collective collective,
                                              double size_bytes, const Budget& budget);
 

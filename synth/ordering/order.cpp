@@ -12,6 +12,7 @@
 #include "base/index.hpp"
 #include "synth/multicast_routing.hpp"
 #include "synth/ordering/list_scheduler.hpp"
+#include "synth/shuffle.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -44,11 +45,11 @@ std::vector<int> bringers(const Network& network, const std::vector<Hop>& hops) 
 }
 
 /// In [0, 1), as if drawn by chance for each chunk (Steele's splitmix64).
-double unit(ChunkId chunk) {
+double chance(ChunkId chunk) {
   std::uint64_t bits = (static_cast<std::uint64_t>(chunk) + 1) * 0x9e3779b97f4a7c15;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
-  return static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
+  return unit(bits ^ (bits >> 31));
 }
 
 /// One job per hop, numbered alike. How urgent a hop is: its own time and that of the longest way
@@ -81,7 +82,7 @@ JobGraph jobs_of(const Network& network, const MulticastRouting& multicast, doub
   const bool spreads =
       multicast.collective.kind == CollectiveKind::all_to_all && bytes_s > alphas_s;
   for (std::size_t i = 0; i < jobs.size() && spreads; ++i) {
-    std::get<0>(jobs[i].urgency) += kSpread * longest_s * unit(multicast.hops[i].chunk);
+    std::get<0>(jobs[i].urgency) += kSpread * longest_s * chance(multicast.hops[i].chunk);
   }
   for (std::size_t i = 0; i < jobs.size() && multicast.pieces > 1; ++i) {
     std::get<0>(jobs[i].urgency) -= multicast.hops[i].chunk % multicast.pieces * 2 * longest_s;

@@ -29,9 +29,6 @@ constexpr double kDear = 1e300;
 constexpr std::size_t kRouterPatience = 40;  // sweeps without a gain
 constexpr int kTidySweeps = 4;
 
-/// In [0, 1).
-double unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
-
 }  // namespace
 
 Router::Router(const Network& network, std::vector<Demand> demands, double block_bytes,
@@ -92,7 +89,7 @@ void Router::improve(Routing& routing, Loads& loads, std::size_t demand) {
     double best = kDear;
     const Path* found = nullptr;
     for (const Path& way : known_[demand]) {
-      const double price = loads.price(way) * (1 + noise_ * unit(random_));
+      const double price = loads.price(way) * (1 + noise_ * unit(random_()));
       if (price >= best) continue;
       best = price;
       found = &way;

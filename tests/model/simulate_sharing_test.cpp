@@ -146,7 +146,7 @@ TEST(FairSharing, VeryManyAreTakenTogetherAndHardlyLate) {
     sharing.update(now_s);
     ++updates;
   }
-  EXPECT_NEAR(now_s, bytes * 1e-9, 0.005 * bytes * 1e-9);
+  EXPECT_NEAR(now_s, bytes * 1e-9, 0.001 * bytes * 1e-9);
   EXPECT_LT(updates, kTransfers / 3) << "the last thousand end one by one";
 }
 

@@ -32,39 +32,53 @@ constexpr double kLimiting = 0.1;                    // of the mean cost of a ca
 constexpr std::size_t kMostRouteLooks = 30'000'000;  // at routes, in one sweep
 
 /// What data can do in one go: cross an arc, or follow the route of a message.
-struct Hops {
-  std::vector<std::vector<int>> from;  // by node
-  std::vector<int> src, dst;           // nodes
-  std::vector<std::vector<int>> arcs;  // that it crosses
-  bool routes = false;
+class Hops {
+ public:
+  Hops(const Network& network, bool are_routes)
+      : from_(at(network.num_nodes())), are_routes_(are_routes) {}
 
-  explicit Hops(const Network& network) : from(at(network.num_nodes())) {}
-  void add(int source, int destination, std::vector<int> crossed) {
-    from[at(source)].push_back(static_cast<int>(dst.size()));
-    src.push_back(source);
-    dst.push_back(destination);
-    arcs.push_back(std::move(crossed));
+  void add(int src, int dst, std::span<const int> arcs) {
+    from_[at(src)].push_back(static_cast<int>(count()));
+    src_.push_back(src);
+    dst_.push_back(dst);
+    arcs_.insert(arcs_.end(), arcs.begin(), arcs.end());
+    arcs_end_.push_back(arcs_.size());
   }
+
+  [[nodiscard]] bool are_routes() const { return are_routes_; }
+  [[nodiscard]] std::size_t count() const { return dst_.size(); }
+  [[nodiscard]] const std::vector<std::vector<int>>& by_source() const { return from_; }
+  [[nodiscard]] int src(int hop) const { return src_[at(hop)]; }
+  [[nodiscard]] int dst(int hop) const { return dst_[at(hop)]; }
+  [[nodiscard]] std::span<const int> arcs(int hop) const {
+    return std::span(arcs_).subspan(arcs_end_[at(hop)],
+                                    arcs_end_[at(hop) + 1] - arcs_end_[at(hop)]);
+  }
+
+ private:
+  std::vector<std::vector<int>> from_;  // by node: hops
+  std::vector<int> src_, dst_;          // by hop: nodes
+  std::vector<int> arcs_;               // grouped by the hop that crosses them
+  std::vector<std::size_t> arcs_end_ = {0};
+  bool are_routes_;
 };
 
 Hops arcs_of(const Network& network) {
-  Hops hops(network);
-  for (std::size_t arc = 0; arc < network.arcs.size(); ++arc) {
-    hops.add(network.arcs[arc].src, network.arcs[arc].dst, {static_cast<int>(arc)});
+  Hops hops(network, false);
+  for (int arc = 0; at(arc) < network.arcs.size(); ++arc) {
+    hops.add(network.arcs[at(arc)].src, network.arcs[at(arc)].dst, std::span(&arc, 1));
   }
   return hops;
 }
 
 Hops routes_of(const Network& network) {
-  Hops hops(network);
-  hops.routes = true;
+  Hops hops(network, true);
   const RouteFinder finder(network.topology);
   for (const int src : network.terminals) {
-    std::vector<Route> routes = finder.from(network.ranks_on[at(src)].front());
+    const std::vector<Route> routes = finder.from(network.ranks_on[at(src)].front());
     for (const int dst : network.terminals) {
-      Route& route = routes[at(network.ranks_on[at(dst)].front())];
-      if (dst == src || !route.connected || route.relayed) continue;
-      hops.add(src, dst, std::move(route.path));
+      const Route& route = routes[at(network.ranks_on[at(dst)].front())];
+      if (dst != src && route.connected) hops.add(src, dst, route.path);
     }
   }
   return hops;
@@ -88,12 +102,12 @@ class PricedExchange {
     price_bytes(std::vector<double>(mean_worth_.size(), 1));
     for (std::size_t i = 0; i < all_.size(); ++i) {
       std::vector<double> load(orbit_.size(), 0);
-      if (!hops_.routes) {
+      if (!hops_.are_routes()) {
         ShortestPaths(network, out_, all_[i].source).spread(network, out_, all_[i], load);
       }
       flows_.emplace_back(load.begin(), load.end());
       for (std::size_t arc = 0; arc < load.size(); ++arc) add(arc, load[arc]);
-      if (hops_.routes) move(i, 1);
+      if (hops_.are_routes()) move(i, 1);
     }
   }
 
@@ -108,7 +122,7 @@ class PricedExchange {
   }
 
   Rate best() {
-    const std::size_t looks = all_.size() * hops_.dst.size();
+    const std::size_t looks = all_.size() * hops_.count();
     const std::size_t sweeps = std::clamp(kMostLooks / looks, kLeastSweeps, kMostSweeps);
     for (const double sharpness : kSteep) {
       set_prices(sharpness);
@@ -123,8 +137,8 @@ class PricedExchange {
       if (sweep % kSweepsToProof != 0) continue;
       price_bytes(mean_worth_);
       prove(mean_worth_);
-      for (const double full : kFull) {
-        if (!hops_.routes) prove_by_cuts(full);
+      if (!hops_.are_routes()) {
+        for (const double full : kFull) prove_by_cuts(full);
       }
       if (busiest() * rate_.gb_s <= kMet) break;
     }
@@ -179,8 +193,8 @@ class PricedExchange {
     for (auto node = cheapest_.order.rbegin(); node != cheapest_.order.rend(); ++node) {
       const int hop = cheapest_.by[at(*node)];
       if (hop < 0) continue;
-      for (const int arc : hops_.arcs[at(hop)]) moved_[at(arc)] += beyond[at(*node)];
-      beyond[at(hops_.src[at(hop)])] += beyond[at(*node)];
+      for (const int arc : hops_.arcs(hop)) moved_[at(arc)] += beyond[at(*node)];
+      beyond[at(hops_.src(hop))] += beyond[at(*node)];
     }
     std::vector<float>& flow = flows_[i];
     for (std::size_t arc = 0; arc < flow.size(); ++arc) {
@@ -195,12 +209,12 @@ class PricedExchange {
   double pay(const Commodity& commodity) {
     const auto price = [&](int hop) {
       double sum = 0;
-      for (const int arc : hops_.arcs[at(hop)]) sum += byte_price_[at(arc)];
+      for (const int arc : hops_.arcs(hop)) sum += byte_price_[at(arc)];
       return sum;
     };
     find_cheapest(
-        hops_.from, std::span(&commodity.source, 1), price,
-        [&](int hop) { return hops_.dst[at(hop)]; }, cheapest_);
+        hops_.by_source(), std::span(&commodity.source, 1), price,
+        [&](int hop) { return hops_.dst(hop); }, cheapest_);
     double paid = 0;
     for (const int node : cheapest_.order) {
       paid += commodity.demand[at(node)] * cheapest_.distance[at(node)];
@@ -215,7 +229,7 @@ class PricedExchange {
     for (const Commodity& commodity : all_) paid += cells_ * pay(commodity);
     if (worth / paid >= rate_.gb_s) return;
     rate_ = {.gb_s = worth / paid,
-             .method = hops_.routes ? "prices of routes" : "prices",
+             .method = hops_.are_routes() ? "prices of routes" : "prices",
              .tight = false};
     rate_.words = "no single cut, full at once";
     const double least = kLimiting * worth / static_cast<double>(capacity_worth.size());
