@@ -538,6 +538,14 @@ TEST(Bounds, OfExchangesKeepToTheRoutesOfMessages) {
   EXPECT_GT(algbw(topology, CollectiveKind::all_to_all), 5);
 }
 
+TEST(Bounds, OfExchangesLeaveTheNetworkToTheSenderWhereThereAreSeveral) {
+  // Hosts 0 and 2 are joined by two; by the faster alone an exchange would take 1.24 times as long.
+  const Bound bound =
+      lower_bound(topology_from_name("random-lan:14"), {CollectiveKind::all_to_all});
+  EXPECT_NEAR(bound.algbw_gb_s(), 0.1589, 1e-3) << "two blocks of a third leave host 2";
+  EXPECT_NE(bound.method, "prices of routes");
+}
+
 TEST(Bounds, OfExchangesOnLargeIrregularWiringsAreThoseOfTheirNarrowestCut) {
   // Along the longer side each half sends to the other over as many cables as the shorter one has.
   EXPECT_NEAR(algbw(topology_from_name("mesh:18x13"), CollectiveKind::all_to_all),

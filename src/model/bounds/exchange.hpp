@@ -55,7 +55,8 @@ struct ShortestPaths {
 
 /// The same where a message between two ranks goes over its route, which the switches choose, and
 /// other ways lead over ranks that relay. Nothing if it is hardly less than `most_gb_s`, or where
-/// there are no switches, or so many ranks that it would take more than seconds.
+/// there are no switches, hosts with several networks to choose from, or so many ranks that it
+/// would take more than seconds.
 [[nodiscard]] std::optional<Rate> routed_exchange_rate(const Network& network, double most_gb_s);
 
 }  // namespace chorus::bounds

@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/disjoint_sets.hpp"
 #include "base/index.hpp"
 #include "model/bounds/cheapest.hpp"
 #include "model/bounds/exchange.hpp"
 #include "model/price/cost.hpp"
+#include "model/schedule/ways.hpp"
 
 namespace chorus::bounds {
 namespace {
@@ -82,6 +86,33 @@ Hops routes_of(const Network& network) {
     }
   }
   return hops;
+}
+
+/// Whether two hosts are joined by more than one network. Which of them carries a message is then
+/// for the sender to choose, who may also divide it.
+bool has_several_networks(const Topology& topology) {
+  const auto is_switch = [&](int node) {
+    return topology.nodes[at(node)].kind == NodeKind::network_switch;
+  };
+  const Ways ways(topology);
+  DisjointSets joined(topology.nodes.size());
+  for (const Topology::Link& link : topology.links) {
+    if (is_switch(link.src) && is_switch(link.dst)) joined.join(link.src, link.dst);
+  }
+  std::map<int, std::set<int>> networks;  // by host
+  for (const Topology::Link& link : topology.links) {
+    if (!is_switch(link.dst) || is_switch(link.src)) continue;
+    networks[ways.outermost[at(link.src)]].insert(joined.find(link.dst));
+  }
+  std::set<std::pair<int, int>> seen;
+  for (const auto& [host, of_it] : networks) {
+    for (auto one = of_it.begin(); one != of_it.end(); ++one) {
+      for (auto other = std::next(one); other != of_it.end(); ++other) {
+        if (!seen.insert({*one, *other}).second) return true;
+      }
+    }
+  }
+  return false;
 }
 
 class PricedExchange {
@@ -296,6 +327,7 @@ std::optional<Rate> routed_exchange_rate(const Network& network, double most_gb_
   const std::size_t ends = network.terminals.size();
   const bool switches = ends < at(network.num_nodes());
   if (!switches || network.representatives.size() * ends * ends > kMostRouteLooks) return {};
+  if (has_several_networks(network.topology)) return {};
   PricedExchange exchange(network, routes_of(network));
   if (exchange.busiest() * most_gb_s <= kMet) return {};
   Rate rate = exchange.best();
