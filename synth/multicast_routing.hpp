@@ -47,7 +47,19 @@ struct MulticastRouting {
 [[nodiscard]] Schedule in_order(std::string_view name, const Network& network,
                                 const MulticastRouting& multicast, double chunk_bytes);
 
-/// The same for hops that are in the order in which they are to begin.
+/// in_order(), and when the last hop ends.
+struct OrderedHops {
+  Schedule schedule;
+  double seconds = 0;
+};
+[[nodiscard]] OrderedHops ordered(std::string_view name, const Network& network,
+                                  const MulticastRouting& multicast, double chunk_bytes);
+
+/// How long what is busiest is busy, in seconds: less no order of the hops takes.
+[[nodiscard]] double load_s(const Network& network, const MulticastRouting& multicast,
+                            double chunk_bytes);
+
+/// A schedule of hops that are in the order in which they are to begin.
 [[nodiscard]] Schedule as_begun(std::string_view name, const Network& network,
                                 const MulticastRouting& multicast);
 

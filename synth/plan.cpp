@@ -60,6 +60,7 @@ struct Pooled {
   std::string strategy;
   std::vector<Prediction> at_sizes;
   bool finished = false;  ///< in the form that the plan has
+  bool lost = false;      ///< so clearly at some size that it has no time there
 };
 using Pool = std::vector<Pooled>;
 
@@ -264,8 +265,8 @@ class Planner {
     if (time.seconds != kNever) return;
     const Pooled* before = best(collective.kind, size_index);
     const double best_s = before == nullptr ? kNever : before->at_sizes[size_index].seconds;
-    time =
-        predict_if_best(entry->schedule, best_s, static_cast<double>(options_.sizes[size_index]));
+    time = predict_if_best(entry->schedule, best_s, size_of(size_index));
+    entry->lost = entry->lost || time.seconds == kNever;
     if (time.seconds < best_s && options_.better) {
       options_.better(collective, options_.sizes[size_index], entry->schedule, time.seconds);
     }
@@ -277,6 +278,10 @@ class Planner {
     CHORUS_CHECK(false, fmt::format("{} makes a wrong {}: {}", strategy,
                                     name_of(schedule.collective.kind), *fault)
                             .c_str());
+  }
+
+  [[nodiscard]] double size_of(std::size_t size_index) const {
+    return static_cast<double>(options_.sizes[size_index]);
   }
 
   [[nodiscard]] double most_lost() const {
@@ -380,11 +385,13 @@ class Planner {
     if (num_transfers(schedule) > kFewTransfers && cannot_win(schedule, best_s, size)) {
       return {kNever, Method::replayed};
     }
-    return predict(schedule, size);
+    return predict(schedule, size, kMayGain * best_s);
   }
 
-  [[nodiscard]] Prediction predict(const Schedule& schedule, double size) const {
-    Prediction time = forward_.predict(schedule, size);
+  /// Infinite seconds, too, as soon as it is certain that they are more than `give_up_s`.
+  [[nodiscard]] Prediction predict(const Schedule& schedule, double size,
+                                   double give_up_s = kNever) const {
+    Prediction time = forward_.predict(schedule, size, give_up_s);
     time.seconds += options_.step_s * static_cast<double>(schedule.steps.size());
     return time;
   }
@@ -431,12 +438,14 @@ class Planner {
     return best;
   }
 
-  /// Of the strategies that did not make `winner`.
+  /// Of the strategies that did not make `winner`; at least so much, if they lost early.
   [[nodiscard]] double next_best_s(const Pooled& winner, std::size_t size_index) const {
     double seconds = kNever;
     for (const Pooled& entry : pools_.at(winner.schedule.collective.kind)) {
       if (entry.strategy == winner.strategy) continue;
-      seconds = std::min(seconds, entry.at_sizes[size_index].seconds);
+      const double known_s = entry.at_sizes[size_index].seconds;
+      const double least_s = entry.lost ? kMayGain * winner.at_sizes[size_index].seconds : kNever;
+      seconds = std::min({seconds, known_s, least_s});
     }
     return seconds == kNever ? 0 : seconds;
   }
@@ -509,12 +518,31 @@ class Planner {
     }
   }
 
+  /// At sizes[s], where it need not compete.
+  [[nodiscard]] double seconds_at(const Pooled& chosen, std::size_t s) {
+    if (chosen.at_sizes[s].seconds != kNever) return chosen.at_sizes[s].seconds;
+    const auto [known, is_new] = elsewhere_s_.try_emplace({&chosen, s}, 0);
+    if (is_new) known->second = predict(chosen.schedule, size_of(s)).seconds;
+    return known->second;
+  }
+  /// Between two sizes of the plan on the line through the times at both.
+  [[nodiscard]] double seconds_of(const Pooled& chosen, double size) {
+    const auto above = std::ranges::upper_bound(
+        options_.sizes, size, {}, [](std::uint64_t one) { return static_cast<double>(one); });
+    const auto s = static_cast<std::size_t>(above - options_.sizes.begin());
+    if (s == 0) return predict(chosen.schedule, size).seconds;
+    const double low_s = seconds_at(chosen, s - 1);
+    if (size == size_of(s - 1)) return low_s;
+    if (s == options_.sizes.size()) return predict(chosen.schedule, size).seconds;
+    const double share = (size - size_of(s - 1)) / (size_of(s) - size_of(s - 1));
+    return low_s + share * (seconds_at(chosen, s) - low_s);
+  }
+
   /// The size between sizes[s] and sizes[s + 1] at which `b` becomes the faster one.
-  [[nodiscard]] std::uint64_t crossing(const Pooled& a, const Pooled& b, std::size_t s) const {
-    const auto low = static_cast<double>(options_.sizes[s]);
-    const auto high = static_cast<double>(options_.sizes[s + 1]);
-    const double before = predict(b.schedule, low).seconds - a.at_sizes[s].seconds;
-    const double after = predict(a.schedule, high).seconds - b.at_sizes[s + 1].seconds;
+  [[nodiscard]] std::uint64_t crossing(const Pooled& a, const Pooled& b, std::size_t s) {
+    const double low = size_of(s), high = size_of(s + 1);
+    const double before = seconds_at(b, s) - seconds_at(a, s);
+    const double after = seconds_at(a, s + 1) - seconds_at(b, s + 1);
     // Where one is the faster at both sizes it has both.
     const double share = after <= 0 ? 1 : before <= 0 ? 0 : before / (before + after);
     const double cross = low + share * (high - low);
@@ -522,13 +550,12 @@ class Planner {
                       options_.sizes[s + 1] - 1);
   }
 
-  [[nodiscard]] PlanEntry entry(const Pooled& chosen, std::uint64_t from,
-                                std::uint64_t until) const {
+  [[nodiscard]] PlanEntry entry(const Pooled& chosen, std::uint64_t from, std::uint64_t until) {
     const double low = static_cast<double>(from);
     const double high =
         static_cast<double>(std::min(until, std::max(2 * from, options_.sizes.back())));
-    const double first = predict(chosen.schedule, low).seconds;
-    const double second = predict(chosen.schedule, high).seconds;
+    const double first = seconds_of(chosen, low);
+    const double second = seconds_of(chosen, high);
     return {.min_bytes = from,
             .max_bytes = until,
             .schedule = chosen.schedule,
@@ -548,6 +575,8 @@ class Planner {
   std::map<CollectiveKind, Pool> pools_;
   /// What the strategies made for the collective in hand whose schedules depend on no size.
   std::map<const Strategy*, std::vector<Schedule>> sizeless_;
+  /// Of what is in the plan, at sizes at which it does not compete.
+  std::map<std::pair<const Pooled*, std::size_t>, double> elsewhere_s_;
   std::size_t calls_ = 0, calls_left_ = 0;
   bool complete_ = true;
 };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,8 +93,11 @@ class PreparedTopology {
 
   [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] const Network& network() const { return network_; }
-  /// Throws InputError for a schedule without symmetry if the wiring is folded.
-  [[nodiscard]] Prediction predict(const Schedule& schedule, double size_bytes) const;
+  /// Infinite seconds as soon as a simulation is certain to take longer than `give_up_s`. Throws
+  /// InputError for a schedule without symmetry if the wiring is folded.
+  [[nodiscard]] Prediction predict(
+      const Schedule& schedule, double size_bytes,
+      double give_up_s = std::numeric_limits<double>::infinity()) const;
   /// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
   /// simulation is faster. 0 if the wiring is folded.
   [[nodiscard]] double least_seconds(const Schedule& schedule, double size_bytes) const;

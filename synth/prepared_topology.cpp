@@ -70,7 +70,8 @@ PreparedTopology::PreparedTopology(const Topology& topology)
   if (!repeated_) routes_.emplace(topology_);
 }
 
-Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes) const {
+Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes,
+                                     double give_up_s) const {
   if (repeated_) {
     const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostFolded;
     const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
@@ -84,7 +85,8 @@ Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes
     return {*seconds, quick ? Method::simulated : Method::replayed};
   }
   if (quickly_simulated(schedule)) {
-    return {simulate(schedule, topology_, *routes_, size_bytes).seconds, Method::simulated};
+    return {simulate(schedule, topology_, *routes_, size_bytes, give_up_s).seconds,
+            Method::simulated};
   }
   if (!schedule.symmetry.empty()) return predict(expanded(schedule), size_bytes);
   // With a barrier after every step; where that loses little, or where nothing could overlap.

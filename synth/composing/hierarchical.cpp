@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -17,6 +18,7 @@ namespace {
 using enum CollectiveKind;
 
 constexpr std::size_t kMostHierarchicalHops = 300'000;
+constexpr double kMayGain = 1.1;    // times what ordering says: links are shared fairly
 constexpr double kPassing = 1e-12;  // seconds: of equally long ways the one of fewer hops
 
 /// Adds the hops of one chunk, each rank receiving it once.
@@ -252,7 +254,13 @@ std::vector<Schedule> hierarchical(const Task& task, const Budget& budget) {
       hops <= kMostHierarchicalHops
           ? ways_to_stage(levels.count())
           : few_ways_to_stage(levels.count(), block * beta < alpha / 8 ? Shape::star : Shape::ring);
-  std::vector<Schedule> schedules;
+  struct Candidate {
+    std::string name;
+    MulticastRouting multicast;
+    double chunk_bytes = 0;
+    double load_s = 0;
+  };
+  std::vector<Candidate> candidates;
   for (const std::vector<Stage>& stages : variants) {
     // Around a ring of m every byte waits for m - 1 others' latencies.
     double rings_s = 0;
@@ -261,14 +269,26 @@ std::vector<Schedule> hierarchical(const Task& task, const Budget& budget) {
     }
     if (rings_s > 2 * block * beta * n) continue;
     for (const int pieces : {1, 2, 4, 8}) {
-      if (budget.spent() && !schedules.empty()) return schedules;
+      if (budget.spent() && !candidates.empty()) break;
       const bool small = block * beta / pieces < alpha / 4;
       if (pieces > 1 && (small || hops * at(pieces) > kMostHierarchicalHops)) break;
-      const auto multicast = level_by_level(task.network, task.collective, stages, pieces);
+      auto multicast = level_by_level(task.network, task.collective, stages, pieces);
       if (!multicast) break;
-      schedules.push_back(
-          in_order(name_of(stages, levels), task.network, *multicast, block / pieces));
+      const double load = load_s(task.network, *multicast, block / pieces);
+      candidates.push_back({name_of(stages, levels), *std::move(multicast), block / pieces, load});
     }
+  }
+  // To order them takes longest: what loads a link for longer than another takes can be left out.
+  std::ranges::stable_sort(candidates, {}, &Candidate::load_s);
+  std::vector<Schedule> schedules;
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : candidates) {
+    if (candidate.load_s > kMayGain * least_s) break;
+    if (budget.spent() && !schedules.empty()) break;
+    OrderedHops made =
+        ordered(candidate.name, task.network, candidate.multicast, candidate.chunk_bytes);
+    least_s = std::min(least_s, made.seconds);
+    schedules.push_back(std::move(made.schedule));
   }
   return schedules;
 }

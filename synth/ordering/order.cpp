@@ -156,13 +156,29 @@ Schedule as_begun(std::string_view name, const Network& network,
   return schedule;
 }
 
-Schedule in_order(std::string_view name, const Network& network, const MulticastRouting& multicast,
-                  double chunk_bytes) {
+OrderedHops ordered(std::string_view name, const Network& network,
+                    const MulticastRouting& multicast, double chunk_bytes) {
   MulticastRouting begun{multicast.collective, multicast.num_chunks, {}, multicast.pieces};
   begun.hops.reserve(multicast.hops.size());
   ListScheduler scheduler(network, jobs_of(network, multicast, chunk_bytes), chunk_bytes);
   for (const int job : scheduler.run()) begun.hops.push_back(multicast.hops[at(job)]);
-  return as_begun(name, network, begun);
+  return {as_begun(name, network, begun), scheduler.seconds()};
+}
+
+Schedule in_order(std::string_view name, const Network& network, const MulticastRouting& multicast,
+                  double chunk_bytes) {
+  return ordered(name, network, multicast, chunk_bytes).schedule;
+}
+
+double load_s(const Network& network, const MulticastRouting& multicast, double chunk_bytes) {
+  std::vector<double> busy_s(network.resources().size(), 0);
+  for (const Hop& hop : multicast.hops) {
+    for (const int index : network.edges()[at(edge_of(network, hop))].resources) {
+      const Resource& resource = network.resources()[at(index)];
+      busy_s[at(index)] += resource.message_s + chunk_bytes * resource.beta_s_per_byte;
+    }
+  }
+  return busy_s.empty() ? 0 : std::ranges::max(busy_s);
 }
 
 }  // namespace chorus::synth

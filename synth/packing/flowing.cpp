@@ -143,11 +143,15 @@ class Flowing {
         urgency_(urgency),
         bytes_(bytes),
         turned_round_(turned_round),
-        sharing_(carriers.resources),
-        lanes_(at(jobs.num_lanes)) {}
+        lanes_(at(jobs.num_lanes)) {
+    PathsInUse paths(carriers.routes);
+    for (const FlowJob& job : jobs_) path_.push_back(paths.number_of(route_taken(job)));
+    sharing_.emplace(carriers.resources, paths.all());
+    still_to_begin_.emplace(*sharing_, path_, bytes);
+  }
 
-  /// The seconds it takes; nothing if the budget is spent.
-  std::optional<double> run(const Budget& budget) {
+  /// The seconds it takes; nothing if the budget is spent, or if they are more than `give_up_s`.
+  std::optional<double> run(const Budget& budget, double give_up_s) {
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
       if (jobs_[job].waits == 0) ready(static_cast<int>(job), 0);
     }
@@ -156,9 +160,9 @@ class Flowing {
     for (double next = next_s(); next != kNever; next = next_s()) {
       if (round++ % 1024 == 0 && budget.spent()) return std::nullopt;
       now_s = next;
-      const double until_s = sharing_.taken_together_until(now_s);
+      const double until_s = sharing_->taken_together_until(now_s);
       while (next_s() <= until_s) {
-        if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
+        if (!events_.empty() && events_.top().time_s <= sharing_->first_end_s()) {
           const Event event = events_.top();
           events_.pop();
           now_s = std::max(now_s, event.time_s);
@@ -166,15 +170,16 @@ class Flowing {
           continue;
         }
         const double first_s = now_s;
-        sharing_.ending(until_s, ending_);
+        sharing_->ending(until_s, ending_);
         for (const int job : ending_) {
-          const double end_s = std::max(first_s, sharing_.end_s(job));
+          const double end_s = std::max(first_s, sharing_->end_s(job));
           now_s = std::max(now_s, end_s);
-          sharing_.end(job);
+          sharing_->end(job);
           ended(job, end_s);
         }
       }
-      sharing_.update(now_s);
+      sharing_->update(now_s);
+      if (earliest_end_s_ > give_up_s) return std::nullopt;
     }
     CHORUS_CHECK(begun_ == jobs_.size(), "every hop of a tree is ready at some time");
     return now_s;
@@ -230,16 +235,16 @@ class Flowing {
     return {-job.way, job.piece, index};
   }
 
+  [[nodiscard]] std::size_t route_taken(const FlowJob& job) const {
+    return turned_round_ ? carriers_.route_of(job.transfer.dst, job.transfer.src) : job.route;
+  }
   [[nodiscard]] const std::vector<int>& path(int job) const {
-    const FlowJob& facts = jobs_[at(job)];
-    const std::size_t route =
-        turned_round_ ? carriers_.route_of(facts.transfer.dst, facts.transfer.src) : facts.route;
-    return carriers_.routes[route].path;
+    return carriers_.routes[route_taken(jobs_[at(job)])].path;
   }
 
   /// When something happens next.
   double next_s() {
-    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_.first_end_s());
+    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_->first_end_s());
   }
 
   void ready(int index, double now_s) {
@@ -259,7 +264,9 @@ class Flowing {
         if (bytes_ <= 0 || path(event.job).empty()) {
           ended(event.job, now_s);
         } else {
-          sharing_.begin(event.job, path(event.job), bytes_, now_s);
+          earliest_end_s_ =
+              std::max(earliest_end_s_, still_to_begin_->begin(path_[at(event.job)], now_s));
+          sharing_->begin(event.job, path_[at(event.job)], bytes_, now_s);
         }
         break;
     }
@@ -335,8 +342,11 @@ class Flowing {
   std::vector<FlowJob> jobs_;
   Urgency urgency_;
   double bytes_;
-  bool turned_round_;  // every hop takes the way back
-  FairSharing sharing_;
+  bool turned_round_;      // every hop takes the way back
+  std::vector<int> path_;  // by job: its number among those in use
+  std::optional<FairSharing> sharing_;
+  std::optional<StillToBegin> still_to_begin_;
+  double earliest_end_s_ = 0;
   std::vector<int> ending_;
   std::vector<Lane> lanes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
@@ -348,7 +358,7 @@ class Flowing {
 
 std::optional<OrderedFlow> order(std::string_view name, const Carriers& carriers,
                                  const Cells& cells, const TreeFlow& flow, Ordering ordering,
-                                 double size_bytes, const Budget& budget) {
+                                 double size_bytes, const Budget& budget, double give_up_s) {
   const int n = cells.count() * cells.size();
   const bool folded = cells.count() > 1;
   Jobs jobs(flow, n, carriers.route_of);
@@ -360,7 +370,7 @@ std::optional<OrderedFlow> order(std::string_view name, const Carriers& carriers
     Flowing spreading(carriers, folded,
                       Jobs({{}, nullptr, flow.combine, flow.pieces}, n, carriers.route_of),
                       ordering.urgency, bytes, true);
-    if (!spreading.run(budget)) return std::nullopt;
+    if (!spreading.run(budget, kNever)) return std::nullopt;
     std::vector<int> turn(at(chunks) * at(n), 0);
     for (std::size_t i = 0; i < spreading.ended().size(); ++i) {
       turn[at(spreading.ended()[i])] = static_cast<int>(i) + 1;
@@ -368,7 +378,7 @@ std::optional<OrderedFlow> order(std::string_view name, const Carriers& carriers
     for (FlowJob& job : jobs.jobs) job.turn = turn[at(job.slot)];
   }
   Flowing flowing(carriers, folded, std::move(jobs), ordering.urgency, bytes, false);
-  const std::optional<double> seconds = flowing.run(budget);
+  const std::optional<double> seconds = flowing.run(budget, give_up_s);
   if (!seconds) return std::nullopt;
   result.seconds = *seconds;
   result.schedule.steps = std::move(flowing).steps();
@@ -384,12 +394,12 @@ std::optional<OrderedFlow> order(std::string_view name, const Carriers& carriers
 
 std::optional<OrderedFlow> flowing_order(std::string_view name, const Topology& topology,
                                          const Routes& routes, const TreeFlow& flow,
-                                         Ordering ordering, double size_bytes,
-                                         const Budget& budget) {
+                                         Ordering ordering, double size_bytes, const Budget& budget,
+                                         double give_up_s) {
   const int n = topology.world_size();
   const Carriers carriers{topology, routes.all(),
                           [n](Rank src, Rank dst) { return at(src) * at(n) + at(dst); }};
-  return order(name, carriers, Cells(n, {}), flow, ordering, size_bytes, budget);
+  return order(name, carriers, Cells(n, {}), flow, ordering, size_bytes, budget, give_up_s);
 }
 
 std::optional<OrderedFlow> flowing_order(std::string_view name, const Network& network,
@@ -402,7 +412,7 @@ std::optional<OrderedFlow> flowing_order(std::string_view name, const Network& n
   }
   const Carriers carriers{resources, routes,
                           [&](Rank src, Rank dst) { return at(*network.edge(src, dst)); }};
-  return order(name, carriers, network.cells(), flow, ordering, size_bytes, budget);
+  return order(name, carriers, network.cells(), flow, ordering, size_bytes, budget, kNever);
 }
 
 }  // namespace chorus::synth

@@ -45,12 +45,12 @@ struct OrderedFlow {
 /// Runs `flow` as simulate() would, but every lane takes, whenever it is free, the most urgent hop
 /// that is ready: so none ever stands behind one that is late. Chunks: the pieces of a root's
 /// trees, the first piece of each tree before the second of any. Deterministic. Nothing if the
-/// budget is spent.
+/// budget is spent, or as soon as it is certain to take longer than `give_up_s`.
 [[nodiscard]] std::optional<OrderedFlow> flowing_order(std::string_view name,
                                                        const Topology& topology,
                                                        const Routes& routes, const TreeFlow& flow,
                                                        Ordering ordering, double size_bytes,
-                                                       const Budget& budget);
+                                                       const Budget& budget, double give_up_s);
 
 /// The same over the edges of a network. On a folded one the trees are those from the ranks of cell
 /// 0, and the schedule has its symmetry.

@@ -24,6 +24,7 @@ constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs
 // are, the more pieces it takes to fill them.
 constexpr int kMostTreeTransfers = 60'000;
 constexpr int kMostOfARank = 800;
+constexpr double kAnyTime = std::numeric_limits<double>::infinity();
 constexpr double kManyShare = 1024;  // edges that cross a link: all that flows is timed together
 
 /// Seconds per byte of the longest way from the root, its first hop not counted: what a piece takes
@@ -116,7 +117,7 @@ class TreeSchedule {
   /// all_reduce over trees with roots of their own.
   std::optional<Schedule> make_all_reduce() {
     std::vector<Packed> all;
-    double best_s_per_byte = std::numeric_limits<double>::infinity();
+    double best_s_per_byte = kAnyTime;
     for (const int trees : {1, 2, 4, 8, 16, 32, 64, 128}) {
       if (trees > 1 && trees * (forward_.world_size() - 1) > kMostTreeHops) break;
       std::optional<Packed> some = rootless(trees);
@@ -124,17 +125,19 @@ class TreeSchedule {
       best_s_per_byte = std::min(best_s_per_byte, some->s_per_byte);
       all.push_back(*std::move(some));
     }
-    // A few pieces tell which trees hinder each other least. They do not tell what the largest
-    // packing gains, since filling the trees takes most of the time then: it is tried all the same.
+    // A few pieces tell which trees hinder each other least. They hardly tell what the largest
+    // packing gains, since filling the trees takes most of the time then.
     std::optional<double> least_s;
+    double most_s = 0;
     const Packed* best = nullptr;
     const Packed* most = nullptr;
     for (Packed& some : all) {
       some.limit_s_per_byte = best_s_per_byte;  // as far as it is known
       if (!worth_a_try(some, best_s_per_byte * size_bytes_)) continue;
-      const std::optional<double> seconds = run(some, good_pieces(some, kCoarse), {});
+      const std::optional<double> seconds = run(some, good_pieces(some, kCoarse), {}, kAnyTime);
       if (!seconds) break;
       most = &some;
+      most_s = *seconds;
       if (!least_s || *seconds < *least_s * kWorthIt) {
         least_s = seconds;
         best = &some;
@@ -143,6 +146,11 @@ class TreeSchedule {
     }
     for (const Packed* some : {best, most == best ? nullptr : most}) {
       if (some == nullptr || good_pieces(*some, 1) == good_pieces(*some, kCoarse)) continue;
+      // Beyond the load all that remains is the time to fill them, the less the smaller the pieces.
+      const double load_s = some->least_s(size_bytes_);
+      const double expected_s =
+          load_s + (most_s - load_s) * good_pieces(*some, kCoarse) / good_pieces(*some, 1);
+      if (some == most && some != best && expected_s > known_s()) continue;
       attempt(*some, best_s_per_byte * size_bytes_);
     }
     return taken();
@@ -172,9 +180,9 @@ class TreeSchedule {
     if (!worth_a_try(packed, best_s)) return true;
     // Round a ring all lanes are busy from the first step on, however large the pieces.
     const int num_pieces = good_pieces(packed, 1);
-    if (packed.rings) run(packed, 1, {});
+    if (packed.rings) run(packed, 1, {}, known_s());
     if (packed.rings && (num_pieces == 1 || good_enough(packed))) return !good_enough(packed);
-    run(packed, num_pieces, {});
+    run(packed, num_pieces, {}, known_s());
     return !good_enough(packed);
   }
 
@@ -293,13 +301,14 @@ class TreeSchedule {
     return most;
   }
 
-  /// The seconds it takes; nothing if the budget is spent.
-  std::optional<double> run(const Packed& packed, int num_pieces, Ordering ordering) {
+  /// The seconds it takes; nothing if the budget is spent, or if they are more than `give_up_s`.
+  std::optional<double> run(const Packed& packed, int num_pieces, Ordering ordering,
+                            double give_up_s) {
     const TreeFlow flow{collective_, packed.combine ? &*packed.combine : nullptr,
                         packed.spread ? &*packed.spread : nullptr, num_pieces};
     budget_.say(fmt::format("trees: {} per root in {} pieces", packed.trees(), flow.pieces));
     auto run = flowing_order("trees", packings_.topology(), packings_.routes(), flow, ordering,
-                             size_bytes_, budget_);
+                             size_bytes_, budget_, give_up_s);
     if (!run) return std::nullopt;
     const double seconds = run->seconds;
     if (best_ && seconds >= best_->seconds * kWorthIt) return seconds;
@@ -308,6 +317,8 @@ class TreeSchedule {
     chosen_ = packed;
     return seconds;
   }
+
+  [[nodiscard]] double known_s() const { return best_ ? best_->seconds : kAnyTime; }
 
   [[nodiscard]] bool good_enough(const Packed& packed) const {
     return best_ && best_->seconds <= kGoodEnough * packed.limit_s_per_byte * size_bytes_;
@@ -322,11 +333,11 @@ class TreeSchedule {
         {Urgency::piece, true}, {Urgency::round, true}, {Urgency::way, false}};
     for (const Ordering& ordering : std::span(orderings).subspan(sums_alone ? 0 : 1)) {
       if (budget_.spent() || good_enough(packed)) return;
-      run(packed, pieces(packed, kFill), ordering);
+      run(packed, pieces(packed, kFill), ordering, known_s());
     }
     const int more = pieces(packed, kFill / 4);
     if (more > pieces(packed, kFill) && !budget_.spent() && !good_enough(packed)) {
-      run(packed, more, best_ordering_);
+      run(packed, more, best_ordering_, known_s());
     }
   }
 

@@ -8,10 +8,12 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "chorus/topology.hpp"
+#include "model/price/cost.hpp"
 #include "topologies.hpp"
 
 namespace chorus {
@@ -92,11 +94,32 @@ Topology drawn(std::mt19937_64& random) {
   return topology;
 }
 
+/// Every second wiring has pairs of links that are never crossed alone, so that one of them cannot
+/// limit.
+std::vector<std::vector<int>> drawn_paths(const Topology& topology, bool in_pairs, int count,
+                                          std::mt19937_64& random) {
+  std::vector<std::vector<int>> paths(static_cast<std::size_t>(count));
+  for (std::vector<int>& path : paths) {
+    for (std::uint64_t hops = 1 + random() % 4; hops > 0; --hops) {
+      const auto link = static_cast<int>(random() % topology.links.size());
+      path.push_back(link);
+      const int partner = link ^ 1;
+      if (in_pairs && partner < static_cast<int>(topology.links.size())) path.push_back(partner);
+    }
+  }
+  return paths;
+}
+
+std::vector<std::span<const int>> spans(const std::vector<std::vector<int>>& paths) {
+  return {paths.begin(), paths.end()};
+}
+
 TEST(FairSharing, RatesAreThoseOfTheDefinitionAfterEveryBeginAndEnd) {
   std::mt19937_64 random(7);
   for (int wiring = 0; wiring < 60; ++wiring) {
     const Topology topology = drawn(random);
-    FairSharing sharing(topology);
+    const auto all = drawn_paths(topology, wiring % 2 == 0, 360, random);
+    FairSharing sharing(topology, spans(all));
     Paths paths;
     int next = 0;
     for (int event = 0; event < 120; ++event) {
@@ -106,11 +129,9 @@ TEST(FairSharing, RatesAreThoseOfTheDefinitionAfterEveryBeginAndEnd) {
           sharing.end(ended->first);
           paths.erase(ended);
         } else {
-          std::vector<int>& path = paths[next];
-          for (std::uint64_t hops = 1 + random() % 4; hops > 0; --hops) {
-            path.push_back(static_cast<int>(random() % topology.links.size()));
-          }
-          sharing.begin(next++, path, 1e6, event);
+          paths[next] = all[static_cast<std::size_t>(next)];
+          sharing.begin(next, next, 1e6, event);
+          ++next;
         }
       }
       sharing.update(event);
@@ -125,11 +146,12 @@ TEST(FairSharing, RatesAreThoseOfTheDefinitionAfterEveryBeginAndEnd) {
 TEST(FairSharing, VeryManyAreTakenTogetherAndHardlyLate) {
   Topology topology = gpus(2);
   const int link = add_link(topology, 0, 1, 1, 0);
-  FairSharing sharing(topology);
+  const std::vector<std::vector<int>> paths = {{link}};
+  FairSharing sharing(topology, spans(paths));
   constexpr int kTransfers = 10'000;
   double bytes = 0;
   for (int id = 0; id < kTransfers; ++id) {
-    sharing.begin(id, {link}, 1000 + id, 0);
+    sharing.begin(id, 0, 1000 + id, 0);
     bytes += 1000 + id;
   }
   sharing.update(0);
@@ -155,10 +177,11 @@ TEST(FairSharing, TransfersEndInTheOrderOfTheirEnds) {
   Topology topology = gpus(4);
   const int shared = add_link(topology, 0, 1, 10e-9, 0);
   const int alone = add_link(topology, 2, 3, 10e-9, 0);
-  FairSharing sharing(topology);
-  sharing.begin(0, {shared}, 40, 0);
-  sharing.begin(1, {shared}, 100, 0);
-  sharing.begin(2, {alone}, 60, 0);
+  const std::vector<std::vector<int>> paths = {{shared}, {alone}};
+  FairSharing sharing(topology, spans(paths));
+  sharing.begin(0, 0, 40, 0);
+  sharing.begin(1, 0, 100, 0);
+  sharing.begin(2, 1, 60, 0);
   sharing.update(0);
   std::vector<std::pair<double, std::vector<int>>> ends;
   while (sharing.first_end_s() < 1e9) {
@@ -174,6 +197,42 @@ TEST(FairSharing, TransfersEndInTheOrderOfTheirEnds) {
     EXPECT_NEAR(ends[i].first, expected[i].first, 1e-9);
     EXPECT_EQ(ends[i].second, std::vector<int>{expected[i].second});
   }
+}
+
+TEST(FairSharing, WhatIsNeverFullFirstIsLeftOut) {
+  // 10 B/s, then 20 B/s, which nobody crosses without the first; a third is crossed alone, too.
+  Topology topology = gpus(4);
+  const int narrow = add_link(topology, 0, 1, 10e-9, 0);
+  const int wide = add_link(topology, 1, 2, 20e-9, 0);
+  const int other = add_link(topology, 2, 3, 15e-9, 0);
+  const std::vector<std::vector<int>> paths = {{narrow, wide, other}, {other}};
+  const FairSharing sharing(topology, spans(paths));
+  const auto resources = [&](int path) {
+    std::vector<int> result;
+    for (const FairSharing::Use& use : sharing.uses_of(path)) result.push_back(use.resource);
+    return result;
+  };
+  EXPECT_EQ(resources(0), (std::vector<int>{narrow, other}));
+  EXPECT_EQ(resources(1), (std::vector<int>{other}));
+}
+
+TEST(Simulation, EndsWhenItIsCertainToTakeTooLong) {
+  // A chunk after the other over 1 GB/s, but the first has to come over a slow link.
+  Topology topology = gpus(3);
+  add_link(topology, 0, 1, 0.1, 0);
+  add_link(topology, 1, 2, 1, 0);
+  add_link(topology, 0, 2, 1, 0);
+  Schedule schedule{"late", {CollectiveKind::broadcast, 0}, 3, 10, {{}, {}}};
+  for (ChunkId chunk = 0; chunk < 10; ++chunk) {
+    schedule.steps[0].push_back({0, 1, chunk, Action::copy});
+    schedule.steps[1].push_back({1, 2, chunk, Action::copy});
+  }
+  const Routes routes(topology);
+  const double seconds = simulate(schedule, topology, routes, 1e9).seconds;
+  EXPECT_NEAR(seconds, 10.1, 1e-6);
+  EXPECT_EQ(simulate(schedule, topology, routes, 1e9, 10.2).seconds, seconds);
+  EXPECT_EQ(simulate(schedule, topology, routes, 1e9, 9).seconds,
+            std::numeric_limits<double>::infinity());
 }
 
 }  // namespace

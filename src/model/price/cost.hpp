@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -123,8 +124,12 @@ struct Simulation {
 /// Alone on its route, a transfer of s bytes takes alpha plus s times the worst beta of its links
 /// and port groups; between ranks on one node, nothing. Same input, same bits. Throws TopologyError
 /// as require_routes() does.
+///
+/// Once it is certain that it takes longer than `give_up_s` the simulation ends: `seconds` is
+/// infinite then, and the rest empty.
 [[nodiscard]] Simulation simulate(const Schedule& schedule, const Topology& topology,
-                                  const Routes& routes, double size_bytes);
+                                  const Routes& routes, double size_bytes,
+                                  double give_up_s = std::numeric_limits<double>::infinity());
 
 /// Gives an index into a list of routes.
 using RouteOf = std::function<std::size_t(Rank src, Rank dst)>;

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/index.hpp"
-#include "model/price/cost.hpp"
 
 namespace chorus {
 namespace {
@@ -38,48 +40,105 @@ double capacity_of(double beta_s_per_byte) {
 
 }  // namespace
 
-FairSharing::FairSharing(const Topology& topology)
-    : groups_of_(port_groups_of_links(topology)), num_links_(topology.links.size()) {
+FairSharing::FairSharing(const Topology& topology, const std::vector<std::span<const int>>& paths) {
   for (const Topology::Link& link : topology.links) {
     resources_.emplace_back().capacity = capacity_of(link.beta_s_per_byte);
   }
   for (const Topology::PortGroup& group : topology.port_groups) {
     resources_.emplace_back().capacity = capacity_of(group.beta_s_per_byte);
   }
+  filling_.resize(resources_.size());
+  const std::vector<std::vector<int>> groups_of = port_groups_of_links(topology);
+  for (const std::span<const int> path : paths) {
+    const auto use = [&](int resource) {
+      if (resources_[at(resource)].capacity == kInfinity) return;
+      const auto known =
+          std::find_if(uses_.begin() + static_cast<std::ptrdiff_t>(uses_from_.back()), uses_.end(),
+                       [&](const Use& u) { return u.resource == resource; });
+      if (known != uses_.end()) {
+        known->times += 1;
+      } else {
+        uses_.push_back({resource, 1});
+      }
+    };
+    for (const int link : path) {
+      use(link);
+      for (const int group : groups_of[at(link)]) {
+        use(static_cast<int>(topology.links.size()) + group);
+      }
+    }
+    uses_from_.push_back(uses_.size());
+  }
+  leave_out_who_never_limit();
 }
 
-void FairSharing::begin(int id, const std::vector<int>& path, double bytes, double now_s) {
-  if (flows_.size() <= at(id)) flows_.resize(at(id) + 1);
-  Flow& flow = flows_[at(id)];
-  flow.left_bytes = bytes;
-  flow.since_s = now_s;
-  flow.queued_s = kInfinity;
-  const auto use = [&](int resource) {
-    if (resources_[at(resource)].capacity == kInfinity) return;
-    const auto known = std::find_if(flow.uses.begin(), flow.uses.end(),
-                                    [&](const Use& u) { return u.resource == resource; });
-    if (known != flow.uses.end()) {
-      known->times += 1;
-    } else {
-      flow.uses.push_back({resource, 1, 0});
-    }
+void FairSharing::leave_out_who_never_limit() {
+  // By resource: those that are fuller on every path that crosses it. Of two that are equally full
+  // the first counts as the fuller one.
+  std::vector<std::optional<std::vector<int>>> fuller(resources_.size());
+  const auto is_fuller = [&](const Use& use, const Use& than) {
+    const double load = use.times / resources_[at(use.resource)].capacity;
+    const double other = than.times / resources_[at(than.resource)].capacity;
+    return load > other || (load == other && use.resource < than.resource);
   };
-  for (const int link : path) {
-    use(link);
-    for (const int group : groups_of_[at(link)]) use(static_cast<int>(num_links_) + group);
+  const int num_paths = static_cast<int>(uses_from_.size()) - 1;
+  for (int path = 0; path < num_paths; ++path) {
+    const std::span<const Use> uses = uses_of(path);
+    for (const Use& own : uses) {
+      std::optional<std::vector<int>>& known = fuller[at(own.resource)];
+      if (!known) {
+        known.emplace();
+        for (const Use& use : uses) {
+          if (is_fuller(use, own)) known->push_back(use.resource);
+        }
+        continue;
+      }
+      std::erase_if(*known, [&](int resource) {
+        const auto use = std::ranges::find(uses, resource, &Use::resource);
+        return use == uses.end() || !is_fuller(*use, own);
+      });
+    }
   }
-  for (Use& u : flow.uses) {
-    Resource& resource = resources_[at(u.resource)];
-    u.place = resource.users.size();
-    resource.users.push_back({id, u.times});
-    touched_.push_back(u.resource);
+  std::vector<Use> kept;
+  std::vector<std::size_t> kept_from = {0};
+  for (int path = 0; path < num_paths; ++path) {
+    std::ranges::copy_if(uses_of(path), std::back_inserter(kept),
+                         [&](const Use& use) { return fuller[at(use.resource)]->empty(); });
+    kept_from.push_back(kept.size());
   }
-  new_.push_back(id);
-  ++under_way_;
+  uses_ = std::move(kept);
+  uses_from_ = std::move(kept_from);
+}
+
+void FairSharing::begin(int id, int path, double bytes, double now_s) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<int>(flows_.size()));
+    flows_.emplace_back();
+  }
+  const int slot = free_slots_.back();
+  free_slots_.pop_back();
+  if (slot_of_.size() <= at(id)) slot_of_.resize(at(id) + 1, kEnded);
+  slot_of_[at(id)] = slot;
+  Flow& flow = flows_[at(slot)];
+  std::vector<int> places = std::move(flow.places);  // for their memory
+  places.clear();
+  for (const Use& use : uses_of(path)) {
+    std::vector<User>& users = resources_[at(use.resource)].users;
+    places.push_back(static_cast<int>(users.size()));
+    users.push_back({slot, use.times});
+    touched_.push_back(use.resource);
+  }
+  flow = {.places = std::move(places),
+          .path = path,
+          .left_bytes = bytes,
+          .since_s = now_s,
+          .queued_s = kInfinity,
+          .id = id};
+  new_.push_back(slot);
 }
 
 double FairSharing::taken_together_until(double now_s) const {
-  const double thousands = under_way_ / kManyUnderWay;
+  const double thousands = under_way() / kManyUnderWay;
   const double window = thousands <= 1
                             ? kFineWindow
                             : std::clamp(std::min(kCoarseWindow * thousands * thousands / 4,
@@ -89,38 +148,43 @@ double FairSharing::taken_together_until(double now_s) const {
 }
 
 void FairSharing::end(int id) {
-  --under_way_;
-  Flow& flow = flows_[at(id)];
+  const int slot = std::exchange(slot_of_[at(id)], kEnded);
+  Flow& flow = flows_[at(slot)];
   take_up(flow, 0);
   if (flow.bottleneck >= 0) --resources_[at(flow.bottleneck)].held;
-  for (const Use& u : flow.uses) {
-    std::vector<User>& users = resources_[at(u.resource)].users;
+  const std::span<const Use> uses = uses_of(flow.path);
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    std::vector<User>& users = resources_[at(uses[i].resource)].users;
     const User last = users.back();
-    users[u.place] = last;
+    users[at(flow.places[i])] = last;
     users.pop_back();
-    if (last.flow != id) {
-      std::vector<Use>& uses = flows_[at(last.flow)].uses;
-      std::find_if(uses.begin(), uses.end(), [&](const Use& other) {
-        return other.resource == u.resource;
-      })->place = u.place;
+    if (last.slot != slot) {
+      Flow& moved = flows_[at(last.slot)];
+      const std::span<const Use> others = uses_of(moved.path);
+      const auto use = std::ranges::find(others, uses[i].resource, &Use::resource);
+      moved.places[static_cast<std::size_t>(use - others.begin())] = flow.places[i];
     }
-    touched_.push_back(u.resource);
+    touched_.push_back(uses[i].resource);
   }
-  flow.uses.clear();
-  flow.uses.shrink_to_fit();
-  flow.end_s = kInfinity;
+  flow.bottleneck = -1;
+  free_slots_.push_back(slot);
 }
 
 void FairSharing::take_up(Flow& flow, double rate) {
   const double more = rate - std::max(flow.rate, 0.0);
   flow.rate = rate;
-  for (const Use& u : flow.uses) resources_[at(u.resource)].load += u.times * more;
+  for (const Use& use : uses_of(flow.path)) resources_[at(use.resource)].load += use.times * more;
 }
 
 double FairSharing::first_end_s() {
   while (!ends_.empty()) {
     const auto [time_s, id] = ends_.top();
-    Flow& flow = flows_[at(id)];
+    const int slot = slot_of_[at(id)];
+    if (slot == kEnded) {
+      ends_.pop();
+      continue;
+    }
+    Flow& flow = flows_[at(slot)];
     if (flow.end_s == time_s) return time_s;
     ends_.pop();
     if (flow.queued_s != time_s) continue;  // it was queued anew for an earlier time
@@ -135,27 +199,28 @@ void FairSharing::ending(double until_s, std::vector<int>& ids) {
   while (first_end_s() <= until_s) {
     const int id = ends_.top().second;
     ends_.pop();
-    if (std::exchange(flows_[at(id)].queued_s, kInfinity) != kInfinity) ids.push_back(id);
+    double& queued_s = flows_[at(slot_of_[at(id)])].queued_s;
+    if (std::exchange(queued_s, kInfinity) != kInfinity) ids.push_back(id);
   }
   std::sort(ids.begin(), ids.end());
 }
 
-void FairSharing::open(int id) {
-  Flow& flow = flows_[at(id)];
+void FairSharing::open(int slot) {
+  Flow& flow = flows_[at(slot)];
   if (std::exchange(flow.open, true)) return;
-  open_flows_.push_back(id);
+  open_flows_.push_back(slot);
   if (flow.bottleneck >= 0) --resources_[at(std::exchange(flow.bottleneck, -1))].held;
-  for (const Use& u : flow.uses) {
+  for (const Use& u : uses_of(flow.path)) {
     Resource& resource = resources_[at(u.resource)];
     if (!std::exchange(resource.open, true)) open_resources_.push_back(u.resource);
-    resource.open_users.push_back({id, u.times});
+    resource.open_users.push_back({slot, u.times});
   }
 }
 
 void FairSharing::open_held_by(int resource) {
   if (resources_[at(resource)].held == 0) return;
   for (const User& user : resources_[at(resource)].users) {
-    if (flows_[at(user.flow)].bottleneck == resource) open(user.flow);
+    if (flows_[at(user.slot)].bottleneck == resource) open(user.slot);
   }
 }
 
@@ -164,8 +229,8 @@ void FairSharing::open_above(int index, double rate) {
   if (resource.highest <= rate) return;
   resource.highest = 0;
   for (const User& user : resource.users) {
-    const Flow& flow = flows_[at(user.flow)];
-    if (!flow.open && flow.rate > rate) open(user.flow);
+    const Flow& flow = flows_[at(user.slot)];
+    if (!flow.open && flow.rate > rate) open(user.slot);
     resource.highest = std::max(resource.highest, flow.open ? flow.next_rate : flow.rate);
   }
 }
@@ -173,7 +238,7 @@ void FairSharing::open_above(int index, double rate) {
 /// All flows that are tied to an open one, directly or through others.
 void FairSharing::open_all_tied() {
   for (std::size_t next = 0; next < open_resources_.size(); ++next) {
-    for (const User& user : resources_[at(open_resources_[next])].users) open(user.flow);
+    for (const User& user : resources_[at(open_resources_[next])].users) open(user.slot);
   }
 }
 
@@ -182,22 +247,20 @@ void FairSharing::open_all_tied() {
 /// at most too small and can be corrected when its turn comes.
 void FairSharing::fill() {
   const auto share_of = [&](int index) {
-    const Resource& resource = resources_[at(index)];
-    return Share{std::max(resource.left, 0.0) / resource.open_times, index};
+    const Filling& filling = filling_[at(index)];
+    return Share{std::max(filling.left, 0.0) / filling.open_times, index};
   };
-  for (const int id : open_flows_) flows_[at(id)].next_rate = kInfinity;
+  for (const int slot : open_flows_) flows_[at(slot)].next_rate = kInfinity;
   shares_.clear();
   for (const int index : open_resources_) {
-    Resource& resource = resources_[at(index)];
+    const Resource& resource = resources_[at(index)];
     const bool all = resource.open_users.size() == resource.users.size();
-    resource.left = resource.capacity - (all ? 0 : resource.load);
-    resource.open_times = 0;
-    resource.new_level = -1;
-    resource.new_highest = 0;
+    Filling filling{.left = resource.capacity - (all ? 0 : resource.load)};
     for (const User& user : resource.open_users) {
-      resource.open_times += user.times;
-      if (!all) resource.left += user.times * std::max(flows_[at(user.flow)].rate, 0.0);
+      filling.open_times += user.times;
+      if (!all) filling.left += user.times * std::max(flows_[at(user.slot)].rate, 0.0);
     }
+    filling_[at(index)] = filling;
     shares_.push_back(share_of(index));
   }
   std::make_heap(shares_.begin(), shares_.end(), std::greater<>());
@@ -205,25 +268,24 @@ void FairSharing::fill() {
     std::pop_heap(shares_.begin(), shares_.end(), std::greater<>());
     const Share fullest = shares_.back();
     shares_.pop_back();
-    Resource& full = resources_[at(fullest.resource)];
-    if (full.open_times < 0.5) continue;
+    if (filling_[at(fullest.resource)].open_times < 0.5) continue;
     const Share now = share_of(fullest.resource);
     if (now.rate > fullest.rate) {
       shares_.push_back(now);
       std::push_heap(shares_.begin(), shares_.end(), std::greater<>());
       continue;
     }
-    full.new_level = fullest.rate;
-    for (const User& user : full.open_users) {
-      Flow& flow = flows_[at(user.flow)];
+    filling_[at(fullest.resource)].new_level = fullest.rate;
+    for (const User& user : resources_[at(fullest.resource)].open_users) {
+      Flow& flow = flows_[at(user.slot)];
       if (flow.next_rate != kInfinity) continue;
       flow.next_rate = fullest.rate;
       flow.bottleneck = fullest.resource;
-      for (const Use& u : flow.uses) {
-        Resource& resource = resources_[at(u.resource)];
-        resource.left -= u.times * fullest.rate;
-        resource.open_times -= u.times;
-        resource.new_highest = fullest.rate;  // rates only grow
+      for (const Use& u : uses_of(flow.path)) {
+        Filling& filling = filling_[at(u.resource)];
+        filling.left -= u.times * fullest.rate;
+        filling.open_times -= u.times;
+        filling.new_highest = fullest.rate;  // rates only grow
       }
     }
   }
@@ -238,17 +300,18 @@ bool FairSharing::open_who_lose_theirs() {
   for (std::size_t i = 0; i < resources; ++i) {
     const int index = open_resources_[i];
     const Resource& resource = resources_[at(index)];
-    const bool full = resource.left <= kSame * resource.capacity;
-    if (!full || resource.new_highest > resource.level * (1 + kSame)) open_held_by(index);
-    if (resource.new_level >= 0) open_above(index, resource.new_level * (1 + kSame));
+    const Filling& filling = filling_[at(index)];
+    const bool full = filling.left <= kSame * resource.capacity;
+    if (!full || filling.new_highest > resource.level * (1 + kSame)) open_held_by(index);
+    if (filling.new_level >= 0) open_above(index, filling.new_level * (1 + kSame));
   }
   return open_flows_.size() > before;
 }
 
 /// The open flows go on at their new rates.
 void FairSharing::settle(double now_s) {
-  for (const int id : open_flows_) {
-    Flow& flow = flows_[at(id)];
+  for (const int slot : open_flows_) {
+    Flow& flow = flows_[at(slot)];
     flow.open = false;
     if (flow.bottleneck >= 0) {
       Resource& resource = resources_[at(flow.bottleneck)];
@@ -264,16 +327,16 @@ void FairSharing::settle(double now_s) {
     flow.end_s = flow.rate == kInfinity ? now_s : now_s + flow.left_bytes / flow.rate;
     if (flow.end_s >= flow.queued_s) continue;
     flow.queued_s = flow.end_s;
-    ends_.emplace(flow.end_s, id);
+    ends_.emplace(flow.end_s, flow.id);
   }
   for (const int index : open_resources_) {
     Resource& resource = resources_[at(index)];
-    resource.highest = std::max(resource.highest, resource.new_highest);
+    resource.highest = std::max(resource.highest, filling_[at(index)].new_highest);
     // Of many small changes the sum would drift.
     if (resource.open_users.size() == resource.users.size()) {
       resource.load = 0;
       for (const User& user : resource.users) {
-        resource.load += user.times * flows_[at(user.flow)].rate;
+        resource.load += user.times * flows_[at(user.slot)].rate;
       }
     }
     resource.open = false;
@@ -284,8 +347,8 @@ void FairSharing::settle(double now_s) {
 }
 
 void FairSharing::update(double now_s) {
-  for (const int id : new_) {
-    if (flows_[at(id)].rate < 0) open(id);  // else it has ended already
+  for (const int slot : new_) {
+    if (flows_[at(slot)].rate < 0) open(slot);  // else it has ended already
   }
   new_.clear();
   for (const int index : touched_) open_held_by(index);

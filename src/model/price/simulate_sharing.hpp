@@ -1,15 +1,40 @@
 // Transfers under way at the same time, sharing links and port groups fairly.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <queue>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "chorus/topology.hpp"
+#include "model/price/cost.hpp"
 
 namespace chorus {
+
+/// The paths of those routes that transfers take, each once.
+class PathsInUse {
+ public:
+  explicit PathsInUse(const std::vector<Route>& routes)  ///< keeps a reference
+      : routes_(routes), number_(routes.size(), -1) {}
+
+  /// In the order in which they are asked for.
+  int number_of(std::size_t route) {
+    if (number_[route] < 0) {
+      number_[route] = static_cast<int>(paths_.size());
+      paths_.emplace_back(routes_[route].path);
+    }
+    return number_[route];
+  }
+  [[nodiscard]] const std::vector<std::span<const int>>& all() const { return paths_; }
+
+ private:
+  const std::vector<Route>& routes_;
+  std::vector<int> number_;  // by route
+  std::vector<std::span<const int>> paths_;
+};
 
 /// Max-min fair rates: no transfer can go faster but at the cost of one that is no faster itself.
 ///
@@ -17,12 +42,34 @@ namespace chorus {
 /// none is faster (its bottleneck; Bertsekas and Gallager, Data Networks, 6.5.2). So when transfers
 /// begin and end, rates are worked out again only for those that lose their bottleneck by it, and
 /// for those that lose theirs by the new rates of others.
+///
+/// Of links and port groups that are crossed one after the other only the narrow ones can be full.
+/// What is never full before another that all of its users cross is left out.
 class FairSharing {
  public:
-  explicit FairSharing(const Topology& topology);
+  /// A link or port group that a path crosses.
+  struct Use {
+    int resource = 0;
+    int times = 0;  ///< links of the path that load it
+  };
 
-  /// A transfer of `bytes` > 0 over `path` begins to flow; `id` is the caller's, < 2³¹, used once.
-  void begin(int id, const std::vector<int>& path, double bytes, double now_s);
+  /// `paths`: those that transfers take, each by its links, some more than once.
+  FairSharing(const Topology& topology, const std::vector<std::span<const int>>& paths);
+
+  /// What may limit a transfer over paths[path].
+  [[nodiscard]] std::span<const Use> uses_of(int path) const {
+    const std::size_t from = uses_from_[static_cast<std::size_t>(path)];
+    return std::span(uses_).subspan(from, uses_from_[static_cast<std::size_t>(path) + 1] - from);
+  }
+  /// Bytes per second.
+  [[nodiscard]] double capacity(int resource) const {
+    return resources_[static_cast<std::size_t>(resource)].capacity;
+  }
+  [[nodiscard]] std::size_t num_resources() const { return resources_.size(); }
+
+  /// A transfer of `bytes` > 0 over paths[path] begins to flow; `id` is the caller's, < 2³¹, used
+  /// once.
+  void begin(int id, int path, double bytes, double now_s);
   /// It has come to its end.
   void end(int id);
 
@@ -36,31 +83,30 @@ class FairSharing {
   [[nodiscard]] double first_end_s();
   /// Replaces `ids` by the transfers that end by `until_s`, in ascending order.
   void ending(double until_s, std::vector<int>& ids);
-  /// When the transfer ends, by the last update.
-  [[nodiscard]] double end_s(int id) const { return flows_[static_cast<std::size_t>(id)].end_s; }
-  /// Bytes per second, by the last update.
-  [[nodiscard]] double rate(int id) const { return flows_[static_cast<std::size_t>(id)].rate; }
+  /// When a transfer that is under way ends, by the last update.
+  [[nodiscard]] double end_s(int id) const { return flow(id).end_s; }
+  /// Bytes per second of a transfer that is under way, by the last update.
+  [[nodiscard]] double rate(int id) const { return flow(id).rate; }
 
  private:
-  struct Use {
-    int resource = 0;
-    double times = 0;       ///< links of the path that load it
-    std::size_t place = 0;  ///< among its users
-  };
+  /// A transfer under way. What comes later takes the slot of what has ended: all of them, to be
+  /// gone through time and again, stay together.
   struct Flow {
-    std::vector<Use> uses;
-    double left_bytes = 0;  // at since_s
-    double since_s = 0;
+    std::vector<int> places = {};  // by use of its path: among the users of the resource
+    int path = 0;
     double rate = -1;  // bytes per second; -1: not set yet
     double next_rate = -1;
+    int bottleneck = -1;    // none while open
+    bool open = false;      // its rate is being worked out
+    double left_bytes = 0;  // at since_s
+    double since_s = 0;
     double end_s = 0;
     double queued_s = 0;  // when `ends_` has it for the first time
-    int bottleneck = -1;  // none while open
-    bool open = false;    // its rate is being worked out
+    int id = 0;
   };
   struct User {
-    int flow = 0;
-    double times = 0;
+    int slot = 0;
+    int times = 0;
   };
   /// The rates of those whose bottleneck it is are equal, and no user's rate is higher.
   struct Resource {
@@ -73,6 +119,9 @@ class FairSharing {
 
     bool open = false;  // some user's rate is being worked out
     std::vector<User> open_users;
+  };
+  /// Of an open resource, what fill() works with.
+  struct Filling {
     double left = 0;         // by those whose rates stay, then also by those that are fixed
     double open_times = 0;   // of users without a rate
     double new_level = -1;   // of open users whose bottleneck it is; -1: it is none's
@@ -88,7 +137,14 @@ class FairSharing {
     }
   };
 
-  void open(int id);
+  [[nodiscard]] const Flow& flow(int id) const {
+    return flows_[static_cast<std::size_t>(slot_of_[static_cast<std::size_t>(id)])];
+  }
+  [[nodiscard]] int under_way() const {
+    return static_cast<int>(flows_.size() - free_slots_.size());
+  }
+  void leave_out_who_never_limit();
+  void open(int slot);
   void open_held_by(int resource);
   void open_above(int resource, double rate);
   void open_all_tied();
@@ -97,16 +153,53 @@ class FairSharing {
   void settle(double now_s);
   void take_up(Flow& flow, double rate);
 
+  static constexpr int kEnded = -1;
+
   std::vector<Resource> resources_;  // links, then port groups
-  std::vector<std::vector<int>> groups_of_;
-  std::size_t num_links_ = 0;
-  std::vector<Flow> flows_;  // by id
-  int under_way_ = 0;
-  std::vector<int> touched_, new_;
-  std::vector<int> open_flows_, open_resources_;  // of one update
+  std::vector<Filling> filling_;     // by resource
+  std::vector<Use> uses_;            // grouped by path
+  std::vector<std::size_t> uses_from_ = {0};
+  std::vector<Flow> flows_;  // by slot
+  std::vector<int> free_slots_;
+  std::vector<int> slot_of_;                      // by id, or kEnded
+  std::vector<int> touched_, new_;                // resources, slots
+  std::vector<int> open_flows_, open_resources_;  // of one update: slots, resources
   std::vector<Share> shares_;
-  using End = std::pair<double, int>;
+  using End = std::pair<double, int>;                                // and the id
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;  // never later than they are
+};
+
+/// Before when transfers cannot all have ended: what has not begun to flow still has to cross what
+/// it shares with the others.
+class StillToBegin {
+ public:
+  /// `paths`: by transfer. Keeps a reference to `sharing`.
+  StillToBegin(const FairSharing& sharing, const std::vector<int>& paths, double bytes)
+      : sharing_(sharing), seconds_(sharing.num_resources(), 0), bytes_(bytes) {
+    for (const int path : paths) add(path, 1);
+  }
+
+  /// A transfer begins to flow: the time before which all cannot have ended.
+  double begin(int path, double now_s) {
+    double most_s = 0;
+    for (const FairSharing::Use& use : sharing_.uses_of(path)) {
+      most_s = std::max(most_s, seconds_[static_cast<std::size_t>(use.resource)]);
+    }
+    add(path, -1);
+    return now_s + most_s;
+  }
+
+ private:
+  void add(int path, double transfers) {
+    for (const FairSharing::Use& use : sharing_.uses_of(path)) {
+      seconds_[static_cast<std::size_t>(use.resource)] +=
+          transfers * use.times * bytes_ / sharing_.capacity(use.resource);
+    }
+  }
+
+  const FairSharing& sharing_;
+  std::vector<double> seconds_;  // by resource
+  double bytes_;                 // of each
 };
 
 }  // namespace chorus
