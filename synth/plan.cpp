@@ -80,7 +80,8 @@ class Planner {
         budget_(budget),
         forward_(topology),
         symmetric_(symmetric(topology)) {
-    if (!forward_.network().folded()) require_connected(topology, forward_.network());
+    // A wiring that repeats itself is folded along ways from every rank to every other.
+    if (!forward_.folds(all_gather)) require_connected(topology, forward_.network(all_gather));
     if (!symmetric_) backward_.emplace(reversed(topology));
     // What all_reduce is composed of is made as well.
     for (const CollectiveKind kind : options.kinds) {
@@ -174,7 +175,7 @@ class Planner {
   void ask_in_time(const Strategy& strategy, CollectiveKind kind, std::size_t size_index,
                    bool mirror_known) {
     if (calls_left_ > 0) --calls_left_;
-    if (forward_.network().folded() && !strategy.folds) return;
+    if (forward_.folds(kind) && !strategy.folds) return;
     if (mirror_known && !strategy.combines) return;
     if (good_enough(kind, size_index)) return;
     if (share_.spent()) {
@@ -202,7 +203,7 @@ class Planner {
   }
 
   static Task task_on(const PreparedTopology& wiring, CollectiveKind kind, double size) {
-    return {wiring.topology(), wiring.network(), {kind, 0}, size};
+    return {wiring.topology(), wiring.network(kind), {kind, 0}, size};
   }
 
   void ask(const Strategy& strategy, CollectiveKind kind, std::size_t size_index) {
@@ -255,7 +256,7 @@ class Planner {
     if (entry == pool.end()) {
       if (options_.accepts && !options_.accepts(schedule)) return;
       // Of the many that a folded wiring allows only those that win are worth a proof.
-      if (forward_.network().folded() && !wins(schedule, size_index)) return;
+      if (forward_.folds(collective.kind) && !wins(schedule, size_index)) return;
       require_correct(schedule, strategy);
       pool.push_back({std::move(schedule), strategy,
                       std::vector<Prediction>(options_.sizes.size(), {kNever, Method::replayed})});
@@ -418,14 +419,17 @@ class Planner {
 
   /// Of the schedules that are predicted as fast as `best`, one with the least strain.
   [[nodiscard]] const Pooled* least_strained(const Pooled* best, std::size_t size_index) const {
-    if (best == nullptr || forward_.network().folded()) return best;
+    if (best == nullptr) return best;
+    const CollectiveKind kind = best->schedule.collective.kind;
+    if (forward_.folds(kind)) return best;
+    const Network& network = forward_.network(kind);
     const double least_s = best->at_sizes[size_index].seconds;
-    Strain least = strain(best->schedule, forward_.network());
+    Strain least = strain(best->schedule, network);
     const int of_best = least.streams;
     for (const Pooled& entry : pools_.at(best->schedule.collective.kind)) {
       const double seconds = entry.at_sizes[size_index].seconds;
       if (&entry == best || seconds > kAboutAlike * least_s) continue;
-      const Strain own = strain(entry.schedule, forward_.network());
+      const Strain own = strain(entry.schedule, network);
       const bool alike = seconds <= kAlike * least_s;
       const bool fewer_streams =
           own.streams < least.streams && (alike || 2 * own.streams <= of_best);
@@ -464,6 +468,7 @@ class Planner {
          {std::pair{reduce_scatter, all_gather}, std::pair{reduce, broadcast}}) {
       const CollectiveKind combining = halves.first;
       const CollectiveKind spread = halves.second;
+      if (forward_.folds(all_reduce) != forward_.folds(spread)) continue;
       std::set<int> counts;
       std::set<std::string> strategies;
       for (const Pooled& entry : pools_[spread]) {

@@ -92,27 +92,33 @@ class PreparedTopology {
   explicit PreparedTopology(const Topology& topology);
 
   [[nodiscard]] const Topology& topology() const { return topology_; }
-  [[nodiscard]] const Network& network() const { return network_; }
+  /// True if schedules of `kind` are made for one cell and stand for all. Those of a collective
+  /// with a root have no symmetry.
+  [[nodiscard]] bool folds(CollectiveKind kind) const;
+  /// Folded for those that are.
+  [[nodiscard]] const Network& network(CollectiveKind kind) const;
   /// Infinite seconds as soon as a simulation is certain to take longer than `give_up_s`. Throws
-  /// InputError for a schedule without symmetry if the wiring is folded.
+  /// InputError for a schedule without symmetry whose kind is folded.
   [[nodiscard]] Prediction predict(
       const Schedule& schedule, double size_bytes,
       double give_up_s = std::numeric_limits<double>::infinity()) const;
   /// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
-  /// simulation is faster. 0 if the wiring is folded.
+  /// simulation is faster. 0 if the kind is folded.
   [[nodiscard]] double least_seconds(const Schedule& schedule, double size_bytes) const;
-  /// Transfer by transfer. Nothing where that takes too long, or the wiring is folded.
+  /// Transfer by transfer. Nothing where that takes too long, or the kind is folded.
   [[nodiscard]] std::optional<Simulation> simulation(const Schedule& schedule,
                                                      double size_bytes) const;
 
  private:
+  [[nodiscard]] const Routes& routes() const;
+
   Topology topology_;
   std::optional<RepeatedNetwork> repeated_;
-  Network network_;
-  std::optional<Routes> routes_;
+  mutable std::optional<Network> whole_;  // these two when they are asked for
+  mutable std::optional<Routes> routes_;
 };
 /// Ranks whose n² edges are still listed one by one where they could be folded.
-inline constexpr int kMostListed = 160;
+inline constexpr int kMostListed = 64;
 
 /// The best schedule for one collective and size, and what it was compared with.
 struct Choice {

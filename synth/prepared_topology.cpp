@@ -9,6 +9,7 @@
 
 #include "base/index.hpp"
 #include "chorus/error.hpp"
+#include "model/schedule/contract.hpp"
 #include "model/schedule/symmetry.hpp"
 #include "synth/ordering/predict.hpp"
 #include "synth/plan.hpp"
@@ -65,17 +66,28 @@ bool symmetric(const Topology& topology) {
 
 PreparedTopology::PreparedTopology(const Topology& topology)
     : topology_(topology),
-      repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology) : std::nullopt),
-      network_(repeated_ ? repeated_->folded() : Network(topology)) {
-  if (!repeated_) routes_.emplace(topology_);
+      repeated_(topology.world_size() > kMostListed ? RepeatedNetwork::of(topology)
+                                                    : std::nullopt) {}
+
+bool PreparedTopology::folds(CollectiveKind kind) const { return repeated_ && !is_rooted(kind); }
+
+const Network& PreparedTopology::network(CollectiveKind kind) const {
+  if (folds(kind)) return repeated_->folded();
+  if (!whole_) whole_.emplace(topology_);
+  return *whole_;
+}
+
+const Routes& PreparedTopology::routes() const {
+  if (!routes_) routes_.emplace(topology_);
+  return *routes_;
 }
 
 Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes,
                                      double give_up_s) const {
-  if (repeated_) {
+  if (folds(schedule.collective.kind)) {
     const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostFolded;
     const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
-                               : replayed_seconds(schedule, network_, size_bytes);
+                               : replayed_seconds(schedule, repeated_->folded(), size_bytes);
     if (!seconds) {
       throw InputError(
           fmt::format("'{}' on {} ranks has not the symmetry of '{}': schedules of so many ranks "
@@ -85,35 +97,36 @@ Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes
     return {*seconds, quick ? Method::simulated : Method::replayed};
   }
   if (quickly_simulated(schedule)) {
-    return {simulate(schedule, topology_, *routes_, size_bytes, give_up_s).seconds,
+    return {simulate(schedule, topology_, routes(), size_bytes, give_up_s).seconds,
             Method::simulated};
   }
   if (!schedule.symmetry.empty()) return predict(expanded(schedule), size_bytes);
   // With a barrier after every step; where that loses little, or where nothing could overlap.
-  const double stepwise = cost(schedule, topology_, *routes_).seconds(size_bytes);
+  const double stepwise = cost(schedule, topology_, routes()).seconds(size_bytes);
   const bool hardly_less = stepwise <= kLittleLost * least_seconds(schedule, size_bytes);
   if (schedule.steps.size() > 1 && !hardly_less) {
-    const auto replayed = replayed_seconds(schedule, network_, size_bytes);
+    const auto replayed = replayed_seconds(schedule, network(schedule.collective.kind), size_bytes);
     if (replayed) return {*replayed, Method::replayed};
   }
   return {stepwise, Method::cost};
 }
 
 double PreparedTopology::least_seconds(const Schedule& schedule, double size_bytes) const {
-  if (repeated_) return 0;
+  if (folds(schedule.collective.kind)) return 0;
   if (!schedule.symmetry.empty()) return least_seconds(expanded(schedule), size_bytes);
   Schedule at_once{
       schedule.name, schedule.collective, schedule.world_size, schedule.num_chunks, {{}}};
   for (const Step& step : schedule.steps) {
     at_once.steps.front().insert(at_once.steps.front().end(), step.begin(), step.end());
   }
-  return cost(at_once, topology_, *routes_).beta_s_per_byte * size_bytes;
+  return cost(at_once, topology_, routes()).beta_s_per_byte * size_bytes;
 }
 
 std::optional<Simulation> PreparedTopology::simulation(const Schedule& schedule,
                                                        double size_bytes) const {
-  if (repeated_ || !schedule.symmetry.empty() || !quickly_simulated(schedule)) return std::nullopt;
-  return simulate(schedule, topology_, *routes_, size_bytes);
+  if (folds(schedule.collective.kind) || !schedule.symmetry.empty() || !quickly_simulated(schedule))
+    return std::nullopt;
+  return simulate(schedule, topology_, routes(), size_bytes);
 }
 
 }  // namespace chorus::synth

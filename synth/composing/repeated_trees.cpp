@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "base/index.hpp"
@@ -18,6 +19,9 @@ constexpr double kMostLooks = 2e9;                  // at edges, of all rounds t
 constexpr std::size_t kMostRepeatedHops = 800'000;  // of cell 0's chunks
 constexpr int kMostTreeCells = 2048;       // cells; beyond, looking for trees takes minutes
 constexpr double kSmallestTree = 1 << 12;  // bytes of one tree's data
+// Trees so few that what one of them loads is worth knowing while it grows, and how often.
+constexpr std::size_t kFewTrees = 8, kLooksWhileGrowing = 32;
+constexpr double kMostOver = 60;  // exponent of a price: costs are floats
 constexpr double kDeep =
     1e-3;  // of the mean cost of an edge: what one hop more from the root costs
 constexpr float kUnreachable = std::numeric_limits<float>::infinity();
@@ -32,11 +36,14 @@ using Tree = std::vector<TreeHop>;
 
 class RepeatedPacker {
  public:
-  RepeatedPacker(const Network& network, int trees_per_rank, std::uint64_t seed)
+  RepeatedPacker(const Network& network, int trees_per_rank, bool as_it_grows, std::uint64_t seed)
       : network_(network),
         cells_(network.cells()),
         n_(at(network_.world_size())),
         trees_(at(cells_.size()) * at(trees_per_rank)),
+        at_once_(as_it_grows && trees_.size() <= kFewTrees
+                     ? std::max<std::size_t>(n_ / kLooksWhileGrowing, 1)
+                     : n_),
         load_(network_.resources().size(), 0),
         price_(load_.size(), 0),
         cost_(network_.edges().size(), 0),
@@ -97,7 +104,7 @@ class RepeatedPacker {
     }
   }
 
-  void change_load(const Tree& tree, int times) {
+  void change_load(std::span<const TreeHop> tree, int times) {
     std::vector<int> hops(network_.edges().size(), 0);
     for (const TreeHop& hop : tree) ++hops[at(hop.edge)];
     for (std::size_t edge = 0; edge < hops.size(); ++edge) {
@@ -116,7 +123,8 @@ class RepeatedPacker {
     }
     for (std::size_t i = 0; i < price_.size(); ++i) {
       const double beta = network_.resources()[i].beta_s_per_byte;
-      price_[i] = beta <= 0 ? 0 : beta / top * std::exp(steepness * ((load_[i] + beta) / top - 1));
+      const double over = std::min(steepness * ((load_[i] + beta) / top - 1), kMostOver);
+      price_[i] = beta <= 0 ? 0 : beta / top * std::exp(over);
     }
     double sum = 0;
     for (std::size_t edge = 0; edge < cost_.size(); ++edge) {
@@ -140,7 +148,18 @@ class RepeatedPacker {
     std::vector<int> depth(n_, 0);
     for (float& one : chance) one = 1 + 1e-3F * static_cast<float>(random_() % 1024) / 1024;
     Rank newest = roots_[index];
+    std::size_t counted = 0;  // hops that the prices know
     for (std::size_t size = 1; size < n_; ++size) {
+      if (tree.size() - counted >= at_once_) {
+        change_load(std::span(tree).subspan(counted), 1);
+        counted = tree.size();
+        set_costs(steepness);
+        std::ranges::fill(offer, kUnreachable);
+        for (std::size_t rank = 0; rank < n_; ++rank) {
+          if (inside[rank] == 0) continue;
+          offer_from(static_cast<Rank>(rank), inside, chance, depth, offer, over);
+        }
+      }
       inside[at(newest)] = 1;
       offer_from(newest, inside, chance, depth, offer, over);
       newest = -1;
@@ -148,11 +167,14 @@ class RepeatedPacker {
         if (inside[rank] != 0 || offer[rank] == kUnreachable) continue;
         if (newest < 0 || offer[rank] < offer[at(newest)]) newest = static_cast<Rank>(rank);
       }
-      if (newest < 0) return false;
+      if (newest < 0) {
+        change_load(std::span(tree).first(counted), -1);
+        return false;
+      }
       depth[at(newest)] = depth[at(over[at(newest)].src)] + 1;
       tree.push_back(over[at(newest)]);
     }
-    change_load(tree, 1);
+    change_load(std::span(tree).subspan(counted), 1);
     return true;
   }
 
@@ -177,6 +199,7 @@ class RepeatedPacker {
   const Cells& cells_;
   std::size_t n_;
   std::vector<Tree> trees_;
+  std::size_t at_once_;        // hops of a tree, before prices follow it
   std::vector<Rank> roots_;    // by tree
   std::vector<double> load_;   // seconds per byte of a tree, by resource
   std::vector<double> price_;  // by resource
@@ -204,33 +227,39 @@ bool too_many(const Network& network, double size_bytes, int per_rank) {
   return hops > kMostRepeatedHops || size_bytes / n / per_rank < kSmallestTree;
 }
 
-/// Nothing where latency counts more than bytes, or cells are too many.
-std::optional<RepeatedTrees> best_trees(const Network& network, double size_bytes,
-                                        const Budget& budget) {
+/// Seconds per byte that a rank contributes.
+double load_of(const RepeatedTrees& trees) { return trees.load_s_per_byte / trees.trees_per_rank; }
+
+/// Least loaded first. None where latency counts more than bytes, or cells are too many.
+std::vector<RepeatedTrees> good_trees(const Network& network, double size_bytes,
+                                      const Budget& budget) {
   const double block = size_bytes / network.world_size();
   double least_alpha = std::numeric_limits<double>::infinity(), beta = 0;
   for (const Edge& edge : network.edges()) {
     least_alpha = std::min(least_alpha, edge.alpha_s);
     beta = std::max(beta, edge.beta_s_per_byte);
   }
-  std::optional<RepeatedTrees> best;
-  if (network.cells().count() > kMostTreeCells || block * beta < least_alpha / 8) return best;
+  std::vector<RepeatedTrees> good;
+  if (network.cells().count() > kMostTreeCells || block * beta < least_alpha / 8) return good;
   for (const int trees : {1, 2, 4, 8}) {
     if (trees > 1 && too_many(network, size_bytes, trees)) break;
     std::optional<RepeatedTrees> found = pack_repeated_trees(network, trees, budget);
     if (!found) break;
-    const double gain =
-        best ? best->load_s_per_byte / best->trees_per_rank / (found->load_s_per_byte / trees) : 2;
-    if (gain > 1.01) best = std::move(found);
+    const bool better = good.empty() || load_of(good.front()) / load_of(*found) > 1.01;
+    if (better) good.insert(good.begin(), *std::move(found));
   }
-  return best;
+  // Where latency counts a little.
+  if (auto short_ways = pack_repeated_trees(network, 1, budget, false)) {
+    good.push_back(*std::move(short_ways));
+  }
+  return good;
 }
 
 }  // namespace
 
 std::optional<RepeatedTrees> pack_repeated_trees(const Network& network, int trees_per_rank,
-                                                 const Budget& budget) {
-  RepeatedPacker packer(network, trees_per_rank, budget.seed);
+                                                 const Budget& budget, bool as_it_grows) {
+  RepeatedPacker packer(network, trees_per_rank, as_it_grows, budget.seed);
   if (!packer.build(budget)) return std::nullopt;
   packer.improve(budget);
   RepeatedTrees result{trees_per_rank, {}, packer.worst()};
@@ -245,26 +274,29 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
                                      const Budget& budget) {
   const int n = network.world_size();
   std::vector<Schedule> schedules;
-  const std::optional<RepeatedTrees> best = best_trees(network, size_bytes, budget);
-  if (!best) return schedules;
-  const TreePacking packing = spanning(*best, n);
-  for (int pieces = 1; pieces <= 64; pieces *= 4) {
-    if (budget.spent() && !schedules.empty()) break;
-    const int per_rank = best->trees_per_rank * pieces;
-    if (pieces > 1 && too_many(network, size_bytes, per_rank)) break;
-    MulticastRouting multicast{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
-    for (std::size_t tree = 0; tree < best->trees.size(); ++tree) {
-      for (int piece = 0; piece < pieces; ++piece) {
-        const auto chunk = static_cast<ChunkId>(tree) * pieces + piece;
-        for (const Hop& hop : best->trees[tree])
-          multicast.hops.push_back({hop.src, hop.dst, chunk});
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const RepeatedTrees& some : good_trees(network, size_bytes, budget)) {
+    if (load_of(some) * size_bytes / n > least_s) continue;
+    const TreePacking packing = spanning(some, n);
+    for (int pieces = 1; pieces <= 64; pieces *= 4) {
+      if (budget.spent() && !schedules.empty()) return schedules;
+      const int per_rank = some.trees_per_rank * pieces;
+      if (pieces > 1 && too_many(network, size_bytes, per_rank)) break;
+      MulticastRouting multicast{{CollectiveKind::all_gather, 0}, n * per_rank, {}, pieces};
+      for (std::size_t tree = 0; tree < some.trees.size(); ++tree) {
+        for (int piece = 0; piece < pieces; ++piece) {
+          const auto chunk = static_cast<ChunkId>(tree) * pieces + piece;
+          for (const Hop& hop : some.trees[tree])
+            multicast.hops.push_back({hop.src, hop.dst, chunk});
+        }
       }
-    }
-    schedules.push_back(in_order("trees", network, multicast, size_bytes / n / per_rank));
-    // Better forwards, as what is there goes first; the other, turned round, for reduce-scatter.
-    const TreeFlow flow{multicast.collective, nullptr, &packing, pieces};
-    if (auto ordered = flowing_order("trees", network, flow, {}, size_bytes, budget)) {
-      schedules.push_back(std::move(ordered->schedule));
+      schedules.push_back(in_order("trees", network, multicast, size_bytes / n / per_rank));
+      // Better forwards, as what is there goes first; the other, turned round, for reduce-scatter.
+      const TreeFlow flow{multicast.collective, nullptr, &packing, pieces};
+      if (auto flowing = flowing_order("trees", network, flow, {}, size_bytes, budget)) {
+        least_s = std::min(least_s, flowing->seconds);
+        schedules.push_back(std::move(flowing->schedule));
+      }
     }
   }
   return schedules;
@@ -273,15 +305,18 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
 std::vector<Schedule> repeated_all_reduces(const Network& network, double size_bytes,
                                            const Budget& budget) {
   std::vector<Schedule> schedules;
-  const std::optional<RepeatedTrees> best = best_trees(network, size_bytes, budget);
-  if (!best) return schedules;
-  const TreePacking packing = spanning(*best, network.world_size());
-  for (int pieces = 4; pieces <= 64; pieces *= 4) {  // fewer leave the trees empty
-    if (too_many(network, size_bytes, 2 * best->trees_per_rank * pieces)) break;
-    const TreeFlow flow{{CollectiveKind::all_reduce, 0}, &packing, &packing, pieces};
-    auto ordered = flowing_order("trees", network, flow, {}, size_bytes, budget);
-    if (!ordered) break;
-    schedules.push_back(std::move(ordered->schedule));
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const RepeatedTrees& some : good_trees(network, size_bytes, budget)) {
+    if (2 * load_of(some) * size_bytes / network.world_size() > least_s) continue;
+    const TreePacking packing = spanning(some, network.world_size());
+    for (int pieces = 4; pieces <= 64; pieces *= 4) {  // fewer leave the trees empty
+      if (too_many(network, size_bytes, 2 * some.trees_per_rank * pieces)) break;
+      const TreeFlow flow{{CollectiveKind::all_reduce, 0}, &packing, &packing, pieces};
+      auto flowing = flowing_order("trees", network, flow, {}, size_bytes, budget);
+      if (!flowing) return schedules;
+      least_s = std::min(least_s, flowing->seconds);
+      schedules.push_back(std::move(flowing->schedule));
+    }
   }
   return schedules;
 }

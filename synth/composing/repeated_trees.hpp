@@ -22,13 +22,15 @@ struct RepeatedTrees {
 
 /// Trees of a folded network that load the most loaded orbit as little as was found, by prices as
 /// rerouted() has them. What is dear (a NIC that a box shares) so is crossed once per tree and box,
-/// and inside a box trees go whichever way its links are least loaded.
+/// and inside a box trees go whichever way its links are least loaded. Where there are few, prices
+/// follow a tree `as_it_grows`: what is loaded is nearly even then, ways are longer.
 ///
 /// Deterministic by budget.seed. Nothing if the edges do not join all ranks, or the budget is spent
 /// before all trees are there.
 [[nodiscard]] std::optional<RepeatedTrees> pack_repeated_trees(const Network& network,
                                                                int trees_per_rank,
-                                                               const Budget& budget);
+                                                               const Budget& budget,
+                                                               bool as_it_grows = true);
 
 /// Symmetric all_gathers of `size_bytes` over such trees: what suits large sizes whatever the
 /// inside of a cell is like. None where latency counts more than bytes, or cells are too many.

@@ -139,8 +139,9 @@ TEST(RepeatedTrees, ReachEveryRankFromEveryRankOfACell) {
 // Executors send what a lane has in one step by chunk.
 TEST(RepeatedTrees, TakeAsLongWhateverTheOrderWithinAStep) {
   const PreparedTopology wiring(topology_from_name("21*pcie8"));
-  ASSERT_TRUE(wiring.network().folded());
-  for (const Schedule& schedule : repeated_trees(wiring.network(), 1 << 26, Budget{})) {
+  ASSERT_TRUE(wiring.folds(CollectiveKind::all_gather));
+  for (const Schedule& schedule :
+       repeated_trees(wiring.network(CollectiveKind::all_gather), 1 << 26, Budget{})) {
     Schedule by_chunk = schedule;
     for (Step& step : by_chunk.steps) std::ranges::stable_sort(step, {}, &Transfer::chunk);
     const double seconds = wiring.predict(schedule, 1 << 26).seconds;
@@ -148,7 +149,21 @@ TEST(RepeatedTrees, TakeAsLongWhateverTheOrderWithinAStep) {
   }
 }
 
-// Beyond 160 ranks; routed to 300 ranks one by one, all-to-alls of more reached 42 and 6 %.
+TEST(Repeated, CollectivesWithARootArePlannedOneByOne) {
+  PlanOptions options;
+  options.kinds = {all_gather, all_reduce, broadcast, reduce};
+  options.sizes = {1 << 20};
+  const Topology topology = topology_from_name("9*dgx-h100");
+  const Planned planned = make_plan(topology, options, built_in_strategies(), Budget{});
+  ASSERT_EQ(planned.choices.size(), 4U);
+  for (const Choice& choice : planned.choices) {
+    EXPECT_EQ(first_fault(choice.schedule), std::nullopt);
+    EXPECT_EQ(choice.schedule.symmetry.empty(), choice.kind == broadcast || choice.kind == reduce);
+    EXPECT_GT(choice.seconds, lower_bound(topology, {choice.kind, 0}).seconds(1 << 20) * 0.999);
+  }
+}
+
+// Beyond 64 ranks; routed to 300 ranks one by one, all-to-alls of more reached 42 and 6 %.
 TEST(Repeated, ToriOfManyRanksComeNearTheirLimits) {
   PlanOptions options;
   options.kinds = {all_gather, reduce_scatter, all_to_all, all_reduce};

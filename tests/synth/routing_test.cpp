@@ -134,15 +134,18 @@ TEST(Routed, EvensOutWhatLanesCarryThatShareLinks) {
 TEST(Routed, FindsWaysFromOneCellForAllOfThem) {
   const Topology topology = topology_from_name("21*ndv2");
   const PreparedTopology wiring(topology);
-  ASSERT_TRUE(wiring.network().folded());
-  const auto schedule = routed(wiring.network(), kAllToAll, 1e9, Budget{});
+  ASSERT_TRUE(wiring.folds(CollectiveKind::all_gather));
+  const auto schedule =
+      routed(wiring.network(CollectiveKind::all_gather), kAllToAll, 1e9, Budget{});
   ASSERT_TRUE(schedule);
   EXPECT_EQ(first_fault(*schedule), std::nullopt);
   EXPECT_FALSE(schedule->symmetry.empty());
   const double limit_s = lower_bound(topology, kAllToAll).seconds(1e9);
   EXPECT_LT(wiring.predict(*schedule, 1e9).seconds, 1.01 * limit_s);
   for (const CollectiveKind kind : {CollectiveKind::gather, CollectiveKind::scatter}) {
-    EXPECT_EQ(routed(wiring.network(), {kind}, 1e9, Budget{}), std::nullopt) << "of one root";
+    EXPECT_EQ(routed(wiring.network(CollectiveKind::all_gather), {kind}, 1e9, Budget{}),
+              std::nullopt)
+        << "of one root";
   }
 }
 

@@ -35,6 +35,8 @@
 namespace chorus {
 namespace {
 
+constexpr int kMostRooted = 160;  // ranks of a wiring that repeats itself
+
 struct SynthArguments {
   std::string topology, output, svg, cache, sketch;
   std::vector<std::string> collectives, only;
@@ -230,9 +232,10 @@ void run_synth(const SynthArguments& arguments) {
                                  counted(topology.world_size(), "rank")));
   }
   synth::PlanOptions options;
-  if (arguments.collectives.empty() && topology.world_size() > synth::kMostListed &&
+  if (arguments.collectives.empty() && topology.world_size() > kMostRooted &&
       synth::RepeatedNetwork::of(topology)) {
-    std::erase_if(options.kinds, is_rooted);  // whose schedules have no symmetry to fold by
+    // Whose schedules have no symmetry: to make them would take longer than all others together.
+    std::erase_if(options.kinds, is_rooted);
   }
   if (!arguments.collectives.empty()) {
     options.kinds.clear();
@@ -297,8 +300,8 @@ void add_synth(CLI::App& app, int& exit_code) {
                       "plan file to write; - for standard output");
   command
       ->add_option("-c,--collectives", arguments->collectives,
-                   "default: all_reduce,all_gather,reduce_scatter,all_to_all and, up to 256 "
-                   "ranks, broadcast,reduce")
+                   "default: all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce; the "
+                   "last two up to 160 ranks where the wiring repeats itself")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(collective());

@@ -151,12 +151,12 @@ SynthReport::SynthReport(const Topology& topology, const Plan& plan,
     : name_(topology.name), world_size_(topology.world_size()) {
   const synth::PreparedTopology wiring(topology);
   std::optional<Routes> routes;
-  // A wiring that is folded times nothing without its symmetry.
-  const bool by_cost = world_size_ > kManyRanks || wiring.network().folded();
-  if (by_cost && world_size_ <= kMostRanks) routes.emplace(topology);
   for (const CollectiveKind kind : kinds) {
     const Bound& bound = limits.bound(kind);
-    const Routes* listed = routes ? &*routes : nullptr;
+    // What is folded is not timed without its symmetry.
+    const bool by_cost = world_size_ > kManyRanks || wiring.folds(kind);
+    if (by_cost && !routes && world_size_ <= kMostRanks) routes.emplace(topology);
+    const Routes* listed = by_cost && routes ? &*routes : nullptr;
     const Classic ring({"ring", "chain"}, kind, wiring, listed);
     const Classic tree({"double_binary_tree", "binomial_tree", "bruck"}, kind, wiring, listed);
     notes_.push_back(fmt::format("{}: {:.2f} us or bytes / {:.4g} GB/s, by {}{}", name_of(kind),
