@@ -18,8 +18,8 @@ namespace {
 using enum CollectiveKind;
 
 constexpr std::size_t kMostHierarchicalHops = 300'000;
-constexpr double kMayGain = 1.1;    // times what ordering says: links are shared fairly
-constexpr double kPassing = 1e-12;  // seconds: of equally long ways the one of fewer hops
+constexpr double kFairlyShared = 1.1;  // times what ordering says: links are shared fairly
+constexpr double kPassing = 1e-12;     // seconds: of equally long ways the one of fewer hops
 
 /// Adds the hops of one chunk, each rank receiving it once.
 class ChunkWay {
@@ -283,7 +283,7 @@ std::vector<Schedule> hierarchical(const Task& task, const Budget& budget) {
   std::vector<Schedule> schedules;
   double least_s = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : candidates) {
-    if (candidate.load_s > kMayGain * least_s) break;
+    if (candidate.load_s > kFairlyShared * least_s) break;
     if (budget.spent() && !schedules.empty()) break;
     OrderedHops made =
         ordered(candidate.name, task.network, candidate.multicast, candidate.chunk_bytes);

@@ -248,7 +248,9 @@ std::vector<RepeatedTrees> good_trees(const Network& network, double size_bytes,
     const bool better = good.empty() || load_of(good.front()) / load_of(*found) > 1.01;
     if (better) good.insert(good.begin(), *std::move(found));
   }
-  // Where latency counts a little.
+  // Shorter ways, for where latency counts, too; of more trees prices do not follow any as it
+  // grows.
+  if (at(network.cells().size()) > kFewTrees) return good;
   if (auto short_ways = pack_repeated_trees(network, 1, budget, false)) {
     good.push_back(*std::move(short_ways));
   }

@@ -143,12 +143,10 @@ class Flowing {
         urgency_(urgency),
         bytes_(bytes),
         turned_round_(turned_round),
-        lanes_(at(jobs.num_lanes)) {
-    PathsInUse paths(carriers.routes);
-    for (const FlowJob& job : jobs_) path_.push_back(paths.number_of(route_taken(job)));
-    sharing_.emplace(carriers.resources, paths.all());
-    still_to_begin_.emplace(*sharing_, path_, bytes);
-  }
+        paths_(carriers.routes, routes_taken()),
+        sharing_(carriers.resources, paths_.all()),
+        still_to_begin_(sharing_, paths_, bytes),
+        lanes_(at(jobs.num_lanes)) {}
 
   /// The seconds it takes; nothing if the budget is spent, or if they are more than `give_up_s`.
   std::optional<double> run(const Budget& budget, double give_up_s) {
@@ -160,9 +158,9 @@ class Flowing {
     for (double next = next_s(); next != kNever; next = next_s()) {
       if (round++ % 1024 == 0 && budget.spent()) return std::nullopt;
       now_s = next;
-      const double until_s = sharing_->taken_together_until(now_s);
+      const double until_s = sharing_.taken_together_until(now_s);
       while (next_s() <= until_s) {
-        if (!events_.empty() && events_.top().time_s <= sharing_->first_end_s()) {
+        if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
           const Event event = events_.top();
           events_.pop();
           now_s = std::max(now_s, event.time_s);
@@ -170,16 +168,16 @@ class Flowing {
           continue;
         }
         const double first_s = now_s;
-        sharing_->ending(until_s, ending_);
+        sharing_.ending(until_s, ending_);
         for (const int job : ending_) {
-          const double end_s = std::max(first_s, sharing_->end_s(job));
+          const double end_s = std::max(first_s, sharing_.end_s(job));
           now_s = std::max(now_s, end_s);
-          sharing_->end(job);
+          sharing_.end(job);
           ended(job, end_s);
         }
       }
-      sharing_->update(now_s);
-      if (earliest_end_s_ > give_up_s) return std::nullopt;
+      sharing_.update(now_s);
+      if (still_to_begin_.earliest_end_s() > give_up_s) return std::nullopt;
     }
     CHORUS_CHECK(begun_ == jobs_.size(), "every hop of a tree is ready at some time");
     return now_s;
@@ -238,13 +236,18 @@ class Flowing {
   [[nodiscard]] std::size_t route_taken(const FlowJob& job) const {
     return turned_round_ ? carriers_.route_of(job.transfer.dst, job.transfer.src) : job.route;
   }
+  [[nodiscard]] std::vector<std::size_t> routes_taken() const {
+    std::vector<std::size_t> routes;
+    for (const FlowJob& job : jobs_) routes.push_back(route_taken(job));
+    return routes;
+  }
   [[nodiscard]] const std::vector<int>& path(int job) const {
     return carriers_.routes[route_taken(jobs_[at(job)])].path;
   }
 
   /// When something happens next.
   double next_s() {
-    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_->first_end_s());
+    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_.first_end_s());
   }
 
   void ready(int index, double now_s) {
@@ -264,9 +267,8 @@ class Flowing {
         if (bytes_ <= 0 || path(event.job).empty()) {
           ended(event.job, now_s);
         } else {
-          earliest_end_s_ =
-              std::max(earliest_end_s_, still_to_begin_->begin(path_[at(event.job)], now_s));
-          sharing_->begin(event.job, path_[at(event.job)], bytes_, now_s);
+          still_to_begin_.begin(paths_.of(event.job), now_s);
+          sharing_.begin(event.job, paths_.of(event.job), bytes_, now_s);
         }
         break;
     }
@@ -342,11 +344,10 @@ class Flowing {
   std::vector<FlowJob> jobs_;
   Urgency urgency_;
   double bytes_;
-  bool turned_round_;      // every hop takes the way back
-  std::vector<int> path_;  // by job: its number among those in use
-  std::optional<FairSharing> sharing_;
-  std::optional<StillToBegin> still_to_begin_;
-  double earliest_end_s_ = 0;
+  bool turned_round_;  // every hop takes the way back
+  PathsInUse paths_;
+  FairSharing sharing_;
+  StillToBegin still_to_begin_;
   std::vector<int> ending_;
   std::vector<Lane> lanes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -299,9 +299,11 @@ void add_synth(CLI::App& app, int& exit_code) {
   command->add_option("-o,--output", arguments->output,
                       "plan file to write; - for standard output");
   command
-      ->add_option("-c,--collectives", arguments->collectives,
-                   "default: all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce; the "
-                   "last two up to 160 ranks where the wiring repeats itself")
+      ->add_option(
+          "-c,--collectives", arguments->collectives,
+          fmt::format("default: all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,"
+                      "reduce; the last two up to {} ranks where the wiring repeats itself",
+                      kMostRooted))
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(collective());

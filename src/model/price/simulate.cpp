@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <queue>
 #include <tuple>
 #include <unordered_map>
@@ -98,17 +97,16 @@ class Simulator {
         routes_(routes),
         bytes_(bytes),
         give_up_s_(give_up_s),
-        readiness_(schedule) {
+        readiness_(schedule),
+        route_(routes_taken(schedule, route_of)),
+        paths_(routes, route_),
+        sharing_(topology, paths_.all()),
+        still_to_begin_(sharing_, paths_, bytes) {
     for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
       for (const Transfer& transfer : schedule.steps[step]) {
         entries_.push_back({static_cast<int>(step), transfer, 0, -1});
-        route_.push_back(route_of(transfer.src, transfer.dst));
       }
     }
-    PathsInUse paths(routes);
-    for (const std::size_t route : route_) path_.push_back(paths.number_of(route));
-    sharing_.emplace(topology, paths.all());
-    still_to_begin_.emplace(*sharing_, path_, bytes);
     queue_up();
     busy_since_s_.assign(topology.links.size(), 0);
     users_.assign(topology.links.size(), 0);
@@ -120,7 +118,7 @@ class Simulator {
       if (readiness_.ready(id)) begin(id, 0);
     }
     for (double now_s = next_s(); now_s != kNever; now_s = next_s()) {
-      const double until_s = sharing_->taken_together_until(now_s);
+      const double until_s = sharing_.taken_together_until(now_s);
       while (next_s() <= until_s) {
         while (!events_.empty() && events_.top().time_s <= until_s) {
           const Event event = events_.top();
@@ -130,8 +128,8 @@ class Simulator {
         }
         end_all(until_s, now_s);
       }
-      sharing_->update(now_s);
-      if (earliest_end_s_ > give_up_s_) return {kNever, {}, {}};
+      sharing_.update(now_s);
+      if (still_to_begin_.earliest_end_s() > give_up_s_) return {kNever, {}, {}};
     }
     for (const TimelineEntry& entry : entries_) {
       CHORUS_CHECK(entry.end_s >= 0, "every transfer waits for earlier steps alone");
@@ -155,9 +153,20 @@ class Simulator {
     }
   };
 
+  /// By transfer.
+  static std::vector<std::size_t> routes_taken(const Schedule& schedule, const RouteOf& route_of) {
+    std::vector<std::size_t> routes;
+    for (const Step& step : schedule.steps) {
+      for (const Transfer& transfer : step) {
+        routes.push_back(route_of(transfer.src, transfer.dst));
+      }
+    }
+    return routes;
+  }
+
   /// When a transfer starts to flow or ends next.
   double next_s() {
-    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_->first_end_s());
+    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_.first_end_s());
   }
 
   const Route& route(int id) const { return routes_[route_[at(id)]]; }
@@ -219,23 +228,23 @@ class Simulator {
     for (const int link : path(id)) {
       if (users_[at(link)]++ == 0) busy_since_s_[at(link)] = now_s;
     }
-    earliest_end_s_ = std::max(earliest_end_s_, still_to_begin_->begin(path_[at(id)], now_s));
-    sharing_->begin(id, path_[at(id)], bytes_, now_s);
+    still_to_begin_.begin(paths_.of(id), now_s);
+    sharing_.begin(id, paths_.of(id), bytes_, now_s);
   }
 
   /// Ends what comes to its end by `until_s`, each transfer when it does.
   void end_all(double until_s, double& now_s) {
-    sharing_->ending(until_s, ending_);
+    sharing_.ending(until_s, ending_);
     const double first_s = now_s;
     for (const int id : ending_) {
-      const double end_s = std::max(first_s, sharing_->end_s(id));
+      const double end_s = std::max(first_s, sharing_.end_s(id));
       now_s = std::max(now_s, end_s);
       end(id, end_s);
     }
   }
 
   void end(int id, double now_s) {
-    sharing_->end(id);
+    sharing_.end(id);
     for (const int link : path(id)) {
       if (--users_[at(link)] == 0) {
         result_.link_busy_s[at(link)] += now_s - busy_since_s_[at(link)];
@@ -257,9 +266,10 @@ class Simulator {
   double bytes_;
   double give_up_s_;
   Readiness readiness_;
-  std::optional<FairSharing> sharing_;
-  std::optional<StillToBegin> still_to_begin_;
-  double earliest_end_s_ = 0;
+  std::vector<std::size_t> route_;  // by transfer
+  PathsInUse paths_;
+  FairSharing sharing_;
+  StillToBegin still_to_begin_;
   struct Turn {
     int next = -1;  // of its lane
     bool has_turn = false;
@@ -268,9 +278,7 @@ class Simulator {
   };
 
   std::vector<TimelineEntry> entries_;
-  std::vector<std::size_t> route_;  // by transfer
-  std::vector<int> path_;           // by transfer: its number among those in use
-  std::vector<Turn> turns_;         // by transfer
+  std::vector<Turn> turns_;  // by transfer
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<double> busy_since_s_;  // by link
   std::vector<int> ending_;

@@ -14,26 +14,31 @@
 
 namespace chorus {
 
-/// The paths of those routes that transfers take, each once.
+/// The paths that transfers take, each once.
 class PathsInUse {
  public:
-  explicit PathsInUse(const std::vector<Route>& routes)  ///< keeps a reference
-      : routes_(routes), number_(routes.size(), -1) {}
-
-  /// In the order in which they are asked for.
-  int number_of(std::size_t route) {
-    if (number_[route] < 0) {
-      number_[route] = static_cast<int>(paths_.size());
-      paths_.emplace_back(routes_[route].path);
+  /// `taken`: by transfer, which of `routes`, whose paths have to stay where they are.
+  PathsInUse(const std::vector<Route>& routes, const std::vector<std::size_t>& taken) {
+    std::vector<int> number(routes.size(), -1);
+    for (const std::size_t route : taken) {
+      if (number[route] < 0) {
+        number[route] = static_cast<int>(all_.size());
+        all_.emplace_back(routes[route].path);
+      }
+      of_transfers_.push_back(number[route]);
     }
-    return number_[route];
   }
-  [[nodiscard]] const std::vector<std::span<const int>>& all() const { return paths_; }
+
+  [[nodiscard]] const std::vector<std::span<const int>>& all() const { return all_; }
+  /// By transfer: which of all().
+  [[nodiscard]] const std::vector<int>& of_transfers() const { return of_transfers_; }
+  [[nodiscard]] int of(int transfer) const {
+    return of_transfers_[static_cast<std::size_t>(transfer)];
+  }
 
  private:
-  const std::vector<Route>& routes_;
-  std::vector<int> number_;  // by route
-  std::vector<std::span<const int>> paths_;
+  std::vector<std::span<const int>> all_;
+  std::vector<int> of_transfers_;
 };
 
 /// Max-min fair rates: no transfer can go faster but at the cost of one that is no faster itself.
@@ -173,21 +178,23 @@ class FairSharing {
 /// it shares with the others.
 class StillToBegin {
  public:
-  /// `paths`: by transfer. Keeps a reference to `sharing`.
-  StillToBegin(const FairSharing& sharing, const std::vector<int>& paths, double bytes)
+  /// Each of `bytes`. Keeps a reference to `sharing`.
+  StillToBegin(const FairSharing& sharing, const PathsInUse& paths, double bytes)
       : sharing_(sharing), seconds_(sharing.num_resources(), 0), bytes_(bytes) {
-    for (const int path : paths) add(path, 1);
+    for (const int path : paths.of_transfers()) add(path, 1);
   }
 
-  /// A transfer begins to flow: the time before which all cannot have ended.
-  double begin(int path, double now_s) {
-    double most_s = 0;
+  /// A transfer begins to flow.
+  void begin(int path, double now_s) {
     for (const FairSharing::Use& use : sharing_.uses_of(path)) {
-      most_s = std::max(most_s, seconds_[static_cast<std::size_t>(use.resource)]);
+      const double left_s = seconds_[static_cast<std::size_t>(use.resource)];
+      earliest_end_s_ = std::max(earliest_end_s_, now_s + left_s);
     }
     add(path, -1);
-    return now_s + most_s;
   }
+
+  /// By all that has begun.
+  [[nodiscard]] double earliest_end_s() const { return earliest_end_s_; }
 
  private:
   void add(int path, double transfers) {
@@ -200,6 +207,7 @@ class StillToBegin {
   const FairSharing& sharing_;
   std::vector<double> seconds_;  // by resource
   double bytes_;                 // of each
+  double earliest_end_s_ = 0;
 };
 
 }  // namespace chorus
