@@ -80,12 +80,7 @@ Topology topology_from_argument(const std::string& source, int boxes) {
   if (source == "-") return from_text(read_input("-"), "standard input", boxes);
   std::error_code error;
   if (std::filesystem::is_directory(source, error)) return topology_from_record(source);
-  // A file that exists is meant, and so is a name that only a file can have.
-  const bool path_like = source.find('/') != std::string::npos || source.ends_with(".xml") ||
-                         source.ends_with(".json") || source.ends_with(".txt");
-  if (path_like || std::filesystem::exists(source, error)) {
-    return from_text(read_input(source), source, boxes);
-  }
+  if (means_a_file(source)) return from_text(read_input(source), source, boxes);
   return topology_from_name(source);
 }
 

@@ -186,6 +186,23 @@ TEST_F(TopoCommand, APictureThatDoesNotFitLeavesNoFile) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_)) << result.output;
 }
 
+// Names of nodes have slashes, as paths have.
+TEST_F(TopoCommand, EveryExampleOfItsPageIsUnderstood) {
+  std::ifstream page(CHORUS_DOCS "/topologies.md");
+  const std::string prompt = "chorus topo ";
+  int examples = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with(prompt)) continue;
+    const Result result = chorus(line.substr(prompt.find(' ') + 1));
+    EXPECT_EQ(result.exit_code, 0) << line << ": " << result.output;
+    ++examples;
+  }
+  EXPECT_GE(examples, 10);
+  EXPECT_EQ(chorus("synth 2*dgx1,slow=host0/nic0:0.5 --only classic -o " + file("p")).exit_code, 0);
+  EXPECT_THAT(chorus("topo no/such,file").output, HasSubstr("cannot be opened"));
+  EXPECT_THAT(chorus("topo 2*dgx1,without=host1/gpu9").output, HasSubstr("column"));
+}
+
 // What a file calls its parts must not draw on the terminal.
 TEST_F(TopoCommand, NamesStayOnTheirLineAndInTheirDirection) {
   std::string json = chorus("topo ring:2 --json").output;

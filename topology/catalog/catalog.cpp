@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <utility>
 
@@ -407,6 +408,16 @@ std::optional<Topology> make_machines(std::span<Spec> specs) {
 std::span<const CatalogEntry> catalog() {
   static const std::vector<CatalogEntry> entries = make_catalog();
   return entries;
+}
+
+bool means_a_file(std::string_view source) {
+  for (const std::string_view ending : {".json", ".xml", ".txt"}) {
+    if (source.ends_with(ending)) return true;
+  }
+  if (source.substr(0, source.find(',')).find('/') != std::string_view::npos) return true;
+  std::error_code error;
+  const auto found = std::filesystem::status(source, error);
+  return std::filesystem::exists(found) && !std::filesystem::is_directory(found);
 }
 
 Topology topology_from_name(std::string_view name) {

@@ -22,6 +22,11 @@ namespace chorus {
 /// Throws InputError naming the unknown part and what is known.
 [[nodiscard]] Topology topology_from_name(std::string_view name);
 
+/// Whether `source` means a file, there or not, in place of a name: one that exists, one that ends
+/// as files of topologies do, or one with a slash before its first comma. Behind it slashes belong
+/// to names of nodes (4*ndv2,without=host1/gpu3).
+[[nodiscard]] bool means_a_file(std::string_view source);
+
 /// Of the hosts' rates in topology_from_name(name), what each cable of theirs has: lan:4,cables=2
 /// is a topology whose hosts have one link of the rate of both. They sum up to 1; {1} where a host
 /// has one cable. Throws InputError as that does.

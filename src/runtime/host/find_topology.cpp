@@ -1,8 +1,6 @@
 // Topologies that programs name.
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "base/files/files.hpp"
 #include "chorus/error.hpp"
 #include "model/json/json.hpp"
@@ -29,13 +27,8 @@ std::string read_option_file(const std::string& path, std::string_view variable,
 
 Topology find_topology(std::string_view source) {
   if (source.empty()) return discover();
-  // A file that exists is meant, and so is a name that only a file can have.
   const std::string name(source);
-  std::error_code error;
-  const bool path_like = name.find('/') != std::string::npos || name.ends_with(".json");
-  if (path_like || std::filesystem::is_regular_file(name, error)) {
-    return topology_from_json(read_file(name), name);
-  }
+  if (means_a_file(name)) return topology_from_json(read_file(name), name);
   return topology_from_name(name);
 }
 
