@@ -119,7 +119,8 @@ struct Simulation {
 /// so that many small chunks make a pipeline. Chunks of one step in one lane that follow
 /// each other are one message.
 ///
-/// While more than 4096 transfers are under way times are exact to a thousandth only.
+/// While more than 1000 transfers are under way, those that end within a small part of the time
+/// that one takes (1e-4, and more the more there are) get new rates together.
 ///
 /// Alone on its route, a transfer of s bytes takes alpha plus s times the worst beta of its links
 /// and port groups; between ranks on one node, nothing. Same input, same bits. Throws TopologyError
@@ -136,9 +137,10 @@ using RouteOf = std::function<std::size_t(Rank src, Rank dst)>;
 /// The same for the transfers that `schedule` names, whatever its symmetry, over routes that
 /// several pairs of ranks may share: who has the same route and action is of one lane. Of
 /// `resources` only links and port groups count. A route that names a link m times takes m shares
-/// of it.
+/// of it. Gives up as simulate() does.
 [[nodiscard]] double simulated_seconds(const Schedule& schedule, const Topology& resources,
                                        const std::vector<Route>& routes, const RouteOf& route_of,
-                                       double size_bytes);
+                                       double size_bytes,
+                                       double give_up_s = std::numeric_limits<double>::infinity());
 
 }  // namespace chorus

@@ -304,8 +304,9 @@ Simulation simulate(const Schedule& schedule, const Topology& topology, const Ro
 
 double simulated_seconds(const Schedule& schedule, const Topology& resources,
                          const std::vector<Route>& routes, const RouteOf& route_of,
-                         double size_bytes) {
-  return Simulator(schedule, resources, routes, route_of, chunk_bytes(schedule, size_bytes), kNever)
+                         double size_bytes, double give_up_s) {
+  return Simulator(schedule, resources, routes, route_of, chunk_bytes(schedule, size_bytes),
+                   give_up_s)
       .run()
       .seconds;
 }

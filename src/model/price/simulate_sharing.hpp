@@ -80,7 +80,8 @@ class FairSharing {
 
   /// Until when what begins and ends is to be taken together with what happens at `now_s`, before
   /// update(): what should happen at once may differ in the last bits; and where very many are
-  /// under way, new rates every thousandth of the time do, or less often the more there are.
+  /// under way, what ends within a small part of the time that a transfer takes, the larger the
+  /// more there are.
   [[nodiscard]] double taken_together_until(double now_s) const;
   /// Works out the rates after any number of begin() and end() at `now_s`.
   void update(double now_s);
@@ -105,6 +106,7 @@ class FairSharing {
     bool open = false;      // its rate is being worked out
     double left_bytes = 0;  // at since_s
     double since_s = 0;
+    double begun_s = 0;
     double end_s = 0;
     double queued_s = 0;  // when `ends_` has it for the first time
     int id = 0;
@@ -164,6 +166,8 @@ class FairSharing {
   std::vector<Filling> filling_;     // by resource
   std::vector<Use> uses_;            // grouped by path
   std::vector<std::size_t> uses_from_ = {0};
+  double mean_s_ = 0;        // that transfers which ended of late took
+  double num_ended_ = 0;     // of these
   std::vector<Flow> flows_;  // by slot
   std::vector<int> free_slots_;
   std::vector<int> slot_of_;                      // by id, or kEnded
