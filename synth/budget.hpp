@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string_view>
 
 namespace chorus::synth {
@@ -17,11 +18,30 @@ struct Budget {
   const std::atomic<bool>* stop = nullptr;  ///< set by another thread or a signal handler
   std::uint64_t seed = 1;                   ///< equal seeds give equal schedules
   int threads = 1;
+  /// Of the schedule that is looked for: no schedule takes less, and one that takes more than the
+  /// second need not be found. What is looked for on the way to it has other times (alone()).
+  double limit_s = 0;
+  double useless_s = std::numeric_limits<double>::infinity();
   /// What is being done ("all_gather: trees of host0, 3 of 16"). Called often: must be cheap.
   std::function<void(std::string_view)> report;
 
   [[nodiscard]] bool spent() const {
     return (stop != nullptr && stop->load(std::memory_order_relaxed)) || Clock::now() >= deadline;
+  }
+  /// For a part of what is looked for.
+  [[nodiscard]] Budget alone() const {
+    Budget part = *this;
+    part.limit_s = 0;
+    part.useless_s = std::numeric_limits<double>::infinity();
+    return part;
+  }
+  /// One of so many equal parts of the time that is left.
+  [[nodiscard]] Budget part_of(int parts) const {
+    Budget part = *this;
+    if (deadline == Clock::time_point::max()) return part;
+    const Clock::time_point now = Clock::now();
+    part.deadline = now + (deadline - now) / parts;
+    return part;
   }
   void say(std::string_view what) const {
     if (report) report(what);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -121,22 +120,13 @@ class Planner {
  private:
   /// One of so many collectives gets as much of the time that is left.
   void begin_share(int shares) {
-    share_ = part_of(budget_, shares);
+    share_ = budget_.part_of(shares);
     cut_short_ = false;
   }
 
   /// A quarter of the share that is left, at most: few calls need a part worth mentioning, and
   /// those must not be cut short by the many.
-  [[nodiscard]] Budget slice() const { return part_of(share_, 4); }
-
-  static Budget part_of(const Budget& whole, int parts) {
-    Budget part = whole;
-    if (whole.deadline != Budget::Clock::time_point::max()) {
-      const Budget::Clock::time_point now = Budget::Clock::now();
-      part.deadline = now + (whole.deadline - now) / parts;
-    }
-    return part;
-  }
+  [[nodiscard]] Budget slice() const { return share_.part_of(4); }
 
   void fill(CollectiveKind kind) {
     if (kind == all_reduce) compose();
@@ -225,10 +215,24 @@ class Planner {
     }
   }
 
+  /// Mirror images of what copies may be fast where it is slow itself.
+  [[nodiscard]] bool mirrored_later(CollectiveKind kind) const {
+    return symmetric_ && std::ranges::any_of(kinds_, [&](CollectiveKind other) {
+             return other != kind && spreading(other) == kind;
+           });
+  }
+
   std::vector<Schedule> made_by(const Strategy& strategy, CollectiveKind kind,
                                 std::size_t size_index) {
-    const auto size = static_cast<double>(options_.sizes[size_index]);
-    const Budget part = slice();
+    const double size = size_of(size_index);
+    Budget part = slice();
+    if (strategy.every_size) {  // else what it makes serves sizes of other times as well
+      const Pooled* known = best(kind, size_index);
+      if (known != nullptr && !mirrored_later(kind)) {
+        part.useless_s = kMayGain * known->at_sizes[size_index].seconds;
+      }
+      if (options_.limit) part.limit_s = options_.limit({kind, 0}, size);
+    }
     part.say(fmt::format("{} of {:.0f} bytes: {}", name_of(kind), size, strategy.name));
     if (kind == all_reduce && !strategy.combines) return {};
     const bool mirror = !strategy.combines && spreading(kind) != kind;
@@ -253,20 +257,25 @@ class Planner {
     Pool& pool = pools_[collective.kind];
     auto entry =
         std::ranges::find_if(pool, [&](const Pooled& known) { return known.schedule == schedule; });
+    const Pooled* before = best(collective.kind, size_index);
+    const double best_s = before == nullptr ? kNever : before->at_sizes[size_index].seconds;
+    Prediction time{kNever, Method::replayed};
     if (entry == pool.end()) {
       if (options_.accepts && !options_.accepts(schedule)) return;
-      // Of the many that a folded wiring allows only those that win are worth a proof.
-      if (forward_.folds(collective.kind) && !wins(schedule, size_index)) return;
+      if (forward_.folds(collective.kind)) {
+        // Of the many that a folded wiring allows only those that win are worth a proof.
+        time = predict(schedule, size_of(size_index), best_s);
+        if (time.seconds >= best_s) return;
+      }
       require_correct(schedule, strategy);
       pool.push_back({std::move(schedule), strategy,
                       std::vector<Prediction>(options_.sizes.size(), {kNever, Method::replayed})});
       entry = std::prev(pool.end());
     }
-    Prediction& time = entry->at_sizes[size_index];
-    if (time.seconds != kNever) return;
-    const Pooled* before = best(collective.kind, size_index);
-    const double best_s = before == nullptr ? kNever : before->at_sizes[size_index].seconds;
-    time = predict_if_best(entry->schedule, best_s, size_of(size_index));
+    if (entry->at_sizes[size_index].seconds != kNever) return;
+    const double size = size_of(size_index);
+    if (time.seconds == kNever) time = predict_if_best(entry->schedule, best_s, size);
+    entry->at_sizes[size_index] = time;
     entry->lost = entry->lost || time.seconds == kNever;
     if (time.seconds < best_s && options_.better) {
       options_.better(collective, options_.sizes[size_index], entry->schedule, time.seconds);
@@ -299,7 +308,7 @@ class Planner {
     if (as_made.collective.kind == all_to_all && num_transfers(as_made) > kMostSimulated) return;
     Schedule schedule = pipelined(as_made);
     if (schedule == winner.schedule) return;
-    const auto size = static_cast<double>(options_.sizes[size_index]);
+    const double size = size_of(size_index);
     Prediction here = predict(schedule, size);
     if (here.seconds > most_lost() * winner.at_sizes[size_index].seconds) {
       const auto simulation = forward_.simulation(winner.schedule, size);
@@ -312,8 +321,7 @@ class Planner {
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       Prediction& time = winner.at_sizes[s];
       if (time.seconds == kNever) continue;
-      time =
-          s == size_index ? here : predict(winner.schedule, static_cast<double>(options_.sizes[s]));
+      time = s == size_index ? here : predict(winner.schedule, size_of(s));
     }
   }
 
@@ -344,13 +352,6 @@ class Planner {
       if (num_transfers(entry.schedule) <= kFewTransfers) return &entry;
     }
     return nullptr;
-  }
-
-  [[nodiscard]] bool wins(const Schedule& schedule, std::size_t size_index) const {
-    const Pooled* known = best(schedule.collective.kind, size_index);
-    if (known == nullptr) return true;
-    const auto size = static_cast<double>(options_.sizes[size_index]);
-    return predict(schedule, size).seconds < known->at_sizes[size_index].seconds;
   }
 
   /// Both halves with their chunks cut so that they are equal.
@@ -457,7 +458,7 @@ class Planner {
   [[nodiscard]] bool good_enough(CollectiveKind kind, std::size_t size_index) const {
     if (!options_.limit) return false;
     const Pooled* found = best(kind, size_index);
-    const auto size = static_cast<double>(options_.sizes[size_index]);
+    const double size = size_of(size_index);
     return found != nullptr &&
            found->at_sizes[size_index].seconds <= kNearEnough * options_.limit({kind, 0}, size);
   }

@@ -86,7 +86,7 @@ Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes
                                      double give_up_s) const {
   if (folds(schedule.collective.kind)) {
     const bool quick = num_transfers(schedule) / at(repeated_->cells().count()) <= kMostFolded;
-    const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes)
+    const auto seconds = quick ? repeated_->simulated_seconds(schedule, size_bytes, give_up_s)
                                : replayed_seconds(schedule, repeated_->folded(), size_bytes);
     if (!seconds) {
       throw InputError(

@@ -172,7 +172,8 @@ std::optional<RepeatedNetwork> RepeatedNetwork::of(const Topology& topology) {
 }
 
 std::optional<double> RepeatedNetwork::simulated_seconds(const Schedule& schedule,
-                                                         double size_bytes) const {
+                                                         double size_bytes,
+                                                         double give_up_s) const {
   if (schedule.symmetry != cells().radices()) return std::nullopt;
   for (const Step& step : schedule.steps) {
     for (const Transfer& transfer : step) {
@@ -181,7 +182,7 @@ std::optional<double> RepeatedNetwork::simulated_seconds(const Schedule& schedul
   }
   return chorus::simulated_seconds(
       schedule, orbits_, routes_, [&](Rank src, Rank dst) { return at(*folded_.edge(src, dst)); },
-      size_bytes);
+      size_bytes, give_up_s);
 }
 
 }  // namespace chorus::synth

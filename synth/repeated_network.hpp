@@ -24,8 +24,9 @@ class RepeatedNetwork {
   [[nodiscard]] const Network& folded() const { return folded_; }
   /// What simulate() gives for the whole of a schedule with this symmetry, but for the order of
   /// what happens at the same time. Nothing if a transfer is no edge, or the symmetry another.
-  [[nodiscard]] std::optional<double> simulated_seconds(const Schedule& schedule,
-                                                        double size_bytes) const;
+  /// Infinite as soon as it is certain to be more than `give_up_s`.
+  [[nodiscard]] std::optional<double> simulated_seconds(const Schedule& schedule, double size_bytes,
+                                                        double give_up_s) const;
 
  private:
   explicit RepeatedNetwork(Network folded) : folded_(std::move(folded)) {}

@@ -12,8 +12,9 @@ namespace chorus::synth {
 /// A schedule "routed" for all_to_all, gather or scatter of `size_bytes` (PlanEntry's counting):
 /// every block is cut into pieces, each piece goes a way of its own over as many ranks as it takes
 /// so that the most loaded link or port group carries as little as possible, and in_order() puts
-/// the hops in time. At small sizes the ways of least alpha are taken, and between the two what is
-/// predicted to be faster.
+/// the hops in time. Where fair sharing makes that late, pairs of ranks are counted as links, too,
+/// so that none carries much more than others. At small sizes the ways of least alpha are taken,
+/// and between the two what is predicted to be faster.
 ///
 /// Integral multi-commodity flow by exponential prices (after Garg & Könemann, FOCS 1998) and
 /// rerouting one piece at a time; the prices give a lower bound by LP duality, and what meets it is

@@ -40,6 +40,7 @@ namespace chorus::synth {
                                                const Budget& budget);
 
 /// For the planner: with the sketches inferred, cut into as many chunks as suits the size.
+/// all_gather, broadcast and their mirror images; routed() makes the other collectives.
 [[nodiscard]] Strategy sketched_strategy();
 /// With this sketch alone, its links never used backwards.
 [[nodiscard]] Strategy sketched_strategy(const Sketch& sketch);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -26,7 +27,8 @@ constexpr double kLeastChunkBytes = 4096;  // smaller ones are not worth a pipel
 constexpr std::int64_t kMostHops = 400'000;
 constexpr std::int64_t kHopsOfAllSeeds = 1'500'000;
 constexpr int kMostSeeds = 16;
-constexpr int kFinalists = 3;      // runs that are simulated
+constexpr int kFinalists = 3;  // runs that are simulated
+constexpr double kMayBeFaster = 1.2;
 constexpr double kWorthIt = 0.99;  // of the time: not worth more chunks
 
 /// Calls `work` with 0 … count − 1, on several threads.
@@ -55,6 +57,8 @@ class Greedy {
   std::optional<Schedule> run() {
     const int chunks = choose_chunks();
     if (chunks == 0) return std::nullopt;
+    // Other seeds and fair sharing may make it somewhat faster.
+    if (trial_ && trial_->run->seconds > kMayBeFaster * budget_.useless_s) return std::nullopt;
     const int seeds = options_.seeds > 0 ? options_.seeds : seeds_for(hops(chunks));
     std::vector<Trial> trials(at(seeds));
     std::atomic<int> done = 0;
@@ -132,12 +136,12 @@ class Greedy {
     const bool simulates = trials.front().run->hops.size() <= kMostCompared;
     if (trials.size() > kFinalists || !simulates) trials.resize(simulates ? kFinalists : 1);
     std::optional<Schedule> best;
-    double best_s = 0;
+    double best_s = std::numeric_limits<double>::infinity();
     for (Trial& trial : trials) {
       const MulticastRouting multicast{collective_, num_chunks, std::move(trial.run->hops)};
       Schedule schedule = as_begun("greedy", network_, multicast);
       if (!simulates) return schedule;
-      const double seconds = predictor.seconds(schedule, size_bytes_);
+      const double seconds = predictor.seconds(schedule, size_bytes_, best_s);
       if (best && seconds >= best_s) continue;
       best = std::move(schedule);
       best_s = seconds;
@@ -208,11 +212,11 @@ std::optional<Schedule> greedy(const Network& network, Collective collective, do
       return combining(network, collective, size_bytes, budget, options);
     case all_reduce: {
       // Both halves move the whole buffer once, in equal chunks.
-      const auto spread = greedy(network, {all_gather}, size_bytes, budget, options);
+      const auto spread = greedy(network, {all_gather}, size_bytes, budget.alone(), options);
       if (!spread) return std::nullopt;
       GreedyOptions same = options;
       same.chunks_per_block = spread->num_chunks / network.world_size();
-      const auto combine = combining(network, {reduce_scatter}, size_bytes, budget, same);
+      const auto combine = combining(network, {reduce_scatter}, size_bytes, budget.alone(), same);
       if (!combine) return std::nullopt;
       return all_reduce_of(*combine, *spread);
     }

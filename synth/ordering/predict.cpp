@@ -90,11 +90,21 @@ Topology as_topology(const Network& network) {
   return topology;
 }
 
-Predictor::Predictor(const Network& network)
-    : topology_(as_topology(network)), routes_(topology_) {}
+std::vector<Route> edge_routes(const Network& network) {
+  std::vector<Route> routes;
+  for (const Edge& edge : network.edges()) {
+    routes.push_back({{static_cast<int>(routes.size())}, edge.alpha_s, true, false});
+  }
+  return routes;
+}
 
-double Predictor::seconds(const Schedule& schedule, double size_bytes) const {
-  return simulate(schedule, topology_, routes_, size_bytes).seconds;
+Predictor::Predictor(const Network& network)
+    : network_(network), topology_(as_topology(network)), routes_(edge_routes(network)) {}
+
+double Predictor::seconds(const Schedule& schedule, double size_bytes, double give_up_s) const {
+  return simulated_seconds(
+      schedule, topology_, routes_,
+      [&](Rank src, Rank dst) { return at(*network_.edge(src, dst)); }, size_bytes, give_up_s);
 }
 
 std::optional<double> replayed_seconds(const Schedule& schedule, const Network& network,

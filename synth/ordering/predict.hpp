@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <optional>
+#include <vector>
 
 #include "chorus/schedule.hpp"
 #include "chorus/topology.hpp"
@@ -20,17 +22,23 @@ inline constexpr std::size_t kMostCompared = 400'000;
 /// a port group: edge for edge the same alphas, and the same sharing.
 [[nodiscard]] Topology as_topology(const Network& network);
 
-/// Simulates on such a topology.
+/// By edge its link in as_topology().
+[[nodiscard]] std::vector<Route> edge_routes(const Network& network);
+
+/// Simulates on such a topology; on that of a folded network what the ranks of its cell do.
 class Predictor {
  public:
-  explicit Predictor(const Network& network);
+  explicit Predictor(const Network& network);  ///< keeps a reference
 
-  /// Seconds of `schedule`, all of whose transfers are edges of the network.
-  [[nodiscard]] double seconds(const Schedule& schedule, double size_bytes) const;
+  /// Seconds of `schedule`, all of whose transfers are edges of the network; infinite as soon as
+  /// it is certain that they are more than `give_up_s`.
+  [[nodiscard]] double seconds(const Schedule& schedule, double size_bytes,
+                               double give_up_s = std::numeric_limits<double>::infinity()) const;
 
  private:
+  const Network& network_;
   Topology topology_;
-  Routes routes_;
+  std::vector<Route> routes_;
 };
 
 /// For schedules too large to simulate: a discrete-event replay in which every link and port group

@@ -407,13 +407,11 @@ std::optional<OrderedFlow> flowing_order(std::string_view name, const Network& n
                                          const TreeFlow& flow, Ordering ordering, double size_bytes,
                                          const Budget& budget) {
   const Topology resources = as_topology(network);
-  std::vector<Route> routes;
-  for (const Edge& edge : network.edges()) {
-    routes.push_back({{static_cast<int>(routes.size())}, edge.alpha_s, true, false});
-  }
+  const std::vector<Route> routes = edge_routes(network);
   const Carriers carriers{resources, routes,
                           [&](Rank src, Rank dst) { return at(*network.edge(src, dst)); }};
-  return order(name, carriers, network.cells(), flow, ordering, size_bytes, budget, kNever);
+  return order(name, carriers, network.cells(), flow, ordering, size_bytes, budget,
+               budget.useless_s);
 }
 
 }  // namespace chorus::synth

@@ -170,7 +170,7 @@ class TreeSchedule {
   [[nodiscard]] bool worth_a_try(const Packed& packed, double best_s) const {
     const double least_s = packed.least_s(size_bytes_);
     if (least_s > 1.15 * best_s + kLittleSeconds) return false;
-    return !best_ || least_s < best_->seconds * kWorthIt;
+    return least_s < known_s() * kWorthIt;
   }
 
   /// Few trees make few messages, if they come near enough to the time that the best take. False if
@@ -318,10 +318,12 @@ class TreeSchedule {
     return seconds;
   }
 
-  [[nodiscard]] double known_s() const { return best_ ? best_->seconds : kAnyTime; }
+  [[nodiscard]] double known_s() const { return best_ ? best_->seconds : budget_.useless_s; }
 
   [[nodiscard]] bool good_enough(const Packed& packed) const {
-    return best_ && best_->seconds <= kGoodEnough * packed.limit_s_per_byte * size_bytes_;
+    const double enough_s =
+        std::max(kGoodEnough * packed.limit_s_per_byte * size_bytes_, kAtLimit * budget_.limit_s);
+    return best_ && best_->seconds <= enough_s;
   }
 
   /// Other orders and smaller pieces.
@@ -349,7 +351,8 @@ class TreeSchedule {
   static constexpr double kWorthIt = 0.995;        // of the time: what more messages must save
   static constexpr std::size_t kMostShared = 1'000'000;  // trees times edges
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
-  static constexpr int kMostTreeHops = 60'000;           // of all trees together
+  static constexpr double kAtLimit = 1.005;
+  static constexpr int kMostTreeHops = 60'000;  // of all trees together
 
   Packings& packings_;
   const Network& forward_;

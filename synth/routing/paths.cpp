@@ -18,7 +18,9 @@ CheapestPaths::CheapestPaths(const Network& network)
     : network_(network),
       distance_(at(network.world_size())),
       via_(at(network.world_size())),
-      from_(at(network.world_size())) {}
+      from_(at(network.world_size())) {
+  for (const Edge& edge : network.edges()) dst_.push_back(edge.dst);
+}
 
 void CheapestPaths::run(Rank source, std::span<const double> cost) {
   std::fill(distance_.begin(), distance_.end(), kFar);
@@ -30,9 +32,10 @@ void CheapestPaths::run(Rank source, std::span<const double> cost) {
     const auto [distance, rank] = heap_.back();
     heap_.pop_back();
     if (distance > distance_[at(rank)]) continue;
+    const int cell = network_.folded() ? network_.cells().cell_of(rank) : 0;
     for (const int index : network_.out(rank % network_.cells().size())) {
-      const Rank next = end_of(network_, network_.edges()[at(index)], rank);
       const double there = distance + cost[at(index)];
+      const Rank next = cell == 0 ? dst_[at(index)] : network_.cells().moved(dst_[at(index)], cell);
       if (there >= distance_[at(next)]) continue;
       distance_[at(next)] = there;
       via_[at(next)] = index;

@@ -16,23 +16,27 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kNearlyEqual = 1.005;      // of a load: not worth more pieces
-constexpr double kBalanced = 1.01;          // times the bound: no more pieces are tried
-constexpr double kCloseToBound = 1.015;     // times what no schedule can beat
+constexpr double kNearlyEqual = 1.005;  // of a load: not worth more pieces
+constexpr double kBalanced = 1.01;      // times the bound: no more pieces are tried
+constexpr double kCloseToBound = 1.01;  // times what no schedule can beat
+constexpr double kAtLimit = 1.005;
 constexpr double kWorthMoreRoutes = 0.997;  // of the time: not worth more chunks
 constexpr int kPieces[] = {1, 2, 3, 4, 6, 8, 12};
 constexpr int kMostCuts = 16;
 // See Loads: the first balances and is short enough, the second is shorter but may not balance.
 constexpr double kUseWeights[] = {0.1, 0.5, 0.02};
 constexpr std::size_t kManyDemands = 5000;  // then the first weight has to do
-constexpr double kLeastPieceBytes = 256;    // smaller ones do not fill a message
-constexpr double kLeastCutBytes = 4096;     // nor are these worth a pipeline
+constexpr std::size_t kFewDemands = 500;    // routings of so few differ by chance: more are tried
+constexpr int kRounds = 5;
+constexpr double kLeastPieceBytes = 256;  // smaller ones do not fill a message
+constexpr double kLeastCutBytes = 4096;   // nor are these worth a pipeline
 // Of more than this one piece has to do.
 constexpr std::size_t kManyHops = 150'000;
 constexpr std::size_t kMostTimed = 700'000;   // of all candidates
 constexpr std::size_t kMostHops = 3'000'000;  // to put them in order takes ten seconds
 // See Loads. Lanes of a dragonfly that carry one block alone cannot relay; by 0.1 some carry 40.
-constexpr double kLaneWeight = 0.25;
+constexpr double kLaneWeights[] = {0.25, 0.5};
+constexpr int kLanePieces = 4;  // so many at least make lanes alike
 constexpr double kLate = 0.97;  // of the time: if the load is less, lanes may be the cause
 
 std::vector<Demand> demands_of(Collective collective, const Network& network) {
@@ -116,7 +120,9 @@ class RoutingChoice {
   void balance(double alpha_s) {
     std::vector<Routing> routings;
     double floor_s = 0, load_s = 0;
-    for (const double use_weight : kUseWeights) {
+    const int rounds = demands_.size() <= kFewDemands ? kRounds : 1;
+    for (int i = 0; i < rounds * static_cast<int>(std::size(kUseWeights)); ++i) {
+      const double use_weight = kUseWeights[at(i) % std::size(kUseWeights)];
       if (routings.empty()) {
         routings = in_more_and_more_pieces(use_weight);
       } else {
@@ -131,13 +137,27 @@ class RoutingChoice {
       if (done(floor_s)) return;
       if (demands_.size() > kManyDemands) break;
     }
-    if (load_s < kLate * best_s_ && lanes_share()) {
-      cut(router_.balanced(routings.back().pieces, kUseWeights[0], kLaneWeight), floor_s);
+    if (demands_.size() > kManyHops) return;
+    for (const double lane_weight : kLaneWeights) {
+      if (load_s >= kLate * best_s_ || budget_.spent()) return;
+      cut(router_.balanced(std::max(most_pieces(kLanePieces), routings.back().pieces),
+                           kUseWeights[0], lane_weight),
+          floor_s);
     }
   }
 
+  /// As many as `wanted`, if they are not too many nor too small.
+  [[nodiscard]] int most_pieces(int wanted) const {
+    while (wanted > 1 &&
+           (demands_.size() * at(wanted) > kManyHops || block_bytes_ / wanted < kLeastPieceBytes)) {
+      wanted /= 2;
+    }
+    return wanted;
+  }
+
   [[nodiscard]] bool done(double floor_s) const {
-    return best_s_ <= floor_s * kCloseToBound || budget_.spent();
+    return best_s_ <= std::max(floor_s * kCloseToBound, budget_.limit_s * kAtLimit) ||
+           budget_.spent();
   }
 
   /// Never empty; the last is the least loaded, if only a little the one of fewest pieces.
@@ -145,9 +165,7 @@ class RoutingChoice {
     std::vector<Routing> routings;
     int vain = 0;
     for (const int pieces : kPieces) {
-      const bool many = demands_.size() * at(pieces) > kManyHops;
-      const bool tiny = block_bytes_ / pieces < kLeastPieceBytes;
-      if (pieces > 1 && (budget_.spent() || many || tiny || vain == 3)) break;
+      if (pieces > 1 && (budget_.spent() || vain == 3 || most_pieces(pieces) < pieces)) break;
       Routing routing = router_.balanced(pieces, use_weight);
       const bool better =
           routings.empty() || routing.load_s < routings.back().load_s / kNearlyEqual;
@@ -170,35 +188,27 @@ class RoutingChoice {
 
   /// True if it is better than what there was.
   bool consider(const Routing& routing, int cuts) {
+    const double must_beat_s = best_ ? best_s_ * kWorthMoreRoutes : budget_.useless_s;
+    if (routing.load_s * block_bytes_ >= must_beat_s) return false;
     const MulticastRouting multicast = multicast_of(network_, collective_, demands_, routing, cuts);
     const double bytes = block_bytes_ / (routing.pieces * cuts);
     Schedule schedule = in_order("routed", network_, multicast, bytes);
     double seconds = routing.load_s * block_bytes_ + longest_alpha_s(routing);
     if (multicast.hops.size() <= kMostCompared) {
-      seconds = seconds_of(schedule);
+      seconds = seconds_of(schedule, must_beat_s);
       compared_ += multicast.hops.size();
     }
     budget_.say(
         fmt::format("routed in {} pieces: {:.3g} ms", routing.pieces * cuts, seconds * 1e3));
-    if (best_ && seconds >= best_s_ * kWorthMoreRoutes) return false;
+    if (seconds >= must_beat_s) return false;
     best_ = std::move(schedule);
     best_s_ = seconds;
     return true;
   }
 
-  double seconds_of(const Schedule& schedule) {
-    if (network_.folded()) return *replayed_seconds(schedule, network_, size_bytes_);
+  double seconds_of(const Schedule& schedule, double give_up_s) {
     if (!predictor_) predictor_.emplace(network_);
-    return predictor_->seconds(schedule, size_bytes_);
-  }
-
-  /// So many that one of many pieces would be late.
-  [[nodiscard]] bool lanes_share() const {
-    std::vector<int> sharing(network_.resources().size(), 0);
-    for (const Edge& edge : network_.edges()) {
-      for (const int resource : edge.resources) ++sharing[at(resource)];
-    }
-    return std::ranges::any_of(sharing, [](int lanes) { return lanes * kLaneWeight > 1; });
+    return predictor_->seconds(schedule, size_bytes_, give_up_s);
   }
 
   [[nodiscard]] double longest_alpha_s(const Routing& routing) const {
@@ -218,7 +228,7 @@ class RoutingChoice {
   const Budget& budget_;
   std::vector<Demand> demands_;
   Router router_;
-  std::optional<Predictor> predictor_;  // of a network that is not folded
+  std::optional<Predictor> predictor_;
   std::optional<Schedule> best_;
   double best_s_ = std::numeric_limits<double>::infinity();
   std::size_t compared_ = 0;  // hops of all that was timed

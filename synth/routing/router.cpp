@@ -25,7 +25,6 @@ constexpr double kAlternating[] = {6, 12, 24, 48, 96, 192, 400};
 // Prices are blurred in some sweeps, so that of ways that cost the same now one, now another is
 // taken.
 constexpr double kNoise[] = {0.02, 0, 0.1, 0.5, 0.02};
-constexpr double kDear = 1e300;
 constexpr std::size_t kRouterPatience = 40;  // sweeps without a gain
 constexpr int kTidySweeps = 4;
 
@@ -86,7 +85,8 @@ void Router::improve(Routing& routing, Loads& loads, std::size_t demand) {
     Path& path = routing.paths[demand * at(routing.pieces) + at(piece)];
     if (known_[demand].size() == 1 && path == known_[demand].front()) return;
     loads.remove(path);
-    double best = kDear;
+    // It need not be known any more.
+    double best = loads.price(path) * (1 + noise_ * unit(random_()));
     const Path* found = nullptr;
     for (const Path& way : known_[demand]) {
       const double price = loads.price(way) * (1 + noise_ * unit(random_()));
@@ -94,7 +94,7 @@ void Router::improve(Routing& routing, Loads& loads, std::size_t demand) {
       best = price;
       found = &way;
     }
-    if (found != nullptr && *found != path) path = *found;
+    if (found != nullptr) path = *found;
     loads.add(path);
   }
 }

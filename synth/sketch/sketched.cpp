@@ -22,8 +22,9 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr double kDetours[] = {0, 1, -1};
-constexpr double kHurries[] = {0.3, 0.03, 3};
+constexpr double kEver = std::numeric_limits<double>::infinity();
+constexpr double kDetours[] = {1, -1, 0};
+constexpr double kHurries[] = {0.03, 0.3, 3};
 constexpr double kSwitchWeights[] = {0, 0.3, 3};
 // What it is worth, of the time, that all links through switches are used as they are to be.
 constexpr double kSwitchWorth = 0.1;
@@ -35,6 +36,7 @@ constexpr int kMostSketchRanks = 64;
 constexpr int kChunksPerBlock[] = {1, 2, 4, 8, 16};
 constexpr double kLeastSketchChunkBytes = 4096;  // smaller ones are not worth a pipeline
 constexpr double kWorthMoreChunks = 0.99;
+constexpr double kStillRanks = 1.1;     // times the best: what is slower is told apart no further
 constexpr std::size_t kBestTastes = 6;  // of nine or more: by three some lost 5 to 8 % at 1 MB
 
 struct Candidate {
@@ -100,16 +102,20 @@ class Sketching {
 
   /// The best score by these weights.
   double consider(Ways& ways, const RoutingWeights& weights, std::optional<Candidate>& best) {
-    double score = std::numeric_limits<double>::infinity();
+    double score = kEver;
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
       if (best && budget_.spent()) break;
-      Candidate candidate{ways.find(weights, budget_.seed + seed, budget_), {}, 0, 0};
+      const double give_up_s =
+          std::min(budget_.useless_s, best ? kStillRanks * best->seconds : kEver);
+      Candidate candidate{ways.find(weights, budget_.seed + seed, budget_, give_up_s), {}, 0, 0};
       if (candidate.multicast.hops.size() > kMostSimulatedHops) break;
       if (best && candidate.multicast.hops == best->multicast.hops) {
         score = std::min(score, best->score);
+      } else if (best && ways.load_s() >= best->seconds) {
+        score = std::min(score, ways.load_s());
       } else {
         candidate.schedule = in_order("sketched", logical_.network(), candidate.multicast, bytes_);
-        candidate.seconds = predictor_.seconds(candidate.schedule, size_bytes_);
+        candidate.seconds = predictor_.seconds(candidate.schedule, size_bytes_, give_up_s);
         candidate.score = candidate.seconds * (1 + kSwitchWorth * misused(ways.switch_links()));
         score = std::min(score, candidate.score);
         if (!best || candidate.score < best->score) best = std::move(candidate);
@@ -142,8 +148,7 @@ class Sketching {
 
 std::vector<Schedule> with_inferred(const Task& task, const Budget& budget) {
   const CollectiveKind kind = task.collective.kind;
-  const bool exchange = kind == all_to_all;
-  if (kind != all_gather && kind != broadcast && !exchange) return {};
+  if (kind != all_gather && kind != broadcast) return {};
   const int n = task.network.world_size();
   if (n > kMostSketchRanks || n < 2) return {};
   const double block_bytes = task.size_bytes / (kind == broadcast ? 1 : n);
@@ -151,7 +156,7 @@ std::vector<Schedule> with_inferred(const Task& task, const Budget& budget) {
   for (const Sketch& sketch : inferred_sketches(task.network)) {
     const Logical logical(task.network, sketch);
     Sketching sketching(logical, sketch, task.collective, task.size_bytes, budget);
-    double before_s = std::numeric_limits<double>::infinity();
+    double before_s = kEver;
     for (const int pieces : kChunksPerBlock) {
       const std::size_t blocks = at(n) * at(kind == broadcast ? 1 : n);
       if (pieces > 1 && (block_bytes / pieces < kLeastSketchChunkBytes ||
@@ -168,7 +173,7 @@ std::vector<Schedule> with_inferred(const Task& task, const Budget& budget) {
     }
   }
   std::vector<Schedule> schedules;
-  if (best) schedules.push_back(std::move(best->schedule));
+  if (best && best->seconds < kEver) schedules.push_back(std::move(best->schedule));
   return schedules;
 }
 

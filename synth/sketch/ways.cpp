@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <numeric>
-#include <queue>
 #include <random>
 #include <tuple>
 #include <utility>
@@ -22,6 +21,7 @@ namespace {
 constexpr double kUnconnected = std::numeric_limits<double>::infinity();
 // Prices get steeper from sweep to sweep.
 constexpr double kWaySharpness[] = {1, 2, 4, 8, 16, 32, 64, 16, 32, 64, 128, 32};
+constexpr std::size_t kRisingSweeps = 7;
 constexpr double kWayNoise[] = {0.3, 0.1, 0.03, 0};
 constexpr double kSame = 1 + 1e-9;
 
@@ -34,13 +34,13 @@ Ways::Ways(const Logical& logical, Collective collective, int pieces, double chu
       pieces_(pieces),
       symmetry_(collective.kind == CollectiveKind::broadcast ? Symmetry(network_.world_size())
                                                              : logical.symmetry()),
-      distances_s_(at(network_.world_size())) {
+      permitted_(at(network_.world_size())) {
   for (const Edge& edge : network_.edges()) {
     time_s_.push_back(edge.alpha_s + chunk_bytes * edge.beta_s_per_byte);
-    std::vector<double>& weights = weight_.emplace_back();
+    first_use_.push_back(uses_.size());
     for (const int r : edge.resources) {
       const Resource& resource = network_.resources()[at(r)];
-      weights.push_back(resource.message_s + chunk_bytes * resource.beta_s_per_byte);
+      uses_.push_back({r, resource.message_s + chunk_bytes * resource.beta_s_per_byte});
     }
     std::vector<int>& images = images_.emplace_back();
     for (int g = 0; g < symmetry_.order(); ++g) {
@@ -49,6 +49,7 @@ Ways::Ways(const Logical& logical, Collective collective, int pieces, double chu
       images.push_back(*image);
     }
   }
+  first_use_.push_back(uses_.size());
   const bool exchange = collective.kind == CollectiveKind::all_to_all;
   const bool rooted = collective.kind == CollectiveKind::broadcast;
   for (const Rank origin : symmetry_.representatives()) {
@@ -71,11 +72,10 @@ void Ways::change(const std::vector<int>& way, int by) {
   for (const int e : way) {
     for (const int image : images_[at(e)]) {
       users_[at(image)] += by;
-      const std::vector<int>& resources = network_.edges()[at(image)].resources;
-      for (std::size_t i = 0; i < resources.size(); ++i) {
-        double& load_s = load_s_[at(resources[i])];
-        load_s += by * weight_[at(image)][i];
-        price_[at(resources[i])] = std::exp(sharpness_ * (load_s / scale_s_ - 1));
+      for (const Use& use : uses_of(image)) {
+        double& load_s = load_s_[at(use.resource)];
+        load_s += by * use.weight_s;
+        price_[at(use.resource)] = std::exp(sharpness_ * (load_s / scale_s_ - 1));
       }
     }
   }
@@ -86,9 +86,7 @@ void Ways::reprice(double sharpness) {
   scale_s_ = worst();
   if (scale_s_ <= 0) {  // nobody has a way yet: as if all links were loaded alike
     double heaviest = 1e-300;
-    for (const std::vector<double>& weights : weight_) {
-      for (const double weight_s : weights) heaviest = std::max(heaviest, weight_s);
-    }
+    for (const Use& use : uses_) heaviest = std::max(heaviest, use.weight_s);
     const std::size_t hops = items_.size() * at(symmetry_.order());
     const std::size_t whole_hops_each = hops / std::max<std::size_t>(1, users_.size());
     scale_s_ = heaviest * static_cast<double>(1 + whole_hops_each);
@@ -103,14 +101,11 @@ double Ways::worst() const {
 }
 
 double Ways::price(int edge, const RoutingWeights& weights) {
-  const Edge& facts = network_.edges()[at(edge)];
   double price = 0;
-  for (std::size_t i = 0; i < facts.resources.size(); ++i) {
-    price += weight_[at(edge)][i] * price_[at(facts.resources[i])];
-  }
+  for (const Use& use : uses_of(edge)) price += use.weight_s * price_[at(use.resource)];
   if (noise_ > 0) price *= 1 + noise_ * static_cast<double>(random_() >> 11) * 0x1p-53;
   if (weights.switch_weight > 0) {
-    const SwitchUse use = logical_.use(facts);
+    const SwitchUse use = logical_.use(network_.edges()[at(edge)]);
     const int users = users_[at(edge)];
     const bool dear = use == SwitchUse::fewest ? users == 0 : users > 0;
     if (use != SwitchUse::any && dear) price += weights.switch_weight * time_s_[at(edge)];
@@ -118,71 +113,84 @@ double Ways::price(int edge, const RoutingWeights& weights) {
   return price;
 }
 
-/// Over what data of `origin` may cross.
-void Ways::measure_distances(Rank origin) {
-  std::vector<double>& distance = distances_s_[at(origin)];
-  if (!distance.empty()) return;
+/// Over which edges data of `origin` may go out of each rank.
+const std::vector<std::vector<int>>& Ways::permitted(Rank origin, double detour) {
+  if (detour != detour_) {
+    detour_ = detour;
+    for (std::vector<std::vector<int>>& out : permitted_) out.clear();
+  }
+  std::vector<std::vector<int>>& out = permitted_[at(origin)];
+  if (!out.empty()) return out;
   std::vector<double> cost = time_s_;
   for (std::size_t e = 0; e < cost.size(); ++e) {
     if (!logical_.permitted(origin, network_.edges()[e])) cost[e] = kUnconnected;
   }
   CheapestPaths paths(network_);
   paths.run(origin, cost);
-  for (Rank rank = 0; rank < network_.world_size(); ++rank) {
-    distance.push_back(paths.distance(rank));
+  out.resize(at(network_.world_size()));
+  for (std::size_t e = 0; e < cost.size(); ++e) {
+    const Edge& edge = network_.edges()[e];
+    if (cost[e] == kUnconnected || edge.dst == origin) continue;
+    const double shortest_s = paths.distance(edge.src) + cost[e];
+    if (detour >= 0 && shortest_s > paths.distance(edge.dst) * (1 + detour) * kSame) continue;
+    out[at(edge.src)].push_back(static_cast<int>(e));
   }
+  return out;
 }
 
-/// A tree grown by the edge that costs least, delay included; or the path that does.
-std::vector<int> Ways::grow(const Item& item, const RoutingWeights& weights) {
-  measure_distances(item.origin);
-  const std::vector<double>& distance = distances_s_[at(item.origin)];
+/// A tree grown by the edge that costs least, delay included; or the path that does, which stays
+/// `before` where none costs less.
+std::vector<int> Ways::grow(const Item& item, const RoutingWeights& weights,
+                            const std::vector<int>& before) {
+  const std::vector<std::vector<int>>& permitted_out = permitted(item.origin, weights.detour);
   const bool path = item.destination >= 0;
-  struct Entry {
-    double key;
-    int edge;
-    double cost;       // of a path so far
-    double arrival_s;  // at its end
-    bool operator>(const Entry& other) const {
-      return std::tie(key, edge) > std::tie(other.key, other.edge);
-    }
-  };
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  std::vector<int> via(at(network_.world_size()), -1);
+  reached_.assign(at(network_.world_size()), {});
   std::vector<int> order;
+  heap_.clear();
+  double most = kUnconnected;  // what a path must cost less than
+  if (path && !before.empty()) {
+    most = 0;
+    for (const int e : before) most += price(e, weights) + weights.hurry * time_s_[at(e)];
+  }
   const auto leave = [&](Rank rank, double cost, double arrival_s) {
-    for (const int e : network_.out(rank)) {
-      const Edge& edge = network_.edges()[at(e)];
-      if (edge.dst == item.origin || via[at(edge.dst)] >= 0) continue;
-      if (!logical_.permitted(item.origin, edge)) continue;
-      const double shortest = distance[at(edge.src)] + time_s_[at(e)];
-      if (weights.detour >= 0 && shortest > distance[at(edge.dst)] * (1 + weights.detour) * kSame) {
-        continue;
-      }
+    for (const int e : permitted_out[at(rank)]) {
+      const Rank dst = network_.edges()[at(e)].dst;
+      Reached& there = reached_[at(dst)];
+      if (there.done) continue;
       const double there_s = arrival_s + time_s_[at(e)];
+      const double least = (path ? cost : 0) + weights.hurry * there_s;
+      if (least > there.key || least >= most) continue;
       const double so_far = (path ? cost : 0) + price(e, weights);
-      queue.push({so_far + weights.hurry * there_s, e, so_far, there_s});
+      const double key = so_far + weights.hurry * there_s;
+      if (key >= most || std::tie(key, e) >= std::tie(there.key, there.via)) continue;
+      there = {key, e, so_far, there_s, false};
+      if (dst == item.destination) most = key;
+      heap_.emplace_back(key, e);
+      std::ranges::push_heap(heap_, std::greater<>());
     }
   };
   leave(item.origin, 0, 0);
-  while (!queue.empty()) {
-    const Entry entry = queue.top();
-    queue.pop();
-    const Rank rank = network_.edges()[at(entry.edge)].dst;
-    if (via[at(rank)] >= 0) continue;
-    via[at(rank)] = entry.edge;
-    order.push_back(entry.edge);
+  while (!heap_.empty()) {
+    std::ranges::pop_heap(heap_, std::greater<>());
+    const int e = heap_.back().second;
+    heap_.pop_back();
+    const Rank rank = network_.edges()[at(e)].dst;
+    Reached& here = reached_[at(rank)];
+    if (here.done || here.via != e) continue;
+    here.done = true;
+    order.push_back(e);
     if (rank == item.destination) break;
-    leave(rank, entry.cost, entry.arrival_s);
+    leave(rank, here.cost, here.arrival_s);
   }
   if (!path) return order;
+  if (!reached_[at(item.destination)].done) return before;
   std::vector<int> edges;
   for (Rank rank = item.destination; rank != item.origin;) {
-    const int e = via[at(rank)];
+    const int e = reached_[at(rank)].via;
     edges.push_back(e);
     rank = network_.edges()[at(e)].src;
   }
-  std::reverse(edges.begin(), edges.end());
+  std::ranges::reverse(edges);
   return edges;
 }
 
@@ -199,8 +207,8 @@ double Ways::delay(const Item& item, const std::vector<int>& way) const {
   return last;
 }
 
-MulticastRouting Ways::find(const RoutingWeights& weights, std::uint64_t seed,
-                            const Budget& budget) {
+MulticastRouting Ways::find(const RoutingWeights& weights, std::uint64_t seed, const Budget& budget,
+                            double give_up_s) {
   clear();
   random_.seed(seed);
   std::vector<std::vector<int>> ways(items_.size());
@@ -211,11 +219,13 @@ MulticastRouting Ways::find(const RoutingWeights& weights, std::uint64_t seed,
   std::size_t sweep = 0;
   for (const double sharpness : kWaySharpness) {
     if (!best.empty() && budget.spent()) break;
+    if (sweep == kRisingSweeps && best_load_s_ > give_up_s) break;
     reprice(sharpness);
-    noise_ = seed == budget.seed ? 0 : kWayNoise[sweep++ % std::size(kWayNoise)];
+    noise_ = seed == budget.seed ? 0 : kWayNoise[sweep % std::size(kWayNoise)];
+    ++sweep;
     for (const std::size_t i : order) {
       change(ways[i], -1);
-      ways[i] = grow(items_[i], weights);
+      ways[i] = grow(items_[i], weights, ways[i]);
       change(ways[i], 1);
     }
     double latest = 0;

@@ -12,6 +12,7 @@
 #include "synth/composing/hierarchical.hpp"
 #include "synth/composing/repeated_trees.hpp"
 #include "synth/multicast_routing.hpp"
+#include "synth/ordering/predict.hpp"
 #include "synth/plan.hpp"
 #include "topology/discover/sources.hpp"
 
@@ -70,6 +71,7 @@ TEST(Repeated, SchedulesAreRightAndTimedAsTheWholeIs) {
     const auto network = RepeatedNetwork::of(topology);
     ASSERT_TRUE(network) << name;
     const Routes routes(topology);
+    const Predictor predictor(network->folded());
     for (const CollectiveKind kind : {all_gather, all_to_all, all_reduce}) {
       for (const double size : {1024.0, 1048576.0, 1073741824.0}) {
         double best_s = 1e9;
@@ -77,7 +79,9 @@ TEST(Repeated, SchedulesAreRightAndTimedAsTheWholeIs) {
         for (const Schedule& schedule :
              folded_schedules({topology, network->folded(), {kind, 0}, size})) {
           ASSERT_EQ(first_fault(schedule), std::nullopt) << name;
-          const double seconds = network->simulated_seconds(schedule, size).value_or(0);
+          const double seconds = network->simulated_seconds(schedule, size, 1e9).value_or(0);
+          EXPECT_NEAR(predictor.seconds(schedule, size) / seconds, 1, 0.02)
+              << name << ' ' << schedule.name << " of " << size;
           if (seconds >= best_s) continue;
           best_s = seconds;
           if (num_transfers(schedule) > 20'000) continue;

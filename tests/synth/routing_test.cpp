@@ -104,6 +104,39 @@ TEST(Routed, NeedsThreePiecesOnADgx1) {
   EXPECT_NEAR(router.balanced(3, 0.1).load_s, kBound, kBound * 1e-9);
 }
 
+// Of many ways the one that a piece goes may be known no more when routings are tidied.
+TEST(Routed, ToTidyUpRaisesNoLoad) {
+  const Topology topology = topology_from_name("random:34,degree=6,seed=29810,spread=4");
+  const Network network(topology);
+  Router router(network, all_pairs(34), 1e9 / 34, Budget{});
+  const double load_s = router.balanced(6, 0.1).load_s / 34;
+  EXPECT_LE(load_s, 1.03 * lower_bound(topology, kAllToAll).seconds_per_byte);
+}
+
+// GPU 0 of host 1 relays for GPUs whose NIC is slow: 2 to 3 times what others send to each peer.
+TEST(Routed, RanksThatRelayAreNotLate) {
+  const Topology topology =
+      topology_from_name("3*mi250x,slow=host1/nic1:0.5,without=host1/gpu1,slow=host1/nic2:0.5");
+  const auto schedule = routed(Network(topology), kAllToAll, 1e9, Budget{});
+  EXPECT_LE(seconds_of(schedule, topology, 1e9),
+            1.05 * 1e9 * lower_bound(topology, kAllToAll).seconds_per_byte);
+}
+
+// What the planner knows already: how fast is fast enough, and what is too slow to be of use.
+TEST(Routed, StopsWhereNothingIsToBeGained) {
+  const Topology topology = topology_from_name("dgx1");
+  const Network network(topology);
+  Budget budget;
+  const double best_s = seconds_of(routed(network, kAllToAll, 1e9, budget), topology, 1e9);
+  budget.useless_s = 0.9 * best_s;
+  EXPECT_EQ(routed(network, kAllToAll, 1e9, budget), std::nullopt);
+  budget.useless_s = 1.1 * best_s;
+  EXPECT_DOUBLE_EQ(seconds_of(routed(network, kAllToAll, 1e9, budget), topology, 1e9), best_s);
+  budget = {};
+  budget.limit_s = 2 * best_s;  // as if nothing could be faster
+  EXPECT_LE(seconds_of(routed(network, kAllToAll, 1e9, budget), topology, 1e9), 2.03 * best_s);
+}
+
 TEST(Routed, SeventyTwoGpusOnASwitchTakeTwoSecondsAtMost) {
   const Topology topology = topology_from_name("nvl72");
   const auto begin = std::chrono::steady_clock::now();

@@ -350,6 +350,7 @@ TEST(Inferred, ServesThePlannerWithoutAFile) {
   for (const char* name : {"2*ndv2", "dgx1", "ring:6", "mesh:3x3", "4*dgx-a100"}) {
     const Topology topology = topology_from_name(name);
     PlanOptions options;
+    options.kinds = {all_reduce, all_gather, reduce_scatter, broadcast, reduce};
     options.sizes = {1 << 10, 1 << 30};
     const Planned planned = make_plan(topology, options, {sketched_strategy()}, Budget{});
     for (const Choice& choice : planned.choices) {
