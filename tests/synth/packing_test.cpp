@@ -21,8 +21,10 @@
 #include "model/price/cost.hpp"
 #include "model/schedule/contract.hpp"
 #include "model/schedule/symmetry.hpp"
+#include "synth/packing/flowing.hpp"
 #include "synth/packing/packings.hpp"
 #include "synth/packing/rings.hpp"
+#include "synth/packing/spanning.hpp"
 #include "topology/discover/sources.hpp"
 
 namespace chorus::synth {
@@ -418,6 +420,22 @@ TEST(Trees, NameWhatIsWrong) {
   Topology apart = topology;
   std::erase_if(apart.links, [](const Topology::Link& link) { return link.dst == 2; });
   EXPECT_THROW((void)trees(apart, {CollectiveKind::all_gather, 0}, 1e6, Budget{}), TopologyError);
+}
+
+// With thousands under way at once, each of which takes a ten-thousandth of the whole: where what
+// happened within a ten-thousandth was taken together, simulations took 5 % longer.
+TEST(Flowing, TakesAsLongAsTheSimulationOfItsSchedule) {
+  const Topology topology = topology_from_name("mesh:15x13");
+  const Routes routes(topology);
+  const auto packed = pack_spanning_trees(Network(topology), 32, Budget{});
+  ASSERT_TRUE(packed);
+  const double rate_gb_s = 1e-9 / packed->seconds_per_byte;
+  const TreePacking trees{32, packed->trees, rate_gb_s, rate_gb_s, 0};
+  const TreeFlow flow{{CollectiveKind::all_reduce, 0}, &trees, &trees, 24};
+  const auto run = flowing_order("trees", topology, routes, flow, {}, kGigabyte, Budget{}, 1e9);
+  ASSERT_TRUE(run);
+  const double seconds = simulate(run->schedule, topology, routes, kGigabyte).seconds;
+  EXPECT_NEAR(seconds / run->seconds, 1, 0.01);
 }
 
 }  // namespace
