@@ -24,8 +24,9 @@ using enum CollectiveKind;
 // Ranks, and of what goes from everybody to everybody: of more it gains 1.2 % at most, and takes
 // long.
 constexpr int kMostMatched = 128, kMostMatchedByAll = 64;
-// Sources times ranks times edges that leave each: what the ways of all blocks look at.
-constexpr double kMostRoutedLooks = 100e6;
+// Sources times ranks times edges that leave each: what the ways of all blocks look at. Between the
+// two that takes half a minute: only where all else is far from the limit.
+constexpr double kManyRoutedLooks = 27e6, kMostRoutedLooks = 100e6;
 constexpr int kMostPacked = 1024;  // ranks
 // Ranks for which all edges are considered even where they are many: trees over fewer are found
 // sooner, and of many ranks they are the better ones.
@@ -128,7 +129,13 @@ std::vector<Schedule> all_reduced(const Task& task, const Budget& budget, KnownP
 }
 
 std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
-  if (looks(task.network) > kMostRoutedLooks) return {};
+  if (looks(task.network) > kManyRoutedLooks) return {};
+  return one(routed(task.network, task.collective, task.size_bytes, budget));
+}
+
+std::vector<Schedule> exchanged_by_many(const Task& task, const Budget& budget) {
+  const double all = looks(task.network);
+  if (all <= kManyRoutedLooks || all > kMostRoutedLooks) return {};
   return one(routed(task.network, task.collective, task.size_bytes, budget));
 }
 
@@ -180,6 +187,7 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "trees", .make = with(packed, to_many)},
       {.name = "trees", .make = with(packed, by_cuts)},
       {.name = "routed", .make = exchanged, .folds = true, .leads = true},
+      {.name = "routed", .make = exchanged_by_many},
       {.name = "greedy", .make = matched},
   };
 }
