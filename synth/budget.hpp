@@ -18,8 +18,8 @@ struct Budget {
   const std::atomic<bool>* stop = nullptr;  ///< set by another thread or a signal handler
   std::uint64_t seed = 1;                   ///< equal seeds give equal schedules
   int threads = 1;
-  /// Of the schedule that is looked for: no schedule takes less, and one that takes more than the
-  /// second need not be found. What is looked for on the way to it has other times (alone()).
+  /// Of the schedule that is looked for: none can take less than limit_s, and one that takes more
+  /// than useless_s need not be found. Schedules that are only parts of it: without_times().
   double limit_s = 0;
   double useless_s = std::numeric_limits<double>::infinity();
   /// What is being done ("all_gather: trees of host0, 3 of 16"). Called often: must be cheap.
@@ -28,8 +28,8 @@ struct Budget {
   [[nodiscard]] bool spent() const {
     return (stop != nullptr && stop->load(std::memory_order_relaxed)) || Clock::now() >= deadline;
   }
-  /// For a part of what is looked for.
-  [[nodiscard]] Budget alone() const {
+  /// For a schedule that is a part of the one looked for, to whose duration these do not apply.
+  [[nodiscard]] Budget without_times() const {
     Budget part = *this;
     part.limit_s = 0;
     part.useless_s = std::numeric_limits<double>::infinity();

@@ -226,7 +226,7 @@ class Planner {
                                 std::size_t size_index) {
     const double size = size_of(size_index);
     Budget part = slice();
-    if (strategy.every_size) {  // else what it makes serves sizes of other times as well
+    if (strategy.every_size) {  // otherwise what it makes competes at other sizes, too
       const Pooled* known = best(kind, size_index);
       if (known != nullptr && !mirrored_later(kind)) {
         part.useless_s = kMayGain * known->at_sizes[size_index].seconds;

@@ -128,15 +128,13 @@ std::vector<Schedule> all_reduced(const Task& task, const Budget& budget, KnownP
   return repeated_all_reduces(task.network, task.size_bytes, budget);
 }
 
-std::vector<Schedule> exchanged(const Task& task, const Budget& budget) {
-  if (looks(task.network) > kManyRoutedLooks) return {};
-  return one(routed(task.network, task.collective, task.size_bytes, budget));
-}
-
-std::vector<Schedule> exchanged_by_many(const Task& task, const Budget& budget) {
-  const double all = looks(task.network);
-  if (all <= kManyRoutedLooks || all > kMostRoutedLooks) return {};
-  return one(routed(task.network, task.collective, task.size_bytes, budget));
+/// For networks to which routing pays more than so many looks, and no more than so many.
+auto routing(double least, double most) {
+  return [least, most](const Task& task, const Budget& budget) -> std::vector<Schedule> {
+    const double all = looks(task.network);
+    if (all <= least || all > most) return {};
+    return one(routed(task.network, task.collective, task.size_bytes, budget));
+  };
 }
 
 std::vector<Schedule> reduced_over_gateways(const Task& task, const Budget& budget) {
@@ -186,8 +184,8 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "trees", .make = with(summed, to_some), .combines = true},
       {.name = "trees", .make = with(packed, to_many)},
       {.name = "trees", .make = with(packed, by_cuts)},
-      {.name = "routed", .make = exchanged, .folds = true, .leads = true},
-      {.name = "routed", .make = exchanged_by_many},
+      {.name = "routed", .make = routing(0, kManyRoutedLooks), .folds = true, .leads = true},
+      {.name = "routed", .make = routing(kManyRoutedLooks, kMostRoutedLooks)},
       {.name = "greedy", .make = matched},
   };
 }

@@ -224,13 +224,13 @@ std::vector<Schedule> gateways(const Task& task, const Budget& budget) {
     case all_gather:
     case broadcast:
     case all_reduce:
-      schedule = trees(wiring->topology, task.collective, task.size_bytes, budget.alone(),
+      schedule = trees(wiring->topology, task.collective, task.size_bytes, budget.without_times(),
                        {.by_prices_alone = true});
       break;
     case all_to_all:
     case gather:
     case scatter:
-      schedule = routed(wiring->network, task.collective, task.size_bytes, budget.alone());
+      schedule = routed(wiring->network, task.collective, task.size_bytes, budget.without_times());
       break;
     default:
       break;

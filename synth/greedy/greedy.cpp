@@ -212,11 +212,13 @@ std::optional<Schedule> greedy(const Network& network, Collective collective, do
       return combining(network, collective, size_bytes, budget, options);
     case all_reduce: {
       // Both halves move the whole buffer once, in equal chunks.
-      const auto spread = greedy(network, {all_gather}, size_bytes, budget.alone(), options);
+      const auto spread =
+          greedy(network, {all_gather}, size_bytes, budget.without_times(), options);
       if (!spread) return std::nullopt;
       GreedyOptions same = options;
       same.chunks_per_block = spread->num_chunks / network.world_size();
-      const auto combine = combining(network, {reduce_scatter}, size_bytes, budget.alone(), same);
+      const auto combine =
+          combining(network, {reduce_scatter}, size_bytes, budget.without_times(), same);
       if (!combine) return std::nullopt;
       return all_reduce_of(*combine, *spread);
     }

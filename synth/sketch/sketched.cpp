@@ -22,7 +22,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr double kEver = std::numeric_limits<double>::infinity();
+constexpr double kTooLong = std::numeric_limits<double>::infinity();
 constexpr double kDetours[] = {1, -1, 0};
 constexpr double kHurries[] = {0.03, 0.3, 3};
 constexpr double kSwitchWeights[] = {0, 0.3, 3};
@@ -102,11 +102,11 @@ class Sketching {
 
   /// The best score by these weights.
   double consider(Ways& ways, const RoutingWeights& weights, std::optional<Candidate>& best) {
-    double score = kEver;
+    double score = kTooLong;
     for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
       if (best && budget_.spent()) break;
       const double give_up_s =
-          std::min(budget_.useless_s, best ? kStillRanks * best->seconds : kEver);
+          std::min(budget_.useless_s, best ? kStillRanks * best->seconds : kTooLong);
       Candidate candidate{ways.find(weights, budget_.seed + seed, budget_, give_up_s), {}, 0, 0};
       if (candidate.multicast.hops.size() > kMostSimulatedHops) break;
       if (best && candidate.multicast.hops == best->multicast.hops) {
@@ -156,7 +156,7 @@ std::vector<Schedule> with_inferred(const Task& task, const Budget& budget) {
   for (const Sketch& sketch : inferred_sketches(task.network)) {
     const Logical logical(task.network, sketch);
     Sketching sketching(logical, sketch, task.collective, task.size_bytes, budget);
-    double before_s = kEver;
+    double before_s = kTooLong;
     for (const int pieces : kChunksPerBlock) {
       const std::size_t blocks = at(n) * at(kind == broadcast ? 1 : n);
       if (pieces > 1 && (block_bytes / pieces < kLeastSketchChunkBytes ||
@@ -173,7 +173,7 @@ std::vector<Schedule> with_inferred(const Task& task, const Budget& budget) {
     }
   }
   std::vector<Schedule> schedules;
-  if (best && best->seconds < kEver) schedules.push_back(std::move(best->schedule));
+  if (best && best->seconds < kTooLong) schedules.push_back(std::move(best->schedule));
   return schedules;
 }
 
