@@ -160,15 +160,15 @@ class Flowing {
       now_s = next;
       const double until_s = sharing_.taken_together_until(now_s);
       while (next_s() <= until_s) {
+        now_s = std::max(now_s, next_s());
         if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
           const Event event = events_.top();
           events_.pop();
-          now_s = std::max(now_s, event.time_s);
           handle(event, event.time_s);
           continue;
         }
         const double first_s = now_s;
-        sharing_.ending(until_s, ending_);
+        sharing_.ending(ending_);
         for (const int job : ending_) {
           const double end_s = std::max(first_s, sharing_.end_s(job));
           now_s = std::max(now_s, end_s);

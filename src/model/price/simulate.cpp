@@ -120,13 +120,14 @@ class Simulator {
     for (double now_s = next_s(); now_s != kNever; now_s = next_s()) {
       const double until_s = sharing_.taken_together_until(now_s);
       while (next_s() <= until_s) {
-        while (!events_.empty() && events_.top().time_s <= until_s) {
+        now_s = std::max(now_s, next_s());
+        if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
           const Event event = events_.top();
           events_.pop();
-          now_s = std::max(now_s, event.time_s);
           prepared(event.id, event.time_s);
+        } else {
+          now_s = end_next(now_s);
         }
-        end_all(until_s, now_s);
       }
       sharing_.update(now_s);
       if (still_to_begin_.earliest_end_s() > give_up_s_) return {kNever, {}, {}};
@@ -232,15 +233,16 @@ class Simulator {
     sharing_.begin(id, paths_.of(id), bytes_, now_s);
   }
 
-  /// Ends what comes to its end by `until_s`, each transfer when it does.
-  void end_all(double until_s, double& now_s) {
-    sharing_.ending(until_s, ending_);
+  /// Ends what comes to its end next; returns when.
+  double end_next(double now_s) {
+    sharing_.ending(ending_);
     const double first_s = now_s;
     for (const int id : ending_) {
       const double end_s = std::max(first_s, sharing_.end_s(id));
       now_s = std::max(now_s, end_s);
       end(id, end_s);
     }
+    return now_s;
   }
 
   void end(int id, double now_s) {

@@ -80,15 +80,16 @@ class FairSharing {
 
   /// Until when what begins and ends is to be taken together with what happens at `now_s`, before
   /// update(): what should happen at once may differ in the last bits; and where very many are
-  /// under way, what ends within a small part of the time that a transfer takes, the larger the
-  /// more there are.
+  /// under way and each that begins or ends changes the rates of many, what does so within a
+  /// fiftieth, at most, of the time that a transfer takes.
   [[nodiscard]] double taken_together_until(double now_s) const;
   /// Works out the rates after any number of begin() and end() at `now_s`.
   void update(double now_s);
   /// When the first transfer ends if none begins or ends before; infinite if none is under way.
   [[nodiscard]] double first_end_s();
-  /// Replaces `ids` by the transfers that end by `until_s`, in ascending order.
-  void ending(double until_s, std::vector<int>& ids);
+  /// Replaces `ids` by the transfers that end first, at one time but for the last bits, in
+  /// ascending order.
+  void ending(std::vector<int>& ids);
   /// When a transfer that is under way ends, by the last update.
   [[nodiscard]] double end_s(int id) const { return flow(id).end_s; }
   /// Bytes per second of a transfer that is under way, by the last update.
@@ -111,6 +112,18 @@ class FairSharing {
     double queued_s = 0;  // when `ends_` has it for the first time
     int id = 0;
   };
+  /// When transfers began and ended since the last update.
+  struct Changes {
+    double sum_s = 0;
+    int count = 0;
+
+    void add(double time_s) { add({time_s, 1}); }
+    void add(const Changes& others) {
+      sum_s += others.sum_s;
+      count += others.count;
+    }
+    [[nodiscard]] double mean_s() const { return sum_s / count; }
+  };
   struct User {
     int slot = 0;
     int times = 0;
@@ -123,6 +136,7 @@ class FairSharing {
     int held = 0;        // users whose bottleneck it is
     double level = 0;    // their rate
     double highest = 0;  // no user has a higher rate
+    Changes changes;     // of its users
 
     bool open = false;  // some user's rate is being worked out
     std::vector<User> open_users;
@@ -151,6 +165,9 @@ class FairSharing {
     return static_cast<int>(flows_.size() - free_slots_.size());
   }
   void leave_out_who_never_limit();
+  void change(int resource, double time_s);
+  [[nodiscard]] double changed_s(const Flow& flow, double now_s) const;
+  void adapt_window();
   void open(int slot);
   void open_held_by(int resource);
   void open_above(int resource, double rate);
@@ -166,8 +183,12 @@ class FairSharing {
   std::vector<Filling> filling_;     // by resource
   std::vector<Use> uses_;            // grouped by path
   std::vector<std::size_t> uses_from_ = {0};
-  double mean_s_ = 0;        // that transfers which ended of late took
-  double num_ended_ = 0;     // of these
+  double mean_s_ = 0;                // that transfers which ended of late took
+  double num_ended_ = 0;             // of these
+  double window_ = 0;                // of mean_s_
+  double opened_ = 0, changed_ = 0;  // transfers, since it was set
+  int updates_ = 0;
+  Changes changes_;
   std::vector<Flow> flows_;  // by slot
   std::vector<int> free_slots_;
   std::vector<int> slot_of_;                      // by id, or kEnded
