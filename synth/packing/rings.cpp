@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 
 #include "base/index.hpp"
@@ -31,6 +32,7 @@ class Rings {
         n_(network.world_size()),
         edge_(at(n_) * at(n_), -1),
         load_(network.resources().size(), 0),
+        price_of_load_(load_.size(), 0),
         rings_(at(rings)) {
     for (std::size_t i = 0; i < network.edges().size(); ++i) {
       const Edge& edge = network.edges()[i];
@@ -81,6 +83,13 @@ class Rings {
     return scale_ > 0 ? std::exp(kSteepness * (load / scale_ - 1)) : 0;
   }
 
+  /// One that a ring is to take, `times` 1, or to give up, -1.
+  struct Hop {
+    Rank src = 0;
+    Rank dst = 0;
+    int times = 1;
+  };
+
   /// Measures loads by the largest there is now, at least by that of a ring through the slowest
   /// resource: what all hops share would else outweigh everything else by more than doubles hold.
   /// The sum is made anew, without the rounding of what came and went.
@@ -88,25 +97,64 @@ class Rings {
     scale_ = least_scale_;
     for (const double load : load_) scale_ = std::max(scale_, load);
     price_.rest = nearness_;
-    for (const double load : load_) price_.rest += price_of(load);
+    for (std::size_t i = 0; i < load_.size(); ++i) {
+      price_of_load_[i] = price_of(load_[i]);
+      price_.rest += price_of_load_[i];
+    }
   }
 
-  /// What the price of all changes by when a hop is taken (times 1) or given up (-1).
-  void change(Rank src, Rank dst, int times) {
-    const int index = edge_[at(src) * at(n_) + at(dst)];
+  [[nodiscard]] int edge_of(const Hop& hop) const {
+    return edge_[at(hop.src) * at(n_) + at(hop.dst)];
+  }
+
+  [[nodiscard]] double farther(int edge, int times) const {
+    const double alpha_s = network_.edges()[at(edge)].alpha_s;
+    return times * 1e-3 * alpha_s / (alpha_s + 1e-6);
+  }
+
+  /// What the price would be with these hops. What one takes and another gives up cancels out.
+  [[nodiscard]] Price price_with(std::initializer_list<Hop> hops) {
+    Price price = price_;
+    changed_.clear();
+    for (const Hop& hop : hops) {
+      const int index = edge_of(hop);
+      if (index < 0) {
+        price.missing += hop.times;
+        continue;
+      }
+      price.rest += farther(index, hop.times);
+      for (const int resource : network_.edges()[at(index)].resources) {
+        const double more = hop.times * network_.resources()[at(resource)].beta_s_per_byte;
+        const auto known = std::ranges::find(changed_, resource, &std::pair<int, double>::first);
+        if (known != changed_.end()) {
+          known->second += more;
+        } else {
+          changed_.emplace_back(resource, more);
+        }
+      }
+    }
+    for (const auto& [resource, more] : changed_) {
+      if (more == 0) continue;
+      price.rest += price_of(load_[at(resource)] + more) - price_of_load_[at(resource)];
+    }
+    return price;
+  }
+
+  void change(const Hop& hop) {
+    const int index = edge_of(hop);
     if (index < 0) {
-      price_.missing += times;
+      price_.missing += hop.times;
       return;
     }
-    const Edge& edge = network_.edges()[at(index)];
-    const double farther = times * 1e-3 * edge.alpha_s / (edge.alpha_s + 1e-6);
-    nearness_ += farther;
-    price_.rest += farther;
-    for (const int resource : edge.resources) {
+    nearness_ += farther(index, hop.times);
+    price_.rest += farther(index, hop.times);
+    for (const int resource : network_.edges()[at(index)].resources) {
       double& load = load_[at(resource)];
-      price_.rest -= price_of(load);
-      load += times * network_.resources()[at(resource)].beta_s_per_byte;
-      price_.rest += price_of(load);
+      double& price = price_of_load_[at(resource)];
+      load += hop.times * network_.resources()[at(resource)].beta_s_per_byte;
+      price_.rest -= price;
+      price = price_of(load);
+      price_.rest += price;
     }
   }
 
@@ -120,19 +168,18 @@ class Rings {
       for (int i = 1; i < n_; ++i) {
         const Rank next = (ring.back() + i) % n_;
         if (inside[at(next)] != 0) continue;
-        change(ring.back(), next, 1);
-        if (nearest < 0 || price_.is_below(least, 1e-12)) {
+        const Price price = price_with({{ring.back(), next}});
+        if (nearest < 0 || price.is_below(least, 1e-12)) {
           nearest = next;
-          least = price_;
+          least = price;
         }
-        change(ring.back(), next, -1);
       }
-      change(ring.back(), nearest, 1);
+      change({ring.back(), nearest});
       sum_up();
       inside[at(nearest)] = 1;
       ring.push_back(nearest);
     }
-    change(ring.back(), first, 1);
+    change({ring.back(), first});
   }
 
   /// Moves segments of the ring to where they are cheaper.
@@ -148,38 +195,36 @@ class Rings {
     const auto there = [&](int i) { return ring[at(i % n_)]; };
     Price least = price_;
     const auto cut = [&](int times) {
-      change(there(n_ - 1), there(0), -times);
-      change(there(length - 1), there(length), -times);
-      change(there(n_ - 1), there(length), times);
-    };
-    const auto insert = [&](int after, int times) {
-      change(there(after), there(after + 1), -times);
-      change(there(after), there(0), times);
-      change(there(length - 1), there(after + 1), times);
+      change({there(n_ - 1), there(0), -times});
+      change({there(length - 1), there(length), -times});
+      change({there(n_ - 1), there(length), times});
     };
     cut(1);
     int best = -1;
     const double tolerance = 1e-9 * std::abs(least.rest);
     for (int after = length; after + 1 < n_; ++after) {
-      insert(after, 1);
-      if (price_.is_below(least, best < 0 ? tolerance : 0)) {
-        least = price_;
-        best = after;
-      }
-      insert(after, -1);
+      const Price price = price_with({{there(after), there(after + 1), -1},
+                                      {there(after), there(0)},
+                                      {there(length - 1), there(after + 1)}});
+      if (!price.is_below(least, best < 0 ? tolerance : 0)) continue;
+      least = price;
+      best = after;
     }
     if (best < 0) {
       cut(-1);
-    } else {
-      insert(best, 1);
-      std::rotate(ring.begin(), ring.begin() + length, ring.begin() + best + 1);
+      return;
     }
+    change({there(best), there(best + 1), -1});
+    change({there(best), there(0)});
+    change({there(length - 1), there(best + 1)});
+    std::rotate(ring.begin(), ring.begin() + length, ring.begin() + best + 1);
   }
 
   const Network& network_;
   int n_;
-  std::vector<int> edge_;  // [src · n + dst], -1: none
-  std::vector<double> load_;
+  std::vector<int> edge_;                        // [src · n + dst], -1: none
+  std::vector<double> load_, price_of_load_;     // by resource
+  std::vector<std::pair<int, double>> changed_;  // of these, by how much
   double least_scale_ = 0, scale_ = 0;
   double nearness_ = 0;  // of all hops: of equals the nearer
   Price price_;
