@@ -1,6 +1,8 @@
 // A multicast routing: which way every chunk goes, not yet when. What routing gives to ordering.
 #pragma once
 
+#include <limits>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -52,8 +54,10 @@ struct OrderedHops {
   Schedule schedule;
   double seconds = 0;
 };
-[[nodiscard]] OrderedHops ordered(std::string_view name, const Network& network,
-                                  const MulticastRouting& multicast, double chunk_bytes);
+/// Nothing if the last hop ends after `give_up_s`.
+[[nodiscard]] std::optional<OrderedHops> ordered(
+    std::string_view name, const Network& network, const MulticastRouting& multicast,
+    double chunk_bytes, double give_up_s = std::numeric_limits<double>::infinity());
 
 /// How long what is busiest is busy, in seconds: less no order of the hops takes.
 [[nodiscard]] double load_s(const Network& network, const MulticastRouting& multicast,

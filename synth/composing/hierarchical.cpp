@@ -18,8 +18,9 @@ namespace {
 using enum CollectiveKind;
 
 constexpr std::size_t kMostHierarchicalHops = 300'000;
-constexpr double kFairlyShared = 1.1;  // times what ordering says: links are shared fairly
-constexpr double kPassing = 1e-12;     // seconds: of equally long ways the one of fewer hops
+// Times what ordering says of the best: links are shared fairly, which may be faster.
+constexpr double kFairlyShared = 1.1, kMuchFairerShared = 1.3;
+constexpr double kPassing = 1e-12;  // seconds: of equally long ways the one of fewer hops
 
 /// Adds the hops of one chunk, each rank receiving it once.
 class ChunkWay {
@@ -154,7 +155,8 @@ class Swaps {
 
   /// `ends`: the level behind the last of each stage, innermost first.
   std::optional<Schedule> of_all(const std::vector<int>& ends) const {
-    Schedule schedule = empty("swap", 1);
+    Schedule schedule = empty("swap", network_.folded() ? network_.world_size() : 1);
+    const int chunks = network_.folded() ? network_.cells().size() : 1;
     int first = 0;
     for (const int end : ends) {
       Step& step = schedule.steps.emplace_back();
@@ -162,7 +164,9 @@ class Swaps {
       for (Rank rank = 0; rank < network_.world_size(); ++rank) {
         for (int i = 1; i < counterparts; ++i) {
           const Rank other = levels_.moved(rank, first, i);
-          if (!send(rank, other, 0, Action::reduce, step)) return std::nullopt;
+          for (ChunkId chunk = 0; chunk < chunks; ++chunk) {
+            if (!send(rank, other, chunk, Action::reduce, step)) return std::nullopt;
+          }
         }
       }
       schedule.name += fmt::format(" {}", counterparts);
@@ -283,12 +287,13 @@ std::vector<Schedule> hierarchical(const Task& task, const Budget& budget) {
   std::vector<Schedule> schedules;
   double least_s = std::numeric_limits<double>::infinity();
   for (const Candidate& candidate : candidates) {
-    if (candidate.load_s > kFairlyShared * least_s) break;
+    if (candidate.load_s > std::min(kFairlyShared * least_s, budget.useless_s)) break;
     if (budget.spent() && !schedules.empty()) break;
-    OrderedHops made =
-        ordered(candidate.name, task.network, candidate.multicast, candidate.chunk_bytes);
-    least_s = std::min(least_s, made.seconds);
-    schedules.push_back(std::move(made.schedule));
+    std::optional<OrderedHops> made = ordered(candidate.name, task.network, candidate.multicast,
+                                              candidate.chunk_bytes, kMuchFairerShared * least_s);
+    if (!made) continue;
+    least_s = std::min(least_s, made->seconds);
+    schedules.push_back(std::move(made->schedule));
   }
   return schedules;
 }
@@ -303,8 +308,8 @@ std::vector<Schedule> exchanging(const Task& task, const Budget& budget) {
   const auto add = [&](std::optional<Schedule> schedule) {
     if (schedule) schedules.push_back(*std::move(schedule));
   };
-  const int cuts =
-      network.folded() || n * n > kMostHierarchicalHops ? 0 : 1 << (levels.count() - 1);
+  const std::size_t origins = network.folded() ? at(network.cells().size()) : 1;
+  const int cuts = origins * n * n > kMostHierarchicalHops ? 0 : 1 << (levels.count() - 1);
   for (int cut = 0; cut < cuts && !budget.spent(); ++cut) {
     std::vector<int> ends;
     for (int level = 1; level < levels.count(); ++level) {
@@ -315,7 +320,7 @@ std::vector<Schedule> exchanging(const Task& task, const Budget& budget) {
   }
   for (int inner = 1; inner < levels.count() && !budget.spent(); ++inner) {
     const auto boxes = n / at(levels.units(0, inner));
-    const auto chunks = network.folded() ? at(network.cells().size()) : n / boxes;
+    const auto chunks = network.folded() ? origins : n / boxes;
     if (chunks * (2 * n + boxes * boxes) > kMostHierarchicalHops) continue;
     add(swaps.of_shares(inner));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 
 #include "base/check.hpp"
@@ -44,7 +45,7 @@ ListScheduler::ListScheduler(const Network& network, JobGraph graph, double chun
   for (const auto& [before, after] : graph.waits()) after_[next[at(before)]++] = after;
 }
 
-std::vector<int> ListScheduler::run() {
+std::vector<int> ListScheduler::run(double give_up_s) {
   std::vector<int> free_from_the_start;
   for (std::size_t job = 0; job < jobs_.size(); ++job) {
     if (missing_[job] == 0) free_from_the_start.push_back(static_cast<int>(job));
@@ -53,6 +54,10 @@ std::vector<int> ListScheduler::run() {
   begin_what_can();
   while (!events_.empty()) {
     now_s_ = events_.top().time_s;
+    if (now_s_ > give_up_s) {
+      end_s_ = std::numeric_limits<double>::infinity();
+      break;
+    }
     while (!events_.empty() && events_.top().time_s <= now_s_ * kSameTime) {
       const Event event = events_.top();
       events_.pop();

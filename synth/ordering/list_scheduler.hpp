@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -45,8 +46,9 @@ class ListScheduler {
   /// Edges are those of `network`, which outlives the scheduler. The graph has no cycle.
   ListScheduler(const Network& network, JobGraph graph, double chunk_bytes);
 
-  /// Jobs with an edge, in the order in which they begin.
-  std::vector<int> run();
+  /// Jobs with an edge, in the order in which they begin. Without those that would begin after
+  /// `give_up_s`: then seconds() is infinite.
+  std::vector<int> run(double give_up_s = std::numeric_limits<double>::infinity());
   /// After run(): when the last job ends.
   [[nodiscard]] double seconds() const { return end_s_; }
 

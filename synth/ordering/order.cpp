@@ -156,18 +156,21 @@ Schedule as_begun(std::string_view name, const Network& network,
   return schedule;
 }
 
-OrderedHops ordered(std::string_view name, const Network& network,
-                    const MulticastRouting& multicast, double chunk_bytes) {
+std::optional<OrderedHops> ordered(std::string_view name, const Network& network,
+                                   const MulticastRouting& multicast, double chunk_bytes,
+                                   double give_up_s) {
   MulticastRouting begun{multicast.collective, multicast.num_chunks, {}, multicast.pieces};
   begun.hops.reserve(multicast.hops.size());
   ListScheduler scheduler(network, jobs_of(network, multicast, chunk_bytes), chunk_bytes);
-  for (const int job : scheduler.run()) begun.hops.push_back(multicast.hops[at(job)]);
-  return {as_begun(name, network, begun), scheduler.seconds()};
+  const std::vector<int> order = scheduler.run(give_up_s);
+  if (scheduler.seconds() > give_up_s) return std::nullopt;
+  for (const int job : order) begun.hops.push_back(multicast.hops[at(job)]);
+  return OrderedHops{as_begun(name, network, begun), scheduler.seconds()};
 }
 
 Schedule in_order(std::string_view name, const Network& network, const MulticastRouting& multicast,
                   double chunk_bytes) {
-  return ordered(name, network, multicast, chunk_bytes).schedule;
+  return ordered(name, network, multicast, chunk_bytes)->schedule;
 }
 
 double load_s(const Network& network, const MulticastRouting& multicast, double chunk_bytes) {

@@ -184,6 +184,19 @@ TEST(Repeated, ToriOfManyRanksComeNearTheirLimits) {
   }
 }
 
+// Everything from everybody to everybody at once; a reduce-scatter and an all-gather take twice as
+// long.
+TEST(Repeated, SmallAllReducesBehindASwitchAreOneShot) {
+  const Topology topology = topology_from_name("nvl72");
+  PlanOptions options;
+  options.kinds = {all_reduce};
+  options.sizes = {1 << 10};
+  const Planned planned = make_plan(topology, options, built_in_strategies(), Budget{});
+  const Choice& choice = planned.choices.front();
+  EXPECT_EQ(choice.schedule.steps.size(), 1U) << choice.schedule.name;
+  EXPECT_LT(choice.seconds, 1.2 * lower_bound(topology, {all_reduce, 0}).seconds(1 << 10));
+}
+
 // Stars and rings inside these boxes reached 7 to 36 % of the limit.
 TEST(Repeated, BoxesWithoutATurnInsideComeNearTheirLimits) {
   PlanOptions options;
