@@ -34,7 +34,7 @@ constexpr int kMostPackedWide = 160;
 constexpr int kManyEdges = 24, kSomeEdges = 12, kFewEdges = 8;  // from each rank
 constexpr int kMostPackedToSome = 40;  // ranks: of more they gain 2 % now and then, no more
 // Edges: cuts find the fewest trees that reach the limit, and of more take too long.
-constexpr std::size_t kMostCutEdges = 600;
+constexpr std::size_t kMostCutEdges = 1000;
 // Ranks times edges: what a tree of an all_reduce looks at.
 constexpr double kMostSpannedLooks = 135e6;
 

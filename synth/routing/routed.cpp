@@ -35,9 +35,10 @@ constexpr std::size_t kManyHops = 150'000;
 constexpr std::size_t kMostTimed = 700'000;   // of all candidates
 constexpr std::size_t kMostHops = 3'000'000;  // to put them in order takes ten seconds
 // See Loads. Lanes of a dragonfly that carry one block alone cannot relay; by 0.1 some carry 40.
-constexpr double kLaneWeights[] = {0.25, 0.5};
-constexpr int kLanePieces = 4;  // so many at least make lanes alike
-constexpr double kLate = 0.97;  // of the time: if the load is less, lanes may be the cause
+constexpr double kLaneWeight = 0.5, kLaneStep = 0.25, kLaneNextStep = 0.6;
+constexpr int kLaneTries = 4;
+constexpr int kLanePieces = 4;   // so many at least make lanes alike
+constexpr double kLate = 0.985;  // of the time: if the load is less, lanes may be the cause
 
 std::vector<Demand> demands_of(Collective collective, const Network& network) {
   const int n = network.world_size();
@@ -138,11 +139,17 @@ class RoutingChoice {
       if (demands_.size() > kManyDemands) break;
     }
     if (demands_.size() > kManyHops) return;
-    for (const double lane_weight : kLaneWeights) {
-      if (load_s >= kLate * best_s_ || budget_.spent()) return;
-      cut(router_.balanced(std::max(most_pieces(kLanePieces), routings.back().pieces),
-                           kUseWeights[0], lane_weight),
-          floor_s);
+    if (load_s >= kLate * best_s_) return;
+    const int pieces = std::max(most_pieces(kLanePieces), routings.back().pieces);
+    double lane_weight = kLaneWeight, step = kLaneStep;
+    for (int tries = demands_.size() <= kManyDemands ? kLaneTries : 2; tries > 0; --tries) {
+      const Routing even = router_.balanced(pieces, kUseWeights[0], lane_weight);
+      cut(even, floor_s);
+      if (done(floor_s)) return;
+      // Lanes that are no longer late are alike at the cost of links that are loaded more.
+      const bool late = even.load_s * block_bytes_ < kLate * best_s_;
+      lane_weight += late ? step : -step;
+      step *= kLaneNextStep;
     }
   }
 

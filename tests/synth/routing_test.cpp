@@ -113,6 +113,14 @@ TEST(Routed, ToTidyUpRaisesNoLoad) {
   EXPECT_LE(load_s, 1.03 * lower_bound(topology, kAllToAll).seconds_per_byte);
 }
 
+// By lanes of one weight alone it took 3 % longer.
+TEST(Routed, LanesAreWeighedUntilTheyAreNotLate) {
+  const Topology topology = topology_from_name("2*mi250");
+  const auto schedule = routed(Network(topology), kAllToAll, 1e9, Budget{});
+  EXPECT_LE(seconds_of(schedule, topology, 1e9),
+            1.015 * 1e9 * lower_bound(topology, kAllToAll).seconds_per_byte);
+}
+
 // GPU 0 of host 1 relays for GPUs whose NIC is slow: 2 to 3 times what others send to each peer.
 TEST(Routed, RanksThatRelayAreNotLate) {
   const Topology topology =
