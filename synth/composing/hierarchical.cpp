@@ -155,6 +155,7 @@ class Swaps {
 
   /// `ends`: the level behind the last of each stage, innermost first.
   std::optional<Schedule> of_all(const std::vector<int>& ends) const {
+    // Whole buffers; where the wiring is folded in chunks, of which each cell has its own.
     Schedule schedule = empty("swap", network_.folded() ? network_.world_size() : 1);
     const int chunks = network_.folded() ? network_.cells().size() : 1;
     int first = 0;

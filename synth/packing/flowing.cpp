@@ -153,34 +153,17 @@ class Flowing {
     for (std::size_t job = 0; job < jobs_.size(); ++job) {
       if (jobs_[job].waits == 0) ready(static_cast<int>(job), 0);
     }
-    double now_s = 0;
     std::size_t round = 0;
-    for (double next = next_s(); next != kNever; next = next_s()) {
-      if (round++ % 1024 == 0 && budget.spent()) return std::nullopt;
-      now_s = next;
-      const double until_s = sharing_.taken_together_until(now_s);
-      while (next_s() <= until_s) {
-        now_s = std::max(now_s, next_s());
-        if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
-          const Event event = events_.top();
-          events_.pop();
-          handle(event, event.time_s);
-          continue;
-        }
-        const double first_s = now_s;
-        sharing_.ending(ending_);
-        for (const int job : ending_) {
-          const double end_s = std::max(first_s, sharing_.end_s(job));
-          now_s = std::max(now_s, end_s);
-          sharing_.end(job);
-          ended(job, end_s);
-        }
-      }
-      sharing_.update(now_s);
-      if (still_to_begin_.earliest_end_s() > give_up_s) return std::nullopt;
-    }
-    CHORUS_CHECK(begun_ == jobs_.size(), "every hop of a tree is ready at some time");
-    return now_s;
+    const auto all_ended_s = sharing_.pass_time(
+        events_, [this](const Event& event) { handle(event, event.time_s); },
+        [this](int job, double end_s) { ended(job, end_s); },
+        [&] {
+          return still_to_begin_.earliest_end_s() <= give_up_s &&
+                 (round++ % 1024 != 0 || !budget.spent());
+        });
+    CHORUS_CHECK(!all_ended_s || begun_ == jobs_.size(),
+                 "every hop of a tree is ready at some time");
+    return all_ended_s;
   }
 
   /// The slots of the hops in the order in which they ended.
@@ -243,11 +226,6 @@ class Flowing {
   }
   [[nodiscard]] const std::vector<int>& path(int job) const {
     return carriers_.routes[route_taken(jobs_[at(job)])].path;
-  }
-
-  /// When something happens next.
-  double next_s() {
-    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_.first_end_s());
   }
 
   void ready(int index, double now_s) {
@@ -348,7 +326,6 @@ class Flowing {
   PathsInUse paths_;
   FairSharing sharing_;
   StillToBegin still_to_begin_;
-  std::vector<int> ending_;
   std::vector<Lane> lanes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::unordered_map<std::int64_t, Place> places_;  // where sums alone move

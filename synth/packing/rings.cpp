@@ -1,8 +1,9 @@
 #include "synth/packing/rings.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <initializer_list>
+#include <span>
 #include <utility>
 
 #include "base/index.hpp"
@@ -83,8 +84,8 @@ class Rings {
     return scale_ > 0 ? std::exp(kSteepness * (load / scale_ - 1)) : 0;
   }
 
-  /// One that a ring is to take, `times` 1, or to give up, -1.
-  struct Hop {
+  /// A hop that a ring takes, `times` 1, or gives up, -1.
+  struct Change {
     Rank src = 0;
     Rank dst = 0;
     int times = 1;
@@ -103,7 +104,7 @@ class Rings {
     }
   }
 
-  [[nodiscard]] int edge_of(const Hop& hop) const {
+  [[nodiscard]] int edge_of(const Change& hop) const {
     return edge_[at(hop.src) * at(n_) + at(hop.dst)];
   }
 
@@ -112,11 +113,12 @@ class Rings {
     return times * 1e-3 * alpha_s / (alpha_s + 1e-6);
   }
 
-  /// What the price would be with these hops. What one takes and another gives up cancels out.
-  [[nodiscard]] Price price_with(std::initializer_list<Hop> hops) {
+  /// What the price would be then. What one hop takes and another gives up cancels out:
+  /// exponentials are what takes time here.
+  [[nodiscard]] Price price_after(std::span<const Change> changes) {
     Price price = price_;
     changed_.clear();
-    for (const Hop& hop : hops) {
+    for (const Change& hop : changes) {
       const int index = edge_of(hop);
       if (index < 0) {
         price.missing += hop.times;
@@ -140,7 +142,10 @@ class Rings {
     return price;
   }
 
-  void change(const Hop& hop) {
+  void change(std::span<const Change> changes) {
+    for (const Change& hop : changes) change(hop);
+  }
+  void change(const Change& hop) {
     const int index = edge_of(hop);
     if (index < 0) {
       price_.missing += hop.times;
@@ -168,18 +173,19 @@ class Rings {
       for (int i = 1; i < n_; ++i) {
         const Rank next = (ring.back() + i) % n_;
         if (inside[at(next)] != 0) continue;
-        const Price price = price_with({{ring.back(), next}});
+        const Change hop{ring.back(), next};
+        const Price price = price_after(std::span(&hop, 1));
         if (nearest < 0 || price.is_below(least, 1e-12)) {
           nearest = next;
           least = price;
         }
       }
-      change({ring.back(), nearest});
+      change(Change{ring.back(), nearest});
       sum_up();
       inside[at(nearest)] = 1;
       ring.push_back(nearest);
     }
-    change({ring.back(), first});
+    change(Change{ring.back(), first});
   }
 
   /// Moves segments of the ring to where they are cheaper.
@@ -195,28 +201,28 @@ class Rings {
     const auto there = [&](int i) { return ring[at(i % n_)]; };
     Price least = price_;
     const auto cut = [&](int times) {
-      change({there(n_ - 1), there(0), -times});
-      change({there(length - 1), there(length), -times});
-      change({there(n_ - 1), there(length), times});
+      return std::array{Change{there(n_ - 1), there(0), -times},
+                        Change{there(length - 1), there(length), -times},
+                        Change{there(n_ - 1), there(length), times}};
     };
-    cut(1);
+    const auto insertion = [&](int after) {
+      return std::array{Change{there(after), there(after + 1), -1}, Change{there(after), there(0)},
+                        Change{there(length - 1), there(after + 1)}};
+    };
+    change(cut(1));
     int best = -1;
     const double tolerance = 1e-9 * std::abs(least.rest);
     for (int after = length; after + 1 < n_; ++after) {
-      const Price price = price_with({{there(after), there(after + 1), -1},
-                                      {there(after), there(0)},
-                                      {there(length - 1), there(after + 1)}});
+      const Price price = price_after(insertion(after));
       if (!price.is_below(least, best < 0 ? tolerance : 0)) continue;
       least = price;
       best = after;
     }
     if (best < 0) {
-      cut(-1);
+      change(cut(-1));
       return;
     }
-    change({there(best), there(best + 1), -1});
-    change({there(best), there(0)});
-    change({there(length - 1), there(best + 1)});
+    change(insertion(best));
     std::rotate(ring.begin(), ring.begin() + length, ring.begin() + best + 1);
   }
 

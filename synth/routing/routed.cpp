@@ -35,8 +35,9 @@ constexpr std::size_t kManyHops = 150'000;
 constexpr std::size_t kMostTimed = 700'000;   // of all candidates
 constexpr std::size_t kMostHops = 3'000'000;  // to put them in order takes ten seconds
 // See Loads. Lanes of a dragonfly that carry one block alone cannot relay; by 0.1 some carry 40.
-constexpr double kLaneWeight = 0.5, kLaneStep = 0.25, kLaneNextStep = 0.6;
-constexpr int kLaneTries = 4;
+constexpr double kLaneWeight = 0.5, kLaneStep = 0.25;  // the first, and how far off the second is
+constexpr double kLaneNextStep = 0.6;                  // times the step before: never down to 0
+constexpr int kLaneTries = 4, kFewLaneTries = 2;
 constexpr int kLanePieces = 4;   // so many at least make lanes alike
 constexpr double kLate = 0.985;  // of the time: if the load is less, lanes may be the cause
 
@@ -142,11 +143,12 @@ class RoutingChoice {
     if (load_s >= kLate * best_s_) return;
     const int pieces = std::max(most_pieces(kLanePieces), routings.back().pieces);
     double lane_weight = kLaneWeight, step = kLaneStep;
-    for (int tries = demands_.size() <= kManyDemands ? kLaneTries : 2; tries > 0; --tries) {
+    for (int tries = demands_.size() <= kManyDemands ? kLaneTries : kFewLaneTries; tries > 0;
+         --tries) {
       const Routing even = router_.balanced(pieces, kUseWeights[0], lane_weight);
       cut(even, floor_s);
       if (done(floor_s)) return;
-      // Lanes that are no longer late are alike at the cost of links that are loaded more.
+      // What makes lanes alike loads links more: once that is what takes the time, less of it.
       const bool late = even.load_s * block_bytes_ < kLate * best_s_;
       lane_weight += late ? step : -step;
       step *= kLaneNextStep;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <map>
+#include <queue>
 #include <random>
 #include <set>
 #include <span>
@@ -110,6 +112,13 @@ std::vector<std::vector<int>> drawn_paths(const Topology& topology, bool in_pair
   return paths;
 }
 
+struct NoEvent {
+  double time_s = 0;
+
+  bool operator>(const NoEvent& other) const { return time_s > other.time_s; }
+};
+using NoEvents = std::priority_queue<NoEvent, std::vector<NoEvent>, std::greater<>>;
+
 std::vector<std::span<const int>> spans(const std::vector<std::vector<int>>& paths) {
   return {paths.begin(), paths.end()};
 }
@@ -156,21 +165,11 @@ TEST(FairSharing, VeryManyAreTakenTogetherAndHardlyLate) {
   }
   sharing.update(0);
   int updates = 0;
-  double now_s = 0;
-  std::vector<int> ending;
-  while (sharing.first_end_s() < std::numeric_limits<double>::infinity()) {
-    const double until_s = sharing.taken_together_until(sharing.first_end_s());
-    while (sharing.first_end_s() <= until_s) {
-      sharing.ending(ending);
-      for (const int id : ending) {
-        now_s = std::max(now_s, sharing.end_s(id));
-        sharing.end(id);
-      }
-    }
-    sharing.update(now_s);
-    ++updates;
-  }
-  EXPECT_NEAR(now_s, bytes * 1e-9, 0.002 * bytes * 1e-9);
+  NoEvents none;
+  const auto last_s = sharing.pass_time(
+      none, [](const NoEvent&) {}, [](int, double) {}, [&] { return ++updates > 0; });
+  ASSERT_TRUE(last_s);
+  EXPECT_NEAR(*last_s, bytes * 1e-9, 0.002 * bytes * 1e-9);
   EXPECT_LT(updates, kTransfers / 3) << "the last thousand end one by one";
 }
 
@@ -187,27 +186,15 @@ TEST(FairSharing, LanesLoseNothingByWhatIsTakenTogether) {
   for (int id = 0; id < kLanes * kOfALane; ++id) bytes += bytes_of(id);
   sharing.update(0);
   int updates = 0;
-  double last_s = 0;
-  std::vector<int> ending;
-  while (sharing.first_end_s() < std::numeric_limits<double>::infinity()) {
-    const double until_s = sharing.taken_together_until(sharing.first_end_s());
-    double now_s = 0;
-    while (sharing.first_end_s() <= until_s) {
-      sharing.ending(ending);
-      for (const int id : ending) {
-        const double end_s = sharing.end_s(id);
-        now_s = std::max(now_s, end_s);
-        sharing.end(id);
-        if (id + kLanes < kLanes * kOfALane) {
-          sharing.begin(id + kLanes, 0, bytes_of(id + kLanes), end_s);
-        }
-      }
-    }
-    last_s = now_s;
-    sharing.update(now_s);
-    ++updates;
-  }
-  EXPECT_NEAR(last_s, bytes * 1e-9, 0.001 * bytes * 1e-9);
+  NoEvents none;
+  const auto follow = [&](int id, double end_s) {
+    const int next = id + kLanes;
+    if (next < kLanes * kOfALane) sharing.begin(next, 0, bytes_of(next), end_s);
+  };
+  const auto last_s = sharing.pass_time(
+      none, [](const NoEvent&) {}, follow, [&] { return ++updates > 0; });
+  ASSERT_TRUE(last_s);
+  EXPECT_NEAR(*last_s, bytes * 1e-9, 0.001 * bytes * 1e-9);
   EXPECT_LT(updates, kLanes * kOfALane / 3) << "each changes the rates of all";
 }
 
@@ -222,19 +209,16 @@ TEST(FairSharing, TransfersEndInTheOrderOfTheirEnds) {
   sharing.begin(1, 0, 100, 0);
   sharing.begin(2, 1, 60, 0);
   sharing.update(0);
-  std::vector<std::pair<double, std::vector<int>>> ends;
-  while (sharing.first_end_s() < 1e9) {
-    const double now_s = sharing.first_end_s();
-    auto& [time_s, ids] = ends.emplace_back(now_s, std::vector<int>{});
-    sharing.ending(ids);
-    for (const int id : ids) sharing.end(id);
-    sharing.update(now_s);
-  }
+  std::vector<std::pair<double, int>> ends;
+  NoEvents none;
+  (void)sharing.pass_time(
+      none, [](const NoEvent&) {}, [&](int id, double end_s) { ends.emplace_back(end_s, id); },
+      [] { return true; });
   ASSERT_EQ(ends.size(), 3);
   const std::pair<double, int> expected[] = {{6, 2}, {8, 0}, {14, 1}};
   for (std::size_t i = 0; i < ends.size(); ++i) {
     EXPECT_NEAR(ends[i].first, expected[i].first, 1e-9);
-    EXPECT_EQ(ends[i].second, std::vector<int>{expected[i].second});
+    EXPECT_EQ(ends[i].second, expected[i].second);
   }
 }
 

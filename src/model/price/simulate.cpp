@@ -117,21 +117,11 @@ class Simulator {
     for (int id = 0; at(id) < entries_.size(); ++id) {
       if (readiness_.ready(id)) begin(id, 0);
     }
-    for (double now_s = next_s(); now_s != kNever; now_s = next_s()) {
-      const double until_s = sharing_.taken_together_until(now_s);
-      while (next_s() <= until_s) {
-        now_s = std::max(now_s, next_s());
-        if (!events_.empty() && events_.top().time_s <= sharing_.first_end_s()) {
-          const Event event = events_.top();
-          events_.pop();
-          prepared(event.id, event.time_s);
-        } else {
-          now_s = end_next(now_s);
-        }
-      }
-      sharing_.update(now_s);
-      if (still_to_begin_.earliest_end_s() > give_up_s_) return {kNever, {}, {}};
-    }
+    const auto all_ended_s = sharing_.pass_time(
+        events_, [this](const Event& event) { prepared(event.id, event.time_s); },
+        [this](int id, double now_s) { left(id, now_s); },
+        [this] { return still_to_begin_.earliest_end_s() <= give_up_s_; });
+    if (!all_ended_s) return {kNever, {}, {}};
     for (const TimelineEntry& entry : entries_) {
       CHORUS_CHECK(entry.end_s >= 0, "every transfer waits for earlier steps alone");
       result_.seconds = std::max(result_.seconds, entry.end_s);
@@ -163,11 +153,6 @@ class Simulator {
       }
     }
     return routes;
-  }
-
-  /// When a transfer starts to flow or ends next.
-  double next_s() {
-    return std::min(events_.empty() ? kNever : events_.top().time_s, sharing_.first_end_s());
   }
 
   const Route& route(int id) const { return routes_[route_[at(id)]]; }
@@ -233,20 +218,8 @@ class Simulator {
     sharing_.begin(id, paths_.of(id), bytes_, now_s);
   }
 
-  /// Ends what comes to its end next; returns when.
-  double end_next(double now_s) {
-    sharing_.ending(ending_);
-    const double first_s = now_s;
-    for (const int id : ending_) {
-      const double end_s = std::max(first_s, sharing_.end_s(id));
-      now_s = std::max(now_s, end_s);
-      end(id, end_s);
-    }
-    return now_s;
-  }
-
-  void end(int id, double now_s) {
-    sharing_.end(id);
+  /// All bytes of `id` have flowed.
+  void left(int id, double now_s) {
     for (const int link : path(id)) {
       if (--users_[at(link)] == 0) {
         result_.link_busy_s[at(link)] += now_s - busy_since_s_[at(link)];
@@ -283,8 +256,7 @@ class Simulator {
   std::vector<Turn> turns_;  // by transfer
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<double> busy_since_s_;  // by link
-  std::vector<int> ending_;
-  std::vector<int> users_;  // by link: transfers that flow over it
+  std::vector<int> users_;            // by link: transfers that flow over it
   Simulation result_;
 };
 

@@ -184,6 +184,7 @@ void FairSharing::take_up(Flow& flow, double rate) {
   for (const Use& use : uses_of(flow.path)) resources_[at(use.resource)].load += use.times * more;
 }
 
+/// Infinite if none is under way.
 double FairSharing::first_end_s() {
   while (!ends_.empty()) {
     const auto [time_s, id] = ends_.top();
@@ -202,16 +203,17 @@ double FairSharing::first_end_s() {
   return kInfinity;
 }
 
-void FairSharing::ending(std::vector<int>& ids) {
-  ids.clear();
+/// The transfers that end first.
+void FairSharing::find_ending() {
+  ending_.clear();
   const double until_s = first_end_s() * (1 + kFineWindow);
   while (!ends_.empty() && first_end_s() <= until_s) {
     const int id = ends_.top().second;
     ends_.pop();
     double& queued_s = flows_[at(slot_of_[at(id)])].queued_s;
-    if (std::exchange(queued_s, kInfinity) != kInfinity) ids.push_back(id);
+    if (std::exchange(queued_s, kInfinity) != kInfinity) ending_.push_back(id);
   }
-  std::sort(ids.begin(), ids.end());
+  std::sort(ending_.begin(), ending_.end());
 }
 
 void FairSharing::open(int slot) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <queue>
 #include <span>
 #include <utility>
@@ -78,20 +80,49 @@ class FairSharing {
   /// It has come to its end.
   void end(int id);
 
-  /// Until when what begins and ends is to be taken together with what happens at `now_s`, before
-  /// update(): what should happen at once may differ in the last bits; and where very many are
-  /// under way and each that begins or ends changes the rates of many, what does so within a
-  /// fiftieth, at most, of the time that a transfer takes.
-  [[nodiscard]] double taken_together_until(double now_s) const;
   /// Works out the rates after any number of begin() and end() at `now_s`.
   void update(double now_s);
-  /// When the first transfer ends if none begins or ends before; infinite if none is under way.
-  [[nodiscard]] double first_end_s();
-  /// Replaces `ids` by the transfers that end first, at one time but for the last bits, in
-  /// ascending order.
-  void ending(std::vector<int>& ids);
-  /// When a transfer that is under way ends, by the last update.
-  [[nodiscard]] double end_s(int id) const { return flow(id).end_s; }
+
+  /// Lets time pass until nothing happens any more, in order of time: `happens(event)` with what is
+  /// on top of `events`, a priority queue by `time_s`, `ended(id, end_s)` with a transfer that has
+  /// come to its end; both may begin transfers and push events. Events go first; of ends at one
+  /// time, the lower id.
+  ///
+  /// The rates are worked out for all together that begins or ends at one time but for the last
+  /// bits; and where very many are under way and each that begins or ends changes the rates of
+  /// many, within a fiftieth, at most, of the time that a transfer takes. Then `goes_on()` says
+  /// whether to go on. Returns when the last thing happened; nothing if it said no.
+  template <class Events, class Happens, class Ended, class GoesOn>
+  std::optional<double> pass_time(Events& events, Happens happens, Ended ended, GoesOn goes_on) {
+    const auto next_s = [&] {
+      return std::min(events.empty() ? kNever : events.top().time_s, first_end_s());
+    };
+    double now_s = 0;
+    for (double next = next_s(); next != kNever; next = next_s()) {
+      const double until_s = taken_together_until(next);
+      for (now_s = next; next <= until_s; next = next_s()) {
+        now_s = std::max(now_s, next);
+        if (!events.empty() && events.top().time_s <= first_end_s()) {
+          const auto event = events.top();
+          events.pop();
+          happens(event);
+          continue;
+        }
+        find_ending();
+        const double first_s = now_s;
+        for (const int id : ending_) {
+          const double end_s = std::max(first_s, flow(id).end_s);
+          now_s = std::max(now_s, end_s);
+          end(id);
+          ended(id, end_s);
+        }
+      }
+      update(now_s);
+      if (!goes_on()) return std::nullopt;
+    }
+    return now_s;
+  }
+
   /// Bytes per second of a transfer that is under way, by the last update.
   [[nodiscard]] double rate(int id) const { return flow(id).rate; }
 
@@ -165,6 +196,9 @@ class FairSharing {
     return static_cast<int>(flows_.size() - free_slots_.size());
   }
   void leave_out_who_never_limit();
+  [[nodiscard]] double taken_together_until(double now_s) const;
+  [[nodiscard]] double first_end_s();
+  void find_ending();
   void change(int resource, double time_s);
   [[nodiscard]] double changed_s(const Flow& flow, double now_s) const;
   void adapt_window();
@@ -178,6 +212,7 @@ class FairSharing {
   void take_up(Flow& flow, double rate);
 
   static constexpr int kEnded = -1;
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   std::vector<Resource> resources_;  // links, then port groups
   std::vector<Filling> filling_;     // by resource
@@ -193,6 +228,7 @@ class FairSharing {
   std::vector<int> free_slots_;
   std::vector<int> slot_of_;                      // by id, or kEnded
   std::vector<int> touched_, new_;                // resources, slots
+  std::vector<int> ending_;                       // ids
   std::vector<int> open_flows_, open_resources_;  // of one update: slots, resources
   std::vector<Share> shares_;
   using End = std::pair<double, int>;                                // and the id
