@@ -25,8 +25,7 @@ struct GreedyOptions {
 /// all_reduce from both. Nothing for a barrier, for one rank, where some rank cannot be reached, or
 /// where `budget` is spent before the first run is complete.
 ///
-/// Runs seeds budget.seed, +1, … on budget.threads threads. The result does not depend on their
-/// number, nor on time, unless the budget is spent before all seeds have run.
+/// Runs seeds budget.seed, +1, …, as many as a limited number of hops allows.
 [[nodiscard]] std::optional<Schedule> greedy(const Network& network, Collective collective,
                                              double size_bytes, const Budget& budget,
                                              const GreedyOptions& options = {});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -21,6 +22,8 @@
 #include "synth/ordering/pipelined.hpp"
 #include "synth/ordering/predict.hpp"
 #include "synth/ordering/timed.hpp"
+#include "synth/plan_entries.hpp"
+#include "synth/shares.hpp"
 #include "synth/strain.hpp"
 
 namespace chorus::synth {
@@ -34,6 +37,11 @@ constexpr long kMostComposedChunks = 4096;
 constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still be better
 constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes no time
 constexpr int kManyRanks = 128;                // to time an exchange of so many takes long
+constexpr double kKeptForSize = 0.1;           // of a collective's budget, for each smaller size
+constexpr double kMostOfShare = 0.9;  // of a collective's budget, that one question may take
+
+// What takes about half a minute: up to 64 ranks. A minute from 128 to 512 ranks.
+constexpr double kWork = 30e9;
 
 /// Schedules that differ by no more are told apart by how many streams share a link, then by what
 /// they keep busy; by no more than the second, if one has not half as many streams.
@@ -70,13 +78,18 @@ CollectiveKind spreading(CollectiveKind kind) {
   return kind;
 }
 
+/// That a plan for so many ranks is worth, in units of work_done.
+double work_for(int ranks) {
+  return kWork * std::max(std::clamp(ranks / 64.0, 1.0, 2.0), ranks / 256.0);
+}
+
 class Planner {
  public:
   Planner(const Topology& topology, const PlanOptions& options,
           const std::vector<Strategy>& strategies, const Budget& budget)
       : options_(options),
         strategies_(strategies),
-        budget_(budget),
+        budget_(budget.at_most(options.effort * work_for(topology.world_size()))),
         forward_(topology),
         symmetric_(symmetric(topology)) {
     // A wiring that repeats itself is folded along ways from every rank to every other.
@@ -98,35 +111,34 @@ class Planner {
     std::vector<CollectiveKind> order(kinds_.begin(), kinds_.end());
     std::stable_partition(order.begin(), order.end(),
                           [](CollectiveKind kind) { return kind != all_reduce; });
-    std::vector<CollectiveKind> short_of_time;
-    // all_reduce, the last, is called most and has most to choose from.
-    int shares = static_cast<int>(order.size()) + (kinds_.contains(all_reduce) ? 1 : 0);
+    std::set<CollectiveKind> cut_short;
+    std::set<CollectiveKind> mirrored;
     for (const CollectiveKind kind : order) {
-      begin_share(shares--);
-      fill(kind);
-      if (cut_short_) short_of_time.push_back(kind);
+      if (symmetric_ && spreading(kind) != kind && kinds_.contains(spreading(kind))) {
+        mirrored.insert(kind);
+      }
     }
-    for (const CollectiveKind kind : short_of_time) compete(kind);
-    for (const CollectiveKind kind : options_.kinds) choose(kind, result);
+    Shares shares(budget_, kinds_, mirrored);
+    for (const CollectiveKind kind : order) {
+      cut_short_ = false;
+      share_ = shares.of(kind);
+      fill(kind);
+      if (cut_short_) cut_short.insert(kind);
+    }
+    for (const CollectiveKind kind : options_.kinds) choose(kind, cut_short.contains(kind), result);
     std::stable_sort(result.plan.entries.begin(), result.plan.entries.end(),
                      [](const PlanEntry& a, const PlanEntry& b) {
                        return std::tuple(a.schedule.collective.kind, a.min_bytes) <
                               std::tuple(b.schedule.collective.kind, b.min_bytes);
                      });
     result.complete = complete_;
+    result.interrupted = !complete_ && budget_.interrupted();
     return result;
   }
 
  private:
-  /// One of so many collectives gets as much of the time that is left.
-  void begin_share(int shares) {
-    share_ = budget_.part_of(shares);
-    cut_short_ = false;
-  }
-
-  /// A quarter of the share that is left, at most: few calls need a part worth mentioning, and
-  /// those must not be cut short by the many.
-  [[nodiscard]] Budget slice() const { return share_.part_of(4); }
+  /// For one question: few take a part worth mentioning, and those are worth it.
+  [[nodiscard]] Budget slice() const { return of_size_.part(kMostOfShare); }
 
   void fill(CollectiveKind kind) {
     if (kind == all_reduce) compose();
@@ -144,19 +156,18 @@ class Planner {
     sizeless_.clear();
     std::vector<std::size_t> sizes(options_.sizes.size());
     std::iota(sizes.begin(), sizes.end(), 0);
-    // Where time is limited every size has a schedule of the first strategy, and then the largest,
-    // whose calls take longest, what can be had.
-    const bool limited = budget_.deadline != Budget::Clock::time_point::max();
-    if (limited) std::reverse(sizes.begin(), sizes.end());
+    // Every size has a schedule of the first strategy, and then the largest, whose questions take
+    // longest, what can be had.
+    std::reverse(sizes.begin(), sizes.end());
     std::vector<const Strategy*> all;
     for (const Strategy& strategy : strategies_) all.push_back(&strategy);
-    const std::ptrdiff_t num_early = limited && !all.empty() ? 1 : 0;
-    const auto rest = all.begin() + num_early;
-    if (forward_.topology().world_size() > kManyRanks) {
-      std::stable_partition(rest, all.end(), [](const Strategy* one) { return one->leads; });
+    if (forward_.topology().world_size() > kManyRanks && !straight_is_enough(kind)) {
+      std::ranges::stable_partition(all, [](const Strategy* one) { return one->leads; });
     }
+    const auto rest = all.begin() + (all.empty() ? 0 : 1);
     for (const std::span strategies : {std::span(all.begin(), rest), std::span(rest, all.end())}) {
-      for (const std::size_t s : sizes) {
+      for (const std::size_t s : sizes) {  // down to 0
+        of_size_ = share_.part(1 - kKeptForSize * static_cast<double>(std::min<std::size_t>(s, 5)));
         for (const Strategy* one : strategies) ask_in_time(*one, kind, s, mirror_known);
       }
     }
@@ -168,26 +179,39 @@ class Planner {
     if (forward_.folds(kind) && !strategy.folds) return;
     if (mirror_known && !strategy.combines) return;
     if (good_enough(kind, size_index)) return;
-    if (share_.spent()) {
-      complete_ = false;
+    if (of_size_.spent()) {
       cut_short_ = true;
+      complete_ = false;
       if (options_.may_leave_out || best(kind, size_index) != nullptr) return;
     }
     ask(strategy, kind, size_index);
   }
 
-  /// Where time was too short for some sizes, what was made for others serves them too.
+  /// True if nothing beats sending everything straight to its destination by more than is worth
+  /// searching for.
+  [[nodiscard]] bool straight_is_enough(CollectiveKind kind) const {
+    if (kind != all_to_all || forward_.folds(kind) || !options_.limit) return false;
+    const double size = size_of(options_.sizes.size() - 1);
+    return forward_.straight_seconds(size) <= kNearEnough * options_.limit({kind, 0}, size);
+  }
+
+  /// Where the budget was too small for some sizes, what was made for others serves them too: of
+  /// what takes long to time, the best.
   void compete(CollectiveKind kind) {
+    std::set<const Pooled*> all;
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) all.insert(best(kind, s));
     for (Pooled& entry : pools_[kind]) {
+      if (num_transfers(entry.schedule) > kFewTransfers && !all.contains(&entry)) continue;
       for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
         Prediction& time = entry.at_sizes[s];
         if (time.seconds != kNever) continue;
-        const auto size = static_cast<double>(options_.sizes[s]);
+        const double size = size_of(s);
         const Pooled* known = best(kind, s);
         if (known != nullptr && cannot_win(entry.schedule, known->at_sizes[s].seconds, size)) {
           continue;
         }
-        time = predict(entry.schedule, size);
+        time = predict(entry.schedule, size,
+                       known == nullptr ? kNever : kMayGain * known->at_sizes[s].seconds);
       }
     }
   }
@@ -209,8 +233,19 @@ class Planner {
     }
     const auto [known, is_new] = sizeless_.try_emplace(&strategy);
     if (is_new) known->second = made_by(strategy, kind, size_index);
+    // Of large ones that which keeps the busiest link busy for the shortest time goes first: the
+    // others need not be timed, then, nor need those that come after one at the limit.
+    std::vector<std::pair<double, const Schedule*>> in_order;
     for (const Schedule& schedule : known->second) {
+      const bool large = num_transfers(schedule) > kFewTransfers;
+      in_order.emplace_back(large ? forward_.least_seconds(schedule, size_of(size_index)) : 0,
+                            &schedule);
+    }
+    std::ranges::stable_sort(in_order, {}, [](const auto& one) { return one.first; });
+    for (const auto& [least_s, one] : in_order) {
+      const Schedule& schedule = *one;
       if (is_enough(kind, size_index)) return;
+      if (least_s > 0 && good_enough(kind, size_index)) return;
       add(schedule, strategy.name, size_index);
     }
   }
@@ -226,10 +261,13 @@ class Planner {
                                 std::size_t size_index) {
     const double size = size_of(size_index);
     Budget part = slice();
+    part.step_s = options_.step_s;
     if (strategy.every_size) {  // otherwise what it makes competes at other sizes, too
       const Pooled* known = best(kind, size_index);
       if (known != nullptr && !mirrored_later(kind)) {
-        part.useless_s = kMayGain * known->at_sizes[size_index].seconds;
+        // What combines and spreads at once has little to gain from that.
+        const double gain = kind == all_reduce ? kAboutAlike : kMayGain;
+        part.useless_s = gain * known->at_sizes[size_index].seconds;
       }
       if (options_.limit) part.limit_s = options_.limit({kind, 0}, size);
     }
@@ -239,14 +277,17 @@ class Planner {
     const CollectiveKind made = mirror ? spreading(kind) : kind;
     std::vector<Schedule> schedules =
         strategy.make(task_on(mirror && backward_ ? *backward_ : forward_, made, size), part);
-    cut_short_ = cut_short_ || part.spent();
+    if (part.spent()) {
+      cut_short_ = true;
+      complete_ = false;
+    }
     if (mirror) std::ranges::transform(schedules, schedules.begin(), mirrored);
     return schedules;
   }
 
   /// Proving and timing take long too, with many ranks: seconds for each classic schedule of 256.
   [[nodiscard]] bool is_enough(CollectiveKind kind, std::size_t size_index) {
-    if (!share_.spent() || best(kind, size_index) == nullptr) return false;
+    if (!of_size_.spent() || best(kind, size_index) == nullptr) return false;
     complete_ = false;
     return true;
   }
@@ -298,6 +339,13 @@ class Planner {
     return options_.step_s > 0 ? kPipelineLosesInJobs : kPipelineLoses;
   }
 
+  /// Of large all_reduces over trees two of three lose 7 to 77 % as pipelines, and to time them
+  /// takes long.
+  [[nodiscard]] bool follows_the_clock(const Schedule& schedule) const {
+    return schedule.collective.kind == all_reduce && options_.step_s == 0 &&
+           num_transfers(schedule) > kFewTransfers;
+  }
+
   /// Gives a winner the form that the plan has, which is another schedule, to be proved and timed
   /// again: that of a pipeline, or where that loses too much, of its simulation.
   void finish(Pooled& winner, std::size_t size_index) {
@@ -309,8 +357,10 @@ class Planner {
     Schedule schedule = pipelined(as_made);
     if (schedule == winner.schedule) return;
     const double size = size_of(size_index);
-    Prediction here = predict(schedule, size);
-    if (here.seconds > most_lost() * winner.at_sizes[size_index].seconds) {
+    const double most_s = most_lost() * winner.at_sizes[size_index].seconds;
+    Prediction here{kNever, Method::replayed};
+    if (!follows_the_clock(as_made)) here = predict(schedule, size, most_s);
+    if (here.seconds > most_s) {
       const auto simulation = forward_.simulation(winner.schedule, size);
       schedule = simulation ? timed(winner.schedule, *simulation) : winner.schedule;
       if (schedule == winner.schedule) return;
@@ -341,7 +391,7 @@ class Planner {
     return static_cast<std::size_t>(&entry - pools_.at(entry.schedule.collective.kind).data());
   }
 
-  /// What is a little slower may be faster as a pipeline: halves one after the other by a tenth.
+  /// What is a little slower may be faster as a pipeline.
   [[nodiscard]] Pooled* unfinished_near(const Pooled& best, std::size_t size_index) {
     // Predictions of a job over TCP do not tell such apart: a reduce-scatter so chosen took 1.08
     // times as long.
@@ -370,10 +420,12 @@ class Planner {
     if (first.schedule.name != second.schedule.name) {
       whole.name = first.schedule.name + " + " + second.schedule.name;
     }
-    add(std::move(whole),
-        first.strategy == second.strategy ? first.strategy
-                                          : first.strategy + " + " + second.strategy,
-        size_index);
+    const std::string strategy = first.strategy == second.strategy
+                                     ? first.strategy
+                                     : first.strategy + " + " + second.strategy;
+    // Halves one after the other gain up to a third as a pipeline.
+    if (num_transfers(whole) <= kFewTransfers) add(pipelined(whole), strategy, size_index);
+    add(std::move(whole), strategy, size_index);
   }
 
   /// By its busiest link alone, even if the best known loses as much as it may when it is finished.
@@ -493,9 +545,11 @@ class Planner {
     }
   }
 
-  void choose(CollectiveKind kind, Planned& result) {
+  void choose(CollectiveKind kind, bool was_cut_short, Planned& result) {
+    if (was_cut_short) compete(kind);
     // What wins at one size may be better at another in the form that it has then.
     for (std::size_t s = options_.sizes.size(); s-- > 0;) (void)winner(kind, s);
+    if (was_cut_short) compete(kind);
     std::vector<const Pooled*> winners(options_.sizes.size(), nullptr);
     for (std::size_t s = 0; s < winners.size(); ++s) {
       winners[s] = winner(kind, s);
@@ -513,66 +567,25 @@ class Planner {
                                 static_cast<int>(pools_[kind].size()), winner->strategy,
                                 next_best_s(*winner, s)});
     }
-    std::uint64_t from = 0;
-    for (std::size_t s = 0; s < winners.size(); ++s) {
-      const bool last = s + 1 == winners.size();
-      if (!last && winners[s + 1] == winners[s]) continue;
-      const std::uint64_t until = last ? std::numeric_limits<std::uint64_t>::max()
-                                       : crossing(*winners[s], *winners[s + 1], s);
-      result.plan.entries.push_back(entry(*winners[s], from, until));
-      from = until + 1;
+    std::vector<const Schedule*> schedules;
+    for (const Pooled* winner : winners) schedules.push_back(&winner->schedule);
+    const auto known = [&](const Schedule& schedule, std::size_t s) {
+      const auto which = std::ranges::find(schedules, &schedule);
+      return winners[static_cast<std::size_t>(which - schedules.begin())]->at_sizes[s].seconds;
+    };
+    const auto predicted = [&](const Schedule& schedule, double size) {
+      return predict(schedule, size).seconds;
+    };
+    for (PlanEntry& entry : plan_entries(options_.sizes, schedules, {known, predicted})) {
+      result.plan.entries.push_back(std::move(entry));
     }
-  }
-
-  /// At sizes[s], where it need not compete.
-  [[nodiscard]] double seconds_at(const Pooled& chosen, std::size_t s) {
-    if (chosen.at_sizes[s].seconds != kNever) return chosen.at_sizes[s].seconds;
-    const auto [known, is_new] = elsewhere_s_.try_emplace({&chosen, s}, 0);
-    if (is_new) known->second = predict(chosen.schedule, size_of(s)).seconds;
-    return known->second;
-  }
-  /// Between two sizes of the plan on the line through the times at both.
-  [[nodiscard]] double seconds_of(const Pooled& chosen, double size) {
-    const auto above = std::ranges::upper_bound(
-        options_.sizes, size, {}, [](std::uint64_t one) { return static_cast<double>(one); });
-    const auto s = static_cast<std::size_t>(above - options_.sizes.begin());
-    if (s == 0) return predict(chosen.schedule, size).seconds;
-    const double low_s = seconds_at(chosen, s - 1);
-    if (size == size_of(s - 1)) return low_s;
-    if (s == options_.sizes.size()) return predict(chosen.schedule, size).seconds;
-    const double share = (size - size_of(s - 1)) / (size_of(s) - size_of(s - 1));
-    return low_s + share * (seconds_at(chosen, s) - low_s);
-  }
-
-  /// The size between sizes[s] and sizes[s + 1] at which `b` becomes the faster one.
-  [[nodiscard]] std::uint64_t crossing(const Pooled& a, const Pooled& b, std::size_t s) {
-    const double low = size_of(s), high = size_of(s + 1);
-    const double before = seconds_at(b, s) - seconds_at(a, s);
-    const double after = seconds_at(a, s + 1) - seconds_at(b, s + 1);
-    // Where one is the faster at both sizes it has both.
-    const double share = after <= 0 ? 1 : before <= 0 ? 0 : before / (before + after);
-    const double cross = low + share * (high - low);
-    return std::clamp(static_cast<std::uint64_t>(cross), options_.sizes[s],
-                      options_.sizes[s + 1] - 1);
-  }
-
-  [[nodiscard]] PlanEntry entry(const Pooled& chosen, std::uint64_t from, std::uint64_t until) {
-    const double low = static_cast<double>(from);
-    const double high =
-        static_cast<double>(std::min(until, std::max(2 * from, options_.sizes.back())));
-    const double first = seconds_of(chosen, low);
-    const double second = seconds_of(chosen, high);
-    return {.min_bytes = from,
-            .max_bytes = until,
-            .schedule = chosen.schedule,
-            .min_bytes_time_s = first,
-            .per_byte_time_s = high > low ? std::max(0.0, (second - first) / (high - low)) : 0};
   }
 
   const PlanOptions& options_;
   const std::vector<Strategy>& strategies_;
-  const Budget& budget_;
+  const Budget budget_;
   Budget share_;            // of the collective in hand
+  Budget of_size_;          // of it and one size
   bool cut_short_ = false;  // some of its calls, by the time that they had
   PreparedTopology forward_;
   bool symmetric_;
@@ -581,8 +594,6 @@ class Planner {
   std::map<CollectiveKind, Pool> pools_;
   /// What the strategies made for the collective in hand whose schedules depend on no size.
   std::map<const Strategy*, std::vector<Schedule>> sizeless_;
-  /// Of what is in the plan, at sizes at which it does not compete.
-  std::map<std::pair<const Pooled*, std::size_t>, double> elsewhere_s_;
   std::size_t calls_ = 0, calls_left_ = 0;
   bool complete_ = true;
 };

@@ -62,6 +62,9 @@ struct PlanOptions {
   /// What every step of a schedule takes beside what is predicted of the wiring, seconds: where
   /// ranks compute and look for messages now and then.
   double step_s = 0;
+  /// How much work the plan is worth: times what plans for as many ranks take at most if nothing is
+  /// said. The processor's seconds that this means are in docs/synthesis.md.
+  double effort = 1;
   /// Where the budget is spent before a collective has a schedule: false: the first one that is
   /// made all the same serves it, at no size is it left open; true: the plan goes without that
   /// collective.
@@ -105,6 +108,8 @@ class PreparedTopology {
   /// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
   /// simulation is faster. 0 if the kind is folded.
   [[nodiscard]] double least_seconds(const Schedule& schedule, double size_bytes) const;
+  /// The same where every rank sends every other its block of an all_to_all straight, not folded.
+  [[nodiscard]] double straight_seconds(double size_bytes) const;
   /// Transfer by transfer. Nothing where that takes too long, or the kind is folded.
   [[nodiscard]] std::optional<Simulation> simulation(const Schedule& schedule,
                                                      double size_bytes) const;
@@ -137,11 +142,12 @@ struct Planned {
   Plan plan;
   std::vector<Choice> choices;  ///< by kind as asked, then size
   bool complete = true;         ///< false: the budget was spent before everything was tried
+  bool interrupted = false;     ///< by the clock or a stop: another run may find other schedules
 };
 
-/// Every schedule in the result has passed first_fault(). Deterministic as long as the budget is
-/// not spent. Throws TopologyError naming the cut if the topology is not connected, SynthesisError
-/// if no strategy serves a collective (which one, and why).
+/// Every schedule in the result has passed first_fault(). Deterministic unless interrupted. Throws
+/// TopologyError naming the cut if the topology is not connected, SynthesisError if no strategy
+/// serves a collective (which one, and why).
 [[nodiscard]] Planned make_plan(const Topology& topology, const PlanOptions& options,
                                 const std::vector<Strategy>& strategies, const Budget& budget);
 

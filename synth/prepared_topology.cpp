@@ -122,6 +122,17 @@ double PreparedTopology::least_seconds(const Schedule& schedule, double size_byt
   return cost(at_once, topology_, routes()).beta_s_per_byte * size_bytes;
 }
 
+double PreparedTopology::straight_seconds(double size_bytes) const {
+  const int n = topology_.world_size();
+  Schedule straight{"straight", {CollectiveKind::all_to_all, 0}, n, n * n, {{}}};
+  for (Rank src = 0; src < n; ++src) {
+    for (Rank dst = 0; dst < n; ++dst) {
+      if (src != dst) straight.steps[0].push_back({src, dst, src * n + dst, Action::copy});
+    }
+  }
+  return least_seconds(straight, size_bytes);
+}
+
 std::optional<Simulation> PreparedTopology::simulation(const Schedule& schedule,
                                                        double size_bytes) const {
   if (folds(schedule.collective.kind) || !schedule.symmetry.empty() || !quickly_simulated(schedule))

@@ -91,9 +91,9 @@ void add_plan(const SynthesisContext& context, std::string_view name,
       {.name = fmt::format("{} whole plan", name),
        .seconds = made.cpu_s,
        .target = fmt::format("at most {:.0f} s", most_seconds),
-       .met = made.cpu_s <= most_seconds && made.planned.complete,
+       .met = made.cpu_s <= most_seconds && !made.planned.interrupted,
        .note = fmt::format("{}at most {:.1f} GiB resident",
-                           made.planned.complete ? "" : "stopped early; ", resident_gib())});
+                           made.planned.interrupted ? "stopped early; " : "", resident_gib())});
   const SynthReport report(topology, made.planned.plan, kinds, options.sizes, limits);
   for (const SynthRow& row : report.rows()) {
     // At small sizes latency and bytes add up; neither alone is near.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "model/schedule/contract.hpp"
 #include "synth/greedy/run.hpp"
 #include "synth/routing/paths.hpp"
@@ -109,6 +110,7 @@ class Exchanging {
   void offer(ChunkId chunk, Rank rank) {
     place_[at(chunk)] = rank;
     const Rank dst = destination_of(chunk / chunks_per_block_);
+    count_work(network_.out(rank).size(), 70);
     if (rank == dst) return;
     const double way_s = distance(rank, dst);
     for (const int index : network_.out(rank)) {
@@ -126,6 +128,7 @@ class Exchanging {
     const std::vector<int>& over = ground_.over[at(resource)];
     const std::size_t first = random_() % over.size();
     for (std::size_t i = 0; i < over.size(); ++i) {
+      count_work(1, 16);
       if (!clock_.idle(resource)) return;
       try_edge(over[(first + i) % over.size()]);
     }

@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -31,18 +28,6 @@ constexpr int kFinalists = 3;  // runs that are simulated
 constexpr double kMayBeFaster = 1.2;
 constexpr double kWorthIt = 0.99;  // of the time: not worth more chunks
 
-/// Calls `work` with 0 … count − 1, on several threads.
-template <class Work>
-void for_all(int count, int threads, Work work) {
-  std::atomic<int> next = 0;
-  const auto worker = [&] {
-    for (int i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::jthread> others;
-  for (int i = 1; i < std::min(threads, count); ++i) others.emplace_back(worker);
-  worker();
-}
-
 class Greedy {
  public:
   Greedy(const Network& network, Collective collective, double size_bytes, const Budget& budget,
@@ -58,23 +43,21 @@ class Greedy {
     const int chunks = choose_chunks();
     if (chunks == 0) return std::nullopt;
     // Other seeds and fair sharing may make it somewhat faster.
-    if (trial_ && trial_->run->seconds > kMayBeFaster * budget_.useless_s) return std::nullopt;
+    if (trial_ && trial_->run.seconds > kMayBeFaster * budget_.useless_s) return std::nullopt;
     const int seeds = options_.seeds > 0 ? options_.seeds : seeds_for(hops(chunks));
-    std::vector<Trial> trials(at(seeds));
-    std::atomic<int> done = 0;
-    for_all(seeds, budget_.threads, [&](int i) {
-      trials[at(i)] = attempt(chunks, budget_.seed + static_cast<std::uint64_t>(i));
-      const int so_far = ++done;
-      const std::scoped_lock lock(saying_);
-      budget_.say(fmt::format("greedy: {} of {} seeds", so_far, seeds));
-    });
+    std::vector<Trial> trials;
+    for (int i = 0; i < seeds; ++i) {
+      auto trial = attempt(chunks, budget_.seed + static_cast<std::uint64_t>(i));
+      if (trial) trials.push_back(*std::move(trial));
+      budget_.say(fmt::format("greedy: {} of {} seeds", i + 1, seeds));
+    }
     if (trial_) trials.push_back(std::move(*trial_));
     return best_of(std::move(trials), chunks);
   }
 
  private:
   struct Trial {
-    std::optional<GreedyRun> run;
+    GreedyRun run;
     int chunks = 0;
     std::uint64_t seed = 0;
   };
@@ -95,12 +78,13 @@ class Greedy {
     return size_bytes_ / (whole ? 1 : network_.world_size()) / chunks;
   }
 
-  Trial attempt(int chunks, std::uint64_t seed) const {
+  std::optional<Trial> attempt(int chunks, std::uint64_t seed) const {
     const double bytes = chunk_bytes(chunks);
     const bool spreads = collective_.kind == all_gather || collective_.kind == broadcast;
-    return {spreads ? spread_greedily(ground_, collective_, chunks, bytes, seed, budget_)
-                    : exchange_greedily(ground_, collective_, chunks, bytes, seed, budget_),
-            chunks, seed};
+    auto run = spreads ? spread_greedily(ground_, collective_, chunks, bytes, seed, budget_)
+                       : exchange_greedily(ground_, collective_, chunks, bytes, seed, budget_);
+    if (!run) return std::nullopt;
+    return Trial{*std::move(run), chunks, seed};
   }
 
   /// Chunks per block: more as long as one run gets faster by it. 0 if no run ends.
@@ -111,34 +95,33 @@ class Greedy {
     int vain = 0;
     for (int chunks = 1; chunks <= 256 && vain < 2; chunks *= 2) {
       if (best > 0 && (chunk_bytes(chunks) < kLeastChunkBytes || hops(chunks) > kMostHops)) break;
-      Trial trial = attempt(chunks, budget_.seed);
-      if (!trial.run) break;
+      std::optional<Trial> trial = attempt(chunks, budget_.seed);
+      if (!trial) break;
       budget_.say(fmt::format("greedy: {} chunk{} per block, {:.3g} ms", chunks,
-                              chunks == 1 ? "" : "s", trial.run->seconds * 1e3));
-      const bool better = best == 0 || trial.run->seconds < best_s * kWorthIt;
+                              chunks == 1 ? "" : "s", trial->run.seconds * 1e3));
+      const bool better = best == 0 || trial->run.seconds < best_s * kWorthIt;
       vain = better ? 0 : vain + 1;
       if (!better) continue;
       best = chunks;
-      best_s = trial.run->seconds;
+      best_s = trial->run.seconds;
       trial_ = std::move(trial);
     }
     return best;
   }
 
   std::optional<Schedule> best_of(std::vector<Trial> trials, int chunks) {
-    std::erase_if(trials, [](const Trial& trial) { return !trial.run; });
     if (trials.empty()) return std::nullopt;
     std::sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
-      return std::pair(a.run->seconds, a.seed) < std::pair(b.run->seconds, b.seed);
+      return std::pair(a.run.seconds, a.seed) < std::pair(b.run.seconds, b.seed);
     });
     const int num_chunks = num_blocks(collective_.kind, network_.world_size()) * chunks;
     const Predictor predictor(network_);
-    const bool simulates = trials.front().run->hops.size() <= kMostCompared;
+    const bool simulates = trials.front().run.hops.size() <= kMostCompared;
     if (trials.size() > kFinalists || !simulates) trials.resize(simulates ? kFinalists : 1);
     std::optional<Schedule> best;
     double best_s = std::numeric_limits<double>::infinity();
     for (Trial& trial : trials) {
-      const MulticastRouting multicast{collective_, num_chunks, std::move(trial.run->hops)};
+      const MulticastRouting multicast{collective_, num_chunks, std::move(trial.run.hops)};
       Schedule schedule = as_begun("greedy", network_, multicast);
       if (!simulates) return schedule;
       const double seconds = predictor.seconds(schedule, size_bytes_, best_s);
@@ -156,7 +139,6 @@ class Greedy {
   const Budget& budget_;
   const GreedyOptions& options_;
   std::optional<Trial> trial_;  // the best of choose_chunks()
-  std::mutex saying_;
 };
 
 /// The run of the mirror image: of what copies on the network turned round.

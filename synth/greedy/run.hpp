@@ -21,7 +21,7 @@ struct GreedyRun {
   double seconds = 0;  ///< as the run sees it: whoever crosses a resource has it for itself
 };
 
-/// What all runs on one network share; read by several threads.
+/// What all runs on one network share.
 struct GreedyGround {
   explicit GreedyGround(const Network& network);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "model/schedule/contract.hpp"
 #include "synth/greedy/run.hpp"
 #include "synth/shuffle.hpp"
@@ -215,6 +216,7 @@ class Spreading {
         best = chunk;
       }
     }
+    count_work(20 + words + at(looks), 3);
     return best;
   }
 

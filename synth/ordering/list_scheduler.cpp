@@ -7,6 +7,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "base/work.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -135,6 +136,7 @@ void ListScheduler::advance(int resource) {
   while (!blocked.empty() && !busy(resource)) {
     const int job = blocked.top();
     blocked.pop();
+    count_work(1, 200);
     if (!leads(job)) continue;
     heads_.push({job, resource});
     return;
@@ -145,6 +147,7 @@ void ListScheduler::begin_what_can() {
   while (!heads_.empty()) {
     const auto [job, resource] = heads_.top();
     heads_.pop();
+    count_work(1, 250);
     if (leads(job)) {
       const int other = obstacle(job);
       if (other >= 0) {
@@ -171,6 +174,7 @@ void ListScheduler::begin(int job) {
   }
   events_.push({now_s_ + edge.alpha_s + bytes_ * edge.beta_s_per_byte, false, job});
   order_.push_back(job);
+  count_work(1 + edge.resources.size(), 250);
 }
 
 }  // namespace chorus::synth

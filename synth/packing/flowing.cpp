@@ -12,6 +12,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "model/price/message_time.hpp"
 #include "model/price/simulate_sharing.hpp"
 #include "synth/ordering/predict.hpp"
@@ -146,7 +147,9 @@ class Flowing {
         paths_(carriers.routes, routes_taken()),
         sharing_(carriers.resources, paths_.all()),
         still_to_begin_(sharing_, paths_, bytes),
-        lanes_(at(jobs.num_lanes)) {}
+        lanes_(at(jobs.num_lanes)) {
+    count_work(jobs_.size(), 2200);
+  }
 
   /// The seconds it takes; nothing if the budget is spent, or if they are more than `give_up_s`.
   std::optional<double> run(const Budget& budget, double give_up_s) {

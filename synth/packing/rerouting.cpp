@@ -12,6 +12,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "synth/shuffle.hpp"
 
 namespace chorus::synth {
@@ -147,6 +148,8 @@ class Rerouting {
     for (const Resource& resource : resources_) {
       top = std::max(top, resource.beta_s_per_byte);
     }
+    count_work(price_.size(), 20);
+    count_work(network.edges().size(), 12);
     for (std::size_t i = 0; i < price_.size(); ++i) {
       const double beta = resources_[i].beta_s_per_byte;
       price_[i] = beta <= 0 ? 0 : beta * std::exp(steepness * ((load_[i] + beta) / top - 1));
@@ -197,6 +200,8 @@ class Rerouting {
     }
     CHORUS_CHECK(reached == n, "a connected network has a spanning tree from every rank");
     looks_ += network.edges().size();
+    count_work(network.edges().size(), 10);
+    count_work(n, 200);
     rehang(network, tree);
     change_load(placed, 1);
   }
@@ -204,6 +209,7 @@ class Rerouting {
   void rehang(const Network& network, SpanningTree& tree) const {
     for (bool again = true; again;) {
       again = false;
+      count_work(network.edges().size(), 5);
       for (Rank rank = 0; rank < network.world_size(); ++rank) {
         if (rank == tree.root) continue;
         double least = cost_[at(*network.edge(tree.parent[at(rank)], rank))] - deep_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "base/work.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -170,6 +171,7 @@ class Rings {
     while (ring.size() < at(n_)) {
       Rank nearest = -1;
       Price least;
+      count_work(at(n_), 90);
       for (int i = 1; i < n_; ++i) {
         const Rank next = (ring.back() + i) % n_;
         if (inside[at(next)] != 0) continue;
@@ -212,6 +214,7 @@ class Rings {
     change(cut(1));
     int best = -1;
     const double tolerance = 1e-9 * std::abs(least.rest);
+    count_work(at(n_ - length), 150);
     for (int after = length; after + 1 < n_; ++after) {
       const Price price = price_after(insertion(after));
       if (!price.is_below(least, best < 0 ? tolerance : 0)) continue;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "synth/shuffle.hpp"
 
 namespace chorus::synth {
@@ -122,6 +123,9 @@ class Spanning {
   /// Prim's algorithm from a random rank, depth counting a little. False if ranks are left out.
   bool rebuild(PairTree& tree, double steepness) {
     set_costs(steepness);
+    count_work(load_.size(), 20);
+    count_work(pairs_.size(), 25);
+    count_work(n_ * n_, 3);
     tree.clear();
     std::vector<char> inside(n_, 0);
     std::vector<double> offer(n_, kUnreached);

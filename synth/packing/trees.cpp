@@ -19,7 +19,12 @@
 namespace chorus::synth {
 namespace {
 
-constexpr double kSmallestPiece = 1 << 14;  // bytes: below, every message costs more than its data
+// Bytes: below, every message costs more than its data. Latencies hide behind the pieces before, so
+// that it is the sender's work for a message that counts: a third of a microsecond or so on a GPU.
+constexpr double kSmallestPiece = 1 << 12;
+// Where processes send. With pieces of 4 KiB all_reduces of 256 KiB and 1 MiB over TCP took 1.2
+// times as long (`random:9` by its description, the medians of four pairs of runs).
+constexpr double kSmallestOfProcesses = 1 << 14;
 // Transfers of a schedule: so many, or so many for each rank. The deeper the trees of many ranks
 // are, the more pieces it takes to fill them.
 constexpr int kMostTreeTransfers = 60'000;
@@ -52,10 +57,10 @@ double sharing(const Network& network) {
 }
 
 /// Into how many pieces the data of each tree is cut, so that filling the trees takes no more than
-/// `fill` of the whole time. `both`: combining and spreading at once, where few trees share what
-/// they cross with each other all the time.
-int pieces(const TreePacking& packing, const Network& network, double size_bytes, double fill,
-           bool both, double most_transfers) {
+/// `fill` of the whole time, none `smallest` bytes or less. `both`: combining and spreading at
+/// once, where few trees share what they cross with each other all the time.
+int pieces(const TreePacking& packing, const Network& network, double size_bytes, double smallest,
+           double fill, bool both, double most_transfers) {
   const double of_a_tree = size_bytes / static_cast<double>(packing.trees.size());
   const double whole_s = size_bytes / (packing.rate_gb_s * 1e9);
   const double fill_s =
@@ -63,7 +68,7 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
   const double wanted = of_a_tree * fill_s / (fill * whole_s);
   const double hops =
       static_cast<double>(packing.trees.size()) * std::max(network.world_size() - 1, 1);
-  const double most = std::min(of_a_tree / kSmallestPiece, most_transfers / hops);
+  const double most = std::min(of_a_tree / smallest, most_transfers / hops);
   return static_cast<int>(std::max(1.0, std::floor(std::min(std::ceil(wanted), most))));
 }
 
@@ -78,6 +83,7 @@ class TreeSchedule {
         crowding_(1 + sharing(forward_) / kManyShare),
         collective_(collective),
         size_bytes_(size_bytes),
+        smallest_piece_(budget.step_s > 0 ? kSmallestOfProcesses : kSmallestPiece),
         budget_(budget) {}
 
   std::optional<Schedule> make(bool combines, bool spreads, std::optional<Rank> root) {
@@ -134,8 +140,10 @@ class TreeSchedule {
     for (Packed& some : all) {
       some.limit_s_per_byte = best_s_per_byte;  // as far as it is known
       if (!worth_a_try(some, best_s_per_byte * size_bytes_)) continue;
-      const std::optional<double> seconds = run(some, good_pieces(some, kCoarse), {}, kAnyTime);
-      if (!seconds) break;
+      const double give_up_s = coarse_s(some, known_s());
+      const std::optional<double> seconds = run(some, good_pieces(some, kCoarse), {}, give_up_s);
+      if (budget_.spent()) break;
+      if (!seconds) continue;
       most = &some;
       most_s = *seconds;
       if (!least_s || *seconds < *least_s * kWorthIt) {
@@ -146,11 +154,7 @@ class TreeSchedule {
     }
     for (const Packed* some : {best, most == best ? nullptr : most}) {
       if (some == nullptr || good_pieces(*some, 1) == good_pieces(*some, kCoarse)) continue;
-      // Beyond the load all that remains is the time to fill them, the less the smaller the pieces.
-      const double load_s = some->least_s(size_bytes_);
-      const double expected_s =
-          load_s + (most_s - load_s) * good_pieces(*some, kCoarse) / good_pieces(*some, 1);
-      if (some == most && some != best && expected_s > known_s()) continue;
+      if (some == most && some != best && most_s > coarse_s(*some, known_s())) continue;
       attempt(*some, best_s_per_byte * size_bytes_);
     }
     return taken();
@@ -171,6 +175,13 @@ class TreeSchedule {
     const double least_s = packed.least_s(size_bytes_);
     if (least_s > 1.15 * best_s + kLittleSeconds) return false;
     return least_s < known_s() * kWorthIt;
+  }
+
+  /// What few pieces take where as many as are good take `fine_s`: beyond the load all that remains
+  /// is the time to fill the trees, the less the smaller the pieces.
+  [[nodiscard]] double coarse_s(const Packed& packed, double fine_s) const {
+    const double load_s = packed.least_s(size_bytes_);
+    return load_s + (fine_s - load_s) * good_pieces(packed, 1) / good_pieces(packed, kCoarse);
   }
 
   /// Few trees make few messages, if they come near enough to the time that the best take. False if
@@ -290,7 +301,7 @@ class TreeSchedule {
     if (both) transfers = std::min(kForBoth * transfers, kMostSimulated / 2.0) / crowding_;
     transfers *= part;
     const auto of = [&](const TreePacking& half, const Network& network) {
-      return synth::pieces(half, network, size_bytes_, fill, both, transfers);
+      return synth::pieces(half, network, size_bytes_, smallest_piece_, fill, both, transfers);
     };
     int most = 1;
     const auto network = [&](Direction direction) -> const Network& {
@@ -361,6 +372,7 @@ class TreeSchedule {
       crowding_;  // how many times as long it takes to let a flow run as where edges share little
   Collective collective_;
   double size_bytes_;
+  double smallest_piece_;  // bytes
   const Budget& budget_;
   std::optional<OrderedFlow> best_;
   Ordering best_ordering_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "synth/shuffle.hpp"
 
 namespace chorus::synth {
@@ -112,6 +113,7 @@ void Router::sweep(Routing& routing, Loads& loads, bool explores) {
     mine.resize(sources_[source + 1] - sources_[source]);
     std::iota(mine.begin(), mine.end(), sources_[source]);
     shuffle(mine, random_);
+    count_work(mine.size() * at(routing.pieces), 600);
     for (const std::size_t demand : mine) improve(routing, loads, demand);
     if (budget_.spent()) break;
   }

@@ -11,6 +11,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "model/schedule/contract.hpp"
 #include "synth/routing/paths.hpp"
 #include "synth/shuffle.hpp"
@@ -153,6 +154,7 @@ std::vector<int> Ways::grow(const Item& item, const RoutingWeights& weights,
     for (const int e : before) most += price(e, weights) + weights.hurry * time_s_[at(e)];
   }
   const auto leave = [&](Rank rank, double cost, double arrival_s) {
+    count_work(permitted_out[at(rank)].size(), 16);
     for (const int e : permitted_out[at(rank)]) {
       const Rank dst = network_.edges()[at(e)].dst;
       Reached& there = reached_[at(dst)];

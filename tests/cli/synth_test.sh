@@ -11,7 +11,7 @@ synth() { "$chorus" synth --cache "$dir/cache" "$@"; }
 expect 0 "of limit" synth dgx1 -b 1K,64M -o "$dir/plan.json"
 expect 0 "from the cache" synth dgx1 -b 1K,64M -o "$dir/cached.json"
 cmp -s "$dir/plan.json" "$dir/cached.json" || fail "the cached plan differs"
-expect 0 "of limit" synth dgx1 -b 1K,64M -o "$dir/again.json" --fresh --threads 1
+expect 0 "of limit" synth dgx1 -b 1K,64M -o "$dir/again.json" --fresh
 cmp -s "$dir/plan.json" "$dir/again.json" || fail "the same input gave other bytes"
 expect 0 "proved" "$chorus" verify "$dir/plan.json"
 grep -q WRONG "$dir/out" && fail "a synthesized schedule is wrong"
@@ -27,6 +27,14 @@ expect 0 "stopped early" synth 2*dgx1 --time-limit 0.001 -o "$dir/early.json"
 expect 0 "all_to_all" "$chorus" verify "$dir/early.json"
 expect 0 "of limit" synth dgx1 -c all_gather,all_gather -b 1K -o "$dir/twice.json"
 expect 0 "proved" "$chorus" verify "$dir/twice.json"
+
+# So much effort ends at the same place every time, and what it found is kept.
+expect 0 "the best that so much effort finds" synth 2*dgx1 --effort 0.01 -o "$dir/little.json"
+expect 0 "from the cache" synth 2*dgx1 --effort 0.01
+expect 0 "of limit" synth 2*dgx1 --effort 0.01 -o "$dir/anew.json" --fresh
+cmp -s "$dir/little.json" "$dir/anew.json" || fail "the same effort gave other bytes"
+expect 0 "proved" "$chorus" verify "$dir/little.json"
+expect 2 "effort" synth 2*dgx1 --effort 0
 
 # Beyond 160 ranks what repeats itself is timed folded; what it is compared with is not.
 expect 0 "ring" synth 42*pcie4 -c all_gather -b 1M -o "$dir/many.json"

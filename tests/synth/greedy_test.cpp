@@ -120,18 +120,6 @@ TEST(Greedy, UsesAllFourLinksOfTwoHundredFiftySixRanks) {
   EXPECT_LE(seconds_of(schedule, topology, 1e9), 1.02 * 255 / 256 / 4);
 }
 
-TEST(Greedy, GivesTheSameScheduleOnAnyNumberOfThreads) {
-  const Network network(test::random_graph(12, 3));
-  Budget budget;
-  const auto first = greedy(network, {all_gather}, 1e8, budget);
-  for (const int threads : {2, 3, 8}) {
-    budget.threads = threads;
-    EXPECT_EQ(greedy(network, {all_gather}, 1e8, budget), first);
-  }
-  EXPECT_EQ(greedy(network, {all_to_all}, 1e8, budget),
-            greedy(network, {all_to_all}, 1e8, Budget{}));
-}
-
 TEST(Greedy, StopsWhenTold) {
   const Network network(topology_from_name("torus:16x16"));
   Budget budget;

@@ -225,7 +225,6 @@ TEST(Routed, GivesTheSameScheduleEveryTimeAndAnotherForAnotherSeed) {
   const Network network(topology_from_name("torus:4x4"));
   Budget budget;
   const auto first = routed(network, kAllToAll, 1e8, budget);
-  budget.threads = 2;
   EXPECT_EQ(routed(network, kAllToAll, 1e8, budget), first);
   budget.seed = 2;
   EXPECT_NE(routed(network, kAllToAll, 1e8, budget), first);

@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/counted.hpp"
 #include "base/files/draft.hpp"
@@ -42,9 +41,9 @@ struct SynthArguments {
   std::vector<std::string> collectives, only;
   std::vector<std::uint64_t> sizes;
   JobShape shape{.hosts = 1, .ranks_per_host = 0, .cores_per_host = 0};
-  double time_limit_s = 120;
+  double time_limit_s = 0;  // 0: none
+  double effort = 1;
   std::uint64_t seed = 1;
-  int threads = 0;
   bool json = false;
   bool fresh = false;
 };
@@ -125,7 +124,7 @@ std::filesystem::path cache_file(const SynthArguments& arguments, const Topology
                                            ? std::filesystem::path(user_cache_directory())
                                            : std::filesystem::path(arguments.cache) / "chorus";
   if (folder.empty()) return {};
-  std::string key = fmt::format("{} {}", CHORUS_VERSION, arguments.seed);
+  std::string key = fmt::format("{} {} {}", CHORUS_VERSION, arguments.seed, arguments.effort);
   for (const CollectiveKind kind : options.kinds) key += fmt::format(" {}", name_of(kind));
   for (const std::uint64_t size : options.sizes) key += fmt::format(" {}", size);
   for (const synth::Strategy& strategy : strategies) key += " " + strategy.name;
@@ -185,18 +184,18 @@ synth::Planned make(const SynthArguments& arguments, const Topology& topology,
                     printable_name(schedule.name), share_of_limit(limit, seconds));
     progress.show(done, total, phase + best);
   };
+  options.effort = arguments.effort;
   options.limit = [&](Collective collective, double size) {
     return limits.seconds(collective.kind, size);
   };
   synth::Budget budget;
-  budget.deadline =
-      synth::Budget::Clock::now() + std::chrono::duration_cast<synth::Budget::Clock::duration>(
-                                        std::chrono::duration<double>(arguments.time_limit_s));
+  if (arguments.time_limit_s > 0) {
+    budget.deadline =
+        synth::Budget::Clock::now() + std::chrono::duration_cast<synth::Budget::Clock::duration>(
+                                          std::chrono::duration<double>(arguments.time_limit_s));
+  }
   budget.stop = &stop_asked;
   budget.seed = arguments.seed;
-  budget.threads = arguments.threads > 0
-                       ? arguments.threads
-                       : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   budget.report = [&](std::string_view what) {
     phase = what;
     progress.show(done, total, phase + best);
@@ -264,16 +263,17 @@ void run_synth(const SynthArguments& arguments) {
   const Limits limits(topology, options.kinds);
   // A sketch names links of the topology itself.
   const Topology priced = sketched ? topology : probing::with_joined_networks(topology);
-  bool complete = true;
+  bool complete = true, interrupted = false;
   if (!plan) {
     synth::Planned planned = make(arguments, priced, options, strategies, limits);
     complete = planned.complete;
+    interrupted = planned.interrupted;
     plan = std::move(planned.plan);
     plan->topology = topology;
     plan->topology_fingerprint = fingerprint(topology);
   }
   const std::string text = to_json(*plan);
-  if (!from_cache && complete) keep(file, text);
+  if (!from_cache && !interrupted) keep(file, text);
   if (!arguments.output.empty()) write_output(arguments.output, text);
   if (!arguments.svg.empty()) draw(arguments, priced, *plan);
   const SynthReport report(priced, *plan, options.kinds, options.sizes, limits);
@@ -282,7 +282,10 @@ void run_synth(const SynthArguments& arguments) {
   if (arguments.output != "-") print(arguments.json ? report.json() : report.text());
   if (arguments.json) return;
   fmt::print(stderr, "{}{:.1f} s{}{}\n", from_cache ? "from the cache, " : "", seconds,
-             complete ? "" : "; stopped early: these are the best found so far",
+             interrupted ? "; stopped early: these are the best found so far"
+             : complete
+                 ? ""
+                 : "; the best that so much effort finds (--effort 2 tries for twice as long)",
              arguments.output.empty() || arguments.output == "-"
                  ? ""
                  : fmt::format("; plan written to {}", arguments.output));
@@ -324,8 +327,14 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->check(number_within(kLeastGbS, kMostGbS))
       ->capture_default_str();
   command
-      ->add_option("--time-limit", arguments->time_limit_s, "seconds; then the best found counts")
-      ->check(number_within(kLeastSeconds, kMostSeconds))
+      ->add_option("--time-limit", arguments->time_limit_s,
+                   "seconds; then the best found counts; default: none")
+      ->check(number_within(kLeastSeconds, kMostSeconds));
+  command
+      ->add_option("--effort", arguments->effort,
+                   "how long to try, on any machine to the same end: times what plans for as many "
+                   "ranks are given, half a minute to 64 of them and a minute or two beyond")
+      ->check(number_within(kLeastEffort, kMostEffort))
       ->capture_default_str();
   command
       ->add_option("--only", arguments->only,
@@ -340,9 +349,6 @@ void add_synth(CLI::App& app, int& exit_code) {
       ->check(CLI::ExistingFile);
   command->add_option("--seed", arguments->seed, "of the searches that draw")
       ->check(whole_number())
-      ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: one per core")
-      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_option("--svg", arguments->svg, "folder for a picture of each schedule's timeline");
   command->add_option("--cache", arguments->cache,

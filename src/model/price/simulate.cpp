@@ -10,6 +10,7 @@
 
 #include "base/check.hpp"
 #include "base/index.hpp"
+#include "base/work.hpp"
 #include "model/price/cost.hpp"
 #include "model/price/message_time.hpp"
 #include "model/price/simulate_sharing.hpp"
@@ -111,6 +112,7 @@ class Simulator {
     busy_since_s_.assign(topology.links.size(), 0);
     users_.assign(topology.links.size(), 0);
     result_.link_busy_s.assign(topology.links.size(), 0);
+    count_work(entries_.size(), 2500);
   }
 
   Simulation run() {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/index.hpp"
+#include "base/work.hpp"
 
 namespace chorus {
 namespace {
@@ -230,6 +231,7 @@ void FairSharing::open(int slot) {
 
 void FairSharing::open_held_by(int resource) {
   if (resources_[at(resource)].held == 0) return;
+  count_work(resources_[at(resource)].users.size(), 4);
   for (const User& user : resources_[at(resource)].users) {
     if (flows_[at(user.slot)].bottleneck == resource) open(user.slot);
   }
@@ -263,6 +265,7 @@ void FairSharing::fill() {
   };
   for (const int slot : open_flows_) flows_[at(slot)].next_rate = kInfinity;
   shares_.clear();
+  count_work(open_flows_.size(), 50);
   for (const int index : open_resources_) {
     const Resource& resource = resources_[at(index)];
     const bool all = resource.open_users.size() == resource.users.size();
@@ -273,6 +276,7 @@ void FairSharing::fill() {
     }
     filling_[at(index)] = filling;
     shares_.push_back(share_of(index));
+    count_work(2 + resource.open_users.size(), 13);
   }
   std::make_heap(shares_.begin(), shares_.end(), std::greater<>());
   while (!shares_.empty()) {
@@ -394,6 +398,7 @@ void FairSharing::update(double now_s) {
     if (widenings == kMostWidenings) open_all_tied();
     fill();
   }
+  count_work(touched_.size() + open_flows_.size(), 40);
   adapt_window();
   settle(now_s);
 }

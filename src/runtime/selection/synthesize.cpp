@@ -140,9 +140,9 @@ std::string plan_text(Control& control, const GroupPlace& place, const Topology&
     log(LogLevel::info, {},
         fmt::format("synthesized {} for '{}' in {} ms{}",
                     counted(std::ssize(planned.plan.entries), "schedule"), topology.name, ms,
-                    planned.complete ? "" : "; the time was too short for all strategies"));
+                    planned.interrupted ? "; the time was too short for all strategies" : ""));
     if (text.size() <= kMostParts * kPartBytes) {
-      if (planned.complete) PlanCache::get().keep(topology, options.poll_us, text);
+      if (!planned.interrupted) PlanCache::get().keep(topology, options.poll_us, text);
       return text;
     }
     log(LogLevel::warn, {},

@@ -1,0 +1,45 @@
+// Which part of a plan's budget each collective may take.
+#pragma once
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "chorus/schedule.hpp"
+#include "synth/budget.hpp"
+
+namespace chorus::synth {
+
+/// Collectives are searched for one after the other, and most need little. So each may take all
+/// that is left but for what is kept for those after it.
+class Shares {
+ public:
+  /// `mirrored`: of those that have a mirror image among the others, which is there already.
+  Shares(const Budget& budget, std::set<CollectiveKind> kinds, std::set<CollectiveKind> mirrored)
+      : whole_(budget), left_(std::move(kinds)), mirrored_(std::move(mirrored)) {}
+
+  /// Of the next one.
+  [[nodiscard]] Budget of(CollectiveKind kind) {
+    left_.erase(kind);
+    double later = 0;
+    for (const CollectiveKind other : left_) later += kept_for(other);
+    const double left = whole_.left();
+    if (left <= 0) return whole_;
+    return whole_.part(std::max(left - later, std::min(left, kept_for(kind))) / left);
+  }
+
+ private:
+  [[nodiscard]] double kept_for(CollectiveKind kind) const {
+    using enum CollectiveKind;
+    if (mirrored_.contains(kind)) return 0.02;
+    // From everybody to everybody: the plan is judged by them, and searching takes long.
+    if (kind == all_reduce || kind == all_gather || kind == reduce_scatter) return 0.2;
+    return 0.05;
+  }
+
+  const Budget whole_;
+  std::set<CollectiveKind> left_;
+  std::set<CollectiveKind> mirrored_;
+};
+
+}  // namespace chorus::synth
