@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -40,9 +39,6 @@ constexpr int kManyRanks = 128;                // to time an exchange of so many
 constexpr double kKeptForSize = 0.1;           // of a collective's budget, for each smaller size
 constexpr double kMostOfShare = 0.9;  // of a collective's budget, that one question may take
 
-// What takes about half a minute: up to 64 ranks. A minute from 128 to 512 ranks.
-constexpr double kWork = 30e9;
-
 /// Schedules that differ by no more are told apart by how many streams share a link, then by what
 /// they keep busy; by no more than the second, if one has not half as many streams.
 constexpr double kAlike = 1.005;
@@ -76,11 +72,6 @@ CollectiveKind spreading(CollectiveKind kind) {
   if (kind == reduce_scatter) return all_gather;
   if (kind == reduce) return broadcast;
   return kind;
-}
-
-/// That a plan for so many ranks is worth, in units of work_done.
-double work_for(int ranks) {
-  return kWork * std::max(std::clamp(ranks / 64.0, 1.0, 2.0), ranks / 256.0);
 }
 
 class Planner {
@@ -131,8 +122,8 @@ class Planner {
                        return std::tuple(a.schedule.collective.kind, a.min_bytes) <
                               std::tuple(b.schedule.collective.kind, b.min_bytes);
                      });
-    result.complete = complete_;
-    result.interrupted = !complete_ && budget_.interrupted();
+    result.complete = cut_short.empty();
+    result.interrupted = !result.complete && budget_.interrupted();
     return result;
   }
 
@@ -162,7 +153,7 @@ class Planner {
     std::vector<const Strategy*> all;
     for (const Strategy& strategy : strategies_) all.push_back(&strategy);
     if (forward_.topology().world_size() > kManyRanks && !straight_is_enough(kind)) {
-      std::ranges::stable_partition(all, [](const Strategy* one) { return one->leads; });
+      std::stable_partition(all.begin(), all.end(), [](const Strategy* one) { return one->leads; });
     }
     const auto rest = all.begin() + (all.empty() ? 0 : 1);
     for (const std::span strategies : {std::span(all.begin(), rest), std::span(rest, all.end())}) {
@@ -181,7 +172,6 @@ class Planner {
     if (good_enough(kind, size_index)) return;
     if (of_size_.spent()) {
       cut_short_ = true;
-      complete_ = false;
       if (options_.may_leave_out || best(kind, size_index) != nullptr) return;
     }
     ask(strategy, kind, size_index);
@@ -277,10 +267,7 @@ class Planner {
     const CollectiveKind made = mirror ? spreading(kind) : kind;
     std::vector<Schedule> schedules =
         strategy.make(task_on(mirror && backward_ ? *backward_ : forward_, made, size), part);
-    if (part.spent()) {
-      cut_short_ = true;
-      complete_ = false;
-    }
+    cut_short_ = cut_short_ || part.spent();
     if (mirror) std::ranges::transform(schedules, schedules.begin(), mirrored);
     return schedules;
   }
@@ -288,7 +275,7 @@ class Planner {
   /// Proving and timing take long too, with many ranks: seconds for each classic schedule of 256.
   [[nodiscard]] bool is_enough(CollectiveKind kind, std::size_t size_index) {
     if (!of_size_.spent() || best(kind, size_index) == nullptr) return false;
-    complete_ = false;
+    cut_short_ = true;
     return true;
   }
 
@@ -554,11 +541,11 @@ class Planner {
     for (std::size_t s = 0; s < winners.size(); ++s) {
       winners[s] = winner(kind, s);
       if (winners[s] != nullptr) continue;
-      if (options_.may_leave_out && !complete_) return;
-      throw SynthesisError(fmt::format("no strategy makes {} for the {} ranks of '{}'{}",
-                                       name_of(kind), forward_.topology().world_size(),
-                                       forward_.topology().name,
-                                       complete_ ? "" : " in the time given; give it more"));
+      if (options_.may_leave_out && was_cut_short) return;
+      throw SynthesisError(
+          fmt::format("no strategy makes {} for the {} ranks of '{}'{}", name_of(kind),
+                      forward_.topology().world_size(), forward_.topology().name,
+                      was_cut_short ? " with so small a budget; give it more" : ""));
     }
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       const Pooled* winner = winners[s];
@@ -586,7 +573,7 @@ class Planner {
   const Budget budget_;
   Budget share_;            // of the collective in hand
   Budget of_size_;          // of it and one size
-  bool cut_short_ = false;  // some of its calls, by the time that they had
+  bool cut_short_ = false;  // the search for it
   PreparedTopology forward_;
   bool symmetric_;
   std::optional<PreparedTopology> backward_;
@@ -595,7 +582,6 @@ class Planner {
   /// What the strategies made for the collective in hand whose schedules depend on no size.
   std::map<const Strategy*, std::vector<Schedule>> sizeless_;
   std::size_t calls_ = 0, calls_left_ = 0;
-  bool complete_ = true;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which part of a plan's budget each collective may take.
+// How much work a plan is worth, and which part of it each collective may take.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,12 @@
 #include "synth/budget.hpp"
 
 namespace chorus::synth {
+
+/// Work that a plan for so many ranks is worth: what takes about half a minute for up to 64, a
+/// minute from 128 to 512.
+[[nodiscard]] inline double work_for(int ranks) {
+  return 30e9 * std::max(std::clamp(ranks / 64.0, 1.0, 2.0), ranks / 256.0);
+}
 
 /// Collectives are searched for one after the other, and most need little. So each may take all
 /// that is left but for what is kept for those after it.
