@@ -188,10 +188,10 @@ class Planner {
   /// Where the budget was too small for some sizes, what was made for others serves them too: of
   /// what takes long to time, the best.
   void compete(CollectiveKind kind) {
-    std::set<const Pooled*> all;
-    for (std::size_t s = 0; s < options_.sizes.size(); ++s) all.insert(best(kind, s));
+    std::set<const Pooled*> best_ones;
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) best_ones.insert(best(kind, s));
     for (Pooled& entry : pools_[kind]) {
-      if (num_transfers(entry.schedule) > kFewTransfers && !all.contains(&entry)) continue;
+      if (num_transfers(entry.schedule) > kFewTransfers && !best_ones.contains(&entry)) continue;
       for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
         Prediction& time = entry.at_sizes[s];
         if (time.seconds != kNever) continue;
@@ -255,7 +255,7 @@ class Planner {
     if (strategy.every_size) {  // otherwise what it makes competes at other sizes, too
       const Pooled* known = best(kind, size_index);
       if (known != nullptr && !mirrored_later(kind)) {
-        // What combines and spreads at once has little to gain from that.
+        // All_reduces made whole combine and spread at once already: a pipeline gains them little.
         const double gain = kind == all_reduce ? kAboutAlike : kMayGain;
         part.useless_s = gain * known->at_sizes[size_index].seconds;
       }
@@ -326,9 +326,8 @@ class Planner {
     return options_.step_s > 0 ? kPipelineLosesInJobs : kPipelineLoses;
   }
 
-  /// Of large all_reduces over trees two of three lose 7 to 77 % as pipelines, and to time them
-  /// takes long.
-  [[nodiscard]] bool follows_the_clock(const Schedule& schedule) const {
+  /// Of eleven all_reduces so large nine lost 7 to 77 % as pipelines, and to time them takes long.
+  [[nodiscard]] bool loses_as_pipeline(const Schedule& schedule) const {
     return schedule.collective.kind == all_reduce && options_.step_s == 0 &&
            num_transfers(schedule) > kFewTransfers;
   }
@@ -346,7 +345,7 @@ class Planner {
     const double size = size_of(size_index);
     const double most_s = most_lost() * winner.at_sizes[size_index].seconds;
     Prediction here{kNever, Method::replayed};
-    if (!follows_the_clock(as_made)) here = predict(schedule, size, most_s);
+    if (!loses_as_pipeline(as_made)) here = predict(schedule, size, most_s);
     if (here.seconds > most_s) {
       const auto simulation = forward_.simulation(winner.schedule, size);
       schedule = simulation ? timed(winner.schedule, *simulation) : winner.schedule;

@@ -38,7 +38,7 @@ class Shares {
   [[nodiscard]] double kept_for(CollectiveKind kind) const {
     using enum CollectiveKind;
     if (mirrored_.contains(kind)) return 0.02;
-    // From everybody to everybody: the plan is judged by them, and searching takes long.
+    // Training calls these most, and to search for them takes longest.
     if (kind == all_reduce || kind == all_gather || kind == reduce_scatter) return 0.2;
     return 0.05;
   }

@@ -22,8 +22,9 @@ namespace chorus {
 [[nodiscard]] CLI::Validator number_within(double low, double high);
 /// Of options in seconds, and in GB/s: what fits into every sum and product made of them.
 inline constexpr double kLeastSeconds = 1e-3, kMostSeconds = 1e8;
-inline constexpr double kLeastEffort = 1e-3, kMostEffort = 1e6;
 inline constexpr double kLeastGbS = 1e-6, kMostGbS = 1e6;
+/// Of options that multiply how much is tried.
+inline constexpr double kLeastEffort = 1e-3, kMostEffort = 1e6;
 
 /// A check for options that take one of these words, which completion offers too. `what` they are:
 /// "a strategy".

@@ -281,14 +281,18 @@ void run_synth(const SynthArguments& arguments) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (arguments.output != "-") print(arguments.json ? report.json() : report.text());
   if (arguments.json) return;
-  fmt::print(stderr, "{}{:.1f} s{}{}\n", from_cache ? "from the cache, " : "", seconds,
-             interrupted ? "; stopped early: these are the best found so far"
-             : complete
-                 ? ""
-                 : "; the best that so much effort finds (--effort 2 tries for twice as long)",
-             arguments.output.empty() || arguments.output == "-"
-                 ? ""
-                 : fmt::format("; plan written to {}", arguments.output));
+  std::string end;
+  if (interrupted) {
+    end = "; stopped early: these are the best found so far";
+  } else if (!complete) {
+    end =
+        fmt::format("; the best that so much effort finds (--effort {:g} tries for twice as long)",
+                    2 * arguments.effort);
+  }
+  if (!arguments.output.empty() && arguments.output != "-") {
+    end += fmt::format("; plan written to {}", arguments.output);
+  }
+  fmt::print(stderr, "{}{:.1f} s{}\n", from_cache ? "from the cache, " : "", seconds, end);
 }
 
 }  // namespace
