@@ -35,8 +35,9 @@ constexpr int kManyEdges = 24, kSomeEdges = 12, kFewEdges = 8;  // from each ran
 constexpr int kMostPackedToSome = 40;  // ranks: of more they gain 2 % now and then, no more
 // Edges: cuts find the fewest trees that reach the limit, and of more take too long.
 constexpr std::size_t kMostCutEdges = 1000;
-// Ranks times edges: what a tree of an all_reduce looks at.
-constexpr double kMostSpannedLooks = 135e6;
+// Ranks times edges: what a tree of an all_reduce looks at. Those of 590 ranks take half a minute,
+// and over few edges they take twice as long as the limit (a mix of three kinds of boxes).
+constexpr double kMostSpannedLooks = 260e6;
 
 std::vector<Schedule> one(std::optional<Schedule> schedule) {
   std::vector<Schedule> schedules;
@@ -84,6 +85,10 @@ class KnownPackings {
     if (task.network.folded()) return !few;
     const int width = widest(task.network);
     if (few && width <= *few) return false;  // the same as over all edges
+    if (few && task.collective.kind == all_reduce && task.network.world_size() > kMostPackedWide &&
+        looks(task.network) <= kMostSpannedLooks) {
+      return false;  // trees over all edges are shallower
+    }
     if (few) return *few == kFewEdges || task.network.world_size() <= kMostPackedToSome;
     return task.network.world_size() <= kMostPackedWide || width <= kManyEdges ||
            task.collective.kind == all_reduce;

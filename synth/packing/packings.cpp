@@ -39,9 +39,9 @@ std::vector<SpanningTree> Packings::rings(Direction direction, int rings, const 
                    [&] { return pack_rings(whole(direction), rings, budget); });
 }
 
-std::optional<SpanningPacking> Packings::spanning(int trees, const Budget& budget) {
-  return made_once(spanning_, trees, budget,
-                   [&] { return pack_spanning_trees(forward_, trees, budget); });
+std::optional<SpanningPacking> Packings::spanning(int trees, Prices prices, const Budget& budget) {
+  return made_once(spanning_, std::pair(trees, prices), budget,
+                   [&] { return pack_spanning_trees(forward_, trees, prices, budget); });
 }
 
 }  // namespace chorus::synth

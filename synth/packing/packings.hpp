@@ -40,7 +40,8 @@ class Packings {
   [[nodiscard]] std::vector<SpanningTree> rings(Direction direction, int rings,
                                                 const Budget& budget);
   /// As pack_spanning_trees().
-  [[nodiscard]] std::optional<SpanningPacking> spanning(int trees, const Budget& budget);
+  [[nodiscard]] std::optional<SpanningPacking> spanning(int trees, Prices prices,
+                                                        const Budget& budget);
 
  private:
   const Topology topology_;
@@ -52,7 +53,7 @@ class Packings {
            std::optional<TreePacking>>
       trees_;
   std::map<std::pair<Direction, int>, std::vector<SpanningTree>> rings_;
-  std::map<int, std::optional<SpanningPacking>> spanning_;
+  std::map<std::pair<int, Prices>, std::optional<SpanningPacking>> spanning_;
 };
 
 }  // namespace chorus::synth

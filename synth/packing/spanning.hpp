@@ -20,6 +20,12 @@ struct SpanningPacking {
   double seconds_per_byte = 0;
 };
 
+/// What a tree pays that grows.
+enum class Prices {
+  of_others,    ///< for what the other trees load: the cheapest rank becomes the hub of everybody
+  with_itself,  ///< and for what it loads itself, so that it has no hub: few trees load evenly
+};
+
 /// `trees` such trees of `network` that load the most loaded resource as little as was found: by
 /// prices that grow exponentially with the load, tree after tree taken out and put back (as in Garg
 /// and Könemann's approximation of fractional packings, kept to whole trees). On networks of
@@ -29,6 +35,7 @@ struct SpanningPacking {
 /// Deterministic by budget.seed. Nothing if the edges that lead both ways do not connect all ranks,
 /// or the budget is spent before all trees are there.
 [[nodiscard]] std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int trees,
+                                                                 Prices prices,
                                                                  const Budget& budget);
 
 }  // namespace chorus::synth

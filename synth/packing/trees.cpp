@@ -122,40 +122,31 @@ class TreeSchedule {
 
   /// all_reduce over trees with roots of their own.
   std::optional<Schedule> make_all_reduce() {
-    std::vector<Packed> all;
-    double best_s_per_byte = kAnyTime;
-    for (const int trees : {1, 2, 4, 8, 16, 32, 64, 128}) {
-      if (trees > 1 && trees * (forward_.world_size() - 1) > kMostTreeHops) break;
-      std::optional<Packed> some = rootless(trees);
-      if (!some) break;
-      best_s_per_byte = std::min(best_s_per_byte, some->s_per_byte);
-      all.push_back(*std::move(some));
-    }
-    // A few pieces tell which trees hinder each other least. They hardly tell what the largest
-    // packing gains, since filling the trees takes most of the time then.
-    std::optional<double> least_s;
-    double most_s = 0;
-    const Packed* best = nullptr;
-    const Packed* most = nullptr;
-    for (Packed& some : all) {
-      some.limit_s_per_byte = best_s_per_byte;  // as far as it is known
-      if (!worth_a_try(some, best_s_per_byte * size_bytes_)) continue;
+    const std::vector<Packed> all = rootless();
+    if (all.empty()) return std::nullopt;
+    const double least_s = all.front().limit_s_per_byte * size_bytes_;
+    // A few pieces tell which trees hinder each other least: of few trees, in which all that shares
+    // a link has the same to carry, the pieces march in step.
+    std::vector<std::pair<double, const Packed*>> promising;  // by what smaller pieces may take
+    for (const Packed& some : all) {
+      if (!worth_a_try(some, least_s)) continue;
       const double give_up_s = coarse_s(some, known_s());
       const std::optional<double> seconds = run(some, good_pieces(some, kCoarse), {}, give_up_s);
       if (budget_.spent()) break;
-      if (!seconds) continue;
-      most = &some;
-      most_s = *seconds;
-      if (!least_s || *seconds < *least_s * kWorthIt) {
-        least_s = seconds;
-        best = &some;
-      }
+      if (seconds) promising.emplace_back(likely_s(some, *seconds), &some);
       if (good_enough(some)) break;
     }
-    for (const Packed* some : {best, most == best ? nullptr : most}) {
-      if (some == nullptr || good_pieces(*some, 1) == good_pieces(*some, kCoarse)) continue;
-      if (some == most && some != best && most_s > coarse_s(*some, known_s())) continue;
-      attempt(*some, best_s_per_byte * size_bytes_);
+    // What filling many trees takes hides what they gain: the most are tried as well.
+    const std::optional<std::pair<double, const Packed*>> most =
+        promising.empty() ? std::nullopt : std::optional(promising.back());
+    std::ranges::stable_sort(promising, {}, [](const auto& one) { return one.first; });
+    if (promising.size() > kMostFine) {
+      promising.resize(kMostFine);
+      if (std::ranges::find(promising, *most) == promising.end()) promising.push_back(*most);
+    }
+    for (const auto& [likely_s, some] : promising) {
+      if (good_pieces(*some, 1) == good_pieces(*some, kCoarse)) continue;
+      attempt(*some, least_s);
     }
     return taken();
   }
@@ -182,6 +173,15 @@ class TreeSchedule {
   [[nodiscard]] double coarse_s(const Packed& packed, double fine_s) const {
     const double load_s = packed.least_s(size_bytes_);
     return load_s + (fine_s - load_s) * good_pieces(packed, 1) / good_pieces(packed, kCoarse);
+  }
+
+  /// What as many pieces as are good are likely to take where few take `coarse_s`: some of what is
+  /// beyond the load is the time to fill the trees, and some is what hinders each other.
+  [[nodiscard]] double likely_s(const Packed& packed, double coarse_s) const {
+    const double load_s = packed.least_s(size_bytes_);
+    return load_s +
+           (coarse_s - load_s) * std::sqrt(static_cast<double>(good_pieces(packed, kCoarse)) /
+                                           good_pieces(packed, 1));
   }
 
   /// Few trees make few messages, if they come near enough to the time that the best take. False if
@@ -239,8 +239,34 @@ class TreeSchedule {
     return packed;
   }
 
-  [[nodiscard]] std::optional<Packed> rootless(int trees) const {
-    const std::optional<SpanningPacking> found = packings_.spanning(trees, budget_);
+  /// Packings of more and more trees.
+  [[nodiscard]] std::vector<Packed> rootless() const {
+    std::vector<Packed> all;
+    double least_s_per_byte = kAnyTime;
+    for (const int trees : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128}) {
+      if (trees > 1 && trees * (forward_.world_size() - 1) > kMostTreeHops) break;
+      const std::optional<Packed> hubs = rootless(trees, Prices::of_others);
+      const std::optional<Packed> deep = rootless(trees, Prices::with_itself);
+      if (!hubs || !deep) break;
+      for (const Packed* some : {&*hubs, &*deep}) {
+        if (some == &*deep && deep->s_per_byte > kMoreTrees * hubs->s_per_byte) continue;
+        // Many fill the wiring sooner than few that load it as little.
+        const bool many = trees >= kManyTrees && some->s_per_byte <= kNearlyLess * least_s_per_byte;
+        const bool less = some->s_per_byte < kMoreTrees * least_s_per_byte;
+        least_s_per_byte = std::min(least_s_per_byte, some->s_per_byte);
+        if (less || many) all.push_back(*some);
+      }
+      if (trees * forward_.world_size() >= kEnoughHops &&
+          least_s_per_byte * size_bytes_ <= kAtLimit * budget_.limit_s) {
+        break;
+      }
+    }
+    for (Packed& some : all) some.limit_s_per_byte = least_s_per_byte;  // as far as it is known
+    return all;
+  }
+
+  [[nodiscard]] std::optional<Packed> rootless(int trees, Prices prices) const {
+    const std::optional<SpanningPacking> found = packings_.spanning(trees, prices, budget_);
     if (!found) return std::nullopt;
     const double rate_gb_s = 1e-9 / std::max(found->seconds_per_byte, 1e-18);
     const TreePacking half{trees, found->trees, rate_gb_s, rate_gb_s, 0};
@@ -363,6 +389,11 @@ class TreeSchedule {
   static constexpr std::size_t kMostShared = 1'000'000;  // trees times edges
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
   static constexpr double kAtLimit = 1.005;
+  static constexpr double kMoreTrees = 0.99;  // of the load of fewer: what more have to reach
+  static constexpr int kManyTrees = 8;
+  static constexpr double kNearlyLess = 1.03;
+  static constexpr int kEnoughHops = 4096;  // of all trees at the limit: more fill nothing sooner
+  static constexpr std::size_t kMostFine = 3;   // packings that are run in small pieces
   static constexpr int kMostTreeHops = 60'000;  // of all trees together
 
   Packings& packings_;

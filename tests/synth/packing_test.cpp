@@ -422,13 +422,27 @@ TEST(Trees, NameWhatIsWrong) {
   EXPECT_THROW((void)trees(apart, {CollectiveKind::all_gather, 0}, 1e6, Budget{}), TopologyError);
 }
 
+// Prices of the other trees alone make the cheapest rank the hub of a whole tree, whose NIC then
+// carries the data of everybody.
+TEST(SpanningTrees, OfBoxesHaveNoHub) {
+  const Topology topology = topology_from_name("5*pcie8+2*dgx1");
+  const Network network(topology);
+  const auto one = pack_spanning_trees(network, 1, Prices::with_itself, Budget{});
+  const auto eight = pack_spanning_trees(network, 8, Prices::with_itself, Budget{});
+  ASSERT_TRUE(one && eight);
+  const double nic_s_per_byte = 1 / 12.5e9;
+  EXPECT_LE(one->seconds_per_byte, 2.01 * nic_s_per_byte);
+  // Seven boxes have 13 NICs, over which each tree sends 12 times: together at least 12/13.
+  EXPECT_LE(eight->seconds_per_byte, 1.13 * nic_s_per_byte);
+}
+
 // Thousands of transfers are under way at once, each for about a ten-thousandth of the whole. A
 // simulation that took together what ends within a ten-thousandth of the time that has passed
 // would say 4 % more.
 TEST(Flowing, TakesAsLongAsTheSimulationOfItsSchedule) {
   const Topology topology = topology_from_name("mesh:15x13");
   const Routes routes(topology);
-  const auto packed = pack_spanning_trees(Network(topology), 64, Budget{});
+  const auto packed = pack_spanning_trees(Network(topology), 64, Prices::of_others, Budget{});
   ASSERT_TRUE(packed);
   const double rate_gb_s = 1e-9 / packed->seconds_per_byte;
   const TreePacking trees{64, packed->trees, rate_gb_s, rate_gb_s, 0};
