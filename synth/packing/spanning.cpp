@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "base/index.hpp"
@@ -23,7 +24,6 @@ constexpr double kFlatPrices = 8;
 struct Pair {
   Rank a = 0;
   Rank b = 0;
-  std::vector<int> resources;  // of both edges
 };
 
 /// A tree as the pairs it is made of.
@@ -37,10 +37,12 @@ class Spanning {
       const Edge& there = network.edges()[index];
       const std::optional<int> back = network.edge(there.dst, there.src);
       if (there.src > there.dst || !back) continue;
-      Pair pair{there.src, there.dst, there.resources};
-      const std::vector<int>& more = network.edges()[at(*back)].resources;
-      pair.resources.insert(pair.resources.end(), more.begin(), more.end());
-      pairs_.push_back(std::move(pair));
+      pairs_.push_back({there.src, there.dst});
+      for (const std::vector<int>* crossed :
+           {&there.resources, &network.edges()[at(*back)].resources}) {
+        crossed_.insert(crossed_.end(), crossed->begin(), crossed->end());
+      }
+      crossed_from_.push_back(crossed_.size());
     }
     pairs_of_.resize(n_);
     for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
@@ -50,9 +52,7 @@ class Spanning {
     load_.assign(network.resources().size(), 0);
     price_.assign(load_.size(), 0);
     crossings_.assign(load_.size(), 0);
-    for (const Pair& pair : pairs_) {
-      for (const int resource : pair.resources) ++crossings_[at(resource)];
-    }
+    for (const int resource : crossed_) ++crossings_[at(resource)];
   }
 
   bool build(int count, const Budget& budget) {
@@ -99,6 +99,12 @@ class Spanning {
   }
 
  private:
+  /// Of both edges of a pair.
+  [[nodiscard]] std::span<const int> resources_of(int pair) const {
+    return std::span(crossed_).subspan(crossed_from_[at(pair)],
+                                       crossed_from_[at(pair) + 1] - crossed_from_[at(pair)]);
+  }
+
   [[nodiscard]] std::vector<std::size_t> shuffled() {
     std::vector<std::size_t> order(trees_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -133,14 +139,14 @@ class Spanning {
   }
 
   void change_load(int pair, int times) {
-    for (const int resource : pairs_[at(pair)].resources) {
+    for (const int resource : resources_of(pair)) {
       load_[at(resource)] += times * network_.resources()[at(resource)].beta_s_per_byte;
     }
   }
 
   [[nodiscard]] bool touches(const PairTree& tree, double load) const {
     return std::any_of(tree.begin(), tree.end(), [&](int pair) {
-      const std::vector<int>& resources = pairs_[at(pair)].resources;
+      const std::span<const int> resources = resources_of(pair);
       return std::any_of(resources.begin(), resources.end(),
                          [&](int resource) { return load_[at(resource)] >= load; });
     });
@@ -170,7 +176,7 @@ class Spanning {
 
   [[nodiscard]] double cost(int pair) const {
     double sum = 0;
-    for (const int resource : pairs_[at(pair)].resources) sum += price_[at(resource)];
+    for (const int resource : resources_of(pair)) sum += price_[at(resource)];
     return sum;
   }
 
@@ -194,9 +200,9 @@ class Spanning {
       tree.push_back(chosen);
       change_load(chosen, 1);
       if (prices_ == Prices::of_others) continue;
-      for (const int resource : pairs_[at(chosen)].resources) set_price(at(resource));
+      for (const int resource : resources_of(chosen)) set_price(at(resource));
     }
-    count_work(growth.looks, 12);
+    count_work(growth.looks, 20);
     return true;
   }
 
@@ -285,6 +291,8 @@ class Spanning {
   Prices prices_;
   std::size_t n_;
   std::vector<Pair> pairs_;
+  std::vector<int> crossed_;  // by all pairs, one after the other
+  std::vector<std::size_t> crossed_from_ = {0};
   std::vector<std::vector<int>> pairs_of_;  // by rank
   std::vector<double> load_;                // seconds per byte of one tree, by resource
   std::vector<double> price_;               // by resource
