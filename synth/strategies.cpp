@@ -83,15 +83,16 @@ class KnownPackings {
   [[nodiscard]] bool prices_serve(const Task& task) const {
     const std::optional<int> few = options_.edges_per_rank;
     if (task.network.folded()) return !few;
+    const int n = task.network.world_size();
     const int width = widest(task.network);
-    if (few && width <= *few) return false;  // the same as over all edges
-    if (few && task.collective.kind == all_reduce && task.network.world_size() > kMostPackedWide &&
-        looks(task.network) <= kMostSpannedLooks) {
-      return false;  // trees over all edges are shallower
-    }
-    if (few) return *few == kFewEdges || task.network.world_size() <= kMostPackedToSome;
-    return task.network.world_size() <= kMostPackedWide || width <= kManyEdges ||
-           task.collective.kind == all_reduce;
+    const bool reduces_all = task.collective.kind == all_reduce;
+    const bool over_all_edges = n <= kMostPackedWide || width <= kManyEdges ||
+                                (reduces_all && looks(task.network) <= kMostSpannedLooks);
+    if (!few) return over_all_edges;
+    if (width <= *few) return false;  // the same as over all edges
+    // Spanning trees of many ranks are shallower over all edges.
+    if (reduces_all && over_all_edges && n > kMostPackedWide) return false;
+    return *few == kFewEdges || n <= kMostPackedToSome;
   }
 
   PackingOptions options_;
@@ -110,12 +111,10 @@ std::vector<Schedule> packed(const Task& task, const Budget& budget, KnownPackin
   return one(trees(known.of(task.topology), task.collective, task.size_bytes, budget));
 }
 
-/// Trees that combine, where finding them does not take too long.
+/// Trees that combine.
 std::vector<Schedule> over_trees(const Task& task, const Budget& budget, KnownPackings& known) {
   if (task.network.world_size() > kMostPacked) return {};
-  Packings& packings = known.of(task.topology);
-  if (looks(packings.network(Direction::forward)) > kMostSpannedLooks) return {};
-  return one(trees(packings, task.collective, task.size_bytes, budget));
+  return one(trees(known.of(task.topology), task.collective, task.size_bytes, budget));
 }
 
 /// Sums, where the mirror images of what copies lose by the order in which contributions come.

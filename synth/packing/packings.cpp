@@ -39,9 +39,10 @@ std::vector<SpanningTree> Packings::rings(Direction direction, int rings, const 
                    [&] { return pack_rings(whole(direction), rings, budget); });
 }
 
-std::optional<SpanningPacking> Packings::spanning(int trees, Prices prices, const Budget& budget) {
-  return made_once(spanning_, std::pair(trees, prices), budget,
-                   [&] { return pack_spanning_trees(forward_, trees, prices, budget); });
+std::optional<SpanningPacking> Packings::spanning(int trees, TreeShape shape,
+                                                  const Budget& budget) {
+  return made_once(spanning_, std::pair(trees, shape), budget,
+                   [&] { return pack_spanning_trees(forward_, trees, shape, budget); });
 }
 
 }  // namespace chorus::synth

@@ -40,7 +40,7 @@ class Packings {
   [[nodiscard]] std::vector<SpanningTree> rings(Direction direction, int rings,
                                                 const Budget& budget);
   /// As pack_spanning_trees().
-  [[nodiscard]] std::optional<SpanningPacking> spanning(int trees, Prices prices,
+  [[nodiscard]] std::optional<SpanningPacking> spanning(int trees, TreeShape shape,
                                                         const Budget& budget);
 
  private:
@@ -53,7 +53,7 @@ class Packings {
            std::optional<TreePacking>>
       trees_;
   std::map<std::pair<Direction, int>, std::vector<SpanningTree>> rings_;
-  std::map<std::pair<int, Prices>, std::optional<SpanningPacking>> spanning_;
+  std::map<std::pair<int, TreeShape>, std::optional<SpanningPacking>> spanning_;
 };
 
 }  // namespace chorus::synth

@@ -16,9 +16,12 @@ namespace chorus::synth {
 namespace {
 
 constexpr double kUnreached = std::numeric_limits<double>::infinity();
-constexpr int kPatience = 10, kPatienceWithItself = 5;  // rounds without progress
+// Rounds without progress. Trees without hubs are nearly as good from the first, and take longer.
+constexpr int kPatience = 10, kPatienceWithoutHubs = 5;
+// Rounds that relieve: later ones change little. Steep prices would send detours round what is only
+// half loaded.
 constexpr int kMostReliefs = 6;
-constexpr double kFlatPrices = 8;
+constexpr double kReliefSteepness = 8;
 
 /// Two ranks with an edge either way.
 struct Pair {
@@ -31,8 +34,8 @@ using PairTree = std::vector<int>;
 
 class Spanning {
  public:
-  Spanning(const Network& network, Prices prices, std::uint64_t seed)
-      : network_(network), prices_(prices), n_(at(network.world_size())), random_(seed) {
+  Spanning(const Network& network, TreeShape shape, std::uint64_t seed)
+      : network_(network), shape_(shape), n_(at(network.world_size())), random_(seed) {
     for (std::size_t index = 0; index < network.edges().size(); ++index) {
       const Edge& there = network.edges()[index];
       const std::optional<int> back = network.edge(there.dst, there.src);
@@ -79,11 +82,15 @@ class Spanning {
   bool relieve(double steepness, const Budget& budget) {
     bool changed = false;
     const double most = worst();
+    double least = congestion(most);
     for (const std::size_t index : shuffled()) {
       if (budget.spent()) return false;
-      const double before = congestion(most);
       changed |= replace(index, steepness, [&] {
-        return worst() <= most * (1 + 1e-12) && congestion(most) < before * (1 - 1e-9);
+        if (worst() > most * (1 + 1e-12)) return false;
+        const double now = congestion(most);
+        if (now >= least * (1 - 1e-9)) return false;
+        least = now;
+        return true;
       });
     }
     return changed;
@@ -152,7 +159,7 @@ class Spanning {
     });
   }
 
-  /// Of one tree more beside the others.
+  /// What a further tree pays for each resource, and for each hop that it is deep.
   void set_prices(double steepness) {
     steepness_ = steepness;
     top_ = limited() ? worst() : 0;
@@ -199,7 +206,7 @@ class Spanning {
       growth.depth[at(newest)] = growth.depth[at(beyond(chosen, newest))] + 1;
       tree.push_back(chosen);
       change_load(chosen, 1);
-      if (prices_ == Prices::of_others) continue;
+      if (shape_ == TreeShape::around_hubs) continue;
       for (const int resource : resources_of(chosen)) set_price(at(resource));
     }
     count_work(growth.looks, 20);
@@ -218,11 +225,12 @@ class Spanning {
     std::size_t looks = 0;
   };
 
+  /// What it costs that `rank` joins over `pair`.
   [[nodiscard]] double asked(const Growth& growth, Rank rank, int pair) const {
     return cost(pair) + deep_ * (growth.depth[at(beyond(pair, rank))] + 1);
   }
 
-  /// That `rank` joins over `pair`.
+  /// Keeps the cheapest way for `rank` to join.
   void offer(Growth& growth, Rank rank, int pair) const {
     ++growth.looks;
     const double cost = asked(growth, rank, pair);
@@ -231,17 +239,18 @@ class Spanning {
     growth.over[at(rank)] = pair;
   }
 
-  /// The rank outside with the least offer that still stands: prices only rise. -1 if there is
-  /// none.
+  /// The rank outside that joins most cheaply; -1 if none can. Prices only rise, so that only the
+  /// offer that seems least has to be looked at again.
   [[nodiscard]] Rank cheapest(Growth& growth) const {
     for (;;) {
       Rank best = -1;
       for (std::size_t rank = 0; rank < n_; ++rank) {
         if (growth.inside[rank] != 0 || growth.offers[rank] == kUnreached) continue;
-        if (best < 0 || growth.offers[rank] < growth.offers[at(best)])
+        if (best < 0 || growth.offers[rank] < growth.offers[at(best)]) {
           best = static_cast<Rank>(rank);
+        }
       }
-      growth.looks += n_ / 8;
+      growth.looks += n_ / 8;  // to compare offers takes so much less than to make one
       if (best < 0) return best;
       const double now = asked(growth, best, growth.over[at(best)]);
       if (now <= growth.offers[at(best)] * (1 + 1e-9)) return best;
@@ -288,31 +297,32 @@ class Spanning {
   }
 
   const Network& network_;
-  Prices prices_;
+  TreeShape shape_;
   std::size_t n_;
   std::vector<Pair> pairs_;
-  std::vector<int> crossed_;  // by all pairs, one after the other
-  std::vector<std::size_t> crossed_from_ = {0};
-  std::vector<std::vector<int>> pairs_of_;  // by rank
-  std::vector<double> load_;                // seconds per byte of one tree, by resource
-  std::vector<double> price_;               // by resource
-  std::vector<double> crossings_;           // by resource: of how many pairs
-  double steepness_ = 0, top_ = 0;          // of the prices
-  double deep_ = 0;                         // the cost of one hop more
+  std::vector<int> crossed_;  // resources of all pairs, one pair after the other: packed, for speed
+  std::vector<std::size_t> crossed_from_ = {0};  // by pair: where its resources begin
+  std::vector<std::vector<int>> pairs_of_;       // by rank
+  std::vector<double> load_;                     // seconds per byte of one tree, by resource
+  std::vector<double> price_;                    // by resource
+  std::vector<double> crossings_;                // by resource: of how many pairs
+  double steepness_ = 0, top_ = 0;               // of the prices
+  double deep_ = 0;                              // the cost of one hop more
   std::vector<PairTree> trees_;
   std::mt19937_64 random_;
 };
 
 }  // namespace
 
-std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int trees, Prices prices,
-                                                   const Budget& budget) {
-  Spanning spanning(network, prices, budget.seed);
+std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int trees,
+                                                   TreeShape shape, const Budget& budget) {
+  Spanning spanning(network, shape, budget.seed);
   if (!spanning.build(trees, budget)) return std::nullopt;
   if (!spanning.limited()) return SpanningPacking{spanning.rooted(), 0};
   double least = spanning.worst();
   double steepness = 16;
-  const int patience = prices == Prices::of_others ? kPatience : kPatienceWithItself;
+  const bool hubs = shape == TreeShape::around_hubs;
+  const int patience = hubs ? kPatience : kPatienceWithoutHubs;
   for (int idle = 0; idle < patience && !budget.spent(); ++idle) {
     spanning.round(steepness, budget);
     if (spanning.worst() < least * (1 - 1e-9)) {
@@ -321,9 +331,8 @@ std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int t
     }
     steepness = steepness >= 128 ? 8 : steepness * 1.5;
   }
-  if (prices == Prices::with_itself) {
-    for (int i = 0; i < kMostReliefs && spanning.relieve(kFlatPrices, budget); ++i) {
-    }
+  for (int i = 0; !hubs && i < kMostReliefs; ++i) {
+    if (!spanning.relieve(kReliefSteepness, budget)) break;
   }
   return SpanningPacking{spanning.rooted(), least / trees};
 }

@@ -20,10 +20,11 @@ struct SpanningPacking {
   double seconds_per_byte = 0;
 };
 
-/// What a tree pays that grows.
-enum class Prices {
-  of_others,    ///< for what the other trees load: the cheapest rank becomes the hub of everybody
-  with_itself,  ///< and for what it loads itself, so that it has no hub: few trees load evenly
+/// Trees grow along the cheapest edges. Neither shape is always better: behind one switch hubs take
+/// two hops and as many trees as ranks load evenly; between boxes one hub's NIC carries everything.
+enum class TreeShape {
+  around_hubs,   ///< prices as the other trees make them: the cheapest rank is next to all others
+  without_hubs,  ///< prices rise with what the tree loads itself: deeper, and few load evenly
 };
 
 /// `trees` such trees of `network` that load the most loaded resource as little as was found: by
@@ -35,7 +36,7 @@ enum class Prices {
 /// Deterministic by budget.seed. Nothing if the edges that lead both ways do not connect all ranks,
 /// or the budget is spent before all trees are there.
 [[nodiscard]] std::optional<SpanningPacking> pack_spanning_trees(const Network& network, int trees,
-                                                                 Prices prices,
+                                                                 TreeShape shape,
                                                                  const Budget& budget);
 
 }  // namespace chorus::synth

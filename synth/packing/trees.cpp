@@ -136,13 +136,13 @@ class TreeSchedule {
       if (seconds) promising.emplace_back(likely_s(some, *seconds), &some);
       if (good_enough(some)) break;
     }
-    // What filling many trees takes hides what they gain: the most are tried as well.
-    const std::optional<std::pair<double, const Packed*>> most =
-        promising.empty() ? std::nullopt : std::optional(promising.back());
+    if (promising.empty()) return taken();
+    // What it takes to fill many trees hides what they gain: the most are tried as well.
+    const auto most = promising.back();
     std::ranges::stable_sort(promising, {}, [](const auto& one) { return one.first; });
     if (promising.size() > kMostFine) {
       promising.resize(kMostFine);
-      if (std::ranges::find(promising, *most) == promising.end()) promising.push_back(*most);
+      if (std::ranges::find(promising, most) == promising.end()) promising.push_back(most);
     }
     for (const auto& [likely_s, some] : promising) {
       if (good_pieces(*some, 1) == good_pieces(*some, kCoarse)) continue;
@@ -239,34 +239,37 @@ class TreeSchedule {
     return packed;
   }
 
-  /// Packings of more and more trees.
+  /// Packings of more and more trees, of both shapes, that may be worth a try.
   [[nodiscard]] std::vector<Packed> rootless() const {
     std::vector<Packed> all;
     double least_s_per_byte = kAnyTime;
+    const auto consider = [&](const Packed& some) {
+      const bool less = some.s_per_byte < kMoreTrees * least_s_per_byte;
+      // Many fill the wiring sooner than few that load it as little.
+      const bool many =
+          some.trees() >= kManyTrees && some.s_per_byte <= kNearlyLess * least_s_per_byte;
+      least_s_per_byte = std::min(least_s_per_byte, some.s_per_byte);
+      if (less || many) all.push_back(some);
+    };
     for (const int trees : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128}) {
       if (trees > 1 && trees * (forward_.world_size() - 1) > kMostTreeHops) break;
-      const std::optional<Packed> hubs = rootless(trees, Prices::of_others);
-      const std::optional<Packed> deep = rootless(trees, Prices::with_itself);
-      if (!hubs || !deep) break;
-      for (const Packed* some : {&*hubs, &*deep}) {
-        if (some == &*deep && deep->s_per_byte > kMoreTrees * hubs->s_per_byte) continue;
-        // Many fill the wiring sooner than few that load it as little.
-        const bool many = trees >= kManyTrees && some->s_per_byte <= kNearlyLess * least_s_per_byte;
-        const bool less = some->s_per_byte < kMoreTrees * least_s_per_byte;
-        least_s_per_byte = std::min(least_s_per_byte, some->s_per_byte);
-        if (less || many) all.push_back(*some);
+      const std::optional<Packed> around_hubs = rootless(trees, TreeShape::around_hubs);
+      const std::optional<Packed> without_hubs = rootless(trees, TreeShape::without_hubs);
+      if (!around_hubs || !without_hubs) break;
+      consider(*around_hubs);
+      // Deeper trees have to load less.
+      if (without_hubs->s_per_byte <= kMoreTrees * around_hubs->s_per_byte) {
+        consider(*without_hubs);
       }
-      if (trees * forward_.world_size() >= kEnoughHops &&
-          least_s_per_byte * size_bytes_ <= kAtLimit * budget_.limit_s) {
-        break;
-      }
+      const bool at_limit = least_s_per_byte * size_bytes_ <= kAtLimit * budget_.limit_s;
+      if (at_limit && trees * forward_.world_size() >= kEnoughHops) break;
     }
     for (Packed& some : all) some.limit_s_per_byte = least_s_per_byte;  // as far as it is known
     return all;
   }
 
-  [[nodiscard]] std::optional<Packed> rootless(int trees, Prices prices) const {
-    const std::optional<SpanningPacking> found = packings_.spanning(trees, prices, budget_);
+  [[nodiscard]] std::optional<Packed> rootless(int trees, TreeShape shape) const {
+    const std::optional<SpanningPacking> found = packings_.spanning(trees, shape, budget_);
     if (!found) return std::nullopt;
     const double rate_gb_s = 1e-9 / std::max(found->seconds_per_byte, 1e-18);
     const TreePacking half{trees, found->trees, rate_gb_s, rate_gb_s, 0};
@@ -389,9 +392,9 @@ class TreeSchedule {
   static constexpr std::size_t kMostShared = 1'000'000;  // trees times edges
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
   static constexpr double kAtLimit = 1.005;
-  static constexpr double kMoreTrees = 0.99;  // of the load of fewer: what more have to reach
+  // Times the load of fewer trees: what more of them have to reach, and what many may have.
+  static constexpr double kMoreTrees = 0.99, kNearlyLess = 1.03;
   static constexpr int kManyTrees = 8;
-  static constexpr double kNearlyLess = 1.03;
   static constexpr int kEnoughHops = 4096;  // of all trees at the limit: more fill nothing sooner
   static constexpr std::size_t kMostFine = 3;   // packings that are run in small pieces
   static constexpr int kMostTreeHops = 60'000;  // of all trees together

@@ -424,11 +424,11 @@ TEST(Trees, NameWhatIsWrong) {
 
 // Prices of the other trees alone make the cheapest rank the hub of a whole tree, whose NIC then
 // carries the data of everybody.
-TEST(SpanningTrees, OfBoxesHaveNoHub) {
+TEST(SpanningTrees, WithoutHubsLoadNicsEvenlyThoughFew) {
   const Topology topology = topology_from_name("5*pcie8+2*dgx1");
   const Network network(topology);
-  const auto one = pack_spanning_trees(network, 1, Prices::with_itself, Budget{});
-  const auto eight = pack_spanning_trees(network, 8, Prices::with_itself, Budget{});
+  const auto one = pack_spanning_trees(network, 1, TreeShape::without_hubs, Budget{});
+  const auto eight = pack_spanning_trees(network, 8, TreeShape::without_hubs, Budget{});
   ASSERT_TRUE(one && eight);
   const double nic_s_per_byte = 1 / 12.5e9;
   EXPECT_LE(one->seconds_per_byte, 2.01 * nic_s_per_byte);
@@ -442,7 +442,7 @@ TEST(SpanningTrees, OfBoxesHaveNoHub) {
 TEST(Flowing, TakesAsLongAsTheSimulationOfItsSchedule) {
   const Topology topology = topology_from_name("mesh:15x13");
   const Routes routes(topology);
-  const auto packed = pack_spanning_trees(Network(topology), 64, Prices::of_others, Budget{});
+  const auto packed = pack_spanning_trees(Network(topology), 64, TreeShape::around_hubs, Budget{});
   ASSERT_TRUE(packed);
   const double rate_gb_s = 1e-9 / packed->seconds_per_byte;
   const TreePacking trees{64, packed->trees, rate_gb_s, rate_gb_s, 0};
