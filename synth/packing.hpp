@@ -82,7 +82,14 @@ class Packings;
 [[nodiscard]] std::optional<Schedule> trees(Packings& packings, Collective collective,
                                             double size_bytes, const Budget& budget);
 
-/// The same where nothing has been packed before. `options` as of Packings.
+/// A broadcast over trees as those of an all_reduce, any rank of which may be the root. Where each
+/// rank can send to very many others they are found much sooner than trees that grow from one root,
+/// and the same serve the all_reduce.
+[[nodiscard]] std::optional<Schedule> broadcast_over_spanning_trees(Packings& packings, Rank root,
+                                                                    double size_bytes,
+                                                                    const Budget& budget);
+
+/// The same as trees() where nothing has been packed before. `options` as of Packings.
 [[nodiscard]] std::optional<Schedule> trees(const Topology& topology, Collective collective,
                                             double size_bytes, const Budget& budget,
                                             const PackingOptions& options = {});

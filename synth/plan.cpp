@@ -37,6 +37,7 @@ constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still 
 constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes no time
 constexpr int kManyRanks = 128;                // to time an exchange of so many takes long
 constexpr double kKeptForSize = 0.1;           // of a collective's budget, for each smaller size
+constexpr double kMostComposing = 0.2;         // of that of all_reduce
 constexpr double kMostOfShare = 0.9;  // of a collective's budget, that one question may take
 
 /// Schedules that differ by no more are told apart by how many streams share a link, then by what
@@ -501,8 +502,17 @@ class Planner {
            found->at_sizes[size_index].seconds <= kNearEnough * options_.limit({kind, 0}, size);
   }
 
-  /// all_reduce from the best halves: of equal chunks, of one strategy, of all.
+  /// all_reduce from halves: at small sizes first, which take no time.
   void compose() {
+    const Budget composing = share_.part(kMostComposing);
+    for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
+      const std::size_t left = options_.sizes.size() - s;
+      compose(s, composing.part(1 / static_cast<double>(left)));
+    }
+  }
+
+  /// From the best halves: of all, of one strategy, of equal chunks.
+  void compose(std::size_t size_index, const Budget& part) {
     for (const auto& halves :
          {std::pair{reduce_scatter, all_gather}, std::pair{reduce, broadcast}}) {
       const CollectiveKind combining = halves.first;
@@ -515,19 +525,22 @@ class Planner {
         strategies.insert(entry.strategy);
       }
       const auto of_best = [&](auto wanted) {
-        for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
-          const Pooled* first = best(combining, s, wanted);
-          const Pooled* second = best(spread, s, wanted);
-          if (first != nullptr && second != nullptr) compose(*first, *second, s);
+        const Pooled* first = best(combining, size_index, wanted);
+        const Pooled* second = best(spread, size_index, wanted);
+        if (first == nullptr || second == nullptr) return;
+        if (part.spent() && best(all_reduce, size_index) != nullptr) {
+          cut_short_ = true;
+        } else {
+          compose(*first, *second, size_index);
         }
       };
-      for (const int count : counts) {
-        of_best([&](const Pooled& entry) { return entry.schedule.num_chunks == count; });
-      }
+      of_best([](const Pooled&) { return true; });
       for (const std::string& strategy : strategies) {
         of_best([&](const Pooled& entry) { return entry.strategy == strategy; });
       }
-      of_best([](const Pooled&) { return true; });
+      for (const int count : counts) {
+        of_best([&](const Pooled& entry) { return entry.schedule.num_chunks == count; });
+      }
     }
   }
 

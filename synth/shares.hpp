@@ -39,7 +39,8 @@ class Shares {
     using enum CollectiveKind;
     if (mirrored_.contains(kind)) return 0.02;
     // Training calls these most, and to search for them takes longest.
-    if (kind == all_reduce || kind == all_gather || kind == reduce_scatter) return 0.2;
+    if (kind == all_reduce) return 0.22;
+    if (kind == all_gather || kind == reduce_scatter) return 0.2;
     return 0.05;
   }
 

@@ -21,9 +21,10 @@ namespace {
 
 using enum CollectiveKind;
 
-// Ranks, and of what goes from everybody to everybody: of more it gains 1.2 % at most, and takes
-// long.
-constexpr int kMostMatched = 128, kMostMatchedByAll = 64;
+// Ranks; and ranks times edges, of what goes from everybody to everybody: of more it gains 1.2 % at
+// most, and takes long.
+constexpr int kMostMatched = 128;
+constexpr double kMostMatchedLooks = 40e3;
 // Sources times ranks times edges that leave each: what the ways of all blocks look at. Between the
 // two that takes half a minute: only where all else is far from the limit.
 constexpr double kManyRoutedLooks = 27e6, kMostRoutedLooks = 100e6;
@@ -35,8 +36,8 @@ constexpr int kManyEdges = 24, kSomeEdges = 12, kFewEdges = 8;  // from each ran
 constexpr int kMostPackedToSome = 40;  // ranks: of more they gain 2 % now and then, no more
 // Edges: cuts find the fewest trees that reach the limit, and of more take too long.
 constexpr std::size_t kMostCutEdges = 1000;
-// Ranks times edges: what a tree of an all_reduce looks at. Those of 590 ranks take half a minute,
-// and over few edges they take twice as long as the limit (a mix of three kinds of boxes).
+// Ranks times edges: what a tree of an all_reduce looks at. Over few edges those of 590 ranks take
+// twice as long as the limit (a mix of three kinds of boxes).
 constexpr double kMostSpannedLooks = 260e6;
 
 std::vector<Schedule> one(std::optional<Schedule> schedule) {
@@ -132,6 +133,14 @@ std::vector<Schedule> all_reduced(const Task& task, const Budget& budget, KnownP
   return repeated_all_reduces(task.network, task.size_bytes, budget);
 }
 
+/// From one root to so many ranks, over so many edges, that trees which grow from it take too long.
+std::vector<Schedule> spread_to_many(const Task& task, const Budget& budget, KnownPackings& known) {
+  if (task.collective.kind != broadcast || task.network.folded()) return {};
+  if (known.serve(task) || looks(task.network) > kMostSpannedLooks) return {};
+  return one(broadcast_over_spanning_trees(known.of(task.topology), task.collective.root,
+                                           task.size_bytes, budget));
+}
+
 /// For networks to which routing pays more than so many looks, and no more than so many.
 auto routing(double least, double most) {
   return [least, most](const Task& task, const Budget& budget) -> std::vector<Schedule> {
@@ -149,7 +158,8 @@ std::vector<Schedule> matched(const Task& task, const Budget& budget) {
   const CollectiveKind kind = task.collective.kind;
   const bool by_all = kind == all_gather || kind == all_to_all;
   if (kind == barrier) return {};
-  if (task.network.world_size() > (by_all ? kMostMatchedByAll : kMostMatched)) return {};
+  if (task.network.world_size() > kMostMatched) return {};
+  if (by_all && looks(task.network) > kMostMatchedLooks) return {};
   return one(greedy(task.network, task.collective, task.size_bytes, budget));
 }
 
@@ -181,6 +191,7 @@ std::vector<Strategy> built_in_strategies() {
       {.name = "trees", .make = with(packed, by_prices), .folds = true, .leads = true},
       {.name = "trees", .make = with(summed, by_prices), .combines = true, .leads = true},
       {.name = "trees", .make = with(all_reduced, by_prices), .combines = true, .folds = true},
+      {.name = "trees", .make = with(spread_to_many, by_prices), .leads = true},
       {.name = "trees", .make = with(packed, to_few), .leads = true},
       {.name = "trees", .make = with(summed, to_few), .combines = true, .leads = true},
       {.name = "trees", .make = with(all_reduced, to_few), .combines = true},

@@ -25,6 +25,10 @@ constexpr double kSmallestPiece = 1 << 12;
 // Where processes send. With pieces of 4 KiB all_reduces of 256 KiB and 1 MiB over TCP took 1.2
 // times as long (`random:9` by its description, the medians of four pairs of runs).
 constexpr double kSmallestOfProcesses = 1 << 14;
+// Trees of an all_reduce. Few are packed in no time, and those that load the least are run; of more
+// each number is run before more are packed.
+constexpr int kFewTrees[] = {1, 2, 3, 4, 5, 6, 8};
+constexpr int kMoreAndMore[] = {12, 16, 24, 32, 64, 128};
 // Transfers of a schedule: so many, or so many for each rank. The deeper the trees of many ranks
 // are, the more pieces it takes to fill them.
 constexpr int kMostTreeTransfers = 60'000;
@@ -122,33 +126,56 @@ class TreeSchedule {
 
   /// all_reduce over trees with roots of their own.
   std::optional<Schedule> make_all_reduce() {
-    const std::vector<Packed> all = rootless();
-    if (all.empty()) return std::nullopt;
-    const double least_s = all.front().limit_s_per_byte * size_bytes_;
     // A few pieces tell which trees hinder each other least: of few trees, in which all that shares
     // a link has the same to carry, the pieces march in step.
-    std::vector<std::pair<double, const Packed*>> promising;  // by what smaller pieces may take
-    for (const Packed& some : all) {
-      if (!worth_a_try(some, least_s)) continue;
-      const double give_up_s = coarse_s(some, known_s());
-      const std::optional<double> seconds = run(some, good_pieces(some, kCoarse), {}, give_up_s);
+    std::vector<Promise> promising;
+    double least_s_per_byte = kAnyTime;
+    double likely_s = kAnyTime;
+    bool around_hubs_alone = false;  // which are shallow: many of them are filled soonest
+    std::vector<std::span<const int>> groups = {kFewTrees};
+    for (const int& trees : kMoreAndMore) groups.push_back(std::span(&trees, 1));
+    for (const std::span<const int> counts : groups) {
+      const std::vector<Packed> some = rootless(counts, around_hubs_alone, least_s_per_byte);
+      const bool at_limit = least_s_per_byte * size_bytes_ <= kAtLimit * budget_.limit_s;
+      const double before_s = likely_s;
+      for (const Packed& packed : some) {
+        if (const auto seconds = likely(packed)) {
+          likely_s = std::min(likely_s, *seconds);
+          promising.push_back({*seconds, packed});
+        }
+        const bool none_is_better = at_limit && good_enough(packed);
+        if (budget_.spent() || none_is_better) return finely(std::move(promising));
+      }
+      // More trees load no less than the limit; they may fill the wiring sooner.
+      if (!at_limit || counts.back() * forward_.world_size() < kManyHops) continue;
+      if (likely_s <= kMoreTrees * before_s) continue;
+      if (likely_s < kMostlyFilling * least_s_per_byte * size_bytes_) break;
+      if (2 * at(counts.back()) * forward_.edges().size() > kMostTreeEdges) break;
+      around_hubs_alone = true;
+    }
+    return finely(std::move(promising));
+  }
+
+  /// From `root` over trees that any rank may be the root of, few of which load NICs evenly.
+  std::optional<Schedule> make_broadcast(Rank root) {
+    std::vector<Promise> promising;
+    double least_s_per_byte = kAnyTime;
+    for (const int count : {1, 2, 4, 8}) {
+      auto found = packings_.spanning(count, TreeShape::without_hubs, budget_);
+      if (!found) break;
+      for (SpanningTree& tree : found->trees) root_at(root, tree);
+      const double s_per_byte = worst_load(placed(forward_, found->trees)) / count;
+      if (s_per_byte > kMoreTrees * least_s_per_byte) continue;
+      least_s_per_byte = s_per_byte;
+      const double rate_gb_s = 1e-9 / s_per_byte;
+      Packed packed{{},
+                    TreePacking{count, std::move(found->trees), rate_gb_s, rate_gb_s, 0},
+                    s_per_byte,
+                    s_per_byte};
+      if (const auto seconds = likely(packed)) promising.push_back({*seconds, std::move(packed)});
       if (budget_.spent()) break;
-      if (seconds) promising.emplace_back(likely_s(some, *seconds), &some);
-      if (good_enough(some)) break;
     }
-    if (promising.empty()) return taken();
-    // What it takes to fill many trees hides what they gain: the most are tried as well.
-    const auto most = promising.back();
-    std::ranges::stable_sort(promising, {}, [](const auto& one) { return one.first; });
-    if (promising.size() > kMostFine) {
-      promising.resize(kMostFine);
-      if (std::ranges::find(promising, most) == promising.end()) promising.push_back(most);
-    }
-    for (const auto& [likely_s, some] : promising) {
-      if (good_pieces(*some, 1) == good_pieces(*some, kCoarse)) continue;
-      attempt(*some, least_s);
-    }
-    return taken();
+    return finely(std::move(promising));
   }
 
  private:
@@ -161,6 +188,41 @@ class TreeSchedule {
     [[nodiscard]] int trees() const { return (spread ? spread : combine)->trees_per_root; }
     [[nodiscard]] double least_s(double size_bytes) const { return s_per_byte * size_bytes; }
   };
+
+  /// A packing and what it may take in as many pieces as are good.
+  struct Promise {
+    double likely_s;
+    Packed packed;
+  };
+
+  /// In few pieces; nothing if that is not worth a try, or not as fast as what is known.
+  std::optional<double> likely(const Packed& packed) {
+    if (!worth_a_try(packed, packed.limit_s_per_byte * size_bytes_)) return std::nullopt;
+    const double give_up_s = coarse_s(packed, known_s());
+    const std::optional<double> seconds = run(packed, good_pieces(packed, kCoarse), {}, give_up_s);
+    if (!seconds) return std::nullopt;
+    return likely_s(packed, *seconds);
+  }
+
+  /// The most promising in as many pieces as are good.
+  std::optional<Schedule> finely(std::vector<Promise> promising) {
+    if (promising.empty()) return taken();
+    // What it takes to fill many trees hides what they gain: the most are tried as well.
+    const Promise most = promising.back();
+    std::ranges::stable_sort(promising, {}, &Promise::likely_s);
+    if (promising.size() > kMostFine) {
+      promising.resize(kMostFine);
+      const bool among = std::ranges::any_of(promising, [&](const Promise& one) {
+        return one.packed.trees() == most.packed.trees() && one.likely_s == most.likely_s;
+      });
+      if (!among) promising.push_back(most);
+    }
+    for (const auto& [likely_s, packed] : promising) {
+      if (good_pieces(packed, 1) == good_pieces(packed, kCoarse)) continue;
+      attempt(packed, packed.limit_s_per_byte * size_bytes_);
+    }
+    return taken();
+  }
 
   [[nodiscard]] bool worth_a_try(const Packed& packed, double best_s) const {
     const double least_s = packed.least_s(size_bytes_);
@@ -239,10 +301,11 @@ class TreeSchedule {
     return packed;
   }
 
-  /// Packings of more and more trees, of both shapes, that may be worth a try.
-  [[nodiscard]] std::vector<Packed> rootless() const {
+  /// Packings of so many trees that may be worth a try; the least load of all that are known is
+  /// kept in `least_s_per_byte`. None if there are too many hops, or the budget is spent.
+  [[nodiscard]] std::vector<Packed> rootless(std::span<const int> counts, bool around_hubs_alone,
+                                             double& least_s_per_byte) const {
     std::vector<Packed> all;
-    double least_s_per_byte = kAnyTime;
     const auto consider = [&](const Packed& some) {
       const bool less = some.s_per_byte < kMoreTrees * least_s_per_byte;
       // Many fill the wiring sooner than few that load it as little.
@@ -251,21 +314,30 @@ class TreeSchedule {
       least_s_per_byte = std::min(least_s_per_byte, some.s_per_byte);
       if (less || many) all.push_back(some);
     };
-    for (const int trees : {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128}) {
+    for (const int trees : counts) {
       if (trees > 1 && trees * (forward_.world_size() - 1) > kMostTreeHops) break;
       const std::optional<Packed> around_hubs = rootless(trees, TreeShape::around_hubs);
-      const std::optional<Packed> without_hubs = rootless(trees, TreeShape::without_hubs);
-      if (!around_hubs || !without_hubs) break;
+      if (!around_hubs) break;
       consider(*around_hubs);
+      if (around_hubs_alone) continue;
+      const std::optional<Packed> without_hubs = rootless(trees, TreeShape::without_hubs);
+      if (!without_hubs) break;
       // Deeper trees have to load less.
       if (without_hubs->s_per_byte <= kMoreTrees * around_hubs->s_per_byte) {
         consider(*without_hubs);
       }
-      const bool at_limit = least_s_per_byte * size_bytes_ <= kAtLimit * budget_.limit_s;
-      if (at_limit && trees * forward_.world_size() >= kEnoughHops) break;
     }
     for (Packed& some : all) some.limit_s_per_byte = least_s_per_byte;  // as far as it is known
     return all;
+  }
+
+  static void root_at(Rank root, SpanningTree& tree) {
+    Rank below = -1;
+    for (Rank rank = root; rank >= 0;) {
+      const Rank above = std::exchange(tree.parent[at(rank)], below);
+      below = std::exchange(rank, above);
+    }
+    tree.root = root;
   }
 
   [[nodiscard]] std::optional<Packed> rootless(int trees, TreeShape shape) const {
@@ -281,6 +353,9 @@ class TreeSchedule {
   /// Where one direction of the cables is slower than the other, the way to a root and the way from
   /// it are better not the same.
   void apart(Packed& packed) const {
+    // None is taken that does not load a little less, which is impossible near the limit.
+    const double limit_s_per_byte = budget_.limit_s / size_bytes_;
+    if (packed.s_per_byte * kApart <= limit_s_per_byte) return;
     std::vector<PlacedTree> both = placed(reversed_, packed.combine->trees);
     const std::vector<PlacedTree> spread = placed(forward_, packed.spread->trees);
     both.insert(both.end(), spread.begin(), spread.end());
@@ -295,7 +370,7 @@ class TreeSchedule {
     if (worst_load(anew) < worst_load(both)) both = std::move(anew);
     const double of_a_tree = 1 / static_cast<double>(packed.trees());
     const double s_per_byte = worst_load(both) * of_a_tree;
-    if (s_per_byte > 0.97 * packed.s_per_byte) return;
+    if (s_per_byte > kApart * packed.s_per_byte) return;
     packed.s_per_byte = packed.limit_s_per_byte = s_per_byte;
     for (std::size_t i = 0; i < both.size(); ++i) {
       const bool combines = i < packed.combine->trees.size();
@@ -358,7 +433,9 @@ class TreeSchedule {
     return seconds;
   }
 
-  [[nodiscard]] double known_s() const { return best_ ? best_->seconds : budget_.useless_s; }
+  [[nodiscard]] double known_s() const {
+    return best_ ? std::min(best_->seconds, budget_.useless_s) : budget_.useless_s;
+  }
 
   [[nodiscard]] bool good_enough(const Packed& packed) const {
     const double enough_s =
@@ -393,11 +470,14 @@ class TreeSchedule {
   static constexpr double kGoodEnough = 1.02;            // times the limit: look no further
   static constexpr double kAtLimit = 1.005;
   // Times the load of fewer trees: what more of them have to reach, and what many may have.
-  static constexpr double kMoreTrees = 0.99, kNearlyLess = 1.03;
+  static constexpr double kMoreTrees = 0.99, kNearlyLess = 1.06;
   static constexpr int kManyTrees = 8;
-  static constexpr int kEnoughHops = 4096;  // of all trees at the limit: more fill nothing sooner
-  static constexpr std::size_t kMostFine = 3;   // packings that are run in small pieces
-  static constexpr int kMostTreeHops = 60'000;  // of all trees together
+  static constexpr double kApart = 0.97;  // times the load of trees that are the same both ways
+  static constexpr int kManyHops = 4096;  // of all trees: to pack more and run them takes long
+  static constexpr std::size_t kMostTreeEdges = 8'000'000;  // trees times edges: of more likewise
+  static constexpr double kMostlyFilling = 1.5;  // times the load: what is beyond, more may save
+  static constexpr std::size_t kMostFine = 3;    // packings that are run in small pieces
+  static constexpr int kMostTreeHops = 60'000;   // of all trees together
 
   Packings& packings_;
   const Network& forward_;
@@ -449,6 +529,12 @@ std::optional<Schedule> trees(Packings& packings, Collective collective, double 
           "packed trees make all_gather, reduce_scatter, all_reduce, broadcast and reduce; ask "
           "another synthesizer for the other collectives");
   }
+}
+
+std::optional<Schedule> broadcast_over_spanning_trees(Packings& packings, Rank root,
+                                                      double size_bytes, const Budget& budget) {
+  TreeSchedule schedule(packings, {CollectiveKind::broadcast, root}, size_bytes, budget);
+  return schedule.make_broadcast(root);
 }
 
 std::optional<Schedule> trees(const Topology& topology, Collective collective, double size_bytes,

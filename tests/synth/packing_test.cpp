@@ -436,6 +436,34 @@ TEST(SpanningTrees, WithoutHubsLoadNicsEvenlyThoughFew) {
   EXPECT_LE(eight->seconds_per_byte, 1.13 * nic_s_per_byte);
 }
 
+// Trees that no root was chosen for serve a broadcast from any rank.
+TEST(SpanningTrees, CarryABroadcastFromAnyRankNearTheLimit) {
+  const Topology topology = topology_from_name("5*pcie8+2*dgx1");
+  Packings packings(topology, {.by_prices_alone = true});
+  for (const Rank root : {0, 17, 55}) {
+    const auto schedule = broadcast_over_spanning_trees(packings, root, kGigabyte, Budget{});
+    ASSERT_TRUE(schedule);
+    EXPECT_EQ(schedule->collective, (Collective{CollectiveKind::broadcast, root}));
+    EXPECT_EQ(first_fault(*schedule), std::nullopt);
+    const double seconds = simulate(*schedule, topology, Routes(topology), kGigabyte).seconds;
+    const double least_s = kGigabyte * least_by_cuts(topology, schedule->collective);
+    EXPECT_LE(seconds, 1.15 * least_s) << "from " << root;
+  }
+}
+
+// Few numbers of trees use NICs of unequal rates well: the load of 24 is 1.07 times that of 32.
+TEST(SpanningTrees, OfAnAllReduceAreSoManyAsTakeTheLeastTime) {
+  const Topology topology = topology_from_name("mi250,without=gpu9");
+  Budget budget;
+  budget.limit_s =
+      kGigabyte / lower_bound(topology, {CollectiveKind::all_reduce}).algbw_gb_s() / 1e9;
+  const auto schedule =
+      trees(topology, {CollectiveKind::all_reduce}, kGigabyte, budget, {.by_prices_alone = true});
+  ASSERT_TRUE(schedule);
+  const double seconds = simulate(*schedule, topology, Routes(topology), kGigabyte).seconds;
+  EXPECT_LE(seconds, 1.1 * budget.limit_s);
+}
+
 // Thousands of transfers are under way at once, each for about a ten-thousandth of the whole. A
 // simulation that took together what ends within a ten-thousandth of the time that has passed
 // would say 4 % more.
