@@ -391,8 +391,10 @@ class Planner {
     return nullptr;
   }
 
-  /// Both halves with their chunks cut so that they are equal.
-  void compose(const Pooled& first, const Pooled& second, std::size_t size_index) {
+  /// Both halves with their chunks cut so that they are equal. Small ones even if `part` is spent:
+  /// they take no time, and which halves serve best is not known before.
+  void compose(const Pooled& first, const Pooled& second, std::size_t size_index,
+               const Budget& part) {
     const long chunks = std::lcm(long{first.schedule.num_chunks}, long{second.schedule.num_chunks});
     const auto pieces_of = [&](const Pooled& half) {
       return static_cast<int>(chunks / half.schedule.num_chunks);
@@ -402,6 +404,10 @@ class Planner {
         num_transfers(second.schedule) * static_cast<std::size_t>(pieces_of(second));
     const bool equal = first.schedule.num_chunks == second.schedule.num_chunks;
     if (!equal && (chunks > kMostComposedChunks || transfers > kMostSimulated)) return;
+    if (transfers > kFewTransfers && part.spent() && best(all_reduce, size_index) != nullptr) {
+      cut_short_ = true;
+      return;
+    }
     Schedule whole = all_reduce_of(split_chunks(first.schedule, pieces_of(first)),
                                    split_chunks(second.schedule, pieces_of(second)));
     if (first.schedule.name != second.schedule.name) {
@@ -527,12 +533,7 @@ class Planner {
       const auto of_best = [&](auto wanted) {
         const Pooled* first = best(combining, size_index, wanted);
         const Pooled* second = best(spread, size_index, wanted);
-        if (first == nullptr || second == nullptr) return;
-        if (part.spent() && best(all_reduce, size_index) != nullptr) {
-          cut_short_ = true;
-        } else {
-          compose(*first, *second, size_index);
-        }
+        if (first != nullptr && second != nullptr) compose(*first, *second, size_index, part);
       };
       of_best([](const Pooled&) { return true; });
       for (const std::string& strategy : strategies) {
