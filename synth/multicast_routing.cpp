@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/index.hpp"
 #include "model/schedule/steps.hpp"
+#include "model/schedule/symmetry.hpp"
+#include "synth/ordering/predict.hpp"
 
 namespace chorus::synth {
 
@@ -47,6 +51,22 @@ Schedule all_reduce_of(const Schedule& combine, const Schedule& spread) {
   result.collective = {CollectiveKind::all_reduce, 0};
   result.steps = joined(combine.steps, spread.steps);
   return result;
+}
+
+std::optional<Schedule> all_reduce_of_unequal(const Schedule& combine, const Schedule& spread) {
+  constexpr long kMostChunks = 4096;
+  const long chunks = std::lcm(long{combine.num_chunks}, long{spread.num_chunks});
+  const auto pieces_of = [&](const Schedule& half) {
+    return static_cast<int>(chunks / half.num_chunks);
+  };
+  const std::size_t transfers = num_transfers(combine) * at(pieces_of(combine)) +
+                                num_transfers(spread) * at(pieces_of(spread));
+  const bool equal = combine.num_chunks == spread.num_chunks;
+  if (!equal && (chunks > kMostChunks || transfers > kMostSimulated)) return std::nullopt;
+  Schedule whole = all_reduce_of(split_chunks(combine, pieces_of(combine)),
+                                 split_chunks(spread, pieces_of(spread)));
+  if (combine.name != spread.name) whole.name = combine.name + " + " + spread.name;
+  return whole;
 }
 
 }  // namespace chorus::synth

@@ -77,5 +77,9 @@ struct OrderedHops {
 /// all_reduce as reduce_scatter followed by all_gather (or reduce by broadcast), made from a
 /// combining and a spreading schedule of equal chunks.
 [[nodiscard]] Schedule all_reduce_of(const Schedule& combine, const Schedule& spread);
+/// The same of halves in other numbers of chunks, which are cut so that they are equal. Nothing if
+/// that makes more chunks or transfers than are worth it.
+[[nodiscard]] std::optional<Schedule> all_reduce_of_unequal(const Schedule& combine,
+                                                            const Schedule& spread);
 
 }  // namespace chorus::synth

@@ -32,7 +32,6 @@ using enum CollectiveKind;
 
 constexpr double kNearEnough = 1.005;  // of the limit: searching on is not worth it
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr long kMostComposedChunks = 4096;
 constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still be better
 constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes no time
 constexpr int kManyRanks = 128;                // to time an exchange of so many takes long
@@ -391,34 +390,23 @@ class Planner {
     return nullptr;
   }
 
-  /// Both halves with their chunks cut so that they are equal. Small ones even if `part` is spent:
-  /// they take no time, and which halves serve best is not known before.
+  /// Small ones even if `part` is spent: they take no time, and which halves serve best is not
+  /// known before.
   void compose(const Pooled& first, const Pooled& second, std::size_t size_index,
                const Budget& part) {
-    const long chunks = std::lcm(long{first.schedule.num_chunks}, long{second.schedule.num_chunks});
-    const auto pieces_of = [&](const Pooled& half) {
-      return static_cast<int>(chunks / half.schedule.num_chunks);
-    };
-    const std::size_t transfers =
-        num_transfers(first.schedule) * static_cast<std::size_t>(pieces_of(first)) +
-        num_transfers(second.schedule) * static_cast<std::size_t>(pieces_of(second));
-    const bool equal = first.schedule.num_chunks == second.schedule.num_chunks;
-    if (!equal && (chunks > kMostComposedChunks || transfers > kMostSimulated)) return;
-    if (transfers > kFewTransfers && part.spent() && best(all_reduce, size_index) != nullptr) {
+    std::optional<Schedule> whole = all_reduce_of_unequal(first.schedule, second.schedule);
+    if (!whole) return;
+    const bool small = num_transfers(*whole) <= kFewTransfers;
+    if (!small && part.spent() && best(all_reduce, size_index) != nullptr) {
       cut_short_ = true;
       return;
-    }
-    Schedule whole = all_reduce_of(split_chunks(first.schedule, pieces_of(first)),
-                                   split_chunks(second.schedule, pieces_of(second)));
-    if (first.schedule.name != second.schedule.name) {
-      whole.name = first.schedule.name + " + " + second.schedule.name;
     }
     const std::string strategy = first.strategy == second.strategy
                                      ? first.strategy
                                      : first.strategy + " + " + second.strategy;
     // Halves one after the other gain up to a third as a pipeline.
-    if (num_transfers(whole) <= kFewTransfers) add(pipelined(whole), strategy, size_index);
-    add(std::move(whole), strategy, size_index);
+    if (small) add(pipelined(*whole), strategy, size_index);
+    add(*std::move(whole), strategy, size_index);
   }
 
   /// By its busiest link alone, even if the best known loses as much as it may when it is finished.

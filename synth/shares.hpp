@@ -38,7 +38,8 @@ class Shares {
   [[nodiscard]] double kept_for(CollectiveKind kind) const {
     using enum CollectiveKind;
     if (mirrored_.contains(kind)) return 0.02;
-    // Training calls these most, and to search for them takes longest.
+    // Training calls these most, and to search for them takes longest; an all_reduce is composed of
+    // the others besides.
     if (kind == all_reduce) return 0.22;
     if (kind == all_gather || kind == reduce_scatter) return 0.2;
     return 0.05;

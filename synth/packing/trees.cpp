@@ -25,10 +25,6 @@ constexpr double kSmallestPiece = 1 << 12;
 // Where processes send. With pieces of 4 KiB all_reduces of 256 KiB and 1 MiB over TCP took 1.2
 // times as long (`random:9` by its description, the medians of four pairs of runs).
 constexpr double kSmallestOfProcesses = 1 << 14;
-// Trees of an all_reduce. Few are packed in no time, and those that load the least are run; of more
-// each number is run before more are packed.
-constexpr int kFewTrees[] = {1, 2, 3, 4, 5, 6, 8};
-constexpr int kMoreAndMore[] = {12, 16, 24, 32, 64, 128};
 // Transfers of a schedule: so many, or so many for each rank. The deeper the trees of many ranks
 // are, the more pieces it takes to fill them.
 constexpr int kMostTreeTransfers = 60'000;
@@ -74,6 +70,22 @@ int pieces(const TreePacking& packing, const Network& network, double size_bytes
       static_cast<double>(packing.trees.size()) * std::max(network.world_size() - 1, 1);
   const double most = std::min(of_a_tree / smallest, most_transfers / hops);
   return static_cast<int>(std::max(1.0, std::floor(std::min(std::ceil(wanted), most))));
+}
+
+void root_at(Rank root, SpanningTree& tree) {
+  Rank below = -1;
+  for (Rank rank = root; rank >= 0;) {
+    const Rank above = std::exchange(tree.parent[at(rank)], below);
+    below = std::exchange(rank, above);
+  }
+  tree.root = root;
+}
+
+/// Of trees that are the same for all ranks, or from one root.
+TreePacking packing_of(std::vector<SpanningTree> trees, double s_per_byte) {
+  const double rate_gb_s = 1e-9 / std::max(s_per_byte, 1e-18);
+  const int count = static_cast<int>(trees.size());
+  return {count, std::move(trees), rate_gb_s, rate_gb_s, 0};
 }
 
 /// Tries packings of more and fewer trees, pieces and orders; the run that orders them tells how
@@ -132,10 +144,12 @@ class TreeSchedule {
     double least_s_per_byte = kAnyTime;
     double likely_s = kAnyTime;
     bool around_hubs_alone = false;  // which are shallow: many of them are filled soonest
-    std::vector<std::span<const int>> groups = {kFewTrees};
-    for (const int& trees : kMoreAndMore) groups.push_back(std::span(&trees, 1));
-    for (const std::span<const int> counts : groups) {
-      const std::vector<Packed> some = rootless(counts, around_hubs_alone, least_s_per_byte);
+    // Few trees are packed in no time, and those that load the least are run; of more each number
+    // is run before more are packed.
+    const std::vector<std::vector<int>> groups = {
+        {1, 2, 3, 4, 5, 6, 8}, {12}, {16}, {24}, {32}, {64}, {128}};
+    for (const std::vector<int>& counts : groups) {
+      const std::vector<Packed> some = promising_of(counts, around_hubs_alone, least_s_per_byte);
       const bool at_limit = least_s_per_byte * size_bytes_ <= kAtLimit * budget_.limit_s;
       const double before_s = likely_s;
       for (const Packed& packed : some) {
@@ -144,7 +158,7 @@ class TreeSchedule {
           promising.push_back({*seconds, packed});
         }
         const bool none_is_better = at_limit && good_enough(packed);
-        if (budget_.spent() || none_is_better) return finely(std::move(promising));
+        if (budget_.spent() || none_is_better) return finely(promising);
       }
       // More trees load no less than the limit; they may fill the wiring sooner.
       if (!at_limit || counts.back() * forward_.world_size() < kManyHops) continue;
@@ -153,7 +167,7 @@ class TreeSchedule {
       if (2 * at(counts.back()) * forward_.edges().size() > kMostTreeEdges) break;
       around_hubs_alone = true;
     }
-    return finely(std::move(promising));
+    return finely(promising);
   }
 
   /// From `root` over trees that any rank may be the root of, few of which load NICs evenly.
@@ -167,15 +181,11 @@ class TreeSchedule {
       const double s_per_byte = worst_load(placed(forward_, found->trees)) / count;
       if (s_per_byte > kMoreTrees * least_s_per_byte) continue;
       least_s_per_byte = s_per_byte;
-      const double rate_gb_s = 1e-9 / s_per_byte;
-      Packed packed{{},
-                    TreePacking{count, std::move(found->trees), rate_gb_s, rate_gb_s, 0},
-                    s_per_byte,
-                    s_per_byte};
+      Packed packed{{}, packing_of(std::move(found->trees), s_per_byte), s_per_byte, s_per_byte};
       if (const auto seconds = likely(packed)) promising.push_back({*seconds, std::move(packed)});
       if (budget_.spent()) break;
     }
-    return finely(std::move(promising));
+    return finely(promising);
   }
 
  private:
@@ -204,20 +214,19 @@ class TreeSchedule {
     return likely_s(packed, *seconds);
   }
 
-  /// The most promising in as many pieces as are good.
-  std::optional<Schedule> finely(std::vector<Promise> promising) {
-    if (promising.empty()) return taken();
-    // What it takes to fill many trees hides what they gain: the most are tried as well.
-    const Promise most = promising.back();
-    std::ranges::stable_sort(promising, {}, &Promise::likely_s);
-    if (promising.size() > kMostFine) {
-      promising.resize(kMostFine);
-      const bool among = std::ranges::any_of(promising, [&](const Promise& one) {
-        return one.packed.trees() == most.packed.trees() && one.likely_s == most.likely_s;
-      });
-      if (!among) promising.push_back(most);
+  /// The most promising in as many pieces as are good; the last of them has the most trees.
+  std::optional<Schedule> finely(const std::vector<Promise>& promising) {
+    std::vector<const Promise*> order;
+    for (const Promise& one : promising) order.push_back(&one);
+    std::ranges::stable_sort(order, {}, [](const Promise* one) { return one->likely_s; });
+    if (order.size() > kMostFine) {
+      order.resize(kMostFine);
+      // What it takes to fill many trees hides what they gain: the most are tried as well.
+      const Promise* const most = &promising.back();
+      if (std::ranges::find(order, most) == order.end()) order.push_back(most);
     }
-    for (const auto& [likely_s, packed] : promising) {
+    for (const Promise* one : order) {
+      const Packed& packed = one->packed;
       if (good_pieces(packed, 1) == good_pieces(packed, kCoarse)) continue;
       attempt(packed, packed.limit_s_per_byte * size_bytes_);
     }
@@ -301,10 +310,11 @@ class TreeSchedule {
     return packed;
   }
 
-  /// Packings of so many trees that may be worth a try; the least load of all that are known is
-  /// kept in `least_s_per_byte`. None if there are too many hops, or the budget is spent.
-  [[nodiscard]] std::vector<Packed> rootless(std::span<const int> counts, bool around_hubs_alone,
-                                             double& least_s_per_byte) const {
+  /// Rootless packings of so many trees that may be worth a try; the least load of all that are
+  /// known is kept in `least_s_per_byte`. None if there are too many hops, or the budget is spent.
+  [[nodiscard]] std::vector<Packed> promising_of(const std::vector<int>& counts,
+                                                 bool around_hubs_alone,
+                                                 double& least_s_per_byte) const {
     std::vector<Packed> all;
     const auto consider = [&](const Packed& some) {
       const bool less = some.s_per_byte < kMoreTrees * least_s_per_byte;
@@ -331,20 +341,10 @@ class TreeSchedule {
     return all;
   }
 
-  static void root_at(Rank root, SpanningTree& tree) {
-    Rank below = -1;
-    for (Rank rank = root; rank >= 0;) {
-      const Rank above = std::exchange(tree.parent[at(rank)], below);
-      below = std::exchange(rank, above);
-    }
-    tree.root = root;
-  }
-
   [[nodiscard]] std::optional<Packed> rootless(int trees, TreeShape shape) const {
     const std::optional<SpanningPacking> found = packings_.spanning(trees, shape, budget_);
     if (!found) return std::nullopt;
-    const double rate_gb_s = 1e-9 / std::max(found->seconds_per_byte, 1e-18);
-    const TreePacking half{trees, found->trees, rate_gb_s, rate_gb_s, 0};
+    const TreePacking half = packing_of(found->trees, found->seconds_per_byte);
     Packed packed{half, half, found->seconds_per_byte, found->seconds_per_byte};
     apart(packed);
     return packed;
