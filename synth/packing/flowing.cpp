@@ -148,7 +148,7 @@ class Flowing {
         sharing_(carriers.resources, paths_.all()),
         still_to_begin_(sharing_, paths_, bytes),
         lanes_(at(jobs.num_lanes)) {
-    count_work(jobs_.size(), 2200);
+    count_work(jobs_.size(), 350);
   }
 
   /// The seconds it takes; nothing if the budget is spent, or if they are more than `give_up_s`.

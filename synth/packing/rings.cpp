@@ -35,6 +35,7 @@ class Rings {
         edge_(at(n_) * at(n_), -1),
         load_(network.resources().size(), 0),
         price_of_load_(load_.size(), 0),
+        more_(load_.size(), 0),
         rings_(at(rings)) {
     for (std::size_t i = 0; i < network.edges().size(); ++i) {
       const Edge& edge = network.edges()[i];
@@ -127,17 +128,14 @@ class Rings {
       }
       price.rest += farther(index, hop.times);
       for (const int resource : network_.edges()[at(index)].resources) {
-        const double more = hop.times * network_.resources()[at(resource)].beta_s_per_byte;
-        const auto known = std::ranges::find(changed_, resource, &std::pair<int, double>::first);
-        if (known != changed_.end()) {
-          known->second += more;
-        } else {
-          changed_.emplace_back(resource, more);
-        }
+        changed_.push_back(resource);
+        more_[at(resource)] += hop.times * network_.resources()[at(resource)].beta_s_per_byte;
       }
     }
-    for (const auto& [resource, more] : changed_) {
-      if (more == 0) continue;
+    count_work(changed_.size(), 30);
+    for (const int resource : changed_) {
+      const double more = std::exchange(more_[at(resource)], 0);
+      if (more == 0) continue;  // or it was there before
       price.rest += price_of(load_[at(resource)] + more) - price_of_load_[at(resource)];
     }
     return price;
@@ -171,7 +169,7 @@ class Rings {
     while (ring.size() < at(n_)) {
       Rank nearest = -1;
       Price least;
-      count_work(at(n_), 90);
+      count_work(at(n_), 40);
       for (int i = 1; i < n_; ++i) {
         const Rank next = (ring.back() + i) % n_;
         if (inside[at(next)] != 0) continue;
@@ -214,7 +212,7 @@ class Rings {
     change(cut(1));
     int best = -1;
     const double tolerance = 1e-9 * std::abs(least.rest);
-    count_work(at(n_ - length), 150);
+    count_work(at(n_ - length), 40);
     for (int after = length; after + 1 < n_; ++after) {
       const Price price = price_after(insertion(after));
       if (!price.is_below(least, best < 0 ? tolerance : 0)) continue;
@@ -231,9 +229,10 @@ class Rings {
 
   const Network& network_;
   int n_;
-  std::vector<int> edge_;                        // [src · n + dst], -1: none
-  std::vector<double> load_, price_of_load_;     // by resource
-  std::vector<std::pair<int, double>> changed_;  // of these, by how much
+  std::vector<int> edge_;                     // [src · n + dst], -1: none
+  std::vector<double> load_, price_of_load_;  // by resource
+  std::vector<double> more_;                  // by resource: by how much it would change
+  std::vector<int> changed_;                  // which
   double least_scale_ = 0, scale_ = 0;
   double nearness_ = 0;  // of all hops: of equals the nearer
   Price price_;

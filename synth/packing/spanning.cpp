@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <span>
@@ -22,11 +23,19 @@ constexpr int kPatience = 10, kPatienceWithoutHubs = 5;
 // half loaded.
 constexpr int kMostReliefs = 6;
 constexpr double kReliefSteepness = 8;
+// Times what a hop cost when it was found: so much dearer it is still taken.
+constexpr double kStillCheap = 1.05;
 
 /// Two ranks with an edge either way.
 struct Pair {
   Rank a = 0;
   Rank b = 0;
+};
+
+/// Resources that the same pairs cross, and which are loaded alike, as both lanes of a cable.
+struct Shared {
+  double beta_s_per_byte = 0;  ///< of the slowest
+  double times = 0;            ///< as many such as take as long together
 };
 
 /// A tree as the pairs it is made of.
@@ -41,21 +50,17 @@ class Spanning {
       const std::optional<int> back = network.edge(there.dst, there.src);
       if (there.src > there.dst || !back) continue;
       pairs_.push_back({there.src, there.dst});
-      for (const std::vector<int>* crossed :
-           {&there.resources, &network.edges()[at(*back)].resources}) {
-        crossed_.insert(crossed_.end(), crossed->begin(), crossed->end());
-      }
-      crossed_from_.push_back(crossed_.size());
     }
+    share();
     pairs_of_.resize(n_);
     for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
       pairs_of_[at(pairs_[pair].a)].push_back(static_cast<int>(pair));
       pairs_of_[at(pairs_[pair].b)].push_back(static_cast<int>(pair));
     }
-    load_.assign(network.resources().size(), 0);
+    load_.assign(shared_.size(), 0);
     price_.assign(load_.size(), 0);
     crossings_.assign(load_.size(), 0);
-    for (const int resource : crossed_) ++crossings_[at(resource)];
+    for (const int index : crossed_) ++crossings_[at(index)];
   }
 
   bool build(int count, const Budget& budget) {
@@ -106,8 +111,39 @@ class Spanning {
   }
 
  private:
+  /// Finds the resources that the same pairs cross: to look at one of them is enough.
+  void share() {
+    std::vector<std::vector<int>> crossing(network_.resources().size());
+    for (std::size_t index = 0; index < pairs_.size(); ++index) {
+      const auto [a, b] = pairs_[index];
+      for (const int edge : {*network_.edge(a, b), *network_.edge(b, a)}) {
+        for (const int resource : network_.edges()[at(edge)].resources) {
+          crossing[at(resource)].push_back(static_cast<int>(index));
+        }
+      }
+    }
+    std::map<std::vector<int>, Shared> by_pairs;
+    for (std::size_t index = 0; index < crossing.size(); ++index) {
+      const double beta = network_.resources()[index].beta_s_per_byte;
+      if (beta <= 0 || crossing[index].empty()) continue;
+      Shared& shared = by_pairs[std::move(crossing[index])];
+      const double sum = shared.beta_s_per_byte * shared.times + beta;
+      shared.beta_s_per_byte = std::max(shared.beta_s_per_byte, beta);
+      shared.times = sum / shared.beta_s_per_byte;
+    }
+    std::vector<std::vector<int>> crossed(pairs_.size());
+    for (const auto& [pairs, shared] : by_pairs) {
+      for (const int pair : pairs) crossed[at(pair)].push_back(static_cast<int>(shared_.size()));
+      shared_.push_back(shared);
+    }
+    for (const std::vector<int>& of_pair : crossed) {
+      crossed_.insert(crossed_.end(), of_pair.begin(), of_pair.end());
+      crossed_from_.push_back(crossed_.size());
+    }
+  }
+
   /// Of both edges of a pair.
-  [[nodiscard]] std::span<const int> resources_of(int pair) const {
+  [[nodiscard]] std::span<const int> shared_by(int pair) const {
     return std::span(crossed_).subspan(crossed_from_[at(pair)],
                                        crossed_from_[at(pair) + 1] - crossed_from_[at(pair)]);
   }
@@ -136,7 +172,9 @@ class Spanning {
   [[nodiscard]] double congestion(double most) const {
     constexpr double kSteep = 20;
     double sum = 0;
-    for (const double load : load_) sum += std::exp(kSteep * (load / most - 1));
+    for (std::size_t i = 0; i < load_.size(); ++i) {
+      sum += shared_[i].times * std::exp(kSteep * (load_[i] / most - 1));
+    }
     count_work(load_.size(), 10);
     return sum;
   }
@@ -146,16 +184,16 @@ class Spanning {
   }
 
   void change_load(int pair, int times) {
-    for (const int resource : resources_of(pair)) {
-      load_[at(resource)] += times * network_.resources()[at(resource)].beta_s_per_byte;
+    for (const int index : shared_by(pair)) {
+      load_[at(index)] += times * shared_[at(index)].beta_s_per_byte;
     }
   }
 
   [[nodiscard]] bool touches(const PairTree& tree, double load) const {
     return std::any_of(tree.begin(), tree.end(), [&](int pair) {
-      const std::span<const int> resources = resources_of(pair);
-      return std::any_of(resources.begin(), resources.end(),
-                         [&](int resource) { return load_[at(resource)] >= load; });
+      const std::span<const int> shared = shared_by(pair);
+      return std::any_of(shared.begin(), shared.end(),
+                         [&](int index) { return load_[at(index)] >= load; });
     });
   }
 
@@ -163,9 +201,7 @@ class Spanning {
   void set_prices(double steepness) {
     steepness_ = steepness;
     top_ = limited() ? worst() : 0;
-    for (const Resource& resource : network_.resources()) {
-      top_ = std::max(top_, resource.beta_s_per_byte);
-    }
+    for (const Shared& shared : shared_) top_ = std::max(top_, shared.beta_s_per_byte);
     double sum = 0;  // of the costs of all pairs
     for (std::size_t i = 0; i < price_.size(); ++i) {
       set_price(i);
@@ -175,16 +211,9 @@ class Spanning {
     count_work(price_.size(), 20);
   }
 
-  void set_price(std::size_t resource) {
-    const double beta = network_.resources()[resource].beta_s_per_byte;
-    if (beta <= 0) return;
-    price_[resource] = beta * std::exp(steepness_ * ((load_[resource] + beta) / top_ - 1));
-  }
-
-  [[nodiscard]] double cost(int pair) const {
-    double sum = 0;
-    for (const int resource : resources_of(pair)) sum += price_[at(resource)];
-    return sum;
+  void set_price(std::size_t index) {
+    const auto [beta, times] = shared_[index];
+    price_[index] = times * beta * std::exp(steepness_ * ((load_[index] + beta) / top_ - 1));
   }
 
   /// Prim's algorithm from a random rank, depth counting a little. False if ranks are left out.
@@ -207,9 +236,9 @@ class Spanning {
       tree.push_back(chosen);
       change_load(chosen, 1);
       if (shape_ == TreeShape::around_hubs) continue;
-      for (const int resource : resources_of(chosen)) set_price(at(resource));
+      for (const int index : shared_by(chosen)) set_price(at(index));
     }
-    count_work(growth.looks, 20);
+    count_work(growth.looks, 3);
     return true;
   }
 
@@ -222,25 +251,31 @@ class Spanning {
     std::vector<double> offers;  // by rank: the least cost at which it was reached, at the time
     std::vector<int> over;       // by rank: the pair of that offer
     std::vector<int> depth;
-    std::size_t looks = 0;
+    std::size_t looks = 0;  // at prices
   };
 
-  /// What it costs that `rank` joins over `pair`.
-  [[nodiscard]] double asked(const Growth& growth, Rank rank, int pair) const {
-    return cost(pair) + deep_ * (growth.depth[at(beyond(pair, rank))] + 1);
+  /// What it costs that `rank` joins over `pair`; if that is `most` or more, so much at least.
+  [[nodiscard]] double asked(Growth& growth, Rank rank, int pair, double most) const {
+    double cost = deep_ * (growth.depth[at(beyond(pair, rank))] + 1);
+    growth.looks += 4;  // what every offer takes
+    for (const int index : shared_by(pair)) {
+      if (cost >= most) break;
+      cost += price_[at(index)];
+      ++growth.looks;
+    }
+    return cost;
   }
 
   /// Keeps the cheapest way for `rank` to join.
   void offer(Growth& growth, Rank rank, int pair) const {
-    ++growth.looks;
-    const double cost = asked(growth, rank, pair);
+    const double cost = asked(growth, rank, pair, growth.offers[at(rank)]);
     if (cost >= growth.offers[at(rank)]) return;
     growth.offers[at(rank)] = cost;
     growth.over[at(rank)] = pair;
   }
 
   /// The rank outside that joins most cheaply; -1 if none can. Prices only rise, so that only the
-  /// offer that seems least has to be looked at again.
+  /// offer that seems least has to be looked at again, and only if it is much dearer by now.
   [[nodiscard]] Rank cheapest(Growth& growth) const {
     for (;;) {
       Rank best = -1;
@@ -250,11 +285,11 @@ class Spanning {
           best = static_cast<Rank>(rank);
         }
       }
-      growth.looks += n_ / 8;  // to compare offers takes so much less than to make one
+      growth.looks += n_ / 2;  // to compare offers takes less
       if (best < 0) return best;
-      const double now = asked(growth, best, growth.over[at(best)]);
-      if (now <= growth.offers[at(best)] * (1 + 1e-9)) return best;
-      growth.offers[at(best)] = kUnreached;
+      const double now = asked(growth, best, growth.over[at(best)], kUnreached);
+      if (now <= kStillCheap * growth.offers[at(best)]) return best;
+      growth.offers[at(best)] = now;
       for (const int index : pairs_of_[at(best)]) {
         if (growth.inside[at(beyond(index, best))] != 0) offer(growth, best, index);
       }
@@ -300,14 +335,14 @@ class Spanning {
   TreeShape shape_;
   std::size_t n_;
   std::vector<Pair> pairs_;
-  std::vector<int> crossed_;  // resources of all pairs, one pair after the other: packed, for speed
-  std::vector<std::size_t> crossed_from_ = {0};  // by pair: where its resources begin
+  std::vector<Shared> shared_;
+  std::vector<int> crossed_;  // of these, by all pairs, one after the other: packed, for speed
+  std::vector<std::size_t> crossed_from_ = {0};  // by pair: where its own begin
   std::vector<std::vector<int>> pairs_of_;       // by rank
-  std::vector<double> load_;                     // seconds per byte of one tree, by resource
-  std::vector<double> price_;                    // by resource
-  std::vector<double> crossings_;                // by resource: of how many pairs
-  double steepness_ = 0, top_ = 0;               // of the prices
-  double deep_ = 0;                              // the cost of one hop more
+  // By index into shared_: seconds per byte of one tree, prices, and how many pairs cross it.
+  std::vector<double> load_, price_, crossings_;
+  double steepness_ = 0, top_ = 0;  // of the prices
+  double deep_ = 0;                 // the cost of one hop more
   std::vector<PairTree> trees_;
   std::mt19937_64 random_;
 };

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "base/index.hpp"
+#include "base/work.hpp"
 
 namespace chorus::synth {
 namespace {
@@ -39,6 +40,7 @@ Loads::Loads(const Network& network, int pieces, double piece_bytes, double alph
 
 void Loads::change(const Path& path, int by) {
   for (const int edge : path) {
+    count_work(network_.edges()[at(edge)].resources.size(), 60);
     for (const int resource : network_.edges()[at(edge)].resources) {
       count_[at(resource)] += by;
       reprice_one(resource);
@@ -99,6 +101,7 @@ void Loads::reprice_one(int resource) {
 
 double Loads::price(int edge) const {
   double sum = alpha_price_[at(edge)] + lanes_[at(edge)].price;
+  count_work(2 + network_.edges()[at(edge)].resources.size(), 3);
   for (const int resource : network_.edges()[at(edge)].resources) sum += price_[at(resource)];
   return sum;
 }

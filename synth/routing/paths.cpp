@@ -28,8 +28,8 @@ void CheapestPaths::run(Rank source, std::span<const double> cost) {
   std::fill(via_.begin(), via_.end(), -1);
   distance_[at(source)] = 0;
   heap_.assign(1, {0, source});
-  count_work(distance_.size(), 50);
-  count_work(dst_.size() * at(network_.cells().count()), 15);
+  count_work(distance_.size(), 120);
+  count_work(dst_.size() * at(network_.cells().count()), 4);
   while (!heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     const auto [distance, rank] = heap_.back();

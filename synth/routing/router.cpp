@@ -113,7 +113,7 @@ void Router::sweep(Routing& routing, Loads& loads, bool explores) {
     mine.resize(sources_[source + 1] - sources_[source]);
     std::iota(mine.begin(), mine.end(), sources_[source]);
     shuffle(mine, random_);
-    count_work(mine.size() * at(routing.pieces), 600);
+    count_work(mine.size() * at(routing.pieces), 200);
     for (const std::size_t demand : mine) improve(routing, loads, demand);
     if (budget_.spent()) break;
   }

@@ -112,7 +112,7 @@ class Simulator {
     busy_since_s_.assign(topology.links.size(), 0);
     users_.assign(topology.links.size(), 0);
     result_.link_busy_s.assign(topology.links.size(), 0);
-    count_work(entries_.size(), 2500);
+    count_work(entries_.size(), 100);
   }
 
   Simulation run() {

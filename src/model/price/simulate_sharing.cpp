@@ -124,6 +124,7 @@ void FairSharing::begin(int id, int path, double bytes, double now_s) {
     free_slots_.push_back(static_cast<int>(flows_.size()));
     flows_.emplace_back();
   }
+  count_work(1, 500);  // and its events
   const int slot = free_slots_.back();
   free_slots_.pop_back();
   if (slot_of_.size() <= at(id)) slot_of_.resize(at(id) + 1, kEnded);
@@ -265,7 +266,8 @@ void FairSharing::fill() {
   };
   for (const int slot : open_flows_) flows_[at(slot)].next_rate = kInfinity;
   shares_.clear();
-  count_work(open_flows_.size(), 50);
+  count_work(open_flows_.size(), 110);
+  count_work(open_resources_.size(), 60);
   for (const int index : open_resources_) {
     const Resource& resource = resources_[at(index)];
     const bool all = resource.open_users.size() == resource.users.size();
@@ -276,7 +278,7 @@ void FairSharing::fill() {
     }
     filling_[at(index)] = filling;
     shares_.push_back(share_of(index));
-    count_work(2 + resource.open_users.size(), 13);
+    count_work(resource.open_users.size(), 50);
   }
   std::make_heap(shares_.begin(), shares_.end(), std::greater<>());
   while (!shares_.empty()) {
@@ -398,7 +400,7 @@ void FairSharing::update(double now_s) {
     if (widenings == kMostWidenings) open_all_tied();
     fill();
   }
-  count_work(touched_.size() + open_flows_.size(), 40);
+  count_work(touched_.size(), 40);
   adapt_window();
   settle(now_s);
 }
