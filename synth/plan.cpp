@@ -30,7 +30,7 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr double kNearEnough = 1.005;  // of the limit: searching on is not worth it
+constexpr double kNearEnough = 1.005, kNearEnoughOfMany = 1.02;  // look no further
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still be better
 constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes no time
@@ -182,7 +182,7 @@ class Planner {
   [[nodiscard]] bool straight_is_enough(CollectiveKind kind) const {
     if (kind != all_to_all || forward_.folds(kind) || !options_.limit) return false;
     const double size = size_of(options_.sizes.size() - 1);
-    return forward_.straight_seconds(size) <= kNearEnough * options_.limit({kind, 0}, size);
+    return forward_.straight_seconds(size) <= near_enough(kind) * options_.limit({kind, 0}, size);
   }
 
   /// Where the budget was too small for some sizes, what was made for others serves them too: of
@@ -217,7 +217,7 @@ class Planner {
     if (strategy.every_size) {
       for (Schedule& schedule : made_by(strategy, kind, size_index)) {
         if (is_enough(kind, size_index)) return;
-        add(std::move(schedule), strategy.name, size_index);
+        add(std::move(schedule), strategy.name, size_index, strategy.timed);
       }
       return;
     }
@@ -236,7 +236,7 @@ class Planner {
       const Schedule& schedule = *one;
       if (is_enough(kind, size_index)) return;
       if (least_s > 0 && good_enough(kind, size_index)) return;
-      add(schedule, strategy.name, size_index);
+      add(schedule, strategy.name, size_index, strategy.timed);
     }
   }
 
@@ -279,8 +279,10 @@ class Planner {
     return true;
   }
 
-  /// A schedule that competes at one size (and at those for which it is added again).
-  void add(Schedule schedule, const std::string& strategy, std::size_t size_index) {
+  /// A schedule that competes at one size (and at those for which it is added again). `timed`: as
+  /// its strategy says.
+  void add(Schedule schedule, const std::string& strategy, std::size_t size_index,
+           bool timed = false) {
     const Collective collective = schedule.collective;
     Pool& pool = pools_[collective.kind];
     auto entry =
@@ -296,8 +298,10 @@ class Planner {
         if (time.seconds >= best_s) return;
       }
       require_correct(schedule, strategy);
+      const bool finished = timed && loses_as_pipeline(schedule, options_.step_s);
       pool.push_back({std::move(schedule), strategy,
-                      std::vector<Prediction>(options_.sizes.size(), {kNever, Method::replayed})});
+                      std::vector<Prediction>(options_.sizes.size(), {kNever, Method::replayed}),
+                      finished});
       entry = std::prev(pool.end());
     }
     if (entry->at_sizes[size_index].seconds != kNever) return;
@@ -326,12 +330,6 @@ class Planner {
     return options_.step_s > 0 ? kPipelineLosesInJobs : kPipelineLoses;
   }
 
-  /// Of eleven all_reduces so large nine lost 7 to 77 % as pipelines, and to time them takes long.
-  [[nodiscard]] bool loses_as_pipeline(const Schedule& schedule) const {
-    return schedule.collective.kind == all_reduce && options_.step_s == 0 &&
-           num_transfers(schedule) > kFewTransfers;
-  }
-
   /// Gives a winner the form that the plan has, which is another schedule, to be proved and timed
   /// again: that of a pipeline, or where that loses too much, of its simulation.
   void finish(Pooled& winner, std::size_t size_index) {
@@ -345,7 +343,7 @@ class Planner {
     const double size = size_of(size_index);
     const double most_s = most_lost() * winner.at_sizes[size_index].seconds;
     Prediction here{kNever, Method::replayed};
-    if (!loses_as_pipeline(as_made)) here = predict(schedule, size, most_s);
+    if (!loses_as_pipeline(as_made, options_.step_s)) here = predict(schedule, size, most_s);
     if (here.seconds > most_s) {
       const auto simulation = forward_.simulation(winner.schedule, size);
       schedule = simulation ? timed(winner.schedule, *simulation) : winner.schedule;
@@ -488,12 +486,18 @@ class Planner {
     return seconds == kNever ? 0 : seconds;
   }
 
+  /// Times the limit. To route what many ranks exchange takes long.
+  [[nodiscard]] double near_enough(CollectiveKind kind) const {
+    const bool many = forward_.topology().world_size() > kManyRanks;
+    return kind == all_to_all && many ? kNearEnoughOfMany : kNearEnough;
+  }
+
   [[nodiscard]] bool good_enough(CollectiveKind kind, std::size_t size_index) const {
     if (!options_.limit) return false;
     const Pooled* found = best(kind, size_index);
     const double size = size_of(size_index);
-    return found != nullptr &&
-           found->at_sizes[size_index].seconds <= kNearEnough * options_.limit({kind, 0}, size);
+    return found != nullptr && found->at_sizes[size_index].seconds <=
+                                   near_enough(kind) * options_.limit({kind, 0}, size);
   }
 
   /// all_reduce from halves: at small sizes first, which take no time.

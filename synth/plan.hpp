@@ -48,6 +48,8 @@ struct Strategy {
   /// Where ranks are many it is asked before others: what loses by its busiest link alone is not
   /// timed then.
   bool leads = false;
+  /// The steps of its all_reduces follow the clock already where they are large (timed.hpp).
+  bool timed = false;
 };
 
 /// Those that need no solver: in every program that links the library.

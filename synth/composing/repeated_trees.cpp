@@ -296,7 +296,7 @@ std::vector<Schedule> repeated_trees(const Network& network, double size_bytes,
       // Better forwards, as what is there goes first; the other, turned round, for reduce-scatter.
       const TreeFlow flow{multicast.collective, nullptr, &packing, pieces};
       if (auto flowing = flowing_order("trees", network, flow, {}, size_bytes, budget)) {
-        least_s = std::min(least_s, flowing->seconds);
+        least_s = std::min(least_s, flowing->simulation.seconds);
         schedules.push_back(std::move(flowing->schedule));
       }
     }
@@ -316,7 +316,7 @@ std::vector<Schedule> repeated_all_reduces(const Network& network, double size_b
       const TreeFlow flow{{CollectiveKind::all_reduce, 0}, &packing, &packing, pieces};
       auto flowing = flowing_order("trees", network, flow, {}, size_bytes, budget);
       if (!flowing) return schedules;
-      least_s = std::min(least_s, flowing->seconds);
+      least_s = std::min(least_s, flowing->simulation.seconds);
       schedules.push_back(std::move(flowing->schedule));
     }
   }

@@ -3,6 +3,7 @@
 
 #include "chorus/schedule.hpp"
 #include "model/price/cost.hpp"
+#include "model/schedule/symmetry.hpp"
 
 namespace chorus::synth {
 
@@ -18,5 +19,14 @@ namespace chorus::synth {
 /// `simulation` is of `schedule`, which has no symmetry. Takes as long as before in a simulation:
 /// no message is divided, none joined to another.
 [[nodiscard]] Schedule timed(const Schedule& schedule, const Simulation& simulation);
+
+/// True for an all_reduce so large that pipelined() is not tried: of eleven such nine lost 7 to 77
+/// % as pipelines, and to time them takes long. `step_s`: as in PlanOptions; jobs try it all the
+/// same.
+[[nodiscard]] inline bool loses_as_pipeline(const Schedule& schedule, double step_s) {
+  constexpr std::size_t kFewTransfers = 20'000;
+  return schedule.collective.kind == CollectiveKind::all_reduce && step_s == 0 &&
+         num_transfers(schedule) > kFewTransfers;
+}
 
 }  // namespace chorus::synth

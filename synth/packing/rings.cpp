@@ -27,6 +27,11 @@ struct Price {
   }
 };
 
+/// Of a resource's load, and of what it would be with one hop more or less.
+struct Prices {
+  double now = 0, one_more = 0, one_less = 0;
+};
+
 class Rings {
  public:
   Rings(const Network& network, int rings)
@@ -34,8 +39,8 @@ class Rings {
         n_(network.world_size()),
         edge_(at(n_) * at(n_), -1),
         load_(network.resources().size(), 0),
-        price_of_load_(load_.size(), 0),
-        more_(load_.size(), 0),
+        prices_(load_.size()),
+        times_(load_.size(), 0),
         rings_(at(rings)) {
     for (std::size_t i = 0; i < network.edges().size(); ++i) {
       const Edge& edge = network.edges()[i];
@@ -101,9 +106,15 @@ class Rings {
     for (const double load : load_) scale_ = std::max(scale_, load);
     price_.rest = nearness_;
     for (std::size_t i = 0; i < load_.size(); ++i) {
-      price_of_load_[i] = price_of(load_[i]);
-      price_.rest += price_of_load_[i];
+      set_prices(i);
+      price_.rest += prices_[i].now;
     }
+  }
+
+  void set_prices(std::size_t index) {
+    const double beta = network_.resources()[index].beta_s_per_byte;
+    prices_[index] = {price_of(load_[index]), price_of(load_[index] + beta),
+                      price_of(load_[index] - beta)};
   }
 
   [[nodiscard]] int edge_of(const Change& hop) const {
@@ -115,8 +126,8 @@ class Rings {
     return times * 1e-3 * alpha_s / (alpha_s + 1e-6);
   }
 
-  /// What the price would be then. What one hop takes and another gives up cancels out:
-  /// exponentials are what takes time here.
+  /// What the price would be then. What one hop takes and another gives up cancels out, and what
+  /// one more or less costs is known: exponentials take ten times as long as all the rest.
   [[nodiscard]] Price price_after(std::span<const Change> changes) {
     Price price = price_;
     changed_.clear();
@@ -129,16 +140,23 @@ class Rings {
       price.rest += farther(index, hop.times);
       for (const int resource : network_.edges()[at(index)].resources) {
         changed_.push_back(resource);
-        more_[at(resource)] += hop.times * network_.resources()[at(resource)].beta_s_per_byte;
+        times_[at(resource)] += hop.times;
       }
     }
-    count_work(changed_.size(), 30);
+    count_work(changed_.size(), 12);
     for (const int resource : changed_) {
-      const double more = std::exchange(more_[at(resource)], 0);
-      if (more == 0) continue;  // or it was there before
-      price.rest += price_of(load_[at(resource)] + more) - price_of_load_[at(resource)];
+      const int times = std::exchange(times_[at(resource)], 0);
+      if (times == 0) continue;  // or it was there before
+      price.rest += price_then(resource, times) - prices_[at(resource)].now;
     }
     return price;
+  }
+
+  [[nodiscard]] double price_then(int resource, int times) const {
+    if (times == 1) return prices_[at(resource)].one_more;
+    if (times == -1) return prices_[at(resource)].one_less;
+    return price_of(load_[at(resource)] +
+                    times * network_.resources()[at(resource)].beta_s_per_byte);
   }
 
   void change(std::span<const Change> changes) {
@@ -153,12 +171,10 @@ class Rings {
     nearness_ += farther(index, hop.times);
     price_.rest += farther(index, hop.times);
     for (const int resource : network_.edges()[at(index)].resources) {
-      double& load = load_[at(resource)];
-      double& price = price_of_load_[at(resource)];
-      load += hop.times * network_.resources()[at(resource)].beta_s_per_byte;
-      price_.rest -= price;
-      price = price_of(load);
-      price_.rest += price;
+      load_[at(resource)] += hop.times * network_.resources()[at(resource)].beta_s_per_byte;
+      price_.rest -= prices_[at(resource)].now;
+      set_prices(at(resource));
+      price_.rest += prices_[at(resource)].now;
     }
   }
 
@@ -229,10 +245,11 @@ class Rings {
 
   const Network& network_;
   int n_;
-  std::vector<int> edge_;                     // [src · n + dst], -1: none
-  std::vector<double> load_, price_of_load_;  // by resource
-  std::vector<double> more_;                  // by resource: by how much it would change
-  std::vector<int> changed_;                  // which
+  std::vector<int> edge_;       // [src · n + dst], -1: none
+  std::vector<double> load_;    // by resource
+  std::vector<Prices> prices_;  // of these loads
+  std::vector<int> times_;      // by resource: by how many hops it would change
+  std::vector<int> changed_;    // which
   double least_scale_ = 0, scale_ = 0;
   double nearness_ = 0;  // of all hops: of equals the nearer
   Price price_;

@@ -11,6 +11,7 @@
 #include "base/index.hpp"
 #include "chorus/error.hpp"
 #include "synth/ordering/predict.hpp"
+#include "synth/ordering/timed.hpp"
 #include "synth/packing.hpp"
 #include "synth/packing/flowing.hpp"
 #include "synth/packing/packings.hpp"
@@ -270,6 +271,9 @@ class TreeSchedule {
 
   std::optional<Schedule> taken() {
     if (!best_) return std::nullopt;
+    if (loses_as_pipeline(best_->schedule, budget_.step_s)) {
+      return timed(best_->schedule, best_->simulation);
+    }
     return std::move(best_->schedule);
   }
 
@@ -425,8 +429,8 @@ class TreeSchedule {
     auto run = flowing_order("trees", packings_.topology(), packings_.routes(), flow, ordering,
                              size_bytes_, budget_, give_up_s);
     if (!run) return std::nullopt;
-    const double seconds = run->seconds;
-    if (best_ && seconds >= best_->seconds * kWorthIt) return seconds;
+    const double seconds = run->simulation.seconds;
+    if (best_ && seconds >= best_->simulation.seconds * kWorthIt) return seconds;
     best_ = std::move(run);
     best_ordering_ = ordering;
     chosen_ = packed;
@@ -434,13 +438,13 @@ class TreeSchedule {
   }
 
   [[nodiscard]] double known_s() const {
-    return best_ ? std::min(best_->seconds, budget_.useless_s) : budget_.useless_s;
+    return best_ ? std::min(best_->simulation.seconds, budget_.useless_s) : budget_.useless_s;
   }
 
   [[nodiscard]] bool good_enough(const Packed& packed) const {
     const double enough_s =
         std::max(kGoodEnough * packed.limit_s_per_byte * size_bytes_, kAtLimit * budget_.limit_s);
-    return best_ && best_->seconds <= enough_s;
+    return best_ && best_->simulation.seconds <= enough_s;
   }
 
   /// Other orders and smaller pieces.

@@ -35,7 +35,7 @@ constexpr int kManyUnderWay = 1000;
 constexpr double kManyOpened = 3;
 constexpr int kUpdates = 32;  // after which the window changes
 constexpr double kWindowStep = 2;
-constexpr double kLeastWindow = 1e-4, kLargestWindow = 0.02;
+constexpr double kLeastWindow = 1e-4;
 constexpr double kOfLate = 256;  // transfers
 
 double capacity_of(double beta_s_per_byte) {
@@ -44,7 +44,9 @@ double capacity_of(double beta_s_per_byte) {
 
 }  // namespace
 
-FairSharing::FairSharing(const Topology& topology, const std::vector<std::span<const int>>& paths) {
+FairSharing::FairSharing(const Topology& topology, const std::vector<std::span<const int>>& paths,
+                         double largest_window)
+    : largest_window_(largest_window) {
   for (const Topology::Link& link : topology.links) {
     resources_.emplace_back().capacity = capacity_of(link.beta_s_per_byte);
   }
@@ -339,7 +341,7 @@ void FairSharing::adapt_window() {
   changed_ += changes_.count;
   if (++updates_ < kUpdates) return;
   if (opened_ > kManyOpened * changed_) {
-    window_ = std::clamp(window_ * kWindowStep, kLeastWindow, kLargestWindow);
+    window_ = std::clamp(window_ * kWindowStep, kLeastWindow, largest_window_);
   } else if (opened_ < kManyOpened / 2 * changed_) {
     window_ = window_ <= kLeastWindow ? 0 : window_ / kWindowStep;
   }

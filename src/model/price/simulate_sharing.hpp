@@ -60,8 +60,12 @@ class FairSharing {
     int times = 0;  ///< links of the path that load it
   };
 
+  /// Of the time that a transfer takes: within how much what begins and ends may be taken together.
+  static constexpr double kAccurately = 0.02, kRoughly = 0.3;
+
   /// `paths`: those that transfers take, each by its links, some more than once.
-  FairSharing(const Topology& topology, const std::vector<std::span<const int>>& paths);
+  FairSharing(const Topology& topology, const std::vector<std::span<const int>>& paths,
+              double largest_window = kAccurately);
 
   /// What may limit a transfer over paths[path].
   [[nodiscard]] std::span<const Use> uses_of(int path) const {
@@ -90,8 +94,8 @@ class FairSharing {
   ///
   /// The rates are worked out for all together that begins or ends at one time but for the last
   /// bits; and where very many are under way and each that begins or ends changes the rates of
-  /// many, within a fiftieth, at most, of the time that a transfer takes. Then `goes_on()` says
-  /// whether to go on. Returns when the last thing happened; nothing if it said no.
+  /// many, within a window of `largest_window` at most. Then `goes_on()` says whether to go on.
+  /// Returns when the last thing happened; nothing if it said no.
   template <class Events, class Happens, class Ended, class GoesOn>
   std::optional<double> pass_time(Events& events, Happens happens, Ended ended, GoesOn goes_on) {
     const auto next_s = [&] {
@@ -218,10 +222,10 @@ class FairSharing {
   std::vector<Filling> filling_;     // by resource
   std::vector<Use> uses_;            // grouped by path
   std::vector<std::size_t> uses_from_ = {0};
-  double mean_s_ = 0;                // that transfers which ended of late took
-  double num_ended_ = 0;             // of these
-  double window_ = 0;                // of mean_s_
-  double opened_ = 0, changed_ = 0;  // transfers, since it was set
+  double mean_s_ = 0;                   // that transfers which ended of late took
+  double num_ended_ = 0;                // of these
+  double window_ = 0, largest_window_;  // of mean_s_
+  double opened_ = 0, changed_ = 0;     // transfers, since it was set
   int updates_ = 0;
   Changes changes_;
   std::vector<Flow> flows_;  // by slot
