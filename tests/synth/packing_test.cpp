@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <ostream>
 #include <random>
 #include <set>
@@ -509,6 +510,40 @@ TEST(Flowing, TakesAsLongAsTheSimulationOfItsSchedule) {
   ASSERT_TRUE(run);
   const double seconds = simulate(run->schedule, topology, routes, kGigabyte).seconds;
   EXPECT_NEAR(seconds / run->simulation.seconds, 1, 0.01);
+}
+
+/// How far apart the turns of transfers by the clock and by steps are, in the mean: as a share of
+/// all; a third where they have nothing to do with each other.
+double apart(const Schedule& schedule, const Topology& topology) {
+  const Simulation run = simulate(schedule, topology, Routes(topology), kGigabyte);
+  std::vector<int> steps;
+  for (const TimelineEntry& entry : run.timeline) steps.push_back(entry.step);  // by the clock
+  std::vector<std::size_t> by_step(steps.size());
+  std::iota(by_step.begin(), by_step.end(), std::size_t{0});
+  std::ranges::stable_sort(by_step, {}, [&](std::size_t turn) { return steps[turn]; });
+  double sum = 0;
+  for (std::size_t i = 0; i < by_step.size(); ++i) {
+    sum += std::abs(static_cast<double>(by_step[i]) - static_cast<double>(i));
+  }
+  const auto all = static_cast<double>(steps.size());
+  return sum / all / all;
+}
+
+// Ranks work through steps in order. Steps that count hops put what is one hop deep, of all pieces,
+// before all that is two deep.
+TEST(Trees, NumberTheStepsOfLargeAllReducesByTheClock) {
+  const Topology topology = topology_from_name("mesh:9x7");
+  const Collective all_reduce{CollectiveKind::all_reduce};
+  Budget of_a_job;
+  of_a_job.step_s = 1e-9;  // where the plan numbers them
+  const PackingOptions options{.by_prices_alone = true};
+  const auto clocked = trees(topology, all_reduce, kGigabyte, Budget{}, options);
+  const auto by_hops = trees(topology, all_reduce, kGigabyte, of_a_job, options);
+  ASSERT_TRUE(clocked && by_hops);
+  ASSERT_GT(num_transfers(*clocked), 20'000U);
+  EXPECT_EQ(first_fault(*clocked), std::nullopt);
+  EXPECT_LE(apart(*clocked, topology), 0.01);
+  EXPECT_GE(apart(*by_hops, topology), 0.05);
 }
 
 }  // namespace
