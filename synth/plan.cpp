@@ -206,10 +206,6 @@ class Planner {
     }
   }
 
-  static Task task_on(const PreparedTopology& wiring, CollectiveKind kind, double size) {
-    return {wiring.topology(), wiring.network(kind), {kind, 0}, size};
-  }
-
   void ask(const Strategy& strategy, CollectiveKind kind, std::size_t size_index) {
     if (options_.progress) {
       options_.progress(static_cast<int>(calls_ - calls_left_ - 1), static_cast<int>(calls_));
@@ -265,8 +261,9 @@ class Planner {
     if (kind == all_reduce && !strategy.combines) return {};
     const bool mirror = !strategy.combines && spreading(kind) != kind;
     const CollectiveKind made = mirror ? spreading(kind) : kind;
+    const PreparedTopology& wiring = mirror && backward_ ? *backward_ : forward_;
     std::vector<Schedule> schedules =
-        strategy.make(task_on(mirror && backward_ ? *backward_ : forward_, made, size), part);
+        strategy.make({wiring.topology(), wiring.network(made), {made, 0}, size}, part);
     cut_short_ = cut_short_ || part.spent();
     if (mirror) std::ranges::transform(schedules, schedules.begin(), mirrored);
     return schedules;
