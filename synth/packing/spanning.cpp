@@ -23,8 +23,9 @@ constexpr int kPatience = 10, kPatienceWithoutHubs = 5;
 // half loaded.
 constexpr int kMostReliefs = 6;
 constexpr double kReliefSteepness = 8;
-// Times what a hop cost when it was found: so much dearer it is still taken.
+// Times what a hop cost when it was found: so much dearer it is still taken where ranks are many.
 constexpr double kStillCheap = 1.05;
+constexpr std::size_t kManySpanned = 160;
 
 /// Two ranks with an edge either way.
 struct Pair {
@@ -35,7 +36,7 @@ struct Pair {
 /// Resources that the same pairs cross, and which are loaded alike, as both lanes of a cable.
 struct Shared {
   double beta_s_per_byte = 0;  ///< of the slowest
-  double times = 0;            ///< as many such as take as long together
+  std::vector<double> betas = {};
 };
 
 /// A tree as the pairs it is made of.
@@ -127,9 +128,8 @@ class Spanning {
       const double beta = network_.resources()[index].beta_s_per_byte;
       if (beta <= 0 || crossing[index].empty()) continue;
       Shared& shared = by_pairs[std::move(crossing[index])];
-      const double sum = shared.beta_s_per_byte * shared.times + beta;
       shared.beta_s_per_byte = std::max(shared.beta_s_per_byte, beta);
-      shared.times = sum / shared.beta_s_per_byte;
+      shared.betas.push_back(beta);
     }
     std::vector<std::vector<int>> crossed(pairs_.size());
     for (const auto& [pairs, shared] : by_pairs) {
@@ -173,7 +173,10 @@ class Spanning {
     constexpr double kSteep = 20;
     double sum = 0;
     for (std::size_t i = 0; i < load_.size(); ++i) {
-      sum += shared_[i].times * std::exp(kSteep * (load_[i] / most - 1));
+      for (const double beta : shared_[i].betas) {
+        const double load = load_[i] * beta / shared_[i].beta_s_per_byte;
+        sum += std::exp(kSteep * (load / most - 1));
+      }
     }
     count_work(load_.size(), 10);
     return sum;
@@ -212,8 +215,12 @@ class Spanning {
   }
 
   void set_price(std::size_t index) {
-    const auto [beta, times] = shared_[index];
-    price_[index] = times * beta * std::exp(steepness_ * ((load_[index] + beta) / top_ - 1));
+    const Shared& shared = shared_[index];
+    const double more = load_[index] / shared.beta_s_per_byte + 1;  // crossings, one more
+    price_[index] = 0;
+    for (const double beta : shared.betas) {
+      price_[index] += beta * std::exp(steepness_ * (more * beta / top_ - 1));
+    }
   }
 
   /// Prim's algorithm from a random rank, depth counting a little. False if ranks are left out.
@@ -275,7 +282,7 @@ class Spanning {
   }
 
   /// The rank outside that joins most cheaply; -1 if none can. Prices only rise, so that only the
-  /// offer that seems least has to be looked at again, and only if it is much dearer by now.
+  /// offer that seems least has to be looked at again.
   [[nodiscard]] Rank cheapest(Growth& growth) const {
     for (;;) {
       Rank best = -1;
@@ -288,7 +295,8 @@ class Spanning {
       growth.looks += n_ / 2;  // to compare offers takes less
       if (best < 0) return best;
       const double now = asked(growth, best, growth.over[at(best)], kUnreached);
-      if (now <= kStillCheap * growth.offers[at(best)]) return best;
+      const double still_cheap = n_ > kManySpanned ? kStillCheap : 1 + 1e-9;
+      if (now <= still_cheap * growth.offers[at(best)]) return best;
       growth.offers[at(best)] = now;
       for (const int index : pairs_of_[at(best)]) {
         if (growth.inside[at(beyond(index, best))] != 0) offer(growth, best, index);
