@@ -360,7 +360,7 @@ std::optional<OrderedFlow> order(std::string_view name, const Carriers& carriers
   if (ordering.mirrored && flow.combine != nullptr) {
     Flowing spreading(carriers, folded,
                       Jobs({{}, nullptr, flow.combine, flow.pieces}, n, carriers.route_of),
-                      ordering.urgency, bytes, true, FairSharing::kAccurately);
+                      ordering.urgency, bytes, true, FairSharing::kAccurateWindow);
     if (!spreading.run(budget, kNever)) return std::nullopt;
     std::vector<int> turn(at(chunks) * at(n), 0);
     for (std::size_t i = 0; i < spreading.ended().size(); ++i) {
@@ -371,7 +371,7 @@ std::optional<OrderedFlow> order(std::string_view name, const Carriers& carriers
   // All_gathers of mixes whose order comes from a rough run lose up to 8 %.
   const bool both = flow.combine != nullptr && flow.spread != nullptr;
   Flowing flowing(carriers, folded, std::move(jobs), ordering.urgency, bytes, false,
-                  both ? FairSharing::kRoughly : FairSharing::kAccurately);
+                  both ? FairSharing::kRoughWindow : FairSharing::kAccurateWindow);
   const std::optional<double> seconds = flowing.run(budget, give_up_s);
   if (!seconds) return std::nullopt;
   result.simulation = {*seconds, flowing.timeline(), {}};

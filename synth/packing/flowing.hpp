@@ -44,9 +44,9 @@ struct OrderedFlow {
 
 /// Runs `flow` as simulate() would, but every lane takes, whenever it is free, the most urgent hop
 /// that is ready: so none ever stands behind one that is late. Where very many transfers are under
-/// way at once all_reduces run more roughly, in a third of the time. Chunks: the pieces of a root's
-/// trees, the first piece of each tree before the second of any. Deterministic. Nothing if the
-/// budget is spent, or as soon as it is certain to take longer than `give_up_s`.
+/// way at once all_reduces run more roughly, in less than half of the time. Chunks: the pieces of a
+/// root's trees, the first piece of each tree before the second of any. Deterministic. Nothing if
+/// the budget is spent, or as soon as it is certain to take longer than `give_up_s`.
 [[nodiscard]] std::optional<OrderedFlow> flowing_order(std::string_view name,
                                                        const Topology& topology,
                                                        const Routes& routes, const TreeFlow& flow,

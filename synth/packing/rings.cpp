@@ -27,8 +27,8 @@ struct Price {
   }
 };
 
-/// Of a resource's load, and of what it would be with one hop more or less.
-struct Prices {
+/// By a resource's load as it is, and as it would be with one hop more or less.
+struct PriceOfLoad {
   double now = 0, one_more = 0, one_less = 0;
 };
 
@@ -245,11 +245,11 @@ class Rings {
 
   const Network& network_;
   int n_;
-  std::vector<int> edge_;       // [src · n + dst], -1: none
-  std::vector<double> load_;    // by resource
-  std::vector<Prices> prices_;  // of these loads
-  std::vector<int> times_;      // by resource: by how many hops it would change
-  std::vector<int> changed_;    // which
+  std::vector<int> edge_;            // [src · n + dst], -1: none
+  std::vector<double> load_;         // by resource
+  std::vector<PriceOfLoad> prices_;  // of these loads
+  std::vector<int> times_;           // by resource: by how many hops it would change
+  std::vector<int> changed_;         // which
   double least_scale_ = 0, scale_ = 0;
   double nearness_ = 0;  // of all hops: of equals the nearer
   Price price_;

@@ -23,9 +23,10 @@ constexpr int kPatience = 10, kPatienceWithoutHubs = 5;
 // half loaded.
 constexpr int kMostReliefs = 6;
 constexpr double kReliefSteepness = 8;
-// Times what a hop cost when it was found: so much dearer it is still taken where ranks are many.
+// Ranks: of more a hop is still taken at kStillCheap times the price at which it was found, for to
+// look for a cheaper one again and again takes most of the time.
+constexpr std::size_t kMostExact = 160;
 constexpr double kStillCheap = 1.05;
-constexpr std::size_t kManySpanned = 160;
 
 /// Two ranks with an edge either way.
 struct Pair {
@@ -34,9 +35,9 @@ struct Pair {
 };
 
 /// Resources that the same pairs cross, and which are loaded alike, as both lanes of a cable.
-struct Shared {
-  double beta_s_per_byte = 0;  ///< of the slowest
-  std::vector<double> betas = {};
+struct Bundle {
+  double beta_s_per_byte = 0;      ///< of the slowest
+  std::vector<double> betas = {};  ///< of all
 };
 
 /// A tree as the pairs it is made of.
@@ -52,13 +53,13 @@ class Spanning {
       if (there.src > there.dst || !back) continue;
       pairs_.push_back({there.src, there.dst});
     }
-    share();
+    find_bundles();
     pairs_of_.resize(n_);
     for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
       pairs_of_[at(pairs_[pair].a)].push_back(static_cast<int>(pair));
       pairs_of_[at(pairs_[pair].b)].push_back(static_cast<int>(pair));
     }
-    load_.assign(shared_.size(), 0);
+    load_.assign(bundles_.size(), 0);
     price_.assign(load_.size(), 0);
     crossings_.assign(load_.size(), 0);
     for (const int index : crossed_) ++crossings_[at(index)];
@@ -113,7 +114,7 @@ class Spanning {
 
  private:
   /// Finds the resources that the same pairs cross: to look at one of them is enough.
-  void share() {
+  void find_bundles() {
     std::vector<std::vector<int>> crossing(network_.resources().size());
     for (std::size_t index = 0; index < pairs_.size(); ++index) {
       const auto [a, b] = pairs_[index];
@@ -123,18 +124,18 @@ class Spanning {
         }
       }
     }
-    std::map<std::vector<int>, Shared> by_pairs;
+    std::map<std::vector<int>, Bundle> by_pairs;
     for (std::size_t index = 0; index < crossing.size(); ++index) {
       const double beta = network_.resources()[index].beta_s_per_byte;
       if (beta <= 0 || crossing[index].empty()) continue;
-      Shared& shared = by_pairs[std::move(crossing[index])];
-      shared.beta_s_per_byte = std::max(shared.beta_s_per_byte, beta);
-      shared.betas.push_back(beta);
+      Bundle& bundle = by_pairs[std::move(crossing[index])];
+      bundle.beta_s_per_byte = std::max(bundle.beta_s_per_byte, beta);
+      bundle.betas.push_back(beta);
     }
     std::vector<std::vector<int>> crossed(pairs_.size());
-    for (const auto& [pairs, shared] : by_pairs) {
-      for (const int pair : pairs) crossed[at(pair)].push_back(static_cast<int>(shared_.size()));
-      shared_.push_back(shared);
+    for (const auto& [pairs, bundle] : by_pairs) {
+      for (const int pair : pairs) crossed[at(pair)].push_back(static_cast<int>(bundles_.size()));
+      bundles_.push_back(bundle);
     }
     for (const std::vector<int>& of_pair : crossed) {
       crossed_.insert(crossed_.end(), of_pair.begin(), of_pair.end());
@@ -143,7 +144,7 @@ class Spanning {
   }
 
   /// Of both edges of a pair.
-  [[nodiscard]] std::span<const int> shared_by(int pair) const {
+  [[nodiscard]] std::span<const int> bundles_of(int pair) const {
     return std::span(crossed_).subspan(crossed_from_[at(pair)],
                                        crossed_from_[at(pair) + 1] - crossed_from_[at(pair)]);
   }
@@ -173,8 +174,8 @@ class Spanning {
     constexpr double kSteep = 20;
     double sum = 0;
     for (std::size_t i = 0; i < load_.size(); ++i) {
-      for (const double beta : shared_[i].betas) {
-        const double load = load_[i] * beta / shared_[i].beta_s_per_byte;
+      for (const double beta : bundles_[i].betas) {
+        const double load = load_[i] * beta / bundles_[i].beta_s_per_byte;
         sum += std::exp(kSteep * (load / most - 1));
       }
     }
@@ -187,15 +188,15 @@ class Spanning {
   }
 
   void change_load(int pair, int times) {
-    for (const int index : shared_by(pair)) {
-      load_[at(index)] += times * shared_[at(index)].beta_s_per_byte;
+    for (const int index : bundles_of(pair)) {
+      load_[at(index)] += times * bundles_[at(index)].beta_s_per_byte;
     }
   }
 
   [[nodiscard]] bool touches(const PairTree& tree, double load) const {
     return std::any_of(tree.begin(), tree.end(), [&](int pair) {
-      const std::span<const int> shared = shared_by(pair);
-      return std::any_of(shared.begin(), shared.end(),
+      const std::span<const int> bundles = bundles_of(pair);
+      return std::any_of(bundles.begin(), bundles.end(),
                          [&](int index) { return load_[at(index)] >= load; });
     });
   }
@@ -204,7 +205,7 @@ class Spanning {
   void set_prices(double steepness) {
     steepness_ = steepness;
     top_ = limited() ? worst() : 0;
-    for (const Shared& shared : shared_) top_ = std::max(top_, shared.beta_s_per_byte);
+    for (const Bundle& bundle : bundles_) top_ = std::max(top_, bundle.beta_s_per_byte);
     double sum = 0;  // of the costs of all pairs
     for (std::size_t i = 0; i < price_.size(); ++i) {
       set_price(i);
@@ -215,10 +216,10 @@ class Spanning {
   }
 
   void set_price(std::size_t index) {
-    const Shared& shared = shared_[index];
-    const double more = load_[index] / shared.beta_s_per_byte + 1;  // crossings, one more
+    const Bundle& bundle = bundles_[index];
+    const double more = load_[index] / bundle.beta_s_per_byte + 1;  // crossings, one more
     price_[index] = 0;
-    for (const double beta : shared.betas) {
+    for (const double beta : bundle.betas) {
       price_[index] += beta * std::exp(steepness_ * (more * beta / top_ - 1));
     }
   }
@@ -243,7 +244,7 @@ class Spanning {
       tree.push_back(chosen);
       change_load(chosen, 1);
       if (shape_ == TreeShape::around_hubs) continue;
-      for (const int index : shared_by(chosen)) set_price(at(index));
+      for (const int index : bundles_of(chosen)) set_price(at(index));
     }
     count_work(growth.looks, 3);
     return true;
@@ -265,7 +266,7 @@ class Spanning {
   [[nodiscard]] double asked(Growth& growth, Rank rank, int pair, double most) const {
     double cost = deep_ * (growth.depth[at(beyond(pair, rank))] + 1);
     growth.looks += 4;  // what every offer takes
-    for (const int index : shared_by(pair)) {
+    for (const int index : bundles_of(pair)) {
       if (cost >= most) break;
       cost += price_[at(index)];
       ++growth.looks;
@@ -295,7 +296,7 @@ class Spanning {
       growth.looks += n_ / 2;  // to compare offers takes less
       if (best < 0) return best;
       const double now = asked(growth, best, growth.over[at(best)], kUnreached);
-      const double still_cheap = n_ > kManySpanned ? kStillCheap : 1 + 1e-9;
+      const double still_cheap = n_ > kMostExact ? kStillCheap : 1 + 1e-9;
       if (now <= still_cheap * growth.offers[at(best)]) return best;
       growth.offers[at(best)] = now;
       for (const int index : pairs_of_[at(best)]) {
@@ -343,11 +344,11 @@ class Spanning {
   TreeShape shape_;
   std::size_t n_;
   std::vector<Pair> pairs_;
-  std::vector<Shared> shared_;
+  std::vector<Bundle> bundles_;
   std::vector<int> crossed_;  // of these, by all pairs, one after the other: packed, for speed
   std::vector<std::size_t> crossed_from_ = {0};  // by pair: where its own begin
   std::vector<std::vector<int>> pairs_of_;       // by rank
-  // By index into shared_: seconds per byte of one tree, prices, and how many pairs cross it.
+  // By index into bundles_: seconds per byte of one tree, prices, and how many pairs cross it.
   std::vector<double> load_, price_, crossings_;
   double steepness_ = 0, top_ = 0;  // of the prices
   double deep_ = 0;                 // the cost of one hop more

@@ -74,7 +74,7 @@ double MaxFlow::solve(int source, int sink, double enough) {
   while (find_levels()) {
     if (flow >= enough - nothing_) return flow;
     next_.assign(out_.size(), 0);
-    count_work(capacity_.size(), 8);  // 12 ns; packings by cuts of two DGX-2 need the difference
+    count_work(capacity_.size(), 8);  // rather 12 by now: packings by cuts would end too early
     const double part = push(source_, enough - flow);
     if (part <= nothing_) break;
     flow += part;

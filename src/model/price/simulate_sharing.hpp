@@ -60,12 +60,13 @@ class FairSharing {
     int times = 0;  ///< links of the path that load it
   };
 
-  /// Of the time that a transfer takes: within how much what begins and ends may be taken together.
-  static constexpr double kAccurately = 0.02, kRoughly = 0.3;
+  /// Shares of the time that a transfer takes, for `largest_window`: of simulations, and of
+  /// searches.
+  static constexpr double kAccurateWindow = 0.02, kRoughWindow = 0.3;
 
   /// `paths`: those that transfers take, each by its links, some more than once.
   FairSharing(const Topology& topology, const std::vector<std::span<const int>>& paths,
-              double largest_window = kAccurately);
+              double largest_window = kAccurateWindow);
 
   /// What may limit a transfer over paths[path].
   [[nodiscard]] std::span<const Use> uses_of(int path) const {
@@ -94,8 +95,8 @@ class FairSharing {
   ///
   /// The rates are worked out for all together that begins or ends at one time but for the last
   /// bits; and where very many are under way and each that begins or ends changes the rates of
-  /// many, within a window of `largest_window` at most. Then `goes_on()` says whether to go on.
-  /// Returns when the last thing happened; nothing if it said no.
+  /// many, within `largest_window`, at most, of the time that a transfer takes. Then `goes_on()`
+  /// says whether to go on. Returns when the last thing happened; nothing if it said no.
   template <class Events, class Happens, class Ended, class GoesOn>
   std::optional<double> pass_time(Events& events, Happens happens, Ended ended, GoesOn goes_on) {
     const auto next_s = [&] {
