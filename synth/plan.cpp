@@ -103,13 +103,13 @@ class Planner {
     std::stable_partition(order.begin(), order.end(),
                           [](CollectiveKind kind) { return kind != all_reduce; });
     std::set<CollectiveKind> cut_short;
-    std::set<CollectiveKind> mirrored;
+    std::set<CollectiveKind> easy;
     for (const CollectiveKind kind : order) {
-      if (symmetric_ && spreading(kind) != kind && kinds_.contains(spreading(kind))) {
-        mirrored.insert(kind);
-      }
+      const bool mirrored =
+          symmetric_ && spreading(kind) != kind && kinds_.contains(spreading(kind));
+      if (mirrored || straight_is_enough(kind)) easy.insert(kind);
     }
-    Shares shares(budget_, kinds_, mirrored);
+    Shares shares(budget_, kinds_, easy);
     for (const CollectiveKind kind : order) {
       cut_short_ = false;
       share_ = shares.of(kind);
@@ -211,9 +211,10 @@ class Planner {
       options_.progress(static_cast<int>(calls_ - calls_left_ - 1), static_cast<int>(calls_));
     }
     if (strategy.every_size) {
-      for (Schedule& schedule : made_by(strategy, kind, size_index)) {
-        if (is_enough(kind, size_index)) return;
-        add(std::move(schedule), strategy.name, size_index, strategy.timed);
+      std::vector<Schedule> made = made_by(strategy, kind, size_index);
+      // The search for the first is paid for, even if it took all there was.
+      for (std::size_t i = 0; i < made.size() && (i == 0 || !is_enough(kind, size_index)); ++i) {
+        add(std::move(made[i]), strategy.name, size_index, strategy.timed);
       }
       return;
     }

@@ -20,9 +20,10 @@ namespace chorus::synth {
 /// that is left but for what is kept for those after it.
 class Shares {
  public:
-  /// `mirrored`: of those that have a mirror image among the others, which is there already.
-  Shares(const Budget& budget, std::set<CollectiveKind> kinds, std::set<CollectiveKind> mirrored)
-      : whole_(budget), left_(std::move(kinds)), mirrored_(std::move(mirrored)) {}
+  /// `easy`: those that have a mirror image among the others, which is there already, and those
+  /// that what is asked first serves nearly as well as anything can.
+  Shares(const Budget& budget, std::set<CollectiveKind> kinds, std::set<CollectiveKind> easy)
+      : whole_(budget), left_(std::move(kinds)), easy_(std::move(easy)) {}
 
   /// Of the next one.
   [[nodiscard]] Budget of(CollectiveKind kind) {
@@ -37,17 +38,17 @@ class Shares {
  private:
   [[nodiscard]] double kept_for(CollectiveKind kind) const {
     using enum CollectiveKind;
-    if (mirrored_.contains(kind)) return 0.02;
+    if (easy_.contains(kind)) return 0.02;
     // Training calls these most, and to search for them takes longest; an all_reduce is composed of
     // the others besides.
     if (kind == all_reduce) return 0.22;
-    if (kind == all_gather || kind == reduce_scatter) return 0.2;
+    if (kind == all_gather || kind == reduce_scatter ) return 0.2;
     return 0.05;
   }
 
   const Budget whole_;
   std::set<CollectiveKind> left_;
-  std::set<CollectiveKind> mirrored_;
+  std::set<CollectiveKind> easy_;
 };
 
 }  // namespace chorus::synth
