@@ -62,8 +62,8 @@ struct Pooled {
   Schedule schedule;
   std::string strategy;
   std::vector<Prediction> at_sizes;
-  bool finished = false;  ///< in the form that the plan has
-  bool lost = false;      ///< so clearly at some size that it has no time there
+  std::vector<char> lost;  ///< by size: so clearly that it has no time there
+  bool finished = false;   ///< in the form that the plan has
 };
 using Pool = std::vector<Pooled>;
 
@@ -194,14 +194,13 @@ class Planner {
       if (num_transfers(entry.schedule) > kFewTransfers && !best_ones.contains(&entry)) continue;
       for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
         Prediction& time = entry.at_sizes[s];
-        if (time.seconds != kNever) continue;
-        const double size = size_of(s);
+        if (time.seconds != kNever || entry.lost[s] != 0) continue;
         const Pooled* known = best(kind, s);
-        if (known != nullptr && cannot_win(entry.schedule, known->at_sizes[s].seconds, size)) {
-          continue;
+        const double best_s = known == nullptr ? kNever : known->at_sizes[s].seconds;
+        if (!cannot_win(entry.schedule, best_s, size_of(s))) {
+          time = predict(entry.schedule, size_of(s), kMayGain * best_s);
         }
-        time = predict(entry.schedule, size,
-                       known == nullptr ? kNever : kMayGain * known->at_sizes[s].seconds);
+        entry.lost[s] = time.seconds == kNever;
       }
     }
   }
@@ -299,14 +298,14 @@ class Planner {
       const bool finished = timed && loses_as_pipeline(schedule, options_.step_s);
       pool.push_back({std::move(schedule), strategy,
                       std::vector<Prediction>(options_.sizes.size(), {kNever, Method::replayed}),
-                      finished});
+                      std::vector<char>(options_.sizes.size(), 0), finished});
       entry = std::prev(pool.end());
     }
     if (entry->at_sizes[size_index].seconds != kNever) return;
     const double size = size_of(size_index);
     if (time.seconds == kNever) time = predict_if_best(entry->schedule, best_s, size);
     entry->at_sizes[size_index] = time;
-    entry->lost = entry->lost || time.seconds == kNever;
+    entry->lost[size_index] = time.seconds == kNever;
     if (time.seconds < best_s && options_.better) {
       options_.better(collective, options_.sizes[size_index], entry->schedule, time.seconds);
     }
@@ -353,7 +352,15 @@ class Planner {
     for (std::size_t s = 0; s < options_.sizes.size(); ++s) {
       Prediction& time = winner.at_sizes[s];
       if (time.seconds == kNever) continue;
-      time = s == size_index ? here : predict(winner.schedule, size_of(s));
+      if (s == size_index) {
+        time = here;
+        continue;
+      }
+      time.seconds = kNever;  // no more of what it was
+      const Pooled* other = best(winner.schedule.collective.kind, s);
+      time = predict(winner.schedule, size_of(s),
+                     other == nullptr ? kNever : kMayGain * other->at_sizes[s].seconds);
+      winner.lost[s] = time.seconds == kNever;
     }
   }
 
@@ -478,7 +485,8 @@ class Planner {
     for (const Pooled& entry : pools_.at(winner.schedule.collective.kind)) {
       if (entry.strategy == winner.strategy) continue;
       const double known_s = entry.at_sizes[size_index].seconds;
-      const double least_s = entry.lost ? kMayGain * winner.at_sizes[size_index].seconds : kNever;
+      const double least_s =
+          entry.lost[size_index] != 0 ? kMayGain * winner.at_sizes[size_index].seconds : kNever;
       seconds = std::min({seconds, known_s, least_s});
     }
     return seconds == kNever ? 0 : seconds;

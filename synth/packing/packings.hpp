@@ -49,6 +49,7 @@ class Packings {
   const Network whole_, whole_reversed_;
   const Network forward_, reversed_;
   const Routes routes_;
+  const bool serves_both_;  // what is packed for one direction, if it loads the other no more
   std::map<std::tuple<Direction, std::optional<Rank>, std::optional<int>>,
            std::optional<TreePacking>>
       trees_;

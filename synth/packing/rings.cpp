@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <span>
 #include <utility>
 
@@ -32,20 +33,60 @@ struct PriceOfLoad {
   double now = 0, one_more = 0, one_less = 0;
 };
 
+/// From one rank to another.
+struct RingHop {
+  bool exists = false;
+  double farther = 0;                   ///< what it adds to the price for its latency
+  std::uint32_t first = 0, crosses = 0;  ///< of the resources in `RingHops`
+};
+
+/// All hops, those with one end in common side by side, with the resources that they cross: to look
+/// at the hops of a rank in the order of a ring else waits for memory most of the time.
+class RingHops {
+ public:
+  /// `by_dst`: those that have their destination in common, not their source.
+  RingHops(const Network& network, bool by_dst) : n_(at(network.world_size())), hops_(n_ * n_) {
+    std::vector<int> edges(hops_.size(), -1);
+    for (std::size_t i = 0; i < network.edges().size(); ++i) {
+      const Edge& edge = network.edges()[i];
+      edges[by_dst ? place(edge.dst, edge.src) : place(edge.src, edge.dst)] = static_cast<int>(i);
+    }
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (edges[i] < 0) continue;
+      const Edge& edge = network.edges()[at(edges[i])];
+      hops_[i] = {true, 1e-3 * edge.alpha_s / (edge.alpha_s + 1e-6),
+                  static_cast<std::uint32_t>(resources_.size()),
+                  static_cast<std::uint32_t>(edge.resources.size())};
+      resources_.insert(resources_.end(), edge.resources.begin(), edge.resources.end());
+    }
+  }
+
+  [[nodiscard]] const RingHop& hop(Rank shared, Rank other) const { return hops_[place(shared, other)]; }
+  [[nodiscard]] std::span<const int> resources(const RingHop& hop) const {
+    return std::span(resources_).subspan(hop.first, hop.crosses);
+  }
+
+ private:
+  [[nodiscard]] std::size_t place(Rank shared, Rank other) const {
+    return at(shared) * n_ + at(other);
+  }
+
+  std::size_t n_;
+  std::vector<RingHop> hops_;
+  std::vector<int> resources_;
+};
+
 class Rings {
  public:
   Rings(const Network& network, int rings)
       : network_(network),
         n_(network.world_size()),
-        edge_(at(n_) * at(n_), -1),
+        by_src_(network, false),
+        by_dst_(network, true),
         load_(network.resources().size(), 0),
         prices_(load_.size()),
         times_(load_.size(), 0),
         rings_(at(rings)) {
-    for (std::size_t i = 0; i < network.edges().size(); ++i) {
-      const Edge& edge = network.edges()[i];
-      edge_[at(edge.src) * at(n_) + at(edge.dst)] = static_cast<int>(i);
-    }
     for (const Resource& resource : network.resources()) {
       least_scale_ = std::max(least_scale_, resource.beta_s_per_byte * rings);
     }
@@ -96,6 +137,7 @@ class Rings {
     Rank src = 0;
     Rank dst = 0;
     int times = 1;
+    bool same_dst = false;  ///< as others that are looked at beside it
   };
 
   /// Measures loads by the largest there is now, at least by that of a ring through the slowest
@@ -117,13 +159,15 @@ class Rings {
                       price_of(load_[index] - beta)};
   }
 
-  [[nodiscard]] int edge_of(const Change& hop) const {
-    return edge_[at(hop.src) * at(n_) + at(hop.dst)];
-  }
-
-  [[nodiscard]] double farther(int edge, int times) const {
-    const double alpha_s = network_.edges()[at(edge)].alpha_s;
-    return times * 1e-3 * alpha_s / (alpha_s + 1e-6);
+  struct Found {
+    const RingHop& hop;
+    std::span<const int> resources;
+  };
+  [[nodiscard]] Found found(const Change& change) const {
+    const RingHops& hops = change.same_dst ? by_dst_ : by_src_;
+    const RingHop& hop = change.same_dst ? hops.hop(change.dst, change.src)
+                                     : hops.hop(change.src, change.dst);
+    return {hop, hops.resources(hop)};
   }
 
   /// What the price would be then. What one hop takes and another gives up cancels out, and what
@@ -131,16 +175,16 @@ class Rings {
   [[nodiscard]] Price price_after(std::span<const Change> changes) {
     Price price = price_;
     changed_.clear();
-    for (const Change& hop : changes) {
-      const int index = edge_of(hop);
-      if (index < 0) {
-        price.missing += hop.times;
+    for (const Change& change : changes) {
+      const auto [hop, resources] = found(change);
+      if (!hop.exists) {
+        price.missing += change.times;
         continue;
       }
-      price.rest += farther(index, hop.times);
-      for (const int resource : network_.edges()[at(index)].resources) {
+      price.rest += change.times * hop.farther;
+      for (const int resource : resources) {
         changed_.push_back(resource);
-        times_[at(resource)] += hop.times;
+        times_[at(resource)] += change.times;
       }
     }
     count_work(changed_.size(), 12);
@@ -160,18 +204,18 @@ class Rings {
   }
 
   void change(std::span<const Change> changes) {
-    for (const Change& hop : changes) change(hop);
+    for (const Change& one : changes) change(one);
   }
-  void change(const Change& hop) {
-    const int index = edge_of(hop);
-    if (index < 0) {
-      price_.missing += hop.times;
+  void change(const Change& change) {
+    const auto [hop, resources] = found(change);
+    if (!hop.exists) {
+      price_.missing += change.times;
       return;
     }
-    nearness_ += farther(index, hop.times);
-    price_.rest += farther(index, hop.times);
-    for (const int resource : network_.edges()[at(index)].resources) {
-      load_[at(resource)] += hop.times * network_.resources()[at(resource)].beta_s_per_byte;
+    nearness_ += change.times * hop.farther;
+    price_.rest += change.times * hop.farther;
+    for (const int resource : resources) {
+      load_[at(resource)] += change.times * network_.resources()[at(resource)].beta_s_per_byte;
       price_.rest -= prices_[at(resource)].now;
       set_prices(at(resource));
       price_.rest += prices_[at(resource)].now;
@@ -222,7 +266,8 @@ class Rings {
                         Change{there(n_ - 1), there(length), times}};
     };
     const auto insertion = [&](int after) {
-      return std::array{Change{there(after), there(after + 1), -1}, Change{there(after), there(0)},
+      return std::array{Change{there(after), there(after + 1), -1},
+                        Change{there(after), there(0), 1, true},
                         Change{there(length - 1), there(after + 1)}};
     };
     change(cut(1));
@@ -245,7 +290,7 @@ class Rings {
 
   const Network& network_;
   int n_;
-  std::vector<int> edge_;            // [src · n + dst], -1: none
+  RingHops by_src_, by_dst_;             // the same
   std::vector<double> load_;         // by resource
   std::vector<PriceOfLoad> prices_;  // of these loads
   std::vector<int> times_;           // by resource: by how many hops it would change
