@@ -42,7 +42,7 @@ class Shares {
     // Training calls these most, and to search for them takes longest; an all_reduce is composed of
     // the others besides.
     if (kind == all_reduce) return 0.22;
-    if (kind == all_gather || kind == reduce_scatter ) return 0.2;
+    if (kind == all_gather || kind == reduce_scatter) return 0.2;
     return 0.05;
   }
 

@@ -36,7 +36,7 @@ struct PriceOfLoad {
 /// From one rank to another.
 struct RingHop {
   bool exists = false;
-  double farther = 0;                   ///< what it adds to the price for its latency
+  double farther = 0;                    ///< what it adds to the price for its latency
   std::uint32_t first = 0, crosses = 0;  ///< of the resources in `RingHops`
 };
 
@@ -61,7 +61,9 @@ class RingHops {
     }
   }
 
-  [[nodiscard]] const RingHop& hop(Rank shared, Rank other) const { return hops_[place(shared, other)]; }
+  [[nodiscard]] const RingHop& hop(Rank shared, Rank other) const {
+    return hops_[place(shared, other)];
+  }
   [[nodiscard]] std::span<const int> resources(const RingHop& hop) const {
     return std::span(resources_).subspan(hop.first, hop.crosses);
   }
@@ -165,8 +167,8 @@ class Rings {
   };
   [[nodiscard]] Found found(const Change& change) const {
     const RingHops& hops = change.same_dst ? by_dst_ : by_src_;
-    const RingHop& hop = change.same_dst ? hops.hop(change.dst, change.src)
-                                     : hops.hop(change.src, change.dst);
+    const RingHop& hop =
+        change.same_dst ? hops.hop(change.dst, change.src) : hops.hop(change.src, change.dst);
     return {hop, hops.resources(hop)};
   }
 
@@ -290,7 +292,7 @@ class Rings {
 
   const Network& network_;
   int n_;
-  RingHops by_src_, by_dst_;             // the same
+  RingHops by_src_, by_dst_;         // the same
   std::vector<double> load_;         // by resource
   std::vector<PriceOfLoad> prices_;  // of these loads
   std::vector<int> times_;           // by resource: by how many hops it would change

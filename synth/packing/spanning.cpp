@@ -28,10 +28,10 @@ constexpr double kReliefSteepness = 8;
 constexpr std::size_t kMostExact = 160;
 constexpr double kStillCheap = 1.05;
 
-/// Two ranks with an edge either way.
+/// Two ranks with an edge either way, as seen from one of them.
 struct Pair {
-  Rank a = 0;
-  Rank b = 0;
+  Rank from = 0;
+  Rank to = 0;
 };
 
 /// Resources that the same pairs cross, and which are loaded alike, as both lanes of a cable.
@@ -47,18 +47,13 @@ class Spanning {
  public:
   Spanning(const Network& network, TreeShape shape, std::uint64_t seed)
       : network_(network), shape_(shape), n_(at(network.world_size())), random_(seed) {
-    for (std::size_t index = 0; index < network.edges().size(); ++index) {
-      const Edge& there = network.edges()[index];
-      const std::optional<int> back = network.edge(there.dst, there.src);
-      if (there.src > there.dst || !back) continue;
-      pairs_.push_back({there.src, there.dst});
+    std::vector<Pair> pairs;
+    for (const Edge& there : network.edges()) {
+      if (there.src < there.dst && network.edge(there.dst, there.src)) {
+        pairs.push_back({there.src, there.dst});
+      }
     }
-    find_bundles();
-    pairs_of_.resize(n_);
-    for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
-      pairs_of_[at(pairs_[pair].a)].push_back(static_cast<int>(pair));
-      pairs_of_[at(pairs_[pair].b)].push_back(static_cast<int>(pair));
-    }
+    lay_out(pairs, bundles_crossed_by(pairs));
     load_.assign(bundles_.size(), 0);
     price_.assign(load_.size(), 0);
     crossings_.assign(load_.size(), 0);
@@ -113,11 +108,12 @@ class Spanning {
   }
 
  private:
-  /// Finds the resources that the same pairs cross: to look at one of them is enough.
-  void find_bundles() {
+  /// Finds the resources that the same pairs cross: to look at one of them is enough. By pair, the
+  /// bundles that its edges cross.
+  [[nodiscard]] std::vector<std::vector<int>> bundles_crossed_by(const std::vector<Pair>& pairs) {
     std::vector<std::vector<int>> crossing(network_.resources().size());
-    for (std::size_t index = 0; index < pairs_.size(); ++index) {
-      const auto [a, b] = pairs_[index];
+    for (std::size_t index = 0; index < pairs.size(); ++index) {
+      const auto [a, b] = pairs[index];
       for (const int edge : {*network_.edge(a, b), *network_.edge(b, a)}) {
         for (const int resource : network_.edges()[at(edge)].resources) {
           crossing[at(resource)].push_back(static_cast<int>(index));
@@ -132,14 +128,32 @@ class Spanning {
       bundle.beta_s_per_byte = std::max(bundle.beta_s_per_byte, beta);
       bundle.betas.push_back(beta);
     }
-    std::vector<std::vector<int>> crossed(pairs_.size());
-    for (const auto& [pairs, bundle] : by_pairs) {
-      for (const int pair : pairs) crossed[at(pair)].push_back(static_cast<int>(bundles_.size()));
+    std::vector<std::vector<int>> crossed(pairs.size());
+    for (const auto& [crossing_pairs, bundle] : by_pairs) {
+      for (const int pair : crossing_pairs) {
+        crossed[at(pair)].push_back(static_cast<int>(bundles_.size()));
+      }
       bundles_.push_back(bundle);
     }
-    for (const std::vector<int>& of_pair : crossed) {
-      crossed_.insert(crossed_.end(), of_pair.begin(), of_pair.end());
-      crossed_from_.push_back(crossed_.size());
+    return crossed;
+  }
+
+  /// Every pair in the rows of both its ranks, with what it crosses: a tree that grows looks at row
+  /// after row, and would wait for memory if half of every row were elsewhere.
+  void lay_out(const std::vector<Pair>& pairs, const std::vector<std::vector<int>>& crossed) {
+    std::vector<std::vector<std::size_t>> of_rank(n_);
+    for (std::size_t pair = 0; pair < pairs.size(); ++pair) {
+      of_rank[at(pairs[pair].from)].push_back(pair);
+      of_rank[at(pairs[pair].to)].push_back(pair);
+    }
+    for (std::size_t rank = 0; rank < n_; ++rank) {
+      for (const std::size_t pair : of_rank[rank]) {
+        const auto [a, b] = pairs[pair];
+        pairs_.push_back({static_cast<Rank>(rank), at(a) == rank ? b : a});
+        crossed_.insert(crossed_.end(), crossed[pair].begin(), crossed[pair].end());
+        crossed_from_.push_back(crossed_.size());
+      }
+      rows_from_.push_back(static_cast<int>(pairs_.size()));
     }
   }
 
@@ -233,7 +247,7 @@ class Spanning {
     for (std::size_t size = 1;; ++size) {
       growth.inside[at(newest)] = 1;
       if (size == n_) break;
-      for (const int index : pairs_of_[at(newest)]) {
+      for (int index = rows_from_[at(newest)]; index < rows_from_[at(newest) + 1]; ++index) {
         const Rank other = beyond(index, newest);
         if (growth.inside[at(other)] == 0) offer(growth, other, index);
       }
@@ -299,7 +313,7 @@ class Spanning {
       const double still_cheap = n_ > kMostExact ? kStillCheap : 1 + 1e-9;
       if (now <= still_cheap * growth.offers[at(best)]) return best;
       growth.offers[at(best)] = now;
-      for (const int index : pairs_of_[at(best)]) {
+      for (int index = rows_from_[at(best)]; index < rows_from_[at(best) + 1]; ++index) {
         if (growth.inside[at(beyond(index, best))] != 0) offer(growth, best, index);
       }
     }
@@ -307,15 +321,15 @@ class Spanning {
 
   [[nodiscard]] Rank beyond(int pair, Rank rank) const {
     const Pair& ends = pairs_[at(pair)];
-    return ends.a == rank ? ends.b : ends.a;
+    return ends.from == rank ? ends.to : ends.from;
   }
 
   /// Rooted where the farthest rank is nearest: leaves are taken off until one or two are left.
   [[nodiscard]] SpanningTree at_its_centre(const PairTree& tree) const {
     std::vector<std::vector<Rank>> next(n_);
     for (const int pair : tree) {
-      next[at(pairs_[at(pair)].a)].push_back(pairs_[at(pair)].b);
-      next[at(pairs_[at(pair)].b)].push_back(pairs_[at(pair)].a);
+      next[at(pairs_[at(pair)].from)].push_back(pairs_[at(pair)].to);
+      next[at(pairs_[at(pair)].to)].push_back(pairs_[at(pair)].from);
     }
     std::vector<std::size_t> degree(n_);
     std::vector<Rank> order;
@@ -343,11 +357,11 @@ class Spanning {
   const Network& network_;
   TreeShape shape_;
   std::size_t n_;
-  std::vector<Pair> pairs_;
+  std::vector<Pair> pairs_;           // row after row
+  std::vector<int> rows_from_ = {0};  // by rank: where its row begins
   std::vector<Bundle> bundles_;
-  std::vector<int> crossed_;  // of these, by all pairs, one after the other: packed, for speed
+  std::vector<int> crossed_;                     // of these, by pair after pair
   std::vector<std::size_t> crossed_from_ = {0};  // by pair: where its own begin
-  std::vector<std::vector<int>> pairs_of_;       // by rank
   // By index into bundles_: seconds per byte of one tree, prices, and how many pairs cross it.
   std::vector<double> load_, price_, crossings_;
   double steepness_ = 0, top_ = 0;  // of the prices
