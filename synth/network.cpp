@@ -163,6 +163,8 @@ void Network::sort_edges() {
   std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) {
     return std::tie(a.src, a.dst) < std::tie(b.src, b.dst);
   });
+  destinations_.clear();
+  for (const Edge& edge : edges_) destinations_.push_back(edge.dst);
   group_by(
       edges_, world_size_, [](const Edge& e) { return e.src; }, out_, out_at_);
   group_by(
@@ -183,12 +185,11 @@ std::optional<int> Network::edge(Rank src, Rank dst) const {
           dst % cells_.size();
     src %= cells_.size();
   }
-  const std::span<const int> leaving = out(src);
-  const auto found =
-      std::lower_bound(leaving.begin(), leaving.end(), dst,
-                       [&](int index, Rank wanted) { return edges_[at(index)].dst < wanted; });
-  if (found == leaving.end() || edges_[at(*found)].dst != dst) return std::nullopt;
-  return *found;
+  const std::size_t first = out_at_[at(src)];
+  const std::span<const Rank> leaving = destinations().subspan(first, out_at_[at(src) + 1] - first);
+  const auto found = std::ranges::lower_bound(leaving, dst);
+  if (found == leaving.end() || *found != dst) return std::nullopt;
+  return out_[first + at(static_cast<int>(found - leaving.begin()))];
 }
 
 int widest(const Network& network) {

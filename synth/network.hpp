@@ -59,6 +59,8 @@ class Network {
   [[nodiscard]] bool folded() const { return cells_.count() > 1; }
   /// Sorted by (src, dst).
   [[nodiscard]] const std::vector<Edge>& edges() const { return edges_; }
+  /// Where each of edges() leads, side by side for those who look at all of them.
+  [[nodiscard]] std::span<const Rank> destinations() const { return destinations_; }
   [[nodiscard]] const std::vector<Resource>& resources() const { return resources_; }
   /// Indices into edges() of the edges that leave (enter) `rank`, ascending.
   [[nodiscard]] std::span<const int> out(Rank rank) const;
@@ -72,6 +74,7 @@ class Network {
   int world_size_ = 0;
   Cells cells_;
   std::vector<Edge> edges_;
+  std::vector<Rank> destinations_;
   std::vector<Resource> resources_;
   std::vector<int> out_, in_;                // edge indices, grouped by rank
   std::vector<std::size_t> out_at_, in_at_;  // where each rank's begin: [world_size + 1]

@@ -8,6 +8,7 @@
 #include <optional>
 #include <queue>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "base/check.hpp"
@@ -162,6 +163,10 @@ class Rerouting {
       sum += cost_[i];
     }
     deep_ = 1e-3 * sum / static_cast<double>(std::max<std::size_t>(cost_.size(), 1));
+    entering_.clear();
+    for (Rank rank = 0; rank < network.world_size(); ++rank) {
+      for (const int index : network.in(rank)) entering_.push_back(cost_[at(index)]);
+    }
   }
 
   /// Grows the tree by the cheapest hop again and again (Prim), depth counting a little; then gives
@@ -179,6 +184,7 @@ class Rerouting {
     using Offer = std::pair<double, Rank>;
     std::priority_queue<Offer, std::vector<Offer>, std::greater<>> offers;
     offers.push({0, tree.root});
+    const std::span<const Rank> destinations = network.destinations();
     std::size_t reached = 0;
     while (!offers.empty()) {
       const Rank newest = offers.top().second;
@@ -190,7 +196,7 @@ class Rerouting {
         depth[at(newest)] = depth[at(from[at(newest)])] + 1;
       }
       for (const int index : network.out(newest)) {
-        const Rank dst = network.edges()[at(index)].dst;
+        const Rank dst = destinations[at(index)];
         const double cost = cost_[at(index)] + deep_ * (depth[at(newest)] + 1);
         if (inside[at(dst)] != 0 || cost >= offer[at(dst)]) continue;
         offer[at(dst)] = cost;
@@ -210,16 +216,20 @@ class Rerouting {
     for (bool again = true; again;) {
       again = false;
       count_work(network.edges().size(), 5);
+      std::size_t first = 0;
       for (Rank rank = 0; rank < network.world_size(); ++rank) {
+        const std::span<const int> in = network.in(rank);
+        const std::span<const double> costs = std::span(entering_).subspan(first, in.size());
+        first += in.size();
         if (rank == tree.root) continue;
         double least = cost_[at(*network.edge(tree.parent[at(rank)], rank))] - deep_;
-        for (const int index : network.in(rank)) {
-          if (cost_[at(index)] >= least) continue;
-          const Rank above = network.edges()[at(index)].src;
+        for (std::size_t i = 0; i < in.size(); ++i) {
+          if (costs[i] >= least) continue;
+          const Rank above = network.edges()[at(in[i])].src;
           Rank ancestor = above;
           while (ancestor != -1 && ancestor != rank) ancestor = tree.parent[at(ancestor)];
           if (ancestor == rank) continue;
-          least = cost_[at(index)];
+          least = costs[i];
           tree.parent[at(rank)] = above;
           again = true;
         }
@@ -232,6 +242,7 @@ class Rerouting {
   std::vector<double> load_;                // seconds per byte of a tree, by resource
   std::vector<double> price_;               // by resource
   std::vector<double> cost_;                // by edge
+  std::vector<double> entering_;            // the same, by rank after rank that they enter
   double deep_ = 0;                         // the cost of one hop more from the root
   std::size_t stride_ = 1;                  // trees that go by the same prices
   std::size_t since_priced_ = 0;

@@ -19,9 +19,7 @@ CheapestPaths::CheapestPaths(const Network& network)
     : network_(network),
       distance_(at(network.world_size())),
       via_(at(network.world_size())),
-      from_(at(network.world_size())) {
-  for (const Edge& edge : network.edges()) dst_.push_back(edge.dst);
-}
+      from_(at(network.world_size())) {}
 
 void CheapestPaths::run(Rank source, std::span<const double> cost) {
   std::fill(distance_.begin(), distance_.end(), kFar);
@@ -29,7 +27,8 @@ void CheapestPaths::run(Rank source, std::span<const double> cost) {
   distance_[at(source)] = 0;
   heap_.assign(1, {0, source});
   count_work(distance_.size(), 120);
-  count_work(dst_.size() * at(network_.cells().count()), 4);
+  const std::span<const Rank> destinations = network_.destinations();
+  count_work(destinations.size() * at(network_.cells().count()), 4);
   while (!heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     const auto [distance, rank] = heap_.back();
@@ -38,7 +37,8 @@ void CheapestPaths::run(Rank source, std::span<const double> cost) {
     const int cell = network_.folded() ? network_.cells().cell_of(rank) : 0;
     for (const int index : network_.out(rank % network_.cells().size())) {
       const double there = distance + cost[at(index)];
-      const Rank next = cell == 0 ? dst_[at(index)] : network_.cells().moved(dst_[at(index)], cell);
+      const Rank dst = destinations[at(index)];
+      const Rank next = cell == 0 ? dst : network_.cells().moved(dst, cell);
       if (there >= distance_[at(next)]) continue;
       distance_[at(next)] = there;
       via_[at(next)] = index;

@@ -33,7 +33,6 @@ class CheapestPaths {
 
  private:
   const Network& network_;
-  std::vector<Rank> dst_;  // by edge, side by side: runs look at all of them
   std::vector<double> distance_;
   std::vector<int> via_;
   std::vector<Rank> from_;
