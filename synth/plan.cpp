@@ -22,6 +22,7 @@
 #include "synth/ordering/predict.hpp"
 #include "synth/ordering/timed.hpp"
 #include "synth/plan_entries.hpp"
+#include "synth/pool.hpp"
 #include "synth/shares.hpp"
 #include "synth/strain.hpp"
 
@@ -31,8 +32,6 @@ namespace {
 using enum CollectiveKind;
 
 constexpr double kNearEnough = 1.005, kNearEnoughOfMany = 1.02;  // look no further
-constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kMayGain = 1.1;  // times the best: a pipeline of it may still be better
 constexpr std::size_t kFewTransfers = 20'000;  // a simulation of so many takes no time
 constexpr int kManyRanks = 128;                // to time an exchange of so many takes long
 constexpr double kKeptForSize = 0.1;           // of a collective's budget, for each smaller size
@@ -54,18 +53,6 @@ constexpr double kPipelineLosesInJobs = 1.25;
 
 /// Sums of doubles depend on their order.
 constexpr double kLessBusy = 1 - 1e-6;
-
-/// A proved schedule and its predicted times at the sizes it was made for; at others it does not
-/// compete (never), unless time was too short: what is chosen for a size does not depend on which
-/// other sizes are asked for.
-struct Pooled {
-  Schedule schedule;
-  std::string strategy;
-  std::vector<Prediction> at_sizes;
-  std::vector<char> lost;  ///< by size: so clearly that it has no time there
-  bool finished = false;   ///< in the form that the plan has
-};
-using Pool = std::vector<Pooled>;
 
 /// The collective that copies and whose mirror image `kind` is; `kind` itself if it copies.
 CollectiveKind spreading(CollectiveKind kind) {
@@ -440,18 +427,8 @@ class Planner {
   template <class Wanted>
   [[nodiscard]] const Pooled* best(CollectiveKind kind, std::size_t size_index,
                                    Wanted wanted) const {
-    const Pooled* best = nullptr;
     const auto pool = pools_.find(kind);
-    if (pool == pools_.end()) return nullptr;
-    for (const Pooled& entry : pool->second) {
-      if (!wanted(entry)) continue;
-      if (entry.at_sizes[size_index].seconds == kNever) continue;
-      if (best == nullptr ||
-          entry.at_sizes[size_index].seconds < best->at_sizes[size_index].seconds) {
-        best = &entry;
-      }
-    }
-    return best;
+    return pool == pools_.end() ? nullptr : best_of(pool->second, size_index, wanted);
   }
 
   /// Of the schedules that are predicted as fast as `best`, one with the least strain.
@@ -477,19 +454,6 @@ class Planner {
       least = own;
     }
     return best;
-  }
-
-  /// Of the strategies that did not make `winner`; at least so much, if they lost early.
-  [[nodiscard]] double next_best_s(const Pooled& winner, std::size_t size_index) const {
-    double seconds = kNever;
-    for (const Pooled& entry : pools_.at(winner.schedule.collective.kind)) {
-      if (entry.strategy == winner.strategy) continue;
-      const double known_s = entry.at_sizes[size_index].seconds;
-      const double least_s =
-          entry.lost[size_index] != 0 ? kMayGain * winner.at_sizes[size_index].seconds : kNever;
-      seconds = std::min({seconds, known_s, least_s});
-    }
-    return seconds == kNever ? 0 : seconds;
   }
 
   /// Times the limit. To route what many ranks exchange takes long.
@@ -563,7 +527,7 @@ class Planner {
       result.choices.push_back({kind, options_.sizes[s], winner->schedule,
                                 winner->at_sizes[s].seconds, winner->at_sizes[s].method,
                                 static_cast<int>(pools_[kind].size()), winner->strategy,
-                                next_best_s(*winner, s)});
+                                next_best_s(pools_[kind], *winner, s)});
     }
     std::vector<const Schedule*> schedules;
     for (const Pooled* winner : winners) schedules.push_back(&winner->schedule);
