@@ -24,6 +24,7 @@
 #include "model/schedule/symmetry.hpp"
 #include "synth/packing/flowing.hpp"
 #include "synth/packing/packings.hpp"
+#include "synth/packing/rerouting.hpp"
 #include "synth/packing/rings.hpp"
 #include "synth/packing/spanning.hpp"
 #include "topology/discover/sources.hpp"
@@ -391,6 +392,27 @@ TEST(Packings, AreMadeOnce) {
   (void)packings.trees(Direction::reversed, std::nullopt, 2, budget);
   (void)packings.trees(Direction::forward, 0, 2, budget);
   EXPECT_EQ(packed, 3) << "for other trees";
+}
+
+TEST(Packings, OfManyRanksServeBothDirectionsOfCablesThatAreAlike) {
+  int packed = 0;
+  Budget budget;
+  budget.report = [&](std::string_view what) { packed += what == "trees: by prices"; };
+  Topology topology = topology_from_name("fat-tree:12x11");
+  Packings alike(topology, {.by_prices_alone = true});
+  const auto forward = alike.trees(Direction::forward, std::nullopt, 1, budget);
+  const auto reversed = alike.trees(Direction::reversed, std::nullopt, 1, budget);
+  ASSERT_TRUE(forward && reversed);
+  EXPECT_EQ(packed, 1);
+  const auto load = [&](const TreePacking& packing, Direction direction) {
+    return worst_load(placed(alike.network(direction), packing.trees));
+  };
+  EXPECT_LE(load(*reversed, Direction::reversed), 1.01 * load(*forward, Direction::forward));
+  topology.links.front().beta_s_per_byte *= 2;
+  Packings apart(topology, {.by_prices_alone = true});
+  (void)apart.trees(Direction::forward, std::nullopt, 1, budget);
+  (void)apart.trees(Direction::reversed, std::nullopt, 1, budget);
+  EXPECT_EQ(packed, 3) << "one cable is slower in one direction";
 }
 
 TEST(Packings, ThatABudgetCutShortAreMadeAgain) {

@@ -18,6 +18,7 @@
 #include "runtime/selection/strategies.hpp"
 #include "synth/composing/hierarchical.hpp"
 #include "synth/composing/levels.hpp"
+#include "synth/routing.hpp"
 #include "topologies.hpp"
 #include "topology/discover/sources.hpp"
 
@@ -288,6 +289,26 @@ TEST(MakePlan, TakesAsLongAsItSays) {
           << choice.schedule.name;
     }
   }
+}
+
+// Its search is paid for.
+TEST(MakePlan, TimesWhatTookAllTheWorkToFind) {
+  const Topology topology = topology_from_name("mesh:4x4");
+  Strategy thorough;
+  thorough.name = "thorough";
+  thorough.make = [](const Task& task, const Budget& budget) {
+    std::vector<Schedule> made = {
+        *routed(task.network, task.collective, task.size_bytes, Budget{})};
+    count_work(2, budget.last_work);
+    return made;
+  };
+  PlanOptions options;
+  options.kinds = {all_to_all};
+  options.sizes = {1 << 30};
+  const Planned planned = make_plan(topology, options, {classic_strategy(), thorough}, Budget{});
+  EXPECT_FALSE(planned.complete);
+  ASSERT_EQ(planned.choices.size(), 1u);
+  EXPECT_EQ(planned.choices.front().strategy, "thorough");
 }
 
 TEST(MakePlan, AskedToStopItReturnsWhatItHas) {

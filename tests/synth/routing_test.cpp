@@ -9,8 +9,11 @@
 #include <cctype>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/bounds/bounds.hpp"
@@ -242,6 +245,29 @@ TEST(Routed, StopsWhenToldAndReturnsTheBestSoFar) {
   EXPECT_EQ(first_fault(*schedule), std::nullopt);
   EXPECT_LE(said, 6);
   EXPECT_EQ(routed(network, kAllToAll, 1e9, budget), std::nullopt) << "spent before it began";
+}
+
+TEST(Routed, MakesAScheduleOfARoutingThatTookAllTheWork) {
+  const Topology topology = topology_from_name("dragonfly:5x4x3,global=0.5,local=2");
+  const Network network(topology);
+  const PreparedTopology wiring(topology);
+  static constexpr std::uint64_t kWork = 1'000'000'000'000;
+  // `sweeps`: after which there is no work left.
+  const auto found = [&](int sweeps, double useless_s) {
+    Budget budget = Budget{}.at_most(static_cast<double>(kWork));
+    budget.useless_s = useless_s;
+    budget.report = [sweeps](std::string_view what) mutable {
+      if (what.starts_with("routing in 1 piece") && --sweeps == 0) count_work(1, kWork);
+    };
+    return routed(network, kAllToAll, 1e9, budget);
+  };
+  const auto shortest = found(1, std::numeric_limits<double>::infinity());
+  ASSERT_TRUE(shortest.has_value());
+  const double shortest_s = wiring.predict(*shortest, 1e9).seconds;
+  const auto balanced = found(6, 0.99 * shortest_s);
+  ASSERT_TRUE(balanced.has_value()) << "the shortest ways are useless: there is nothing else yet";
+  EXPECT_EQ(first_fault(*balanced), std::nullopt);
+  EXPECT_LT(wiring.predict(*balanced, 1e9).seconds, shortest_s);
 }
 
 TEST(Routed, HasNothingForOtherCollectivesOrSeparateParts) {
