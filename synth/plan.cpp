@@ -417,8 +417,12 @@ class Planner {
   [[nodiscard]] Prediction predict(const Schedule& schedule, double size,
                                    double give_up_s = kNever) const {
     Prediction time = forward_.predict(schedule, size, give_up_s);
-    time.seconds += options_.step_s * static_cast<double>(schedule.steps.size());
+    time.seconds += of_steps_s(schedule);
     return time;
+  }
+
+  [[nodiscard]] double of_steps_s(const Schedule& schedule) const {
+    return options_.step_s * static_cast<double>(schedule.steps.size());
   }
 
   [[nodiscard]] const Pooled* best(CollectiveKind kind, std::size_t size_index) const {
@@ -535,10 +539,10 @@ class Planner {
       const auto which = std::ranges::find(schedules, &schedule);
       return winners[static_cast<std::size_t>(which - schedules.begin())]->at_sizes[s].seconds;
     };
-    const auto predicted = [&](const Schedule& schedule, double size) {
-      return predict(schedule, size).seconds;
+    const auto estimated = [&](const Schedule& schedule, double size) {
+      return forward_.estimate(schedule, size) + of_steps_s(schedule);
     };
-    for (PlanEntry& entry : plan_entries(options_.sizes, schedules, {known, predicted})) {
+    for (PlanEntry& entry : plan_entries(options_.sizes, schedules, {known, estimated})) {
       result.plan.entries.push_back(std::move(entry));
     }
   }

@@ -107,6 +107,9 @@ class PreparedTopology {
   [[nodiscard]] Prediction predict(
       const Schedule& schedule, double size_bytes,
       double give_up_s = std::numeric_limits<double>::infinity()) const;
+  /// The same in seconds, roughly where many transfers are under way at once: in less than half of
+  /// the time.
+  [[nodiscard]] double estimate(const Schedule& schedule, double size_bytes) const;
   /// Seconds that the most loaded link or port group is busy with what all transfers bring it: no
   /// simulation is faster. 0 if the kind is folded.
   [[nodiscard]] double least_seconds(const Schedule& schedule, double size_bytes) const;

@@ -44,7 +44,7 @@ class Entries {
     const double known_s = times_.known(chosen, s);
     if (std::isfinite(known_s)) return known_s;
     const auto [seconds, is_new] = elsewhere_s_.try_emplace({&chosen, s}, 0);
-    if (is_new) seconds->second = times_.predict(chosen, size_of(s));
+    if (is_new) seconds->second = times_.estimate(chosen, size_of(s));
     return seconds->second;
   }
 
@@ -52,10 +52,10 @@ class Entries {
     const auto above = std::ranges::upper_bound(
         sizes_, size, {}, [](std::uint64_t one) { return static_cast<double>(one); });
     const auto s = static_cast<std::size_t>(above - sizes_.begin());
-    if (s == 0) return times_.predict(chosen, size);
+    if (s == 0) return times_.estimate(chosen, size);
     const double low_s = seconds_at(chosen, s - 1);
     if (size == size_of(s - 1)) return low_s;
-    if (s == sizes_.size()) return times_.predict(chosen, size);
+    if (s == sizes_.size()) return times_.estimate(chosen, size);
     const double share = (size - size_of(s - 1)) / (size_of(s) - size_of(s - 1));
     return low_s + share * (seconds_at(chosen, s) - low_s);
   }

@@ -14,8 +14,9 @@ namespace chorus::synth {
 struct EntryTimes {
   /// A winner at sizes[s]; infinite where it was not timed there.
   std::function<double(const Schedule& winner, std::size_t s)> known;
-  /// Of any schedule at any size, in bytes. Takes long.
-  std::function<double(const Schedule&, double size_bytes)> predict;
+  /// Of any schedule at any size, in bytes: where two take equally long needs no exact time. Takes
+  /// long.
+  std::function<double(const Schedule&, double size_bytes)> estimate;
 };
 
 /// `winners`: by size, ascending as `sizes`; neighbours may be the same object. Each serves up to

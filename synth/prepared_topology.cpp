@@ -111,6 +111,13 @@ Prediction PreparedTopology::predict(const Schedule& schedule, double size_bytes
   return {stepwise, Method::cost};
 }
 
+double PreparedTopology::estimate(const Schedule& schedule, double size_bytes) const {
+  if (folds(schedule.collective.kind) || !quickly_simulated(schedule)) {
+    return predict(schedule, size_bytes).seconds;
+  }
+  return roughly_simulated_seconds(schedule, topology_, routes(), size_bytes);
+}
+
 double PreparedTopology::least_seconds(const Schedule& schedule, double size_bytes) const {
   if (folds(schedule.collective.kind)) return 0;
   if (!schedule.symmetry.empty()) return least_seconds(expanded(schedule), size_bytes);

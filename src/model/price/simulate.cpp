@@ -93,7 +93,8 @@ class Simulator {
  public:
   /// `give_up_s`: if all cannot have ended by then the time is infinite.
   Simulator(const Schedule& schedule, const Topology& topology, const std::vector<Route>& routes,
-            const RouteOf& route_of, double bytes, double give_up_s)
+            const RouteOf& route_of, double bytes, double give_up_s,
+            double largest_window = FairSharing::kAccurateWindow)
       : message_time_(topology),
         routes_(routes),
         bytes_(bytes),
@@ -101,7 +102,7 @@ class Simulator {
         readiness_(schedule),
         route_(routes_taken(schedule, route_of)),
         paths_(routes, route_),
-        sharing_(topology, paths_.all()),
+        sharing_(topology, paths_.all(), largest_window),
         still_to_begin_(sharing_, paths_, bytes) {
     for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
       for (const Transfer& transfer : schedule.steps[step]) {
@@ -262,20 +263,33 @@ class Simulator {
   Simulation result_;
 };
 
-}  // namespace
-
-Simulation simulate(const Schedule& schedule, const Topology& topology, const Routes& routes,
-                    double size_bytes, double give_up_s) {
+/// Of a schedule for `topology` itself.
+Simulation simulated(const Schedule& schedule, const Topology& topology, const Routes& routes,
+                     double size_bytes, double give_up_s, double largest_window) {
   if (!schedule.symmetry.empty()) {
-    return simulate(expanded(schedule), topology, routes, size_bytes, give_up_s);
+    return simulated(expanded(schedule), topology, routes, size_bytes, give_up_s, largest_window);
   }
   require_routes(schedule, topology, routes);
   const std::size_t n = at(schedule.world_size);
   return Simulator(
              schedule, topology, routes.all(),
              [n](Rank src, Rank dst) { return at(src) * n + at(dst); },
-             chunk_bytes(schedule, size_bytes), give_up_s)
+             chunk_bytes(schedule, size_bytes), give_up_s, largest_window)
       .run();
+}
+
+}  // namespace
+
+Simulation simulate(const Schedule& schedule, const Topology& topology, const Routes& routes,
+                    double size_bytes, double give_up_s) {
+  return simulated(schedule, topology, routes, size_bytes, give_up_s,
+                   FairSharing::kAccurateWindow);
+}
+
+double roughly_simulated_seconds(const Schedule& schedule, const Topology& topology,
+                                 const Routes& routes, double size_bytes) {
+  return simulated(schedule, topology, routes, size_bytes, kNever, FairSharing::kRoughWindow)
+      .seconds;
 }
 
 double simulated_seconds(const Schedule& schedule, const Topology& resources,
