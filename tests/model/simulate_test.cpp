@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/work.hpp"
 #include "chorus/error.hpp"
 #include "model/bounds/bounds.hpp"
 #include "model/price/cost.hpp"
@@ -342,6 +343,31 @@ TEST(Simulate, SixtyFourRanksTakeWellUnderASecond) {
   EXPECT_LT(ring, 1.0);
   EXPECT_LT(star, 1.0);
   EXPECT_LT(pairs, 2.0);
+}
+
+TEST(Simulate, IsRoughInLessWorkWhereManyAreUnderWay) {
+  // 2,048 transfers share either direction of the cable between two switches.
+  Topology halves = gpus(64);
+  const int first = add_node(halves, "switch0", NodeKind::gpu_switch);
+  const int second = add_node(halves, "switch1", NodeKind::gpu_switch);
+  std::minstd_rand random(1);
+  for (Rank rank = 0; rank < 64; ++rank) {
+    const double alpha_s = kMicrosecond * static_cast<double>(random() % 1000);
+    join(halves, rank, rank < 32 ? first : second, 25, alpha_s);
+  }
+  join(halves, first, second, 1);
+  const Routes routes(halves);
+  const Schedule all = test::all_pairs(CollectiveKind::all_to_all, 64, 3);
+  const std::uint64_t before = work_done;
+  const double exact_s = simulate(all, halves, routes, 64 * kMegabyte).seconds;
+  const std::uint64_t between = work_done;
+  const double rough_s = roughly_simulated_seconds(all, halves, routes, 64 * kMegabyte);
+  EXPECT_NEAR(rough_s, exact_s, 0.05 * exact_s);
+  EXPECT_NE(rough_s, exact_s);
+  EXPECT_LT(work_done - between, 0.8 * static_cast<double>(between - before));
+  const Schedule few = test::ring_all_reduce(64);
+  EXPECT_EQ(roughly_simulated_seconds(few, halves, routes, kMegabyte),
+            simulate(few, halves, routes, kMegabyte).seconds);
 }
 
 TEST(Simulate, RefusesTransfersThatNoPathCarries) {

@@ -282,8 +282,7 @@ Simulation simulated(const Schedule& schedule, const Topology& topology, const R
 
 Simulation simulate(const Schedule& schedule, const Topology& topology, const Routes& routes,
                     double size_bytes, double give_up_s) {
-  return simulated(schedule, topology, routes, size_bytes, give_up_s,
-                   FairSharing::kAccurateWindow);
+  return simulated(schedule, topology, routes, size_bytes, give_up_s, FairSharing::kAccurateWindow);
 }
 
 double roughly_simulated_seconds(const Schedule& schedule, const Topology& topology,
