@@ -335,6 +335,11 @@ TEST(MakePlan, ServesEveryCollectiveHoweverEarlyItIsStopped) {
     const Planned planned = make_plan(topology, options, all(), budget);
     EXPECT_FALSE(planned.complete);
     expect_whole(planned.plan, options.kinds);
+    for (const Choice& choice : planned.choices) {
+      if (choice.kind == all_to_all) {
+        EXPECT_EQ(choice.schedule.name, "pairwise") << "it relays nothing";
+      }
+    }
     options.may_leave_out = true;
     EXPECT_THAT(make_plan(topology, options, all(), budget).plan.entries, IsEmpty());
   }

@@ -41,9 +41,12 @@ std::vector<Schedule> make_classic(const synth::Task& task, const synth::Budget&
   const AlgorithmInput input{.kind = task.collective.kind,
                              .world_size = task.network.world_size(),
                              .levels = levels_in_rank_order(task.network)};
+  // Without any work left one has to do: for an exchange that which relays nothing.
+  const bool straight_alone = budget.spent() && input.kind == CollectiveKind::all_to_all;
   std::vector<Schedule> schedules;
   for (const Algorithm& algorithm : algorithms()) {
     if (budget.spent() && !schedules.empty()) break;
+    if (straight_alone && algorithm.name != "pairwise") continue;
     if (algorithm.why_not(input)) continue;
     if (input.world_size > kManyRanks && too_long(algorithm.name, input.kind)) continue;
     schedules.push_back(algorithm.make(input));
