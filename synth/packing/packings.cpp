@@ -1,7 +1,5 @@
 #include "synth/packing/packings.hpp"
 
-#include <algorithm>
-
 #include "base/index.hpp"
 #include "synth/packing/rerouting.hpp"
 #include "synth/packing/rings.hpp"
@@ -30,13 +28,13 @@ Direction turned(Direction direction) {
 /// Trees of `there` that load `here` no more. Between the same ranks data may go one way there and
 /// another one back, even where all cables are the same both ways.
 bool serve(const std::vector<SpanningTree>& trees, const Network& there, const Network& here) {
+  if (trees.empty()) return true;  // nor are there any here
   for (const SpanningTree& tree : trees) {
     for (Rank rank = 0; rank < here.world_size(); ++rank) {
       const Rank parent = tree.parent[at(rank)];
       if (parent >= 0 && !here.edge(parent, rank)) return false;
     }
   }
-  if (trees.empty()) return true;  // nor are there any
   return worst_load(placed(here, trees)) <= kAsLittle * worst_load(placed(there, trees));
 }
 

@@ -93,8 +93,7 @@ class Simulator {
  public:
   /// `give_up_s`: if all cannot have ended by then the time is infinite.
   Simulator(const Schedule& schedule, const Topology& topology, const std::vector<Route>& routes,
-            const RouteOf& route_of, double bytes, double give_up_s,
-            double largest_window = FairSharing::kAccurateWindow)
+            const RouteOf& route_of, double bytes, double give_up_s, double largest_window)
       : message_time_(topology),
         routes_(routes),
         bytes_(bytes),
@@ -295,7 +294,7 @@ double simulated_seconds(const Schedule& schedule, const Topology& resources,
                          const std::vector<Route>& routes, const RouteOf& route_of,
                          double size_bytes, double give_up_s) {
   return Simulator(schedule, resources, routes, route_of, chunk_bytes(schedule, size_bytes),
-                   give_up_s)
+                   give_up_s, FairSharing::kAccurateWindow)
       .run()
       .seconds;
 }
