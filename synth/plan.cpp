@@ -198,8 +198,10 @@ class Planner {
     }
     if (strategy.every_size) {
       std::vector<Schedule> made = made_by(strategy, kind, size_index);
-      // The search for the first is paid for, even if it took all there was.
-      for (std::size_t i = 0; i < made.size() && (i == 0 || !is_enough(kind, size_index)); ++i) {
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        // The search for the first is paid for, even if it took all there was; but who asked to
+        // stop waits.
+        if ((i > 0 || of_size_.interrupted()) && is_enough(kind, size_index)) return;
         add(std::move(made[i]), strategy.name, size_index, strategy.timed);
       }
       return;

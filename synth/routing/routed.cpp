@@ -164,10 +164,11 @@ class RoutingChoice {
     return wanted;
   }
 
-  /// Out of work, too, but not with a routing at hand and nothing made of it.
+  /// Out of work, too, but not with a routing at hand and nothing made of it, unless somebody
+  /// waits.
   [[nodiscard]] bool done(double floor_s) const {
     return best_s_ <= std::max(floor_s * kCloseToBound, budget_.limit_s * kAtLimit) ||
-           (best_ && budget_.spent());
+           (budget_.spent() && (best_ || budget_.interrupted()));
   }
 
   /// Never empty; the last is the least loaded, if only a little the one of fewest pieces.

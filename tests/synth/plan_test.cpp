@@ -302,6 +302,13 @@ TEST(MakePlan, TimesWhatTookAllTheWorkToFind) {
     count_work(2, budget.last_work);
     return made;
   };
+  std::atomic<bool> stop = false;
+  Strategy stopped;
+  stopped.name = "stopped";
+  stopped.make = [&](const Task& task, const Budget& budget) {
+    stop = true;
+    return thorough.make(task, budget);
+  };
   PlanOptions options;
   options.kinds = {all_to_all};
   options.sizes = {1 << 30};
@@ -309,6 +316,11 @@ TEST(MakePlan, TimesWhatTookAllTheWorkToFind) {
   EXPECT_FALSE(planned.complete);
   ASSERT_EQ(planned.choices.size(), 1u);
   EXPECT_EQ(planned.choices.front().strategy, "thorough");
+  Budget budget;
+  budget.stop = &stop;
+  const Planned earlier = make_plan(topology, options, {classic_strategy(), stopped}, budget);
+  ASSERT_EQ(earlier.choices.size(), 1u);
+  EXPECT_EQ(earlier.choices.front().strategy, "classic") << "who asked to stop waits";
 }
 
 TEST(MakePlan, AskedToStopItReturnsWhatItHas) {
